@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each target installs what it needs (Debian packages, by name) and is quick
+# when there is nothing to do. Installing needs root, and so do test and bench.
+
+GO       ?= go
+BUILD    := build
+MUSTANG  := $(BUILD)/mustang
+RESULTS  ?= $(BUILD)/results
+
+# Debian packages: what each task needs on a bare Debian 12.
+GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
+BENCH_PACKAGES    := iptables nftables
+TEST_PACKAGES     := $(BENCH_PACKAGES) iperf3 chromium fonts-dejavu-core
+
+BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
+GENERATED   := $(BUILD)/generated.stamp
+
+.PHONY: all setup generate build lint test bench clean
+.DELETE_ON_ERROR:
+
+all: build
+
+setup: $(BUILD)/packages-generate.stamp $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+
+$(BUILD)/packages-generate.stamp: PACKAGES = $(GENERATE_PACKAGES)
+$(BUILD)/packages-bench.stamp: PACKAGES = $(BENCH_PACKAGES)
+$(BUILD)/packages-test.stamp: PACKAGES = $(TEST_PACKAGES)
+$(BUILD)/packages-%.stamp: Makefile
+	@mkdir -p $(BUILD)
+	@dpkg-query -W -f '$${db:Status-Abbrev}\n' $(PACKAGES) 2>/dev/null | grep -c '^ii' | grep -qx $(words $(PACKAGES)) || \
+	  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(PACKAGES); }
+	@touch $@
+
+$(BUILD)/modules.stamp: go.mod go.sum
+	@mkdir -p $(BUILD)
+	$(GO) mod download
+	@touch $@
+
+# The BPF objects and their Go are committed: build needs no clang.
+generate: $(GENERATED)
+
+$(GENERATED): $(BUILD)/packages-generate.stamp internal/datapath/generate.go $(BPF_SOURCES)
+	$(GO) generate ./...
+	@touch $@
+
+build:
+	@mkdir -p $(BUILD)
+	$(GO) build -trimpath -o $(MUSTANG) ./cmd/mustang
+
+lint:
+	@unformatted=$$(gofmt -l bpf cmd internal); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) tool revive -config revive.toml -set_exit_status ./...
+	$(GO) tool depguard ./...
+
+test: setup build
+	$(GO) test -count=1 -timeout 8m ./...
+
+bench: $(BUILD)/packages-bench.stamp build
+	$(MUSTANG) bench pod-links --out $(RESULTS)
+	$(MUSTANG) report $(RESULTS)
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_CONNECT_H
+#define MUSTANG_CONNECT_H
+
+#include <asm-generic/errno-base.h>
+
+#include "maps.h"
+#include "metrics.h"
+
+/* A connection that is being made. What a caller and a callee need is here, and not on the stack of both. */
+struct opening {
+	struct tuple from; /* the first packet as the client sends it */
+	struct tuple to;   /* as the backend is to get it */
+	__u32 service;
+	__u32 revision;
+	__u32 flags;
+	/* Scratch: a row of the table. */
+	struct tuple key;
+	struct connection row;
+};
+
+static __always_inline struct service *service_of(const struct tuple *t)
+{
+	struct service_key key = { .addr = t->daddr, .port = t->dport, .proto = t->proto };
+
+	return bpf_map_lookup_elem(&services, &key);
+}
+
+/* Makes o->row lead from o->key to o->row.to. The sums are worked out here, once, and not for each packet. */
+static __always_inline void complete_row(struct opening *o, __u32 direction)
+{
+	struct tuple *from = &o->key, *to = &o->row.to;
+
+	o->row.addr_diff = bpf_csum_diff((__be32 *)&from->saddr, 32, (__be32 *)&to->saddr, 32, 0);
+	o->row.port_diff = 0;
+	if (from->sport != to->sport || from->dport != to->dport)
+		o->row.port_diff = bpf_csum_diff((__be32 *)&from->sport, 4, (__be32 *)&to->sport, 4, 0);
+	o->row.service = o->service;
+	o->row.revision = o->revision;
+	o->row.flags = o->flags | direction;
+}
+
+/*
+ * Stores the way back, unless another connection has it: then the source port is changed until one is free. The ways
+ * back of two connections are the same where a client uses one port for two services that share a backend.
+ */
+static __always_inline enum metric reserve_way_back(struct opening *o)
+{
+	enum metric metric = METRIC_NEW_CONNECTION;
+
+	o->row.to = tuple_reverse(&o->from);
+	for (int i = 0; i < PORT_TRIES; i++) {
+		struct connection *taken;
+		long err;
+
+		o->key = tuple_reverse(&o->to);
+		taken = bpf_map_lookup_elem(&connections, &o->key);
+		if (!taken || tuple_equal(&taken->to, &o->row.to)) {
+			complete_row(o, 0);
+			err = bpf_map_update_elem(&connections, &o->key, &o->row, taken ? BPF_ANY : BPF_NOEXIST);
+			if (!err)
+				return metric;
+			if (err != -EEXIST)
+				return METRIC_DROP_TABLE_FULL;
+			/* Another CPU was faster: maybe with this same connection. */
+			continue;
+		}
+		metric = METRIC_PORT_CHANGED;
+		o->to.sport = bpf_htons(PORT_FIRST + bpf_get_prandom_u32() % (0x10000 - PORT_FIRST));
+	}
+	return METRIC_DROP_PORT_EXHAUSTED;
+}
+
+/* Stores both directions of o. */
+static __always_inline enum metric store_connection(struct opening *o)
+{
+	enum metric metric = reserve_way_back(o);
+
+	if (metric != METRIC_NEW_CONNECTION && metric != METRIC_PORT_CHANGED)
+		return metric;
+	o->key = o->from;
+	o->row.to = o->to;
+	complete_row(o, CONNECTION_FORWARD);
+	if (!bpf_map_update_elem(&connections, &o->key, &o->row, BPF_ANY))
+		return metric;
+	o->key = tuple_reverse(&o->to);
+	bpf_map_delete_elem(&connections, &o->key);
+	return METRIC_DROP_TABLE_FULL;
+}
+
+/* Fits o->to and o->flags to where client and backend are. */
+static __always_inline void place(struct opening *o)
+{
+	struct endpoint *client = bpf_map_lookup_elem(&endpoints, &o->from.saddr);
+	struct endpoint *backend = bpf_map_lookup_elem(&endpoints, &o->to.daddr);
+
+	if (addr_equal(&o->from.saddr, &o->to.daddr) || (client && backend && client->id == backend->id)) {
+		/* A pod would take a packet from its own address for forged, and answer it over loopback. */
+		o->to.saddr = o->from.daddr;
+		o->flags |= CONNECTION_HAIRPIN;
+	}
+	if (client && backend && !((client->flags | backend->flags) & ENDPOINT_HOST) &&
+	    client->segment == backend->segment)
+		o->flags |= CONNECTION_SEGMENT;
+}
+
+/* Whether a connection may go on with this service, its SYN being repeated. */
+static __always_inline bool still_valid(const struct connection *c, const struct service *service)
+{
+	return c->revision == service->revision && c->flags & CONNECTION_FORWARD && !(c->flags & CONNECTION_CLOSING);
+}
+
+/*
+ * The backend is a function of the tuple and the revision. So a connection whose entry was evicted finds its backend
+ * again, as long as the backends are the same ones.
+ */
+static __always_inline enum metric choose_backend(struct opening *o, __u32 count)
+{
+	struct backend_key key = { .revision = o->revision };
+	struct backend *backend;
+
+	if (!count)
+		return METRIC_DROP_NO_BACKEND;
+	key.slot = tuple_hash(&o->from) % count;
+	backend = bpf_map_lookup_elem(&backends, &key);
+	if (!backend)
+		return METRIC_DROP_BACKEND_MISSING;
+	o->to = o->from;
+	o->to.daddr = backend->addr;
+	o->to.dport = backend->port;
+	place(o);
+	return METRIC_NONE;
+}
+
+/* Makes the connection that a packet to a service opens, or goes on with the one that is there. */
+static __always_inline enum metric open_service(struct opening *o, const struct service *service)
+{
+	struct connection *old = bpf_map_lookup_elem(&connections, &o->from);
+	enum metric metric;
+
+	o->service = service->id;
+	o->revision = service->revision;
+	if (old && still_valid(old, service)) {
+		o->to = old->to;
+		o->flags = old->flags & ~CONNECTION_FORWARD;
+		metric = store_connection(o);
+		return metric == METRIC_NEW_CONNECTION ? METRIC_KEPT_CONNECTION : metric;
+	}
+	if (old) {
+		o->key = tuple_reverse(&old->to);
+		bpf_map_delete_elem(&connections, &o->key);
+	}
+	metric = choose_backend(o, service->count);
+	return metric == METRIC_NONE ? store_connection(o) : metric;
+}
+
+/*
+ * A packet straight to a backend, from a port that the same client used or uses through a service: what comes back
+ * would be taken for the service's. A connection that has ended is forgotten; otherwise this one gets another port.
+ */
+static __always_inline enum metric open_direct(struct opening *o)
+{
+	struct connection *forward = bpf_map_lookup_elem(&connections, &o->from), *taken;
+	struct tuple *back = &o->row.to;
+
+	if (forward && forward->flags & CONNECTION_FORWARD && !forward->service)
+		return METRIC_KEPT_CONNECTION;
+	*back = tuple_reverse(&o->from);
+	taken = bpf_map_lookup_elem(&connections, back);
+	if (!taken || taken->flags & CONNECTION_FORWARD)
+		return METRIC_NONE;
+	o->key = tuple_reverse(&taken->to);
+	forward = bpf_map_lookup_elem(&connections, &o->key);
+	if (!forward || (forward->flags | taken->flags) & CONNECTION_CLOSING) {
+		bpf_map_delete_elem(&connections, &o->key);
+		bpf_map_delete_elem(&connections, back);
+		return METRIC_NONE;
+	}
+	o->to = o->from;
+	place(o);
+	return store_connection(o);
+}
+
+/*
+ * Opens the connection of a packet that may be the first of one. METRIC_NONE: there is nothing to translate; a drop's
+ * reason; or what was done, and the table has the connection.
+ */
+__noinline int open_connection(const struct tuple *t)
+{
+	struct opening o = {};
+	struct service *service;
+
+	if (!t)
+		return METRIC_NONE;
+	o.from = *t;
+	service = service_of(t);
+	return service ? open_service(&o, service) : open_direct(&o);
+}
+
+#endif

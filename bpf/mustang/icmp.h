@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_ICMP_H
+#define MUSTANG_ICMP_H
+
+#include "rewrite.h"
+#include "translate.h"
+
+/* Writes size bytes and adds the difference that they make to *diff. Offset is even from the ICMP header. */
+static __always_inline int patch(struct __sk_buff *skb, __u32 offset, void *bytes, __u32 size, __u32 *diff)
+{
+	__be32 old[8];
+
+	if (bpf_skb_load_bytes(skb, offset, old, size))
+		return -1;
+	*diff = bpf_csum_diff(old, size, bytes, size, *diff);
+	return bpf_skb_store_bytes(skb, offset, bytes, size, 0);
+}
+
+/* Adds diff to a checksum, which is two bytes at offset, if the quote reaches that far, and to *total what changed. */
+static __always_inline int patch_checksum(struct __sk_buff *skb, __u32 offset, __u32 diff, bool udp, __u32 *total)
+{
+	/* Two pairs, since sums are made of four bytes at a time. */
+	__sum16 old[2] = {}, new[2] = {};
+
+	if (bpf_skb_load_bytes(skb, offset, old, 2) || (udp && !old[0]))
+		return 0;
+	new[0] = checksum_add(old[0], diff);
+	if (udp && !new[0])
+		new[0] = 0xffff;
+	*total = bpf_csum_diff((__be32 *)old, 4, (__be32 *)new, 4, *total);
+	return bpf_skb_store_bytes(skb, offset, new, 2, 0);
+}
+
+/* Makes the quoted packet the one that its sender sent, and *diff what this adds to the sum over the quote. */
+static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *quote, const struct tuple *to,
+				    __u32 *diff)
+{
+	__u32 addr_diff = 0, port_diff = 0;
+	bool udp = quote->tuple.proto == IPPROTO_UDP;
+	__u32 check = udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check);
+
+	if (quote->v6) {
+		if (patch(skb, quote->l3 + offsetof(struct ipv6hdr, saddr), (void *)&to->saddr, 32, &addr_diff))
+			return -1;
+		*diff = addr_diff;
+	} else {
+		__be32 addresses[2] = { to->saddr.words[3], to->daddr.words[3] };
+
+		if (patch(skb, quote->l3 + offsetof(struct iphdr, saddr), addresses, 8, &addr_diff))
+			return -1;
+		*diff = addr_diff;
+		if (patch_checksum(skb, quote->l3 + offsetof(struct iphdr, check), addr_diff, false, diff))
+			return -1;
+	}
+	if (patch(skb, quote->l4, (void *)&to->sport, 4, &port_diff))
+		return -1;
+	*diff = bpf_csum_diff(NULL, 0, (__be32 *)&port_diff, 4, *diff);
+	return patch_checksum(skb, quote->l4 + check, bpf_csum_diff(NULL, 0, (__be32 *)&port_diff, 4, addr_diff), udp,
+			      diff);
+}
+
+/* The packet that an error quotes, as far as its ports. */
+static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *packet, struct packet *quote)
+{
+	enum parsed parsed;
+	const __be16 *ports;
+
+	quote->l4 = packet->l4 + sizeof(struct icmp_header);
+	parsed = packet->v6 ? parse_ipv6(skb, quote) : parse_ipv4(skb, quote);
+	ports = header_at(skb, quote->l4, 8);
+	if (parsed != PARSED_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT ||
+	    (quote->tuple.proto != IPPROTO_TCP && quote->tuple.proto != IPPROTO_UDP))
+		return -1;
+	quote->tuple.sport = ports[0];
+	quote->tuple.dport = ports[1];
+	return 0;
+}
+
+/* Writes the error's own addresses, and adds diff, which the quote grew by, to its checksum. */
+static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
+				    __u32 diff)
+{
+	__u32 outer = bpf_csum_diff((__be32 *)&packet->tuple.saddr, 32, (__be32 *)&to->saddr, 32, 0);
+	__u32 check = packet->l4 + offsetof(struct icmp_header, checksum);
+
+	if (rewrite_addresses(skb, packet->l3, packet->v6, to, outer) || bpf_l4_csum_replace(skb, check, 0, diff, 0))
+		return -1;
+	return packet->v6 ? bpf_l4_csum_replace(skb, check, 0, outer, BPF_F_PSEUDO_HDR) : 0;
+}
+
+/*
+ * Translates an ICMP error about a packet that we translated. The answer to the quoted packet is in the connection
+ * table, and what it would become says what the quoted packet once was. The error's sender stays who it is, for it may
+ * be any router; unless it is the other end itself.
+ *
+ * 1: done, and *answer is the connection; 0: nothing to do; -1: went wrong.
+ */
+__noinline int translate_error(struct __sk_buff *skb, const struct packet *packet, struct tuple *answer)
+{
+	struct packet quote = {};
+	struct tuple to, sent;
+	struct connection *c;
+	__u32 diff = 0;
+
+	if (!packet || !answer || parse_quote(skb, packet, &quote) ||
+	    !addr_equal(&quote.tuple.saddr, &packet->tuple.daddr))
+		return 0;
+	*answer = tuple_reverse(&quote.tuple);
+	c = bpf_map_lookup_elem(&connections, answer);
+	if (!c)
+		return 0;
+	to = packet->tuple;
+	to.daddr = c->to.daddr;
+	if (addr_equal(&to.saddr, &answer->saddr))
+		to.saddr = c->to.saddr;
+	sent = tuple_reverse(&c->to);
+	return rewrite_quote(skb, &quote, &sent, &diff) || rewrite_error(skb, packet, &to, diff) ? -1 : 1;
+}
+
+#endif

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_PARSE_H
+#define MUSTANG_PARSE_H
+
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "tuple.h"
+
+enum parsed {
+	PARSED_IP,        /* the packet is understood */
+	PARSED_OTHER,     /* not for us: ARP, neighbour discovery, multicast, VLAN */
+	PARSED_SHORT,     /* a header lies beyond the linear part */
+	PARSED_MALFORMED, /* a header contradicts itself */
+	PARSED_EXTENSIONS /* more extension headers than we follow */
+};
+
+enum trait {
+	TRAIT_OPENING = 1,        /* TCP: SYN without ACK */
+	TRAIT_CLOSING = 2,        /* TCP: FIN or RST */
+	TRAIT_FIRST_FRAGMENT = 4, /* has the ports; more fragments follow */
+	TRAIT_LATER_FRAGMENT = 8, /* has no ports of its own */
+	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
+	TRAIT_PORTS = 32,         /* TCP or UDP with known ports: can be translated */
+};
+
+struct packet {
+	struct tuple tuple;
+	__u32 l3; /* offset of the IP header */
+	__u32 l4; /* offset of the transport header; while parsing, of what is to be read next */
+	__u32 fragment_id;
+	__u32 traits;
+	__u32 v6;
+};
+
+/* The size bytes at offset, or NULL where they are not all linear. */
+static __always_inline void *header_at(struct __sk_buff *skb, __u32 offset, __u32 size)
+{
+	void *header = (void *)(long)skb->data;
+
+	/* The compiler must not drop the mask, whose bound the verifier needs. */
+	asm volatile("" : "+r"(offset));
+	header += offset & OFFSET_MASK;
+	return header + size > (void *)(long)skb->data_end ? NULL : header;
+}
+
+/* What ICMP and ICMPv6 begin with. <linux/icmp.h> drags in the C library. */
+struct icmp_header {
+	__u8 type;
+	__u8 code;
+	__sum16 checksum;
+	__be32 rest;
+};
+
+/* Destination unreachable (with "fragmentation needed"), time exceeded, parameter problem (RFC 792). */
+static __always_inline bool icmp_is_error(__u8 type)
+{
+	return type == 3 || type == 11 || type == 12;
+}
+
+/* Destination unreachable, packet too big, time exceeded, parameter problem (RFC 4443). */
+static __always_inline bool icmpv6_is_error(__u8 type)
+{
+	return type >= 1 && type <= 4;
+}
+
+/* Neighbour and router discovery and redirects (RFC 4861) belong to the link. */
+static __always_inline bool icmpv6_is_discovery(__u8 type)
+{
+	return type >= 133 && type <= 137;
+}
+
+static __always_inline enum parsed parse_icmp(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct icmp_header *icmp = header_at(skb, packet->l4, sizeof(*icmp));
+
+	if (!icmp)
+		return PARSED_SHORT;
+	if (packet->v6 && icmpv6_is_discovery(icmp->type))
+		return PARSED_OTHER;
+	if (packet->v6 ? icmpv6_is_error(icmp->type) : icmp_is_error(icmp->type))
+		packet->traits |= TRAIT_ICMP_ERROR;
+	return PARSED_IP;
+}
+
+static __always_inline enum parsed parse_tcp(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp));
+
+	if (!tcp)
+		return PARSED_SHORT;
+	packet->tuple.sport = tcp->source;
+	packet->tuple.dport = tcp->dest;
+	packet->traits |= TRAIT_PORTS;
+	if (tcp->fin || tcp->rst)
+		packet->traits |= TRAIT_CLOSING;
+	else if (tcp->syn && !tcp->ack)
+		packet->traits |= TRAIT_OPENING;
+	return PARSED_IP;
+}
+
+static __always_inline enum parsed parse_udp(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct udphdr *udp = header_at(skb, packet->l4, sizeof(*udp));
+
+	if (!udp)
+		return PARSED_SHORT;
+	packet->tuple.sport = udp->source;
+	packet->tuple.dport = udp->dest;
+	packet->traits |= TRAIT_PORTS;
+	return PARSED_IP;
+}
+
+static __always_inline enum parsed parse_transport(struct __sk_buff *skb, struct packet *packet)
+{
+	if (packet->traits & TRAIT_LATER_FRAGMENT)
+		return PARSED_IP;
+	switch (packet->tuple.proto) {
+	case IPPROTO_TCP:
+		return parse_tcp(skb, packet);
+	case IPPROTO_UDP:
+		return parse_udp(skb, packet);
+	case IPPROTO_ICMP:
+		return packet->v6 ? PARSED_IP : parse_icmp(skb, packet);
+	case IPPROTO_ICMPV6:
+		return packet->v6 ? parse_icmp(skb, packet) : PARSED_IP;
+	}
+	return PARSED_IP;
+}
+
+/* Reads an IPv4 header and steps over it. */
+static __always_inline enum parsed parse_ipv4(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct iphdr *ip = header_at(skb, packet->l4, sizeof(*ip));
+
+	if (!ip)
+		return PARSED_SHORT;
+	if (ip->version != 4 || ip->ihl < 5)
+		return PARSED_MALFORMED;
+	packet->l3 = packet->l4;
+	packet->v6 = 0;
+	packet->tuple.proto = ip->protocol;
+	addr_from_v4(&packet->tuple.saddr, ip->saddr);
+	addr_from_v4(&packet->tuple.daddr, ip->daddr);
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		packet->fragment_id = ip->id;
+		packet->traits |= ip->frag_off & bpf_htons(0x1fff) ? TRAIT_LATER_FRAGMENT : TRAIT_FIRST_FRAGMENT;
+	}
+	packet->l4 += ip->ihl * 4;
+	return PARSED_IP;
+}
+
+/* An IPv6 fragment header; <linux/ipv6.h> has none. */
+struct ipv6_fragment {
+	__u8 nexthdr;
+	__u8 reserved;
+	__be16 frag_off;
+	__be32 id;
+};
+
+static __always_inline enum parsed parse_ipv6_fragment(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct ipv6_fragment *fragment = header_at(skb, packet->l4, sizeof(*fragment));
+
+	if (!fragment)
+		return PARSED_SHORT;
+	packet->tuple.proto = fragment->nexthdr;
+	packet->fragment_id = fragment->id;
+	if (fragment->frag_off & bpf_htons(0xfff8))
+		packet->traits |= TRAIT_LATER_FRAGMENT;
+	else if (fragment->frag_off & bpf_htons(1))
+		packet->traits |= TRAIT_FIRST_FRAGMENT;
+	packet->l4 += sizeof(*fragment);
+	return PARSED_IP;
+}
+
+/* Steps over one extension header that says its own length, in units of 8 bytes after the first 8. */
+static __always_inline enum parsed parse_ipv6_option(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct ipv6_rt_hdr *option = header_at(skb, packet->l4, sizeof(*option));
+
+	if (!option)
+		return PARSED_SHORT;
+	/* With segments left the header's destination is a way-point, and checksums are made for another. */
+	if (packet->tuple.proto == IPPROTO_ROUTING && option->segments_left)
+		return PARSED_OTHER;
+	packet->tuple.proto = option->nexthdr;
+	packet->l4 += (option->hdrlen + 1) * 8;
+	return PARSED_IP;
+}
+
+static __always_inline bool is_extension(__u8 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS ||
+	       proto == IPPROTO_FRAGMENT;
+}
+
+/*
+ * Steps over all extension headers; what follows a later fragment's header is no header. A global function, like the
+ * others of this project that are not static: the verifier walks it once, and not for each way to its callers.
+ */
+__noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct packet *packet)
+{
+	enum parsed parsed;
+
+	if (!packet)
+		return PARSED_MALFORMED;
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		if (!is_extension(packet->tuple.proto))
+			return PARSED_IP;
+		if (packet->tuple.proto == IPPROTO_FRAGMENT)
+			parsed = parse_ipv6_fragment(skb, packet);
+		else
+			parsed = parse_ipv6_option(skb, packet);
+		if (parsed != PARSED_IP || packet->traits & TRAIT_LATER_FRAGMENT)
+			return parsed;
+	}
+	return is_extension(packet->tuple.proto) ? PARSED_EXTENSIONS : PARSED_IP;
+}
+
+/* Reads an IPv6 header and steps over it and its extension headers. */
+static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct ipv6hdr *ip = header_at(skb, packet->l4, sizeof(*ip));
+
+	if (!ip)
+		return PARSED_SHORT;
+	if (ip->version != 6)
+		return PARSED_MALFORMED;
+	packet->l3 = packet->l4;
+	packet->v6 = 1;
+	packet->tuple.proto = ip->nexthdr;
+	for (int i = 0; i < 4; i++) {
+		packet->tuple.saddr.words[i] = ip->saddr.in6_u.u6_addr32[i];
+		packet->tuple.daddr.words[i] = ip->daddr.in6_u.u6_addr32[i];
+	}
+	packet->l4 += sizeof(*ip);
+	return is_extension(packet->tuple.proto) ? (enum parsed)parse_ipv6_extensions(skb, packet) : PARSED_IP;
+}
+
+/* Reads what is linear of an Ethernet frame into packet, which is zero before. */
+static __always_inline enum parsed parse(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
+	enum parsed parsed;
+
+	if (!eth)
+		return PARSED_SHORT;
+	if (eth->h_dest[0] & 1 || skb->vlan_present)
+		return PARSED_OTHER;
+	packet->l4 = sizeof(*eth);
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		parsed = parse_ipv4(skb, packet);
+	else if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+		parsed = parse_ipv6(skb, packet);
+	else
+		return PARSED_OTHER;
+	return parsed == PARSED_IP ? parse_transport(skb, packet) : parsed;
+}
+
+/* Makes the headers linear and reads again. What is short even so is cut off. */
+__noinline int parse_again(struct __sk_buff *skb, struct packet *packet)
+{
+	enum parsed parsed = PARSED_SHORT;
+
+	if (!packet)
+		return PARSED_MALFORMED;
+	__builtin_memset(packet, 0, sizeof(*packet));
+	if (skb->data_end - skb->data < skb->len &&
+	    !bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES))
+		parsed = parse(skb, packet);
+	return parsed == PARSED_SHORT ? PARSED_MALFORMED : parsed;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_TUPLE_H
+#define MUSTANG_TUPLE_H
+
+#include "consts.h"
+
+/* The one form of an address: IPv6, or IPv4 as ::ffff:a.b.c.d. In network order. */
+union addr {
+	__u8 bytes[16];
+	__be32 words[4];
+};
+
+/* A packet's ends as the packet has them. Ports are in network order; 0 where the protocol has none. */
+struct tuple {
+	union addr saddr;
+	union addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+_Static_assert(sizeof(union addr) == 16, "an address is 16 bytes");
+_Static_assert(sizeof(struct tuple) == 40, "a tuple has no hidden padding");
+
+static __always_inline void addr_from_v4(union addr *addr, __be32 v4)
+{
+	addr->words[0] = 0;
+	addr->words[1] = 0;
+	addr->words[2] = bpf_htonl(0xffff);
+	addr->words[3] = v4;
+}
+
+static __always_inline bool addr_equal(const union addr *a, const union addr *b)
+{
+	return a->words[3] == b->words[3] && a->words[2] == b->words[2] && a->words[1] == b->words[1] &&
+	       a->words[0] == b->words[0];
+}
+
+static __always_inline bool tuple_equal(const struct tuple *a, const struct tuple *b)
+{
+	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) && a->sport == b->sport &&
+	       a->dport == b->dport && a->proto == b->proto;
+}
+
+/* The tuple of what is sent in answer to a packet of tuple t. */
+static __always_inline struct tuple tuple_reverse(const struct tuple *t)
+{
+	struct tuple reverse = {
+		.saddr = t->daddr,
+		.daddr = t->saddr,
+		.sport = t->dport,
+		.dport = t->sport,
+		.proto = t->proto,
+	};
+	return reverse;
+}
+
+/*
+ * A number from all of t, the same for the same t: the step of FNV-1 over words, and the finalizer of MurmurHash3, which
+ * spreads neighbouring ports over all slots.
+ */
+static __always_inline __u32 tuple_hash(const struct tuple *t)
+{
+	__u32 hash = t->proto;
+
+	for (int i = 0; i < 4; i++) {
+		hash = hash * 0x01000193 ^ t->saddr.words[i];
+		hash = hash * 0x01000193 ^ t->daddr.words[i];
+	}
+	hash = hash * 0x01000193 ^ ((__u32)t->sport << 16 | t->dport);
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	hash *= 0xc2b2ae35;
+	return hash ^ hash >> 16;
+}
+
+#endif

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"mustang/internal/bench"
+	"mustang/internal/podlink"
+	"mustang/internal/report"
+	"mustang/internal/result"
+	"mustang/internal/traffic"
+)
+
+// defaultSuite is what bench runs when none is named.
+const defaultSuite = "pod-links"
+
+func (c *config) bench() *cobra.Command {
+	var o bench.Options
+	var format string
+	var list bool
+	cmd := &cobra.Command{
+		Use:   "bench [SUITE]",
+		Short: "Measure which way of connecting pods is the fastest on this machine",
+		Long: `Build the networks of a suite in namespaces of their own, measure them side by side
+in interleaved rounds, and prove by counters that traffic took the path that each row
+claims. results.json in the output directory grows with each sample; Ctrl-C keeps what
+is done. The machine's own network, firewall and sysctls are not touched.
+
+Exit code 1 if a row failed.`,
+		Example: `  mustang bench pod-links
+  mustang bench pod-links --quick -o json
+  mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
+  mustang bench --list`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(format); err != nil {
+				return err
+			}
+			name := defaultSuite
+			if len(args) == 1 {
+				name = args[0]
+			}
+			var err error
+			if o.Suite, err = bench.LookupSuite(name); err != nil {
+				return usage(err)
+			}
+			if list {
+				return c.listRows(o.Suite, format)
+			}
+			return c.runBench(cmd, o, format)
+		},
+	}
+	addOutput(cmd, &format)
+	f := cmd.Flags()
+	f.IntVar(&o.Rounds, "rounds", 0, "how often each row is measured (default 10; 6 with --quick)")
+	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 120ms with --quick)")
+	f.StringArrayVar(&o.Only, "only", nil, "measure only rows with this ID, beginning or pattern; repeat for more")
+	f.BoolVar(&list, "list", false, "list the suite's rows and whether this machine can measure them")
+	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
+	f.BoolVar(&o.Quick, "quick", false, "take less than a minute: not for claims")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: a random one, printed)")
+	return cmd
+}
+
+func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) error {
+	if err := o.Validate(); err != nil {
+		return usage(err)
+	}
+	if err := requireRoot(cmd); err != nil {
+		return err
+	}
+	store, err := c.reaped()
+	if err != nil {
+		return err
+	}
+	o.Store = store
+	o.Progress = bench.NewProgress(c.stderr, c.terminal)
+	file, err := bench.Run(cmd.Context(), o)
+	if err != nil && !errors.Is(err, bench.ErrInterrupted) {
+		return err
+	}
+	if format == "json" {
+		data, encodeErr := result.Marshal(file)
+		if encodeErr != nil {
+			return errors.Join(err, encodeErr)
+		}
+		if _, writeErr := c.stdout.Write(data); writeErr != nil {
+			return errors.Join(err, writeErr)
+		}
+	} else if printErr := report.Table(c.stdout, file, c.tableOptions()); printErr != nil {
+		return errors.Join(err, printErr)
+	}
+	fmt.Fprintf(c.stderr, "results: %s; for a page with charts: mustang report %s\n", filepath.Join(o.Out, bench.ResultsName), o.Out)
+	return errors.Join(err, failures(file))
+}
+
+// tableOptions fits tables to the terminal; what goes elsewhere is not cut.
+func (c *config) tableOptions() report.TableOptions {
+	file, ok := c.stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return report.TableOptions{}
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		width = 0
+	}
+	return report.TableOptions{Width: width, Color: c.getenv("NO_COLOR") == ""}
+}
+
+// failures returns an error if a row failed.
+func failures(file result.File) error {
+	n := 0
+	for _, row := range file.Rows {
+		if row.Status == result.StatusFailed {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d rows failed", n, len(file.Rows))
+}
+
+// rowJSON is a row as bench --list -o json prints it.
+type rowJSON struct {
+	ID       string `json:"id"`
+	Workload string `json:"workload"`
+	Link     string `json:"link"`
+	Datapath string `json:"datapath"`
+	Target   string `json:"target"`
+	Via      string `json:"via"`
+	Status   string `json:"status"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+func (c *config) listRows(suite bench.Suite, format string) error {
+	list := []rowJSON{}
+	var rows [][]string
+	for _, row := range suite.Rows() {
+		item := rowJSON{ID: row.ID, Workload: row.Workload, Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: result.StatusOK}
+		if mode, err := podlink.Lookup(row.Link); err == nil && os.Geteuid() == 0 {
+			if err := mode.Probe(); err != nil {
+				item.Status, item.Reason = result.StatusSkipped, err.Error()
+			}
+		}
+		list = append(list, item)
+		rows = append(rows, []string{item.ID, item.Workload, item.Link, item.Datapath, item.Target, item.Via, item.Status, item.Reason})
+	}
+	if format == "json" {
+		return printJSON(c.stdout, struct {
+			Schema int       `json:"schema"`
+			Suite  string    `json:"suite"`
+			Rows   []rowJSON `json:"rows"`
+		}{schema, suite.Name, list})
+	}
+	return printTable(c.stdout, []string{"ROW", "WORKLOAD", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+}
+
+// trafficAgent is the command that bench starts in pods.
+func (c *config) trafficAgent() *cobra.Command {
+	return &cobra.Command{
+		Use:                "traffic-agent",
+		Short:              "Make or take load as told on stdin (started by bench)",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return traffic.Main(cmd.Context(), args, c.stdin, c.stdout)
+		},
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+
+	"mustang/internal/testkit"
+)
+
+const readme = "../../README.md"
+
+// shellBlocks returns the lines of the README's ```sh blocks below a heading.
+func shellBlocks(t *testing.T, heading string) []string {
+	t.Helper()
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("README has no section %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var lines []string
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
+		lines = append(lines, strings.Split(strings.TrimSpace(block[1]), "\n")...)
+	}
+	return lines
+}
+
+// TestReadmeHandsOn runs the README's commands as they stand there.
+func TestReadmeHandsOn(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "iperf3")
+	testkit.RequireTool(t, "ip")
+	bpffs := testkit.BPFFS(t)
+	var script strings.Builder
+	for _, heading := range []string{"Try it by hand", "Services for your own pods"} {
+		for _, line := range shellBlocks(t, heading) {
+			line, _, _ = strings.Cut(line, "  #")
+			script.WriteString("exec " + strings.TrimSpace(line) + "\n")
+		}
+	}
+	if strings.Count(script.String(), "mustang") < 10 {
+		t.Fatalf("hardly any commands found:\n%s", script.String())
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/readme.txtar", []byte(script.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv(envBPFRoot, bpffs+"/mustang")
+			return ownLabs(t, env)
+		},
+	})
+}
+
+// TestReadmeTargets holds README and CONTRIBUTING to the Makefile's targets.
+func TestReadmeTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, path := range []string{readme, "../../CONTRIBUTING.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile(`(?m)^ *make ([a-z]+)`).FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if !regexp.MustCompile("(?m)^" + match[1] + ":").Match(makefile) {
+				t.Errorf("%s: make %s: no such target", path, match[1])
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("only %d make commands found", seen)
+	}
+}
+
+// TestExamples holds the examples in the help texts and in the README to the
+// commands and flags that there are.
+func TestExamples(t *testing.T) {
+	e := environment{getenv: func(string) string { return "" }}
+	var lines []string
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		lines = append(lines, strings.Split(cmd.Example, "\n")...)
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(e.root())
+	lines = append(lines, shellBlocks(t, "Measuring")...)
+	seen := 0
+	for _, line := range lines {
+		line, _, _ = strings.Cut(line, "  #")
+		words := strings.Fields(strings.ReplaceAll(line, "'", ""))
+		if len(words) == 0 {
+			continue
+		}
+		seen++
+		if words[0] != "mustang" {
+			t.Errorf("example %q does not begin with mustang", line)
+			continue
+		}
+		cmd, rest, err := e.root().Find(words[1:])
+		if err != nil || !cmd.Runnable() || cmd.HasSubCommands() {
+			t.Errorf("example %q: %v", line, err)
+			continue
+		}
+		if err := cmd.ParseFlags(rest); err != nil {
+			t.Errorf("example %q: %v", line, err)
+			continue
+		}
+		if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
+			t.Errorf("example %q: %v", line, err)
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d examples found", seen)
+	}
+}
+
+// TestHelp holds every command to a line that says what it does.
+func TestHelp(t *testing.T) {
+	e := environment{getenv: func(string) string { return "" }}
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Short == "" {
+			t.Errorf("%s has no help", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(e.root())
+}

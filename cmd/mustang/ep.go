@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+)
+
+func (c *config) ep() *cobra.Command {
+	return group("ep", "Endpoints: pods whose traffic the eBPF programs handle", c.epAdd(), c.epList(), c.epRemove())
+}
+
+// podDevice is the flags that name a pod's device.
+type podDevice struct{ ifname, netns, hostNetns string }
+
+func (p *podDevice) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.ifname, "ifname", "eth0", "name of the device in the pod")
+	cmd.Flags().StringVar(&p.netns, "netns", "", "path of the pod's network namespace, such as /var/run/netns/pod-a")
+	cmd.Flags().StringVar(&p.hostNetns, "host-netns", "", "path of the network namespace that the pod is plugged into (default: this one)")
+}
+
+// with opens the namespaces and calls a function with the device.
+func (p *podDevice) with(do func(datapath.Attach) error) error {
+	a := datapath.Attach{IfName: p.ifname}
+	var err error
+	if a.Namespace, err = nl.OpenNamespace(p.netns); err != nil {
+		return err
+	}
+	defer a.Namespace.Close()
+	if p.hostNetns != "" {
+		if a.Host, err = nl.OpenNamespace(p.hostNetns); err != nil {
+			return err
+		}
+		defer a.Host.Close()
+	}
+	return do(a)
+}
+
+func (c *config) epAdd() *cobra.Command {
+	var device podDevice
+	cmd := &cobra.Command{
+		Use:   "add --netns PATH [--ifname NAME]",
+		Short: "Attach the programs to a pod's device and register its addresses",
+		Long: `Attach the programs to a pod's device: on the host's side where the link has one
+(veth), otherwise on the device itself (macvlan), held from the host. The
+device's addresses become endpoints that traffic is delivered to directly.`,
+		Example: "  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a",
+		Args:    arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if device.netns == "" {
+				return usage(errors.New("--netns is missing"))
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			return device.with(c.addEndpoint)
+		},
+	}
+	device.addFlags(cmd)
+	return cmd
+}
+
+// addEndpoint makes a device an endpoint and says so.
+func (c *config) addEndpoint(a datapath.Attach) error {
+	if err := a.Check(); err != nil {
+		return err // before anything is pinned
+	}
+	d, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	endpoints, change, err := d.AddEndpoint(a)
+	if err != nil {
+		return err
+	}
+	for _, e := range endpoints {
+		if _, err := fmt.Fprintf(c.stdout, "endpoint %d %s %s\n", e.ID, e.IP, changed(change)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *config) epRemove() *cobra.Command {
+	var device podDevice
+	cmd := &cobra.Command{
+		Use:   "rm ID | IP | --netns PATH [--ifname NAME]",
+		Short: "Detach the programs from a pod's device and forget its addresses",
+		Example: `  mustang ep rm 1
+  mustang ep rm 192.168.10.10
+  mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 0) == (device.netns == "") {
+				return usage(errors.New("name the endpoint by its ID, an IP, or --netns"))
+			}
+			remove, err := device.removal(args)
+			if err != nil {
+				return err
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			d, err := c.openExisting()
+			if err != nil {
+				return err
+			}
+			if d == nil {
+				return errors.New("there are no endpoints")
+			}
+			defer d.Close()
+			return remove(d)
+		},
+	}
+	device.addFlags(cmd)
+	return cmd
+}
+
+// removal returns what ep rm is to do.
+func (p *podDevice) removal(args []string) (func(*datapath.Datapath) error, error) {
+	if len(args) == 0 {
+		return func(d *datapath.Datapath) error { return p.with(d.DeleteEndpointDevice) }, nil
+	}
+	if ip, err := netip.ParseAddr(args[0]); err == nil {
+		return func(d *datapath.Datapath) error { return d.DeleteEndpointIP(ip) }, nil
+	}
+	id, err := strconv.ParseUint(args[0], 10, 32)
+	if err != nil {
+		return nil, usage(fmt.Errorf("endpoint %q: want an ID or an IP address", args[0]))
+	}
+	return func(d *datapath.Datapath) error { return d.DeleteEndpoint(uint32(id)) }, nil
+}
+
+// endpointJSON is an endpoint as ep ls -o json prints it.
+type endpointJSON struct {
+	ID      uint32 `json:"id"`
+	IP      string `json:"ip"`
+	Host    bool   `json:"host"`
+	IfIndex int    `json:"ifindex"`
+	PodMAC  string `json:"pod_mac"`
+	NodeMAC string `json:"node_mac"`
+}
+
+func (c *config) epList() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List endpoints",
+		Long: `List endpoints. HOST says whether the programs are on the host's side of the link,
+whose index IFINDEX then is; otherwise they are on the pod's own device.`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(format); err != nil {
+				return err
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			d, err := c.openExisting()
+			if err != nil {
+				return err
+			}
+			var endpoints []datapath.Endpoint
+			if d != nil {
+				defer d.Close()
+				if endpoints, err = d.Endpoints(); err != nil {
+					return err
+				}
+			}
+			return c.printEndpoints(endpoints, format)
+		},
+	}
+	addOutput(cmd, &format)
+	return cmd
+}
+
+func (c *config) printEndpoints(endpoints []datapath.Endpoint, format string) error {
+	list := []endpointJSON{}
+	var rows [][]string
+	for _, e := range endpoints {
+		item := endpointJSON{
+			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+		}
+		list = append(list, item)
+		rows = append(rows, []string{
+			strconv.FormatUint(uint64(item.ID), 10), item.IP, strconv.FormatBool(item.Host), strconv.Itoa(item.IfIndex),
+			dash(item.PodMAC), dash(item.NodeMAC),
+		})
+	}
+	if format == "json" {
+		return printJSON(c.stdout, struct {
+			Schema    int            `json:"schema"`
+			Endpoints []endpointJSON `json:"endpoints"`
+		}{schema, list})
+	}
+	return printTable(c.stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC"}, rows)
+}
+
+// mac returns an address as text, empty when it is none.
+func mac(a net.HardwareAddr) string {
+	for _, b := range a {
+		if b != 0 {
+			return a.String()
+		}
+	}
+	return ""
+}
+
+// dash stands for nothing in a table.
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

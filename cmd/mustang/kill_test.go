@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// started is a bench that runs in a process of its own.
+type started struct {
+	cmd    *exec.Cmd
+	stderr *bytes.Buffer
+	out    string
+	state  string
+}
+
+// startBench starts a long bench and waits until it has measured something.
+func startBench(t *testing.T) started {
+	t.Helper()
+	testkit.RequireRoot(t)
+	s := started{out: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
+	s.cmd = exec.Command("mustang", "bench", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables",
+		"--rounds", "10000", "--duration", "20ms", "--out", s.out)
+	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
+	s.cmd.Stderr = s.stderr
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
+	testkit.Eventually(t, 20*time.Second, func() error {
+		file, err := result.Read(filepath.Join(s.out, "results.json"))
+		if err == nil && len(file.Rows) < 6 {
+			err = fmt.Errorf("%d rows", len(file.Rows))
+		}
+		return err
+	})
+	return s
+}
+
+// remains lists what is there of a process's labs: namespaces, mounts, records,
+// processes.
+func (s started) remains(t *testing.T) []string {
+	t.Helper()
+	prefix := fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid)
+	left, err := nl.ListNamespaces(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, prefix) || strings.Contains(line, s.state) {
+			left = append(left, strings.TrimSpace(line))
+		}
+	}
+	records, err := os.ReadDir(filepath.Join(s.state, "labs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, record := range records {
+		left = append(left, record.Name())
+	}
+	for _, pid := range agents(t, s.state) {
+		left = append(left, fmt.Sprintf("agent %d", pid))
+	}
+	return left
+}
+
+// agents returns the traffic agents that inherited our state directory.
+func agents(t *testing.T, state string) []int {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, path := range paths {
+		cmdline, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(cmdline, []byte("traffic-agent")) {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+		if err != nil || !bytes.Contains(environ, []byte(envStateDir+"="+state+"\x00")) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func TestBenchKilled(t *testing.T) {
+	s := startBench(t)
+	if len(agents(t, s.state)) == 0 {
+		t.Fatal("no traffic agent is seen: the test shows nothing")
+	}
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+	if len(s.remains(t)) == 0 {
+		t.Fatal("a killed bench left nothing: the test shows nothing")
+	}
+	code, stdout, stderr := command(t, map[string]string{envStateDir: s.state}, "lab", "ls", "-o", "json")
+	if code != exitDone {
+		t.Fatalf("lab ls: exit code %d: %s", code, stderr)
+	}
+	var listed struct{ Labs []any }
+	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || len(listed.Labs) > 0 {
+		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
+	}
+	if left := s.remains(t); len(left) > 0 {
+		t.Errorf("left after the next command: %q", left)
+	}
+	file, err := result.Read(filepath.Join(s.out, "results.json"))
+	if err != nil || len(file.Rows) < 6 {
+		t.Errorf("what was measured is lost: %d rows, %v", len(file.Rows), err)
+	}
+}
+
+func TestBenchInterrupted(t *testing.T) {
+	s := startBench(t)
+	if err := s.cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
+		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
+	}
+	if left := s.remains(t); len(left) > 0 {
+		t.Errorf("left after Ctrl-C: %q", left)
+	}
+	file, err := result.Read(filepath.Join(s.out, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !file.Run.Interrupted || len(file.Rows) < 6 {
+		t.Errorf("interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
+	}
+	for _, row := range file.Rows {
+		if row.Status != result.StatusOK {
+			t.Errorf("%s: %s: %s", row.ID, row.Status, row.Reason)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lab"
+	"mustang/internal/podlink"
+)
+
+func (c *config) lab() *cobra.Command {
+	return group("lab", "Labs: whole networks in namespaces, to try things in", c.labUp(), c.labList(), c.labExec(), c.labDown())
+}
+
+// reaped returns the store, cleared of the labs of dead processes.
+func (c *config) reaped() (lab.Store, error) { return c.store(), c.store().Reap() }
+
+func (c *config) labUp() *cobra.Command {
+	var o lab.Options
+	cmd := &cobra.Command{
+		Use:   "up TOPOLOGY",
+		Short: "Build a lab that stands until it is taken down",
+		Long: `Build a lab that stands until it is taken down: one host with pod-a and pod-b, and
+the service 10.96.0.100:5201 (and [fd00:96::100]:5201) in front of pod-a.`,
+		Example: `  mustang lab up pod-links --link veth --datapath ebpf
+  mustang lab up pod-links --link bridge --via nftables --netfilter-call`,
+		Args: arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Topology = args[0]
+			if o.Name == "" {
+				o.Name = args[0]
+			}
+			if o.Datapath == lab.DatapathKernel && o.Via == "" {
+				o.Via = lab.ViaIPTables
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			store, err := c.reaped()
+			if err != nil {
+				return err
+			}
+			l, err := store.Up(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if err := l.Keep(); err != nil {
+				return errors.Join(err, l.Close())
+			}
+			fmt.Fprintf(c.stdout, "lab %s stands: %s\n", o.Name, strings.Join(l.Places(), ", "))
+			return l.Close()
+		},
+	}
+	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
+	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", "))
+	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf")
+	cmd.Flags().StringVar(&o.Via, "via", "", "how the service is made: none, iptables or nftables with --datapath kernel (default iptables)")
+	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
+	return cmd
+}
+
+func linkNames() []string {
+	var names []string
+	for _, mode := range podlink.Modes() {
+		names = append(names, mode.Name())
+	}
+	return names
+}
+
+func (c *config) labList() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List labs",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(format); err != nil {
+				return err
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			store, err := c.reaped()
+			if err != nil {
+				return err
+			}
+			infos, err := store.List()
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return printJSON(c.stdout, struct {
+					Schema int        `json:"schema"`
+					Labs   []lab.Info `json:"labs"`
+				}{schema, infos})
+			}
+			var rows [][]string
+			for _, i := range infos {
+				rows = append(rows, []string{
+					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
+					i.Created.Local().Format(time.DateTime),
+				})
+			}
+			return printTable(c.stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
+		},
+	}
+	addOutput(cmd, &format)
+	return cmd
+}
+
+func (c *config) labExec() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "exec PLACE -- COMMAND [ARGUMENT...]",
+		Short: "Run a command in a lab",
+		Long: `Run a command in the network namespace of a place in a lab: host, pod-a or pod-b.
+Files, processes and cgroups are this machine's own. $` + envBPFRoot + ` is set to the
+lab's, so that mustang svc and mustang ep act on the lab. The exit code is the
+command's.`,
+		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
+  mustang lab exec pod-b -- iperf3 -c 10.96.0.100`,
+		Args: arguments(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 && args[1] == "--" {
+				args = slices.Delete(args, 1, 2)
+			}
+			if len(args) < 2 {
+				return usage(errors.New("name a place and a command: mustang lab exec pod-a -- COMMAND"))
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			store, err := c.reaped()
+			if err != nil {
+				return err
+			}
+			info, err := store.Find(name)
+			if err != nil {
+				return err
+			}
+			command := args[1:]
+			path, err := exec.LookPath(command[0])
+			if err != nil {
+				return err
+			}
+			ns, err := store.Enter(info, args[0])
+			if err != nil {
+				return err
+			}
+			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, envBPFRoot+"=") })
+			env = append(env, envBPFRoot+"="+store.BPFRoot(info))
+			// The new program keeps the namespace of the thread that starts it.
+			err = ns.Do(func() error { return unix.Exec(path, command, env) })
+			return fmt.Errorf("run %s: %w", path, err)
+		},
+	}
+	cmd.Flags().StringVar(&name, "lab", "", "name of the lab (default: the only one)")
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+func (c *config) labDown() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down [NAME]",
+		Short: "Take a lab down, with all that runs in it",
+		Args:  arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			store, err := c.reaped()
+			if err != nil {
+				return err
+			}
+			name := ""
+			if len(args) == 1 {
+				name = args[0]
+			}
+			info, err := store.Find(name)
+			if err != nil {
+				return err
+			}
+			return store.Down(info.Name)
+		},
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command mustang connects pods, gives them cluster IPs by eBPF, and measures
+// which way of doing it is the fastest on this machine.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	// A second signal ends the program at once; the next command clears up.
+	context.AfterFunc(ctx, stop)
+	env := environment{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
+		terminal: term.IsTerminal(int(os.Stderr.Fd())),
+	}
+	os.Exit(env.run(ctx, os.Args[1:]))
+}
+
+// environment is all that the program takes from outside.
+type environment struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	terminal       bool // whether stderr is a terminal
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"mustang/internal/lab"
+	"mustang/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"mustang": main})
+}
+
+// TestScripts runs testdata/script, each in its own state directory and on its
+// own bpffs, with the real program.
+func TestScripts(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "iperf3")
+	bpffs := testkit.BPFFS(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv(envBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
+			return ownLabs(t, env)
+		},
+	})
+}
+
+// ownLabs gives a script a state directory, and takes down at its end what labs a
+// failed script leaves.
+func ownLabs(t *testing.T, env *testscript.Env) error {
+	store := lab.Store{Dir: filepath.Join(env.WorkDir, "state")}
+	env.Setenv(envStateDir, store.Dir)
+	env.Defer(func() {
+		infos, err := store.List()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, info := range infos {
+			if err := store.Down(info.Name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return nil
+}
+
+// command runs a command line in this process.
+func command(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	e := environment{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(key string) string { return env[key] },
+	}
+	code = e.run(context.Background(), args)
+	return code, out.String(), errs.String()
+}
+
+// TestBadInput gives each command input that it must refuse: with one line that
+// names the culprit, the right exit code, and nothing changed.
+func TestBadInput(t *testing.T) {
+	testkit.RequireRoot(t)
+	bpffs := testkit.BPFFS(t)
+	plain := t.TempDir()
+	for _, test := range []struct {
+		args    string
+		code    int
+		culprit string
+	}{
+		{"svc add --service=10.96.0.100:0 --backend=192.168.10.10:5201", 2, "port 0"},
+		{"svc add --service=10.96.0.100:70000 --backend=192.168.10.10:5201", 2, "70000"},
+		{"svc add --service=10.96.0.100 --backend=192.168.10.10:5201", 2, "10.96.0.100"},
+		{"svc add --service=host:1 --backend=192.168.10.10:5201", 2, "host"},
+		{"svc add --service=10.96.0.100:1 --backend=[fd00::1]:5201", 2, "fd00::1"},
+		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:0", 2, "192.168.10.10:0"},
+		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "twice"},
+		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --protocol=sctp", 2, "sctp"},
+		{"svc add --service=10.96.0.100:1", 2, "--backend"},
+		{"svc add --backend=192.168.10.10:1", 2, "--service"},
+		{"svc add extra", 2, "extra"},
+		{"svc rm", 2, "--service"},
+		{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},
+		{"svc ls -o yaml", 2, "yaml"},
+		{"svc frob", 2, "frob"},
+		{"ep add", 2, "--netns"},
+		{"ep add --netns=/var/run/netns/nobody", 1, "/var/run/netns/nobody"},
+		{"ep add --netns=/etc/passwd", 1, "/etc/passwd"},
+		{"ep add --netns=/proc/self/ns/net --ifname=nope0", 1, "nope0"},
+		{"ep add --netns=/proc/self/ns/net --ifname=lo", 1, "lo"},
+		{"ep rm", 2, "--netns"},
+		{"ep rm 7", 1, "endpoint"},
+		{"ep rm 192.168.10.10", 1, "endpoint"},
+		{"ep rm pod-a", 2, "pod-a"},
+		{"lab up", 2, "arg"},
+		{"lab up ring", 2, "ring"},
+		{"lab up pod-links --link token-ring", 2, "token-ring"},
+		{"lab up pod-links --datapath kernel --via ebpf-tc", 2, "ebpf-tc"},
+		{"lab up pod-links --name ../x", 2, "../x"},
+		{"lab exec pod-a", 2, "COMMAND"},
+		{"lab exec pod-a -- true", 1, "no lab"},
+		{"lab exec --lab x pod-a -- true", 1, "lab x"},
+		{"lab down", 1, "no lab"},
+		{"lab down x", 1, "lab x"},
+		{"bench ring", 2, "ring"},
+		{"bench --rounds -1", 2, "-1"},
+		{"bench --duration 1ms", 2, "1ms"},
+		{"bench --only token-ring", 2, "token-ring"},
+		{"bench -o xml", 2, "xml"},
+		{"bench a b", 2, "arg"},
+		{"bench --nope", 2, "--nope"},
+		{"report", 2, "arg"},
+		{"report /nonexistent", 1, "/nonexistent"},
+		{"frob", 2, "frob"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			state := filepath.Join(plain, "state")
+			env := map[string]string{envBPFRoot: filepath.Join(bpffs, "mustang"), envStateDir: state}
+			code, stdout, stderr := command(t, env, strings.Fields(test.args)...)
+			if code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, test.culprit) {
+				t.Errorf("stderr %q, want one line with %q", stderr, test.culprit)
+			}
+			if stdout != "" {
+				t.Errorf("stdout %q, want nothing", stdout)
+			}
+			if test.code == exitMisuse {
+				if entries, err := os.ReadDir(bpffs); err != nil || len(entries) > 0 {
+					t.Errorf("pinned: %v, %v", entries, err)
+				}
+			}
+			if _, services, _ := command(t, env, "svc", "ls"); strings.Count(services, "\n") != 1 {
+				t.Errorf("services afterwards: %s", services)
+			}
+			if _, endpoints, _ := command(t, env, "ep", "ls"); strings.Count(endpoints, "\n") != 1 {
+				t.Errorf("endpoints afterwards: %s", endpoints)
+			}
+		})
+	}
+}
+
+// TestNoBPFFS has no bpffs where the maps are to be pinned.
+func TestNoBPFFS(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := t.TempDir()
+	env := map[string]string{envBPFRoot: filepath.Join(dir, "mustang")}
+	for _, args := range []string{
+		"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "svc ls", "ep ls", "ep rm 1", "counters",
+	} {
+		code, _, stderr := command(t, env, strings.Fields(args)...)
+		if code != exitFailed || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, dir) {
+			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
+	"mustang/internal/lab"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitMisuse = 2
+)
+
+// Names of environment variables.
+const (
+	envBPFRoot  = "MUSTANG_BPF_ROOT"
+	envStateDir = "MUSTANG_STATE_DIR"
+)
+
+// run runs a command line and returns the exit code.
+func (e environment) run(ctx context.Context, args []string) int {
+	root := e.root()
+	root.SetArgs(args)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintf(e.stderr, "mustang: %v\n", err)
+	var misuse *usageError
+	var option *lab.OptionError
+	if errors.As(err, &misuse) || errors.As(err, &option) {
+		return exitMisuse
+	}
+	return exitFailed
+}
+
+// usageError says that the command line makes no sense.
+type usageError struct{ err error }
+
+func (u *usageError) Error() string { return u.err.Error() }
+func (u *usageError) Unwrap() error { return u.err }
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+// config is what all commands share.
+type config struct {
+	environment
+	bpfRoot  string
+	stateDir string
+}
+
+func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
+
+// root returns the whole command tree.
+func (e environment) root() *cobra.Command {
+	c := &config{environment: e}
+	root := &cobra.Command{
+		Use:   "mustang",
+		Short: "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
+		Long: `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
+way of doing so is the fastest on this machine.
+
+Exit codes: 0 done, 1 failed, 2 misused.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          help,
+		Args:          arguments(cobra.NoArgs),
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.PersistentFlags().StringVar(&c.bpfRoot, "bpf-root", e.setting(envBPFRoot, datapath.DefaultRoot),
+		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
+	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
+		"directory that labs are recorded in ($"+envStateDir+")")
+	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.lab(), c.trafficAgent(), c.version())
+	return root
+}
+
+// setting returns an environment variable or a default.
+func (e environment) setting(name, otherwise string) string {
+	if value := e.getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+// help prints a command's help, for commands that only group others.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// arguments makes what a cobra validator refuses a misuse.
+func arguments(validate cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return usage(validate(cmd, args)) }
+}
+
+// group returns a command that only holds others. A word that names none of
+// them is a misuse.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, RunE: help, Args: arguments(cobra.NoArgs)}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// requireRoot refuses users who lack the rights for network namespaces.
+func requireRoot(cmd *cobra.Command) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%s needs root", cmd.CommandPath())
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	glob "path"
+	"time"
+
+	"mustang/internal/lab"
+)
+
+// Options say how to run a suite.
+type Options struct {
+	// Suite is what to run.
+	Suite Suite
+	// Rounds is how often each row is measured; 0 means 10.
+	Rounds int
+	// Duration is the measured time of one sample; 0 means 300 ms.
+	Duration time.Duration
+	// Warmup is the time before it that is not counted; 0 means a third of
+	// Duration.
+	Warmup time.Duration
+	// Only selects rows whose ID, or "ID workload", matches one of these patterns
+	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
+	Only []string
+	// Seed orders the rows and the bootstrap; 0 means a random one.
+	Seed uint64
+	// Quick makes the run take less than a minute; it sets Rounds and Duration
+	// where they are 0.
+	Quick bool
+	// Out is the directory that results.json is written to. It is made if it is
+	// not there.
+	Out string
+	// Store is where the labs are recorded.
+	Store lab.Store
+	// Exe is the program to start as traffic agent; empty means this one.
+	Exe string
+	// Progress is told of what goes on.
+	Progress Reporter
+}
+
+// Reporter is told how a run goes on.
+type Reporter interface {
+	// Note prints a line.
+	Note(text string)
+	// Start says how many samples there will be, and how long one takes.
+	Start(samples int, each time.Duration)
+	// Sample says that a sample of a row is begun.
+	Sample(row string)
+	// Done says that it is measured.
+	Done()
+	// Round says that a round is complete.
+	Round(round, rounds int)
+	// Finish ends the display.
+	Finish()
+}
+
+// withDefaults fills in what was left out and returns an error that names the
+// first option that makes no sense.
+func (o Options) withDefaults() (Options, error) {
+	rounds, duration := 10, 300*time.Millisecond
+	if o.Quick {
+		rounds, duration = 6, 120*time.Millisecond
+	}
+	switch {
+	case o.Rounds < 0:
+		return o, fmt.Errorf("rounds %d: want 1 or more", o.Rounds)
+	case o.Duration < 0 || (o.Duration > 0 && o.Duration < 10*time.Millisecond):
+		return o, fmt.Errorf("duration %v: want 10ms or more", o.Duration)
+	case o.Seed > 1<<53-1:
+		return o, fmt.Errorf("seed %d: want less than 2^53", o.Seed)
+	}
+	if o.Rounds == 0 {
+		o.Rounds = rounds
+	}
+	if o.Duration == 0 {
+		o.Duration = duration
+	}
+	if o.Warmup == 0 {
+		o.Warmup = o.Duration / 3
+	}
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64N(1 << 32) // short enough to be typed
+	}
+	if _, err := o.selected(); err != nil {
+		return o, err
+	}
+	return o, nil
+}
+
+// Validate returns an error that names the first option that makes no sense. It
+// touches nothing.
+func (o Options) Validate() error {
+	_, err := o.withDefaults()
+	return err
+}
+
+// cell is a row that is measured: a path under a workload.
+type cell struct {
+	path     path
+	workload string
+}
+
+// selected returns the cells that Only selects, in the suite's order.
+func (o Options) selected() ([]cell, error) {
+	used := make([]bool, len(o.Only))
+	var cells []cell
+	for _, workload := range workloads() {
+		for _, p := range o.Suite.paths {
+			keep := len(o.Only) == 0
+			for i, pattern := range o.Only {
+				ok, err := matches(pattern, p.id, p.id+" "+workload)
+				if err != nil {
+					return nil, fmt.Errorf("only %q: %w", pattern, err)
+				}
+				keep, used[i] = keep || ok, used[i] || ok
+			}
+			if keep {
+				cells = append(cells, cell{p, workload})
+			}
+		}
+	}
+	for i, pattern := range o.Only {
+		if !used[i] {
+			return nil, fmt.Errorf("only %q: no row of suite %s (see --list)", pattern, o.Suite.Name)
+		}
+	}
+	return cells, nil
+}
+
+// matches reports whether one of the names is, begins with (up to a slash or a
+// space) or matches the pattern.
+func matches(pattern string, names ...string) (bool, error) {
+	for _, name := range names {
+		ok, err := glob.Match(pattern, name)
+		if err != nil || ok {
+			return ok, err
+		}
+		if len(name) > len(pattern) && name[:len(pattern)] == pattern && (name[len(pattern)] == '/' || name[len(pattern)] == ' ') {
+			return true, nil
+		}
+	}
+	return false, nil
+}

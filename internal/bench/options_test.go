@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSelected(t *testing.T) {
+	for _, test := range []struct {
+		only  []string
+		rows  int
+		wrong string
+	}{
+		{nil, 38, ""},
+		{[]string{"veth"}, 8, ""},
+		{[]string{"veth/pod-ip tcp_rr"}, 1, ""},
+		{[]string{"veth/pod-ip"}, 4, ""}, // again begins with it
+		{[]string{"*/cluster-ip/nftables"}, 8, ""},
+		{[]string{"veth", "veth/pod-ip", "loopback"}, 10, ""},
+		{[]string{"macvlan+ebpf/*"}, 4, ""},
+		{[]string{"vet"}, 0, "vet"},
+		{[]string{"veth", "nope"}, 0, "nope"},
+		{[]string{"["}, 0, "["},
+	} {
+		cells, err := Options{Suite: podLinks(), Only: test.only}.selected()
+		if test.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), test.wrong) {
+				t.Errorf("%q: error %v, want one that names %q", test.only, err, test.wrong)
+			}
+			continue
+		}
+		if err != nil || len(cells) != test.rows {
+			t.Errorf("%q: %d rows, %v; want %d", test.only, len(cells), err, test.rows)
+		}
+	}
+}
+
+// TestPodLinksRows holds the suite to the rows that it promises.
+func TestPodLinksRows(t *testing.T) {
+	want := []string{"loopback", "host-to-pod", "veth/pod-ip/again"}
+	for _, link := range []string{"veth", "bridge-call-off", "bridge-call-on", "macvlan"} {
+		want = append(want, link+"/pod-ip", link+"/cluster-ip/iptables", link+"/cluster-ip/nftables")
+	}
+	for _, link := range []string{"veth+ebpf", "macvlan+ebpf"} {
+		want = append(want, link+"/pod-ip", link+"/cluster-ip")
+	}
+	have := map[string]bool{}
+	for _, row := range podLinks().Rows() {
+		if have[label(row)] {
+			t.Errorf("%s is there twice", label(row))
+		}
+		have[label(row)] = true
+	}
+	for _, id := range want {
+		for _, workload := range workloads() {
+			if !have[id+" "+workload] {
+				t.Errorf("%s %s is missing", id, workload)
+			}
+			delete(have, id+" "+workload)
+		}
+	}
+	if len(have) > 0 {
+		t.Errorf("more than promised: %v", have)
+	}
+	ids := map[string]bool{}
+	for _, p := range podLinks().paths {
+		ids[p.id] = true
+	}
+	for _, p := range podLinks().pairs {
+		if !ids[p.numerator] || !ids[p.denominator] {
+			t.Errorf("pair %q compares %s and %s, which are no rows", p.name, p.numerator, p.denominator)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	o, err := Options{Suite: podLinks(), Quick: true}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	each := o.Duration + o.Warmup + overhead
+	if total := time.Duration(o.Rounds*len(o.Suite.Rows())) * each; total > 50*time.Second {
+		t.Errorf("a quick run is planned to take %v, want well under a minute", total)
+	}
+	if o.Rounds < 6 {
+		t.Errorf("%d rounds give no interval", o.Rounds)
+	}
+	for _, wrong := range []Options{{Rounds: -1}, {Duration: time.Millisecond}, {Duration: -time.Second}, {Seed: 1 << 60}} {
+		wrong.Suite = podLinks()
+		if wrong.Validate() == nil {
+			t.Errorf("%+v is taken", wrong)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"mustang/internal/lab"
+	"mustang/internal/nl"
+	"mustang/internal/result"
+	"mustang/internal/traffic"
+)
+
+// sample is one measurement of a row with its evidence.
+type sample struct {
+	measurement traffic.Measurement
+	evidence    result.Evidence
+}
+
+// pathError says that the traffic did not take the path that its row claims.
+type pathError struct{ findings []string }
+
+func (e *pathError) Error() string {
+	return "the evidence does not fit: " + strings.Join(e.findings, "; ")
+}
+
+// take measures a cell once. When the path is not the one claimed, it returns
+// the sample and a [*pathError].
+func (s *stand) take(ctx context.Context, c cell, o Options) (sample, error) {
+	l, err := s.lab(ctx, c.path.lab)
+	if err != nil {
+		return sample{}, err
+	}
+	client, _, err := s.ends(ctx, c.path)
+	if err != nil {
+		return sample{}, err
+	}
+	before, err := takeCounts(l)
+	if err != nil {
+		return sample{}, err
+	}
+	m, err := client.Run(ctx, traffic.Spec{
+		Workload: c.workload, Target: c.path.connect, Duration: o.Duration, Warmup: o.Warmup,
+	})
+	if err != nil {
+		return sample{}, err
+	}
+	after, err := takeCounts(l)
+	if err != nil {
+		return sample{}, err
+	}
+	w := witness{path: c.path, evidence: after.since(before), measurement: m}
+	addresses(&w.evidence, m)
+	w.evidence.SoftirqsPerUnit = m.SoftirqsPerUnit()
+	if w.evidence.Connections, err = ownEntries(l, m.ClientLocal); err != nil {
+		return sample{}, err
+	}
+	if w.tracked, w.translated, err = kernelEntries(l, m.ClientLocal); err != nil {
+		return sample{}, err
+	}
+	w.evidence.Findings = w.findings()
+	if len(w.evidence.Findings) > 0 {
+		return sample{m, w.evidence}, &pathError{w.evidence.Findings}
+	}
+	return sample{m, w.evidence}, nil
+}
+
+// ownEntries counts the entries of a client's connection in the lab's eBPF
+// connection table.
+func ownEntries(l *lab.Lab, client netip.AddrPort) (int, error) {
+	dp := l.Datapath()
+	if dp == nil {
+		return 0, nil
+	}
+	connections, err := dp.Connections()
+	if err != nil {
+		return 0, fmt.Errorf("read eBPF connections: %w", err)
+	}
+	n := 0
+	for _, connection := range connections {
+		if connection.Client == client {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// kernelEntries looks for a client's connection in the connection tracking of
+// the lab's host.
+func kernelEntries(l *lab.Lab, client netip.AddrPort) (tracked, translated bool, err error) {
+	host, err := l.Namespace(lab.Host)
+	if err != nil {
+		return false, false, err
+	}
+	flows, err := host.Flows()
+	if err != nil {
+		return false, false, err
+	}
+	for _, flow := range flows {
+		if flow.Orig.Src == client {
+			tracked = true
+			translated = translated || flow.Reply != nl.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
+		}
+	}
+	return tracked, translated, nil
+}

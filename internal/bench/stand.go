@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lab"
+	"mustang/internal/traffic"
+)
+
+// stand is what a run keeps standing: a lab for each way that its paths need,
+// and the agents in them.
+type stand struct {
+	store  lab.Store
+	exe    string
+	cpus   cpuPair
+	labs   map[lab.Options]*lab.Lab
+	agents map[agentKey]*traffic.Agent
+	failed map[lab.Options]error
+}
+
+// agentKey names an agent: where it runs, and where it listens if it serves.
+type agentKey struct {
+	lab    lab.Options
+	place  string
+	listen netip.AddrPort
+}
+
+// cpuPair is where clients and servers run.
+type cpuPair struct{ client, server int }
+
+func newStand(o Options) (*stand, error) {
+	cpus, err := choosePair()
+	if err != nil {
+		return nil, err
+	}
+	return &stand{
+		store: o.Store, exe: o.Exe, cpus: cpus, labs: map[lab.Options]*lab.Lab{},
+		agents: map[agentKey]*traffic.Agent{}, failed: map[lab.Options]error{},
+	}, nil
+}
+
+// choosePair returns the first two CPUs that this process may use, or the only
+// one twice.
+func choosePair() (cpuPair, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return cpuPair{}, fmt.Errorf("read the CPUs that may be used: %w", err)
+	}
+	var cpus []int
+	for cpu := 0; len(cpus) < 2 && cpu < 8*len(set)*8; cpu++ {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	if len(cpus) == 0 {
+		return cpuPair{}, errors.New("no CPU may be used")
+	}
+	return cpuPair{client: cpus[0], server: cpus[len(cpus)-1]}, nil
+}
+
+// lab returns the lab that the options describe, built when it is first asked
+// for. A lab that could not be built is not tried again.
+func (s *stand) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
+	if l, ok := s.labs[o]; ok {
+		return l, nil
+	}
+	if err := s.failed[o]; err != nil {
+		return nil, err
+	}
+	named := o
+	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), len(s.labs)+len(s.failed))
+	l, err := s.store.Up(ctx, named)
+	if err != nil {
+		s.failed[o] = err
+		return nil, err
+	}
+	s.labs[o] = l
+	return l, nil
+}
+
+// agent returns the agent of a key, started when it is first asked for.
+func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error) {
+	if a, ok := s.agents[key]; ok {
+		return a, nil
+	}
+	l, err := s.lab(ctx, key.lab)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := l.Namespace(key.place)
+	if err != nil {
+		return nil, err
+	}
+	cpu := s.cpus.client
+	if key.listen.IsValid() {
+		cpu = s.cpus.server
+	}
+	a, err := traffic.StartAgent(traffic.AgentOptions{
+		Exe: s.exe, CPU: cpu, Start: func(cmd *exec.Cmd) error { return ns.Start(cmd) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if key.listen.IsValid() {
+		if err := a.Listen(ctx, key.listen); err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
+	}
+	s.agents[key] = a
+	return a, nil
+}
+
+// ends returns the agents at the two ends of a path.
+func (s *stand) ends(ctx context.Context, p path) (client, server *traffic.Agent, err error) {
+	if server, err = s.agent(ctx, agentKey{p.lab, p.server, p.listen}); err != nil {
+		return nil, nil, err
+	}
+	client, err = s.agent(ctx, agentKey{p.lab, p.client, netip.AddrPort{}})
+	return client, server, err
+}
+
+// drop forgets the agents of a path, which a failed sample may have left in the
+// middle of something. The next sample starts new ones.
+func (s *stand) drop(p path) error {
+	var errs []error
+	for _, key := range []agentKey{{p.lab, p.client, netip.AddrPort{}}, {p.lab, p.server, p.listen}} {
+		if a, ok := s.agents[key]; ok {
+			errs = append(errs, a.Close())
+			delete(s.agents, key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// offloads notes the offloads of the pods' devices, by link mode.
+func (s *stand) offloads(into map[string]string) error {
+	for o, l := range s.labs {
+		ns, err := l.Namespace(lab.PodA)
+		if err != nil {
+			return err
+		}
+		on, err := ns.Offloads(lab.IfName)
+		if err != nil {
+			return err
+		}
+		for name, value := range on {
+			into[o.Link+" "+name] = map[bool]string{true: "on", false: "off"}[value]
+		}
+	}
+	return nil
+}
+
+// Close ends all agents and labs.
+func (s *stand) Close() error {
+	var errs []error
+	for _, a := range s.agents {
+		errs = append(errs, a.Close())
+	}
+	for _, l := range s.labs {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+
+	"mustang/internal/result"
+)
+
+// tally gathers the samples of a row.
+type tally struct {
+	cell      cell
+	row       result.Row
+	byRound   map[int]float64
+	cpu       []float64
+	softirqs  []float64
+	histogram *hdrhistogram.Histogram
+}
+
+func newTally(c cell, suite string) *tally {
+	return &tally{cell: c, row: c.path.row(suite, c.workload), byRound: map[int]float64{}}
+}
+
+// add takes a sample of a round.
+func (t *tally) add(s sample, round int) {
+	m := s.measurement
+	t.row.Unit, t.row.CPUUnit = m.Unit, m.CPUUnit
+	t.row.Samples = append(t.row.Samples, m.Rate)
+	t.byRound[round] = m.Rate
+	t.cpu = append(t.cpu, m.CPUMicrosPerUnit())
+	t.softirqs = append(t.softirqs, m.SoftirqsPerUnit())
+	t.evidence(s.evidence)
+	if m.Histogram == nil {
+		return
+	}
+	if t.histogram == nil {
+		t.histogram = m.Histogram
+		return
+	}
+	t.histogram.Merge(m.Histogram)
+}
+
+func (t *tally) evidence(e result.Evidence) { merge(&t.row.Evidence, e) }
+
+// skip says that this machine cannot measure the row.
+func (t *tally) skip(err error) { t.row.Status, t.row.Reason = result.StatusSkipped, err.Error() }
+
+// fail says that the row could not be measured, or was not what it claims.
+func (t *tally) fail(err error) { t.row.Status, t.row.Reason = result.StatusFailed, err.Error() }
+
+// over reports whether the row takes no more samples.
+func (t *tally) over() bool { return t.row.Status != "" }
+
+// result returns the row as it is, and whether there is anything to tell of it.
+func (t *tally) result() (result.Row, bool) {
+	row := t.row
+	if row.Status == "" {
+		if len(row.Samples) == 0 {
+			return row, false
+		}
+		row.Status = result.StatusOK
+	}
+	if len(row.Samples) == 0 {
+		return row, true
+	}
+	row.Median, row.CI95 = summarize(row.Samples)
+	row.CPUUSPerUnit = median(t.cpu)
+	row.Evidence.SoftirqsPerUnit = median(t.softirqs)
+	if h := t.histogram; h != nil && h.TotalCount() > 0 {
+		at := func(percentile float64) float64 { return float64(h.ValueAtPercentile(percentile)) / 1e3 }
+		row.LatencyUS = &result.Latency{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9)}
+	}
+	return row, true
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"mustang/internal/lb"
+)
+
+// Connection is one translated connection.
+type Connection struct {
+	Protocol lb.Protocol
+	// Client and Service are the two ends as the client sees them.
+	Client, Service netip.AddrPort
+	// Source and Backend are the two ends as the backend sees them. Source differs from Client where a pod reaches
+	// itself, and where two connections would otherwise have looked the same to the backend.
+	Source, Backend netip.AddrPort
+	// ServiceID is 0 for a connection that goes to no service, but whose port had to be changed.
+	ServiceID uint32
+	// Closing is whether a FIN or RST has been seen from the client.
+	Closing bool
+}
+
+// Connections returns the translated connections, sorted by client.
+func (d *Datapath) Connections() ([]Connection, error) {
+	var connections []Connection
+	for row, err := range d.rows() {
+		if err != nil {
+			return nil, err
+		}
+		if row.value.Flags&uint32(mustangConnectionFlagCONNECTION_FORWARD) == 0 {
+			continue
+		}
+		from, to := row.key, row.value.To
+		connections = append(connections, Connection{
+			Protocol:  lb.Protocol(from.Proto),
+			Client:    decodeAddrPort(from.Saddr, from.Sport),
+			Service:   decodeAddrPort(from.Daddr, from.Dport),
+			Source:    decodeAddrPort(to.Saddr, to.Sport),
+			Backend:   decodeAddrPort(to.Daddr, to.Dport),
+			ServiceID: row.value.Service,
+			Closing:   row.value.Flags&uint32(mustangConnectionFlagCONNECTION_CLOSING) != 0,
+		})
+	}
+	slices.SortFunc(connections, func(a, b Connection) int {
+		return cmp.Or(a.Client.Compare(b.Client), a.Service.Compare(b.Service), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return connections, nil
+}
+
+// connectionRow is one direction of a connection.
+type connectionRow struct {
+	key   mustangTuple
+	value mustangConnection
+}
+
+// rows reads the connection table in large steps. Rows that come and go meanwhile may be missed.
+func (d *Datapath) rows() iter.Seq2[connectionRow, error] {
+	return func(yield func(connectionRow, error) bool) {
+		const step = 4096
+		keys, values := make([]mustangTuple, step), make([]mustangConnection, step)
+		var cursor ebpf.MapBatchCursor
+		for {
+			n, err := d.maps.Connections.BatchLookup(&cursor, keys, values, nil)
+			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				yield(connectionRow{}, fmt.Errorf("read connections: %w", err))
+				return
+			}
+			for i := range n {
+				if !yield(connectionRow{keys[i], values[i]}, nil) {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+// flush deletes the forward rows that match says, and the ways back that belong to them.
+func (d *Datapath) flush(match func(from, to mustangTuple, c mustangConnection) bool) error {
+	for row, err := range d.rows() {
+		if err != nil {
+			return err
+		}
+		if row.value.Flags&uint32(mustangConnectionFlagCONNECTION_FORWARD) == 0 ||
+			!match(row.key, row.value.To, row.value) {
+			continue
+		}
+		for _, key := range []mustangTuple{row.key, reverse(row.value.To)} {
+			if err := remove(d.maps.Connections, mustangMapConnections, key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

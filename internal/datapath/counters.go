@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
+type Counter struct {
+	// Name is in snake case: from_pod, forward, drop_no_backend.
+	Name string
+	// Drop is whether each packet that was counted was dropped.
+	Drop    bool
+	Packets uint64
+}
+
+// counterNames are the counters' names by enum metric of bpf/mustang/metrics.h, less its prefix.
+func counterNames() []string {
+	return []string{
+		"none",
+		"from_pod",             // runs of the program
+		"to_pod",               // runs of the program
+		"forward",              // translated, from client to backend
+		"reverse",              // translated, from backend to client
+		"new_connection",       // connections that were made
+		"kept_connection",      // repeated SYNs
+		"port_changed",         // connections whose source port was taken
+		"icmp_error",           // ICMP errors translated, with what they quote
+		"redirect_peer",        // delivered from the host's side of one pod into another
+		"l2_delivered",         // sent to the MAC of another pod, from a pod's own device
+		"hairpin",              // sent back to the pod that it came from, from the pod's own device
+		"passed",               // left to the kernel, or to the next program
+		"unknown_fragment",     // later fragments that came without their first, and were not translated
+		"drop_malformed",       // a header is cut off or contradicts itself
+		"drop_extensions",      // too many IPv6 extension headers
+		"drop_no_backend",      // the service has none
+		"drop_backend_missing", // the service has one, and the table has not
+		"drop_port_exhausted",  // no free source port was found
+		"drop_table_full",      // the connection table took no row
+		"drop_rewrite",         // the packet could not be written
+	}
+}
+
+// Counters returns all counters, in a fixed order.
+func (d *Datapath) Counters() ([]Counter, error) {
+	var rows []mustangMetrics
+	if err := d.maps.Metrics.Lookup(uint32(0), &rows); err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	names := counterNames()
+	counters := make([]Counter, 0, len(names))
+	for i, name := range names {
+		if i == 0 {
+			continue
+		}
+		c := Counter{Name: name, Drop: strings.HasPrefix(name, "drop_")}
+		for _, row := range rows {
+			c.Packets += row.Count[i]
+		}
+		counters = append(counters, c)
+	}
+	return counters, nil
+}

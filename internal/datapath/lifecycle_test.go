@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"mustang/internal/lb"
+)
+
+// TestLifecycle is the table of what becomes of connections when services change and clients come back.
+func TestLifecycle(t *testing.T) {
+	runCases(t, hostSide, slices.Concat(repeatCases(), changeCases(), collisionCases()))
+}
+
+// repeatCases are clients that begin again.
+func repeatCases() []translateCase {
+	return []translateCase{
+		{"SYN is repeated", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			w.send(t, fromHost, p)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+				once("kept_connection", "forward", "redirect_peer")})
+		}},
+		{"SYN is repeated after the way back was evicted", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			w.send(t, fromHost, p)
+			key := mustangTuple{Saddr: encodeAddr(w.backend.Addr()), Daddr: encodeAddr(w.client.Addr()),
+				Sport: toBE(w.backend.Port()), Dport: toBE(w.client.Port()), Proto: w.proto}
+			if err := w.maps.Connections.Delete(key); err != nil {
+				t.Fatal(err)
+			}
+			w.send(t, fromHost, p)
+			p = w.next(w.backend, w.client)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+		}},
+		{"SYN after a FIN", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN })
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.closing(t, true)
+			p = w.first(w.client, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+				once("new_connection", "forward", "redirect_peer")})
+			w.closing(t, false)
+		}},
+		{"RST closes", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
+			w.closing(t, true)
+		}},
+	}
+}
+
+// changeCases are services and pods that change under their clients.
+func changeCases() []translateCase {
+	return []translateCase{
+		{"SYN after the backends changed", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			w.send(t, fromHost, p)
+			w.serve(t, w.service, w.remote)
+			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			p = w.next(w.backend, w.client)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+		}},
+		{"SYN after the service was made anew", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			w.send(t, fromHost, p)
+			w.unserve(t, w.service)
+			w.serve(t, w.service, w.remote)
+			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+		}},
+		{"SYN after the service is gone", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.unserve(t, w.service)
+			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictNext, nil, once("passed")})
+		}},
+		{"open connection after the backends changed", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.serve(t, w.service, w.remote)
+			p := w.next(w.client, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+		}},
+		{"datagram after the backends changed", lb.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.next(w.client, w.service)
+			w.send(t, fromHost, p)
+			w.serve(t, w.service, w.remote)
+			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+		}},
+		{"datagram after a backend was added", lb.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.next(w.client, w.service)
+			w.send(t, fromHost, p)
+			w.serve(t, w.service, w.backend, w.remote)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+		}},
+		{"datagram after the service is gone", lb.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.next(w.client, w.service))
+			w.unserve(t, w.service)
+			w.connected(t)
+			w.check(t, fromHost, w.next(w.client, w.service), wants{verdictNext, nil, once("passed")})
+		}},
+		{"endpoint is deleted", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			if err := w.DeleteEndpoint(1); err != nil {
+				t.Fatal(err)
+			}
+			w.connected(t)
+		}},
+	}
+}
+
+// collisionCases are clients that use one port for what looks the same to a backend.
+func collisionCases() []translateCase {
+	return []translateCase{
+		{"one backend behind two services", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.serve(t, w.other, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.checkChanged(t, w.other, once("new_connection", "port_changed", "forward", "redirect_peer"))
+			p := w.next(w.backend, w.client)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+		}},
+		{"straight to the backend of an open connection", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
+			p := w.first(w.client, w.backend)
+			if w.proto == protoTCP {
+				_, again := w.run(t, fromHost, p.frame())
+				_, more := w.run(t, fromHost, p.frame())
+				if string(again) != string(more) {
+					t.Error("a repeated SYN came out differently")
+				}
+			}
+		}},
+		{"straight to the backend of a closed connection", lb.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN }))
+			p := w.first(w.client, w.backend)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			p = w.next(w.backend, w.client)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+		}},
+	}
+}
+
+// checkChanged opens a connection from the client's port and expects another port; and the way back to lead to the
+// client's own again.
+func (w *world) checkChanged(t *testing.T, dst netip.AddrPort, count map[string]uint64) {
+	t.Helper()
+	p := w.first(w.client, dst)
+	before := counts(t, w.Datapath)
+	verdict, out := w.run(t, fromHost, p.frame())
+	diff := delta(t, w.Datapath, before)
+	delete(diff, fromHost.program)
+	for name, n := range count {
+		if diff[name] != n {
+			t.Errorf("counted %v, want %v", diff, count)
+		}
+	}
+	l4 := 14 + 20
+	if w.v6 {
+		l4 = 14 + 40
+	}
+	source := netip.AddrPortFrom(w.client.Addr(), uint16(out[l4])<<8|uint16(out[l4+1]))
+	want := p.became(source, w.backend, "0a").frame()
+	if verdict != verdictRedirect || source == w.client || string(out) != string(want) {
+		t.Fatalf("verdict %d, source %v", verdict, source)
+	}
+	p = w.next(w.backend, source)
+	w.check(t, fromHost, p, wants{verdictRedirect, p.became(dst, w.client, "0c"), once("reverse", "redirect_peer")})
+}
+
+func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
+	t.Helper()
+	if err := w.DeleteService(frontend, lb.Protocol(w.proto)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closing fails the test unless the only connection is closing, or not.
+func (w *world) closing(t *testing.T, want bool) {
+	t.Helper()
+	got, err := w.Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].Closing != want {
+		t.Errorf("connections %+v, want one with Closing %v", got, want)
+	}
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"os"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// childVariable makes the test binary one of the processes of TestProcesses.
+const childVariable = "MUSTANG_DATAPATH_CHILD"
+
+func TestMain(m *testing.M) {
+	if root := os.Getenv(childVariable); root != "" {
+		os.Exit(child(root))
+	}
+	os.Exit(testkit.CheckLeaks(m))
+}
+
+// openTest opens a datapath under a root of its own.
+func openTest(t testing.TB) *Datapath {
+	t.Helper()
+	return openSized(t, Options{Root: testkit.BPFFS(t) + "/root", MaxServices: 64, MaxBackends: 256, MaxConnections: 4096, MaxEndpoints: 32})
+}
+
+func openSized(t testing.TB, o Options) *Datapath {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	d, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// counts returns the counters by name.
+func counts(t testing.TB, d *Datapath) map[string]uint64 {
+	t.Helper()
+	counters, err := d.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := make(map[string]uint64)
+	for _, c := range counters {
+		m[c.Name] = c.Packets
+	}
+	return m
+}
+
+// delta returns what was counted since before, less what was not.
+func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint64 {
+	t.Helper()
+	diff := make(map[string]uint64)
+	for name, n := range counts(t, d) {
+		if n != before[name] {
+			diff[name] = n - before[name]
+		}
+	}
+	return diff
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// Addresses of the backend on another node, and of the host on the wire to it.
+const (
+	far4, far6   = "172.16.1.2", "fd00:99::2"
+	near4, near6 = "172.16.1.1", "fd00:99::1"
+)
+
+// wire joins the host to another node. The ends make checksums themselves, so that the other node looks at each: what
+// the pods left to be done, and what the programs made of it, must be right. The way there has a smaller MTU than
+// the pods, and the wire has not, so that only an ICMP error tells.
+func (n network) wire(t testing.TB) *nl.Namespace {
+	t.Helper()
+	testkit.RequireTool(t, "ethtool")
+	far := testkit.Namespace(t, "far")
+	for _, ns := range []*nl.Namespace{n.host, far} {
+		if err := ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.run(t, `
+		-n HOST link add wire type veth peer name wire netns `+far.Name()+`
+		-n HOST addr add `+near4+`/24 dev wire
+		-n HOST addr add `+near6+`/64 dev wire nodad
+		-n `+far.Name()+` addr add `+far4+`/24 dev wire
+		-n `+far.Name()+` addr add `+far6+`/64 dev wire nodad
+		-n HOST link set wire up
+		-n `+far.Name()+` link set wire up
+		-n HOST route add `+far4+` dev wire mtu lock 1400
+		-n HOST route add `+far6+` dev wire mtu lock 1400
+		-n `+far.Name()+` route add default via `+near4+`
+		-n `+far.Name()+` -6 route add default via `+near6+`
+		netns exec HOST ethtool -K wire tx off tso off gso off
+		netns exec `+far.Name()+` ethtool -K wire tx off tso off gso off`)
+	return far
+}
+
+// TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
+// must reach the client.
+func TestRemote(t *testing.T) {
+	for name, make := range map[string]func(testing.TB) network{"veth": routed, "bridge": bridged, "macvlan": slaves} {
+		t.Run(name, func(t *testing.T) {
+			n, d := make(t), openTest(t)
+			far := n.wire(t)
+			n.attachBoth(t, d)
+			for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
+				for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+					t.Run(addresses[0]+"/"+protocol.String(), func(t *testing.T) {
+						backend := testkit.Echo(t, far, protocol.String(), net.JoinHostPort(addresses[0], "0"))
+						frontend := netip.MustParseAddrPort(net.JoinHostPort(addresses[1], servicePort))
+						s := lb.Service{Frontend: frontend, Protocol: protocol, Backends: []netip.AddrPort{backend}}
+						if _, _, err := d.PutService(s); err != nil {
+							t.Fatal(err)
+						}
+						size := 1200
+						if protocol == lb.TCP {
+							size = 300_000
+						}
+						before := counts(t, d)
+						peer, err := testkit.RoundTrip(t, n.pods[1], protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
+						if err != nil {
+							t.Fatal(err)
+						}
+						if peer.Addr().String() != addresses[2] {
+							t.Errorf("the backend saw %s", peer)
+						}
+						diff := delta(t, d, before)
+						if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
+							t.Errorf("counted %v", diff)
+						}
+						if protocol == lb.TCP && diff["icmp_error"] == 0 {
+							t.Errorf("no packet was too big: counted %v", diff)
+						}
+					})
+				}
+			}
+		})
+	}
+}

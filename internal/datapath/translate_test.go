@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"testing"
+
+	"mustang/internal/lb"
+)
+
+// world is the addresses of one family and the packets of one protocol that the cases are made of.
+type world struct {
+	*bench
+	v6                       bool
+	proto                    uint8
+	client, backend, remote  netip.AddrPort // pod b, pod a, and a backend elsewhere
+	service, other, outsider netip.AddrPort
+}
+
+var (
+	fromHost = hook{hostSide, mustangProgFromPod}
+	toHost   = hook{hostSide, mustangProgToPod}
+	fromOwn  = hook{podSide, mustangProgFromPod}
+	toOwn    = hook{podSide, mustangProgToPod}
+)
+
+func newWorld(b *bench, v6 bool, proto uint8) *world {
+	w := &world{bench: b, v6: v6, proto: proto}
+	addresses := []string{podB4 + ":40000", podA4 + ":8080", "172.16.1.2:8080", service4 + ":80", "10.96.0.101:80", "8.8.8.8:53"}
+	if v6 {
+		addresses = []string{"[" + podB6 + "]:40000", "[" + podA6 + "]:8080", "[fd00:99::2]:8080", "[" + service6 + "]:80",
+			"[fd00:96::101]:80", "[2001:db8::8]:53"}
+	}
+	for i, ap := range []*netip.AddrPort{&w.client, &w.backend, &w.remote, &w.service, &w.other, &w.outsider} {
+		*ap = netip.MustParseAddrPort(addresses[i])
+	}
+	return w
+}
+
+// reset empties the tables and makes both pods endpoints on one side.
+func (w *world) reset(t testing.TB, s side) {
+	t.Helper()
+	w.clear(t)
+	w.endpoint(t, pod{1, s, "0a", "s"}, w.backend.Addr())
+	w.endpoint(t, pod{2, s, "0c", "s"}, w.client.Addr())
+}
+
+func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
+	t.Helper()
+	return w.put(t, lb.Protocol(w.proto), frontend, backends...)
+}
+
+// first is the packet that opens a connection; next is one in the middle.
+func (w *world) first(src, dst netip.AddrPort) packet {
+	return packet{src: src, dst: dst, proto: w.proto, flags: flagSYN, payload: "hello"}
+}
+
+func (w *world) next(src, dst netip.AddrPort) packet {
+	return packet{src: src, dst: dst, proto: w.proto, flags: flagACK, payload: "more"}
+}
+
+// became is p with other ends and, where a pair is given, delivered to the pod with that MAC.
+func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
+	p.src, p.dst = src, dst
+	if pair != "" {
+		p.ethDst, p.ethSrc = pair, "ee"
+	}
+	return &p
+}
+
+// toMAC is p with other ends, sent on to another MAC.
+func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
+	p.src, p.dst, p.ethDst = src, dst, pair
+	return &p
+}
+
+// TestTranslate is the table of decisions about packets that are whole and sound.
+func TestTranslate(t *testing.T) { runCases(t, hostSide, append(pathCases(), serviceCases()...)) }
+
+// runCases runs each case for TCP and UDP in IPv4 and IPv6, with pods that have their programs on one side.
+func runCases(t *testing.T, s side, cases []translateCase) {
+	b := newBench(t)
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+			w := newWorld(b, family == "ipv6", uint8(protocol))
+			for _, c := range cases {
+				if c.only != 0 && c.only != protocol {
+					continue
+				}
+				t.Run(family+"/"+protocol.String()+"/"+c.name, func(t *testing.T) {
+					w.reset(t, s)
+					c.run(t, w)
+				})
+			}
+		}
+	}
+}
+
+type translateCase struct {
+	name string
+	only lb.Protocol
+	run  func(*testing.T, *world)
+}
+
+// pathCases are the ways that packets take.
+func pathCases() []translateCase {
+	return []translateCase{
+		{"opens to a pod of the node", 0, func(t *testing.T, w *world) {
+			id := w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+				once("new_connection", "forward", "redirect_peer")})
+			w.connected(t, Connection{Protocol: lb.Protocol(w.proto), Client: w.client, Service: w.service,
+				Source: w.client, Backend: w.backend, ServiceID: id})
+		}},
+		{"goes on to a pod of the node", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.client, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+		}},
+		{"comes back from a pod of the node", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.backend, w.client)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+		}},
+		{"opens to another node", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.remote)
+			p := w.first(w.client, w.service)
+			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+		}},
+		{"comes back from another node", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.remote)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.remote, w.client)
+			w.check(t, toHost, p, wants{verdictNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+		}},
+		{"straight to a pod", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
+				w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			}
+			w.connected(t)
+		}},
+		{"straight to elsewhere", 0, func(t *testing.T, w *world) {
+			for _, p := range []packet{w.first(w.client, w.outsider), w.next(w.client, w.outsider)} {
+				w.check(t, fromHost, p, wants{verdictNext, nil, once("passed")})
+			}
+		}},
+		{"into a pod, of no connection", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			for _, p := range []packet{w.first(w.outsider, w.backend), w.next(w.outsider, w.service)} {
+				w.check(t, toHost, p, wants{verdictNext, nil, once("passed")})
+			}
+		}},
+	}
+}
+
+// serviceCases are services in each state, and clients of each kind.
+func serviceCases() []translateCase {
+	return []translateCase{
+		{"another port of the service's address", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, netip.AddrPortFrom(w.service.Addr(), 81))
+			w.check(t, fromHost, p, wants{verdictNext, nil, once("passed")})
+		}},
+		{"service without a backend", 0, func(t *testing.T, w *world) {
+			key := serviceKey(w.service, lb.Protocol(w.proto))
+			if err := w.maps.Services.Put(key, mustangService{Id: 9, Revision: 9}); err != nil {
+				t.Fatal(err)
+			}
+			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictDrop, nil, once("drop_no_backend")})
+			w.check(t, fromHost, w.next(w.client, w.service), wants{verdictDrop, nil, once("drop_no_backend")})
+			w.connected(t)
+		}},
+		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
+			key := serviceKey(w.service, lb.Protocol(w.proto))
+			if err := w.maps.Services.Put(key, mustangService{Id: 9, Revision: 9, Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictDrop, nil, once("drop_backend_missing")})
+		}},
+		{"entry was evicted", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend, w.remote)
+			for port := uint16(40000); port < 40020; port++ {
+				client := netip.AddrPortFrom(w.client.Addr(), port)
+				_, before := w.run(t, fromHost, w.next(client, w.service).frame())
+				w.forget(t)
+				_, after := w.run(t, fromHost, w.next(client, w.service).frame())
+				if string(before) != string(after) {
+					t.Fatalf("from port %d it went to another backend", port)
+				}
+			}
+		}},
+		{"hairpin", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
+			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
+			p := w.first(self, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(seen, w.backend, "0a"),
+				once("new_connection", "forward", "redirect_peer")})
+			p = w.next(w.backend, seen)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, self, "0a"), once("reverse", "redirect_peer")})
+		}},
+		{"hairpin to another address of the pod", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.endpoint(t, pod{1, hostSide, "0a", "s"}, w.outsider.Addr())
+			self := netip.AddrPortFrom(w.outsider.Addr(), 40000)
+			p := w.first(self, w.service)
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(netip.AddrPortFrom(w.service.Addr(), 40000), w.backend, "0a"),
+				once("new_connection", "forward", "redirect_peer")})
+		}},
+		{"checksum of zero", lb.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.first(w.client, w.service)
+			p.zeroChecksum = true
+			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+				once("new_connection", "forward", "redirect_peer")})
+		}},
+	}
+}
+
+// connected fails the test unless the table has exactly these connections.
+func (w *world) connected(t *testing.T, want ...Connection) {
+	t.Helper()
+	got, err := w.Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Fatalf("connections %v, want %v", got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("connection %v, want %v", got[i], want[i])
+		}
+	}
+}
+
+// forget empties the connection table.
+func (w *world) forget(t *testing.T) {
+	t.Helper()
+	if err := w.flush(func(mustangTuple, mustangTuple, mustangConnection) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	w.connected(t)
+}

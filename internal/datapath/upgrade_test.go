@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/lb"
+	"mustang/internal/testkit"
+)
+
+// TestUpgrade opens a root whose programs are of another build, while a connection is open.
+func TestUpgrade(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
+	if _, _, err := d.PutService(lb.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: lb.TCP, Backends: []netip.AddrPort{backend}}); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := testkit.Dial(n.pods[1], "tcp", service4+":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	pins := programPins(t, d)
+	for _, name := range pins {
+		_, rest, _ := strings.Cut(name, "-")
+		if err := os.Rename(filepath.Join(d.layout.programs(), name), filepath.Join(d.layout.programs(), "0000-"+rest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := linkedProgram(t, d)
+	again, err := Open(Options{Root: d.layout.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got := programPins(t, d); !slices.Equal(got, pins) {
+		t.Errorf("pinned programs %v, want %v", got, pins)
+	}
+	if after := linkedProgram(t, d); after == before {
+		t.Error("the old program is attached still")
+	}
+	buffer := make([]byte, 128)
+	if _, err := conn.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	for got := ""; !strings.HasSuffix(got, "ping"); {
+		count, err := conn.Read(buffer)
+		if err != nil {
+			t.Fatalf("the connection broke: %v", err)
+		}
+		got += string(buffer[:count])
+	}
+}
+
+func programPins(t *testing.T, d *Datapath) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(d.layout.programs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// linkedProgram returns the id of the program that sees what leaves the first pod.
+func linkedProgram(t *testing.T, d *Datapath) uint32 {
+	t.Helper()
+	l, err := link.LoadPinnedLink(d.layout.linkPin(1, fromHost), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(info.Program)
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lab"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+const childVariable = "MUSTANG_TEST_LAB_CHILD"
+
+// TestMain also is the process that builds a lab and is killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childVariable); dir != "" {
+		os.Exit(child(dir))
+	}
+	os.Exit(m.Run())
+}
+
+// child builds labs, starts a process in one, says so, and waits to be killed.
+func child(dir string) int {
+	var labs []*lab.Lab
+	defer runtime.KeepAlive(&labs) // a lab that is collected lets go of its lock
+	for _, o := range []lab.Options{{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables}} {
+		l, err := lab.Store{Dir: dir}.Up(context.Background(), options(o))
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		labs = append(labs, l)
+		ns, err := l.Namespace(lab.PodA)
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		sleep := exec.Command("sleep", "600")
+		if err := ns.Start(sleep); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println("pid", sleep.Process.Pid)
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
+	return 0
+}
+
+// leftovers lists what is there of labs whose names begin so: namespaces and
+// mounts.
+func leftovers(t *testing.T, name, dir string) []string {
+	t.Helper()
+	left, err := nl.ListNamespaces("mst-" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) || strings.Contains(line, "mst-"+name) {
+			left = append(left, strings.TrimSpace(line))
+		}
+	}
+	entries, err := os.ReadDir(dir + "/labs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		left = append(left, entry.Name())
+	}
+	return left
+}
+
+func TestKilled(t *testing.T) {
+	s := store(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childVariable+"="+s.Dir)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	prefix := fmt.Sprintf("test-%d-", cmd.Process.Pid)
+	var pids []int
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "ready" {
+		var pid int
+		if _, err := fmt.Sscanf(lines.Text(), "pid %d", &pid); err != nil {
+			t.Errorf("child: %s", lines.Text())
+		}
+		pids = append(pids, pid)
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if infos, err := s.List(); err != nil || len(infos) != 2 {
+		t.Errorf("a live process's labs after Reap: %v, %v; want both", infos, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if len(leftovers(t, prefix, s.Dir)) == 0 {
+		t.Fatal("nothing is left to reap: the test shows nothing")
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
+		t.Errorf("left after Reap: %q", left)
+	}
+	if len(pids) != 2 {
+		t.Fatalf("child started %d processes, want 2", len(pids))
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
+			t.Errorf("process %d lives: %v", pid, err)
+		}
+	}
+}
+
+// zombie reports whether a process ended, but was not reaped by its new parent.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+func TestStanding(t *testing.T) {
+	s := store(t)
+	o := options(lab.Options{Link: "veth", Datapath: lab.DatapathEBPF})
+	l, err := s.Up(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Down(o.Name); err == nil || !strings.Contains(err.Error(), "running process") {
+		t.Errorf("Down of a lab that is owned: %v", err)
+	}
+	if err := l.Keep(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a second lab of that name: %v", err)
+	}
+	info, err := s.Find("")
+	if err != nil || info.Name != o.Name || !info.Standing {
+		t.Fatalf("Find: %+v, %v", info, err)
+	}
+	a, b := enter(t, s, info, lab.PodA), enter(t, s, info, lab.PodB)
+	service := lab.Services()[1]
+	testkit.Echo(t, a, "udp", service.Backends[0].String())
+	if _, err := testkit.RoundTrip(t, b, "udp", service.Frontend.String(), []byte("still there?")); err != nil {
+		t.Errorf("the standing lab: %v", err)
+	}
+	if _, err := s.Enter(info, "../../etc"); err == nil {
+		t.Error("entered a place that is none")
+	}
+	if err := s.Down(o.Name); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
+		t.Errorf("left after Down: %q", left)
+	}
+	if err := s.Down(o.Name); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Down again: %v", err)
+	}
+}
+
+func enter(t *testing.T, s lab.Store, info lab.Info, place string) *nl.Namespace {
+	t.Helper()
+	ns, err := s.Enter(info, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// TestFailedUp has a namespace of the lab's last pod in the way.
+func TestFailedUp(t *testing.T) {
+	s := store(t)
+	o := options(lab.Options{Link: "bridge"})
+	name := "mst-" + o.Name + ".pod-b"
+	ns, err := nl.CreateNamespace(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nl.DeleteNamespace(name)
+	defer ns.Close()
+	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {
+		t.Fatalf("error %v, want one that matches os.ErrExist", err)
+	}
+	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
+		t.Errorf("left after a failed Up: %q", left)
+	}
+}
+
+func TestCancelledUp(t *testing.T) {
+	s := store(t)
+	o := options(lab.Options{Link: "veth"})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Up(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
+		t.Errorf("left after a cancelled Up: %q", left)
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mustang/internal/podlink"
+)
+
+// Datapaths of a lab.
+const (
+	DatapathKernel = "kernel"
+	DatapathEBPF   = "ebpf"
+)
+
+// Ways in which a lab's service is made.
+const (
+	ViaNone     = "none"
+	ViaIPTables = "iptables"
+	ViaNFTables = "nftables"
+	ViaEBPFTC   = "ebpf-tc"
+)
+
+// Options say what lab to build.
+type Options struct {
+	// Name tells labs apart: 1 to 40 lower-case letters, digits and dashes.
+	Name string `json:"name"`
+	// Topology is the name of one of [Topologies].
+	Topology string `json:"topology"`
+	// Link is the name of a link mode, see podlink.Modes.
+	Link string `json:"link"`
+	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
+	NetfilterCall bool `json:"netfilter_call"`
+	// Datapath is [DatapathKernel] or [DatapathEBPF].
+	Datapath string `json:"datapath"`
+	// Via is how the service is made: none, iptables or nftables with the kernel's
+	// datapath, ebpf-tc with that of eBPF. Empty means none, or ebpf-tc.
+	Via string `json:"via"`
+}
+
+var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+
+// withDefaults fills in what may be left out and returns an error that names
+// the first field that makes no sense.
+func (o Options) withDefaults() (Options, error) {
+	if o.Datapath == "" {
+		o.Datapath = DatapathKernel
+	}
+	if o.Via == "" {
+		o.Via = ViaNone
+		if o.Datapath == DatapathEBPF {
+			o.Via = ViaEBPFTC
+		}
+	}
+	ways := map[string][]string{
+		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables},
+		DatapathEBPF:   {ViaEBPFTC},
+	}
+	if _, err := podlink.Lookup(o.Link); err != nil {
+		return o, &OptionError{Err: err}
+	}
+	switch allowed, known := ways[o.Datapath]; {
+	case !validName.MatchString(o.Name):
+		return o, optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", o.Name)
+	case !known:
+		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
+	case !slices.Contains(allowed, o.Via):
+		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
+	case o.NetfilterCall && o.Link != "bridge":
+		return o, optionErrorf("netfilter call is a setting of link bridge, not of %s", o.Link)
+	}
+	for _, topology := range Topologies() {
+		if topology.Name == o.Topology {
+			return o, nil
+		}
+	}
+	return o, optionErrorf("unknown topology %q (there are: %s)", o.Topology, strings.Join(topologyNames(), ", "))
+}
+
+// OptionError says that options make no sense, as opposed to a lab that cannot
+// be built.
+type OptionError struct{ Err error }
+
+func (e *OptionError) Error() string { return e.Err.Error() }
+func (e *OptionError) Unwrap() error { return e.Err }
+
+func optionErrorf(format string, args ...any) error {
+	return &OptionError{Err: fmt.Errorf(format, args...)}
+}

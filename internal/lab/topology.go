@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"net/netip"
+
+	"mustang/internal/lb"
+)
+
+// Names of the places in a lab that commands can run in.
+const (
+	Host = "host"
+	PodA = "pod-a"
+	PodB = "pod-b"
+)
+
+// Addresses of a lab's pods and services. All labs have the same ones: no lab
+// sees another.
+var (
+	Gateways = []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")}
+	PodAIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.10"), netip.MustParseAddr("fd00:10::a")}
+	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
+)
+
+// ServicePort is the port of the service and of its backend, iperf3's own.
+const ServicePort = 5201
+
+// Services returns the services that a lab has ready, one of each family, for
+// TCP and UDP, with pod-a as their backend.
+func Services() []lb.Service {
+	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
+	var services []lb.Service
+	for i, frontend := range frontends {
+		services = append(services, lb.Service{
+			Frontend: netip.AddrPortFrom(frontend, ServicePort),
+			Protocol: lb.Any,
+			Backends: []netip.AddrPort{netip.AddrPortFrom(PodAIPs[i], ServicePort)},
+		})
+	}
+	return services
+}
+
+// Topology is a shape of network that a lab can have.
+type Topology struct {
+	// Name is what users call it.
+	Name string
+	// Doc says in one line what is in it.
+	Doc string
+	// places are where commands can run.
+	places []string
+	build  func(context.Context, *Lab) error
+}
+
+// Topologies returns all topologies, in the order in which they are listed.
+func Topologies() []Topology {
+	return []Topology{{
+		Name:   "pod-links",
+		Doc:    "one host with two pods, pod-a behind a service",
+		places: []string{Host, PodA, PodB},
+		build:  buildPodLinks,
+	}}
+}
+
+func topologyNames() []string {
+	var names []string
+	for _, topology := range Topologies() {
+		names = append(names, topology.Name)
+	}
+	return names
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl_test
+
+import (
+	"testing"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+func TestAddWire(t *testing.T) {
+	testkit.RequireRoot(t)
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	if err := nl.AddWire(nl.WireEnd{Namespace: a, Name: "left"}, nl.WireEnd{Namespace: b, Name: "right"}, 1400); err != nil {
+		t.Fatal(err)
+	}
+	left, err := a.Device("left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, err := b.Device("right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []nl.Device{left, right} {
+		if !d.Up || d.MTU != 1400 || d.Kind != "veth" {
+			t.Errorf("%+v: want a veth with MTU 1400 that is up", d)
+		}
+	}
+	if left.PeerIndex != right.Index {
+		t.Errorf("peer of left is %d, want %d", left.PeerIndex, right.Index)
+	}
+	before := testkit.Snapshot(t, b)
+	if err := nl.AddWire(nl.WireEnd{Namespace: b, Name: "other"}, nl.WireEnd{Namespace: a, Name: "left"}, 1400); err == nil {
+		t.Error("a wire to a device that is there already")
+	}
+	if after := testkit.Snapshot(t, b); after != before {
+		t.Error("a wire that failed left something")
+	}
+}
+
+func TestOffloads(t *testing.T) {
+	testkit.RequireRoot(t)
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	if err := nl.AddWire(nl.WireEnd{Namespace: a, Name: "left"}, nl.WireEnd{Namespace: b, Name: "right"}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	on, err := a.Offloads("left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tso", "gso", "tx-checksum"} {
+		if !on[name] {
+			t.Errorf("%s of a new veth: %v, want on", name, on)
+		}
+	}
+	if _, err := a.Offloads("nope"); err == nil {
+		t.Error("offloads of a device that is not there")
+	}
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"net"
+	"net/netip"
+
+	"mustang/internal/nl"
+)
+
+const (
+	// DefaultBridge is the name of the bridge if Network.Bridge is empty.
+	DefaultBridge = "mst0"
+	// HostSlave is the host's own device in the modes where pods share an uplink,
+	// since a host can't reach them through the uplink itself.
+	HostSlave = "mst-host"
+	// DefaultMTU is the MTU of pods in bytes if Network.MTU is 0.
+	DefaultMTU = 1500
+)
+
+// Network is what the pods of one link mode on one host have in common.
+type Network struct {
+	// Host is the namespace that forwards the pods' packets. Setup switches
+	// forwarding on in it.
+	Host *nl.Namespace
+	// Bridge is the name of the bridge that mode bridge makes.
+	Bridge string
+	// Uplink is the name of a device in Host that is up, for modes whose devices
+	// sit on one. It is not changed.
+	Uplink string
+	// Gateways are the host's own addresses towards the pods, with the prefix that
+	// the pods are in, like 192.168.10.1/24. At most one per family. In mode veth
+	// they may be left out.
+	Gateways []netip.Prefix
+	// NetfilterCall lets mode bridge pass bridged packets through the host's
+	// iptables and nftables rules for routed ones (br_netfilter). If it is false,
+	// Setup switches that off for all bridges in Host.
+	NetfilterCall bool
+	// MTU of the pods' devices in bytes.
+	MTU int
+}
+
+func (n Network) bridge() string {
+	if n.Bridge == "" {
+		return DefaultBridge
+	}
+	return n.Bridge
+}
+
+func (n Network) mtu() int {
+	if n.MTU == 0 {
+		return DefaultMTU
+	}
+	return n.MTU
+}
+
+// gateway returns the gateway of addr's family.
+func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
+	for _, gateway := range n.Gateways {
+		if gateway.Addr().Is4() == addr.Is4() {
+			return gateway, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// Pod is what is plugged in.
+type Pod struct {
+	// Namespace is the pod's.
+	Namespace *nl.Namespace
+	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
+	IfName string
+	// HostIfName is the name of the device on the host in modes with a host side;
+	// ignored in others. At most 15 bytes.
+	HostIfName string
+	// Addresses are the pod's, of either family or both.
+	Addresses []netip.Addr
+}
+
+// Attachment is how a pod was plugged in. What concerns the host's device is
+// empty in modes without a host side.
+type Attachment struct {
+	IfName, HostIfName   string
+	IfIndex, HostIfIndex int
+	MAC, HostMAC         net.HardwareAddr
+	Addresses            []netip.Addr
+	// NodeMAC is where the pod sends packets that leave its network: the MAC of its
+	// next hop.
+	NodeMAC net.HardwareAddr
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+)
+
+// route is a route by one device, in the main table.
+type route struct {
+	dst netip.Prefix
+	via netip.Addr // next hop, taken as directly reachable; or invalid
+	src netip.Addr // source address for the host's own packets; or invalid
+}
+
+func (r route) String() string {
+	text := "route to " + r.dst.String()
+	if r.dst.Bits() == 0 && r.via.IsValid() {
+		text = "default route"
+	}
+	if r.via.IsValid() {
+		text += " via " + r.via.String()
+	}
+	return text
+}
+
+func (r route) netlink(index int) *netlink.Route {
+	out := &netlink.Route{LinkIndex: index, Dst: ipNet(r.dst), Scope: netlink.SCOPE_LINK}
+	if r.via.IsValid() {
+		out.Gw = r.via.AsSlice()
+		out.Flags = int(netlink.FLAG_ONLINK)
+		out.Scope = netlink.SCOPE_UNIVERSE
+	}
+	if r.src.IsValid() {
+		out.Src = r.src.AsSlice()
+	}
+	return out
+}
+
+// addRoute adds a route by the device, which must be up. It is an error if there
+// is a route to that destination already, by this or another device.
+func (s side) addRoute(link netlink.Link, r route) error {
+	err := s.RouteAdd(r.netlink(link.Attrs().Index))
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add %v by device %q in %q: the destination has a route already: %w",
+			r, link.Attrs().Name, s.ns.Name(), err)
+	}
+	if err != nil {
+		return fmt.Errorf("add %v by device %q in %q: %w", r, link.Attrs().Name, s.ns.Name(), err)
+	}
+	return nil
+}
+
+// hasRoute reports whether the device has the route.
+func (s side) hasRoute(index int, want route) (bool, error) {
+	family := unix.AF_INET
+	if want.dst.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	routes, err := nl.Dump(func() ([]netlink.Route, error) {
+		return s.RouteListFiltered(family, &netlink.Route{LinkIndex: index}, netlink.RT_FILTER_OIF)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes in %q: %w", s.ns.Name(), err)
+	}
+	for _, have := range routes {
+		dst := netip.PrefixFrom(want.dst.Addr(), 0) // no Dst means the default route
+		if have.Dst != nil {
+			addr, _ := netip.AddrFromSlice(have.Dst.IP)
+			ones, _ := have.Dst.Mask.Size()
+			dst = netip.PrefixFrom(addr.Unmap(), ones)
+		}
+		via, _ := netip.AddrFromSlice(have.Gw)
+		if dst == want.dst && via.Unmap() == want.via {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// defaultRoute is the default route of hop's family by hop.
+func defaultRoute(hop netip.Addr) route {
+	unspecified := netip.IPv4Unspecified()
+	if hop.Is6() {
+		unspecified = netip.IPv6Unspecified()
+	}
+	return route{dst: netip.PrefixFrom(unspecified, 0), via: hop}
+}

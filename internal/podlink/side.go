@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+)
+
+const (
+	// carrierTimeout is how long a device may take to be able to send. It is the
+	// time of a kernel work item, well under a millisecond on an idle machine.
+	carrierTimeout = 5 * time.Second
+	carrierPoll    = time.Millisecond
+)
+
+// side is a namespace that is being worked on, with a netlink socket in it.
+type side struct {
+	ns *nl.Namespace
+	*netlink.Handle
+}
+
+func openSide(ns *nl.Namespace) (side, error) {
+	handle, err := ns.Netlink()
+	if err != nil {
+		return side{}, err
+	}
+	return side{ns: ns, Handle: handle}, nil
+}
+
+// openSides opens the host's and the pod's side. close closes both.
+func openSides(network Network, pod Pod) (host, inside side, closeBoth func(), err error) {
+	if host, err = openSide(network.Host); err != nil {
+		return side{}, side{}, nil, err
+	}
+	if inside, err = openSide(pod.Namespace); err != nil {
+		host.Close()
+		return side{}, side{}, nil, err
+	}
+	return host, inside, func() { host.Close(); inside.Close() }, nil
+}
+
+// link returns the device of that name; the error matches fs.ErrNotExist if
+// there is none.
+func (s side) link(name string) (netlink.Link, error) {
+	link, err := s.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %q in %q: %w", name, s.ns.Name(), err)
+	}
+	return link, nil
+}
+
+// mustBeFree is an error that matches fs.ErrExist if there is a device of that
+// name.
+func (s side) mustBeFree(name string) error {
+	_, err := s.link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("device %q in %q: %w", name, s.ns.Name(), fs.ErrExist)
+}
+
+// remove deletes the device of that name, if there is one. If it is not of that
+// kind it is someone else's, which is an error.
+func (s side) remove(name, kind string) error {
+	link, err := s.link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if link.Type() != kind {
+		return fmt.Errorf("device %q in %q is not ours: it is a %s, not a %s", name, s.ns.Name(), link.Type(), kind)
+	}
+	// ENODEV: it went in between, such as with the namespace of its peer.
+	if err := s.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete device %q in %q: %w", name, s.ns.Name(), err)
+	}
+	return nil
+}
+
+// up sets the device up. It may not be able to send before awaitCarrier.
+func (s side) up(link netlink.Link) error {
+	if err := s.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set device %q in %q up: %w", link.Attrs().Name, s.ns.Name(), err)
+	}
+	return nil
+}
+
+// awaitCarrier returns when the device can send. The kernel drops what is sent
+// from when a device gets its carrier until a work item has enabled its queues,
+// which the operational state tells. Since Linux 6.8 reading the state runs that
+// work item first.
+func (s side) awaitCarrier(link netlink.Link) error {
+	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(carrierPoll) {
+		now, err := s.LinkByIndex(link.Attrs().Index)
+		if err != nil {
+			return fmt.Errorf("read state of device %q in %q: %w", link.Attrs().Name, s.ns.Name(), err)
+		}
+		state := now.Attrs().OperState
+		if state == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("device %q in %q cannot send: its state is %v", link.Attrs().Name, s.ns.Name(), state)
+		}
+	}
+}
+
+// addAddress adds an address, usable at once. added is false if it was there.
+func (s side) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) (added bool, err error) {
+	address := netlinkAddr(addr, scope)
+	err = s.AddrAdd(link, address)
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add address %v to device %q in %q: %w", addr, link.Attrs().Name, s.ns.Name(), err)
+	}
+	return true, nil
+}
+
+// removeAddress removes an address, if it is there.
+func (s side) removeAddress(link netlink.Link, addr netip.Prefix) error {
+	err := s.AddrDel(link, netlinkAddr(addr, netlink.SCOPE_UNIVERSE))
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove address %v from device %q in %q: %w", addr, link.Attrs().Name, s.ns.Name(), err)
+	}
+	return nil
+}
+
+func netlinkAddr(addr netip.Prefix, scope netlink.Scope) *netlink.Addr {
+	address := &netlink.Addr{IPNet: ipNet(addr), Scope: int(scope)}
+	if addr.Addr().Is6() {
+		address.Flags = unix.IFA_F_NODAD
+	}
+	return address
+}
+
+// ipNet keeps the address of a prefix, not only its network.
+func ipNet(prefix netip.Prefix) *net.IPNet {
+	addr := prefix.Addr()
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(prefix.Bits(), addr.BitLen())}
+}
+
+// newMAC returns a random locally administered address. One that is set
+// explicitly is never changed by udev or, on a bridge, by the kernel.
+func newMAC() (net.HardwareAddr, error) {
+	mac := make(net.HardwareAddr, 6)
+	if _, err := rand.Read(mac); err != nil {
+		return nil, fmt.Errorf("choose a MAC address: %w", err)
+	}
+	mac[0] = mac[0]&^1 | 2
+	return mac, nil
+}

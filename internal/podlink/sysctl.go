@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"mustang/internal/nl"
+)
+
+// setting is a sysctl with the value that it should have.
+type setting struct{ key, value string }
+
+// forwarding lets a host route its pods' packets.
+func forwarding() []setting {
+	return []setting{
+		{"net/ipv4/ip_forward", "1"},
+		{"net/ipv6/conf/all/forwarding", "1"},
+	}
+}
+
+// device are the settings of a device that gets addresses: none that routers
+// advertise, and a link-local address that is usable at once. IPv6 is switched
+// on if the device gets IPv6 addresses, otherwise it stays as it is.
+func device(name string, addrs []netip.Prefix) []setting {
+	conf := "net/ipv6/conf/" + name
+	settings := []setting{{conf + "/accept_dad", "0"}, {conf + "/accept_ra", "0"}}
+	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		settings = append(settings, setting{conf + "/disable_ipv6", "0"})
+	}
+	return settings
+}
+
+// apply sets the settings. Those of IPv6 are left out on a kernel without IPv6.
+func apply(ns *nl.Namespace, settings []setting) error {
+	for _, s := range settings {
+		if err := ns.SetSysctl(s.key, s.value); err != nil && !withoutIPv6(s, err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// deviations says which of the settings have another value.
+func deviations(ns *nl.Namespace, settings []setting) ([]string, error) {
+	var found []string
+	for _, s := range settings {
+		value, err := ns.Sysctl(s.key)
+		if err != nil && withoutIPv6(s, err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if value != s.value {
+			found = append(found, fmt.Sprintf("%s in %q is %s, not %s", s.key, ns.Name(), value, s.value))
+		}
+	}
+	return found, nil
+}
+
+// withoutIPv6 reports whether err is because the kernel has no IPv6.
+func withoutIPv6(s setting, err error) bool {
+	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.key, "net/ipv6/")
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// minMTU and minMTU6 are the least that IPv4 (RFC 791) and IPv6 (RFC 8200) work
+// with, maxMTU the most that the IPv4 length field allows.
+const (
+	minMTU  = 68
+	minMTU6 = 1280
+	maxMTU  = 65535
+)
+
+// validate reports what is wrong with the network for any mode.
+func (n Network) validate() error {
+	if n.Host == nil {
+		return errors.New("the network has no host namespace")
+	}
+	if mtu := n.mtu(); mtu < minMTU || mtu > maxMTU {
+		return fmt.Errorf("MTU %d is not between %d and %d", mtu, minMTU, maxMTU)
+	}
+	var v4, v6 bool
+	for _, gateway := range n.Gateways {
+		if !gateway.IsValid() || !isHostAddress(gateway.Addr()) {
+			return fmt.Errorf("gateway %v is not the address of a host with its prefix", gateway)
+		}
+		seen := &v6
+		if gateway.Addr().Is4() {
+			seen = &v4
+		}
+		if *seen {
+			return fmt.Errorf("gateway %v is the second one of its family", gateway)
+		}
+		*seen = true
+		if err := n.carries(gateway.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carries reports whether the MTU allows for an address of addr's family. The
+// kernel drops IPv6 from devices where it does not.
+func (n Network) carries(addr netip.Addr) error {
+	if addr.Is6() && n.mtu() < minMTU6 {
+		return fmt.Errorf("MTU %d is less than the %d that address %v needs", n.mtu(), minMTU6, addr)
+	}
+	return nil
+}
+
+// validate reports what is wrong with the pod for any mode. The namespaces are
+// only compared, not changed.
+func (p Pod) validate(network Network) error {
+	if err := network.validate(); err != nil {
+		return err
+	}
+	if p.Namespace == nil {
+		return errors.New("the pod has no namespace")
+	}
+	pod, err := p.Namespace.Inode()
+	if err != nil {
+		return err
+	}
+	host, err := network.Host.Inode()
+	if err != nil {
+		return err
+	}
+	if pod == host {
+		return fmt.Errorf("namespace %q is the pod's and the host's at once", p.Namespace.Name())
+	}
+	if err := validateName(p.IfName); err != nil {
+		return fmt.Errorf("pod's interface: %w", err)
+	}
+	if len(p.Addresses) == 0 {
+		return errors.New("the pod has no addresses")
+	}
+	seen := map[netip.Addr]bool{}
+	for _, addr := range p.Addresses {
+		if !isHostAddress(addr) {
+			return fmt.Errorf("%v is not an address for a pod", addr)
+		}
+		if err := network.carries(addr); err != nil {
+			return err
+		}
+		if seen[addr] {
+			return fmt.Errorf("pod's address %v is there twice", addr)
+		}
+		seen[addr] = true
+		if gateway, ok := network.gateway(addr); ok && gateway.Addr() == addr {
+			return fmt.Errorf("pod's address %v is the gateway's", addr)
+		}
+	}
+	return nil
+}
+
+// onGateways returns the pod's addresses with the prefix length of their
+// gateways, and the gateways. It is an error if an address is in no gateway's
+// prefix.
+func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Addr, err error) {
+	used := map[netip.Addr]bool{}
+	for _, addr := range p.Addresses {
+		gateway, ok := network.gateway(addr)
+		if !ok {
+			return nil, nil, fmt.Errorf("no gateway of the family of the pod's address %v", addr)
+		}
+		if !gateway.Contains(addr) {
+			return nil, nil, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
+		}
+		addrs = append(addrs, netip.PrefixFrom(addr, gateway.Bits()))
+		if !used[gateway.Addr()] {
+			used[gateway.Addr()] = true
+			hops = append(hops, gateway.Addr())
+		}
+	}
+	return addrs, hops, nil
+}
+
+// isHostAddress reports whether addr can be that of one host on a network.
+func isHostAddress(addr netip.Addr) bool {
+	return addr.IsValid() && addr.Zone() == "" && !addr.Is4In6() && !addr.IsUnspecified() &&
+		!addr.IsMulticast() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() &&
+		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// validateName applies the kernel's rules for names of devices
+// (dev_valid_name), and refuses "%", which the kernel would fill in.
+func validateName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("the name is empty")
+	case len(name) >= unix.IFNAMSIZ:
+		return fmt.Errorf("the name %q has more than %d bytes", name, unix.IFNAMSIZ-1)
+	case name == "." || name == ".." || name == "all" || name == "default" || name == "lo",
+		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00"):
+		return fmt.Errorf("the name %q is not valid", name)
+	}
+	return nil
+}

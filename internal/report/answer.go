@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// answer is what a workload's rows say, in words.
+type answer struct {
+	Name    string // the workload
+	Fastest string // which way of connecting pods is the fastest
+	Cost    string // what a cluster IP costs in each
+}
+
+// answers gives one answer for each workload.
+func (v *view) answers() []answer {
+	var out []answer
+	for _, s := range v.sets {
+		out = append(out, answer{Name: s.name, Fastest: together(s.fastest()), Cost: together(s.costs())})
+	}
+	return out
+}
+
+// together keeps a line from breaking within names and figures.
+func together(s string) string {
+	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s").Replace(s)
+}
+
+// fastest says which connection has the highest rate at the pod IP, and which
+// others can't be told from it.
+func (s *set) fastest() string {
+	var pods []*entry
+	missing := 0
+	for _, e := range s.entries {
+		if e.Target != result.TargetPodIP || e.baseline || e.repeat {
+			continue
+		}
+		if e.ok() {
+			pods = append(pods, e)
+		} else {
+			missing++
+		}
+	}
+	rest := ""
+	if missing > 0 {
+		rest = fmt.Sprintf(" %s skipped or failed.", wasWere(missing, "other way"))
+	}
+	if len(pods) == 0 {
+		return "no way of connecting pods has a figure." + rest
+	}
+	slices.SortStableFunc(pods, func(a, b *entry) int {
+		switch {
+		case a.Median > b.Median:
+			return -1
+		case a.Median < b.Median:
+			return 1
+		}
+		return 0
+	})
+	best := pods[0]
+	places := decimals(best.Median)
+	figure := number(best.Median, places) + " " + s.unit
+	if best.CI95 != nil {
+		figure += ", 95 % interval " + interval(best.CI95, places)
+	}
+	if len(pods) == 1 {
+		return fmt.Sprintf("%s is the only way of connecting pods with a figure: %s.%s", best.connection, figure, rest)
+	}
+	ties := []string{best.connection}
+	for _, e := range pods[1:] {
+		switch s.compare(best, e) {
+		case tooFew:
+			return fmt.Sprintf("%s has the highest median (%s), but %s too few to call any way the fastest.%s",
+				best.connection, figure, isAre(len(best.Samples), "round"), rest)
+		case tied, slower:
+			ties = append(ties, e.connection)
+		}
+	}
+	if len(ties) == 1 {
+		return fmt.Sprintf("%s is the fastest of %d ways of connecting pods on this machine (%s).%s",
+			best.connection, len(pods), figure, rest)
+	}
+	if len(ties) == len(pods) {
+		return fmt.Sprintf("no way of connecting pods stands out on this machine: no difference was found between %s, which has the highest median (%s), and %s.%s",
+			best.connection, figure, list(ties[1:]), rest)
+	}
+	return fmt.Sprintf("%s are tied as the fastest of %d ways of connecting pods on this machine: no difference was found between %s, which has the highest median (%s), and %s.%s",
+		list(ties), len(pods), best.connection, figure, theOthers(len(ties)-1), rest)
+}
+
+// list joins names as a sentence does.
+func list(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+func isAre(n int, noun string) string {
+	if n == 1 {
+		return count(n, noun) + " is"
+	}
+	return count(n, noun) + " are"
+}
+
+func wasWere(n int, noun string) string {
+	if n == 1 {
+		return count(n, noun) + " was"
+	}
+	return count(n, noun) + " were"
+}
+
+func theOthers(n int) string {
+	if n == 1 {
+		return "the other"
+	}
+	return "the others"
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"slices"
+
+	"mustang/internal/result"
+)
+
+// matrix sets connections against the pod IP and the ways of cluster IP.
+type matrix struct {
+	Name string
+	Unit string
+	Vias []string // ways of cluster IP
+	Rows []matrixRow
+}
+
+// matrixRow is one connection: the pod IP's cell, then one for each way.
+type matrixRow struct {
+	Connection string
+	Cells      []matrixCell
+}
+
+// matrixCell is a median, or why there is none.
+type matrixCell struct {
+	Text  string
+	Class string
+}
+
+// matrix makes the summary of a workload.
+func (s *set) matrix() matrix {
+	m := matrix{Name: s.name, Unit: s.unit}
+	var vias []string
+	var entries []*entry
+	for _, e := range s.entries {
+		if e.baseline || e.repeat || e.Target != result.TargetPodIP && e.Target != result.TargetClusterIP {
+			continue
+		}
+		entries = append(entries, e)
+		if e.Target == result.TargetClusterIP && !slices.Contains(vias, e.Via) {
+			vias = append(vias, e.Via)
+		}
+	}
+	for _, via := range vias {
+		m.Vias = append(m.Vias, viaName(via))
+	}
+	places := s.places()
+	for _, connection := range connections(entries) {
+		row := matrixRow{Connection: connection, Cells: make([]matrixCell, 1+len(vias))}
+		for i := range row.Cells {
+			row.Cells[i] = matrixCell{Text: none, Class: "none"}
+		}
+		for _, e := range entries {
+			if e.connection != connection {
+				continue
+			}
+			i := 0
+			if e.Target == result.TargetClusterIP {
+				i = 1 + slices.Index(vias, e.Via)
+			}
+			row.Cells[i] = matrixCell{Text: e.Status, Class: e.Status}
+			if e.ok() {
+				row.Cells[i] = matrixCell{Text: number(e.Median, places), Class: class(e)}
+			}
+		}
+		m.Rows = append(m.Rows, row)
+	}
+	return m
+}
+
+// matrices prints the summaries.
+func (p *printer) matrices() {
+	for _, s := range p.view.sets {
+		m := s.matrix()
+		if len(m.Rows) == 0 {
+			continue
+		}
+		p.heading("Summary, " + lowerFirst(m.Name) + ", " + m.Unit)
+		columns := []column{{head: []string{"", "connection"}}, {head: []string{"", "pod IP"}, right: true}}
+		for i, via := range m.Vias {
+			head := ""
+			if i == 0 {
+				head = "cluster IP by"
+			}
+			columns = append(columns, column{head: []string{head, via}, right: true})
+		}
+		for _, row := range m.Rows {
+			columns[0].cells = append(columns[0].cells, row.Connection)
+			for i, cell := range row.Cells {
+				columns[1+i].cells = append(columns[1+i].cells, cell.Text)
+			}
+		}
+		p.grid(columns, nil)
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// workloadNames are the headings of the workloads, in the order in which they
+// are shown.
+func workloadNames() []struct{ workload, name, plain string } {
+	return []struct{ workload, name, plain string }{
+		{result.WorkloadTCPStream, "Throughput", "one TCP stream"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream"},
+		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way"},
+	}
+}
+
+// isBaseline tells rows that connect no pod to another and serve only as a
+// yardstick: loopback, the host's own address, host to pod.
+func isBaseline(r result.Row) bool {
+	return r.Link == "host" || r.Target == result.TargetLoopback || r.Target == result.TargetHostIP ||
+		!strings.Contains(r.ID, "/")
+}
+
+// again marks, as a row's variant and at the end of its ID, the second
+// measurement of an A/A pair.
+const again = "again"
+
+// isRepeat tells such rows, also when they have no figure to compare.
+func isRepeat(r result.Row) bool {
+	return r.Variant == again || strings.HasSuffix(r.ID, "/"+again)
+}
+
+// connectionName names how a row's pods are connected, such as "bridge
+// call-off" or "veth + eBPF". What is the same for most files (one host, no
+// overlay, IPv4) is not said.
+func connectionName(r result.Row) string {
+	name := r.Link
+	if r.Variant != "" && r.Variant != again {
+		name += " " + r.Variant
+	}
+	if isBaseline(r) {
+		if first, _, _ := strings.Cut(r.ID, "/"); first != "" {
+			name = strings.ReplaceAll(first, "-", " ")
+		}
+	} else if r.Datapath == result.DatapathEBPF {
+		name += " + eBPF"
+	}
+	var extra []string
+	if r.Placement == result.PlacementTwoHosts {
+		extra = append(extra, "two hosts")
+	}
+	if r.Overlay == result.OverlayVXLAN {
+		extra = append(extra, "VXLAN")
+	}
+	if r.Family == "ipv6" {
+		extra = append(extra, "IPv6")
+	}
+	if len(extra) > 0 {
+		name += ", " + strings.Join(extra, ", ")
+	}
+	return clean(name)
+}
+
+// targetName names what the client connects to.
+func targetName(target string) string {
+	switch target {
+	case result.TargetLoopback:
+		return "loopback"
+	case result.TargetHostIP:
+		return "host IP"
+	case result.TargetPodIP:
+		return "pod IP"
+	case result.TargetClusterIP:
+		return "cluster IP"
+	case result.TargetPublishedPort:
+		return "published port"
+	}
+	return clean(target)
+}
+
+// viaName names what turns the target's address into the server's.
+func viaName(via string) string {
+	switch via {
+	case result.ViaEBPFTC:
+		return "eBPF"
+	case result.ViaEBPFSocket:
+		return "eBPF socket"
+	case result.ViaDocker:
+		return "Docker"
+	}
+	return clean(via)
+}
+
+// shortUnit is a row's unit, brief enough for a column's heading.
+func shortUnit(unit string) string {
+	return strings.NewReplacer("transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
+}
+
+// clean makes a string from a file safe to print: no line break, terminal
+// sequence or other control character survives.
+func clean(s string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "�"))), " ")
+}

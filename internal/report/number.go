@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// none stands where there is no figure.
+const none = "–"
+
+// decimals is how many decimal places show the largest of values to four
+// significant digits.
+func decimals(values ...float64) int {
+	largest := 0.0
+	for _, v := range values {
+		largest = max(largest, math.Abs(v))
+	}
+	if largest == 0 {
+		return 0
+	}
+	return min(max(3-int(math.Floor(math.Log10(largest))), 0), 6)
+}
+
+// fewDecimals is decimals for figures that are known to three digits.
+func fewDecimals(values ...float64) int { return max(decimals(values...)-1, 0) }
+
+// number prints v with that many decimal places and commas between thousands.
+func number(v float64, places int) string {
+	text := strconv.FormatFloat(math.Abs(v), 'f', places, 64)
+	whole, fraction, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if fraction != "" {
+		whole += "." + fraction
+	}
+	if v < 0 && strings.Trim(whole, "0.,") != "" {
+		return "-" + whole
+	}
+	return whole
+}
+
+// interval prints both ends.
+func interval(ci *[2]float64, places int) string {
+	if ci == nil {
+		return "too few rounds"
+	}
+	return number(ci[0], places) + " to " + number(ci[1], places)
+}
+
+// ratio prints a ratio to a thousandth.
+func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) }
+
+// percent prints a share as per cent: 0.251 is "25.1 %", with a space that
+// does not break.
+func percent(share float64) string {
+	places := 1
+	if math.Abs(share) < 0.00095 {
+		places = 2
+	}
+	return number(share*100, places) + "\u00a0%"
+}
+
+// memory prints a size in GiB or MiB.
+func memory(n uint64) string {
+	if n >= 1<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
+}
+
+// seconds prints a duration the way a command line takes it: "2s", "500ms".
+func seconds(s float64) string {
+	if s < 1 {
+		return strconv.FormatFloat(s*1000, 'f', -1, 64) + "ms"
+	}
+	return strconv.FormatFloat(s, 'f', -1, 64) + "s"
+}
+
+// count prints n with a noun in the right number.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

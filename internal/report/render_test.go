@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"mustang/internal/result"
+
+	"github.com/chromedp/chromedp"
+)
+
+// measure is what a script finds in a loaded page.
+type measure struct {
+	Title    string
+	SVGs     int
+	Flat     int // charts without a visible area
+	Overlaps []string
+	Outside  []string // texts that stick out of their chart
+	Rows     map[string]int
+	Width    int
+	Scroll   int
+	Small    float64 // smallest text of a chart, in pixels
+}
+
+// measureScript looks at the page as a reader would: are all charts there, do
+// texts lie on each other or stick out, does the page scroll sideways?
+const measureScript = `(() => {
+  const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Rows: {}, Small: 1e9,
+    Width: document.documentElement.clientWidth, Scroll: document.documentElement.scrollWidth};
+  for (const svg of document.querySelectorAll('svg')) {
+    const box = svg.getBoundingClientRect();
+    out.SVGs++;
+    if (box.width < 100 || box.height < 30) out.Flat++;
+    const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+    texts.forEach(([text, a], i) => {
+      out.Small = Math.min(out.Small, a.height);
+      if (a.left < box.left - 1 || a.right > box.right + 1 || a.top < box.top - 1 || a.bottom > box.bottom + 1) out.Outside.push(text);
+      for (const [other, b] of texts.slice(i + 1)) {
+        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (x > 1 && y > 3) out.Overlaps.push(text + ' | ' + other);
+      }
+    });
+  }
+  for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
+  return out;
+})()`
+
+// measure runs the script in the page.
+func (b *browser) measure(t *testing.T) measure {
+	t.Helper()
+	m, err := chromedp.Run(b.ctx, chromedp.Evaluate[measure](measureScript))
+	if err != nil {
+		t.Fatalf("measure the page: %v", err)
+	}
+	return m
+}
+
+// TestReportInChromium loads reports in a real browser: everything shows, at
+// any width and in both colour schemes, and nothing is asked of any network.
+func TestReportInChromium(t *testing.T) {
+	b := startBrowser(t)
+	full := madeUp(t)
+	single := full
+	single.Rows = full.Rows[:1]
+	long := full
+	long.Rows = append([]result.Row(nil), full.Rows...)
+	for i := range long.Rows {
+		row := &long.Rows[i]
+		row.Note = strings.Repeat("unbreakable", 20)
+		if row.Status != result.StatusOK {
+			row.Reason = strings.Repeat("very-long-reason", 20)
+		}
+	}
+	slow := withLatency(full, func(l *result.Latency) { l.P99, l.P999 = l.P99*40, l.P999*400 })
+	for _, tc := range []struct {
+		name   string
+		file   result.File
+		width  int64
+		scheme string
+		charts int
+	}{
+		{"light", full, 1280, "light", 7},
+		{"dark", full, 1280, "dark", 7},
+		{"narrow", full, 400, "light", 7},
+		{"3-rounds", truncated(full, 3), 1280, "light", 7},
+		{"log", slow, 1280, "light", 7},
+		{"single", single, 400, "dark", 2},
+		{"long", long, 400, "light", 7},
+		{"empty", result.File{Schema: result.Schema}, 400, "light", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			page := onDisk(t, tc.file)
+			b.load(t, page, tc.width, tc.scheme)
+			m := b.measure(t)
+			checkMeasure(t, m, tc.file, tc.charts)
+			b.shoot(t, tc.name)
+			requests, problems := b.seen()
+			if len(requests) != 1 || requests[0] != page {
+				t.Errorf("requests %q, want only the page itself", requests)
+			}
+			if len(problems) > 0 {
+				t.Errorf("the page complains: %q", problems)
+			}
+		})
+	}
+}
+
+// checkMeasure compares what a page shows to its file.
+func checkMeasure(t *testing.T, m measure, f result.File, charts int) {
+	t.Helper()
+	if want := strings.TrimSpace("mustang bench " + f.Run.Suite); m.Title != want {
+		t.Errorf("title %q, want %q", m.Title, want)
+	}
+	if m.SVGs != charts || m.Flat != 0 {
+		t.Errorf("%d charts, %d of them without an area; want %d and 0", m.SVGs, m.Flat, charts)
+	}
+	if len(m.Overlaps) > 0 || len(m.Outside) > 0 {
+		t.Errorf("texts on each other: %q, out of their chart: %q", m.Overlaps, m.Outside)
+	}
+	if m.Scroll > m.Width {
+		t.Errorf("the page is %d wide in a window of %d", m.Scroll, m.Width)
+	}
+	if charts > 0 && m.Small < 9 {
+		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
+	}
+	want := map[string]int{}
+	for _, row := range f.Rows {
+		want[row.Workload]++
+	}
+	for workload, n := range want {
+		if m.Rows[workload] != n {
+			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[workload], workload, n)
+		}
+	}
+}
+
+// TestBrowserSeesTrouble proves that the checks above would notice: a page with
+// a request, an error and a broken policy.
+func TestBrowserSeesTrouble(t *testing.T) {
+	b := startBrowser(t)
+	page := htmlOf(t, madeUp(t))
+	bad := strings.Replace(page, "</main>", `<img src="http://192.0.2.1/x.png"><script>throw 1</script><div style="width:3000px">wide</div></main>`, 1)
+	path := writePage(t, bad)
+	b.load(t, path, 1280, "light")
+	m := b.measure(t)
+	if m.Scroll <= m.Width {
+		t.Errorf("a paragraph of 3000 px went unnoticed: %d in %d", m.Scroll, m.Width)
+	}
+	_, problems := b.seen()
+	if len(problems) < 2 {
+		t.Errorf("policy violations went unnoticed: %q", problems)
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// trouble is what kept rows from having a figure.
+type trouble struct {
+	Status string // "skipped" or "failed"
+	Rows   string // the rows' IDs, with the workload where not all of an ID's have it
+	Reason string
+	rows   []result.Row
+}
+
+// troubles lists the rows without a figure, those of one reason together:
+// failed ones first, since they ask for a look.
+func (v *view) troubles() []trouble {
+	var out []trouble
+	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
+		byReason := map[string]int{}
+		for _, row := range v.file.Rows {
+			if row.Status != status {
+				continue
+			}
+			reason := clean(row.Reason)
+			i, seen := byReason[reason]
+			if !seen {
+				i = len(out)
+				byReason[reason] = i
+				out = append(out, trouble{Status: status, Reason: reason})
+			}
+			out[i].rows = append(out[i].rows, row)
+		}
+	}
+	for i := range out {
+		out[i].Rows = v.describe(out[i].rows)
+		for _, row := range out[i].rows {
+			e := entry{Row: row}
+			if found := strings.Join(e.findings(), "; "); found != "" && len(out[i].rows) > 1 {
+				out[i].Reason += fmt.Sprintf(" [%s %s: %s]", clean(row.ID), row.Workload, found)
+			} else if found != "" {
+				out[i].Reason += " [" + found + "]"
+			}
+		}
+	}
+	return out
+}
+
+// describe names rows by ID, and by workload where the ID has others.
+func (v *view) describe(rows []result.Row) string {
+	total, here := map[string]int{}, map[string]int{}
+	for _, row := range v.file.Rows {
+		total[row.ID]++
+	}
+	for _, row := range rows {
+		here[row.ID]++
+	}
+	var names []string
+	for _, row := range rows {
+		switch {
+		case here[row.ID] == 0:
+		case here[row.ID] == total[row.ID]:
+			names = append(names, clean(row.ID))
+			here[row.ID] = 0
+		default:
+			names = append(names, clean(row.ID)+" ("+row.Workload+")")
+		}
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	if err := sample().Validate(); err != nil {
+		t.Fatalf("good file: %v", err)
+	}
+	for _, tt := range []struct {
+		want  string
+		spoil func(*File)
+	}{
+		{"schema 3 is not known", func(f *File) { f.Schema = 3 }},
+		{"above 2^53-1", func(f *File) { f.Run.Seed++ }},
+		{"-1 rounds", func(f *File) { f.Run.Rounds = -1 }},
+		{"row 1 (bridge-call-on/cluster-ip/iptables tcp_rr): appears twice", func(f *File) { f.Rows[1] = f.Rows[0] }},
+		{`datapath "xdp"`, func(f *File) { f.Rows[0].Datapath = "xdp" }},
+		{`placement ""`, func(f *File) { f.Rows[0].Placement = "" }},
+		{`overlay "gre"`, func(f *File) { f.Rows[0].Overlay = "gre" }},
+		{`target "moon"`, func(f *File) { f.Rows[0].Target = "moon" }},
+		{`via "magic"`, func(f *File) { f.Rows[0].Via = "magic" }},
+		{`workload "sctp"`, func(f *File) { f.Rows[0].Workload = "sctp" }},
+		{`status "maybe"`, func(f *File) { f.Rows[0].Status = "maybe" }},
+		{`family "ipx"`, func(f *File) { f.Rows[0].Family = "ipx" }},
+		{"must be named", func(f *File) { f.Rows[0].Link = "" }},
+		{"ok without a sample", func(f *File) { f.Rows[0].Samples = nil }},
+		{"ok without unit", func(f *File) { f.Rows[0].Unit = "" }},
+		{"skipped without a reason", func(f *File) { f.Rows[1].Reason = "" }},
+		{"samples holds +Inf", func(f *File) { f.Rows[0].Samples[3] = math.Inf(1) }},
+		{"ci95 holds NaN", func(f *File) { f.Rows[0].CI95[1] = math.NaN() }},
+		{"ci95 from 5 samples", func(f *File) { f.Rows[0].Samples = f.Rows[0].Samples[:5] }},
+		{"outside its ci95", func(f *File) { f.Rows[0].Median = 16 }},
+		{"does not rise", func(f *File) { f.Rows[0].LatencyUS.P90 = 9 }},
+		{"cpu_us_per_unit holds NaN", func(f *File) { f.Rows[0].CPUUSPerUnit = math.NaN() }},
+		{"softirqs_per_unit holds NaN", func(f *File) { f.Rows[0].Evidence.SoftirqsPerUnit = math.NaN() }},
+		{`comparison "cluster-ip / pod-ip, veth" (tcp_rr): numerator`, func(f *File) { f.Run.Comparisons[0].Numerator = "" }},
+		{"outside its ci95 [0.9, 1]", func(f *File) { f.Run.Comparisons[0].Ratio = 1.5 }},
+	} {
+		f := sample()
+		tt.spoil(&f)
+		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("want %q, got %v", tt.want, err)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// RequireVariable is the environment variable that turns every skip into a
+// failure when it is "all".
+const RequireVariable = "MUSTANG_REQUIRE"
+
+// Skip ends the test because this machine can't run it: as skipped, or as failed
+// if RequireVariable is "all". It is the only place where our tests are skipped.
+func Skip(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv(RequireVariable) == "all" {
+		t.Fatalf("%s=all, but: %s", RequireVariable, reason)
+	}
+	t.Skip(reason)
+}
+
+// RequireRoot skips the test unless it runs as root.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Skip(t, "needs root")
+	}
+}
+
+// RequireKernel skips the test on a Linux older than major.minor.
+func RequireKernel(t testing.TB, major, minor int) {
+	t.Helper()
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatalf("uname: %v", err)
+	}
+	release := unix.ByteSliceToString(name.Release[:])
+	var haveMajor, haveMinor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &haveMajor, &haveMinor); err != nil {
+		t.Fatalf("parse kernel release %q: %v", release, err)
+	}
+	if haveMajor < major || haveMajor == major && haveMinor < minor {
+		Skip(t, fmt.Sprintf("needs Linux %d.%d, this is %s", major, minor, release))
+	}
+}
+
+// RequireTool skips the test unless the program name is on the PATH.
+func RequireTool(t testing.TB, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		Skip(t, "needs the program "+name)
+	}
+}
+
+// RequireMode skips the test if probe, the result of a link mode's Probe, says
+// that this kernel can't do it.
+func RequireMode(t testing.TB, probe error) {
+	t.Helper()
+	if probe != nil {
+		Skip(t, probe.Error())
+	}
+}
+
+// Eventually calls cond until it returns nil, and fails the test with cond's
+// last error if that takes longer than d.
+func Eventually(t testing.TB, d time.Duration, cond func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(d); ; {
+		err := cond()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still not after %v: %v", d, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

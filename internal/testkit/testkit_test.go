@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mustang/internal/nl"
+)
+
+func TestMain(m *testing.M) { os.Exit(CheckLeaks(m)) }
+
+// recorder is a test that only notes how it would end.
+type recorder struct {
+	testing.TB
+	skipped, failed atomic.Bool
+	cleanups        []func()
+}
+
+func (r *recorder) Helper()               {}
+func (r *recorder) Skip(...any)           { r.skipped.Store(true); runtime.Goexit() }
+func (r *recorder) Fatal(...any)          { r.failed.Store(true); runtime.Goexit() }
+func (r *recorder) Fatalf(string, ...any) { r.failed.Store(true); runtime.Goexit() }
+func (r *recorder) Error(...any)          { r.failed.Store(true) }
+func (r *recorder) Errorf(string, ...any) { r.failed.Store(true) }
+func (r *recorder) Cleanup(fn func())     { r.cleanups = append(r.cleanups, fn) }
+
+func (r *recorder) cleanUp() {
+	for i := len(r.cleanups) - 1; i >= 0; i-- {
+		r.cleanups[i]()
+	}
+}
+
+// TestRequire checks what is skipped, and that the variable makes it fail.
+func TestRequire(t *testing.T) {
+	rows := []struct {
+		name    string
+		require func(testing.TB)
+		met     bool
+	}{
+		{"a tool that is there", func(t testing.TB) { RequireTool(t, "sh") }, true},
+		{"a tool that is not", func(t testing.TB) { RequireTool(t, "mst-no-such-tool") }, false},
+		{"an old kernel", func(t testing.TB) { RequireKernel(t, 3, 10) }, true},
+		{"a kernel of the future", func(t testing.TB) { RequireKernel(t, 99, 0) }, false},
+		{"a mode", func(t testing.TB) { RequireMode(t, nil) }, true},
+		{"a mode that is missing", func(t testing.TB) { RequireMode(t, errors.New("no such mode")) }, false},
+	}
+	for _, row := range rows {
+		for _, all := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, all %t", row.name, all), func(t *testing.T) {
+				t.Setenv(RequireVariable, map[bool]string{true: "all"}[all])
+				var r recorder
+				done := make(chan struct{})
+				go func() { // which may be ended
+					defer close(done)
+					row.require(&r)
+				}()
+				<-done
+				if r.skipped.Load() != (!row.met && !all) || r.failed.Load() != (!row.met && all) {
+					t.Errorf("skipped: %t, failed: %t", r.skipped.Load(), r.failed.Load())
+				}
+			})
+		}
+	}
+}
+
+func TestEventually(t *testing.T) {
+	calls := 0
+	Eventually(t, time.Minute, func() error {
+		if calls++; calls < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if calls != 3 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// TestNamespace makes two of the same hint, which are gone afterwards.
+func TestNamespace(t *testing.T) {
+	RequireRoot(t)
+	var r recorder
+	r.TB = t
+	a, b := Namespace(&r, "x"), Namespace(&r, "x")
+	prefix := fmt.Sprintf("%s%d-", namespacePrefix, os.Getpid())
+	if a.Name() == b.Name() || !strings.HasPrefix(a.Name(), prefix) || !strings.HasSuffix(a.Name(), "-x") {
+		t.Errorf("names are %q and %q", a.Name(), b.Name())
+	}
+	r.cleanUp()
+	if names, err := nl.ListNamespaces(prefix); err != nil || len(names) != 0 || r.failed.Load() {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}
+
+// TestClearDead removes the namespaces of dead processes, and no others.
+func TestClearDead(t *testing.T) {
+	RequireRoot(t)
+	alive := Namespace(t, "alive")
+	const dead = namespacePrefix + "999999999-1-dead" // above the highest possible id
+	ns, err := nl.CreateNamespace(dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	t.Cleanup(func() { _ = nl.DeleteNamespace(dead) })
+	if err := clearDead(); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := nl.ListNamespaces(dead); err != nil || len(names) != 0 {
+		t.Errorf("still there: %v, %v", names, err)
+	}
+	if names, err := nl.ListNamespaces(alive.Name()); err != nil || len(names) != 1 {
+		t.Errorf("gone: %v, %v", names, err)
+	}
+}
+
+// TestEcho makes round trips inside a namespace, and one to where nobody is.
+func TestEcho(t *testing.T) {
+	ns := Namespace(t, "echo")
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+		for network, size := range map[string]int{"tcp": 3 << 20, "udp": 9000} {
+			server := Echo(t, ns, network, addr)
+			peer, err := RoundTrip(t, ns, network, server.String(), make([]byte, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if peer.Addr() != server.Addr() || peer.Port() == server.Port() || peer.Port() == 0 {
+				t.Errorf("%s: server %v sees the client as %v", network, server, peer)
+			}
+		}
+	}
+	if _, err := RoundTrip(t, ns, "tcp", "127.0.0.1:1", nil); err == nil {
+		t.Error("a round trip to a closed port is no error")
+	}
+	if _, err := RoundTrip(t, ns, "udp", "127.0.0.1:1", []byte("x")); err == nil {
+		t.Error("a datagram to a closed port is no error")
+	}
+}
+
+// TestSnapshot takes one before and after nothing, and after a change.
+func TestSnapshot(t *testing.T) {
+	ns := Namespace(t, "snapshot")
+	before := Snapshot(t, ns)
+	for _, part := range []string{"LOOPBACK", "inet6 ::1", "net/ipv4/ip_forward="} {
+		if !strings.Contains(before, part) {
+			t.Errorf("it lacks %q", part)
+		}
+	}
+	if Snapshot(t, ns) != before {
+		t.Error("two of the same differ")
+	}
+	if err := ns.SetSysctl("net/ipv4/ip_default_ttl", "33"); err != nil {
+		t.Fatal(err)
+	}
+	if Snapshot(t, ns) == before {
+		t.Error("a changed sysctl makes no difference")
+	}
+}
+
+// TestBPFFS gets a directory on a BPF file system that goes away.
+func TestBPFFS(t *testing.T) {
+	RequireRoot(t)
+	var dir string
+	t.Run("inner", func(t *testing.T) { dir = BPFFS(t) })
+	if _, err := os.Stat(dir); err == nil {
+		t.Errorf("%s is still there", dir)
+	}
+	dir = BPFFS(t)
+	if !isBPFFS(dir) {
+		t.Errorf("%s is on no BPF file system", dir)
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+func TestHeader(t *testing.T) {
+	spec := Spec{Workload: TCPRR, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Stall: 7, Congestion: "sixteen-long-cc."}
+	got := encodeHeader(tcpRR{}, spec, spec.Congestion)
+	if len(got) != headerSize {
+		t.Fatalf("%d bytes, want %d", len(got), headerSize)
+	}
+	w, decoded, err := decodeHeader(got)
+	if err != nil || decoded != spec || w.name() != TCPRR {
+		t.Errorf("decoded %+v, %v", decoded, err)
+	}
+	for name, spoil := range map[string]func([]byte) []byte{
+		"magic":    func(b []byte) []byte { b[0] = 'X'; return b },
+		"workload": func(b []byte) []byte { b[4] = 0; return b },
+		"short":    func(b []byte) []byte { return b[:headerSize-1] },
+		"duration": func(b []byte) []byte { b[16] = 0xff; return b },
+		"stall":    func(b []byte) []byte { clear(b[24:32]); return b },
+	} {
+		if _, _, err := decodeHeader(spoil(encodeHeader(tcpRR{}, spec, ""))); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestWorkloads checks that names and codes are unique and found again.
+func TestWorkloads(t *testing.T) {
+	codes := map[byte]bool{}
+	for _, w := range workloads() {
+		byName, err := lookup(w.name())
+		if err != nil || byName != w {
+			t.Errorf("lookup(%q) = %v, %v", w.name(), byName, err)
+		}
+		byCode, err := lookupCode(w.code())
+		if err != nil || byCode != w || codes[w.code()] {
+			t.Errorf("lookupCode(%q) = %v, %v", w.code(), byCode, err)
+		}
+		codes[w.code()] = true
+	}
+}
+
+func TestMeasurementJSON(t *testing.T) {
+	m := Measurement{Workload: TCPRR, Count: 2, Units: 2, Seconds: 1, Rate: 2, Retransmits: 3,
+		Histogram: hdrhistogram.New(histogramMin, histogramMax, histogramDigits)}
+	for _, ns := range []int64{12_345, 59_000_000_000} {
+		if err := m.Histogram.RecordValue(ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Measurement
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !got.Histogram.Equals(m.Histogram) {
+		t.Error("the histogram changed")
+	}
+	got.Histogram, m.Histogram = nil, nil
+	if got != m {
+		t.Errorf("got %+v, want %+v", got, m)
+	}
+	if err := json.Unmarshal([]byte(`{"histogram":"no histogram"}`), &got); err == nil {
+		t.Error("a broken histogram is taken")
+	}
+}
+
+func TestPerUnit(t *testing.T) {
+	m := Measurement{Units: 4, Machine: MachineTime{BusySeconds: 2, NetRX: 6, NetTX: 2}}
+	if m.CPUMicrosPerUnit() != 500_000 || m.SoftirqsPerUnit() != 2 {
+		t.Errorf("%g us and %g softirqs per unit", m.CPUMicrosPerUnit(), m.SoftirqsPerUnit())
+	}
+	if (Measurement{Machine: m.Machine}).CPUMicrosPerUnit() != 0 || (Measurement{Machine: m.Machine}).SoftirqsPerUnit() != 0 {
+		t.Error("figures per unit of nothing")
+	}
+}

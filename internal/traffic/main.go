@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"sync"
+)
+
+// agentThreads is the least GOMAXPROCS of an agent: a thread in a raw system
+// call keeps its slot, and the command loop needs one beside it.
+const agentThreads = 4
+
+// worker is the state of an agent process.
+type worker struct {
+	cpu int
+	out *lineWriter
+
+	mu        sync.Mutex
+	active    int // connections open
+	last      *Served
+	listeners []net.Listener
+	cancels   map[uint64]context.CancelFunc
+	tasks     sync.WaitGroup
+}
+
+// Main is an agent's whole life: it obeys one JSON command per line of stdin,
+// answers with one JSON line each on stdout, and returns when stdin ends or ctx
+// does, with all its connections closed. Its one argument, --cpu=N, pins the
+// process to a CPU. The caller should exit the process when Main returns.
+//
+// The garbage collector is off in the process as long as Main runs; it is run
+// by hand when no connection is open.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	flags := flag.NewFlagSet("traffic-agent", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	cpu := flags.Int("cpu", -1, "CPU to run on, -1 for any")
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("traffic agent: %w", err)
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("traffic agent: unexpected argument %q", flags.Arg(0))
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	if n := runtime.GOMAXPROCS(0); n < agentThreads {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(agentThreads))
+	}
+	if err := pinProcess(*cpu); err != nil {
+		return fmt.Errorf("traffic agent: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{cpu: *cpu, out: newLineWriter(stdout), cancels: map[uint64]context.CancelFunc{}}
+	defer func() {
+		cancel()
+		w.closeListeners()
+		w.tasks.Wait()
+	}()
+	if err := w.out.write(reply{}); err != nil {
+		return fmt.Errorf("traffic agent: say ready: %w", err)
+	}
+	return w.loop(ctx, stdin)
+}
+
+// loop obeys commands until there are no more.
+func (w *worker) loop(ctx context.Context, stdin io.Reader) error {
+	commands := make(chan command)
+	ended := make(chan error, 1)
+	go func() {
+		// Stays behind in a read when ctx ends first; the process is over then.
+		decoder := json.NewDecoder(stdin)
+		for {
+			var c command
+			if err := decoder.Decode(&c); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case commands <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("traffic agent: read command: %w", err)
+		case c := <-commands:
+			if err := w.obey(ctx, c); err != nil {
+				return fmt.Errorf("traffic agent: reply: %w", err)
+			}
+		}
+	}
+}
+
+// obey does a command or starts it. Only a reply that cannot be written is an
+// error.
+func (w *worker) obey(ctx context.Context, c command) error {
+	r := reply{ID: c.ID}
+	switch c.Op {
+	case opListen:
+		addr, err := w.listen(ctx, c.Address)
+		r.Address, r.Error = addr, toWire(err)
+	case opLast:
+		w.mu.Lock()
+		r.Served = w.last
+		w.mu.Unlock()
+	case opRun:
+		runCtx, cancel := context.WithCancel(ctx)
+		w.mu.Lock()
+		w.cancels[c.ID] = cancel
+		w.mu.Unlock()
+		w.tasks.Go(func() { w.run(runCtx, c) })
+		return nil
+	case opCancel:
+		w.mu.Lock()
+		if cancel := w.cancels[c.Cancel]; cancel != nil {
+			cancel()
+		}
+		w.mu.Unlock()
+		return nil // the run itself replies
+	default:
+		r.Error = &wireError{Message: fmt.Sprintf("unknown command %q", c.Op)}
+	}
+	return w.out.write(r)
+}
+
+// run runs a client and replies with its measurement.
+func (w *worker) run(ctx context.Context, c command) {
+	m, err := w.client(ctx, c.Spec)
+	w.mu.Lock()
+	w.cancels[c.ID]()
+	delete(w.cancels, c.ID)
+	w.mu.Unlock()
+	r := reply{ID: c.ID, Error: toWire(err)}
+	if err == nil {
+		r.Measurement = &m
+	}
+	_ = w.out.write(r) // the parent is gone if it fails, and stdin ends then
+}
+
+// begin counts a connection in. While one is open, no garbage is collected.
+func (w *worker) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.active++
+}
+
+// end counts it out and collects garbage after the last one.
+func (w *worker) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.active--
+	if w.active == 0 {
+		runtime.GC()
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"math"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestWindow runs each workload over each family and checks that the figures
+// fit each other.
+func TestWindow(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p := newPair(t, host)
+		for _, workload := range Workloads() {
+			t.Run(workload+"/"+host, func(t *testing.T) {
+				m, err := p.client.Run(t.Context(), p.spec(workload))
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkWindow(t, p, m)
+				served, err := p.server.Last(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if served.Count != m.Count || served.Workload != workload || served.Error != "" {
+					t.Errorf("server's figures %+v, client counts %d", served, m.Count)
+				}
+				switch workload {
+				case TCPStream:
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+				case TCPRR:
+					checkRate(t, m, "transactions/s", float64(m.Count))
+					checkHistogram(t, m)
+				}
+			})
+		}
+	}
+}
+
+// checkWindow checks what holds for every workload.
+func checkWindow(t *testing.T, p pair, m Measurement) {
+	t.Helper()
+	if m.Count == 0 || m.Units <= 0 {
+		t.Errorf("count %d, units %g", m.Count, m.Units)
+	}
+	// A machine that does other things too may be late, never early.
+	if m.Seconds < 0.2 || m.Seconds > 1 {
+		t.Errorf("window of %g s, want 0.2", m.Seconds)
+	}
+	if d := math.Abs(m.Machine.Seconds - m.Seconds); d > 0.1 {
+		t.Errorf("CPU window differs by %g s", d)
+	}
+	if m.Machine.BusySeconds <= 0 || m.Machine.BusySeconds > m.Machine.Seconds*1024 {
+		t.Errorf("machine busy for %g s", m.Machine.BusySeconds)
+	}
+	if m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 || m.ClientCPUSeconds > 1 || m.ServerCPUSeconds > 1 {
+		t.Errorf("CPU of client %g s, of server %g s", m.ClientCPUSeconds, m.ServerCPUSeconds)
+	}
+	if m.Machine.NetRX == 0 || m.SoftirqsPerUnit() <= 0 || m.CPUMicrosPerUnit() <= 0 {
+		t.Errorf("softirqs %d, %g per unit, CPU %g us per unit", m.Machine.NetRX, m.SoftirqsPerUnit(), m.CPUMicrosPerUnit())
+	}
+	if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
+		t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
+	}
+	if m.ClientCongestion == "" || m.ClientCongestion != m.ServerCongestion {
+		t.Errorf("congestion control %q and %q", m.ClientCongestion, m.ServerCongestion)
+	}
+}
+
+func checkRate(t *testing.T, m Measurement, unit string, amount float64) {
+	t.Helper()
+	if m.Unit != unit || math.Abs(m.Rate-amount/m.Seconds) > 1e-9*m.Rate {
+		t.Errorf("rate %g %s, want %g %s", m.Rate, m.Unit, amount/m.Seconds, unit)
+	}
+}
+
+func checkHistogram(t *testing.T, m Measurement) {
+	t.Helper()
+	h := m.Histogram
+	if h == nil || uint64(h.TotalCount()) != m.Count {
+		t.Fatalf("histogram %v for %d transactions", h, m.Count)
+	}
+	// One after another, they fill the window.
+	if sum := h.Mean() * float64(m.Count) / 1e9; math.Abs(sum/m.Seconds-1) > 0.01 {
+		t.Errorf("latencies sum up to %g s of %g s", sum, m.Seconds)
+	}
+	if h.Min() < 1000 || h.ValueAtPercentile(50) > h.ValueAtPercentile(99) {
+		t.Errorf("least latency %d ns, p50 %d, p99 %d", h.Min(), h.ValueAtPercentile(50), h.ValueAtPercentile(99))
+	}
+}
+
+// TestLimit sends a known amount: what is counted must be just that.
+func TestLimit(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, tt := range []struct {
+		workload string
+		limit    uint64
+	}{
+		{TCPStream, 1}, {TCPStream, streamBuffer}, {TCPStream, 10_000_019},
+		{TCPRR, 1}, {TCPRR, 1234},
+	} {
+		spec := p.spec(tt.workload)
+		spec.Limit = tt.limit
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("%s of %d: %v", tt.workload, tt.limit, err)
+		}
+		if m.Count != tt.limit {
+			t.Errorf("%s of %d: counted %d", tt.workload, tt.limit, m.Count)
+		}
+		if m.Histogram != nil && uint64(m.Histogram.TotalCount()) != tt.limit {
+			t.Errorf("%s of %d: %d latencies", tt.workload, tt.limit, m.Histogram.TotalCount())
+		}
+	}
+}
+
+func TestCongestion(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	spec := p.spec(TCPRR)
+	spec.Limit, spec.Congestion = 10, "reno" // built into every kernel
+	m, err := p.client.Run(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.ClientCongestion != "reno" || m.ServerCongestion != "reno" {
+		t.Errorf("asked for reno, got %q and %q", m.ClientCongestion, m.ServerCongestion)
+	}
+	spec.Congestion = "no-such"
+	if m, err := p.client.Run(t.Context(), spec); err == nil {
+		t.Errorf("unknown congestion control ran with %q", m.ClientCongestion)
+	}
+}
+
+// TestPinned checks that every thread of an agent stays on its CPU.
+func TestPinned(t *testing.T) {
+	o := agentOptions(nil)
+	o.CPU = 0
+	a := startAgent(t, o)
+	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.Run(t.Context(), Spec{Workload: TCPRR, Target: a.Address(), Duration: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Count == 0 {
+		t.Error("no transactions on one CPU")
+	}
+	for tid, allowed := range threadCPUs(t, a.PID()) {
+		if allowed != "0" {
+			t.Errorf("thread %s may run on CPUs %s", tid, allowed)
+		}
+	}
+}
+
+func TestSpecValidate(t *testing.T) {
+	good := Spec{Workload: TCPRR, Target: netip.MustParseAddrPort("127.0.0.1:1"), Duration: time.Second}
+	if err := good.Validate(); err != nil {
+		t.Errorf("good spec: %v", err)
+	}
+	for name, spoil := range map[string]func(*Spec){
+		"workload":   func(s *Spec) { s.Workload = "sctp" },
+		"no target":  func(s *Spec) { s.Target = netip.AddrPort{} },
+		"port 0":     func(s *Spec) { s.Target = netip.MustParseAddrPort("[::1]:0") },
+		"duration":   func(s *Spec) { s.Duration = 0 },
+		"warmup":     func(s *Spec) { s.Warmup = -1 },
+		"stall":      func(s *Spec) { s.Stall = -1 },
+		"congestion": func(s *Spec) { s.Congestion = "a-name-of-17-char" },
+	} {
+		spec := good
+		spoil(&spec)
+		if err := spec.Validate(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// listen opens a server on addr and returns the address that it got (port 0
+// asks for any).
+func (w *worker) listen(ctx context.Context, addr netip.AddrPort) (netip.AddrPort, error) {
+	config := net.ListenConfig{KeepAlive: -1}
+	// Go listens with MPTCP by default, which is another receive path.
+	config.SetMultipathTCP(false)
+	network := "tcp6"
+	if addr.Addr().Unmap().Is4() {
+		network = "tcp4"
+	}
+	listener, err := config.Listen(ctx, network, addr.String())
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	w.mu.Lock()
+	w.listeners = append(w.listeners, listener)
+	w.mu.Unlock()
+	w.tasks.Go(func() { w.accept(ctx, listener) })
+	return unmapped(listener.Addr()), nil
+}
+
+// closeListeners stops all servers from accepting.
+func (w *worker) closeListeners() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, listener := range w.listeners {
+		_ = listener.Close()
+	}
+}
+
+// accept serves each connection on a thread of its own, until the listener is
+// closed.
+func (w *worker) accept(ctx context.Context, listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		tcp, ok := conn.(*net.TCPConn)
+		if !ok {
+			_ = conn.Close()
+			continue
+		}
+		w.tasks.Go(func() { w.serve(ctx, tcp) })
+	}
+}
+
+// serve serves one connection. What goes wrong is in the last figures' Error,
+// once the client has said what it wants; a stranger leaves no trace.
+func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
+	w.begin()
+	defer w.end()
+	s, err := newSession(conn, Spec{})
+	if err != nil {
+		return
+	}
+	defer s.close()
+	defer context.AfterFunc(ctx, s.interrupt)()
+	_ = onThread(w.cpu, func() error {
+		header := make([]byte, headerSize)
+		if _, err := io.ReadFull(s, header); err != nil {
+			return err
+		}
+		load, spec, err := decodeHeader(header)
+		if err != nil {
+			return err
+		}
+		s.spec = spec
+		reported := false
+		s.publish = func(r Served) {
+			reported = true
+			w.setLast(r)
+		}
+		err = s.setCongestion(spec.Congestion)
+		if err == nil {
+			err = load.serve(s)
+		}
+		if err != nil && !reported {
+			r := s.served()
+			r.Error = fmt.Sprintf("%s from %s: %v", spec.Workload, s.peer, err)
+			w.setLast(r)
+		}
+		return err
+	})
+}
+
+// setLast keeps the figures for [Agent.Last].
+func (w *worker) setLast(r Served) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = &r
+}
