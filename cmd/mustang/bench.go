@@ -25,6 +25,7 @@ func (c *config) bench() *cobra.Command {
 	var o bench.Options
 	var format string
 	var list bool
+	var cpus string
 	cmd := &cobra.Command{
 		Use:   "bench [SUITE]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
@@ -51,6 +52,11 @@ Exit code 1 if a row failed.`,
 			if o.Suite, err = bench.LookupSuite(name); err != nil {
 				return usage(err)
 			}
+			if cpus != "" {
+				if o.CPUs, err = bench.ParseCPUs(cpus); err != nil {
+					return usage(err)
+				}
+			}
 			if list {
 				return c.listRows(o.Suite, format)
 			}
@@ -65,6 +71,7 @@ Exit code 1 if a row failed.`,
 	f.BoolVar(&list, "list", false, "list the suite's rows and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
 	f.BoolVar(&o.Quick, "quick", false, "take less than a minute: not for claims")
+	f.StringVar(&cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: a random one, printed)")
 	return cmd
 }

@@ -116,6 +116,8 @@ func TestBadInput(t *testing.T) {
 		{"bench --duration 1ms", 2, "1ms"},
 		{"bench --only token-ring", 2, "token-ring"},
 		{"bench -o xml", 2, "xml"},
+		{"bench --cpus 0,x", 2, "0,x"},
+		{"bench --cpus 0,999", 2, "999"},
 		{"bench a b", 2, "arg"},
 		{"bench --nope", 2, "--nope"},
 		{"report", 2, "arg"},

@@ -22,7 +22,7 @@ import (
 // describeRun returns the head of a result file: what was asked for, and the
 // facts of the machine that move figures. It holds no host's name and no
 // address.
-func describeRun(o Options, cpus cpuPair) (result.Run, error) {
+func describeRun(o Options, cpus CPUPair) (result.Run, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return result.Run{}, fmt.Errorf("ask for the kernel's release: %w", err)
@@ -37,7 +37,7 @@ func describeRun(o Options, cpus cpuPair) (result.Run, error) {
 		Kernel:          release,
 		Versions:        versions(),
 		Settings:        f.settings(release),
-		Pinning:         map[string]int{"client": cpus.client, "server": cpus.server},
+		Pinning:         map[string]int{"client": cpus.Client, "server": cpus.Server},
 		Seed:            o.Seed,
 		Rounds:          o.Rounds,
 		DurationSeconds: o.Duration.Seconds(),

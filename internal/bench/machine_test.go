@@ -134,7 +134,7 @@ func TestBuildVersion(t *testing.T) {
 // and do not tell which machine it is.
 func TestDescribeRun(t *testing.T) {
 	o := Options{Suite: Suite{Name: "s"}, Rounds: 6, Duration: time.Second, Warmup: 100 * time.Millisecond, Seed: 9, Quick: true}
-	run, err := describeRun(o, cpuPair{client: 1, server: 0})
+	run, err := describeRun(o, CPUPair{Client: 1, Server: 0})
 	if err != nil {
 		t.Fatal(err)
 	}

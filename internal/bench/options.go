@@ -30,6 +30,8 @@ type Options struct {
 	// Quick makes the run take less than a minute; it sets Rounds and Duration
 	// where they are 0.
 	Quick bool
+	// CPUs is where clients and servers run.
+	CPUs CPUPair
 	// Out is the directory that results.json is written to. It is made if it is
 	// not there.
 	Out string
@@ -83,6 +85,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64N(1 << 32) // short enough to be typed
+	}
+	if _, err := o.CPUs.resolve(); err != nil {
+		return o, err
 	}
 	if _, err := o.selected(); err != nil {
 		return o, err

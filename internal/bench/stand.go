@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/lab"
 	"mustang/internal/traffic"
 )
@@ -21,7 +19,7 @@ import (
 type stand struct {
 	store  lab.Store
 	exe    string
-	cpus   cpuPair
+	cpus   CPUPair
 	labs   map[lab.Options]*lab.Lab
 	agents map[agentKey]*traffic.Agent
 	failed map[lab.Options]error
@@ -34,11 +32,8 @@ type agentKey struct {
 	listen netip.AddrPort
 }
 
-// cpuPair is where clients and servers run.
-type cpuPair struct{ client, server int }
-
 func newStand(o Options) (*stand, error) {
-	cpus, err := choosePair()
+	cpus, err := o.CPUs.resolve()
 	if err != nil {
 		return nil, err
 	}
@@ -46,25 +41,6 @@ func newStand(o Options) (*stand, error) {
 		store: o.Store, exe: o.Exe, cpus: cpus, labs: map[lab.Options]*lab.Lab{},
 		agents: map[agentKey]*traffic.Agent{}, failed: map[lab.Options]error{},
 	}, nil
-}
-
-// choosePair returns the first two CPUs that this process may use, or the only
-// one twice.
-func choosePair() (cpuPair, error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return cpuPair{}, fmt.Errorf("read the CPUs that may be used: %w", err)
-	}
-	var cpus []int
-	for cpu := 0; len(cpus) < 2 && cpu < 8*len(set)*8; cpu++ {
-		if set.IsSet(cpu) {
-			cpus = append(cpus, cpu)
-		}
-	}
-	if len(cpus) == 0 {
-		return cpuPair{}, errors.New("no CPU may be used")
-	}
-	return cpuPair{client: cpus[0], server: cpus[len(cpus)-1]}, nil
 }
 
 // lab returns the lab that the options describe, built when it is first asked
@@ -100,9 +76,9 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 	if err != nil {
 		return nil, err
 	}
-	cpu := s.cpus.client
+	cpu := s.cpus.Client
 	if key.listen.IsValid() {
-		cpu = s.cpus.server
+		cpu = s.cpus.Server
 	}
 	a, err := traffic.StartAgent(traffic.AgentOptions{
 		Exe: s.exe, CPU: cpu, Start: func(cmd *exec.Cmd) error { return ns.Start(cmd) },

@@ -50,7 +50,7 @@ func (w *worker) client(ctx context.Context, spec Spec) (m Measurement, err erro
 
 // dial opens the client's connection.
 func dial(ctx context.Context, spec Spec) (*session, error) {
-	dialer := net.Dialer{Timeout: spec.stall(), KeepAlive: -1}
+	dialer := net.Dialer{Timeout: spec.stall(), KeepAlive: -1, Control: withCongestion(spec.Congestion)}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, "tcp", spec.Target.String())
 	if err != nil {
@@ -69,7 +69,7 @@ func dial(ctx context.Context, spec Spec) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.setCongestion(spec.Congestion); err != nil {
+	if err := s.noteCongestion(spec.Congestion); err != nil {
 		s.close()
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // listen opens a server on addr and returns the address that it got (port 0
 // asks for any).
 func (w *worker) listen(ctx context.Context, addr netip.AddrPort) (netip.AddrPort, error) {
-	config := net.ListenConfig{KeepAlive: -1}
+	config := net.ListenConfig{KeepAlive: -1, Control: withCongestion("")}
 	// Go listens with MPTCP by default, which is another receive path.
 	config.SetMultipathTCP(false)
 	network := "tcp6"
@@ -83,7 +83,7 @@ func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
 			reported = true
 			w.setLast(r)
 		}
-		err = s.setCongestion(spec.Congestion)
+		err = s.noteCongestion(spec.Congestion)
 		if err == nil {
 			err = load.serve(s)
 		}

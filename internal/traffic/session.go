@@ -87,21 +87,25 @@ func unmapped(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// setCongestion switches the socket to the named congestion control and notes
-// which one it has then.
-func (s *session) setCongestion(name string) error {
-	wanted := name
-	if wanted == "" {
-		wanted = "cubic"
-	}
-	err := unix.SetsockoptString(s.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, wanted)
-	if err != nil && name != "" {
-		return fmt.Errorf("set congestion control %q: %w", name, err)
-	}
+// noteCongestion notes which congestion control the socket has. An empty name
+// takes any, another one must be it.
+func (s *session) noteCongestion(name string) (err error) {
 	s.congestion, err = unix.GetsockoptString(s.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	if err != nil {
 		return fmt.Errorf("read congestion control: %w", err)
 	}
+	if name != "" && s.congestion != name {
+		return s.setCongestion(name)
+	}
+	return nil
+}
+
+// setCongestion switches a connected socket.
+func (s *session) setCongestion(name string) error {
+	if err := unix.SetsockoptString(s.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+		return fmt.Errorf("set congestion control %q: %w", name, err)
+	}
+	s.congestion = name
 	return nil
 }
 

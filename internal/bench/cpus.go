@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// CPUPair is the CPUs that clients and servers are pinned to.
+//
+// By default both are on one CPU. Then the rate is what the work of the whole
+// path allows, on both ends. On two CPUs each transaction also wakes a CPU that
+// went idle, which on virtual machines takes many times as long as the path, and
+// varies more than the paths differ.
+type CPUPair struct {
+	// Client and Server are CPU numbers.
+	Client, Server int
+	// Set says that the pair was chosen; otherwise both are the first CPU that
+	// this process may use.
+	Set bool
+}
+
+// ParseCPUs reads "CLIENT,SERVER", such as "0,1", or one number for both.
+func ParseCPUs(text string) (CPUPair, error) {
+	client, server, two := strings.Cut(text, ",")
+	if !two {
+		server = client
+	}
+	p := CPUPair{Set: true}
+	for _, part := range []struct {
+		text string
+		cpu  *int
+	}{{client, &p.Client}, {server, &p.Server}} {
+		cpu, err := strconv.ParseUint(part.text, 10, 10)
+		if err != nil {
+			return CPUPair{}, fmt.Errorf("cpus %q: want CLIENT,SERVER such as 0,1", text)
+		}
+		*part.cpu = int(cpu)
+	}
+	return p, nil
+}
+
+// resolve returns the pair with the default filled in. It is an error if this
+// process may not use one of the CPUs.
+func (p CPUPair) resolve() (CPUPair, error) {
+	var usable unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &usable); err != nil {
+		return p, fmt.Errorf("read the CPUs that may be used: %w", err)
+	}
+	if p.Set {
+		for _, cpu := range []int{p.Client, p.Server} {
+			if !usable.IsSet(cpu) {
+				return p, fmt.Errorf("cpus: CPU %d may not be used", cpu)
+			}
+		}
+		return p, nil
+	}
+	for cpu := range len(usable) * 64 {
+		if usable.IsSet(cpu) {
+			return CPUPair{Client: cpu, Server: cpu, Set: true}, nil
+		}
+	}
+	return p, errors.New("no CPU may be used")
+}
