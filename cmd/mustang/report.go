@@ -20,17 +20,25 @@ import (
 const reportName = "report.html"
 
 func (c *config) report() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Write a page with tables and charts from a run's results",
 		Long: `Write DIR/report.html from DIR/results.json: one page that needs no network, with the
-tables, charts with their 95 % intervals, the machine and its settings, and the evidence.`,
-		Example: "  mustang report mustang-results",
+tables, charts with their 95 % intervals, the machine and its settings, and the evidence.
+With -o table, print the tables again instead.`,
+		Example: "  mustang report mustang-results\n  mustang report mustang-results -o table",
 		Args:    arguments(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if format != "html" && format != "table" {
+				return usage(fmt.Errorf("output %q: want html or table", format))
+			}
 			file, err := result.Read(filepath.Join(args[0], bench.ResultsName))
 			if err != nil {
 				return err
+			}
+			if format == "table" {
+				return report.Table(c.stdout, file, c.tableOptions())
 			}
 			var page bytes.Buffer
 			if err := report.HTML(&page, file); err != nil {
@@ -44,6 +52,8 @@ tables, charts with their 95 % intervals, the machine and its settings, and the 
 			return err
 		},
 	}
+	cmd.Flags().StringVarP(&format, "output", "o", "html", "output format: html or table")
+	return cmd
 }
 
 func (c *config) version() *cobra.Command {

@@ -38,10 +38,8 @@ func (s *set) table() htmlTable {
 	for i, e := range s.entries {
 		t.Rows[i].Class, t.Rows[i].Status = class(e), e.Status
 		t.Rows[i].First = i == 0 || s.entries[i-1].connection != e.connection
-		if e.Note != "" {
-			t.Notes = append(t.Notes, clean(e.ID)+": "+clean(e.Note))
-		}
 	}
+	t.Notes = s.notes()
 	if legend := s.legend(); legend != "" {
 		t.Notes = append([]string{legend}, t.Notes...)
 	}

@@ -45,11 +45,29 @@ func (p *printer) rows(s *set) {
 	if legend := s.legend(); legend != "" {
 		p.paragraph(legend, 2)
 	}
-	for _, e := range s.entries {
-		if e.Note != "" {
-			p.paragraph(clean(e.ID)+": "+clean(e.Note), 2)
-		}
+	for _, note := range s.notes() {
+		p.paragraph(note, 2)
 	}
+}
+
+// notes are the remarks on rows, each once with the rows that it is on.
+func (s *set) notes() []string {
+	rows := map[string][]string{}
+	var order []string
+	for _, e := range s.entries {
+		if e.Note == "" {
+			continue
+		}
+		if rows[e.Note] == nil {
+			order = append(order, e.Note)
+		}
+		rows[e.Note] = append(rows[e.Note], clean(e.ID))
+	}
+	var notes []string
+	for _, note := range order {
+		notes = append(notes, strings.Join(rows[note], ", ")+": "+clean(note))
+	}
+	return notes
 }
 
 // legend explains the marks that the rows bear.
