@@ -11,34 +11,14 @@ import (
 )
 
 func (c *config) counters() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:   "counters",
-		Short: "Show what the programs did with packets, and why they dropped any",
-		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(format); err != nil {
-				return err
-			}
-			if err := requireRoot(cmd); err != nil {
-				return err
-			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			var counters []datapath.Counter
-			if d != nil {
-				defer d.Close()
-				if counters, err = d.Counters(); err != nil {
-					return err
-				}
-			}
-			return c.printCounters(counters, format)
-		},
-	}
-	addOutput(cmd, &format)
-	return cmd
+	cmd := &cobra.Command{Use: "counters", Short: "Show what the programs did with packets, and why they dropped any"}
+	return listing(cmd, func(format string) error {
+		counters, err := read(c, (*datapath.Datapath).Counters)
+		if err != nil {
+			return err
+		}
+		return c.printCounters(counters, format)
+	})
 }
 
 // counterJSON is a counter as counters -o json prints it.

@@ -152,36 +152,19 @@ type endpointJSON struct {
 }
 
 func (c *config) epList() *cobra.Command {
-	var format string
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
 		Long: `List endpoints. HOST says whether the programs are on the host's side of the link,
 whose index IFINDEX then is; otherwise they are on the pod's own device.`,
-		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(format); err != nil {
-				return err
-			}
-			if err := requireRoot(cmd); err != nil {
-				return err
-			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			var endpoints []datapath.Endpoint
-			if d != nil {
-				defer d.Close()
-				if endpoints, err = d.Endpoints(); err != nil {
-					return err
-				}
-			}
-			return c.printEndpoints(endpoints, format)
-		},
 	}
-	addOutput(cmd, &format)
-	return cmd
+	return listing(cmd, func(format string) error {
+		endpoints, err := read(c, (*datapath.Datapath).Endpoints)
+		if err != nil {
+			return err
+		}
+		return c.printEndpoints(endpoints, format)
+	})
 }
 
 func (c *config) printEndpoints(endpoints []datapath.Endpoint, format string) error {

@@ -78,44 +78,30 @@ func linkNames() []string {
 }
 
 func (c *config) labList() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "List labs",
-		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(format); err != nil {
-				return err
-			}
-			if err := requireRoot(cmd); err != nil {
-				return err
-			}
-			store, err := c.reaped()
-			if err != nil {
-				return err
-			}
-			infos, err := store.List()
-			if err != nil {
-				return err
-			}
-			if format == "json" {
-				return printJSON(c.stdout, struct {
-					Schema int        `json:"schema"`
-					Labs   []lab.Info `json:"labs"`
-				}{schema, infos})
-			}
-			var rows [][]string
-			for _, i := range infos {
-				rows = append(rows, []string{
-					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
-					i.Created.Local().Format(time.DateTime),
-				})
-			}
-			return printTable(c.stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
-		},
-	}
-	addOutput(cmd, &format)
-	return cmd
+	return listing(&cobra.Command{Use: "ls", Short: "List labs"}, func(format string) error {
+		store, err := c.reaped()
+		if err != nil {
+			return err
+		}
+		infos, err := store.List()
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			return printJSON(c.stdout, struct {
+				Schema int        `json:"schema"`
+				Labs   []lab.Info `json:"labs"`
+			}{schema, infos})
+		}
+		var rows [][]string
+		for _, i := range infos {
+			rows = append(rows, []string{
+				i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
+				i.Created.Local().Format(time.DateTime),
+			})
+		}
+		return printTable(c.stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
+	})
 }
 
 func (c *config) labExec() *cobra.Command {

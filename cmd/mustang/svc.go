@@ -154,34 +154,13 @@ type serviceJSON struct {
 }
 
 func (c *config) svcList() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "List services",
-		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(format); err != nil {
-				return err
-			}
-			if err := requireRoot(cmd); err != nil {
-				return err
-			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			var services []lb.Service
-			if d != nil {
-				defer d.Close()
-				if services, err = d.Services(); err != nil {
-					return err
-				}
-			}
-			return c.printServices(services, format)
-		},
-	}
-	addOutput(cmd, &format)
-	return cmd
+	return listing(&cobra.Command{Use: "ls", Short: "List services"}, func(format string) error {
+		services, err := read(c, (*datapath.Datapath).Services)
+		if err != nil {
+			return err
+		}
+		return c.printServices(services, format)
+	})
 }
 
 func (c *config) printServices(services []lb.Service, format string) error {
