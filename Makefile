@@ -11,7 +11,7 @@ RESULTS  ?= $(BUILD)/results
 # Debian packages: what each task needs on a bare Debian 12.
 GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables
-TEST_PACKAGES     := $(BENCH_PACKAGES) iperf3 chromium fonts-dejavu-core
+TEST_PACKAGES     := $(BENCH_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
 
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
@@ -55,7 +55,7 @@ lint:
 	$(GO) tool revive -config revive.toml -set_exit_status ./...
 	$(GO) tool depguard ./...
 
-test: setup build
+test: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	$(GO) test -count=1 -timeout 8m ./...
 
 bench: $(BUILD)/packages-bench.stamp build

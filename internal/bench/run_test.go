@@ -50,9 +50,13 @@ func testOptions(t *testing.T, only ...string) Options {
 // TestRun measures every row of the suite.
 func TestRun(t *testing.T) {
 	o := testOptions(t)
+	before := testkit.RootSnapshot(t)
 	file, err := Run(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if testkit.RootSnapshot(t) != before {
+		t.Error("the root namespace is not as it was")
 	}
 	if len(file.Rows) != len(o.Suite.Rows()) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suite.Rows()))
