@@ -170,10 +170,13 @@ func (c *config) listRows(suite bench.Suite, format string) error {
 	return printTable(c.stdout, []string{"ROW", "WORKLOAD", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
 }
 
+// trafficAgentName is what traffic.StartAgent calls.
+const trafficAgentName = "traffic-agent"
+
 // trafficAgent is the command that bench starts in pods.
 func (c *config) trafficAgent() *cobra.Command {
 	return &cobra.Command{
-		Use:                "traffic-agent",
+		Use:                trafficAgentName,
 		Short:              "Make or take load as told on stdin (started by bench)",
 		Hidden:             true,
 		DisableFlagParsing: true,

@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
+	"mustang/internal/nl"
 	"mustang/internal/testkit"
 )
 
@@ -45,12 +46,23 @@ func TestReadmeHandsOn(t *testing.T) {
 	for _, heading := range []string{"Try it by hand", "Services for your own pods"} {
 		for _, line := range shellBlocks(t, heading) {
 			line, _, _ = strings.Cut(line, "  #")
-			script.WriteString("exec " + strings.TrimSpace(line) + "\n")
+			how := "exec "
+			if strings.Contains(line, "iperf3 -c") {
+				how = "retry " // the server was started a moment ago
+			}
+			script.WriteString(how + strings.TrimSpace(line) + "\n")
 		}
 	}
 	if strings.Count(script.String(), "mustang") < 10 {
 		t.Fatalf("hardly any commands found:\n%s", script.String())
 	}
+	t.Cleanup(func() {
+		for _, name := range []string{"readme-host", "readme-pod"} {
+			if err := nl.DeleteNamespace(name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/readme.txtar", []byte(script.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -58,6 +70,7 @@ func TestReadmeHandsOn(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(envBPFRoot, bpffs+"/mustang")
 			return ownLabs(t, env)

@@ -125,16 +125,20 @@ func TestBenchKilled(t *testing.T) {
 	if len(s.remains(t)) == 0 {
 		t.Fatal("a killed bench left nothing: the test shows nothing")
 	}
-	code, stdout, stderr := command(t, map[string]string{envStateDir: s.state}, "lab", "ls", "-o", "json")
+	env := map[string]string{envStateDir: s.state}
+	if code, _, stderr := command(t, env, "version"); code != exitDone {
+		t.Fatalf("version: exit code %d: %s", code, stderr)
+	}
+	if left := s.remains(t); len(left) > 0 {
+		t.Errorf("left after the next command: %q", left)
+	}
+	code, stdout, stderr := command(t, env, "lab", "ls", "-o", "json")
 	if code != exitDone {
 		t.Fatalf("lab ls: exit code %d: %s", code, stderr)
 	}
 	var listed struct{ Labs []any }
 	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || len(listed.Labs) > 0 {
 		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
-	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left after the next command: %q", left)
 	}
 	file, err := result.Read(filepath.Join(s.out, "results.json"))
 	if err != nil || len(file.Rows) < 6 {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -29,11 +30,24 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(envBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
 			return ownLabs(t, env)
 		},
 	})
+}
+
+// retry is a script command that runs a program until it succeeds, for what is
+// reached as soon as a daemon listens.
+func retry(ts *testscript.TestScript, _ bool, args []string) {
+	var err error
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = ts.Exec(args[0], args[1:]...); err == nil {
+			return
+		}
+	}
+	ts.Fatalf("%s: %v", strings.Join(args, " "), err)
 }
 
 // ownLabs gives a script a state directory, and takes down at its end what labs a
