@@ -84,7 +84,7 @@ func (c *config) addEndpoint(a datapath.Attach) error {
 		return err
 	}
 	for _, e := range endpoints {
-		if _, err := fmt.Fprintf(c.stdout, "endpoint %d %s %s\n", e.ID, e.IP, changed(change)); err != nil {
+		if _, err := fmt.Fprintf(c.stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
 			return err
 		}
 	}

@@ -34,17 +34,6 @@ func (c *config) openExisting() (*datapath.Datapath, error) {
 	return d, err
 }
 
-// changed is how a change is told.
-func changed(change datapath.Change) string {
-	switch change {
-	case datapath.Added:
-		return "added"
-	case datapath.Updated:
-		return "updated"
-	}
-	return "unchanged"
-}
-
 func (c *config) svcAdd() *cobra.Command {
 	var service, protocol string
 	var backends []string
@@ -73,7 +62,7 @@ gets them in place of its own; open TCP connections stay where they are.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.stdout, "service %d %s\n", id, changed(change))
+			_, err = fmt.Fprintf(c.stdout, "service %d %s\n", id, change)
 			return err
 		},
 	}

@@ -96,12 +96,3 @@ func (s Suite) Rows() []result.Row {
 	}
 	return rows
 }
-
-// Labels returns the names by which [Options.Only] selects rows.
-func (s Suite) Labels() []string {
-	var labels []string
-	for _, row := range s.Rows() {
-		labels = append(labels, label(row))
-	}
-	return labels
-}

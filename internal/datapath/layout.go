@@ -69,7 +69,8 @@ func checkFilesystem(root string) error {
 	}
 }
 
-// Remove detaches all programs and deletes all maps under root. It is no error if there are none.
+// Remove detaches all programs and deletes all maps under root, and root itself if nothing else is in it. It is no error
+// if there are none.
 func Remove(root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
@@ -89,7 +90,18 @@ func Remove(root string) error {
 	if err := detachAll(layout{root: root}); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(root); err != nil {
+	layouts, err := filepath.Glob(filepath.Join(root, "v[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range layouts {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	// What others have pinned beside ours stays, as does root when it is the mount itself.
+	err = os.Remove(root)
+	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
 	}
 	return nil

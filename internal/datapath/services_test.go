@@ -194,6 +194,22 @@ func TestReopen(t *testing.T) {
 }
 
 // TestRemove takes everything away, twice.
+// TestRemoveBesideOthers has a root that others have pinned something in.
+func TestRemoveBesideOthers(t *testing.T) {
+	root := testkit.BPFFS(t)
+	openSized(t, Options{Root: root, MaxConnections: 64})
+	if err := os.Mkdir(root+"/others", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(root); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "others" {
+		t.Errorf("left: %v, %v; want only what is others'", entries, err)
+	}
+}
+
 func TestRemove(t *testing.T) {
 	root := testkit.BPFFS(t) + "/root"
 	d := openSized(t, Options{Root: root, MaxConnections: 64})
