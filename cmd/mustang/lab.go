@@ -23,7 +23,7 @@ func (c *config) lab() *cobra.Command {
 }
 
 // reaped returns the store, cleared of the labs of dead processes.
-func (c *config) reaped() (lab.Store, error) { return c.store(), c.store().Reap() }
+func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
 
 func (c *config) labUp() *cobra.Command {
 	var o lab.Options

@@ -65,6 +65,7 @@ type config struct {
 	environment
 	bpfRoot  string
 	stateDir string
+	reapErr  error // why the labs of dead processes could not be cleared
 }
 
 func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
@@ -85,9 +86,9 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 		Args:          arguments(cobra.NoArgs),
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			// Whatever runs next clears up after a bench that was killed. What can't be
-			// cleared is no business of most commands; those on labs try again, and say so.
+			// cleared is no business of most commands; those on labs say so.
 			if os.Geteuid() == 0 && cmd.Name() != trafficAgentName {
-				_ = c.store().Reap()
+				c.reapErr = c.store().Reap()
 			}
 		},
 	}
