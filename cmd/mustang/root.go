@@ -98,7 +98,8 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
-	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(), c.trafficAgent(), c.version())
+	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
+		c.links(), c.probe(), c.tun(), c.socket(), c.trafficAgent(), c.guestInit(), c.version())
 	return root
 }
 

@@ -21,6 +21,13 @@ type Attach struct {
 	IfName string
 	// Host is the namespace that the link's other side is in; nil is that of the calling thread.
 	Host *nl.Namespace
+	// HostIfName is the device in Host where the programs go, for links whose two ends the kernel does not know as peers:
+	// tap and tun. Empty otherwise.
+	HostIfName string
+	// Segment is the name of a device in Host, such as a bridge of Open vSwitch, if the programs are to go on the pod's own
+	// device, and pods of the same segment reach each other by MAC. Empty for all that is found out from the device's
+	// kind.
+	Segment string
 }
 
 // String names the device for messages.

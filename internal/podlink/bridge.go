@@ -22,6 +22,9 @@ func (bridge) Name() string { return "bridge" }
 // HostSide is true: the bridge's port.
 func (bridge) HostSide() bool { return true }
 
+// Needs implements Mode.
+func (bridge) Needs() Need { return NeedsNothing }
+
 // Probe creates a veth pair and a bridge.
 func (bridge) Probe() error {
 	return probe("bridge", needsVeth(), requirement{

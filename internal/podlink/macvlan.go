@@ -24,6 +24,9 @@ func (macvlan) Name() string { return "macvlan" }
 // HostSide is false: the uplink is shared.
 func (macvlan) HostSide() bool { return false }
 
+// Needs implements Mode.
+func (macvlan) Needs() Need { return NeedsUplink }
+
 // Probe creates a veth pair, and a macvlan device on it.
 func (macvlan) Probe() error {
 	return probe("macvlan", needsVeth(), requirement{

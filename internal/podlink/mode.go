@@ -23,6 +23,8 @@ type Mode interface {
 	// HostSide reports whether each pod has a device on the host, where programs
 	// attach. Otherwise they attach to the pod's own device.
 	HostSide() bool
+	// Needs says what must be there besides a host and a pod.
+	Needs() Need
 	// Probe tries the mode in a throw-away namespace. It returns nil, or an
 	// *UnsupportedError if this kernel lacks the mode.
 	Probe() error
@@ -45,6 +47,24 @@ type Mode interface {
 
 	sealed()
 }
+
+// Need is what a link mode builds on.
+type Need int
+
+// What link modes need.
+const (
+	// NeedsNothing but the two namespaces.
+	NeedsNothing Need = iota
+	// NeedsUplink is for modes whose devices sit on Network.Uplink.
+	NeedsUplink
+	// NeedsOpenVSwitch is for modes that plug pods into a running Open vSwitch,
+	// which answers at Network.OVSDB.
+	NeedsOpenVSwitch
+	// NeedsRelay is for modes in which a program carries the packets between the
+	// device on the host and the one in the pod. It must open both (TUNSETIFF, each
+	// in its namespace) after Create; until then they have no carrier.
+	NeedsRelay
+)
 
 // Modes returns all link modes, in the order in which they are listed to users.
 func Modes() []Mode {

@@ -29,6 +29,9 @@ type Network struct {
 	// Uplink is the name of a device in Host that is up, for modes whose devices
 	// sit on one. It is not changed.
 	Uplink string
+	// OVSDB is the unix socket of the ovsdb-server of the Open vSwitch that modes
+	// with NeedsOpenVSwitch plug pods into. Its ovs-vswitchd runs in Host.
+	OVSDB string
 	// Gateways are the host's own addresses towards the pods, with the prefix that
 	// the pods are in, like 192.168.10.1/24. At most one per family. In mode veth
 	// they may be left out.

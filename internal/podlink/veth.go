@@ -40,6 +40,9 @@ func (veth) Name() string { return "veth" }
 // HostSide is true: the pair has an end on the host.
 func (veth) HostSide() bool { return true }
 
+// Needs implements Mode.
+func (veth) Needs() Need { return NeedsNothing }
+
 // Probe creates a veth pair.
 func (veth) Probe() error { return probe("veth", needsVeth()) }
 
