@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// hexBytes turns hex digits, with spaces between, into bytes.
+func hexBytes(t testing.TB, digits string) []byte {
+	t.Helper()
+	data, err := hex.DecodeString(strings.Join(strings.Fields(digits), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Headers as they are on a wire. The checksums are right where it matters.
+const (
+	addresses4 = "0a090001 0a090002"
+	addresses6 = "fd000009 00000000 00000000 00000001 fd000009 00000000 00000000 00000002"
+	syn        = "9d780050 00000001 00000000 a002ffff 00000000 020405b4 0402080a 00000000 00000000 01030307"
+)
+
+var decodeTests = []struct{ name, packet, want string }{
+	{"tcp4", "4500003c 00004000 40060000" + addresses4 + syn, "60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN"},
+	{"tcp6", "60000000 00280640" + addresses6 + syn, "80 IPv6 [fd00:9::1]:40312 > [fd00:9::2]:80 TCP SYN"},
+	{"tcp all flags", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 50ffffff 00000000",
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP FIN,SYN,RST,PSH,ACK,URG,ECE,CWR"},
+	{"tcp no flags", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 5000ffff 00000000",
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP no flags"},
+	{"tcp with options of IP", "4700 0030 00004000 40060000" + addresses4 + "01010101 01010101 9d780050 00000001 00000000 5010ffff 00000000",
+		"48 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP ACK"},
+	{"udp4", "4500001e 00000000 40110000" + addresses4 + "0035ffff 000a0000 6869", "30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP"},
+	{"udp6", "60000000 000a1140" + addresses6 + "0035ffff 000a0000 6869", "50 IPv6 [fd00:9::1]:53 > [fd00:9::2]:65535 UDP"},
+	{"echo request", "4500001c 00000000 40010000" + addresses4 + "0800f7f5 00070003", "28 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo id 7 seq 3"},
+	{"echo reply", "4500001c 00000000 40010000" + addresses4 + "0000fff5 00070003", "28 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo reply id 7 seq 3"},
+	{"unreachable", "4500001c 00000000 40010000" + addresses4 + "0304f7f5 00000578", "28 IPv4 10.9.0.1 > 10.9.0.2 ICMP destination unreachable code 4"},
+	{"unknown icmp", "4500001c 00000000 40010000" + addresses4 + "c800f7f5 00000000", "28 IPv4 10.9.0.1 > 10.9.0.2 ICMP type 200 code 0"},
+	{"echo request 6", "60000000 00083a40" + addresses6 + "80000000 00070003", "48 IPv6 fd00:9::1 > fd00:9::2 ICMPv6 echo request id 7 seq 3"},
+	{"router solicitation", "60000000 00083aff" + addresses6 + "85000000 00000000", "48 IPv6 fd00:9::1 > fd00:9::2 ICMPv6 router solicitation code 0"},
+	{"icmp of the other family", "60000000 00080140" + addresses6 + "08000000 00070003", "48 IPv6 fd00:9::1 > fd00:9::2 ICMP"},
+	{"extension headers", "60000000 00220040" + addresses6 + "2b000502 00000000 3c000000 00000000 11000104 00000000 0035ffff 000a0000 6869",
+		"74 IPv6 [fd00:9::1]:53 > [fd00:9::2]:65535 UDP"},
+	{"authentication header", "60000000 00163340" + addresses6 + "11010000 00000001 00000001 0035ffff 000a0000 6869",
+		"62 IPv6 [fd00:9::1]:53 > [fd00:9::2]:65535 UDP"},
+	{"unknown protocol", "45000014 00000000 40630000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 protocol 99"},
+	{"no next header", "60000000 00003b40" + addresses6, "40 IPv6 fd00:9::1 > fd00:9::2 no payload"},
+	{"first fragment 4", "4500001e 00002000 40110000" + addresses4 + "0035ffff 05dc0000 6869", "30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP fragment at 0"},
+	{"later fragment 4", "45000016 000000b9 40110000" + addresses4 + "6869", "22 IPv4 10.9.0.1 > 10.9.0.2 UDP fragment at 1480"},
+	{"first fragment 6", "60000000 00122c40" + addresses6 + "11000001 00000001 0035ffff 05dc0000 6869", "58 IPv6 [fd00:9::1]:53 > [fd00:9::2]:65535 UDP fragment at 0"},
+	{"later fragment 6", "60000000 000a2c40" + addresses6 + "110005a8 00000001 6869", "50 IPv6 fd00:9::1 > fd00:9::2 UDP fragment at 1448"},
+	{"padding", "45000014 00000000 40630000" + addresses4 + "00000000", "24 IPv4 10.9.0.1 > 10.9.0.2 protocol 99"},
+
+	{"empty", "", "0 malformed: empty"},
+	{"version 0", "00", "1 malformed: IP version 0"},
+	{"version 15", "ffffff", "3 malformed: IP version 15"},
+	{"short 4", "450000", "3 IPv4 malformed: header ends after 3 bytes"},
+	{"short 6", "600000", "3 IPv6 malformed: header ends after 3 bytes"},
+	{"header length 4", "44000014 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 16 bytes, packet of 20"},
+	{"header beyond packet", "4f000014 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 60 bytes, packet of 20"},
+	{"total length 0", "45000000 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 20 bytes, packet of 0"},
+	{"truncated 4", "450005dc 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: 20 bytes of 1500"},
+	{"truncated 6", "60000000 05b40640" + addresses6, "40 IPv6 fd00:9::1 > fd00:9::2 TCP malformed: 40 bytes of 1500"},
+	{"short tcp", "45000018 00000000 40060000" + addresses4 + "9d780050", "24 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: TCP header ends after 4 bytes"},
+	{"tcp data offset 4", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 4002ffff 00000000",
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed: TCP header of 16 bytes in 20"},
+	{"tcp data offset 15", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 f002ffff 00000000",
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed: TCP header of 60 bytes in 20"},
+	{"short udp", "45000018 00000000 40110000" + addresses4 + "0035ffff", "24 IPv4 10.9.0.1 > 10.9.0.2 UDP malformed: UDP header ends after 4 bytes"},
+	{"udp length", "4500001c 00000000 40110000" + addresses4 + "0035ffff 00640000", "28 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP malformed: UDP datagram of 100 bytes in 8"},
+	{"short icmp", "45000016 00000000 40010000" + addresses4 + "0800", "22 IPv4 10.9.0.1 > 10.9.0.2 ICMP malformed: ICMP header ends after 2 bytes"},
+	{"short extension", "60000000 00043c40" + addresses6 + "11000000", "44 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 4 bytes"},
+	{"long extension", "60000000 00083c40" + addresses6 + "11ff0000 00000000", "48 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 8 bytes"},
+	{"endless extensions", "60000000 00183c40" + addresses6 + strings.Repeat("3c000000 00000000", 3), "64 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 0 bytes"},
+}
+
+func TestDecode(t *testing.T) {
+	for _, test := range decodeTests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := Decode(hexBytes(t, test.packet)).String(); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestDecodeFrame(t *testing.T) {
+	const macs = "ffffffffffff 020000000001"
+	for _, test := range []struct{ frame, want string }{
+		{"", "0 malformed: header ends after 0 bytes"},
+		{macs, "12 malformed: header ends after 12 bytes"},
+		{macs + "0806 0001", "16 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff ARP"},
+		{macs + "88cc", "14 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff type 0x88cc"},
+		{macs + "0800 4500001e 00000000 40110000" + addresses4 + "0035ffff 000a0000 6869",
+			"44 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP"},
+		{macs + "86dd 60", "15 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 1 IPv6 malformed: header ends after 1 bytes"},
+	} {
+		if got := DecodeFrame(hexBytes(t, test.frame)).String(); got != test.want {
+			t.Errorf("got  %s\nwant %s", got, test.want)
+		}
+	}
+}
+
+// internetSum is RFC 1071's sum, as simple as can be.
+func internetSum(parts ...[]byte) uint16 {
+	var sum uint32
+	for _, part := range parts {
+		for i := range part {
+			word := uint32(part[i])
+			if i%2 == 0 {
+				word <<= 8
+			}
+			sum += word
+		}
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return uint16(sum)
+}
+
+// TestAnswer answers packets with right checksums, and sums the answers anew.
+func TestAnswer(t *testing.T) {
+	for _, test := range []struct{ name, packet, want string }{
+		{"echo 4", "4500001d 00000000 05010000" + addresses4 + "08000000 00070003 61", "29 IPv4 10.9.0.2 > 10.9.0.1 ICMP echo reply id 7 seq 3"},
+		{"echo 6", "60000000 00093a05" + addresses6 + "80000000 00070003 61", "49 IPv6 fd00:9::2 > fd00:9::1 ICMPv6 echo reply id 7 seq 3"},
+		{"udp 4", "4500001e 00000000 05110000" + addresses4 + "0035ffff 000a0000 6869", "30 IPv4 10.9.0.2:65535 > 10.9.0.1:53 UDP"},
+		{"udp 6", "60000000 000a1105" + addresses6 + "0035ffff 000a0000 6869", "50 IPv6 [fd00:9::2]:65535 > [fd00:9::1]:53 UDP"},
+		{"later fragment", "45000016 000000b9 05110000" + addresses4 + "6869", "22 IPv4 10.9.0.2 > 10.9.0.1 UDP fragment at 1480"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			packet := hexBytes(t, test.packet)
+			sum(packet)
+			if !answer(packet) {
+				t.Fatal("not answered")
+			}
+			if got := Decode(packet).String(); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			p := Decode(packet)
+			if p.Family == 4 && internetSum(packet[:p.transport]) != 0xffff {
+				t.Errorf("the header's checksum is wrong: % x", packet[:p.transport])
+			}
+			if p.Offset == 0 && transportSum(packet) != 0xffff {
+				t.Errorf("the transport's checksum is wrong: % x", packet[p.transport:])
+			}
+			if ttl := map[int]byte{4: packet[8], 6: packet[7]}[p.Family]; ttl != answerTTL {
+				t.Errorf("TTL %d, want %d", ttl, answerTTL)
+			}
+		})
+	}
+}
+
+// sum writes the checksums of a packet.
+func sum(packet []byte) {
+	p := Decode(packet)
+	if p.Family == 4 {
+		binary.BigEndian.PutUint16(packet[10:], ^internetSum(packet[:p.transport]))
+	}
+	at := p.transport + map[uint8]int{1: 2, 58: 2, 17: 6, 6: 16}[p.Protocol]
+	if p.Offset == 0 {
+		binary.BigEndian.PutUint16(packet[at:], ^transportSum(packet))
+	}
+}
+
+// transportSum sums a whole packet's transport part with its pseudo header.
+func transportSum(packet []byte) uint16 {
+	p := Decode(packet)
+	if p.Protocol == 1 {
+		return internetSum(packet[p.transport:])
+	}
+	length := len(packet) - p.transport
+	return internetSum(p.Source.AsSlice(), p.Destination.AsSlice(), []byte{0, p.Protocol, byte(length >> 8), byte(length)}, packet[p.transport:])
+}
+
+// TestNotAnswered gives what must stay without an answer, and unchanged.
+func TestNotAnswered(t *testing.T) {
+	for name, packet := range map[string]string{
+		"tcp":                 "4500003c 00004000 40060000" + addresses4 + syn,
+		"echo reply":          "4500001c 00000000 40010000" + addresses4 + "0000fff5 00070003",
+		"icmp error":          "4500001c 00000000 40010000" + addresses4 + "0304f7f5 00000578",
+		"echo of IPv4 in 6":   "60000000 00083a40" + addresses6 + "08000000 00070003",
+		"to multicast":        "4500001e 00000000 40110000 0a090001 e00000fb 0035ffff 000a0000 6869",
+		"to broadcast":        "4500001e 00000000 40110000 0a090001 ffffffff 0035ffff 000a0000 6869",
+		"from unspecified":    "4500001e 00000000 40110000 00000000 0a090002 0035ffff 000a0000 6869",
+		"from multicast":      "4500001e 00000000 40110000 e0000001 0a090002 0035ffff 000a0000 6869",
+		"from port 0":         "4500001e 00000000 40110000" + addresses4 + "0000ffff 000a0000 6869",
+		"with routing":        "60000000 00122b40" + addresses6 + "11000000 00000000 0035ffff 000a0000 6869",
+		"to all nodes":        "60000000 00083a40 fd000009 00000000 00000000 00000001 ff020000 00000000 00000000 00000001 80000000 00070003",
+		"truncated":           "450005dc 00000000 40110000" + addresses4,
+		"udp with bad length": "4500001c 00000000 40110000" + addresses4 + "0035ffff 00640000",
+		"empty":               "",
+		"garbage":             "ffffff",
+	} {
+		before, packet := hexBytes(t, packet), hexBytes(t, packet)
+		if answer(packet) {
+			t.Errorf("%s: answered with %s", name, Decode(packet))
+		}
+		if string(before) != string(packet) {
+			t.Errorf("%s: changed", name)
+		}
+	}
+}
+
+// FuzzDecode looks for panics, and for lines that would garble a terminal.
+func FuzzDecode(f *testing.F) {
+	for _, test := range decodeTests {
+		f.Add(hexBytes(f, test.packet))
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		for _, line := range []string{Decode(packet).String(), DecodeFrame(packet).String()} {
+			if strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
+				t.Errorf("% x: %q", packet, line)
+			}
+		}
+	})
+}
+
+// FuzzAnswer holds answers to what they must be: a packet of the same size that
+// goes back to where the request came from, and that is no request itself.
+func FuzzAnswer(f *testing.F) {
+	for _, test := range decodeTests {
+		f.Add(hexBytes(f, test.packet))
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		request := Decode(packet)
+		original := string(packet)
+		if !answer(packet) {
+			if string(packet) != original {
+				t.Errorf("%s: changed", request)
+			}
+			return
+		}
+		reply := Decode(packet)
+		if reply.Source != request.Destination || reply.Destination != request.Source || reply.Malformed != "" ||
+			reply.SourcePort != request.DestinationPort || reply.DestinationPort != request.SourcePort {
+			t.Errorf("%s answered with %s", request, reply)
+		}
+		if request.Family == 4 && request.Offset == 0 && internetSum([]byte(original[:request.transport])) == 0xffff &&
+			internetSum(packet[:reply.transport]) != 0xffff {
+			t.Errorf("%s: the header's checksum was right and is not any more", request)
+		}
+		if _, request := echoReply(&reply); reply.isICMP() && reply.Offset == 0 && request {
+			t.Errorf("%s is a request again", reply)
+		}
+	})
+}
+
+func TestHostAddress(t *testing.T) {
+	for text, want := range map[string]bool{
+		"10.9.0.1": true, "fd00::1": true, "127.0.0.1": true, "fe80::1": true,
+		"0.0.0.0": false, "::": false, "224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
+	} {
+		if got := hostAddress(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+func switching(a, b *Device) func(context.Context) error {
+	return func(ctx context.Context) error { return Switch(ctx, a, b) }
+}
+
+// pair is two namespaces that are joined by a Switch.
+type pair struct {
+	leftSpace, rightSpace *nl.Namespace
+	left, right           *Device
+	stop                  func() error
+}
+
+func newPair(t testing.TB, options Options) pair {
+	t.Helper()
+	p := pair{leftSpace: testkit.Namespace(t, "left"), rightSpace: testkit.Namespace(t, "right")}
+	options.Name, options.Addresses = "left", leftAddresses
+	p.left = open(t, p.leftSpace, options)
+	options.Name, options.Addresses = "right", rightAddresses
+	p.right = open(t, p.rightSpace, options)
+	p.stop = background(t, switching(p.left, p.right))
+	return p
+}
+
+// TestSwitch sends all kinds of traffic through a switch, both ways.
+func TestSwitch(t *testing.T) {
+	for _, options := range []Options{
+		{Kind: TUN}, {Kind: TUN, Offload: true}, {Kind: TAP}, {Kind: TAP, Offload: true},
+		{Kind: TUN, MTU: 9000, Offload: true}, {Kind: TUN, MTU: 65535},
+	} {
+		t.Run(fmt.Sprintf("%s/offload=%t/mtu=%d", options.Kind, options.Offload, options.MTU), func(t *testing.T) {
+			p := newPair(t, options)
+			for i, ends := range []struct {
+				client, server *nl.Namespace
+				addresses      []string
+			}{
+				{p.leftSpace, p.rightSpace, []string{"10.9.0.2", "fd00:9::2"}},
+				{p.rightSpace, p.leftSpace, []string{"10.9.0.1", "fd00:9::1"}},
+			} {
+				for _, address := range ends.addresses {
+					header := 28 // of IPv4 and UDP
+					listen := address + ":0"
+					if strings.Contains(address, ":") {
+						header, listen = 48, "["+address+"]:0"
+					}
+					tcp := testkit.Echo(t, ends.server, "tcp", listen)
+					if _, err := testkit.RoundTrip(t, ends.client, "tcp", tcp.String(), payload(1<<20)); err != nil {
+						t.Errorf("way %d: %v", i, err)
+					}
+					udp := testkit.Echo(t, ends.server, "udp", listen)
+					for _, size := range []int{1, min(p.left.MTU()-header, 65507), 20000} { // the last in fragments
+						if _, err := testkit.RoundTrip(t, ends.client, "udp", udp.String(), payload(size)); err != nil {
+							t.Errorf("way %d: %d bytes: %v", i, size, err)
+						}
+					}
+					if err := ping(ends.client, address, 1000); err != nil {
+						t.Errorf("way %d: %v", i, err)
+					}
+				}
+			}
+			if err := p.stop(); err != nil {
+				t.Error(err)
+			}
+			left, right := p.left.Counters(), p.right.Counters()
+			if left.ReadPackets != right.WrittenPackets || left.ReadBytes != right.WrittenBytes ||
+				right.ReadPackets != left.WrittenPackets || left.Dropped+right.Dropped > 0 || left.ReadBytes < 4<<20 {
+				t.Errorf("counters: left %+v, right %+v", left, right)
+			}
+			if mean := left.ReadBytes / left.ReadPackets; mean > uint64(p.left.MTU()+sizeEthernet) {
+				t.Errorf("packets of %d bytes are counted, more than the MTU %d", mean, p.left.MTU())
+			}
+		})
+	}
+}
+
+// TestSwitchWhole shows that offload is used: fewer reads than packets.
+func TestSwitchWhole(t *testing.T) {
+	for _, offload := range []bool{false, true} {
+		p := newPair(t, Options{Offload: offload})
+		server := testkit.Echo(t, p.rightSpace, "tcp", "10.9.0.2:0")
+		if _, err := testkit.RoundTrip(t, p.leftSpace, "tcp", server.String(), payload(10<<20)); err != nil {
+			t.Fatal(err)
+		}
+		device, err := p.leftSpace.Device("left")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := p.left.Counters().ReadPackets
+		if whole := device.TxPackets*2 < counted; whole != offload {
+			t.Errorf("offload %t: %d packets on a wire, %d as the kernel counts", offload, counted, device.TxPackets)
+		}
+	}
+}
+
+// TestSwitchAgain stops a switch and starts another with the same devices.
+func TestSwitchAgain(t *testing.T) {
+	p := newPair(t, Options{})
+	for range 3 {
+		if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.stop(); err != nil {
+			t.Fatal(err)
+		}
+		p.stop = background(t, switching(p.left, p.right))
+	}
+}
+
+// TestSwitchUnplugged sets a device down, which loses packets, and up again.
+func TestSwitchUnplugged(t *testing.T) {
+	p := newPair(t, Options{})
+	ip(t, p.rightSpace, "link set right down")
+	udp, err := testkit.Dial(p.leftSpace, "udp", "10.9.0.2:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if _, err := udp.Write([]byte("lost")); err != nil {
+			return err
+		}
+		if p.right.Counters().Dropped == 0 {
+			return errors.New("no packet was dropped")
+		}
+		return nil
+	})
+	ip(t, p.rightSpace, "link set right up")
+	if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSwitchDeviceGone takes a device away. (Its namespace can't go before it.)
+func TestSwitchDeviceGone(t *testing.T) {
+	for name, remove := range map[string]func(*testing.T, pair){
+		"deleted": func(t *testing.T, p pair) { ip(t, p.rightSpace, "link delete right") },
+		"closed":  func(_ *testing.T, p pair) { _ = p.right.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, Options{})
+			done := make(chan error, 1)
+			if err := p.stop(); err != nil {
+				t.Fatal(err)
+			}
+			go func() { done <- Switch(context.Background(), p.left, p.right) }()
+			if err := ping(p.leftSpace, "10.9.0.2", 100); err != nil {
+				t.Fatal(err)
+			}
+			remove(t, p)
+			select {
+			case err := <-done:
+				if err == nil || !strings.Contains(err.Error(), `"right"`) || !strings.Contains(err.Error(), "gone") {
+					t.Errorf("error %v, want one that says which device is gone", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the switch goes on without its device")
+			}
+		})
+	}
+}
+
+func TestSwitchRefuses(t *testing.T) {
+	ns := testkit.Namespace(t, "refuse")
+	plain := open(t, ns, Options{Name: "plain"})
+	for _, test := range []struct {
+		a, b *Device
+		want string
+	}{
+		{plain, plain, "itself"},
+		{plain, open(t, ns, Options{Name: "offload", Offload: true}), "offload"},
+		{plain, open(t, ns, Options{Name: "tap", Kind: TAP}), "frames"},
+	} {
+		err := Switch(context.Background(), test.a, test.b)
+		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"plain"`) {
+			t.Errorf("error %v, want one with %q", err, test.want)
+		}
+	}
+}
+
+// TestSwitchAllocates carries packets between two sockets that stand for devices.
+func TestSwitchAllocates(t *testing.T) {
+	var ends, devices [2]*os.File
+	for i := range ends {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.SetNonblock(fds[1], true); err != nil {
+			t.Fatal(err)
+		}
+		ends[i], devices[i] = os.NewFile(uintptr(fds[0]), "end"), os.NewFile(uintptr(fds[1]), "device")
+		t.Cleanup(func() { _ = errors.Join(ends[i].Close(), devices[i].Close()) })
+	}
+	a, b := &Device{file: devices[0], offload: true}, &Device{file: devices[1], offload: true}
+	background(t, switching(a, b))
+	packet := make([]byte, 1500)
+	in, out := int(ends[0].Fd()), int(ends[1].Fd())
+	allocations := testing.AllocsPerRun(1000, func() {
+		if _, err := unix.Write(in, packet); err != nil {
+			t.Error(err)
+		}
+		if n, err := unix.Read(out, packet); err != nil || n != len(packet) {
+			t.Error(n, err)
+		}
+	})
+	if allocations > 0 {
+		t.Errorf("%v allocations per packet", allocations)
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	const none, tcp4, udp = unix.VIRTIO_NET_HDR_GSO_NONE, unix.VIRTIO_NET_HDR_GSO_TCPV4, unix.VIRTIO_NET_HDR_GSO_UDP_L4
+	frame := func(kind, segment, size int) []byte {
+		frame := make([]byte, headerSize+size)
+		frame[1] = byte(kind)
+		frame[4], frame[5] = byte(segment), byte(segment>>8) // little endian, as all machines that we test on
+		frame[6] = sizeIPv4
+		if size > sizeIPv4+12 {
+			frame[headerSize+sizeIPv4+12] = 8 << 4 // a TCP header of 32 bytes
+		}
+		return frame
+	}
+	for _, test := range []struct {
+		offload        bool
+		frame          []byte
+		packets, bytes int
+	}{
+		{false, make([]byte, 1500), 1, 1500},
+		{true, frame(none, 0, 1500), 1, 1500},
+		{true, frame(tcp4, 1448, 52+1448), 1, 1500},
+		{true, frame(tcp4, 1448, 52+1449), 2, 1501},
+		{true, frame(tcp4, 1448, 52+10*1448), 10, 52 + 10*1448},
+		{true, frame(udp, 1000, 28+3000), 3, 3028},
+		{true, frame(tcp4, 0, 1500), 1, 1500},
+		{true, frame(tcp4, 1448, 10), 1, 10},
+		{true, make([]byte, 5), 1, 0},
+	} {
+		packets, bytes := (&Device{offload: test.offload}).measure(test.frame)
+		if packets != test.packets || bytes != test.bytes {
+			t.Errorf("offload %t, header % x: %d packets of %d bytes, want %d of %d", test.offload,
+				test.frame[:5], packets, bytes, test.packets, test.bytes)
+		}
+	}
+}
