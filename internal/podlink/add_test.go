@@ -14,7 +14,7 @@ import (
 // with a name that is free in the pod, and with one that is not.
 func TestAddRenamed(t *testing.T) {
 	for _, free := range []bool{true, false} {
-		f := newHost(t, macvlan{})
+		f := newHostOf(t, "macvlan")
 		pod := f.newPod(t, 0)
 		if !free {
 			addBridge(t, pod.Namespace, pod.IfName)

@@ -10,24 +10,30 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// bridge switches: each pod has a veth pair whose host end is a port of a bridge
-// that has the gateways' addresses.
-type bridge struct{}
+// newBridge is the mode that switches between veth pairs.
+func newBridge() Mode { return bridged{name: "bridge", wiring: vethPair{}} }
 
-func (bridge) sealed() {}
+// bridged is the modes that switch: the host's end of each pod's link is a port
+// of a bridge that has the gateways' addresses.
+type bridged struct {
+	name   string
+	wiring wiring
+}
+
+func (bridged) sealed() {}
 
 // Name implements Mode.
-func (bridge) Name() string { return "bridge" }
+func (b bridged) Name() string { return b.name }
 
 // HostSide is true: the bridge's port.
-func (bridge) HostSide() bool { return true }
+func (bridged) HostSide() bool { return true }
 
 // Needs implements Mode.
-func (bridge) Needs() Need { return NeedsNothing }
+func (b bridged) Needs() Need { return b.wiring.needs() }
 
-// Probe creates a veth pair and a bridge.
-func (bridge) Probe() error {
-	return probe("bridge", needsVeth(), requirement{
+// Probe creates the ends of a link and a bridge.
+func (b bridged) Probe() error {
+	return probe(b.name, b.wiring.requires(), requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
 		try: func(s side) error { return s.LinkAdd(&netlink.Bridge{LinkAttrs: attrs("probe2")}) },
 	})
@@ -35,8 +41,8 @@ func (bridge) Probe() error {
 
 // Setup makes the bridge, gives it the gateways' addresses, and switches the
 // netfilter call on or off, and forwarding on.
-func (b bridge) Setup(network Network) (err error) {
-	defer wrap(&err, "set up bridge network")
+func (b bridged) Setup(network Network) (err error) {
+	defer wrap(&err, "set up "+b.name+" network")
 	if err := b.validateNetwork(network); err != nil {
 		return err
 	}
@@ -75,7 +81,7 @@ func (b bridge) Setup(network Network) (err error) {
 }
 
 // ensure returns the network's bridge, newly created if need be.
-func (bridge) ensure(host side, network Network) (link netlink.Link, created bool, err error) {
+func (bridged) ensure(host side, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)
 	if err == nil {
@@ -103,8 +109,8 @@ func (bridge) ensure(host side, network Network) (link netlink.Link, created boo
 }
 
 // Teardown deletes the bridge.
-func (bridge) Teardown(network Network) (err error) {
-	defer wrap(&err, "tear down bridge network")
+func (b bridged) Teardown(network Network) (err error) {
+	defer wrap(&err, "tear down "+b.name+" network")
 	if network.Host == nil {
 		return errors.New("the network has no host namespace")
 	}
@@ -116,9 +122,9 @@ func (bridge) Teardown(network Network) (err error) {
 	return host.remove(network.bridge(), "bridge")
 }
 
-// Create makes a veth pair, and its end on the host a port of the bridge.
-func (b bridge) Create(network Network, pod Pod) (out Attachment, err error) {
-	defer wrap(&err, "create bridge link")
+// Create makes both ends, and the one on the host a port of the bridge.
+func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
+	defer wrap(&err, "create "+b.name+" link")
 	interior, err := b.validate(network, pod)
 	if err != nil {
 		return Attachment{}, err
@@ -132,36 +138,42 @@ func (b bridge) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err != nil {
 		return Attachment{}, err
 	}
-	pair, err := addVeth(host, inside, network, pod)
+	ends, err := b.wiring.add(host, inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, host.remove(pod.HostIfName, "veth"))
+			err = errors.Join(err, removeEnds(b.wiring, host, inside, pod))
 		}
 	}()
-	if err := b.plug(host, pair.host, master); err != nil {
+	if err := b.plug(host, ends.host, master); err != nil {
 		return Attachment{}, err
 	}
-	if err := interior.prepare(inside, pair.pod); err != nil {
-		return Attachment{}, err
-	}
-	// Only a port that can send is switched on, and only then the bridge is.
-	for _, link := range []netlink.Link{pair.host, master} {
-		if err := host.awaitCarrier(link); err != nil {
+	if ends.pod != nil {
+		if err := interior.prepare(inside, ends.pod); err != nil {
 			return Attachment{}, err
 		}
 	}
-	if err := interior.finish(inside, pair.pod); err != nil {
-		return Attachment{}, err
+	if !interior.relayed {
+		// Only a port that can send is switched on, and only then the bridge is.
+		for _, link := range []netlink.Link{ends.host, master} {
+			if err := host.awaitCarrier(link); err != nil {
+				return Attachment{}, err
+			}
+		}
 	}
-	return pair.attachment(pod, macOf(master)), nil
+	if ends.pod != nil {
+		if err := interior.finish(inside, ends.pod); err != nil {
+			return Attachment{}, err
+		}
+	}
+	return ends.attachment(pod, macOf(master)), nil
 }
 
 // plug makes a device a port, and sets it up. Hairpin mode lets a pod reach
 // itself through a service that it backs.
-func (b bridge) plug(host side, port, master netlink.Link) error {
+func (b bridged) plug(host side, port, master netlink.Link) error {
 	name := port.Attrs().Name
 	if err := apply(host.ns, b.portSettings(name)); err != nil {
 		return err
@@ -176,19 +188,19 @@ func (b bridge) plug(host side, port, master netlink.Link) error {
 }
 
 // portSettings keep a port from having addresses of its own.
-func (bridge) portSettings(name string) []setting {
+func (bridged) portSettings(name string) []setting {
 	return []setting{{"net/ipv6/conf/" + name + "/disable_ipv6", "1"}}
 }
 
 // Check compares the bridge, the port and the pod's device.
-func (b bridge) Check(network Network, pod Pod) (err error) {
+func (b bridged) Check(network Network, pod Pod) (err error) {
 	interior, err := b.validate(network, pod)
 	if err != nil {
-		return fmt.Errorf("check bridge link: %w", err)
+		return fmt.Errorf("check %s link: %w", b.name, err)
 	}
 	host, inside, closeBoth, err := openSides(network, pod)
 	if err != nil {
-		return fmt.Errorf("check bridge link: %w", err)
+		return fmt.Errorf("check %s link: %w", b.name, err)
 	}
 	defer closeBoth()
 	var c checker
@@ -196,25 +208,30 @@ func (b bridge) Check(network Network, pod Pod) (err error) {
 		name: network.bridge(), kind: "bridge", addrs: network.Gateways,
 		settings: append(forwarding(), device(network.bridge(), network.Gateways)...),
 	})
-	port, _ := c.pair(host, inside, wanted{
-		name: pod.HostIfName, kind: "veth", mtu: network.mtu(), settings: b.portSettings(pod.HostIfName),
-	}, interior.wanted(pod))
+	var ends pair
+	ends.host = c.device(host, wanted{
+		name: pod.HostIfName, kind: b.wiring.kind(), mtu: network.mtu(), settings: b.portSettings(pod.HostIfName),
+	})
+	if inside.ns != nil {
+		ends.pod = c.device(inside, interior.wanted(pod))
+	}
+	b.wiring.check(&c, host, inside, ends)
 	if master != nil {
 		c.netfilterCall(network)
 	}
-	if master != nil && port != nil {
-		c.port(host, port, master)
+	if master != nil && ends.host != nil {
+		c.port(host, ends.host, master)
 	}
 	return c.result(b, pod)
 }
 
-// Delete removes the pair by its end on the host.
-func (bridge) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete bridge link")
-	return deleteVeth(network, pod)
+// Delete removes both ends.
+func (b bridged) Delete(network Network, pod Pod) (err error) {
+	defer wrap(&err, "delete "+b.name+" link")
+	return deleteEnds(b.wiring, network, pod)
 }
 
-func (bridge) validateNetwork(network Network) error {
+func (bridged) validateNetwork(network Network) error {
 	if err := network.validate(); err != nil {
 		return err
 	}
@@ -227,15 +244,27 @@ func (bridge) validateNetwork(network Network) error {
 	return nil
 }
 
-func (b bridge) validate(network Network, pod Pod) (interior, error) {
+// validate reports bad input, and says how the pod's end is to be. A pod without
+// a namespace, such as a VM, opens the host's end itself.
+func (b bridged) validate(network Network, pod Pod) (interior, error) {
 	if err := b.validateNetwork(network); err != nil {
 		return interior{}, err
 	}
-	if err := (veth{}).validate(network, pod); err != nil {
+	if pod.Namespace != nil || !relayed(b.wiring) {
+		if err := pod.validateInside(network); err != nil {
+			return interior{}, err
+		}
+	}
+	if err := pod.validateAddresses(network); err != nil {
 		return interior{}, err
 	}
+	if err := validateName(pod.HostIfName); err != nil {
+		return interior{}, fmt.Errorf("host's interface: %w", err)
+	}
 	addrs, hops, err := pod.onGateways(network)
-	return interior{kind: "veth", mtu: network.mtu(), addrs: addrs, hops: hops, shared: true}, err
+	return interior{
+		kind: b.wiring.kind(), mtu: network.mtu(), addrs: addrs, hops: hops, shared: true, relayed: relayed(b.wiring),
+	}, err
 }
 
 // port notes in what a port is not as plug leaves it.

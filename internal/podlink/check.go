@@ -36,12 +36,12 @@ func (c *checker) add(format string, args ...any) {
 // result is the error of a Check.
 func (c *checker) result(mode Mode, pod Pod) error {
 	if c.err != nil {
-		return fmt.Errorf("check %s link of pod %q: %w", mode.Name(), pod.Namespace.Name(), c.err)
+		return fmt.Errorf("check %s link of pod %q: %w", mode.Name(), pod.name(), c.err)
 	}
 	if len(c.found) == 0 {
 		return nil
 	}
-	return &DeviationError{Mode: mode.Name(), Pod: pod.Namespace.Name(), Deviations: c.found}
+	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
 }
 
 // settings notes which settings are not as they should be.

@@ -17,8 +17,11 @@ import (
 	"mustang/internal/testkit"
 )
 
+// etherHeader is how many bytes Ethernet adds to a packet.
+const etherHeader = 14
+
 // bulk is how many bytes a bulk transfer sends each way, and back.
-const bulk = 4 << 20
+const bulk = 1 << 20
 
 // path is a way between two places that every link mode has to provide. A new
 // row is tested in all modes, a new mode in all rows.
@@ -64,7 +67,8 @@ func mtuPayload(family int) int {
 	return DefaultMTU - 20 - 8
 }
 
-// TestConformance sends real traffic on each path of each mode.
+// TestConformance sends real traffic on each path of each mode. That a link can
+// be deleted and created again is for TestNothingLeft.
 func TestConformance(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -102,6 +106,60 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 			}
 		})
 	}
+	for _, row := range []struct {
+		name string
+		size int
+	}{
+		{"ICMP echo", 56},
+		{"ICMP echo of MTU size", mtuPayload(family)},
+	} {
+		t.Run(row.name, func(t *testing.T) { ping(t, p.from(f), p.target(f, family), row.size) })
+	}
+}
+
+// TestSegments counts on the pod's device how large the packets of a bulk
+// transfer are: larger than the MTU wherever the devices can leave it to the last
+// one to cut them, and never where they can't.
+func TestSegments(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		for _, large := range []bool{true, false} {
+			if !large && mode.Needs() != NeedsRelay {
+				continue // that is up to the relay
+			}
+			f := newHost(t, mode)
+			f.large = large
+			if err := mode.Setup(f.network); err != nil {
+				t.Fatal(err)
+			}
+			if mode.Needs() == NeedsOpenVSwitch {
+				datapath, err := OVSDatapath(f.network)
+				if err != nil {
+					t.Fatal(err)
+				}
+				large = datapath == OVSKernel
+			}
+			f.create(t, f.newPod(t, 0))
+			f.create(t, f.newPod(t, 1))
+			for _, addr := range f.pods[1].Addresses {
+				if got := meanReceived(t, f, addr); (got > DefaultMTU+etherHeader) != large {
+					t.Errorf("packets to %v have %d bytes on average; larger than the MTU: wanted %t", addr, got, large)
+				}
+			}
+		}
+	})
+}
+
+// meanReceived is how many bytes the packets of a bulk transfer to a pod have on
+// average when they reach its device.
+func meanReceived(t *testing.T, f *fixture, addr netip.Addr) uint64 {
+	t.Helper()
+	before := findDevice(t, f.pods[1].Namespace, f.links[1].IfName)
+	server := testkit.Echo(t, f.pods[1].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+	if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), make([]byte, bulk)); err != nil {
+		t.Fatal(err)
+	}
+	after := findDevice(t, f.pods[1].Namespace, f.links[1].IfName)
+	return (after.RxBytes - before.RxBytes) / (after.RxPackets - before.RxPackets)
 }
 
 // TestFirstConnect connects as soon as Create has returned. Nothing that is sent

@@ -4,6 +4,7 @@ package podlink
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -19,6 +20,11 @@ type fixture struct {
 	network Network
 	pods    []Pod
 	links   []Attachment
+	// large is whether packets larger than the MTU cross the links. Relays are started
+	// accordingly.
+	large bool
+	// stopRelay ends a pod's relay, by the name of the host's device.
+	stopRelay map[string]func()
 }
 
 // uplinkName is the host's uplink. It has the name that pods' devices have too,
@@ -28,15 +34,20 @@ const uplinkName = "eth0"
 // newHost makes a host that is not set up, with an uplink to nowhere.
 func newHost(t *testing.T, mode Mode) *fixture {
 	t.Helper()
-	testkit.RequireRoot(t)
-	testkit.RequireMode(t, mode.Probe())
+	if shared, ok := mode.(sharedHost); ok {
+		return shared.fixture(t)
+	}
 	host := testkit.Namespace(t, "host")
 	addUplink(t, host)
-	return &fixture{mode: mode, network: Network{
+	network := Network{
 		Host:     host,
 		Uplink:   uplinkName,
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")},
-	}}
+	}
+	if mode.Needs() == NeedsOpenVSwitch {
+		network.OVSDB = startOpenVSwitch(t, host)
+	}
+	return &fixture{mode: mode, network: network, large: true, stopRelay: map[string]func(){}}
 }
 
 // newFixture makes a host that is set up, and pods as 192.168.10.10 and
@@ -75,6 +86,9 @@ func (f *fixture) create(t *testing.T, pod Pod) {
 		t.Fatal(err)
 	}
 	f.pods, f.links = append(f.pods, pod), append(f.links, link)
+	if f.mode.Needs() == NeedsRelay {
+		f.startRelay(t, pod)
+	}
 }
 
 // addUplink gives a host a device that is up and has a carrier.
@@ -86,8 +100,8 @@ func addUplink(t *testing.T, host *nl.Namespace) {
 			return err
 		}
 		steps := []func(netlink.Link) error{
-			// Otherwise its link-local address changes its state in the middle of a test.
-			func(l netlink.Link) error { return apply(s.ns, device(l.Attrs().Name, nil)) },
+			// A link-local address would change its state in the middle of a test.
+			func(l netlink.Link) error { return apply(s.ns, layer3Device(l.Attrs().Name, nil)) },
 			s.up,
 			s.awaitCarrier,
 		}
@@ -121,7 +135,36 @@ func withHandle(t *testing.T, ns *nl.Namespace, fn func(s side) error) {
 
 // forEachMode runs a test for each mode that this kernel has.
 func forEachMode(t *testing.T, test func(t *testing.T, mode Mode)) {
+	testkit.RequireRoot(t)
 	for _, mode := range Modes() {
-		t.Run(mode.Name(), func(t *testing.T) { test(t, mode) })
+		t.Run(mode.Name(), func(t *testing.T) {
+			testkit.RequireMode(t, mode.Probe())
+			test(t, mode)
+		})
 	}
 }
+
+// newHostOf makes a host for the mode of that name, if this kernel has it.
+func newHostOf(t *testing.T, name string) *fixture {
+	t.Helper()
+	testkit.RequireRoot(t)
+	mode, err := Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireMode(t, mode.Probe())
+	return newHost(t, mode)
+}
+
+// The modes that rows of tables are about, by what they have in common.
+func routedByEthernet() []string  { return []string{"veth", "netkit-l2"} }
+func routedInLayer3() []string    { return []string{"netkit", "tun"} }
+func allRouted() []string         { return append(routedByEthernet(), routedInLayer3()...) }
+func allBridged() []string        { return []string{"bridge", "tap"} }
+func stackedByEthernet() []string { return []string{"macvlan", "ipvlan-l2"} }
+func stackedInLayer3() []string   { return []string{"ipvlan-l3", "ipvlan-l3s"} }
+func allStacked() []string        { return append(stackedByEthernet(), stackedInLayer3()...) }
+func allIPVLAN() []string         { return append(stackedInLayer3(), "ipvlan-l2") }
+func allInLayer3() []string       { return append(routedInLayer3(), stackedInLayer3()...) }
+func allOnGateways() []string     { return slices.Concat(allBridged(), stackedByEthernet(), allOVS()) }
+func allRelayed() []string        { return []string{"tap", "tun"} }

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// addGateways gives the device the addresses that it lacks. If it fails, it has
-// removed those that it added.
+// addGateways gives the device the addresses that it lacks, and returns when they
+// can be used. If it fails, it has removed those that it added.
 func (s side) addGateways(link netlink.Link, addrs []netip.Prefix) (undo func() error, err error) {
 	var added []netip.Prefix
 	undo = func() error {
@@ -28,6 +28,9 @@ func (s side) addGateways(link netlink.Link, addrs []netip.Prefix) (undo func() 
 		if isNew {
 			added = append(added, addr)
 		}
+	}
+	if err := s.awaitLocal(link, addrs); err != nil {
+		return nil, errors.Join(err, undo())
 	}
 	return undo, nil
 }

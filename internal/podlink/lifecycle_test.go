@@ -3,10 +3,9 @@
 package podlink
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +31,13 @@ func echoOnce(t *testing.T, f *fixture) {
 // TestNothingLeft goes through all of a mode twice. Afterwards the host and the
 // pod are as before, and the root namespace was never changed.
 func TestNothingLeft(t *testing.T) {
+	testkit.RequireRoot(t)
+	loadModules(t)
 	root := testkit.RootSnapshot(t)
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newHost(t, mode)
 		pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
-		empty := devicesAndRoutes(t, f.network.Host, pods[0].Namespace, pods[1].Namespace)
+		empty := remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace)
 		for range 2 {
 			if err := mode.Setup(f.network); err != nil {
 				t.Fatal(err)
@@ -60,7 +61,7 @@ func TestNothingLeft(t *testing.T) {
 				}
 			}
 		}
-		if got := devicesAndRoutes(t, f.network.Host, pods[0].Namespace, pods[1].Namespace); got != empty {
+		if got := remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace); got != empty {
 			t.Errorf("left behind:\n%s", difference(empty, got))
 		}
 	})
@@ -74,6 +75,7 @@ func TestNothingLeft(t *testing.T) {
 func TestSetupAgain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
+		settle(t, f.network.Host)
 		before := testkit.Snapshot(t, f.network.Host)
 		if err := mode.Setup(f.network); err != nil {
 			t.Fatal(err)
@@ -97,13 +99,30 @@ func TestSetupAgain(t *testing.T) {
 	})
 }
 
+// settle returns when no address of ns is about to change its state.
+func settle(t *testing.T, ns *nl.Namespace) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() (err error) {
+		withHandle(t, ns, func(s side) error {
+			addrs, listErr := nl.Dump(func() ([]netlink.Addr, error) { return s.AddrList(nil, unix.AF_INET6) })
+			for _, addr := range addrs {
+				if addr.Flags&unix.IFA_F_TENTATIVE != 0 {
+					err = fmt.Errorf("%v is tentative", addr)
+				}
+			}
+			return listErr
+		})
+		return err
+	})
+}
+
 // TestAttachment compares what Create says with what is there.
 func TestAttachment(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
 		pod, link := f.pods[0], f.links[0]
 		inside := findDevice(t, pod.Namespace, "eth0")
-		if link.IfName != "eth0" || link.IfIndex != inside.Index || link.MAC.String() != inside.MAC.String() {
+		if link.IfName != inside.Name || link.IfIndex != inside.Index || link.MAC.String() != inside.MAC.String() {
 			t.Errorf("attachment %+v does not fit the pod's device %+v", link, inside)
 		}
 		if inside.MTU != DefaultMTU {
@@ -112,13 +131,19 @@ func TestAttachment(t *testing.T) {
 		if mode.HostSide() {
 			outside := findDevice(t, f.network.Host, pod.HostIfName)
 			if link.HostIfName != outside.Name || link.HostIfIndex != outside.Index ||
-				link.HostMAC.String() != outside.MAC.String() || inside.PeerIndex != outside.Index {
+				link.HostMAC.String() != outside.MAC.String() || inside.PeerIndex != outside.Index && inside.Kind != "tun" {
 				t.Errorf("attachment %+v does not fit the host's device %+v", link, outside)
 			}
 		} else if link.HostIfName != "" || link.HostIfIndex != 0 || link.HostMAC != nil {
 			t.Errorf("attachment %+v has a host's device", link)
 		}
 		echoToHost(t, f)
+		if slices.Contains(routedInLayer3(), mode.Name()) {
+			if link.MAC != nil || link.HostMAC != nil || link.NodeMAC != nil {
+				t.Errorf("attachment %+v has MAC addresses", link)
+			}
+			return
+		}
 		withHandle(t, pod.Namespace, func(s side) error {
 			neighbours, err := s.NeighList(inside.Index, netlink.FAMILY_V4)
 			for _, n := range neighbours {
@@ -146,19 +171,25 @@ func TestDeleteAfterNamespace(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
 		gone := f.pods[1]
+		if stop, ok := f.stopRelay[gone.HostIfName]; ok {
+			stop() // whatever has the device open keeps the namespace
+		}
 		if err := nl.DeleteNamespace(gone.Namespace.Name()); err != nil {
 			t.Fatal(err)
 		}
 		if err := gone.Namespace.Close(); err != nil {
 			t.Fatal(err)
 		}
-		awaitGone(t, f, f.links[1])
 		gone.Namespace = nil
 		for range 2 {
 			if err := mode.Delete(f.network, gone); err != nil {
 				t.Fatal(err)
 			}
 		}
+		if got := describe(t, f.network.Host); strings.Contains(got, gone.Addresses[0].String()+"/32") {
+			t.Errorf("the host still knows the pod: %s", got)
+		}
+		f.awaitGone(t, f.links[1])
 		again := f.newPod(t, 1)
 		f.pods = f.pods[:1]
 		f.create(t, again)
@@ -168,10 +199,14 @@ func TestDeleteAfterNamespace(t *testing.T) {
 
 // awaitGone returns when the kernel, which takes its time to end a namespace, has
 // removed a device from the uplink that it sat on, if it did.
-func awaitGone(t *testing.T, f *fixture, link Attachment) {
+func (f *fixture) awaitGone(t *testing.T, link Attachment) {
 	t.Helper()
-	if f.mode.HostSide() {
+	if f.mode.Needs() != NeedsUplink {
 		return // Delete removes it from the host at once
+	}
+	if f.mode.Name() != "macvlan" {
+		f.awaitFree(t, link)
+		return
 	}
 	uplink := findDevice(t, f.network.Host, uplinkName)
 	testkit.Eventually(t, 5*time.Second, func() (err error) {
@@ -186,6 +221,22 @@ func awaitGone(t *testing.T, f *fixture, link Attachment) {
 		})
 		return err
 	})
+}
+
+// awaitFree returns when an ipvlan device with the addresses of an earlier one can
+// be created on the uplink: two at once are not possible.
+func (f *fixture) awaitFree(t *testing.T, link Attachment) {
+	t.Helper()
+	pod := f.newPod(t, 7)
+	pod.Addresses = link.Addresses
+	network := f.network
+	testkit.Eventually(t, 5*time.Second, func() error {
+		_, err := f.mode.Create(network, pod)
+		return err
+	})
+	if err := f.mode.Delete(network, pod); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestAddressMoves plugs in a new pod with the address of one that has gone,
@@ -230,123 +281,4 @@ func findDevice(t *testing.T, ns *nl.Namespace, name string) nl.Device {
 		t.Fatal(err)
 	}
 	return found
-}
-
-// devicesAndRoutes describes what Create and Setup may add to namespaces.
-func devicesAndRoutes(t *testing.T, namespaces ...*nl.Namespace) string {
-	t.Helper()
-	var all strings.Builder
-	for _, ns := range namespaces {
-		snapshot := testkit.Snapshot(t, ns)
-		for line := range strings.Lines(snapshot) {
-			// The settings of the whole namespace stay. One of them, forwarding, gives
-			// each of its devices an anycast address.
-			if !strings.HasPrefix(line, "net/") && !strings.HasPrefix(line, "anycast ") {
-				all.WriteString(line)
-			}
-		}
-	}
-	return all.String()
-}
-
-// difference lists the lines that are in one snapshot only.
-func difference(before, after string) string {
-	var out strings.Builder
-	only := func(sign, in, other string) {
-		lines := map[string]bool{}
-		for line := range strings.Lines(other) {
-			lines[line] = true
-		}
-		for line := range strings.Lines(in) {
-			if !lines[line] {
-				out.WriteString(sign + line)
-			}
-		}
-	}
-	only("-", before, after)
-	only("+", after, before)
-	return out.String()
-}
-
-// TestLookup finds each mode by its name, and names them all for another.
-func TestLookup(t *testing.T) {
-	for _, mode := range Modes() {
-		found, err := Lookup(mode.Name())
-		if err != nil || found != mode {
-			t.Errorf("Lookup(%q) = %v, %v", mode.Name(), found, err)
-		}
-	}
-	_, err := Lookup("token-ring")
-	var unknown *UnknownModeError
-	if !errors.As(err, &unknown) || unknown.Name != "token-ring" || len(unknown.Known) != len(Modes()) {
-		t.Errorf("error is %v", err)
-	}
-	for _, mode := range Modes() {
-		if !strings.Contains(err.Error(), mode.Name()) {
-			t.Errorf("error %q does not name %s", err, mode.Name())
-		}
-	}
-}
-
-// TestProbe tells a missing kernel feature from other failures, and leaves no
-// namespace.
-func TestProbe(t *testing.T) {
-	testkit.RequireRoot(t)
-	err := probe("fancy", needsVeth(), requirement{
-		feature: "fancy devices", module: "fancy", since: "99.1",
-		try: func(s side) error {
-			return s.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs("probe2"), LinkType: "mst-fancy"})
-		},
-	})
-	var unsupported *UnsupportedError
-	if !errors.As(err, &unsupported) {
-		t.Fatalf("error is %v", err)
-	}
-	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", kernelRelease()} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not contain %q", err, part)
-		}
-	}
-	err = probe("broken", requirement{feature: "x", try: func(side) error { return fs.ErrPermission }})
-	if errors.As(err, &unsupported) || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("error is %v", err)
-	}
-}
-
-// TestNoTransientPeer watches the host while pods come and go: apart from
-// its own devices nothing may appear in it, not even for a moment.
-func TestNoTransientPeer(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		f := newFixture(t, mode, 0)
-		pod := f.newPod(t, 0)
-		updates, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
-		err := f.network.Host.Do(func() error { return netlink.LinkSubscribe(updates, done) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.create(t, pod)
-		if err := mode.Delete(f.network, pod); err != nil {
-			t.Fatal(err)
-		}
-		addBridge(t, f.network.Host, "sentinel")
-		ours := map[string]bool{
-			"lo": true, uplinkName: true, "wire": true, DefaultBridge: true, HostSlave: true, pod.HostIfName: mode.HostSide(),
-		}
-		deadline := time.After(5 * time.Second)
-		for {
-			select {
-			case update := <-updates:
-				name := update.Attrs().Name
-				if name == "sentinel" {
-					close(done)
-					return
-				}
-				if !ours[name] {
-					t.Errorf("device %q appeared in the host", name)
-				}
-			case <-deadline:
-				t.Fatal("no message for the last device")
-			}
-		}
-	})
 }

@@ -3,13 +3,23 @@
 // Package podlink plugs pods into a host: one link mode per way that Linux has
 // to do it.
 //
+// Most modes differ in how the two ends of a link are made (wiring: veth, netkit,
+// TUN and TAP devices), and in what the host does with its end: it routes by it
+// (routed), or it has it switched by a bridge (bridged). Others have no end on the
+// host: the devices sit on an uplink that all share (stacked: macvlan and ipvlan).
+// Open vSwitch is a world of its own (ovs).
+//
 // All devices are created in the namespace where they belong. They are never
 // moved there, so nothing appears in passing in the host or in the root
-// namespace. Addresses skip duplicate address detection, and Create returns when
-// the devices can carry packets: a pod can connect at once, in IPv6 too.
+// namespace (but for mode ovs-internal, whose devices pass through the host).
+// Addresses skip duplicate address detection, and Create returns when the devices
+// can carry packets: a pod can connect at once, in IPv6 too. Where a program is to
+// carry the packets, that is when the program has opened the devices; addresses
+// and routes are there before.
 package podlink
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -42,7 +52,8 @@ type Mode interface {
 	// Create leave it.
 	Check(network Network, pod Pod) error
 	// Delete removes what Create made. It is no error if it is gone, or if the
-	// pod's namespace is (pod.Namespace may be nil then).
+	// pod's namespace is (pod.Namespace may be nil then). pod.Addresses tell which of
+	// the host's routes are the pod's.
 	Delete(network Network, pod Pod) error
 
 	sealed()
@@ -68,7 +79,10 @@ const (
 
 // Modes returns all link modes, in the order in which they are listed to users.
 func Modes() []Mode {
-	return []Mode{veth{}, bridge{}, macvlan{}}
+	return []Mode{
+		newVeth(), newBridge(), newMacvlan(), newIPVLANL2(), newIPVLANL3(), newIPVLANL3S(),
+		newNetkit(), newNetkitL2(), newOVSVeth(), newOVSInternal(), newTap(), newTun(),
+	}
 }
 
 // Lookup returns the mode of that name, or an *UnknownModeError.
@@ -109,6 +123,9 @@ func (e *UnsupportedError) Error() string {
 }
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// Is makes the error match errors.ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // DeviationError says in what a pod's link is not as it should be.
 type DeviationError struct {

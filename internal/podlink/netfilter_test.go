@@ -21,7 +21,7 @@ func TestNetfilterCall(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	for _, first := range []bool{false, true} {
 		t.Run(fmt.Sprintf("first %t", first), func(t *testing.T) {
-			f := newHost(t, bridge{})
+			f := newHostOf(t, "bridge")
 			if !hasNetfilterCall(f.network.Host) {
 				testkit.Skip(t, "needs the kernel module br_netfilter")
 			}
@@ -118,7 +118,7 @@ func countPackets(t *testing.T, f *fixture, addr netip.Addr, send func()) uint64
 // TestNetfilterCallErrors asks about what is no bridge, and about one that is
 // set for one family only.
 func TestNetfilterCallErrors(t *testing.T) {
-	f := newFixture(t, bridge{}, 0)
+	f := newFixture(t, newBridge(), 0)
 	for _, name := range []string{"absent", uplinkName} {
 		if on, err := NetfilterCall(f.network.Host, name); err == nil {
 			t.Errorf("NetfilterCall(%q) = %t", name, on)

@@ -12,9 +12,12 @@ import (
 const (
 	// DefaultBridge is the name of the bridge if Network.Bridge is empty.
 	DefaultBridge = "mst0"
-	// HostSlave is the host's own device in the modes where pods share an uplink,
-	// since a host can't reach them through the uplink itself.
+	// HostSlave is the host's own device in mode macvlan, where pods share an
+	// uplink, since a host can't reach them through the uplink itself.
 	HostSlave = "mst-host"
+	// IPVLANHostSlave is the same in the ipvlan modes. A host can have both, on
+	// different uplinks.
+	IPVLANHostSlave = "mst-ipvlan"
 	// DefaultMTU is the MTU of pods in bytes if Network.MTU is 0.
 	DefaultMTU = 1500
 )
@@ -24,7 +27,8 @@ type Network struct {
 	// Host is the namespace that forwards the pods' packets. Setup switches
 	// forwarding on in it.
 	Host *nl.Namespace
-	// Bridge is the name of the bridge that mode bridge makes.
+	// Bridge is the name of the bridge that the modes bridge and tap make, and those
+	// of Open vSwitch in it.
 	Bridge string
 	// Uplink is the name of a device in Host that is up, for modes whose devices
 	// sit on one. It is not changed.
@@ -33,10 +37,10 @@ type Network struct {
 	// with NeedsOpenVSwitch plug pods into. Its ovs-vswitchd runs in Host.
 	OVSDB string
 	// Gateways are the host's own addresses towards the pods, with the prefix that
-	// the pods are in, like 192.168.10.1/24. At most one per family. In mode veth
-	// they may be left out.
+	// the pods are in, like 192.168.10.1/24. At most one per family. In the modes that
+	// route (veth, netkit, netkit-l2, tun) they may be left out.
 	Gateways []netip.Prefix
-	// NetfilterCall lets mode bridge pass bridged packets through the host's
+	// NetfilterCall lets a bridge pass bridged packets through the host's
 	// iptables and nftables rules for routed ones (br_netfilter). If it is false,
 	// Setup switches that off for all bridges in Host.
 	NetfilterCall bool
@@ -70,19 +74,31 @@ func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 
 // Pod is what is plugged in.
 type Pod struct {
-	// Namespace is the pod's.
+	// Namespace is the pod's. In mode tap it is nil for a pod that brings its own end
+	// of the link, such as a VM.
 	Namespace *nl.Namespace
 	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
 	IfName string
-	// HostIfName is the name of the device on the host in modes with a host side;
-	// ignored in others. At most 15 bytes.
+	// HostIfName is the name of the device on the host in modes with a host side,
+	// and of the switch's port in mode ovs-internal; ignored in others. At most 15 bytes.
 	HostIfName string
 	// Addresses are the pod's, of either family or both.
 	Addresses []netip.Addr
 }
 
+// name is what errors call the pod: its namespace's name, or that of the host's
+// end of its link.
+func (p Pod) name() string {
+	if p.Namespace == nil {
+		return p.HostIfName
+	}
+	return p.Namespace.Name()
+}
+
 // Attachment is how a pod was plugged in. What concerns the host's device is
-// empty in modes without a host side.
+// empty in modes without a host side. IfName is Pod.IfName, except in mode
+// ovs-internal on the kernel's datapath, where that is only another name of the
+// device.
 type Attachment struct {
 	IfName, HostIfName   string
 	IfIndex, HostIfIndex int

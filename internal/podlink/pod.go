@@ -4,6 +4,7 @@ package podlink
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -14,15 +15,44 @@ type interior struct {
 	kind  string
 	mtu   int
 	addrs []netip.Prefix
-	hops  []netip.Addr // next hops of the default routes, at most one per family
+	// hops are the next hops of the default routes, at most one per family. In layer
+	// 3 there are none: the default routes are by the device alone.
+	hops   []netip.Addr
+	layer3 bool
 	// shared is whether neighbours keep the pod's MAC address in their caches.
 	shared bool
+	// relayed is whether the device has no carrier until a program opens it.
+	relayed bool
+}
+
+// settings are those of the device.
+func (i interior) settings(name string) []setting {
+	if i.layer3 {
+		return layer3Device(name, i.addrs)
+	}
+	return device(name, i.addrs)
+}
+
+// routes are the pod's default routes.
+func (i interior) routes() []route {
+	var routes []route
+	for _, hop := range i.hops {
+		routes = append(routes, defaultRoute(hop))
+	}
+	if i.layer3 {
+		for _, addr := range i.addrs {
+			if r := (route{dst: everywhere(addr.Addr())}); !slices.Contains(routes, r) {
+				routes = append(routes, r)
+			}
+		}
+	}
+	return routes
 }
 
 // prepare configures a device that is down, and sets it up. Routes come with
 // finish, when the device has a carrier.
 func (i interior) prepare(s side, link netlink.Link) error {
-	if err := apply(s.ns, device(link.Attrs().Name, i.addrs)); err != nil {
+	if err := apply(s.ns, i.settings(link.Attrs().Name)); err != nil {
 		return err
 	}
 	if err := s.up(link); err != nil {
@@ -36,18 +66,21 @@ func (i interior) prepare(s side, link netlink.Link) error {
 	return nil
 }
 
-// finish waits until the device can send, adds the pod's default
-// routes, and tells the neighbours where the pod is.
+// finish waits until the device can send, unless that is up to a program, adds
+// the pod's default routes, and tells the neighbours where the pod is.
 func (i interior) finish(s side, link netlink.Link) error {
-	if err := s.awaitCarrier(link); err != nil {
-		return err
-	}
-	for _, hop := range i.hops {
-		if err := s.addRoute(link, defaultRoute(hop)); err != nil {
+	if !i.relayed {
+		if err := s.awaitCarrier(link); err != nil {
 			return err
 		}
 	}
-	if i.shared {
+	if err := s.awaitLocal(link, i.addrs); err != nil {
+		return err
+	}
+	if err := s.addRoutes(link, i.routes()); err != nil {
+		return err
+	}
+	if i.shared && !i.relayed {
 		return announce(s.ns, link, i.addrs)
 	}
 	return nil
@@ -55,9 +88,7 @@ func (i interior) finish(s side, link netlink.Link) error {
 
 // wanted is what check compares a pod's device with.
 func (i interior) wanted(pod Pod) wanted {
-	want := wanted{name: pod.IfName, kind: i.kind, mtu: i.mtu, addrs: i.addrs, settings: device(pod.IfName, i.addrs)}
-	for _, hop := range i.hops {
-		want.routes = append(want.routes, defaultRoute(hop))
+	return wanted{
+		name: pod.IfName, kind: i.kind, mtu: i.mtu, addrs: i.addrs, routes: i.routes(), settings: i.settings(pod.IfName),
 	}
-	return want
 }

@@ -19,6 +19,10 @@ type requirement struct {
 	try func(s side) error
 }
 
+// enotsupp is what the kernel answers where it was built without mode l3s. It
+// has no name outside the kernel.
+const enotsupp = unix.Errno(524)
+
 // probe tries what a mode requires, one after the other, in one throw-away
 // namespace.
 func probe(mode string, requirements ...requirement) error {
@@ -34,7 +38,7 @@ func probe(mode string, requirements ...requirement) error {
 	defer s.Close()
 	for _, r := range requirements {
 		err := r.try(s)
-		if errors.Is(err, unix.EOPNOTSUPP) {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp) {
 			return &UnsupportedError{
 				Mode: mode, Feature: r.feature, Module: r.module, Since: r.since, Kernel: kernelRelease(), Err: err,
 			}

@@ -22,7 +22,7 @@ type route struct {
 
 func (r route) String() string {
 	text := "route to " + r.dst.String()
-	if r.dst.Bits() == 0 && r.via.IsValid() {
+	if r.dst.Bits() == 0 {
 		text = "default route"
 	}
 	if r.via.IsValid() {
@@ -58,6 +58,29 @@ func (s side) addRoute(link netlink.Link, r route) error {
 	return nil
 }
 
+// addRoutes adds routes by the device. If it fails, it has removed those that it
+// added.
+func (s side) addRoutes(link netlink.Link, routes []route) error {
+	for i, r := range routes {
+		if err := s.addRoute(link, r); err != nil {
+			return errors.Join(err, s.removeRoutes(link, routes[:i]))
+		}
+	}
+	return nil
+}
+
+// removeRoutes removes those of the routes by the device that are there.
+func (s side) removeRoutes(link netlink.Link, routes []route) error {
+	var errs []error
+	for _, r := range routes {
+		err := s.RouteDel(r.netlink(link.Attrs().Index))
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove %v by device %q in %q: %w", r, link.Attrs().Name, s.ns.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // hasRoute reports whether the device has the route.
 func (s side) hasRoute(index int, want route) (bool, error) {
 	family := unix.AF_INET
@@ -86,10 +109,12 @@ func (s side) hasRoute(index int, want route) (bool, error) {
 }
 
 // defaultRoute is the default route of hop's family by hop.
-func defaultRoute(hop netip.Addr) route {
-	unspecified := netip.IPv4Unspecified()
-	if hop.Is6() {
-		unspecified = netip.IPv6Unspecified()
+func defaultRoute(hop netip.Addr) route { return route{dst: everywhere(hop), via: hop} }
+
+// everywhere is the prefix that contains all addresses of addr's family.
+func everywhere(addr netip.Addr) netip.Prefix {
+	if addr.Is6() {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
-	return route{dst: netip.PrefixFrom(unspecified, 0), via: hop}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// carrierTimeout is how long a device may take to be able to send. It is the
+	// kernelTimeout is how long a device or an address may take to be usable. It is the
 	// time of a kernel work item, well under a millisecond on an idle machine.
-	carrierTimeout = 5 * time.Second
-	carrierPoll    = time.Millisecond
+	kernelTimeout = 5 * time.Second
+	kernelPoll    = time.Millisecond
 )
 
 // side is a namespace that is being worked on, with a netlink socket in it.
@@ -38,10 +38,14 @@ func openSide(ns *nl.Namespace) (side, error) {
 	return side{ns: ns, Handle: handle}, nil
 }
 
-// openSides opens the host's and the pod's side. close closes both.
+// openSides opens the host's and the pod's side; closeBoth closes them. The
+// pod's has no namespace if the pod has none.
 func openSides(network Network, pod Pod) (host, inside side, closeBoth func(), err error) {
 	if host, err = openSide(network.Host); err != nil {
 		return side{}, side{}, nil, err
+	}
+	if pod.Namespace == nil {
+		return host, side{}, host.Close, nil
 	}
 	if inside, err = openSide(pod.Namespace); err != nil {
 		host.Close()
@@ -61,6 +65,15 @@ func (s side) link(name string) (netlink.Link, error) {
 		return nil, fmt.Errorf("device %q in %q: %w", name, s.ns.Name(), err)
 	}
 	return link, nil
+}
+
+// links returns all devices.
+func (s side) links() ([]netlink.Link, error) {
+	links, err := nl.Dump(s.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list devices in %q: %w", s.ns.Name(), err)
+	}
+	return links, nil
 }
 
 // mustBeFree is an error that matches fs.ErrExist if there is a device of that
@@ -86,8 +99,8 @@ func (s side) remove(name, kind string) error {
 	if err != nil {
 		return err
 	}
-	if link.Type() != kind {
-		return fmt.Errorf("device %q in %q is not ours: it is a %s, not a %s", name, s.ns.Name(), link.Type(), kind)
+	if have := kindOf(link); have != kind {
+		return fmt.Errorf("device %q in %q is not ours: it is a %s, not a %s", name, s.ns.Name(), have, kind)
 	}
 	// ENODEV: it went in between, such as with the namespace of its peer.
 	if err := s.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -107,19 +120,61 @@ func (s side) up(link netlink.Link) error {
 // awaitCarrier returns when the device can send. The kernel drops what is sent
 // from when a device gets its carrier until a work item has enabled its queues,
 // which the operational state tells. Since Linux 6.8 reading the state runs that
-// work item first.
+// work item first. Devices of kind ipvlan never tell: their queues are enabled
+// when they are set up.
 func (s side) awaitCarrier(link netlink.Link) error {
-	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(carrierPoll) {
+	return await(func() error {
 		now, err := s.LinkByIndex(link.Attrs().Index)
 		if err != nil {
 			return fmt.Errorf("read state of device %q in %q: %w", link.Attrs().Name, s.ns.Name(), err)
 		}
 		state := now.Attrs().OperState
-		if state == netlink.OperUp {
+		silent := kindOf(now) == "ipvlan" && state == netlink.OperUnknown && now.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
+		if state == netlink.OperUp || silent {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("device %q in %q cannot send: its state is %v", link.Attrs().Name, s.ns.Name(), state)
+		return notYet(fmt.Sprintf("device %q in %q cannot send: its state is %v", link.Attrs().Name, s.ns.Name(), state))
+	})
+}
+
+// awaitLocal returns when packets to the device's own IPv6 addresses are
+// received. The kernel adds the routes for that in a work item, even without
+// duplicate address detection.
+func (s side) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
+	for _, addr := range addrs {
+		if addr.Addr().Is4() {
+			continue
+		}
+		options := &netlink.RouteGetOptions{}
+		if addr.Addr().IsLinkLocalUnicast() {
+			options.OifIndex = link.Attrs().Index
+		}
+		err := await(func() error {
+			routes, err := s.RouteGetWithOptions(addr.Addr().AsSlice(), options)
+			if len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+				return nil
+			}
+			return notYet(fmt.Sprintf("address %v of device %q in %q cannot receive: routes to it are %v, %v",
+				addr.Addr(), link.Attrs().Name, s.ns.Name(), routes, err))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notYet is an error that may pass.
+type notYet string
+
+func (n notYet) Error() string { return string(n) }
+
+// await calls try until it returns nil or an error that will not pass.
+func await(try func() error) error {
+	for deadline := time.Now().Add(kernelTimeout); ; time.Sleep(kernelPoll) {
+		err := try()
+		if _, ok := err.(notYet); !ok || time.Now().After(deadline) {
+			return err
 		}
 	}
 }
@@ -169,4 +224,22 @@ func newMAC() (net.HardwareAddr, error) {
 	}
 	mac[0] = mac[0]&^1 | 2
 	return mac, nil
+}
+
+// macOf reads a device's address as the kernel has it.
+func macOf(link netlink.Link) net.HardwareAddr { return link.Attrs().HardwareAddr }
+
+// kindOf is what the kernel calls that kind of device.
+func kindOf(link netlink.Link) string {
+	if _, ok := link.(*netlink.Tuntap); ok {
+		return "tun" // the library calls it otherwise
+	}
+	return link.Type()
+}
+
+// wrap says what was tried, if err is an error.
+func wrap(err *error, doing string) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", doing, *err)
+	}
 }

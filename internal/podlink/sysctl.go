@@ -36,6 +36,13 @@ func device(name string, addrs []netip.Prefix) []setting {
 	return settings
 }
 
+// layer3Device are the settings of a device without neighbours. It gets no
+// link-local address, which nothing would use: the kernel would give both ends of
+// a link the same if they have no MAC address.
+func layer3Device(name string, addrs []netip.Prefix) []setting {
+	return append(device(name, addrs), setting{"net/ipv6/conf/" + name + "/addr_gen_mode", "1"})
+}
+
 // apply sets the settings. Those of IPv6 are left out on a kernel without IPv6.
 func apply(ns *nl.Namespace, settings []setting) error {
 	for _, s := range settings {

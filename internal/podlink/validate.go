@@ -62,6 +62,14 @@ func (p Pod) validate(network Network) error {
 	if err := network.validate(); err != nil {
 		return err
 	}
+	if err := p.validateInside(network); err != nil {
+		return err
+	}
+	return p.validateAddresses(network)
+}
+
+// validateInside reports what is wrong with the place of the pod's device.
+func (p Pod) validateInside(network Network) error {
 	if p.Namespace == nil {
 		return errors.New("the pod has no namespace")
 	}
@@ -79,6 +87,10 @@ func (p Pod) validate(network Network) error {
 	if err := validateName(p.IfName); err != nil {
 		return fmt.Errorf("pod's interface: %w", err)
 	}
+	return nil
+}
+
+func (p Pod) validateAddresses(network Network) error {
 	if len(p.Addresses) == 0 {
 		return errors.New("the pod has no addresses")
 	}
@@ -101,6 +113,27 @@ func (p Pod) validate(network Network) error {
 	return nil
 }
 
+// validateEnds reports what is wrong with a pod whose link has an end on the host,
+// before anything is changed.
+func (p Pod) validateEnds(network Network) error {
+	if err := p.validate(network); err != nil {
+		return err
+	}
+	if err := validateName(p.HostIfName); err != nil {
+		return fmt.Errorf("host's interface: %w", err)
+	}
+	return nil
+}
+
+// alone returns the pod's addresses, each as a prefix of its own.
+func (p Pod) alone() []netip.Prefix {
+	var out []netip.Prefix
+	for _, addr := range p.Addresses {
+		out = append(out, single(addr))
+	}
+	return out
+}
+
 // onGateways returns the pod's addresses with the prefix length of their
 // gateways, and the gateways. It is an error if an address is in no gateway's
 // prefix.
@@ -109,7 +142,7 @@ func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Add
 	for _, addr := range p.Addresses {
 		gateway, ok := network.gateway(addr)
 		if !ok {
-			return nil, nil, fmt.Errorf("no gateway of the family of the pod's address %v", addr)
+			return nil, nil, noGateway(addr)
 		}
 		if !gateway.Contains(addr) {
 			return nil, nil, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
@@ -121,6 +154,10 @@ func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Add
 		}
 	}
 	return addrs, hops, nil
+}
+
+func noGateway(addr netip.Addr) error {
+	return fmt.Errorf("no gateway of the family of the pod's address %v", addr)
 }
 
 // isHostAddress reports whether addr can be that of one host on a network.

@@ -3,25 +3,40 @@
 package testkit
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// RequireVariable is the environment variable that turns every skip into a
-// failure when it is "all".
+// RequireVariable is the environment variable that turns skips into failures:
+//
+//   - "all": every skip. For machines whose kernel has all that we use, such as the
+//     guests of test/vm.
+//   - "machine": every skip but those of [RequireMode]. For machines where all is
+//     installed, and whose kernel is what it is.
+//
+// Any other value is as good as none: what can't be tested is skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
 // Skip ends the test because this machine can't run it: as skipped, or as failed
-// if RequireVariable is "all". It is the only place where our tests are skipped.
+// if RequireVariable is "all" or "machine". Besides [RequireMode] it is the only
+// place where our tests are skipped.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
-	if os.Getenv(RequireVariable) == "all" {
-		t.Fatalf("%s=all, but: %s", RequireVariable, reason)
+	skip(t, reason, "all", "machine")
+}
+
+// skip skips the test, or fails it if RequireVariable is one of the values.
+func skip(t testing.TB, reason string, values ...string) {
+	t.Helper()
+	if value := os.Getenv(RequireVariable); slices.Contains(values, value) {
+		t.Fatalf("%s=%s, but: %s", RequireVariable, value, reason)
 	}
 	t.Skip(reason)
 }
@@ -59,13 +74,19 @@ func RequireTool(t testing.TB, name string) {
 	}
 }
 
-// RequireMode skips the test if probe, the result of a link mode's Probe, says
-// that this kernel can't do it.
+// RequireMode skips the test if probe, the result of a link mode's Probe or of a
+// similar question, says that this kernel lacks it: it matches
+// errors.ErrUnsupported. Where RequireVariable is "all" that is a failure. Any
+// other error always is: then the question could not be answered.
 func RequireMode(t testing.TB, probe error) {
 	t.Helper()
-	if probe != nil {
-		Skip(t, probe.Error())
+	if probe == nil {
+		return
 	}
+	if !errors.Is(probe, errors.ErrUnsupported) {
+		t.Fatalf("probe what the kernel has: %v", probe)
+	}
+	skip(t, probe.Error(), "all")
 }
 
 // Eventually calls cond until it returns nil, and fails the test with cond's

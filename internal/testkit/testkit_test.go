@@ -40,22 +40,24 @@ func (r *recorder) cleanUp() {
 
 // TestRequire checks what is skipped, and that the variable makes it fail.
 func TestRequire(t *testing.T) {
+	const runs, skipped, failed = "runs", "skipped", "failed"
 	rows := []struct {
-		name    string
-		require func(testing.TB)
-		met     bool
+		name                string
+		require             func(testing.TB)
+		unset, machine, all string
 	}{
-		{"a tool that is there", func(t testing.TB) { RequireTool(t, "sh") }, true},
-		{"a tool that is not", func(t testing.TB) { RequireTool(t, "mst-no-such-tool") }, false},
-		{"an old kernel", func(t testing.TB) { RequireKernel(t, 3, 10) }, true},
-		{"a kernel of the future", func(t testing.TB) { RequireKernel(t, 99, 0) }, false},
-		{"a mode", func(t testing.TB) { RequireMode(t, nil) }, true},
-		{"a mode that is missing", func(t testing.TB) { RequireMode(t, errors.New("no such mode")) }, false},
+		{"a tool that is there", func(t testing.TB) { RequireTool(t, "sh") }, runs, runs, runs},
+		{"a tool that is not", func(t testing.TB) { RequireTool(t, "mst-no-such-tool") }, skipped, failed, failed},
+		{"an old kernel", func(t testing.TB) { RequireKernel(t, 3, 10) }, runs, runs, runs},
+		{"a kernel of the future", func(t testing.TB) { RequireKernel(t, 99, 0) }, skipped, failed, failed},
+		{"a mode", func(t testing.TB) { RequireMode(t, nil) }, runs, runs, runs},
+		{"a mode that is missing", func(t testing.TB) { RequireMode(t, fmt.Errorf("mode: %w", errors.ErrUnsupported)) }, skipped, skipped, failed},
+		{"a mode that can't be probed", func(t testing.TB) { RequireMode(t, errors.New("out of memory")) }, failed, failed, failed},
 	}
 	for _, row := range rows {
-		for _, all := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, all %t", row.name, all), func(t *testing.T) {
-				t.Setenv(RequireVariable, map[bool]string{true: "all"}[all])
+		for value, want := range map[string]string{"": row.unset, "machine": row.machine, "all": row.all} {
+			t.Run(row.name+", "+value, func(t *testing.T) {
+				t.Setenv(RequireVariable, value)
 				var r recorder
 				done := make(chan struct{})
 				go func() { // which may be ended
@@ -63,7 +65,7 @@ func TestRequire(t *testing.T) {
 					row.require(&r)
 				}()
 				<-done
-				if r.skipped.Load() != (!row.met && !all) || r.failed.Load() != (!row.met && all) {
+				if r.skipped.Load() != (want == skipped) || r.failed.Load() != (want == failed) {
 					t.Errorf("skipped: %t, failed: %t", r.skipped.Load(), r.failed.Load())
 				}
 			})

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// TestOpenVSwitch starts two on one machine, and stops one after the other.
+func TestOpenVSwitch(t *testing.T) {
+	testkit.RequireRoot(t)
+	var hosts []*nl.Namespace
+	var switches []*OpenVSwitch
+	for _, name := range []string{"one", "two"} {
+		host := testkit.Namespace(t, name)
+		hosts, switches = append(hosts, host), append(switches, runOpenVSwitch(t, host, StartOpenVSwitch))
+	}
+	for i, s := range switches {
+		if got := namesIn(t, hosts[i]); !slices.Equal(got, []string{"ovs-vswitchd", "ovsdb-server"}) {
+			t.Errorf("processes in the host: %v", got)
+		}
+		if info, err := os.Stat(s.dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory has mode %v, %v", info.Mode(), err)
+		}
+	}
+	if err := switches[0].Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := namesIn(t, hosts[0]); len(got) != 0 {
+		t.Errorf("still there: %v", got)
+	}
+	if _, err := os.Stat(switches[0].dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if err := switches[0].Stop(); err != nil {
+		t.Errorf("stopped again: %v", err)
+	}
+	db, err := dialOVSDB(switches[1].Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.close()
+	if err := (ovsSwitch{db}).apply(); err != nil {
+		t.Error(err)
+	}
+}
+
+// namesIn returns the sorted names of the processes in a network namespace.
+func namesIn(t *testing.T, ns *nl.Namespace) []string {
+	t.Helper()
+	inode, err := ns.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		var stat unix.Stat_t
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil || stat.Ino != inode {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "comm"))
+		if err == nil {
+			names = append(names, strings.TrimSpace(string(name)))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestOpenVSwitchFails names what keeps one from starting, and leaves nothing.
+func TestOpenVSwitchFails(t *testing.T) {
+	testkit.RequireRoot(t)
+	host := testkit.Namespace(t, "host")
+	there := filepath.Dir(newOVSDir(t))
+	for dir, row := range map[string]struct {
+		says string
+		is   error
+	}{
+		there:                       {"file exists", fs.ErrExist},
+		"/nonexistent/dir":          {"/nonexistent/dir", fs.ErrNotExist},
+		there + "/" + longName(100): {"more than 107 bytes", nil},
+	} {
+		_, err := StartOpenVSwitch(host, dir)
+		if err == nil || !strings.Contains(err.Error(), row.says) || row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("%s: error is %v", dir, err)
+		}
+	}
+	if entries, err := os.ReadDir(there); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if got := namesIn(t, host); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+}
+
+func longName(length int) string { return strings.Repeat("x", length) }
+
+// TestDaemon has programs in the place of Open vSwitch's end early, ignore
+// SIGTERM, or be missing.
+func TestDaemon(t *testing.T) {
+	testkit.RequireRoot(t)
+	host := testkit.Namespace(t, "host")
+	never := func() error { return errors.New("never ready") }
+	start := func(script string) *daemon {
+		dir := t.TempDir()
+		program := filepath.Join(dir, "ovs-fake")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		d, err := startDaemon(host, dir, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	dies := start("echo first; echo last words >&2; exit 3")
+	if err := dies.await(never); err == nil || !strings.Contains(err.Error(), "ovs-fake ended (exit status 3): last words") {
+		t.Errorf("error is %v", err)
+	}
+	if err := dies.stop(); err != nil {
+		t.Error(err)
+	}
+	stays := start("trap 'echo stopping; exit' TERM; echo ready; while :; do sleep 0.01; done")
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if stays.lastWords() != "ready" {
+			return errors.New("it has not set its trap")
+		}
+		return nil
+	})
+	if err := stays.stop(); err != nil || stays.lastWords() != "stopping" {
+		t.Errorf("stopped: %v, last words: %s", err, stays.lastWords())
+	}
+	if _, err := startDaemon(host, t.TempDir(), "/nonexistent/ovs-fake"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error is %v", err)
+	}
+	missing := &MissingProgramError{Program: "ovs-vswitchd", Package: ovsPackage}
+	if want := "ovs-vswitchd is not installed (Debian package openvswitch-switch)"; missing.Error() != want {
+		t.Errorf("error is %q", missing)
+	}
+	if findProgram("mst-no-such-program") != "" || findProgram("sh") == "" {
+		t.Error("programs are not found, or found that are not there")
+	}
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ovs is what the modes of Open vSwitch share: the bridge, whose own device has
+// the gateways' addresses.
+type ovs struct{ name string }
+
+func (ovs) sealed() {}
+
+// Name implements Mode.
+func (o ovs) Name() string { return o.name }
+
+// Needs implements Mode.
+func (ovs) Needs() Need { return NeedsOpenVSwitch }
+
+// needsOVS is met by either datapath: the user-space one needs TAP devices.
+func needsOVS() requirement {
+	return requirement{
+		feature: "datapath of Open vSwitch nor TAP devices", module: "openvswitch or tun", since: "3.3",
+		try: func(s side) error {
+			if hasKernelDatapath(s.ns) {
+				return nil
+			}
+			if err := hasTAP(); err != nil {
+				return errors.Join(unix.EOPNOTSUPP, err)
+			}
+			return nil
+		},
+	}
+}
+
+// Setup adds the bridge, gives it the gateways' addresses, and switches
+// forwarding on.
+func (o ovs) Setup(network Network) (err error) {
+	defer wrap(&err, "set up "+o.name+" network")
+	if err := o.validateNetwork(network); err != nil {
+		return err
+	}
+	host, err := openSide(network.Host)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	s, err := openSwitch(network)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	created, err := o.ensure(host, s, network)
+	var undo func() error
+	defer func() {
+		switch {
+		case err == nil:
+		case created:
+			err = errors.Join(err, o.remove(s, network))
+		case undo != nil:
+			err = errors.Join(err, undo())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	link, err := host.link(network.bridge())
+	if err != nil {
+		return err
+	}
+	if err := apply(host.ns, device(network.bridge(), network.Gateways)); err != nil {
+		return err
+	}
+	if err := host.up(link); err != nil {
+		return err
+	}
+	if undo, err = host.addGateways(link, network.Gateways); err != nil {
+		return err
+	}
+	return apply(host.ns, forwarding())
+}
+
+// ensure adds the bridge, if it is not there. One whose device has gone is added
+// anew, without ports.
+func (o ovs) ensure(host side, s ovsSwitch, network Network) (created bool, err error) {
+	name := network.bridge()
+	bridge, err := s.bridge(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err == nil {
+		link, err := host.link(name)
+		switch {
+		case err == nil && kindOf(link) != bridge.internalKind():
+			return false, fmt.Errorf("device %q in %q is a %s, not the bridge of Open vSwitch: %w",
+				name, host.ns.Name(), kindOf(link), fs.ErrExist)
+		case err == nil:
+			return false, s.repair(bridge)
+		case !errors.Is(err, fs.ErrNotExist):
+			return false, err
+		}
+		if err := s.deleteBridge(bridge); err != nil {
+			return false, err
+		}
+	}
+	if err := host.mustBeFree(name); err != nil {
+		return false, err
+	}
+	datapath, err := s.bestDatapath(host.ns)
+	if err != nil {
+		return false, err
+	}
+	mac, err := newMAC()
+	if err != nil {
+		return false, err
+	}
+	return true, s.addBridge(name, datapath, mac.String(), network.mtu())
+}
+
+// Teardown deletes the bridge.
+func (o ovs) Teardown(network Network) (err error) {
+	defer wrap(&err, "tear down "+o.name+" network")
+	if network.Host == nil {
+		return errors.New("the network has no host namespace")
+	}
+	s, err := openSwitch(network)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return o.remove(s, network)
+}
+
+// remove deletes the bridge, if it is there.
+func (ovs) remove(s ovsSwitch, network Network) error {
+	bridge, err := s.bridge(network.bridge())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !ours(bridge.ExternalIDs) {
+		return fmt.Errorf("bridge %q of Open vSwitch is not ours", network.bridge())
+	}
+	return s.deleteBridge(bridge)
+}
+
+func (ovs) validateNetwork(network Network) error {
+	if err := network.validate(); err != nil {
+		return err
+	}
+	if network.OVSDB == "" {
+		return errors.New("the network has no Open vSwitch")
+	}
+	if err := validateName(network.bridge()); err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	if len(network.Gateways) == 0 {
+		return errors.New("the network has no gateways")
+	}
+	return nil
+}
+
+// validate returns the configuration of a pod's device, without its kind.
+func (o ovs) validate(network Network, pod Pod) (interior, error) {
+	if err := o.validateNetwork(network); err != nil {
+		return interior{}, err
+	}
+	if err := pod.validateEnds(network); err != nil {
+		return interior{}, err
+	}
+	addrs, hops, err := pod.onGateways(network)
+	return interior{mtu: network.mtu(), addrs: addrs, hops: hops, shared: true}, err
+}
+
+// ovsWork is what Create and Check work on.
+type ovsWork struct {
+	host, inside side
+	ovs          ovsSwitch
+}
+
+func openWork(network Network, pod Pod) (_ ovsWork, closeAll func(), err error) {
+	host, inside, closeBoth, err := openSides(network, pod)
+	if err != nil {
+		return ovsWork{}, nil, err
+	}
+	s, err := openSwitch(network)
+	if err != nil {
+		closeBoth()
+		return ovsWork{}, nil, err
+	}
+	return ovsWork{host, inside, s}, func() { s.close(); closeBoth() }, nil
+}
+
+// master returns a network's bridge and its own device.
+func (w ovsWork) master(network Network) (ovsBridge, netlink.Link, error) {
+	bridge, err := w.ovs.bridge(network.bridge())
+	if err != nil {
+		return ovsBridge{}, nil, err
+	}
+	link, err := w.host.link(network.bridge())
+	return bridge, link, err
+}
