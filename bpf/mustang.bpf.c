@@ -34,6 +34,7 @@ struct names {
 	enum metric metric;
 	enum connection_flag connection_flag;
 	enum endpoint_flag endpoint_flag;
+	enum side side;
 };
 
 const volatile struct names names SEC(".rodata");

@@ -7,17 +7,27 @@
 #include "maps.h"
 #include "metrics.h"
 
-/* A connection that is being made. What a caller and a callee need is here, and not on the stack of both. */
+/* A connection that is being made. */
 struct opening {
 	struct tuple from; /* the first packet as the client sends it */
 	struct tuple to;   /* as the backend is to get it */
 	__u32 service;
 	__u32 revision;
 	__u32 flags;
+	/* The ways into the pods at both ends. */
+	struct entrance into_backend, into_client;
 	/* Scratch: a row of the table. */
 	struct tuple key;
 	struct connection row;
 };
+
+/* Room for one on each CPU, which the stack has not. Packets' programs don't interrupt each other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct opening);
+} openings SEC(".maps");
 
 static __always_inline struct service *service_of(const struct tuple *t)
 {
@@ -38,6 +48,7 @@ static __always_inline void complete_row(struct opening *o, __u32 direction)
 	o->row.service = o->service;
 	o->row.revision = o->revision;
 	o->row.flags = o->flags | direction;
+	o->row.entrance = direction & CONNECTION_FORWARD ? o->into_backend : o->into_client;
 }
 
 /*
@@ -88,7 +99,7 @@ static __always_inline enum metric store_connection(struct opening *o)
 	return METRIC_DROP_TABLE_FULL;
 }
 
-/* Fits o->to and o->flags to where client and backend are. */
+/* Fits o to where client and backend are. */
 static __always_inline void place(struct opening *o)
 {
 	struct endpoint *client = bpf_map_lookup_elem(&endpoints, &o->from.saddr);
@@ -99,8 +110,11 @@ static __always_inline void place(struct opening *o)
 		o->to.saddr = o->from.daddr;
 		o->flags |= CONNECTION_HAIRPIN;
 	}
-	if (client && backend && !((client->flags | backend->flags) & ENDPOINT_HOST) &&
-	    client->segment == backend->segment)
+	if (client)
+		o->into_client = client->entrance;
+	if (backend)
+		o->into_backend = backend->entrance;
+	if (client && backend && client->segment && client->segment == backend->segment)
 		o->flags |= CONNECTION_SEGMENT;
 }
 
@@ -142,7 +156,7 @@ static __always_inline enum metric open_service(struct opening *o, const struct 
 	o->revision = service->revision;
 	if (old && still_valid(old, service)) {
 		o->to = old->to;
-		o->flags = old->flags & ~CONNECTION_FORWARD;
+		place(o);
 		metric = store_connection(o);
 		return metric == METRIC_NEW_CONNECTION ? METRIC_KEPT_CONNECTION : metric;
 	}
@@ -187,14 +201,16 @@ static __always_inline enum metric open_direct(struct opening *o)
  */
 __noinline int open_connection(const struct tuple *t)
 {
-	struct opening o = {};
+	__u32 zero = 0;
+	struct opening *o = bpf_map_lookup_elem(&openings, &zero);
 	struct service *service;
 
-	if (!t)
+	if (!t || !o)
 		return METRIC_NONE;
-	o.from = *t;
+	__builtin_memset(o, 0, sizeof(*o));
+	o->from = *t;
 	service = service_of(t);
-	return service ? open_service(&o, service) : open_direct(&o);
+	return service ? open_service(o, service) : open_direct(o);
 }
 
 #endif

@@ -20,7 +20,7 @@ static __always_inline int pass(struct metrics *row)
 
 static __always_inline bool is_drop(__u32 metric)
 {
-	return metric >= METRIC_DROP_MALFORMED && metric < METRIC_COUNT;
+	return metric >= METRIC_DROP_MALFORMED && metric <= METRIC_DROP_REWRITE;
 }
 
 /* Reads a packet. PARSED_IP, or something that settles its fate. */
@@ -51,17 +51,16 @@ static __always_inline void reassemble_ports(struct packet *packet, struct metri
 }
 
 /* Translates an ICMP error; nonzero if that went wrong. */
-static __always_inline int handle_error(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
+static __always_inline int handle_error(struct __sk_buff *skb, struct packet *packet, bool leaving, struct decision *d)
 {
-	struct tuple answer = {};
-	int done = translate_error(skb, packet, &answer);
+	int done = translate_error(skb, packet, leaving);
 
 	if (done <= 0)
 		return done;
 	d->metric = METRIC_ICMP_ERROR;
-	d->connection = bpf_map_lookup_elem(&connections, &answer);
+	d->connection = bpf_map_lookup_elem(&connections, &packet->tuple);
 	if (d->connection)
-		d->endpoint = bpf_map_lookup_elem(&endpoints, &d->connection->to.daddr);
+		d->entrance = &d->connection->entrance;
 	return 0;
 }
 
@@ -85,6 +84,7 @@ static __always_inline int handle_from_pod(struct __sk_buff *skb, struct metrics
 	struct packet packet = {};
 	struct decision d = {};
 	enum parsed parsed = understand(skb, &packet);
+	enum way way;
 
 	if (parsed != PARSED_IP)
 		return refuse(row, parsed);
@@ -92,14 +92,15 @@ static __always_inline int handle_from_pod(struct __sk_buff *skb, struct metrics
 	if (packet.traits & TRAIT_PORTS)
 		translate(&packet.tuple, packet.traits, &d);
 	else
-		d.endpoint = bpf_map_lookup_elem(&endpoints, &packet.tuple.daddr);
-	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, &d))
+		d.entrance = entrance_of(&packet.tuple.daddr);
+	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, true, &d))
 		return drop(row, METRIC_DROP_REWRITE);
 	if (is_drop(d.metric))
 		return drop(row, d.metric);
-	if (apply(skb, &packet, &d, row))
+	way = way_of(d.connection, d.entrance);
+	if (!left_to_client(d.connection, way) && apply(skb, &packet, &d, row))
 		return drop(row, METRIC_DROP_REWRITE);
-	return deliver(skb, &d, row);
+	return deliver(skb, &d, way, row);
 }
 
 /* What goes into a pod and was not delivered by from_pod. */
@@ -107,14 +108,20 @@ static __always_inline int handle_to_pod(struct __sk_buff *skb, struct metrics *
 {
 	struct packet packet = {};
 	struct decision d = {};
-	enum parsed parsed = understand(skb, &packet);
+	enum parsed parsed;
 
+	if (skb->tc_index == DELIVERED) {
+		skb->tc_index = 0;
+		row->count[METRIC_DELIVERED]++;
+		return VERDICT_NEXT;
+	}
+	parsed = understand(skb, &packet);
 	if (parsed != PARSED_IP)
 		return refuse(row, parsed);
 	reassemble_ports(&packet, row);
 	if (packet.traits & TRAIT_PORTS)
-		translate_known(&packet.tuple, packet.traits, &d);
-	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, &d))
+		translate_answer(&packet.tuple, packet.traits, &d);
+	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, false, &d))
 		return drop(row, METRIC_DROP_REWRITE);
 	if (apply(skb, &packet, &d, row))
 		return drop(row, METRIC_DROP_REWRITE);

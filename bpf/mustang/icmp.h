@@ -4,6 +4,7 @@
 
 #include "rewrite.h"
 #include "translate.h"
+#include "way.h"
 
 /* Writes size bytes and adds the difference that they make to *diff. Offset is even from the ICMP header. */
 static __always_inline int patch(struct __sk_buff *skb, __u32 offset, void *bytes, __u32 size, __u32 *diff)
@@ -59,12 +60,21 @@ static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *
 			      diff);
 }
 
+/* Room for the quoted packet on each CPU, which the stack has not. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet);
+} quotes SEC(".maps");
+
 /* The packet that an error quotes, as far as its ports. */
 static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *packet, struct packet *quote)
 {
 	enum parsed parsed;
 	const __be16 *ports;
 
+	__builtin_memset(quote, 0, sizeof(*quote));
 	quote->l4 = packet->l4 + sizeof(struct icmp_header);
 	parsed = packet->v6 ? parse_ipv6(skb, quote) : parse_ipv4(skb, quote);
 	ports = header_at(skb, quote->l4, 8);
@@ -91,30 +101,34 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
 /*
  * Translates an ICMP error about a packet that we translated. The answer to the quoted packet is in the connection
  * table, and what it would become says what the quoted packet once was. The error's sender stays who it is, for it may
- * be any router; unless it is the other end itself.
+ * be any router; unless it is the other end itself. leaving: the error comes from a pod, and what the client's to_pod
+ * is to translate is left to it.
  *
- * 1: done, and *answer is the connection; 0: nothing to do; -1: went wrong.
+ * 1: done, and the packet's tuple is the answer's; 0: nothing to do; -1: went wrong.
  */
-__noinline int translate_error(struct __sk_buff *skb, const struct packet *packet, struct tuple *answer)
+__noinline int translate_error(struct __sk_buff *skb, struct packet *packet, bool leaving)
 {
-	struct packet quote = {};
+	__u32 zero = 0, diff = 0;
+	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
 	struct tuple to, sent;
 	struct connection *c;
-	__u32 diff = 0;
 
-	if (!packet || !answer || parse_quote(skb, packet, &quote) ||
-	    !addr_equal(&quote.tuple.saddr, &packet->tuple.daddr))
+	if (!packet || !quote || parse_quote(skb, packet, quote) ||
+	    !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return 0;
-	*answer = tuple_reverse(&quote.tuple);
-	c = bpf_map_lookup_elem(&connections, answer);
-	if (!c)
+	quote->tuple = tuple_reverse(&quote->tuple);
+	c = bpf_map_lookup_elem(&connections, &quote->tuple);
+	if (!c || (leaving && left_to_client(c, way_of(c, &c->entrance))))
 		return 0;
 	to = packet->tuple;
 	to.daddr = c->to.daddr;
-	if (addr_equal(&to.saddr, &answer->saddr))
+	if (addr_equal(&to.saddr, &quote->tuple.saddr))
 		to.saddr = c->to.saddr;
 	sent = tuple_reverse(&c->to);
-	return rewrite_quote(skb, &quote, &sent, &diff) || rewrite_error(skb, packet, &to, diff) ? -1 : 1;
+	if (rewrite_quote(skb, quote, &sent, &diff) || rewrite_error(skb, packet, &to, diff))
+		return -1;
+	packet->tuple = quote->tuple;
+	return 1;
 }
 
 #endif

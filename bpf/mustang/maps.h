@@ -40,6 +40,20 @@ enum connection_flag {
 	CONNECTION_CLOSING = 8, /* a FIN or RST was seen in this direction */
 };
 
+enum endpoint_flag {
+	ENDPOINT_EGRESS = 1, /* what is sent from the host's device, ifindex, goes into the pod */
+	ENDPOINT_PEER = 2,   /* bpf_redirect_peer() to that device leads into the pod, and is the shorter way */
+	ENDPOINT_L3 = 4,     /* that device takes packets without an Ethernet header */
+};
+
+/* How packets get into a pod. No flags: not from the host's side, or this is no pod of this node. */
+struct entrance {
+	__u32 ifindex;
+	__u32 flags;
+	__u8 pod_mac[ETH_ALEN];
+	__u8 node_mac[ETH_ALEN];
+};
+
 struct connection {
 	/* What the packet's tuple becomes. */
 	struct tuple to;
@@ -49,20 +63,18 @@ struct connection {
 	__u32 service;
 	__u32 revision;
 	__u32 flags;
-};
-
-enum endpoint_flag {
-	ENDPOINT_HOST = 1, /* has a host side: ifindex is there, and bpf_redirect_peer leads into the pod */
+	/* That of the pod that the packet is for then: as it is in endpoints, to save a lookup for each packet. */
+	struct entrance entrance;
 };
 
 struct endpoint {
 	__u32 id;
-	__u32 ifindex;
-	/* Pods without a host side reach each other by MAC if this, their parent's index, is the same. */
+	/* Pods without a host side reach each other by MAC if this, their parent's index or bridge's, is the same. */
 	__u32 segment;
-	__u32 flags;
-	__u8 pod_mac[ETH_ALEN];
-	__u8 node_mac[ETH_ALEN];
+	struct entrance entrance;
+	__u32 pad;
+	/* The cookie of the pod's network namespace; 0 if it has none. Only user space uses it. */
+	__u64 netns;
 };
 
 struct fragment_key {
@@ -90,8 +102,9 @@ _Static_assert(sizeof(struct service_key) == 20, "no hidden padding");
 _Static_assert(sizeof(struct service) == 16, "no hidden padding");
 _Static_assert(sizeof(struct backend_key) == 8, "no hidden padding");
 _Static_assert(sizeof(struct backend) == 20, "no hidden padding");
-_Static_assert(sizeof(struct connection) == 60, "no hidden padding");
-_Static_assert(sizeof(struct endpoint) == 28, "no hidden padding");
+_Static_assert(sizeof(struct entrance) == 20, "no hidden padding");
+_Static_assert(sizeof(struct connection) == 80, "no hidden padding");
+_Static_assert(sizeof(struct endpoint) == 40, "no hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "no hidden padding");
 _Static_assert(sizeof(struct state) == 16, "no hidden padding");
 

@@ -4,7 +4,10 @@
 
 #include "consts.h"
 
-/* What is counted. Go has the same list, in counters.go; a test holds the two together by the names in BTF. */
+/*
+ * What is counted. Go has the same list, in counters.go; a test holds the two together by the names in BTF. New ones go to
+ * the end, so that counters which are pinned keep their meaning.
+ */
 enum metric {
 	METRIC_NONE,
 	METRIC_FROM_POD,
@@ -16,8 +19,10 @@ enum metric {
 	METRIC_PORT_CHANGED,
 	METRIC_ICMP_ERROR,
 	METRIC_REDIRECT_PEER,
+	METRIC_REDIRECT_DEVICE,
 	METRIC_L2_DELIVERED,
 	METRIC_HAIRPIN,
+	METRIC_DELIVERED,
 	METRIC_PASSED,
 	METRIC_UNKNOWN_FRAGMENT,
 	METRIC_DROP_MALFORMED,
@@ -27,6 +32,11 @@ enum metric {
 	METRIC_DROP_PORT_EXHAUSTED,
 	METRIC_DROP_TABLE_FULL,
 	METRIC_DROP_REWRITE,
+	METRIC_SOCK_CONNECT,
+	METRIC_SOCK_SENDMSG,
+	METRIC_SOCK_RECVMSG,
+	METRIC_SOCK_GETPEERNAME,
+	METRIC_SOCK_DESTROY,
 	METRIC_COUNT,
 };
 

@@ -7,6 +7,7 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 
+#include "config.h"
 #include "tuple.h"
 
 enum parsed {
@@ -240,20 +241,34 @@ static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct pack
 	return is_extension(packet->tuple.proto) ? (enum parsed)parse_ipv6_extensions(skb, packet) : PARSED_IP;
 }
 
-/* Reads what is linear of an Ethernet frame into packet, which is zero before. */
-static __always_inline enum parsed parse(struct __sk_buff *skb, struct packet *packet)
+/* Steps over the Ethernet header, if there is one, and says what follows it. */
+static __always_inline enum parsed parse_link(struct __sk_buff *skb, struct packet *packet, __be16 *proto)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
-	enum parsed parsed;
 
+	*proto = skb->protocol;
+	if (config.l3)
+		return PARSED_IP;
 	if (!eth)
 		return PARSED_SHORT;
 	if (eth->h_dest[0] & 1 || skb->vlan_present)
 		return PARSED_OTHER;
+	*proto = eth->h_proto;
 	packet->l4 = sizeof(*eth);
-	if (eth->h_proto == bpf_htons(ETH_P_IP))
+	return PARSED_IP;
+}
+
+/* Reads what is linear of a packet as it is on the link into packet, which is zero before. */
+static __always_inline enum parsed parse(struct __sk_buff *skb, struct packet *packet)
+{
+	__be16 proto;
+	enum parsed parsed = parse_link(skb, packet, &proto);
+
+	if (parsed != PARSED_IP)
+		return parsed;
+	if (proto == bpf_htons(ETH_P_IP))
 		parsed = parse_ipv4(skb, packet);
-	else if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+	else if (proto == bpf_htons(ETH_P_IPV6))
 		parsed = parse_ipv6(skb, packet);
 	else
 		return PARSED_OTHER;

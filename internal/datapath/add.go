@@ -11,10 +11,10 @@ import (
 )
 
 // AddEndpoint attaches the programs to a pod's device and lists the device's addresses, less link-local ones, as
-// endpoints. Of a veth the programs sit on the host's side, of a macvlan on the pod's own device. What is there already
-// stays; an endpoint that has one of the addresses and whose device is gone is replaced. If a step fails, all is undone.
-// Errors: a device or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive has
-// an address; *FullError.
+// endpoints. The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own
+// device, as with a macvlan. What is there already stays; an endpoint that has one of the addresses and whose device is
+// gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
+// os.ErrNotExist; *ConflictError if another pod that is alive has an address; *FullError.
 func (d *Datapath) AddEndpoint(a Attach) ([]Endpoint, Change, error) {
 	t, err := a.find()
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *Datapath) add(t *target) (_ []Endpoint, _ Change, err error) {
 		}
 	}()
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
-	if err := d.putEndpoints(rows); err != nil {
+	if err := errors.Join(d.putEndpoints(rows), d.admit(t.netns)); err != nil {
 		return nil, Unchanged, err
 	}
 	if err := t.on.Do(func() error {
@@ -77,19 +77,12 @@ func (d *Datapath) update(all []Endpoint, id uint32, t *target) ([]Endpoint, Cha
 		if err := d.putEndpoints(want); err != nil {
 			return nil, change, err
 		}
-		gone := make(map[netip.Addr]bool)
-		for _, e := range have {
-			if slices.Contains(t.addresses, e.IP) {
-				continue
-			}
-			gone[e.IP] = true
-			if err := remove(d.maps.Endpoints, mustangMapEndpoints, encodeAddr(e.IP)); err != nil {
-				return nil, change, err
-			}
-		}
-		if err := d.flushAddresses(gone); err != nil {
+		if err := d.retireEndpoints(have, want); err != nil {
 			return nil, change, err
 		}
+	}
+	if err := d.admit(t.netns); err != nil {
+		return nil, change, err
 	}
 	err := t.on.Do(func() error {
 		changed, err := d.attach(id, t.side, t.ifindex)
@@ -99,6 +92,25 @@ func (d *Datapath) update(all []Endpoint, id uint32, t *target) ([]Endpoint, Cha
 		return err
 	})
 	return want, change, err
+}
+
+// retireEndpoints removes the rows of addresses that are no more wanted, and all connections that know an old row.
+func (d *Datapath) retireEndpoints(have, want []Endpoint) error {
+	gone := make(map[netip.Addr]bool)
+	for _, e := range have {
+		i := slices.IndexFunc(want, func(w Endpoint) bool { return w.IP == e.IP })
+		if i >= 0 && reflect.DeepEqual(e, want[i]) {
+			continue
+		}
+		gone[e.IP] = true
+		if i >= 0 {
+			continue
+		}
+		if err := remove(d.maps.Endpoints, mustangMapEndpoints, encodeAddr(e.IP)); err != nil {
+			return err
+		}
+	}
+	return d.flushAddresses(gone)
 }
 
 // replaceStale removes the endpoints that have an address of t, but whose device is gone, and returns those that are

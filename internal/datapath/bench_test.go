@@ -46,7 +46,7 @@ func BenchmarkProgram(b *testing.B) {
 			frame := c.to(w).frame()
 			w.pingPong(b, c.own)
 			nothing := perRun(b, empty, frame)
-			ours := perRun(b, with.programs[c.hook], frame)
+			ours := perRun(b, with.loaded(b, c.hook), frame)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(ours-nothing, "ns/packet")
 			b.ReportMetric(nothing, "ns/empty")

@@ -29,8 +29,10 @@ func counterNames() []string {
 		"port_changed",         // connections whose source port was taken
 		"icmp_error",           // ICMP errors translated, with what they quote
 		"redirect_peer",        // delivered from the host's side of one pod into another
+		"redirect_device",      // delivered out of the host's device of another pod
 		"l2_delivered",         // sent to the MAC of another pod, from a pod's own device
 		"hairpin",              // sent back to the pod that it came from, from the pod's own device
+		"delivered",            // came from another pod's program, with nothing left to do
 		"passed",               // left to the kernel, or to the next program
 		"unknown_fragment",     // later fragments that came without their first, and were not translated
 		"drop_malformed",       // a header is cut off or contradicts itself
@@ -40,6 +42,11 @@ func counterNames() []string {
 		"drop_port_exhausted",  // no free source port was found
 		"drop_table_full",      // the connection table took no row
 		"drop_rewrite",         // the packet could not be written
+		"sock_connect",         // connects to a service that became connects to a backend
+		"sock_sendmsg",         // datagrams of unconnected sockets to a service that were sent to a backend
+		"sock_recvmsg",         // datagrams of a backend that were received as the service's
+		"sock_getpeername",     // backends that were named as the service
+		"sock_destroy",         // connected UDP sockets that were ended because their backend was gone
 	}
 }
 

@@ -13,18 +13,83 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/nl"
+	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 )
 
-// onEachSide runs a test with pods on veths and on macvlans.
-func onEachSide(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
-	for name, make := range map[string]func(testing.TB) network{"veth": routed, "macvlan": slaves} {
-		t.Run(name, func(t *testing.T) { test(t, make(t), openTest(t)) })
+// onEachLink runs a test with pods on each kind of link.
+func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
+	for _, link := range []struct {
+		name string
+		make func(testing.TB) network
+	}{
+		{"veth", routed},
+		{"macvlan", slaves},
+		{"segment", switched},
+		{"ipvlan-l2", plugged("ipvlan-l2")},
+		{"ipvlan-l3", plugged("ipvlan-l3")},
+		{"netkit", plugged("netkit")},
+		{"netkit-l2", plugged("netkit-l2")},
+		{"tap", plugged("tap")},
+		{"tun", plugged("tun")},
+	} {
+		t.Run(link.name, func(t *testing.T) { test(t, link.make(t), openTest(t)) })
 	}
 }
 
+// unplug deletes the device that a pod's programs are on.
+func (n network) unplug(t *testing.T, pod int) {
+	t.Helper()
+	if n.relayed[pod] {
+		n.run(t, "-n HOST link del "+hostDevices()[pod])
+		return
+	}
+	n.run(t, "-n "+[2]string{"PODA", "PODB"}[pod]+" link del eth0")
+}
+
+// wanted is the row of the first pod's IPv4 address.
+func (n network) wanted(t *testing.T) Endpoint {
+	t.Helper()
+	device := func(ns *nl.Namespace, name string) nl.Device {
+		d, err := ns.Device(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	pod := device(n.pods[0], "eth0")
+	netns, err := n.pods[0].Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: wholeMAC(pod.MAC)}
+	var node nl.Device
+	switch {
+	case n.segment != "":
+		node = device(n.host, n.segment)
+		e.segment = uint32(node.Index)
+	case pod.Kind == "macvlan" || pod.Kind == "ipvlan":
+		node = device(n.host, map[string]string{"macvlan": "mst-host", "ipvlan": podlink.IPVLANHostSlave}[pod.Kind])
+		e.segment = uint32(pod.ParentIndex)
+	default:
+		node = device(n.host, "va")
+		e.Host, e.IfIndex, e.flags = true, node.Index, mustangEndpointFlagENDPOINT_EGRESS
+		if pod.Kind != "tun" {
+			e.flags |= mustangEndpointFlagENDPOINT_PEER
+		} else if len(pod.MAC) == 0 {
+			e.flags |= mustangEndpointFlagENDPOINT_L3
+		}
+	}
+	e.NodeMAC = wholeMAC(node.MAC)
+	return e
+}
+
 func (n network) attachment(pod int) Attach {
-	return Attach{Namespace: n.pods[pod], IfName: "eth0", Host: n.host}
+	a := Attach{Namespace: n.pods[pod], IfName: "eth0", Host: n.host, Segment: n.segment}
+	if n.relayed[pod] {
+		a.HostIfName = hostDevices()[pod]
+	}
+	return a
 }
 
 func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
@@ -56,32 +121,14 @@ func wantLinks(t *testing.T, d *Datapath, want int) {
 }
 
 func TestEndpoints(t *testing.T) {
-	onEachSide(t, func(t *testing.T, n network, d *Datapath) {
+	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
 		endpoints := wantEndpoints(t, d, podA4, podA6, podB4, podB6)
 		pod, err := n.pods[0].Device("eth0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		where, name := n.pods[0], "eth0"
-		if pod.Kind == "veth" {
-			where, name = n.host, "va"
-		}
-		at, err := where.Device(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		node := at
-		if pod.Kind == "macvlan" {
-			if node, err = n.host.Device("mst-host"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), Host: pod.Kind == "veth", IfIndex: at.Index,
-			PodMAC: pod.MAC, NodeMAC: node.MAC, segment: uint32(pod.ParentIndex)}
-		if want.Host {
-			want.segment = 0
-		}
+		want := n.wanted(t)
 		if !reflect.DeepEqual(endpoints[0], want) {
 			t.Errorf("endpoint %+v, want %+v", endpoints[0], want)
 		}
@@ -152,15 +199,22 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 
 // TestReplaced has a pod that is gone without being deleted, and another with its address.
 func TestReplaced(t *testing.T) {
-	onEachSide(t, func(t *testing.T, n network, d *Datapath) {
+	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
+		pod, err := n.pods[0].Device("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pod.Kind == "ipvlan" { // whose driver refuses an address that another device has
+			n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
+		}
 		n.run(t, "-n PODB addr add "+podA4+"/32 dev eth0")
 		var conflict *ConflictError
 		if _, _, err := d.AddEndpoint(n.attachment(1)); !errors.As(err, &conflict) {
 			t.Errorf("an address that is in use: error %v", err)
 		}
 		wantEndpoints(t, d, podA4, podA6, podB4, podB6)
-		n.run(t, "-n PODA link del eth0")
+		n.unplug(t, 0)
 		if _, change, err := d.AddEndpoint(n.attachment(1)); err != nil || change != Updated {
 			t.Errorf("AddEndpoint = %v, %v", change, err)
 		}
@@ -171,15 +225,34 @@ func TestReplaced(t *testing.T) {
 
 // TestUndone fails in the middle of AddEndpoint.
 func TestUndone(t *testing.T) {
-	onEachSide(t, func(t *testing.T, n network, d *Datapath) {
-		s := hostSide
-		if t.Name() == "TestUndone/macvlan" {
-			s = podSide
-		}
-		if err := os.Remove(d.layout.programPin(digest(), hook{s, mustangProgToPod})); err != nil {
+	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
+		attach := n.attachment(0)
+		endpoints, _, err := d.AddEndpoint(attach)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := d.AddEndpoint(n.attachment(0)); err == nil {
+		if err := d.DeleteEndpoint(endpoints[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		// In the place of the second program there is something else.
+		place, err := attach.find()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer place.close()
+		path := d.layout.programPin(digest(), hook{place.side, mustangProgToPod})
+		other, err := d.maps.State.Clone()
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err == nil {
+			err = other.Pin(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if _, _, err := d.AddEndpoint(attach); err == nil {
 			t.Fatal("no error although a program is missing")
 		}
 		wantEndpoints(t, d)

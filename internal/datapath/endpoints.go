@@ -5,6 +5,7 @@ package datapath
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,13 +21,15 @@ type Endpoint struct {
 	// they sit on the pod's own device, and IfIndex is its index in the pod's namespace.
 	Host    bool
 	IfIndex int
-	// PodMAC is the MAC of the device in the pod.
+	// PodMAC is the MAC of the device in the pod; zero if it has none, like TUN.
 	PodMAC net.HardwareAddr
-	// NodeMAC is the node's MAC on the pod's link: that of the host's side of a veth; for a macvlan that of the
-	// host's own macvlan on the same parent, or else of the parent, or zero if neither is in the host's namespace.
+	// NodeMAC is the node's MAC on the pod's link: that of the host's side; for a macvlan or ipvlan that of the host's
+	// own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none of these.
 	NodeMAC net.HardwareAddr
 
-	segment uint32
+	flags   mustangEndpointFlag // how packets get in from the host's side
+	segment uint32              // which other pods without a host side are reached by MAC; 0 is none
+	netns   uint64              // the cookie of the pod's namespace; 0 if it has none
 }
 
 // Endpoints returns all endpoints, sorted by id and address.
@@ -100,23 +103,27 @@ func (d *Datapath) deleteEndpoint(none error, match func(Endpoint) bool) error {
 // drop removes an endpoint: first its addresses, so that no other pod's program delivers to it.
 func (d *Datapath) drop(all []Endpoint, id uint32) error {
 	gone := make(map[netip.Addr]bool)
+	var netns uint64
 	for _, e := range all {
 		if e.ID != id {
 			continue
 		}
-		gone[e.IP] = true
+		gone[e.IP], netns = true, e.netns
 		if err := remove(d.maps.Endpoints, mustangMapEndpoints, encodeAddr(e.IP)); err != nil {
 			return err
 		}
 	}
-	if err := d.detach(id); err != nil {
+	if err := errors.Join(d.dismiss(netns), d.detach(id)); err != nil {
 		return err
 	}
 	return d.flushAddresses(gone)
 }
 
-// flushAddresses forgets the connections of pods that are gone: another pod may get the address.
+// flushAddresses forgets the connections of pods that are gone or have changed: another pod may get the address, and
+// connections know the way into their pods.
 func (d *Datapath) flushAddresses(gone map[netip.Addr]bool) error {
+	// A program that has seen the pod still may be about to store a connection to it.
+	waitForPrograms()
 	return d.flush(func(from, to mustangTuple, _ mustangConnection) bool {
 		return gone[decodeAddr(from.Saddr)] || gone[decodeAddr(to.Daddr)]
 	})
@@ -127,23 +134,24 @@ func sortEndpoints(all []Endpoint) {
 }
 
 func encodeEndpoint(e Endpoint) (mustangAddr, mustangEndpoint) {
-	value := mustangEndpoint{Id: e.ID, Ifindex: uint32(e.IfIndex), Segment: e.segment}
-	if e.Host {
-		value.Flags = uint32(mustangEndpointFlagENDPOINT_HOST)
-	}
-	copy(value.PodMac[:], e.PodMAC)
-	copy(value.NodeMac[:], e.NodeMAC)
+	value := mustangEndpoint{Id: e.ID, Segment: e.segment, Netns: e.netns,
+		Entrance: mustangEntrance{Ifindex: uint32(e.IfIndex), Flags: uint32(e.flags)}}
+	copy(value.Entrance.PodMac[:], e.PodMAC)
+	copy(value.Entrance.NodeMac[:], e.NodeMAC)
 	return encodeAddr(e.IP), value
 }
 
 func decodeEndpoint(key mustangAddr, value mustangEndpoint) Endpoint {
+	flags := mustangEndpointFlag(value.Entrance.Flags)
 	return Endpoint{
 		ID:      value.Id,
 		IP:      decodeAddr(key),
-		Host:    value.Flags&uint32(mustangEndpointFlagENDPOINT_HOST) != 0,
-		IfIndex: int(value.Ifindex),
-		PodMAC:  bytes.Clone(value.PodMac[:]),
-		NodeMAC: bytes.Clone(value.NodeMac[:]),
+		Host:    flags&mustangEndpointFlagENDPOINT_EGRESS != 0,
+		IfIndex: int(value.Entrance.Ifindex),
+		PodMAC:  bytes.Clone(value.Entrance.PodMac[:]),
+		NodeMAC: bytes.Clone(value.Entrance.NodeMac[:]),
+		flags:   flags,
 		segment: value.Segment,
+		netns:   value.Netns,
 	}
 }

@@ -35,6 +35,9 @@ func (e *UnsupportedError) Error() string {
 // Unwrap returns what the kernel said.
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
+// Is makes the error match errors.ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
 // LayoutError says that what is pinned was made by another version of Mustang, with other maps.
 type LayoutError struct {
 	Root        string

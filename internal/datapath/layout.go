@@ -15,8 +15,8 @@ import (
 // DefaultRoot is where a node's own datapath is pinned.
 const DefaultRoot = "/sys/fs/bpf/mustang"
 
-// LayoutVersion is the version of the maps' layout. It changes with any struct in bpf/mustang/maps.h.
-const LayoutVersion = 1
+// LayoutVersion is the version of the maps' layout. It changes with any struct in bpf/mustang/maps.h or sockmaps.h.
+const LayoutVersion = 2
 
 // layout knows where things are pinned.
 type layout struct{ root string }

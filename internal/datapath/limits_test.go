@@ -85,7 +85,7 @@ func TestSegments(t *testing.T) {
 		binary.NativeEndian.PutUint32(in[segments:], 3)
 		binary.NativeEndian.PutUint32(in[size:], 1400)
 		opts := &ebpf.RunOptions{Data: p.frame(), DataOut: make([]byte, 4096), Context: in, ContextOut: out}
-		verdict, err := b.programs[fromHost].Run(opts)
+		verdict, err := b.loaded(t, fromHost).Run(opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -46,8 +47,9 @@ func (d *Datapath) attach(id uint32, s side, ifindex int) (changed bool, err err
 	}()
 	for _, h := range s.hooks() {
 		path := d.layout.linkPin(id, h)
-		if on, err := attachedTo(path); err == nil && on == ifindex {
-			continue
+		on, err := attachedTo(path)
+		if err == nil && (on == ifindex || (on != 0 && h.attachType() == ebpf.AttachNetkitPeer)) {
+			continue // of a netkit's peer, it is the index in the pod
 		}
 		if err := detachLink(path); err != nil {
 			return false, err
@@ -66,7 +68,7 @@ func (d *Datapath) attachOne(path string, h hook, ifindex int) error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: h.direction()})
+	l, err := h.attach(p, ifindex)
 	if err != nil {
 		return fmt.Errorf("attach %s to interface %d: %w", h.program, ifindex, err)
 	}
@@ -88,11 +90,13 @@ func attachedTo(path string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("look at link %q: %w", path, err)
 	}
-	tcx := info.TCX()
-	if tcx == nil {
-		return 0, fmt.Errorf("link %q is not tcx", path)
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex), nil
 	}
-	return int(tcx.Ifindex), nil
+	if netkit := info.Netkit(); netkit != nil {
+		return int(netkit.Ifindex), nil
+	}
+	return 0, fmt.Errorf("link %q is neither tcx nor netkit", path)
 }
 
 // alive says whether a device still has a program of the endpoint.

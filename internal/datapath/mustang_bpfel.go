@@ -32,9 +32,10 @@ type mustangBackendKey struct {
 }
 
 type mustangConfig struct {
-	_        structs.HostLayout
-	HostSide uint8
-	Pad      [7]uint8
+	_    structs.HostLayout
+	Side uint8
+	L3   uint8
+	Pad  [6]uint8
 }
 
 type mustangConnection struct {
@@ -45,6 +46,7 @@ type mustangConnection struct {
 	Service  uint32
 	Revision uint32
 	Flags    uint32
+	Entrance mustangEntrance
 }
 
 type mustangConnectionFlag uint32
@@ -57,20 +59,29 @@ const (
 )
 
 type mustangEndpoint struct {
-	_       structs.HostLayout
-	Id      uint32
-	Ifindex uint32
-	Segment uint32
-	Flags   uint32
-	PodMac  [6]uint8
-	NodeMac [6]uint8
+	_        structs.HostLayout
+	Id       uint32
+	Segment  uint32
+	Entrance mustangEntrance
+	Pad      uint32
+	Netns    uint64
 }
 
 type mustangEndpointFlag uint32
 
 const (
-	mustangEndpointFlagENDPOINT_HOST mustangEndpointFlag = 1
+	mustangEndpointFlagENDPOINT_EGRESS mustangEndpointFlag = 1
+	mustangEndpointFlagENDPOINT_PEER   mustangEndpointFlag = 2
+	mustangEndpointFlagENDPOINT_L3     mustangEndpointFlag = 4
 )
+
+type mustangEntrance struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Flags   uint32
+	PodMac  [6]uint8
+	NodeMac [6]uint8
+}
 
 type mustangFragmentKey struct {
 	_     structs.HostLayout
@@ -94,18 +105,25 @@ const (
 	mustangMetricMETRIC_PORT_CHANGED         mustangMetric = 7
 	mustangMetricMETRIC_ICMP_ERROR           mustangMetric = 8
 	mustangMetricMETRIC_REDIRECT_PEER        mustangMetric = 9
-	mustangMetricMETRIC_L2DELIVERED          mustangMetric = 10
-	mustangMetricMETRIC_HAIRPIN              mustangMetric = 11
-	mustangMetricMETRIC_PASSED               mustangMetric = 12
-	mustangMetricMETRIC_UNKNOWN_FRAGMENT     mustangMetric = 13
-	mustangMetricMETRIC_DROP_MALFORMED       mustangMetric = 14
-	mustangMetricMETRIC_DROP_EXTENSIONS      mustangMetric = 15
-	mustangMetricMETRIC_DROP_NO_BACKEND      mustangMetric = 16
-	mustangMetricMETRIC_DROP_BACKEND_MISSING mustangMetric = 17
-	mustangMetricMETRIC_DROP_PORT_EXHAUSTED  mustangMetric = 18
-	mustangMetricMETRIC_DROP_TABLE_FULL      mustangMetric = 19
-	mustangMetricMETRIC_DROP_REWRITE         mustangMetric = 20
-	mustangMetricMETRIC_COUNT                mustangMetric = 21
+	mustangMetricMETRIC_REDIRECT_DEVICE      mustangMetric = 10
+	mustangMetricMETRIC_L2DELIVERED          mustangMetric = 11
+	mustangMetricMETRIC_HAIRPIN              mustangMetric = 12
+	mustangMetricMETRIC_DELIVERED            mustangMetric = 13
+	mustangMetricMETRIC_PASSED               mustangMetric = 14
+	mustangMetricMETRIC_UNKNOWN_FRAGMENT     mustangMetric = 15
+	mustangMetricMETRIC_DROP_MALFORMED       mustangMetric = 16
+	mustangMetricMETRIC_DROP_EXTENSIONS      mustangMetric = 17
+	mustangMetricMETRIC_DROP_NO_BACKEND      mustangMetric = 18
+	mustangMetricMETRIC_DROP_BACKEND_MISSING mustangMetric = 19
+	mustangMetricMETRIC_DROP_PORT_EXHAUSTED  mustangMetric = 20
+	mustangMetricMETRIC_DROP_TABLE_FULL      mustangMetric = 21
+	mustangMetricMETRIC_DROP_REWRITE         mustangMetric = 22
+	mustangMetricMETRIC_SOCK_CONNECT         mustangMetric = 23
+	mustangMetricMETRIC_SOCK_SENDMSG         mustangMetric = 24
+	mustangMetricMETRIC_SOCK_RECVMSG         mustangMetric = 25
+	mustangMetricMETRIC_SOCK_GETPEERNAME     mustangMetric = 26
+	mustangMetricMETRIC_SOCK_DESTROY         mustangMetric = 27
+	mustangMetricMETRIC_COUNT                mustangMetric = 28
 )
 
 type mustangMetrics struct {
@@ -118,6 +136,30 @@ type mustangNames struct {
 	Metric         uint32
 	ConnectionFlag uint32
 	EndpointFlag   uint32
+	Side           uint32
+}
+
+type mustangOpening struct {
+	_           structs.HostLayout
+	From        mustangTuple
+	To          mustangTuple
+	Service     uint32
+	Revision    uint32
+	Flags       uint32
+	IntoBackend mustangEntrance
+	IntoClient  mustangEntrance
+	Key         mustangTuple
+	Row         mustangConnection
+}
+
+type mustangPacket struct {
+	_          structs.HostLayout
+	Tuple      mustangTuple
+	L3         uint32
+	L4         uint32
+	FragmentId uint32
+	Traits     uint32
+	V6         uint32
 }
 
 type mustangPorts struct {
@@ -141,6 +183,14 @@ type mustangServiceKey struct {
 	Proto uint8
 	Pad   uint8
 }
+
+type mustangSide uint32
+
+const (
+	mustangSideSIDE_HOST   mustangSide = 0
+	mustangSideSIDE_NETKIT mustangSide = 1
+	mustangSideSIDE_POD    mustangSide = 2
+)
 
 type mustangState struct {
 	_            structs.HostLayout
@@ -169,6 +219,8 @@ const (
 	mustangMapEndpoints   = "endpoints"
 	mustangMapFragments   = "fragments"
 	mustangMapMetrics     = "metrics"
+	mustangMapOpenings    = "openings"
+	mustangMapQuotes      = "quotes"
 	mustangMapServices    = "services"
 	mustangMapState       = "state"
 	mustangProgFromPod    = "from_pod"
@@ -232,6 +284,8 @@ type mustangMapSpecs struct {
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
+	Openings    *ebpf.MapSpec `ebpf:"openings"`
+	Quotes      *ebpf.MapSpec `ebpf:"quotes"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	State       *ebpf.MapSpec `ebpf:"state"`
 }
@@ -269,6 +323,8 @@ type mustangMaps struct {
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Metrics     *ebpf.Map `ebpf:"metrics"`
+	Openings    *ebpf.Map `ebpf:"openings"`
+	Quotes      *ebpf.Map `ebpf:"quotes"`
 	Services    *ebpf.Map `ebpf:"services"`
 	State       *ebpf.Map `ebpf:"state"`
 }
@@ -280,6 +336,8 @@ func (m *mustangMaps) Close() error {
 		m.Endpoints,
 		m.Fragments,
 		m.Metrics,
+		m.Openings,
+		m.Quotes,
 		m.Services,
 		m.State,
 	)

@@ -11,10 +11,17 @@ import (
 	"mustang/internal/testkit"
 )
 
-// network is a host with two pods, made by hand.
+// network is a host with two pods.
 type network struct {
 	host *nl.Namespace
 	pods [2]*nl.Namespace
+	// relayed is whether the host's device and the pod's are joined by a program only.
+	relayed [2]bool
+	// segment is a device of the host, if the pods' own devices are to be used whatever their kind.
+	segment string
+	// ovsdb is the socket of the host's Open vSwitch; and whether that switches packets itself.
+	ovsdb       string
+	inUserSpace bool
 }
 
 // Addresses of the pods and their gateways.
@@ -142,8 +149,8 @@ func (n network) onLink(t testing.TB) {
 // attachBoth makes both pods endpoints.
 func (n network) attachBoth(t testing.TB, d *Datapath) {
 	t.Helper()
-	for _, pod := range n.pods {
-		endpoints, change, err := d.AddEndpoint(Attach{Namespace: pod, IfName: "eth0", Host: n.host})
+	for i := range n.pods {
+		endpoints, change, err := d.AddEndpoint(n.attachment(i))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ type Options struct {
 	// backends for a moment. 524288 by default.
 	MaxBackends uint32
 	// MaxConnections counts rows: a connection takes two, one for each direction. 131072 by default. They take about
-	// 150 bytes each, at once.
+	// 170 bytes each, at once. Half as many backends of unconnected datagram sockets are remembered.
 	MaxConnections uint32
 	// MaxEndpoints counts addresses of pods. 16384 by default.
 	MaxEndpoints uint32
@@ -36,6 +36,7 @@ type Options struct {
 type Datapath struct {
 	layout layout
 	maps   *mustangMaps
+	sock   *socketMaps
 }
 
 // Open creates the pinned maps and programs under o.Root, or uses those that are there. Programs of another build than
@@ -93,8 +94,13 @@ func open(l layout, o Options) (_ *Datapath, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Datapath{layout: l, maps: maps}
-	if err := d.ensurePrograms(); err != nil {
+	sock, err := pinnedSocketMaps(l, o.socketSizes(), true)
+	if err != nil {
+		_ = maps.Close()
+		return nil, err
+	}
+	d := &Datapath{layout: l, maps: maps, sock: sock}
+	if err := errors.Join(d.ensurePrograms(), d.ensureSocketPrograms()); err != nil {
 		_ = d.Close()
 		return nil, err
 	}
@@ -115,7 +121,12 @@ func OpenExisting(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{layout: l, maps: maps}, nil
+	sock, err := pinnedSocketMaps(l, nil, false)
+	if err != nil {
+		_ = maps.Close()
+		return nil, err
+	}
+	return &Datapath{layout: l, maps: maps, sock: sock}, nil
 }
 
 // layout checks what must hold before anything is touched.
@@ -132,7 +143,7 @@ func (o Options) layout() (layout, error) {
 
 // Close frees what this process holds. What is pinned goes on working.
 func (d *Datapath) Close() error {
-	if err := d.maps.Close(); err != nil {
+	if err := errors.Join(d.maps.Close(), d.sock.close()); err != nil {
 		return fmt.Errorf("close maps: %w", err)
 	}
 	return nil

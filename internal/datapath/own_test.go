@@ -40,6 +40,10 @@ func TestOwnDevice(t *testing.T) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{verdictNext, p.toMAC(w.client, w.backend, "0e"), once("new_connection", "forward", "passed")})
+			// The answer is left to the program that the client's pod has.
+			p = w.next(w.backend, w.client)
+			w.check(t, fromOwn, p, wants{verdictNext, nil, once("passed")})
+			w.check(t, toHost, p, wants{verdictNext, p.toMAC(w.service, w.client, "0e"), once("reverse", "passed")})
 		}},
 		{"back from another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)

@@ -20,6 +20,7 @@ const (
 
 // packet describes a frame. The zero value of each field is the ordinary case. Checksums come out right.
 type packet struct {
+	bare           bool   // without an Ethernet header
 	ethDst, ethSrc string // one hex digit pair, repeated: "02" is 02:02:02:02:02:02
 	ethType        uint16 // if not IP's
 	src, dst       netip.AddrPort
@@ -58,9 +59,15 @@ func (p packet) with(change func(*packet)) packet {
 	return p
 }
 
-// frame is the packet with its Ethernet header.
+// frame is the packet as it is on the link.
 func (p packet) frame() []byte {
-	frame := append(mac(p.ethDst), mac(p.ethSrc)...)
+	ip := p.ip()
+	if p.mangle != nil {
+		p.mangle(ip)
+	}
+	if p.bare {
+		return ip
+	}
 	kind := p.ethType
 	if kind == 0 {
 		kind = 0x0800
@@ -68,12 +75,8 @@ func (p packet) frame() []byte {
 			kind = 0x86dd
 		}
 	}
-	frame = binary.BigEndian.AppendUint16(frame, kind)
-	ip := p.ip()
-	if p.mangle != nil {
-		p.mangle(ip)
-	}
-	return append(frame, ip...)
+	frame := append(mac(p.ethDst), mac(p.ethSrc)...)
+	return append(binary.BigEndian.AppendUint16(frame, kind), ip...)
 }
 
 func mac(pair string) []byte {

@@ -36,15 +36,25 @@ func newBench(t testing.TB) *bench {
 func benchOn(t testing.TB, d *Datapath) *bench {
 	t.Helper()
 	b := &bench{Datapath: d, programs: make(map[hook]*ebpf.Program)}
-	for _, h := range hooks() {
-		p, err := d.program(h)
+	t.Cleanup(func() {
+		for _, p := range b.programs {
+			_ = p.Close()
+		}
+	})
+	return b
+}
+
+// loaded is the program of a hook.
+func (b *bench) loaded(t testing.TB, h hook) *ebpf.Program {
+	t.Helper()
+	if b.programs[h] == nil {
+		p, err := b.program(h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = p.Close() })
 		b.programs[h] = p
 	}
-	return b
+	return b.programs[h]
 }
 
 // clear empties all tables but the counters.
@@ -70,6 +80,9 @@ func (b *bench) put(t testing.TB, p lb.Protocol, frontend netip.AddrPort, backen
 	return id
 }
 
+// tapPod makes a pod one that is behind a TAP device. The programs are those of hostSide.
+const tapPod side = "tap"
+
 // pod is an endpoint whose MAC is a digit pair, such as "0a", on a segment of one letter.
 type pod struct {
 	id            uint32
@@ -80,8 +93,17 @@ type pod struct {
 // endpoint makes a row for an address of a pod.
 func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	t.Helper()
-	e := Endpoint{ID: p.id, IP: ip, Host: p.side == hostSide, IfIndex: int(100 + p.id), segment: uint32(p.segment[0]),
-		PodMAC: mac(p.pair), NodeMAC: net.HardwareAddr(mac("ee"))}
+	e := Endpoint{ID: p.id, IP: ip, IfIndex: int(100 + p.id), PodMAC: mac(p.pair), NodeMAC: net.HardwareAddr(mac("ee"))}
+	switch p.side {
+	case podSide:
+		e.segment = uint32(p.segment[0])
+	case tunSide:
+		e.flags, e.PodMAC, e.NodeMAC = intoTun, nil, nil
+	case tapPod:
+		e.flags = intoTap
+	default:
+		e.flags = intoPeer
+	}
 	if err := b.putEndpoints([]Endpoint{e}); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +114,7 @@ func (b *bench) run(t testing.TB, h hook, frame []byte) (uint32, []byte) {
 	t.Helper()
 	out := make([]byte, len(frame)+64)
 	opts := &ebpf.RunOptions{Data: frame, DataOut: out}
-	verdict, err := b.programs[h].Run(opts)
+	verdict, err := b.loaded(t, h).Run(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,31 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// side is where the programs sit: on the host's side of a pod's link, or on the pod's own device.
+// side is where on a pod's link the programs sit. Each has its own instance of them.
 type side string
 
 const (
-	hostSide side = "host"
-	podSide  side = "pod"
+	hostSide   side = "host"   // on the host's device, which has an Ethernet header
+	tunSide    side = "tun"    // on the host's device, which has none
+	netkitSide side = "netkit" // on the host's device, by netkit
+	podSide    side = "pod"    // on the pod's own device
 )
+
+func sides() []side { return []side{hostSide, tunSide, netkitSide, podSide} }
+
+// config is what the instance for the side is told.
+func (s side) config() mustangConfig {
+	switch s {
+	case tunSide:
+		return mustangConfig{Side: uint8(mustangSideSIDE_HOST), L3: 1}
+	case netkitSide:
+		return mustangConfig{Side: uint8(mustangSideSIDE_NETKIT)}
+	case podSide:
+		return mustangConfig{Side: uint8(mustangSideSIDE_POD)}
+	default:
+		return mustangConfig{Side: uint8(mustangSideSIDE_HOST)}
+	}
+}
 
 // hook is one program at its place on a device.
 type hook struct {
@@ -32,12 +50,11 @@ type hook struct {
 
 // hooks are all the places that there are.
 func hooks() []hook {
-	return []hook{
-		{hostSide, mustangProgFromPod},
-		{hostSide, mustangProgToPod},
-		{podSide, mustangProgFromPod},
-		{podSide, mustangProgToPod},
+	var all []hook
+	for _, s := range sides() {
+		all = append(all, s.hooks()...)
 	}
+	return all
 }
 
 // on returns the hooks of one side.
@@ -45,12 +62,28 @@ func (s side) hooks() []hook {
 	return []hook{{s, mustangProgFromPod}, {s, mustangProgToPod}}
 }
 
-// direction of the packets that the program is for: what leaves a pod comes in on the host's side.
-func (h hook) direction() ebpf.AttachType {
-	if (h.program == mustangProgFromPod) == (h.side == hostSide) {
+// attachType is the place for the packets that the program is for: what leaves a pod comes in on the host's side. With
+// netkit it is what the peer sends, the host's side being the primary.
+func (h hook) attachType() ebpf.AttachType {
+	leaves := h.program == mustangProgFromPod
+	switch {
+	case h.side == netkitSide && leaves:
+		return ebpf.AttachNetkitPeer
+	case h.side == netkitSide:
+		return ebpf.AttachNetkitPrimary
+	case leaves == (h.side != podSide):
 		return ebpf.AttachTCXIngress
+	default:
+		return ebpf.AttachTCXEgress
 	}
-	return ebpf.AttachTCXEgress
+}
+
+// attach puts the program on a device of the thread's namespace.
+func (h hook) attach(p *ebpf.Program, ifindex int) (link.Link, error) {
+	if h.side == netkitSide {
+		return link.AttachNetkit(link.NetkitOptions{Interface: ifindex, Program: p, Attach: h.attachType()})
+	}
+	return link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: h.attachType()})
 }
 
 func (h hook) String() string { return string(h.side) + "-" + h.program }
@@ -65,28 +98,17 @@ func (l layout) programPin(digest string, h hook) string {
 	return filepath.Join(l.programs(), digest+"-"+h.String())
 }
 
-// ensurePrograms pins this build's programs, and puts them in the place of another build's wherever those are attached.
-// The other build's pins go last, so that a process that dies in between is made up for by the next. The caller has the
-// lock.
+// ensurePrograms puts this build's programs in the place of another build's wherever those are attached. The other build's
+// pins go last, so that a process that dies in between is made up for by the next. The caller has the lock.
 func (d *Datapath) ensurePrograms() error {
 	entries, err := os.ReadDir(d.layout.programs())
 	if err != nil {
 		return fmt.Errorf("read pinned programs: %w", err)
 	}
-	ours := 0
 	var others []string
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), digest()+"-") {
-			ours++
-		} else {
+		if !strings.HasPrefix(entry.Name(), digest()+"-") {
 			others = append(others, entry.Name())
-		}
-	}
-	if ours < len(hooks()) {
-		for _, s := range []side{hostSide, podSide} {
-			if err := d.loadPrograms(s); err != nil {
-				return err
-			}
 		}
 	}
 	if len(others) == 0 {
@@ -127,11 +149,7 @@ func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	var config mustangConfig
-	if s == hostSide {
-		config.HostSide = 1
-	}
-	if err := spec.Variables["config"].Set(config); err != nil {
+	if err := spec.Variables["config"].Set(s.config()); err != nil {
 		return nil, fmt.Errorf("configure programs: %w", err)
 	}
 	pinned := replacements(maps)
@@ -145,9 +163,17 @@ func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
 	return collection, nil
 }
 
-// program returns this build's pinned program.
+// program returns this build's pinned program. A side's programs are loaded when the first of its pods comes: most hosts
+// have one kind of link. The caller has the lock.
 func (d *Datapath) program(h hook) (*ebpf.Program, error) {
-	p, err := ebpf.LoadPinnedProgram(d.layout.programPin(digest(), h), nil)
+	path := d.layout.programPin(digest(), h)
+	p, err := ebpf.LoadPinnedProgram(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := d.loadPrograms(h.side); err != nil {
+			return nil, err
+		}
+		p, err = ebpf.LoadPinnedProgram(path, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open program %q: %w", h, err)
 	}

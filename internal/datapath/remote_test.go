@@ -51,42 +51,108 @@ func (n network) wire(t testing.TB) *nl.Namespace {
 // TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
 // must reach the client.
 func TestRemote(t *testing.T) {
-	for name, make := range map[string]func(testing.TB) network{"veth": routed, "bridge": bridged, "macvlan": slaves} {
-		t.Run(name, func(t *testing.T) {
-			n, d := make(t), openTest(t)
+	for _, mode := range []struct {
+		name string
+		make func(testing.TB) network
+	}{
+		{"veth", routed},
+		{"bridge", bridged},
+		{"macvlan", slaves},
+		{"ipvlan-l2", plugged("ipvlan-l2")},
+		{"netkit", plugged("netkit")},
+		{"netkit-l2", plugged("netkit-l2")},
+		{"tap", plugged("tap")},
+		{"tun", plugged("tun")},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
 			far := n.wire(t)
 			n.attachBoth(t, d)
-			for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
-				for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
-					t.Run(addresses[0]+"/"+protocol.String(), func(t *testing.T) {
-						backend := testkit.Echo(t, far, protocol.String(), net.JoinHostPort(addresses[0], "0"))
-						frontend := netip.MustParseAddrPort(net.JoinHostPort(addresses[1], servicePort))
-						s := lb.Service{Frontend: frontend, Protocol: protocol, Backends: []netip.AddrPort{backend}}
-						if _, _, err := d.PutService(s); err != nil {
-							t.Fatal(err)
-						}
-						size := 1200
-						if protocol == lb.TCP {
-							size = 300_000
-						}
-						before := counts(t, d)
-						peer, err := testkit.RoundTrip(t, n.pods[1], protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
-						if err != nil {
-							t.Fatal(err)
-						}
-						if peer.Addr().String() != addresses[2] {
-							t.Errorf("the backend saw %s", peer)
-						}
-						diff := delta(t, d, before)
-						if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
-							t.Errorf("counted %v", diff)
-						}
-						if protocol == lb.TCP && diff["icmp_error"] == 0 {
-							t.Errorf("no packet was too big: counted %v", diff)
-						}
-					})
+			eachFar(t, func(t *testing.T, c farCase) {
+				diff, err := c.call(t, n, d, far)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
+				if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
+					t.Errorf("counted %v", diff)
+				}
+				if c.protocol == lb.TCP && diff["icmp_error"] == 0 {
+					t.Errorf("no packet was too big: counted %v", diff)
+				}
+			})
 		})
 	}
+}
+
+// TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes the
+// pod's programs by, so that answers are not translated.
+func TestBehindUplink(t *testing.T) {
+	for _, name := range []string{"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s"} {
+		t.Run(name, func(t *testing.T) {
+			n, d := plugged(name)(t), openTest(t)
+			far := n.behindUplink(t)
+			n.attachBoth(t, d)
+			eachFar(t, func(t *testing.T, c farCase) {
+				diff, err := c.call(t, n, d, far)
+				if diff["forward"] == 0 || diff["new_connection"] == 0 {
+					t.Errorf("counted %v", diff)
+				}
+				if lost := name == "ipvlan-l3s"; (err != nil) != lost || (diff["reverse"] == 0) != lost {
+					t.Errorf("error %v; counted %v", err, diff)
+				}
+			})
+		})
+	}
+}
+
+// behindUplink makes another node of the uplink's far end.
+func (n network) behindUplink(t testing.TB) *nl.Namespace {
+	t.Helper()
+	far := testkit.Namespace(t, "far")
+	n.run(t, `
+		-n HOST link set up1 netns `+far.Name()+`
+		-n HOST addr add `+near4+`/24 dev up0
+		-n HOST addr add `+near6+`/64 dev up0 nodad
+		-n `+far.Name()+` addr add `+far4+`/24 dev up1
+		-n `+far.Name()+` addr add `+far6+`/64 dev up1 nodad
+		-n `+far.Name()+` link set up1 up
+		-n `+far.Name()+` route add default via `+near4+`
+		-n `+far.Name()+` -6 route add default via `+near6)
+	return far
+}
+
+// farCase is a service with its backend on another node.
+type farCase struct {
+	backend, service, client string
+	protocol                 lb.Protocol
+}
+
+func eachFar(t *testing.T, test func(*testing.T, farCase)) {
+	for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
+		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+			c := farCase{addresses[0], addresses[1], addresses[2], protocol}
+			t.Run(c.backend+"/"+protocol.String(), func(t *testing.T) { test(t, c) })
+		}
+	}
+}
+
+// call has the second pod call the service, and returns what was counted.
+func (c farCase) call(t *testing.T, n network, d *Datapath, far *nl.Namespace) (map[string]uint64, error) {
+	t.Helper()
+	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
+	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
+	s := lb.Service{Frontend: frontend, Protocol: c.protocol, Backends: []netip.AddrPort{backend}}
+	if _, _, err := d.PutService(s); err != nil {
+		t.Fatal(err)
+	}
+	size := 1200
+	if c.protocol == lb.TCP {
+		size = 300_000
+	}
+	before := counts(t, d)
+	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(), bytes.Repeat([]byte("far "), size/4))
+	if err == nil && peer.Addr().String() != c.client {
+		t.Errorf("the backend saw %s", peer)
+	}
+	return delta(t, d, before), err
 }

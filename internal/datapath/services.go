@@ -222,7 +222,7 @@ func (d *Datapath) publish(s lb.Service, id uint32) (_ uint32, err error) {
 }
 
 // retire ends what is left of a revision that no service names any more, when no program works with it any more: its
-// backends, and the UDP connections to backends that are not kept.
+// backends, and the UDP connections and connected UDP sockets to backends that are not kept.
 func (d *Datapath) retire(old storedService, keep []netip.AddrPort) error {
 	waitForPrograms()
 	if err := d.deleteBackends(old.revision, len(old.Backends)); err != nil {
@@ -231,7 +231,7 @@ func (d *Datapath) retire(old storedService, keep []netip.AddrPort) error {
 	if old.Protocol == lb.TCP {
 		return nil
 	}
-	return d.flushUDP(old.ID, keep)
+	return errors.Join(d.flushUDP(old.ID, keep), d.retireSockets())
 }
 
 func (d *Datapath) deleteBackends(revision uint32, count int) error {

@@ -3,19 +3,18 @@
 package datapath
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"mustang/internal/nl"
 )
 
 // Attach names the device of a pod.
 type Attach struct {
-	// Namespace is the pod's.
+	// Namespace is the pod's. It is nil for a pod that has none on this machine, like a VM: HostIfName, Addresses and MAC
+	// then say what there is to know.
 	Namespace *nl.Namespace
 	// IfName is the device's name in the pod.
 	IfName string
@@ -28,35 +27,17 @@ type Attach struct {
 	// device, and pods of the same segment reach each other by MAC. Empty for all that is found out from the device's
 	// kind.
 	Segment string
+	// Addresses and MAC are those of a pod without a Namespace. They count for no other.
+	Addresses []netip.Addr
+	MAC       net.HardwareAddr
 }
 
 // String names the device for messages.
 func (a Attach) String() string {
-	return fmt.Sprintf("%q in network namespace %q", a.IfName, a.Namespace.Name())
-}
-
-// target is a pod's device and the place where its programs belong.
-type target struct {
-	side      side
-	on        *nl.Namespace // where ifindex is
-	ifindex   int
-	podMAC    net.HardwareAddr
-	nodeMAC   net.HardwareAddr
-	segment   int
-	addresses []netip.Addr
-	opened    *nl.Namespace // to be closed
-}
-
-func (t *target) close() {
-	if t.opened != nil {
-		_ = t.opened.Close()
+	if a.Namespace == nil {
+		return fmt.Sprintf("behind %q", a.HostIfName)
 	}
-}
-
-// is says whether an endpoint is on this device. MACs are random, so that another device with the same index, in another
-// namespace or at another time, is told apart.
-func (t *target) is(e Endpoint) bool {
-	return e.Host == (t.side == hostSide) && e.IfIndex == t.ifindex && bytes.Equal(e.PodMAC, t.podMAC)
+	return fmt.Sprintf("%q in network namespace %q", a.IfName, a.Namespace.Name())
 }
 
 // Check returns an error if the device cannot be an endpoint: it, its address or its other side is missing, or its kind
@@ -70,6 +51,31 @@ func (a Attach) Check() error {
 	return t.addressed(a)
 }
 
+// target is a pod's device and the place where its programs belong.
+type target struct {
+	side      side
+	on        *nl.Namespace // where ifindex is
+	ifindex   int
+	podMAC    net.HardwareAddr
+	nodeMAC   net.HardwareAddr
+	segment   int
+	netns     uint64
+	flags     mustangEndpointFlag
+	addresses []netip.Addr
+	opened    *nl.Namespace // to be closed
+}
+
+func (t *target) close() {
+	if t.opened != nil {
+		_ = t.opened.Close()
+	}
+}
+
+// is says whether an endpoint is on this device. A cookie is never used again, and an index not in one namespace.
+func (t *target) is(e Endpoint) bool {
+	return e.Host == (t.side != podSide) && e.IfIndex == t.ifindex && e.netns == t.netns
+}
+
 // addressed is an error if no other pod could send to the device.
 func (t *target) addressed(a Attach) error {
 	if len(t.addresses) == 0 {
@@ -80,7 +86,7 @@ func (t *target) addressed(a Attach) error {
 
 // find looks up the device and what belongs to it.
 func (a Attach) find() (_ *target, err error) {
-	if a.Namespace == nil {
+	if a.Namespace == nil && a.HostIfName == "" {
 		return nil, errors.New("no network namespace was given for the pod")
 	}
 	t := &target{}
@@ -89,74 +95,61 @@ func (a Attach) find() (_ *target, err error) {
 			t.close()
 		}
 	}()
-	host := a.Host
-	if host == nil {
-		if host, err = nl.CurrentNamespace(); err != nil {
+	if a.Host == nil {
+		if a.Host, err = nl.CurrentNamespace(); err != nil {
 			return nil, err
 		}
-		t.opened = host
+		t.opened = a.Host
 	}
-	device, err := a.Namespace.Device(a.IfName)
+	device, err := t.inPod(a)
 	if err != nil {
 		return nil, err
 	}
-	others, err := host.Devices()
-	if err != nil {
+	if err := t.locate(a, device); err != nil {
 		return nil, err
 	}
-	t.podMAC = device.MAC
-	t.addresses = endpointAddresses(device.Addrs)
-	switch device.Kind {
-	case "veth":
-		err = t.onHost(a, host, device, others)
-	case "macvlan":
-		t.onPod(a, device, others)
-	default:
-		err = fmt.Errorf("interface %s is of kind %q, and endpoints are of kind veth or macvlan", a, device.Kind)
-	}
-	if err != nil {
-		return nil, err
-	}
+	t.podMAC, t.nodeMAC = wholeMAC(t.podMAC), wholeMAC(t.nodeMAC)
 	return t, nil
 }
 
-// endpointAddresses are those that other pods can send to.
-func endpointAddresses(prefixes []netip.Prefix) []netip.Addr {
+// inPod reads what there is in the pod.
+func (t *target) inPod(a Attach) (device nl.Device, err error) {
+	if a.Namespace == nil {
+		t.podMAC = a.MAC
+		t.addresses = reachable(a.Addresses)
+		return nl.Device{MAC: a.MAC}, nil
+	}
+	if t.netns, err = a.Namespace.Cookie(); err != nil {
+		return device, err
+	}
+	if device, err = a.Namespace.Device(a.IfName); err != nil {
+		return device, err
+	}
+	t.podMAC = device.MAC
+	addresses := make([]netip.Addr, 0, len(device.Addrs))
+	for _, p := range device.Addrs {
+		addresses = append(addresses, p.Addr())
+	}
+	t.addresses = reachable(addresses)
+	return device, nil
+}
+
+// reachable are those addresses that other pods can send to.
+func reachable(all []netip.Addr) []netip.Addr {
 	var addresses []netip.Addr
-	for _, p := range prefixes {
-		if a := p.Addr().Unmap(); a.IsGlobalUnicast() {
+	for _, a := range all {
+		if a = a.Unmap(); a.IsGlobalUnicast() {
 			addresses = append(addresses, a)
 		}
 	}
 	return addresses
 }
 
-// onHost finds the other end of a veth, whose MAC the pod sees as the node's.
-func (t *target) onHost(a Attach, host *nl.Namespace, device nl.Device, others []nl.Device) error {
-	i := slices.IndexFunc(others, func(o nl.Device) bool {
-		return o.Index == device.PeerIndex && o.Kind == "veth" && o.PeerIndex == device.Index
-	})
-	if i < 0 {
-		return fmt.Errorf("interface %s: its peer is not in network namespace %q", a, host.Name())
-	}
-	t.side, t.on, t.ifindex, t.nodeMAC = hostSide, host, others[i].Index, others[i].MAC
-	return nil
-}
-
-// onPod is for devices that have no other side. Parents are taken to be in the host's namespace, as they are where pods
-// are made.
-func (t *target) onPod(a Attach, device nl.Device, others []nl.Device) {
-	t.side, t.on, t.ifindex, t.segment = podSide, a.Namespace, device.Index, device.ParentIndex
-	t.nodeMAC = make(net.HardwareAddr, 6)
-	for _, o := range others {
-		switch {
-		case o.Kind == device.Kind && o.ParentIndex == device.ParentIndex:
-			t.nodeMAC = o.MAC
-			return
-		case o.Index == device.ParentIndex:
-			t.nodeMAC = o.MAC
-		}
-	}
+// wholeMAC is zero for a device that has none.
+func wholeMAC(mac net.HardwareAddr) net.HardwareAddr {
+	whole := make(net.HardwareAddr, 6)
+	copy(whole, mac)
+	return whole
 }
 
 // endpoints are the rows that the device should have.
@@ -164,8 +157,8 @@ func (t *target) endpoints(id uint32) []Endpoint {
 	rows := make([]Endpoint, 0, len(t.addresses))
 	for _, ip := range t.addresses {
 		rows = append(rows, Endpoint{
-			ID: id, IP: ip, Host: t.side == hostSide, IfIndex: t.ifindex,
-			PodMAC: t.podMAC, NodeMAC: t.nodeMAC, segment: uint32(t.segment),
+			ID: id, IP: ip, Host: t.side != podSide, IfIndex: t.ifindex, PodMAC: t.podMAC, NodeMAC: t.nodeMAC,
+			flags: t.flags, segment: uint32(t.segment), netns: t.netns,
 		})
 	}
 	sortEndpoints(rows)

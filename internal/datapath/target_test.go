@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -15,6 +16,15 @@ func TestBadEndpoints(t *testing.T) {
 	n.run(t, "-n PODB link add lone type veth peer name other\n-n PODB addr add 192.168.10.50/32 dev lone")
 	n.run(t, "-n PODB link add br9 type bridge\n-n PODB addr add 192.168.10.51/32 dev br9")
 	n.run(t, "-n PODA addr flush dev eth0 scope global")
+	n.run(t, `
+		-n PODB tuntap add tap9 mode tap
+		-n PODB tuntap add tun9 mode tun
+		-n HOST tuntap add tap9 mode tap`)
+	tap := func(a Attach) Attach {
+		a.Namespace, a.IfName, a.Host = n.pods[1], "tap9", n.host
+		return a
+	}
+	vm := []netip.Addr{netip.MustParseAddr("192.168.10.60")}
 	for _, c := range []struct {
 		name, want string
 		attach     Attach
@@ -26,6 +36,15 @@ func TestBadEndpoints(t *testing.T) {
 		{"loopback", `"loopback"`, Attach{Namespace: n.pods[0], IfName: "lo", Host: n.host}, false},
 		{"bridge", `"bridge"`, Attach{Namespace: n.pods[1], IfName: "br9", Host: n.host}, false},
 		{"peer elsewhere", "peer is not in", Attach{Namespace: n.pods[1], IfName: "lone", Host: n.host}, false},
+		{"no other end", "must be given", tap(Attach{}), false},
+		{"host's device missing", "vc", tap(Attach{HostIfName: "vc"}), true},
+		{"host's device of another kind", `"veth"`, tap(Attach{HostIfName: "va"}), false},
+		{"TUN in the pod only", "MAC address of 0 bytes", Attach{Namespace: n.pods[1], IfName: "tun9", Host: n.host, HostIfName: "tap9"}, false},
+		{"a VM without a MAC", "MAC address of 0 bytes", Attach{Host: n.host, HostIfName: "tap9", Addresses: vm}, false},
+		{"a VM without an address", "no address", Attach{Host: n.host, HostIfName: "tap9", MAC: mac("02")}, false},
+		{"segment missing", "br7", Attach{Namespace: n.pods[1], IfName: "eth0", Host: n.host, Segment: "br7"}, true},
+		{"loopback in a segment", `"loopback"`, Attach{Namespace: n.pods[0], IfName: "lo", Host: n.host, Segment: "va"}, false},
+		{"TUN in a segment", "no MAC address", Attach{Namespace: n.pods[1], IfName: "tun9", Host: n.host, Segment: "va"}, false},
 		{"in no host", "peer is not in", Attach{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"mustang/internal/lb"
@@ -14,10 +15,10 @@ import (
 )
 
 // family is the addresses of one IP version.
-type family struct{ name, pod, client, service string }
+type family struct{ name, pod, client, service, gateway string }
 
 func families() []family {
-	return []family{{"ipv4", podA4, podB4, service4}, {"ipv6", podA6, podB6, service6}}
+	return []family{{"ipv4", podA4, podB4, service4, gateway4}, {"ipv6", podA6, podB6, service6, gateway6}}
 }
 
 // TestTraffic sends real traffic through each way of plugging in pods.
@@ -31,12 +32,25 @@ func TestTraffic(t *testing.T) {
 		{"veth", routed, "redirect_peer", false},
 		{"bridge", bridged, "redirect_peer", false},
 		{"macvlan", slaves, "l2_delivered", true},
+		{"segment", switched, "l2_delivered", true},
+		{"ipvlan-l2", plugged("ipvlan-l2"), "l2_delivered", true},
+		{"ipvlan-l3", plugged("ipvlan-l3"), "l2_delivered", true},
+		{"ipvlan-l3s", plugged("ipvlan-l3s"), "l2_delivered", true},
+		{"netkit", plugged("netkit"), "redirect_device", false},
+		{"netkit-l2", plugged("netkit-l2"), "redirect_device", false},
+		{"ovs-veth", plugged("ovs-veth"), "redirect_peer", false},
+		{"ovs-internal", plugged("ovs-internal"), "l2_delivered", true},
+		{"tap", plugged("tap"), "redirect_device", false},
+		{"tun", plugged("tun"), "redirect_device", false},
 		{"veth without offload", plain(routed), "redirect_peer", false},
 		{"macvlan without offload", plain(slaves), "l2_delivered", true},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			n, d := mode.make(t), openTest(t)
 			n.attachBoth(t, d)
+			if n.segment != "" {
+				mode.delivered, mode.untouched = "l2_delivered", true
+			}
 			for _, f := range families() {
 				for _, protocol := range []string{"tcp", "udp"} {
 					t.Run(f.name+"/"+protocol, func(t *testing.T) {
@@ -44,12 +58,47 @@ func TestTraffic(t *testing.T) {
 					})
 				}
 			}
-			for name, count := range counts(t, d) {
-				if len(name) > 5 && name[:5] == "drop_" && count != 0 {
-					t.Errorf("%s = %d, want nothing dropped", name, count)
-				}
-			}
+			wantNoDrops(t, d)
+			testAgain(t, n, d)
 		})
+	}
+}
+
+func wantNoDrops(t *testing.T, d *Datapath) {
+	t.Helper()
+	for name, count := range counts(t, d) {
+		if strings.HasPrefix(name, "drop_") && count != 0 {
+			t.Errorf("%s = %d, want nothing dropped", name, count)
+		}
+	}
+}
+
+// testAgain deletes both pods, which then reach each other but no service, and makes them endpoints again.
+func testAgain(t *testing.T, n network, d *Datapath) {
+	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
+	service := netip.MustParseAddrPort(service4 + ":99")
+	if _, _, err := d.PutService(lb.Service{Frontend: service, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, ip := range []string{podA4, podB4} {
+		if err := d.DeleteEndpointIP(netip.MustParseAddr(ip)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := counts(t, d)
+	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", backend.String(), []byte("without")); err != nil {
+		t.Errorf("without programs: %v", err)
+	}
+	if diff := delta(t, d, before); len(diff) != 0 {
+		t.Errorf("without programs: counted %v", diff)
+	}
+	for i := range n.pods {
+		if _, change, err := d.AddEndpoint(n.attachment(i)); err != nil || change != Added {
+			t.Fatalf("AddEndpoint once more: %v, %v", change, err)
+		}
+	}
+	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", service.String(), []byte("again")); err != nil {
+		t.Errorf("once more: %v", err)
 	}
 }
 
@@ -74,6 +123,9 @@ type trafficCase struct {
 	delivered string
 	untouched bool
 }
+
+// marked is whether packets come with the mark that nothing is left to do for them.
+func (c trafficCase) marked() bool { return c.delivered != "redirect_peer" && !c.network.inUserSpace }
 
 func testTraffic(t *testing.T, c trafficCase) {
 	backend := testkit.Echo(t, c.network.pods[0], c.protocol, net.JoinHostPort(c.family.pod, "0"))
@@ -104,18 +156,33 @@ func testTraffic(t *testing.T, c trafficCase) {
 		}
 		diff := delta(t, c.datapath, before)
 		if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 ||
-			diff[c.delivered] < diff["forward"]+diff["reverse"] {
+			diff[c.delivered] < diff["forward"]+diff["reverse"] || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("service, %d bytes: counted %v", size, diff)
 		}
 		before = counts(t, c.datapath)
 		if peer, err = testkit.RoundTrip(t, c.network.pods[1], c.protocol, backend.String(), payload); err != nil {
 			t.Fatalf("pod, %d bytes: %v", size, err)
 		}
-		if diff = delta(t, c.datapath, before); peer.Addr() != client || diff["forward"] != 0 || (diff[c.delivered] == 0) != c.untouched {
+		if diff = delta(t, c.datapath, before); peer.Addr() != client || diff["new_connection"] != 0 ||
+			(diff[c.delivered] == 0) != c.untouched || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("pod, %d bytes: the backend saw %s; counted %v", size, peer, diff)
 		}
 	}
 	testHairpin(t, c, frontend)
+	testHost(t, c, backend)
+}
+
+// testHost sends between the host and a pod, which the programs must not disturb.
+func testHost(t *testing.T, c trafficCase, backend netip.AddrPort) {
+	payload := bytes.Repeat([]byte("host "), 1000)
+	if _, err := testkit.RoundTrip(t, c.network.host, c.protocol, backend.String(), payload); err != nil {
+		t.Errorf("host to pod: %v", err)
+	}
+	host := testkit.Echo(t, c.network.host, c.protocol, net.JoinHostPort(c.family.gateway, "0"))
+	peer, err := testkit.RoundTrip(t, c.network.pods[1], c.protocol, host.String(), payload)
+	if err != nil || peer.Addr().String() != c.family.client {
+		t.Errorf("pod to host: from %s, %v", peer, err)
+	}
 }
 
 // testHairpin lets the backend's pod call its own service.

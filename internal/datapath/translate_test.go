@@ -23,6 +23,11 @@ var (
 	toHost   = hook{hostSide, mustangProgToPod}
 	fromOwn  = hook{podSide, mustangProgFromPod}
 	toOwn    = hook{podSide, mustangProgToPod}
+
+	fromNetkit = hook{netkitSide, mustangProgFromPod}
+	toNetkit   = hook{netkitSide, mustangProgToPod}
+	fromTun    = hook{tunSide, mustangProgFromPod}
+	toTun      = hook{tunSide, mustangProgToPod}
 )
 
 func newWorld(b *bench, v6 bool, proto uint8) *world {
@@ -154,6 +159,8 @@ func pathCases() []translateCase {
 			for _, p := range []packet{w.first(w.outsider, w.backend), w.next(w.outsider, w.service)} {
 				w.check(t, toHost, p, wants{verdictNext, nil, once("passed")})
 			}
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.check(t, toHost, w.next(w.client, w.service), wants{verdictNext, nil, once("passed")})
 		}},
 	}
 }

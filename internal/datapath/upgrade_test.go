@@ -17,8 +17,9 @@ import (
 )
 
 // TestUpgrade opens a root whose programs are of another build, while a connection is open.
-func TestUpgrade(t *testing.T) {
-	n, d := routed(t), openTest(t)
+func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
+
+func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
 	if _, _, err := d.PutService(lb.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: lb.TCP, Backends: []netip.AddrPort{backend}}); err != nil {
@@ -36,7 +37,7 @@ func TestUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := linkedProgram(t, d)
+	before := linkedProgram(t, n, d)
 	again, err := Open(Options{Root: d.layout.root})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func TestUpgrade(t *testing.T) {
 	if got := programPins(t, d); !slices.Equal(got, pins) {
 		t.Errorf("pinned programs %v, want %v", got, pins)
 	}
-	if after := linkedProgram(t, d); after == before {
+	if after := linkedProgram(t, n, d); after == before {
 		t.Error("the old program is attached still")
 	}
 	buffer := make([]byte, 128)
@@ -75,9 +76,14 @@ func programPins(t *testing.T, d *Datapath) (names []string) {
 }
 
 // linkedProgram returns the id of the program that sees what leaves the first pod.
-func linkedProgram(t *testing.T, d *Datapath) uint32 {
+func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
-	l, err := link.LoadPinnedLink(d.layout.linkPin(1, fromHost), nil)
+	place, err := n.attachment(0).find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.close()
+	l, err := link.LoadPinnedLink(d.layout.linkPin(1, hook{place.side, mustangProgFromPod}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// programsOn returns the programs on a device, each by its hook.
+func programsOn(t *testing.T, ns *nl.Namespace, device string) map[string]AttachedProgram {
+	t.Helper()
+	census, err := nl.TakeCensus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer census.Close()
+	links, err := census.Links(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := Attached(ns, links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]AttachedProgram{}
+	for _, l := range links {
+		for _, p := range programs[l.Index] {
+			if l.Name != device {
+				continue
+			}
+			if _, twice := out[p.Hook]; twice {
+				t.Errorf("two programs at %s: %v", p.Hook, programs[l.Index])
+			}
+			out[p.Hook] = p
+		}
+	}
+	return out
+}
+
+// TestAttached finds our programs on both kinds of places, and none after they are gone.
+func TestAttached(t *testing.T) {
+	for name, c := range map[string]struct {
+		network func(testing.TB) network
+		where   func(network) (*nl.Namespace, string)
+		want    map[string]string
+	}{
+		"host": {
+			routed, func(n network) (*nl.Namespace, string) { return n.host, "va" },
+			map[string]string{"tcx ingress": mustangProgFromPod, "tcx egress": mustangProgToPod},
+		},
+		"pod": {
+			slaves, func(n network) (*nl.Namespace, string) { return n.pods[0], "eth0" },
+			map[string]string{"tcx egress": mustangProgFromPod, "tcx ingress": mustangProgToPod},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, n := openTest(t), c.network(t)
+			ns, device := c.where(n)
+			if got := programsOn(t, ns, device); len(got) != 0 {
+				t.Errorf("before: %+v", got)
+			}
+			n.attachBoth(t, d)
+			got := programsOn(t, ns, device)
+			if len(got) != len(c.want) {
+				t.Errorf("programs are %+v", got)
+			}
+			for hook, want := range c.want {
+				p := got[hook]
+				if p.Name != want || !p.Mustang || p.ID == 0 || p.LinkID == 0 || len(p.Tag) != 16 {
+					t.Errorf("%s has %+v, want our %s by a link", hook, p, want)
+				}
+			}
+			if got := programsOn(t, ns, "lo"); len(got) != 0 {
+				t.Errorf("the loopback device has %+v", got)
+			}
+		})
+	}
+}
+
+// TestAttachedForeign finds the programs of others: XDP, tc filters, and tcx by a program with the name of one of ours.
+func TestAttachedForeign(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	n := routed(t)
+	dir := testkit.BPFFS(t)
+	pinned := func(kind ebpf.ProgramType, name string) *ebpf.Program {
+		spec := passing(kind, ebpf.AttachNone)
+		spec.Name = name
+		p, err := ebpf.NewProgram(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		if err := p.Pin(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	pinned(ebpf.SchedCLS, "filter")
+	namesake, xdp := pinned(ebpf.SchedCLS, mustangProgFromPod), pinned(ebpf.XDP, "dropper")
+	for _, args := range [][]string{
+		{"qdisc", "add", "dev", "va", "clsact"},
+		{"filter", "add", "dev", "va", "ingress", "bpf", "da", "object-pinned", filepath.Join(dir, "filter")},
+		{"filter", "add", "dev", "va", "egress", "bpf", "da", "object-pinned", filepath.Join(dir, "filter")},
+	} {
+		// Not tc -n, which hides /sys/fs/bpf from itself.
+		var errs strings.Builder
+		cmd := exec.Command("tc", args...)
+		cmd.Stderr = &errs
+		if err := n.host.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("tc %v: %v: %s", args, err, errs.String())
+		}
+	}
+	device, err := n.host.Device("va")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.host.Do(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: namesake, Attach: ebpf.AttachTCXEgress})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		x, err := link.AttachXDP(link.XDPOptions{Interface: device.Index, Program: xdp, Flags: link.XDPGenericMode})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = x.Close() })
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := programsOn(t, n.host, "va")
+	for hook, want := range map[string]string{
+		"tc ingress": "filter", "tc egress": "filter", "tcx egress": mustangProgFromPod, "xdp": "dropper",
+	} {
+		if p := got[hook]; p.Name != want || p.Mustang || p.ID == 0 {
+			t.Errorf("%s has %+v, want %s, which is not ours", hook, p, want)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("programs are %+v", got)
+	}
+}
+
+// TestAttachedNetkit finds both programs of a netkit pair at its primary device.
+func TestAttachedNetkit(t *testing.T) {
+	d, n := openTest(t), plugged("netkit")(t)
+	n.attachBoth(t, d)
+	if _, err := probeNetkit(); err != nil {
+		t.Errorf("netkit works, but probing for it says: %v", err)
+	}
+	census, err := nl.TakeCensus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer census.Close()
+	links, err := census.Links(n.pods[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Kind != "netkit" {
+			continue
+		}
+		got := programsOn(t, n.host, l.Peer.Name)
+		for hook, want := range map[string]string{"netkit peer": mustangProgFromPod, "netkit primary": mustangProgToPod} {
+			if p := got[hook]; p.Name != want || !p.Mustang {
+				t.Errorf("%s has %+v, want our %s", hook, p, want)
+			}
+		}
+		return
+	}
+	t.Fatalf("the pod has no netkit device: %+v", links)
+}
+
+// TestFeatures probes what the datapath's own tests rely on, each of them twice.
+func TestFeatures(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	here := map[string]bool{}
+	for _, f := range Features() {
+		if f.Name == "" || f.Use == "" || f.Needs == "" {
+			t.Errorf("feature %+v is not described", f)
+		}
+		_, err := f.Probe()
+		if _, again := f.Probe(); (err == nil) != (again == nil) {
+			t.Errorf("%s: %v, and then %v", f.Name, err, again)
+		}
+		here[f.Name] = err == nil
+	}
+	for _, name := range []string{"tcx", "bpf_redirect_peer", "cgroup2", "socket programs", "bpf_get_netns_cookie", "BTF"} {
+		if !here[name] {
+			t.Errorf("%s is missing, though the datapath works: %v", name, here)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"mustang/internal/nl"
+	"mustang/internal/podlink"
+	"mustang/internal/testkit"
+	"mustang/internal/tun"
+)
+
+// plugged are pods that the link mode of that name has plugged in.
+func plugged(name string) func(testing.TB) network {
+	return func(t testing.TB) network {
+		t.Helper()
+		mode := usable(t, name)
+		n := newNetwork(t)
+		n.uplink(t)
+		if mode.Needs() == podlink.NeedsOpenVSwitch {
+			n.startOpenVSwitch(t, mode)
+		}
+		on := n.subnet(t, mode, gateway4+"/24", gateway6+"/64")
+		n.plug(t, mode, on, 0, podA4, podA6)
+		n.plug(t, mode, on, 1, podB4, podB6)
+		n.relayed = [2]bool{mode.Needs() == podlink.NeedsRelay, mode.Needs() == podlink.NeedsRelay}
+		return n
+	}
+}
+
+// usable is the link mode of that name.
+func usable(t testing.TB, name string) podlink.Mode {
+	t.Helper()
+	mode, err := podlink.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireMode(t, mode.Probe())
+	return mode
+}
+
+// uplink gives the host a device for pods to sit on.
+func (n network) uplink(t testing.TB) {
+	n.run(t, `
+		-n HOST link add up0 type veth peer name up1
+		-n HOST link set up0 up
+		-n HOST link set up1 up`)
+}
+
+// startOpenVSwitch starts one that ends with the test. The programs go where its packets can be met.
+func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
+	t.Helper()
+	if err := podlink.FindOpenVSwitch(); err != nil {
+		testkit.Skip(t, err.Error())
+	}
+	dir, err := os.MkdirTemp("", "mst-ovs-") // a test's own path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, err := podlink.StartOpenVSwitch(n.host, filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.ovsdb, n.inUserSpace = s.Socket(), s.Datapath() == podlink.OVSUserSpace
+	if n.inUserSpace || !mode.HostSide() {
+		n.segment = podlink.DefaultBridge
+	}
+}
+
+// subnet sets the host up for pods of a link mode.
+func (n network) subnet(t testing.TB, mode podlink.Mode, gateways ...string) podlink.Network {
+	t.Helper()
+	on := podlink.Network{Host: n.host, Uplink: "up0", OVSDB: n.ovsdb}
+	for _, g := range gateways {
+		on.Gateways = append(on.Gateways, netip.MustParsePrefix(g))
+	}
+	if err := mode.Setup(on); err != nil {
+		t.Fatal(err)
+	}
+	return on
+}
+
+// plug plugs in one of the pods.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say what goes where
+func (n network) plug(t testing.TB, mode podlink.Mode, on podlink.Network, i int, addresses ...string) {
+	t.Helper()
+	pod := podlink.Pod{Namespace: n.pods[i], IfName: "eth0", HostIfName: hostDevices()[i]}
+	for _, a := range addresses {
+		pod.Addresses = append(pod.Addresses, netip.MustParseAddr(a))
+	}
+	if _, err := mode.Create(on, pod); err != nil {
+		t.Fatal(err)
+	}
+	if mode.Needs() == podlink.NeedsRelay {
+		relay(t, mode.Name(), n.host, pod)
+	}
+}
+
+// hostDevices are the names of the pods' devices on the host.
+func hostDevices() [2]string { return [2]string{"va", "vb"} }
+
+// TestWithoutNamespace has a pod behind TAP of which only its address and MAC are known, as of a VM.
+func TestWithoutNamespace(t *testing.T) {
+	n, d := plugged("tap")(t), openTest(t)
+	vm, err := n.pods[1].Device("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	attach := Attach{Host: n.host, HostIfName: "vb", MAC: vm.MAC, Addresses: []netip.Addr{
+		netip.MustParseAddr(podB4), netip.MustParseAddr(podB6), netip.MustParseAddr("fe80::1"),
+	}}
+	for i, a := range []Attach{n.attachment(0), attach} {
+		if endpoints, change, err := d.AddEndpoint(a); err != nil || change != Added || len(endpoints) != 2 {
+			t.Fatalf("AddEndpoint %d: %v, %v, %v", i, endpoints, change, err)
+		}
+	}
+	if _, change, err := d.AddEndpoint(attach); err != nil || change != Unchanged {
+		t.Errorf("AddEndpoint again: %v, %v", change, err)
+	}
+	for _, f := range families() {
+		testTraffic(t, trafficCase{n, d, f, "tcp", "redirect_device", false})
+	}
+	if err := d.DeleteEndpointDevice(attach); err != nil {
+		t.Error(err)
+	}
+	wantEndpoints(t, d, podA4, podA6)
+}
+
+// relay joins the two ends of a pod's link, and returns when packets can pass.
+func relay(t testing.TB, mode string, host *nl.Namespace, pod podlink.Pod) {
+	t.Helper()
+	kind := tun.TUN
+	if mode == "tap" {
+		kind = tun.TAP
+	}
+	open := func(ns *nl.Namespace, name string) *tun.Device {
+		device, err := tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return device
+	}
+	outer, inner := open(host, pod.HostIfName), open(pod.Namespace, pod.IfName)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = tun.Switch(ctx, outer, inner) }) // an error if the devices go first
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		_ = outer.Close()
+		_ = inner.Close()
+	})
+}
+
+// switched pods are ports of a bridge by their own devices: as with a switch that the kernel knows nothing of.
+func switched(t testing.TB) network {
+	n := bridged(t)
+	n.segment = "br0"
+	return n
+}

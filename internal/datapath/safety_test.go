@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on the
+// pod's own device. What it gets through with is listed in docs/architecture.md.
+func TestSafety(t *testing.T) {
+	for _, mode := range []struct {
+		name string
+		make func(testing.TB) network
+	}{{"macvlan", slaves}, {"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"segment", switched}} {
+		t.Run(mode.name, func(t *testing.T) {
+			s := newSafety(t, mode.make(t))
+			for _, a := range append(s.refused(), s.open()...) {
+				t.Run(a.name, func(t *testing.T) { s.test(t, a) })
+			}
+			t.Run("delete the device", s.deleteDevice)
+		})
+	}
+}
+
+// safety is a pod that tries.
+type safety struct {
+	network network
+	pod     *nl.Namespace
+	device  nl.Device
+	d       *Datapath
+	service netip.AddrPort
+}
+
+func newSafety(t *testing.T, n network) *safety {
+	t.Helper()
+	testkit.RequireTool(t, "tc")
+	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
+	n.attachBoth(t, s.d)
+	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
+	if _, _, err := s.d.PutService(lb.Service{Frontend: s.service, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.device, err = s.pod.Device("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// attempt is something that the pod tries.
+type attempt struct {
+	name string
+	try  func(t *testing.T) error
+	// fails is whether the kernel refuses it.
+	fails bool
+	// send sends a datagram to the service; s.datagram if nil.
+	send func(t *testing.T)
+	// bypass is whether what is sent then goes past the programs.
+	bypass bool
+	undo   func(t *testing.T)
+}
+
+func (s *safety) test(t *testing.T, a attempt) {
+	if err := a.try(t); (err != nil) != a.fails {
+		t.Errorf("error %v, want one: %v", err, a.fails)
+	}
+	if a.undo != nil {
+		defer a.undo(t)
+	}
+	if a.send == nil {
+		a.send = s.datagram
+	}
+	if a.bypass && s.forwarded(t, a.send) {
+		t.Error("translated, and not as documented")
+	}
+	if !a.bypass {
+		testkit.Eventually(t, 5*time.Second, func() error { // the gateway's MAC may have to be asked for
+			if !s.forwarded(t, a.send) {
+				return errors.New("not translated")
+			}
+			return nil
+		})
+	}
+	// The other pod keeps its services whatever this one does.
+	if _, err := testkit.RoundTrip(t, s.network.pods[0], "udp", s.service.String(), []byte("still there")); err != nil {
+		t.Errorf("the other pod: %v", err)
+	}
+}
+
+// forwarded is whether what send sends is translated, which is when it is sent.
+func (s *safety) forwarded(t *testing.T, send func(*testing.T)) bool {
+	t.Helper()
+	before := counts(t, s.d)
+	send(t)
+	return delta(t, s.d, before)["forward"] > 0
+}
+
+func (s *safety) datagram(t *testing.T) {
+	t.Helper()
+	conn, err := testkit.Dial(s.pod, "udp", s.service.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a command inside the pod.
+func (s *safety) run(command string) func(*testing.T) error {
+	return func(*testing.T) error {
+		fields := strings.Fields(command)
+		return s.pod.Do(func() error {
+			out, err := exec.Command(fields[0], fields[1:]...).CombinedOutput()
+			if err != nil {
+				return errors.New(string(out))
+			}
+			return nil
+		})
+	}
+}
+
+// must is run for what undoes an attempt.
+func (s *safety) must(command string) func(*testing.T) {
+	return func(t *testing.T) {
+		if err := s.run(command)(t); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// refused are attempts that fail, or change nothing.
+func (s *safety) refused() []attempt {
+	return []attempt{
+		{name: "delete tc filters", try: s.run("tc filter del dev eth0 egress"), fails: true},
+		{name: "delete the clsact qdisc", try: s.run("tc qdisc del dev eth0 clsact"), fails: true},
+		{name: "replace the root qdisc", try: s.run("tc qdisc replace dev eth0 root pfifo"), undo: s.must("tc qdisc del dev eth0 root")},
+		{name: "a clsact qdisc of its own", try: s.run("tc qdisc add dev eth0 clsact"), undo: s.must("tc qdisc del dev eth0 clsact")},
+		{name: "pop the first program", try: s.pop(ebpf.AttachTCXEgress), fails: true},
+		{name: "pop the program on the way in", try: s.pop(ebpf.AttachTCXIngress), fails: true},
+		{name: "detach the link by its number, without CAP_SYS_ADMIN", try: s.linkByID, fails: true},
+		{name: "set the device down and up", try: func(t *testing.T) error {
+			return errors.Join(s.run("ip link set eth0 down")(t), s.run("ip link set eth0 up")(t),
+				s.run("ip route replace default via "+gateway4+" dev eth0 onlink")(t))
+		}},
+		{name: "raw packets", try: func(*testing.T) error { return nil }, send: func(t *testing.T) { s.raw(t, false) }},
+	}
+}
+
+// open are attempts that get past the programs with the pod's own packets.
+func (s *safety) open() []attempt {
+	list := []attempt{
+		{name: "raw packets past the qdisc", try: func(*testing.T) error { return nil },
+			send: func(t *testing.T) { s.raw(t, true) }, bypass: true},
+		s.ownProgram(),
+	}
+	switch s.device.Kind {
+	case "macvlan":
+		list = append(list, s.second("ip link add link eth0 name eth1 type macvlan mode bridge"))
+	case "ipvlan":
+		list = append(list, s.second("ip link add link eth0 name eth1 type ipvlan"))
+	}
+	return list
+}
+
+// second makes a second device on the first one's parent, and sends by it.
+func (s *safety) second(command string) attempt {
+	return attempt{
+		name: "a second device beside the first",
+		try: func(t *testing.T) error {
+			return errors.Join(s.run(command)(t), s.run("ip addr add 192.168.10.99/32 dev eth1")(t), s.run("ip link set eth1 up")(t),
+				s.run("ip route add "+s.service.Addr().String()+" dev eth1")(t),
+				s.run("ip neigh replace "+s.service.Addr().String()+" dev eth1 lladdr 02:00:00:00:00:01 nud permanent")(t))
+		},
+		bypass: true,
+		undo:   s.must("ip link del eth1"),
+	}
+}
+
+// ownProgram is a program before ours that lets everything out.
+func (s *safety) ownProgram() attempt {
+	var own link.Link
+	return attempt{
+		name: "a program before ours",
+		try: func(t *testing.T) error {
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
+				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}) // TC_ACT_OK
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			return s.pod.Do(func() error {
+				own, err = link.AttachTCX(link.TCXOptions{Interface: s.device.Index, Program: p, Attach: ebpf.AttachTCXEgress, Anchor: link.Head()})
+				return err
+			})
+		},
+		bypass: true,
+		undo:   func(*testing.T) { _ = own.Close() },
+	}
+}
+
+// deleteDevice leaves the pod without a device, and the endpoint to be deleted by the host.
+func (s *safety) deleteDevice(t *testing.T) {
+	if err := s.run("ip link del eth0")(t); err != nil {
+		t.Fatal(err)
+	}
+	if s.d.alive(2) {
+		t.Error("the endpoint looks alive")
+	}
+	if err := s.d.DeleteEndpointIP(netip.MustParseAddr(podB4)); err != nil {
+		t.Error(err)
+	}
+	wantEndpoints(t, s.d, podA4, podA6)
+}
+
+// raw sends a frame to the service by a packet socket.
+func (s *safety) raw(t *testing.T, bypass bool) {
+	t.Helper()
+	p := packet{src: netip.MustParseAddrPort(podB4 + ":4000"), dst: s.service, proto: protoUDP, payload: "raw"}
+	frame := append(mac("02"), s.device.MAC...)
+	frame = append(append(frame, 0x08, 0x00), p.ip()...)
+	err := s.pod.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if bypass {
+			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
+				return err
+			}
+		}
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: s.device.Index, Protocol: 0x0008})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lb"
+	"mustang/internal/testkit"
+)
+
+// testSpread has many sockets, and looks at what each backend gets.
+func testSpread(t *testing.T, s *stage) {
+	servers := listenUDP(t, s.pods[0], podA4, 4)
+	var backends []netip.AddrPort
+	for _, server := range servers {
+		backends = append(backends, server.addr)
+	}
+	service := s.serve("10.96.0.100:5201", backends...)
+	for name, send := range map[string]func(*socketFD, string){
+		"connected": func(c *socketFD, text string) {
+			c.mustConnect(service)
+			c.mustSend(text, netip.AddrPort{})
+			c.mustSend(text, netip.AddrPort{})
+		},
+		"unconnected": func(c *socketFD, text string) {
+			c.mustSend(text, service)
+			c.mustSend(text, service)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const sockets = 200
+			for i, c := range s.client().openAll(t, make([]*socketFD, sockets), false, unix.SOCK_DGRAM) {
+				send(c, string(rune('a'+i)))
+			}
+			for i, server := range servers {
+				texts := server.received(t)
+				// 50 on the average, with a standard deviation of 6.
+				if len(texts) < 2*20 || len(texts) > 2*85 {
+					t.Errorf("backend %d got %d datagrams of %d", i, len(texts), 2*sockets)
+				}
+				times := make(map[string]int)
+				for _, text := range texts {
+					times[text]++
+				}
+				for text, n := range times {
+					if n != 2 {
+						t.Errorf("backend %d got %d datagrams of socket %q, want both", i, n, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// testChanges takes backends away from sockets in use.
+func testChanges(t *testing.T, whole *stage) {
+	for _, change := range []struct {
+		name string
+		do   func(s *stage, service, old, other netip.AddrPort)
+		ends bool // for connected UDP
+		left bool // the service is there still
+	}{
+		{"replaced backend", func(s *stage, service, _, other netip.AddrPort) { s.serve(service.String(), other) }, true, true},
+		{"removed service", func(s *stage, service, _, _ netip.AddrPort) {
+			if err := s.DeleteService(service, lb.Any); err != nil {
+				s.t.Fatal(err)
+			}
+		}, true, false},
+		{"added backend", func(s *stage, service, old, other netip.AddrPort) { s.serve(service.String(), other, old) }, false, true},
+	} {
+		for _, d := range dialects() {
+			t.Run(change.name+"/"+d.name, func(t *testing.T) {
+				s := whole.in(t)
+				before := counts(t, s.Datapath)
+				old := s.echo("udp", d.pod)
+				other := testkit.Echo(t, s.pods[1], "udp", net.JoinHostPort(d.client, "0"))
+				service := s.serve(d.service, old)
+				connected := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+				connected.mustConnect(service)
+				connected.ask(netip.AddrPort{}, service)
+				direct := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+				direct.mustConnect(old)
+				loose := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+				loose.mustConnect(service)
+				loose.disconnect()
+				loose.ask(old, old)
+				change.do(s, service, old, other)
+				direct.ask(netip.AddrPort{}, old)
+				loose.ask(old, old)
+				if !change.ends {
+					connected.ask(netip.AddrPort{}, service)
+					return
+				}
+				if _, err := unix.Read(connected.fd, make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+					t.Errorf("a socket whose backend is gone receives: %v, want ECONNABORTED", err)
+				}
+				if err := connected.send("x", netip.AddrPort{}); !errors.Is(err, unix.EDESTADDRREQ) {
+					t.Errorf("a socket whose backend is gone sends: %v, want EDESTADDRREQ", err)
+				}
+				if got := delta(t, s.Datapath, before); got["sock_destroy"] != 1 {
+					t.Errorf("counted %v, want one socket ended", got)
+				}
+				if change.left {
+					connected.mustConnect(service)
+					connected.ask(netip.AddrPort{}, service)
+				}
+			})
+		}
+	}
+}
+
+// testFollows has one unconnected socket send on while the service changes, and TCP stay.
+func testFollows(t *testing.T, s *stage) {
+	servers := listenUDP(t, s.pods[0], podA4, 2)
+	service := s.serve("10.96.0.100:5201", servers[0].addr)
+	c := s.client().open(t, false, unix.SOCK_DGRAM)
+	c.mustSend("first", service)
+	s.serve(service.String(), servers[1].addr)
+	c.mustSend("second", service)
+	for i, want := range []string{"first", "second"} {
+		if got := servers[i].received(t); len(got) != 1 || got[0] != want {
+			t.Errorf("server %d got %q, want %q", i, got, want)
+		}
+	}
+	s.serve(service.String(), s.echo("tcp", podA4))
+	stream := s.client().open(t, false, unix.SOCK_STREAM)
+	stream.mustConnect(service)
+	stream.exchange()
+	if err := s.DeleteService(service, lb.Any); err != nil {
+		t.Fatal(err)
+	}
+	stream.mustSend("more", netip.AddrPort{})
+	buffer := make([]byte, 16)
+	if n, err := unix.Read(stream.fd, buffer); err != nil || string(buffer[:n]) != "more" {
+		t.Errorf("read %q, %v: a connection ended with its service", buffer[:n], err)
+	}
+	if stream.peer() != service {
+		t.Errorf("the peer is %s", stream.peer())
+	}
+}
+
+// testRefused calls services that cannot be served.
+func testRefused(t *testing.T, s *stage) {
+	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	for _, row := range []struct {
+		name, count string
+		spoil       func(*mustangService)
+	}{
+		{"missing backend", "drop_backend_missing", func(s *mustangService) { s.Revision += 100 }},
+		{"no backend", "drop_no_backend", func(s *mustangService) { s.Count = 0 }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for _, p := range lb.Any.Each() {
+				var value mustangService
+				key := serviceKey(service, p)
+				if err := s.maps.Services.Lookup(key, &value); err != nil {
+					t.Fatal(err)
+				}
+				row.spoil(&value)
+				if err := s.maps.Services.Put(key, value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := counts(t, s.Datapath)
+			for _, v6 := range []bool{false, true} {
+				for name, err := range map[string]error{
+					"tcp":             s.client().open(t, v6, unix.SOCK_STREAM).connect(service),
+					"connected udp":   s.client().open(t, v6, unix.SOCK_DGRAM).connect(service),
+					"unconnected udp": s.client().open(t, v6, unix.SOCK_DGRAM).send("x", service),
+				} {
+					if !errors.Is(err, unix.ECONNREFUSED) {
+						t.Errorf("%s: %v, want it refused", name, err)
+					}
+				}
+			}
+			s.counted(before, map[string]uint64{row.count: 6})
+		})
+	}
+}

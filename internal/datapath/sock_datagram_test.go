@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// testReuse has one datagram socket call one after the other.
+func testReuse(t *testing.T, s *stage) {
+	for _, d := range dialects() {
+		t.Run(d.name, func(t *testing.T) {
+			backend := s.echo("udp", d.pod)
+			service := s.serve(d.service, backend)
+			none := netip.AddrPort{}
+			c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+			c.ask(service, service)
+			c.ask(backend, backend) // straight, after the service
+			c.ask(service, service)
+			c.mustConnect(service)
+			c.ask(none, service)
+			c.ask(service, service)
+			c.mustConnect(backend) // straight
+			if c.peer() != backend {
+				t.Errorf("the peer is %s, want the backend that was named", c.peer())
+			}
+			c.ask(none, backend)
+			c.mustConnect(service)
+			c.disconnect()
+			c.ask(backend, backend)
+			c.ask(service, service)
+		})
+	}
+}
+
+// testAmbiguous has one socket call services that share backends.
+func testAmbiguous(t *testing.T, s *stage) {
+	first, second := s.echo("udp", podA4), s.echo("udp", podA4)
+	t.Run("another backend is free", func(t *testing.T) {
+		a := s.serve("10.96.0.100:5201", first, second)
+		b := s.serve("10.96.0.101:5201", first, second)
+		for range 8 {
+			c := s.client().open(t, false, unix.SOCK_DGRAM)
+			c.mustSend("a", a)
+			c.mustSend("b", b)
+			c.mustSend("a", a)
+			got := make(map[string]netip.AddrPort)
+			for range 3 {
+				text, from := c.receive()
+				got[text] = from
+			}
+			if got["a"] != a || got["b"] != b {
+				t.Fatalf("answers came from %v", got)
+			}
+		}
+	})
+	t.Run("no other backend", func(t *testing.T) {
+		a := s.serve("10.96.0.100:5201", first)
+		b := s.serve("10.96.0.101:5201", first)
+		c := s.client().open(t, false, unix.SOCK_DGRAM)
+		c.ask(a, a)
+		c.ask(b, b) // the later one wins
+		c.ask(a, a)
+	})
+	t.Run("no other backend, with packets' programs", func(t *testing.T) {
+		s.attachBoth(t, s.Datapath)
+		a := s.serve("10.96.0.100:5201", first)
+		b := s.serve("10.96.0.101:5201", first)
+		c := s.client().open(t, false, unix.SOCK_DGRAM)
+		c.ask(a, a)
+		c.ask(b, b)
+		c.mustSend("a", a)
+		c.mustSend("b", b)
+		c.mustSend("a", a)
+		for range 3 {
+			if text, from := c.receive(); text == "a" && from != a || text == "b" && from != b {
+				t.Errorf("%q came from %s", text, from)
+			}
+		}
+	})
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// socketChild makes the test binary a process that attaches to that cgroup, under the root of childVariable.
+const socketChild = "MUSTANG_DATAPATH_SOCKET_CHILD"
+
+// TestSocketProcess attaches from a process that ends.
+func TestSocketProcess(t *testing.T) {
+	if path := os.Getenv(socketChild); path != "" {
+		d, err := Open(Options{Root: os.Getenv(workerVariable)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.AttachSocket(path); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSocketProcess$")
+	cmd.Env = append(os.Environ(), socketChild+"="+s.cgroup, workerVariable+"="+s.layout.root)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s.attachBoth(t, s.Datapath)
+	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	before := counts(t, s.Datapath)
+	c := s.client().open(t, false, unix.SOCK_STREAM)
+	c.mustConnect(service)
+	c.exchange()
+	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
+		t.Errorf("counted %v", got)
+	}
+}
+
+// attached returns the ids of the programs that a cgroup itself has at each of our hooks.
+func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
+	t.Helper()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	all := make(map[string][]ebpf.ProgramID)
+	for _, h := range socketHooks() {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.attach})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range result.Programs {
+			all[h.program] = append(all[h.program], p.ID)
+		}
+	}
+	return all
+}
+
+// wantAttached fails the test unless each hook has so many programs.
+func wantAttached(t testing.TB, path string, want int) {
+	t.Helper()
+	all := attached(t, path)
+	for _, h := range socketHooks() {
+		if len(all[h.program]) != want {
+			t.Errorf("%s has programs %v, want %d", h.program, all[h.program], want)
+		}
+	}
+}
+
+// TestSocketAttach attaches and detaches, with another's program beside.
+func TestSocketAttach(t *testing.T) {
+	d, path := openTest(t), testCgroup(t)
+	wantNotFound(t, d.DetachSocket(path))
+	if list, err := d.SocketCgroups(); err != nil || len(list) != 0 {
+		t.Errorf("cgroups %v, %v", list, err)
+	}
+	for _, h := range socketHooks() {
+		foreign(t, path, h.attach)
+	}
+	for _, want := range []Change{Added, Unchanged} {
+		if change, err := d.AttachSocket(path + "/."); err != nil || change != want {
+			t.Fatalf("AttachSocket: %v, %v; want %v", change, err, want)
+		}
+		wantAttached(t, path, 2)
+	}
+	if list, err := d.SocketCgroups(); err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0 {
+		t.Errorf("cgroups %v, %v", list, err)
+	}
+	links, err := d.socketLinks()
+	if err != nil || len(links) != 8 {
+		t.Fatalf("links %v, %v", links, err)
+	}
+	// One that somebody took away comes back.
+	if err := detachLink(links[3].path); err != nil {
+		t.Fatal(err)
+	}
+	if change, err := d.AttachSocket(path); err != nil || change != Updated {
+		t.Errorf("AttachSocket: %v, %v; want it updated", change, err)
+	}
+	wantAttached(t, path, 2)
+	if err := d.DetachSocket(path); err != nil {
+		t.Fatal(err)
+	}
+	wantAttached(t, path, 1)
+	wantNotFound(t, d.DetachSocket(path))
+}
+
+// foreign attaches a program that allows everything.
+func foreign(t testing.TB, path string, attach ebpf.AttachType) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockAddr, AttachType: attach, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: attach, Program: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+}
+
+// testRemove takes the programs away with everything else.
+func testRemove(t *testing.T, s *stage) {
+	if err := Remove(s.layout.root); err != nil {
+		t.Fatal(err)
+	}
+	wantAttached(t, s.cgroup, 0)
+	if _, err := os.Stat(s.layout.root); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the root is there still: %v", err)
+	}
+}
+
+// TestSocketUndo lets the last of all steps fail.
+func TestSocketUndo(t *testing.T) {
+	d, path := openTest(t), testCgroup(t)
+	c, err := openCgroup(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	last := socketHooks()[7].program
+	obstacle := d.layout.socketLinkPin(c.id, last)
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if change, err := d.AttachSocket(path); err == nil || change != Unchanged {
+		t.Errorf("AttachSocket: %v, %v; want it to fail", change, err)
+	}
+	wantAttached(t, path, 0)
+	if links, err := d.socketLinks(); err != nil || len(links) != 1 {
+		t.Errorf("links %v, %v; want the obstacle alone", links, err)
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	if change, err := d.AttachSocket(path); err != nil || change != Added {
+		t.Errorf("AttachSocket: %v, %v", change, err)
+	}
+}
+
+// testUpgrade opens a root whose programs are of another build, while sockets are connected.
+func testUpgrade(t *testing.T, s *stage) {
+	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	c := s.client().open(t, false, unix.SOCK_STREAM)
+	c.mustConnect(service)
+	pins := socketPins(t, s.Datapath)
+	for _, name := range pins {
+		_, rest, _ := strings.Cut(name, "-")
+		if err := os.Rename(filepath.Join(s.layout.socketPrograms(), name), filepath.Join(s.layout.socketPrograms(), "0000-"+rest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := attached(t, s.cgroup)
+	again, err := Open(Options{Root: s.layout.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got := socketPins(t, s.Datapath); !slices.Equal(got, pins) {
+		t.Errorf("pinned programs %v, want %v", got, pins)
+	}
+	wantAttached(t, s.cgroup, 1)
+	for name, ids := range attached(t, s.cgroup) {
+		if slices.Equal(ids, before[name]) {
+			t.Errorf("%s: the old program is attached still", name)
+		}
+	}
+	c.exchange()
+	if c.peer() != service {
+		t.Errorf("the peer is %s, want the service", c.peer())
+	}
+	c = s.client().open(t, false, unix.SOCK_STREAM)
+	c.mustConnect(service)
+}
+
+func socketPins(t *testing.T, d *Datapath) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(d.layout.socketPrograms())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// testDetached leaves a connection alone.
+func testDetached(t *testing.T, s *stage) {
+	backend := s.echo("tcp", podA4)
+	service := s.serve("10.96.0.100:5201", backend)
+	c := s.client().open(t, false, unix.SOCK_STREAM)
+	c.mustConnect(service)
+	if err := s.DetachSocket(s.cgroup); err != nil {
+		t.Fatal(err)
+	}
+	c.exchange()
+	if c.peer() != backend {
+		t.Errorf("the peer is %s, want the backend", c.peer())
+	}
+	before := counts(t, s.Datapath)
+	s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(service)
+	s.counted(before, nil)
+}

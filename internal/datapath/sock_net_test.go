@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// testCgroup makes a control group that single threads can join, below the one that the test is in.
+func testCgroup(t testing.TB) string {
+	t.Helper()
+	testkit.RequireRoot(t)
+	if err := ProbeSocket(); err != nil {
+		testkit.Skip(t, err.Error())
+	}
+	for i := 1; ; i++ {
+		path := fmt.Sprintf("%s/mst-test-%d-%d", ownCgroup(t), os.Getpid(), i)
+		err := os.Mkdir(path, 0o700)
+		if os.IsExist(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			testkit.Eventually(t, 10*time.Second, func() error {
+				if err := unix.Rmdir(path); err != nil && err != unix.ENOENT {
+					return err
+				}
+				return nil
+			})
+		})
+		threaded(t, path)
+		return path
+	}
+}
+
+// threaded makes a cgroup one that single threads can join.
+func threaded(t testing.TB, path string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownCgroup is the cgroup that the test is in.
+func ownCgroup(t testing.TB) string {
+	t.Helper()
+	root, err := CgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Join(root, path)
+		}
+	}
+	t.Fatalf("no cgroup in %q", text)
+	return ""
+}
+
+// place is where a client runs.
+type place struct {
+	ns     *nl.Namespace
+	cgroup string // empty: the test's own
+}
+
+// do runs fn on a thread in the place. The sockets that it makes stay there.
+func (p place) do(t testing.TB, fn func() error) error {
+	t.Helper()
+	own := ownCgroup(t)
+	return p.ns.Do(func() (err error) {
+		if p.cgroup == "" {
+			return fn()
+		}
+		if err := joinCgroup(p.cgroup); err != nil {
+			return err
+		}
+		defer func() {
+			if back := joinCgroup(own); err == nil {
+				err = back
+			}
+		}()
+		return fn()
+	})
+}
+
+// joinCgroup moves the calling thread.
+func joinCgroup(path string) error {
+	return os.WriteFile(filepath.Join(path, "cgroup.threads"), []byte("0"), 0)
+}
+
+// counter is a UDP server that only counts and remembers.
+type counter struct {
+	addr netip.AddrPort
+	conn net.PacketConn
+}
+
+// listenUDP starts count silent servers in ns.
+func listenUDP(t testing.TB, ns *nl.Namespace, addr string, count int) []*counter {
+	t.Helper()
+	var all []*counter
+	for range count {
+		c := &counter{}
+		err := ns.Do(func() (err error) {
+			c.conn, err = net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.conn.Close() })
+		c.addr = netip.MustParseAddrPort(c.conn.LocalAddr().String())
+		all = append(all, c)
+	}
+	return all
+}
+
+// received takes what has come so far.
+func (c *counter) received(t testing.TB) (texts []string) {
+	t.Helper()
+	buffer := make([]byte, 64)
+	for {
+		if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := c.conn.ReadFrom(buffer)
+		if err != nil {
+			return texts
+		}
+		texts = append(texts, string(buffer[:n]))
+	}
+}
+
+// stage is two pods with socket translation alone.
+type stage struct {
+	network
+	*Datapath
+	t      testing.TB
+	cgroup string
+}
+
+// newStage attaches the programs to a cgroup of its own and admits both pods.
+func newStage(t testing.TB) *stage {
+	t.Helper()
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	if change, err := s.AttachSocket(s.cgroup); err != nil || change != Added {
+		t.Fatalf("AttachSocket: %v, %v", change, err)
+	}
+	s.admitBoth()
+	return s
+}
+
+// admitBoth has both pods' sockets translated.
+func (s *stage) admitBoth() {
+	s.t.Helper()
+	for _, pod := range s.pods {
+		if change, err := s.AddHost(pod); err != nil || change != Added {
+			s.t.Fatalf("AddHost: %v, %v", change, err)
+		}
+	}
+}
+
+// in is the stage for a test that is a part of the one that it was made for.
+func (s *stage) in(t testing.TB) *stage {
+	part := *s
+	part.t = t
+	return &part
+}
+
+// client and server are where the pods' processes run.
+func (s *stage) client() place { return place{s.pods[1], s.cgroup} }
+func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
+
+// serve makes a service, of both protocols.
+func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPort {
+	s.t.Helper()
+	f := netip.MustParseAddrPort(frontend)
+	if _, _, err := s.PutService(lb.Service{Frontend: f, Protocol: lb.Any, Backends: backends}); err != nil {
+		s.t.Fatal(err)
+	}
+	return f
+}
+
+// echo starts an echo server of one protocol in the server's pod.
+func (s *stage) echo(protocol, ip string) netip.AddrPort {
+	s.t.Helper()
+	return testkit.Echo(s.t, s.pods[0], protocol, net.JoinHostPort(ip, "0"))
+}
+
+// wantNotFound fails the test unless err is a *NotFoundError.
+func wantNotFound(t testing.TB, err error) {
+	t.Helper()
+	if none := (*NotFoundError)(nil); !errors.As(err, &none) {
+		t.Errorf("%v, want a NotFoundError", err)
+	}
+}
