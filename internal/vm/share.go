@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// virtiofsd is the daemon that serves a directory to a guest.
+const virtiofsd = "/usr/lib/qemu/virtiofsd"
+
+// mounts returns the directories of the host that a guest gets: the root; the
+// mount points of other file systems that hold something that the guest needs;
+// and the shared directory.
+func (o Options) mounts() ([]mount, error) {
+	out := []mount{{Tag: "root", Path: "/"}}
+	needed := []string{o.Dir, o.Kernel.Modules}
+	if path, err := exec.LookPath(o.Command[0]); err == nil && filepath.IsAbs(path) {
+		needed = append(needed, filepath.Dir(path))
+	}
+	listed := map[string]bool{"/": true}
+	for _, path := range needed {
+		point, err := mountPoint(path)
+		if err != nil {
+			return nil, err
+		}
+		// the guest has these of its own
+		top, _, _ := strings.Cut(strings.TrimPrefix(point, "/"), "/")
+		if listed[point] || top == "proc" || top == "sys" || top == "dev" || top == "run" {
+			continue
+		}
+		listed[point] = true
+		out = append(out, mount{Tag: fmt.Sprintf("below%d", len(out)), Path: point})
+	}
+	if o.Share != "" {
+		share, err := filepath.EvalSymlinks(o.Share)
+		if err != nil {
+			return nil, fmt.Errorf("directory to share: %w", err)
+		}
+		out = append(out, mount{Tag: "share", Path: share, Writable: true})
+	}
+	return out, nil
+}
+
+// mountPoint returns the directory where the file system that holds path is
+// mounted.
+func mountPoint(path string) (string, error) {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fmt.Errorf("find the file system of a path: %w", err)
+	}
+	for path != "/" {
+		var stat unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &stat); err != nil {
+			return "", fmt.Errorf("find the file system of %s: %w", path, err)
+		}
+		if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+			return path, nil
+		}
+		path = filepath.Dir(path)
+	}
+	return path, nil
+}
+
+// share is a directory that is being served.
+type share struct {
+	daemon *process
+	client *os.File // the connection that QEMU uses
+}
+
+// serve starts a daemon that serves a directory.
+func serve(m mount) (_ share, err error) {
+	path, err := findTool(virtiofsd)
+	if err != nil {
+		return share{}, err
+	}
+	tree, err := openTree(m)
+	if err != nil {
+		return share{}, err
+	}
+	defer tree.Close()
+	listener, client, err := connectedListener()
+	if err != nil {
+		return share{}, fmt.Errorf("serve %s to a guest: %w", m.Path, err)
+	}
+	defer listener.Close()
+	p := program{path: path}
+	// The daemon's namespaces would hold on to all mounts there are; the tree holds
+	// on to one. What a guest caches of the host's root stays as it was.
+	cache := "always"
+	if m.Writable {
+		cache = "auto"
+	}
+	source := "/proc/self/fd/" + p.pass(tree) + "/."
+	p.args = []string{"--fd=" + p.pass(listener), "-o", "source=" + source + ",cache=" + cache + ",sandbox=chroot,xattr,log_level=err"}
+	daemon, err := p.start()
+	if err != nil {
+		_ = client.Close()
+		return share{}, err
+	}
+	return share{daemon, client}, nil
+}
+
+// openTree opens a mount that nobody else sees: the directory without the other
+// file systems in it, and read-only unless it is to be writable. Nothing that a
+// guest does can write there.
+func openTree(m mount) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, m.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("clone the mount of %s: %w", m.Path, err)
+	}
+	if !m.Writable {
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return nil, errors.Join(fmt.Errorf("make a clone of the mount of %s read-only: %w", m.Path, err), unix.Close(fd))
+		}
+	}
+	return os.NewFile(uintptr(fd), m.Path), nil
+}
+
+// connectedListener returns a listening socket and a connection to it that waits
+// to be accepted. It has an abstract address, so no file is left.
+func connectedListener() (listener, client *os.File, err error) {
+	var files [2]*os.File
+	for i, name := range []string{"listener", "client"} {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			_ = files[0].Close() // nil is no error here
+			return nil, nil, fmt.Errorf("make a socket: %w", err)
+		}
+		files[i] = os.NewFile(uintptr(fd), name)
+	}
+	if err := join(int(files[0].Fd()), int(files[1].Fd())); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("connect two sockets: %w", err), files[0].Close(), files[1].Close())
+	}
+	return files[0], files[1], nil
+}
+
+// join makes one socket listen, and connects the other to it.
+func join(listener, client int) error {
+	if err := unix.Bind(listener, &unix.SockaddrUnix{}); err != nil { // the kernel picks a name
+		return err
+	}
+	if err := unix.Listen(listener, 1); err != nil {
+		return err
+	}
+	address, err := unix.Getsockname(listener)
+	if err != nil {
+		return err
+	}
+	return unix.Connect(client, address)
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	if directory := os.Getenv(abandonVariable); directory != "" {
+		os.Exit(abandon(directory))
+	}
+	if os.Getenv(loopVariable) != "" {
+		loop()
+		return
+	}
+	os.Exit(checkLeft(m))
+}
+
+// loopVariable makes the test's executable a program that does a fixed amount of
+// work.
+const loopVariable = "MUSTANG_TEST_VM_LOOP"
+
+// loop prints the number of CPUs and how long a loop takes, in microseconds: the
+// shortest of some, before all else that the guest may have to do.
+func loop() {
+	runtime.LockOSThread()
+	first := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
+	if err := unix.SchedSetAttr(0, &first, 0); err != nil {
+		fmt.Println(err)
+		return
+	}
+	best := time.Hour
+	for range 5 {
+		begin := time.Now()
+		if spin(5_000_000) == 0 {
+			fmt.Println("zero")
+		}
+		best = min(best, time.Since(begin))
+	}
+	fmt.Println(runtime.NumCPU(), best.Microseconds())
+}
+
+//go:noinline
+func spin(n int) uint64 {
+	x := uint64(1)
+	for range n {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	return x
+}
+
+// checkLeft runs the tests, and fails if a guest's process or one of its files is
+// left after them.
+func checkLeft(m *testing.M) (exitCode int) {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	pids, childErr := children(os.Getpid())
+	left, err := os.ReadDir("/proc/self/fd")
+	// some of Go's own are opened with the first use of a pipe, and one to see these
+	const own = 4
+	if err := errors.Join(err, childErr); err != nil || len(pids) > 0 || len(left) > len(files)+own {
+		fmt.Fprintf(os.Stderr, "left after all guests: processes %v, %d open files more, %v\n", pids, len(left)-len(files), err)
+		return 1
+	}
+	return code
+}
+
+var fetchOnce = sync.OnceValues(func() (Kernel, error) { return FetchKernel(context.Background(), "") })
+
+// staticProgram builds a program that can be a guest's first process. A test
+// program can't, unless it is built without C.
+func staticProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "init")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "mustang/test/vm")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	return path
+}
+
+// guestOptions returns options for a guest that is done within a minute.
+func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *bytes.Buffer) {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "qemu-system-x86_64")
+	kernel, err := fetchOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	return Options{
+		Kernel: kernel, Init: staticProgram(t), Command: command, MemoryMB: 512, Timeout: time.Minute, Stdout: stdout, Stderr: stderr,
+	}, stdout, stderr
+}
+
+// TestRun runs one command that uses everything that a guest offers.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	const script = `
+set -e
+echo out; echo err >&2
+echo "release $(uname -r) user $(id -u) dir $PWD variable $VARIABLE"
+echo lost > "$LOST"; cat "$LOST"
+echo kept > "$KEPT/file"
+modprobe ipvlan
+ip tuntap add tap0 mode tap # opens /dev/net/tun, which loads a module
+cat /proc/self/mounts > "$KEPT/mounts"
+cat /sys/class/net/lo/flags > "$KEPT/lo"
+ls -d /sys/fs/cgroup/cgroup.procs /sys/fs/bpf /sys/kernel/tracing/trace > /dev/null
+dmesg | sed -n 's/.*tsc: Detected \([0-9.]*\) MHz.*/\1/p' > "$KEPT/tsc"
+# who is root in the guest can mount the host's root once more, and writable
+mkdir /again; mount -t virtiofs root /again; mount -o remount,rw /again
+if touch "/again$LOST" 2> "$KEPT/refused"; then echo "written to the host"; fi
+sleep 1000 & # is ended with the command
+exit 7`
+	dir, kept := t.TempDir(), t.TempDir()
+	lost := filepath.Join(dir, "lost")
+	testkit.RequireTool(t, "ip")
+	o, stdout, stderr := guestOptions(t, "bash", "-c", script)
+	o.Dir, o.Share, o.Modules = dir, kept, []string{"br_netfilter"}
+	o.Env = []string{"PATH=" + os.Getenv("PATH"), "VARIABLE=a b", "LOST=" + lost, "KEPT=" + kept}
+	code, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "out\nrelease " + o.Kernel.Release + " user 0 dir " + dir + " variable a b\nlost\n"
+	if code != 7 || stdout.String() != want || stderr.String() != "err\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %q; want 7, %q, err", code, stdout, stderr, want)
+	}
+	if _, err := os.Stat(lost); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("file written in the guest, on the host: %v", err)
+	}
+	for name, part := range map[string]string{
+		"file": "kept\n", "refused": "Read-only file system", "lo": "0x9\n", "mounts": " / overlay ",
+	} {
+		if data, err := os.ReadFile(filepath.Join(kept, name)); err != nil || !strings.Contains(string(data), part) {
+			t.Errorf("shared file %s: %q, %v; want %q in it", name, data, err, part)
+		}
+	}
+	checkRate(t, filepath.Join(kept, "tsc"))
+}
+
+// checkRate wants the guest's kernel to know the rate of its clock.
+func checkRate(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found float64
+	if _, err := fmt.Sscan(string(text), &found); err != nil {
+		t.Fatalf("rate %q: %v", text, err)
+	}
+	first, second := float64(tickRate())/1e3, float64(tickRate())/1e3
+	for _, rate := range []float64{first, second} {
+		if ratio := rate / found; rate > 0 && (ratio < 0.999 || ratio > 1.001) {
+			t.Errorf("rate of the guest's clock is %v MHz, want %v", found, rate)
+		}
+	}
+}
+
+// TestOutput has the guest write more than any buffer holds, and end at once.
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	const bytes = 3 << 20
+	o, stdout, stderr := guestOptions(t, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero; head -c %d /dev/zero >&2; kill -KILL $$", bytes, bytes))
+	code, err := Run(t.Context(), o)
+	if err != nil || code != 137 || stdout.Len() != bytes || stderr.Len() != bytes {
+		t.Errorf("exit code %d, %v; %d and %d bytes of output, want %d", code, err, stdout.Len(), stderr.Len(), bytes)
+	}
+}
+
+// TestCountInstructions compares the time that the same work takes in two
+// guests, by their clocks.
+func TestCountInstructions(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var microseconds [2]float64
+	for i := range microseconds {
+		o, stdout, _ := guestOptions(t, exe)
+		o.CountInstructions = true
+		o.Env = append(os.Environ(), loopVariable+"=1")
+		code, err := Run(t.Context(), o)
+		if err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v", code, err)
+		}
+		var cpus int
+		if _, err := fmt.Sscan(stdout.String(), &cpus, &microseconds[i]); err != nil || cpus != 1 {
+			t.Fatalf("stdout %q: %v", stdout, err)
+		}
+	}
+	if ratio := microseconds[0] / microseconds[1]; ratio < 0.97 || ratio > 1.03 {
+		t.Errorf("the same work took %v µs, a ratio of %.3f", microseconds, ratio)
+	}
+	t.Logf("the same work took %v µs", microseconds)
+}
+
+// TestNoProgram runs what is not there.
+func TestNoProgram(t *testing.T) {
+	t.Parallel()
+	o, _, stderr := guestOptions(t, "no-such-program")
+	code, err := Run(t.Context(), o)
+	if err != nil || code != 127 || !strings.Contains(stderr.String(), "no-such-program") {
+		t.Errorf("exit code %d, %v, stderr %q", code, err, stderr)
+	}
+}
+
+// TestTimeout lets a command run into the timeout.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	o, stdout, _ := guestOptions(t, "sh", "-c", "echo said > /dev/console; echo out; sleep 1000")
+	o.Timeout = 3 * time.Second
+	_, err := Run(t.Context(), o)
+	var guest *GuestError
+	if !errors.As(err, &guest) || !errors.Is(err, ErrTimeout) {
+		t.Fatalf("error %v", err)
+	}
+	if !strings.Contains(guest.Console, "said") || !strings.Contains(err.Error(), "3s") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %q, console %q", err, guest.Console)
+	}
+	if stdout.String() != "out\n" {
+		t.Errorf("stdout %q", stdout)
+	}
+}
+
+// started is a writer that calls a function when it is first written to.
+type started struct {
+	io.Writer
+	call func()
+}
+
+func (s *started) Write(data []byte) (int, error) {
+	s.call()
+	return s.Writer.Write(data)
+}
+
+// TestCancel ends the context while a command runs, which takes notice or not.
+func TestCancel(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		grace        time.Duration
+		code         int
+		last         string
+	}{
+		{"no grace", "echo on; sleep 1000", 0, 0, "on\n"},
+		{"grace", "trap 'echo off; exit 3' INT; echo on; while :; do sleep 0.1; done", time.Minute, 3, "off\n"},
+		{"deaf", "trap '' INT; echo on; sleep 1000", time.Second, 0, "on\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			o, stdout, _ := guestOptions(t, "bash", "-c", test.script)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			why := errors.New("enough")
+			o.Stdout, o.Grace = &started{stdout, func() { cancel(why) }}, test.grace
+			code, err := Run(ctx, o)
+			if !errors.Is(err, why) || code != test.code || !strings.HasSuffix(stdout.String(), test.last) {
+				t.Errorf("exit code %d, %v, stdout %q", code, err, stdout)
+			}
+		})
+	}
+}
+
+// TestPanic has the guest's kernel panic.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	o, _, _ := guestOptions(t, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
+	_, err := Run(t.Context(), o)
+	var guest *GuestError
+	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "sysrq triggered crash") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestNoBoot gives QEMU a kernel that is none.
+func TestNoBoot(t *testing.T) {
+	t.Parallel()
+	o, _, _ := guestOptions(t, "true")
+	o.Kernel.Image = filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(o.Kernel.Image, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Run(t.Context(), o)
+	var guest *GuestError
+	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "before it had booted") || guest.Stderr == "" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestOtherFileSystem starts in a directory on a file system that is mounted
+// below the root.
+func TestOtherFileSystem(t *testing.T) {
+	t.Parallel()
+	testkit.RequireRoot(t)
+	dir := t.TempDir()
+	// Mounts of this thread only, from which the guest's processes start too. It is
+	// not unlocked, so it ends with the test.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("there\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, stdout, stderr := guestOptions(t, "sh", "-c", "cat file; echo lost > lost; cat lost")
+	o.Dir = dir
+	code, err := Run(t.Context(), o)
+	if err != nil || code != 0 || stdout.String() != "there\nlost\n" {
+		t.Errorf("exit code %d, %v, stdout %q, stderr %q", code, err, stdout, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "lost")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("file written in the guest, on the host: %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command vm runs commands and tests as root in a virtual machine with Debian's
+// newest 6.12 kernel, over the file system of this machine, whose files stay as
+// they are.
+//
+//	go run ./test/vm -- uname -r
+//	go run ./test/vm test ./internal/podlink ./internal/datapath
+//	go test -exec 'go run mustang/test/vm --' ./internal/nl
+//
+// A command's exit code becomes that of vm; 125 means that the guest failed.
+// The second form builds the tests of all packages, runs them in one guest, each
+// package in its directory with MUSTANG_REQUIRE=all, and prints what go test
+// would; its exit code is 1 if one failed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/vm"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitMisuse = 2
+	exitGuest  = 125
+)
+
+func main() {
+	if vm.IsInit() {
+		fmt.Fprintln(os.Stderr, vm.Init())
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	os.Exit(runner{stdout: os.Stdout, stderr: os.Stderr}.main(ctx, os.Args[1:]))
+}
+
+// runner is a command line.
+type runner struct {
+	stdout, stderr io.Writer
+	kernels        string
+	timeout        time.Duration
+	guest          vm.Options
+	console        bool
+	verbose        bool
+	run            string
+}
+
+// modules are those that nodes of container clusters load when they boot.
+var modules = []string{"br_netfilter"}
+
+const usage = `usage: vm [FLAGS] -- COMMAND [ARGUMENT...]
+       vm [FLAGS] test PACKAGE...
+
+Flags:
+`
+
+// main runs a command line and returns the exit code.
+func (r runner) main(ctx context.Context, args []string) int {
+	if len(args) == 2 && args[0] == insideName {
+		return r.inside(ctx, args[1])
+	}
+	flags := flag.NewFlagSet("vm", flag.ContinueOnError)
+	flags.SetOutput(r.stderr)
+	flags.Usage = func() {
+		fmt.Fprint(r.stderr, usage)
+		flags.PrintDefaults()
+	}
+	flags.DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long the command, or the tests of each package, may take")
+	flags.IntVar(&r.guest.CPUs, "cpus", 0, "processors of the guest (default 2)")
+	flags.IntVar(&r.guest.MemoryMB, "memory", 0, "memory of the guest in MiB (default 2048)")
+	flags.StringVar(&r.guest.Share, "share", "", "`directory` that the guest may write to")
+	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false, "let the guest's clock count instructions, on one processor")
+	flags.StringVar(&r.kernels, "kernels", vm.DefaultKernelDir, "`directory` that kernels are kept in")
+	flags.BoolVar(&r.console, "console", false, "print what the guest's kernel prints")
+	flags.BoolVar(&r.verbose, "v", false, "test: print the output of tests that pass, too")
+	flags.StringVar(&r.run, "run", "", "test: run only the tests that match this `pattern`")
+	split := slices.Index(args, "--")
+	own := args
+	if split >= 0 {
+		own = args[:split]
+	}
+	if err := flags.Parse(own); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return exitMisuse
+	}
+	if r.console {
+		r.guest.Console = r.stderr
+	}
+	switch {
+	case split >= 0 && flags.NArg() == 0 && split+1 < len(args):
+		return r.command(ctx, args[split+1:])
+	case split < 0 && flags.NArg() > 1 && flags.Arg(0) == "test":
+		return r.test(ctx, flags.Args()[1:])
+	}
+	flags.Usage()
+	return exitMisuse
+}
+
+// command runs a command in a guest.
+func (r runner) command(ctx context.Context, command []string) int {
+	kernel, err := vm.FetchKernel(ctx, r.kernels)
+	if err != nil {
+		return r.fail(exitGuest, err)
+	}
+	o := r.guest
+	o.Kernel, o.Command, o.Timeout, o.Grace = kernel, command, r.timeout, 5*time.Second
+	o.Stdout, o.Stderr = r.stdout, r.stderr
+	o.Modules = modules
+	code, err := vm.Run(ctx, o)
+	if err != nil {
+		return r.fail(exitGuest, err)
+	}
+	return code
+}
+
+// fail prints an error, with what the guest's console last showed.
+func (r runner) fail(code int, err error) int {
+	var guest *vm.GuestError
+	if errors.As(err, &guest) && guest.Console != "" && !r.console {
+		fmt.Fprintf(r.stderr, "the end of the guest's console:\n%s\n", guest.Console)
+	}
+	fmt.Fprintln(r.stderr, "vm:", err)
+	return code
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// program is this program, built.
+func program(t *testing.T) string {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "qemu-system-x86_64")
+	path := filepath.Join(t.TempDir(), "vm")
+	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	return path
+}
+
+// module writes a module with these files and returns its directory.
+func module(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	files["go.mod"] = "module example\n\ngo 1.26\n"
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// run runs a program in a directory and returns its exit code and its output.
+func run(t *testing.T, dir string, args ...string) (code int, output string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String()
+}
+
+const good = `package good
+
+import ("os"; "testing")
+
+func TestGood(t *testing.T) {
+	if os.Getenv("MUSTANG_REQUIRE") != "all" || os.Getenv("MUSTANG_GUEST") != "1" {
+		t.Error("environment", os.Environ())
+	}
+	if _, err := os.Stat("good_test.go"); err != nil {
+		t.Error(err)
+	}
+	t.Log("not to be seen")
+}
+`
+
+const bad = `package bad
+
+import "testing"
+
+func TestBad(t *testing.T) { t.Error("it is bad") }
+`
+
+const deadly = `package deadly
+
+import ("fmt"; "os"; "testing")
+
+func TestDeadly(t *testing.T) {
+	fmt.Println("last words")
+	t.Fatal(os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0))
+}
+`
+
+// TestPackages tests packages that pass, fail and have no tests, in one guest.
+func TestPackages(t *testing.T) {
+	dir := module(t, map[string]string{"good/good_test.go": good, "bad/bad_test.go": bad, "none/none.go": "package none\n"})
+	code, output := run(t, dir, program(t), "test", "./...")
+	want := `^guest: linux-image-6\.12\.\S+-cloud-amd64 6\.12\.\S+, release 6\.12\.\S+-cloud-amd64
+--- FAIL: TestBad \(\S+\)
+    bad_test\.go:5: it is bad
+FAIL
+FAIL	example/bad	[0-9.]+s
+ok  	example/good	[0-9.]+s
+\?   	example/none	\[no test files\]
+$`
+	if code != exitFailed || !regexp.MustCompile(want).MatchString(output) {
+		t.Errorf("exit code %d, output\n%s", code, output)
+	}
+}
+
+// TestGuestEnds has a test panic the guest's kernel.
+func TestGuestEnds(t *testing.T) {
+	dir := module(t, map[string]string{"deadly/deadly_test.go": deadly, "x/x_test.go": good})
+	code, output := run(t, dir, program(t), "test", "./...")
+	for _, part := range []string{"last words", "FAIL\texample/deadly\t[the guest ended]", "Kernel panic"} {
+		if !strings.Contains(output, part) {
+			t.Errorf("output does not hold %q", part)
+		}
+	}
+	if code != exitFailed || strings.Contains(output, "ok") {
+		t.Errorf("exit code %d, output\n%s", code, output)
+	}
+}
+
+// TestExec is what go test runs the test program with.
+func TestExec(t *testing.T) {
+	dir := module(t, map[string]string{"good/good_test.go": good})
+	t.Setenv("CGO_ENABLED", "0")
+	t.Setenv("MUSTANG_REQUIRE", "all")
+	t.Setenv("MUSTANG_GUEST", "1")
+	code, output := run(t, dir, "go", "test", "-v", "-exec", program(t)+" -cpus 1 --", "./good")
+	if code != 0 || !strings.Contains(output, "ok  \texample/good") || !strings.Contains(output, "not to be seen") {
+		t.Errorf("exit code %d, output\n%s", code, output)
+	}
+}
+
+// TestUsage has command lines that make no sense.
+func TestUsage(t *testing.T) {
+	for _, line := range []string{"", "--", "test", "frob", "-frob -- true", "true", "test x -- y", "-cpus x -- true"} {
+		t.Run(line, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := runner{stdout: &stdout, stderr: &stderr}.main(t.Context(), strings.Fields(line))
+			if code != exitMisuse || !strings.Contains(stderr.String(), "usage:") || stdout.Len() > 0 {
+				t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
+			}
+		})
+	}
+}
