@@ -4,11 +4,18 @@ package bench
 
 import "mustang/internal/result"
 
-// compare sets the pairs of the suite against each other, each within the rounds
-// that have both, for all workloads.
-func compare(o Options, measured map[string]*tally) []result.Comparison {
+// comparisons are what was compared so far. To draw an interval takes a moment,
+// and the file is written often, so each is kept until it has another round.
+type comparisons map[pairOf]result.Comparison
+
+// pairOf is a pair of rows.
+type pairOf struct{ numerator, denominator, workload string }
+
+// all sets the pairs of the suite against each other, each within the rounds that
+// have both, for all workloads.
+func (known comparisons) all(o Options, measured map[string]*tally) []result.Comparison {
 	var out []result.Comparison
-	for _, workload := range workloads() {
+	for _, workload := range o.workloads() {
 		for _, p := range o.Suite.pairs {
 			above, below := measured[p.numerator+" "+workload], measured[p.denominator+" "+workload]
 			if above == nil || below == nil {
@@ -17,23 +24,34 @@ func compare(o Options, measured map[string]*tally) []result.Comparison {
 			if above.row.Status != "" || below.row.Status != "" {
 				continue // failed: its figures prove nothing
 			}
-			var a, b []float64
-			for round := range o.Rounds {
-				x, okX := above.byRound[round]
-				y, okY := below.byRound[round]
-				if okX && okY && y > 0 {
-					a, b = append(a, x), append(b, y)
-				}
-			}
+			a, b := inBoth(o.Rounds, above, below)
 			if len(a) == 0 {
 				continue
 			}
-			ratios := pairedRatios(a, b, o.Seed)
-			out = append(out, result.Comparison{
-				Name: p.name, Workload: workload, Numerator: p.numerator, Denominator: p.denominator, AA: p.aa,
-				Ratios: ratios.values, Ratio: ratios.median, CI95: ratios.ci95,
-			})
+			key := pairOf{p.numerator, p.denominator, workload}
+			c, ok := known[key]
+			if !ok || len(c.Ratios) != len(a) {
+				ratios := pairedRatios(a, b, o.Seed)
+				c = result.Comparison{
+					Name: p.name, Workload: workload, Numerator: p.numerator, Denominator: p.denominator, AA: p.aa,
+					Ratios: ratios.values, Ratio: ratios.median, CI95: ratios.ci95,
+				}
+				known[key] = c
+			}
+			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// inBoth returns the figures of two rows in the rounds that have both.
+func inBoth(rounds int, above, below *tally) (a, b []float64) {
+	for round := range rounds {
+		x, okX := above.byRound[round]
+		y, okY := below.byRound[round]
+		if okX && okY && y > 0 {
+			a, b = append(a, x), append(b, y)
+		}
+	}
+	return a, b
 }

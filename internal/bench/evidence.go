@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"mustang/internal/lab"
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
@@ -20,19 +19,16 @@ type witness struct {
 	// tracked and translated say whether the kernel's connection tracking in the
 	// host had an entry of the client's connection, and one that changes an address.
 	tracked, translated bool
+	// switching is the datapath of the lab's Open vSwitch, if it has one.
+	switching string
+	// devices are the true names of the pods' devices, where they are not lab.IfName.
+	devices map[string]string
 }
-
-// maxSegment is the most bytes that one packet between devices can stand for
-// (GSO), in bytes.
-const maxSegment = 65536
 
 // packets is the least number of packets that must have gone each way past each
 // device on the path. A stream's acknowledgements may be few.
 func (w witness) packets() (forth, back uint64) {
-	if w.measurement.Workload == traffic.TCPStream {
-		return w.measurement.Count / maxSegment, 1
-	}
-	return w.measurement.Count, w.measurement.Count
+	return w.measurement.Packets()
 }
 
 // stray is the number of packets that a device off the path may count: neighbour
@@ -76,61 +72,6 @@ func (w witness) checkAddresses(add adder) {
 	}
 }
 
-// masqueraded reports whether the host hides the client's address from the
-// server.
-func (w witness) masqueraded() bool {
-	return w.target == result.TargetClusterIP && w.datapath() == result.DatapathKernel &&
-		(w.link == "macvlan" || w.variant == "call-off")
-}
-
-// checkDevices compares the packets at each device with those that the path has
-// or must not have there.
-func (w witness) checkDevices(add adder) {
-	forth, back := w.packets()
-	on := func(place, name string, rx, tx uint64) {
-		if d := seen(w.evidence, place, name); d.RxPackets < rx || d.TxPackets < tx {
-			add("too few packets at %s, the path has at least %d and %d", describe(d), rx, tx)
-		}
-	}
-	off := func(place, name string, rx, tx bool) {
-		d := seen(w.evidence, place, name)
-		if (rx && d.RxPackets > w.stray()) || (tx && d.TxPackets > w.stray()) {
-			add("packets at %s, which is not on the path", describe(d))
-		}
-	}
-	if w.target == result.TargetLoopback {
-		on(lab.Host, "lo", forth, forth)
-		off(lab.PodA, lab.IfName, true, true)
-		return
-	}
-	on(lab.PodA, lab.IfName, forth, back)
-	if w.client == lab.PodB {
-		on(lab.PodB, lab.IfName, back, forth)
-	}
-	sideA, sideB := lab.HostIfName(lab.PodA), lab.HostIfName(lab.PodB)
-	through := w.target == result.TargetClusterIP && w.datapath() == result.DatapathKernel
-	switch {
-	case w.link == "macvlan" && through:
-		on(lab.Host, podlink.HostSlave, forth+back, forth+back)
-	case w.link == "macvlan":
-		off(lab.Host, podlink.HostSlave, true, true)
-	case w.datapath() == result.DatapathEBPF:
-		// Redirected to the peer: in at the one side, never out at the other.
-		on(lab.Host, sideB, forth, 0)
-		on(lab.Host, sideA, back, 0)
-		off(lab.Host, sideA, false, true)
-		off(lab.Host, sideB, false, true)
-	default:
-		on(lab.Host, sideA, back, forth)
-		if w.client == lab.PodB {
-			on(lab.Host, sideB, forth, back)
-		}
-	}
-	if w.link != "macvlan" {
-		off(lab.Host, "lo", true, true)
-	}
-}
-
 // checkConnections compares the entries of the connection tables: the kernel's
 // and our own.
 func (w witness) checkConnections(add adder) {
@@ -139,14 +80,14 @@ func (w witness) checkConnections(add adder) {
 		if !w.translated {
 			add("the kernel's connection table has no translated entry of it")
 		}
-	case w.lab.NetfilterCall:
+	case w.lab.NetfilterCall && w.lab.Via != lab.ViaEBPFSocket: // which needs no rules
 		if !w.tracked || w.translated {
 			add("the bridged packets did not pass the host's rules (tracked %t, translated %t)", w.tracked, w.translated)
 		}
 	case w.tracked:
 		add("the kernel tracks the connection, which should pass its rules by")
 	}
-	ours := w.via == result.ViaEBPFTC
+	ours := w.via == result.ViaEBPFTC // at the socket no packet has a connection to keep
 	if ours != (w.evidence.Connections > 0) {
 		add("%d entries of it in the eBPF connection table", w.evidence.Connections)
 	}
@@ -154,19 +95,22 @@ func (w witness) checkConnections(add adder) {
 
 // checkPrograms compares the runs of our programs.
 func (w witness) checkPrograms(add adder) {
-	if w.datapath() != result.DatapathEBPF {
-		if len(w.evidence.ProgramRuns) > 0 {
-			add("eBPF programs ran: %v", w.evidence.ProgramRuns)
-		}
-		return
-	}
 	forth, back := w.packets()
-	least := map[string]uint64{"from_pod": forth + back}
-	if w.link == "veth" {
-		least["redirect_peer"] = forth + back
+	least := map[string]uint64{}
+	if w.datapath() == result.DatapathEBPF {
+		least["from_pod"] = forth + back
+		if w.anatomy().delivery == toPeer {
+			least["redirect_peer"] = forth + back
+		}
 	}
-	if w.via == result.ViaEBPFTC {
+	switch w.via {
+	case result.ViaEBPFTC:
 		least["forward"], least["reverse"] = forth, back
+	case result.ViaEBPFSocket:
+		least["sock_connect"] = 1
+	}
+	if len(least) == 0 && len(w.evidence.ProgramRuns) > 0 {
+		add("eBPF programs ran: %v", w.evidence.ProgramRuns)
 	}
 	for name, runs := range least {
 		if got := w.evidence.ProgramRuns[name]; got < runs {

@@ -39,29 +39,40 @@ func fitting(t *testing.T, id string) witness {
 	}
 	count(lab.PodA, lab.IfName, 1010, 1010)
 	count(lab.PodB, lab.IfName, 1010, 1010)
-	switch {
-	case p.link == "macvlan" && p.via == lab.ViaIPTables:
-		count(lab.Host, podlink.HostSlave, 2020, 2020)
-	case p.datapath() == result.DatapathEBPF && p.link == "veth":
-		count(lab.Host, lab.HostIfName(lab.PodA), 1010, 3)
-		count(lab.Host, lab.HostIfName(lab.PodB), 1010, 3)
+	runs := map[string]uint64{}
+	sides := func(rx, tx uint64) {
+		count(lab.Host, lab.HostIfName(lab.PodA), rx, tx)
+		count(lab.Host, lab.HostIfName(lab.PodB), rx, tx)
+	}
+	switch a := w.anatomy(); {
+	case a.shared != "" && w.byRules():
+		count(lab.Host, a.shared, 2020, 2020)
+	case !a.sides:
+	case p.datapath() == result.DatapathEBPF && a.delivery == toPeer:
+		sides(1010, 3)
+		runs["redirect_peer"] = 2020
+	case p.datapath() == result.DatapathEBPF && a.delivery == fromPeer:
+		sides(3, 1010)
 	default:
-		count(lab.Host, lab.HostIfName(lab.PodA), 1010, 1010)
-		count(lab.Host, lab.HostIfName(lab.PodB), 1010, 1010)
+		sides(1010, 1010)
+	}
+	if p.datapath() == result.DatapathEBPF {
+		runs["from_pod"] = 2020
 	}
 	switch {
-	case p.via == lab.ViaIPTables:
+	case w.byRules():
 		w.tracked, w.translated = true, true
-	case p.lab.NetfilterCall:
+	case p.lab.NetfilterCall && p.via == result.ViaNone:
 		w.tracked = true
 	case p.via == result.ViaEBPFTC:
 		w.evidence.Connections = 1
+		runs["forward"], runs["reverse"] = 1010, 1010
+	case p.via == result.ViaEBPFSocket:
+		runs["sock_connect"] = 1
 	}
+	w.evidence.ProgramRuns = runs
 	if w.masqueraded() {
 		w.measurement.ServerPeer = netip.AddrPortFrom(lab.Gateways[0].Addr(), 12345)
-	}
-	if p.datapath() == result.DatapathEBPF {
-		w.evidence.ProgramRuns = map[string]uint64{"from_pod": 2020, "redirect_peer": 2020, "forward": 1010, "reverse": 1010}
 	}
 	return w
 }
@@ -89,6 +100,17 @@ func TestFindings(t *testing.T) {
 		{"macvlan/cluster-ip/iptables", "nothing", nil, ""},
 		{"veth+ebpf/pod-ip", "nothing", nil, ""},
 		{"veth+ebpf/cluster-ip", "nothing", nil, ""},
+		{"veth/cluster-ip/ebpf-socket", "nothing", nil, ""},
+		{"bridge-call-on/cluster-ip/ebpf-socket", "nothing", nil, ""},
+		{"ipvlan-l2/pod-ip", "nothing", nil, ""},
+		{"ipvlan-l2/cluster-ip/iptables", "nothing", nil, ""},
+		{"ipvlan-l3+ebpf/cluster-ip", "nothing", nil, ""},
+		{"netkit/pod-ip", "nothing", nil, ""},
+		{"netkit+ebpf/cluster-ip", "nothing", nil, ""},
+		{"ovs-internal/cluster-ip/nftables", "nothing", nil, ""},
+		{"ovs-internal+ebpf/cluster-ip", "nothing", nil, ""},
+		{"tun/pod-ip", "nothing", nil, ""},
+		{"tun+ebpf/cluster-ip", "nothing", nil, ""},
 		{"veth/pod-ip", "no traffic", func(w *witness) { w.measurement.Count = 0 }, "nothing was transferred"},
 		{"veth/pod-ip", "past the host", func(w *witness) { device(w, lab.Host, "veth-pod-a").TxPackets = 5 }, "too few packets"},
 		{"veth/pod-ip", "by loopback", func(w *witness) { device(w, lab.Host, "lo").RxPackets = 1000 }, "not on the path"},
@@ -106,6 +128,11 @@ func TestFindings(t *testing.T) {
 		{"veth+ebpf/pod-ip", "no redirect", func(w *witness) { delete(w.evidence.ProgramRuns, "redirect_peer") }, "redirect_peer"},
 		{"veth+ebpf/cluster-ip", "no program", func(w *witness) { w.evidence.ProgramRuns = nil }, "from_pod"},
 		{"veth+ebpf/cluster-ip", "no entry", func(w *witness) { w.evidence.Connections = 0 }, "0 entries"},
+		{"veth/cluster-ip/ebpf-socket", "not translated", func(w *witness) { w.evidence.ProgramRuns = nil }, "sock_connect"},
+		{"veth/cluster-ip/ebpf-socket", "per packet", func(w *witness) { w.evidence.Connections = 1 }, "1 entries"},
+		{"ipvlan-l3/pod-ip", "by the host", func(w *witness) { device(w, lab.Host, podlink.IPVLANHostSlave).TxPackets = 999 }, "not on the path"},
+		{"netkit+ebpf/pod-ip", "by the stack", func(w *witness) { device(w, lab.Host, "veth-pod-b").RxPackets = 999 }, "not on the path"},
+		{"tun+ebpf/pod-ip", "past the host", func(w *witness) { device(w, lab.Host, "veth-pod-b").RxPackets = 9 }, "too few packets"},
 		{"veth+ebpf/cluster-ip", "by the kernel", func(w *witness) { w.tracked = true }, "tracks"},
 	} {
 		t.Run(test.id+" "+test.name, func(t *testing.T) {

@@ -19,6 +19,10 @@ import (
 	"mustang/internal/result"
 )
 
+// envGuestKernel names the version of the package that the kernel of a guest is
+// from; what starts the guest sets it.
+const envGuestKernel = "MUSTANG_GUEST_KERNEL"
+
 // describeRun returns the head of a result file: what was asked for, and the
 // facts of the machine that move figures. It holds no host's name and no
 // address.
@@ -34,6 +38,7 @@ func describeRun(o Options, cpus CPUPair) (result.Run, error) {
 	return result.Run{
 		Suite:           o.Suite.Name,
 		Machine:         machine,
+		Clock:           o.clock(),
 		Kernel:          release,
 		Versions:        versions(),
 		Settings:        f.settings(release),
@@ -152,6 +157,9 @@ func versions() map[string]string {
 	out := map[string]string{"go": runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		out["mustang"] = buildVersion(info)
+	}
+	if kernel := os.Getenv(envGuestKernel); kernel != "" {
+		out["guest kernel"] = kernel
 	}
 	for _, tool := range []string{"iptables", "nft"} {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

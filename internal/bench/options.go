@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mustang/internal/lab"
+	"mustang/internal/result"
 )
 
 // Options say how to run a suite.
@@ -25,8 +26,13 @@ type Options struct {
 	// Only selects rows whose ID, or "ID workload", matches one of these patterns
 	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
 	Only []string
-	// Seed orders the rows and the bootstrap; 0 means a random one.
+	// Seed orders the rows and the bootstrap; 0 means a random one, and always the
+	// same where instructions are counted.
 	Seed uint64
+	// Count, when it is [result.ClockInstructions], counts the instructions of each
+	// packet and transaction in the place of measuring time. It takes an emulated
+	// machine with one CPU whose clock counts them, see [ErrNotCounting].
+	Count string
 	// Quick makes the run take less than a minute; it sets Rounds and Duration
 	// where they are 0.
 	Quick bool
@@ -47,7 +53,8 @@ type Options struct {
 type Reporter interface {
 	// Note prints a line.
 	Note(text string)
-	// Start says how many samples there will be, and how long one takes.
+	// Start says how many samples there will be, and how long one takes. It is not
+	// called where no time passes by the machine's clock.
 	Start(samples int, each time.Duration)
 	// Sample says that a sample of a row is begun.
 	Sample(row string)
@@ -64,9 +71,16 @@ type Reporter interface {
 func (o Options) withDefaults() (Options, error) {
 	rounds, duration := 10, 300*time.Millisecond
 	if o.Quick {
-		rounds, duration = 6, 120*time.Millisecond
+		rounds, duration = 6, 60*time.Millisecond
+	}
+	if o.counts() {
+		rounds, duration = 6, 0 // they differ by less than a thousandth
 	}
 	switch {
+	case o.Count != "" && !o.counts():
+		return o, fmt.Errorf("count %q: there is only %q", o.Count, result.ClockInstructions)
+	case o.counts() && o.Duration > 0:
+		return o, fmt.Errorf("duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
 	case o.Rounds < 0:
 		return o, fmt.Errorf("rounds %d: want 1 or more", o.Rounds)
 	case o.Duration < 0 || (o.Duration > 0 && o.Duration < 10*time.Millisecond):
@@ -82,6 +96,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Warmup == 0 {
 		o.Warmup = o.Duration / 3
+	}
+	if o.Seed == 0 && o.counts() {
+		o.Seed = 1 // a run is the same each time
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64N(1 << 32) // short enough to be typed
@@ -112,7 +129,7 @@ type cell struct {
 func (o Options) selected() ([]cell, error) {
 	used := make([]bool, len(o.Only))
 	var cells []cell
-	for _, workload := range workloads() {
+	for _, workload := range o.workloads() {
 		for _, p := range o.Suite.paths {
 			keep := len(o.Only) == 0
 			for i, pattern := range o.Only {

@@ -17,32 +17,41 @@ func podLinks() Suite {
 		Doc:  "two pods of one host: each link mode by pod IP and by cluster IP",
 	}
 	s.paths = append(s.paths, baselines()...)
-	for _, l := range []struct {
-		name, link, variant string
-		call                bool
-	}{
-		{"veth", "veth", "", false},
-		{"bridge-call-off", "bridge", "call-off", false},
-		{"bridge-call-on", "bridge", "call-on", true},
-		{"macvlan", "macvlan", "", false},
-	} {
-		base := path{link: l.link, variant: l.variant, lab: podLinksLab(l.link, lab.DatapathKernel, lab.ViaNone)}
-		base.lab.NetfilterCall = l.call
-		s.addLink(l.name, base)
+	for _, base := range kernelLinks() {
+		s.addLink(base)
 	}
-	for _, link := range []string{"veth", "macvlan"} {
-		name := link + "+ebpf"
-		base := path{link: link, via: result.ViaEBPFTC, lab: podLinksLab(link, lab.DatapathEBPF, lab.ViaEBPFTC)}
-		s.paths = append(s.paths, base.toPod(name+"/pod-ip"), base.toService(name+"/cluster-ip"))
-		s.pairs = append(s.pairs,
-			pair{name: name + ": cluster IP / pod IP", numerator: name + "/cluster-ip", denominator: name + "/pod-ip"},
-			pair{name: name + " / " + link + ": pod IP", numerator: name + "/pod-ip", denominator: link + "/pod-ip"})
+	for _, link := range []string{
+		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
+	} {
+		s.addDatapath(link)
 	}
 	return s
 }
 
-// baselines are what the links are held against, and the same path measured
-// twice.
+// kernelLinks are the link modes with the kernel's own datapath. The id of each
+// is the beginning of its rows'.
+func kernelLinks() []path {
+	var links []path
+	add := func(id, link string, change func(*path)) {
+		p := path{id: id, link: link, lab: podLinksLab(link, lab.DatapathKernel, lab.ViaNone)}
+		if change != nil {
+			change(&p)
+		}
+		links = append(links, p)
+	}
+	add("veth", "veth", nil)
+	add("bridge-call-off", "bridge", func(p *path) { p.variant = "call-off" })
+	add("bridge-call-on", "bridge", func(p *path) { p.variant, p.lab.NetfilterCall = "call-on", true })
+	for _, link := range []string{
+		"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
+	} {
+		add(link, link, nil)
+	}
+	add("tun-offload", "tun", func(p *path) { p.variant, p.lab.Offload = "offload", true })
+	return links
+}
+
+// baselines are what the links are held against.
 func baselines() []path {
 	plain := path{link: "veth", lab: podLinksLab("veth", lab.DatapathKernel, lab.ViaNone)}
 	loopback := plain
@@ -57,24 +66,28 @@ func baselines() []path {
 }
 
 // addLink adds the rows of a link mode with the kernel's datapath.
-func (s *Suite) addLink(name string, base path) {
-	podIP := base.toPod(name + "/pod-ip")
+func (s *Suite) addLink(base path) {
+	podIP := base.toPod(base.id + "/pod-ip")
 	if base.lab.NetfilterCall {
 		// Without rules there is nothing to call.
 		podIP.lab.Via = lab.ViaIPTables
 		podIP.note = "kube-proxy's iptables rules are in the host, and see the bridged packets"
 	}
 	s.paths = append(s.paths, podIP)
-	if name == "veth" {
+	if base.id == "veth" {
 		again := podIP
-		again.id, again.variant, again.note = name+"/pod-ip/again", "again", "the same as "+podIP.id+", measured again"
+		again.id, again.variant, again.note = base.id+"/pod-ip/again", "again", "the same as "+podIP.id+", measured again"
 		s.paths = append(s.paths, again)
 		s.pairs = append(s.pairs, pair{name: "A/A: " + podIP.id + " measured twice", numerator: again.id, denominator: podIP.id, aa: true})
 	}
-	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables} {
-		service := base.toService(name + "/cluster-ip/" + via)
+	if base.id == "tun-offload" {
+		s.pairs = append(s.pairs, pair{name: "tun with offload / without: pod IP", numerator: podIP.id, denominator: "tun/pod-ip"})
+	}
+	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFSocket} {
+		service := base
 		service.via, service.lab.Via = via, via
-		if base.link == "macvlan" || base.variant == "call-off" {
+		service = service.toService(base.id + "/cluster-ip/" + via)
+		if service.masqueraded() {
 			service.note = "masquerade-all: the reply would pass the host by otherwise"
 		}
 		if base.lab.NetfilterCall && via != podIP.lab.Via {
@@ -85,9 +98,19 @@ func (s *Suite) addLink(name string, base path) {
 		}
 		s.paths = append(s.paths, service)
 		s.pairs = append(s.pairs, pair{
-			name: name + ": cluster IP by " + via + " / pod IP", numerator: service.id, denominator: podIP.id,
+			name: base.id + ": cluster IP by " + via + " / pod IP", numerator: service.id, denominator: podIP.id,
 		})
 	}
+}
+
+// addDatapath adds the rows of a link mode with our own datapath.
+func (s *Suite) addDatapath(link string) {
+	name := link + "+ebpf"
+	base := path{link: link, via: result.ViaEBPFTC, lab: podLinksLab(link, lab.DatapathEBPF, lab.ViaEBPFTC)}
+	s.paths = append(s.paths, base.toPod(name+"/pod-ip"), base.toService(name+"/cluster-ip"))
+	s.pairs = append(s.pairs,
+		pair{name: name + ": cluster IP / pod IP", numerator: name + "/cluster-ip", denominator: name + "/pod-ip"},
+		pair{name: name + " / " + link + ": pod IP", numerator: name + "/pod-ip", denominator: link + "/pod-ip"})
 }
 
 func podLinksLab(link, datapath, via string) lab.Options {

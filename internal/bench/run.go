@@ -21,13 +21,17 @@ const ResultsName = "results.json"
 // until then is in the result.
 var ErrInterrupted = errors.New("interrupted")
 
+// proofDuration is the measured time of a sample that only proves its path.
+const proofDuration = 10 * time.Millisecond
+
 // overhead is what a sample takes beside its duration and warm-up, for the
 // estimate of the time left.
 const overhead = 25 * time.Millisecond
 
 // Run runs a suite and returns what it measured; a row that could not be
 // measured is in it with the reason. The result file is written after each
-// sample. When ctx ends, Run returns what is done with [ErrInterrupted].
+// sample, or after each network where instructions are counted. When ctx ends,
+// Run returns what is done with [ErrInterrupted].
 func Run(ctx context.Context, o Options) (file result.File, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -37,6 +41,11 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	if err != nil {
 		return file, err
 	}
+	if o.counts() {
+		if err := checkCounting(); err != nil {
+			return file, fmt.Errorf("count %s: %w", o.Count, err)
+		}
+	}
 	if err := os.MkdirAll(o.Out, 0o700); err != nil {
 		return file, fmt.Errorf("output directory: %w", err)
 	}
@@ -45,7 +54,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 		return file, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	r := &run{options: o, stand: s, path: filepath.Join(o.Out, ResultsName)}
+	r := &run{options: o, stand: s, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
 	for _, c := range cells {
 		r.rows = append(r.rows, newTally(c, o.Suite.Name))
 	}
@@ -68,48 +77,85 @@ type run struct {
 	head    result.Run
 	rows    []*tally
 	path    string
+	// compared are the comparisons, each as of when one of its rows last changed.
+	compared comparisons
 }
 
 // measure sets up what the rows need, and measures them in rounds.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
-	o.Progress.Note(fmt.Sprintf("%s: %d rows, %d rounds of %v each, seed %d", o.Suite.Name, len(r.rows), o.Rounds, o.Duration, o.Seed))
-	if err := r.prove(ctx); err != nil {
-		return r.stopped(ctx, err)
-	}
-	o.Progress.Start(r.live()*o.Rounds, o.Duration+o.Warmup+overhead)
-	for round := range o.Rounds {
-		for _, i := range order(o.Seed, round, len(r.rows)) {
-			row := r.rows[i]
-			if row.over() {
-				continue
-			}
-			o.Progress.Sample(label(row.row))
-			if err := r.sample(ctx, row, round); err != nil {
-				return r.stopped(ctx, err)
-			}
-			o.Progress.Done()
+	o.Progress.Note(o.announce(len(r.rows)))
+	groups := r.groups()
+	for i, rows := range groups {
+		if len(groups) > 1 {
+			o.Progress.Note(fmt.Sprintf("network %d of %d: %s", i+1, len(groups), describeGroup(rows)))
+		} else {
+			o.Progress.Note("building the networks and checking each path")
 		}
-		o.Progress.Round(round+1, o.Rounds)
+		if err := r.prove(ctx, rows); err != nil {
+			return r.stopped(ctx, err)
+		}
+		if err := r.stand.settle(); err != nil {
+			return err
+		}
+		if err := r.rounds(ctx, rows); err != nil {
+			return r.stopped(ctx, err)
+		}
+		if o.counts() {
+			if err := errors.Join(r.write(), r.stand.release(rows)); err != nil {
+				return err
+			}
+		}
 	}
 	r.head.Finished = time.Now().UTC()
 	return nil
 }
 
-// prove builds the labs and sends a little traffic down each path, so that no
-// row starts cold, and a path that is not what it claims fails at once.
-func (r *run) prove(ctx context.Context) error {
-	r.options.Progress.Note("building the networks and checking each path")
-	brief := r.options
-	brief.Duration, brief.Warmup = 10*time.Millisecond, 5*time.Millisecond
-	for _, row := range r.rows {
+// announce says what is going to be measured.
+func (o Options) announce(rows int) string {
+	text := fmt.Sprintf("%s: %d rows, %d rounds", o.Suite.Name, rows, o.Rounds)
+	if o.counts() {
+		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countPackets, countTransactions)
+	}
+	return fmt.Sprintf("%s of %v each, seed %d", text, o.Duration, o.Seed)
+}
+
+// rounds measures rows in rounds.
+func (r *run) rounds(ctx context.Context, rows []*tally) error {
+	o := r.options
+	if !o.counts() {
+		o.Progress.Start(live(rows)*o.Rounds, o.Duration+o.Warmup+overhead)
+	}
+	for round := range o.Rounds {
+		for _, i := range order(o.Seed, round, len(rows)) {
+			row := rows[i]
+			if row.over() {
+				continue
+			}
+			o.Progress.Sample(label(row.row))
+			if err := r.sample(ctx, row, round); err != nil {
+				return err
+			}
+			o.Progress.Done()
+		}
+		if !o.counts() {
+			o.Progress.Round(round+1, o.Rounds)
+		}
+	}
+	return nil
+}
+
+// prove builds the labs of rows and sends a little traffic down each path, so
+// that no row starts cold, and a path that is not what it claims fails at once.
+func (r *run) prove(ctx context.Context, rows []*tally) error {
+	for _, row := range rows {
 		if mode, err := podlink.Lookup(row.cell.path.lab.Link); err == nil {
 			if err := mode.Probe(); err != nil {
 				row.skip(err)
 				continue
 			}
 		}
-		if _, err := r.stand.take(ctx, row.cell, brief); err != nil {
+		if _, err := r.stand.take(ctx, row.cell, r.options.proof(row.cell)); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
@@ -120,7 +166,7 @@ func (r *run) prove(ctx context.Context) error {
 			}
 		}
 	}
-	if err := r.stand.offloads(r.head.Offloads); err != nil {
+	if err := r.stand.offloads(r.head.Offloads); err != nil || r.options.counts() {
 		return err
 	}
 	return r.write()
@@ -129,7 +175,10 @@ func (r *run) prove(ctx context.Context) error {
 // sample measures a row once. A row that fails is out of the rounds that follow;
 // the run goes on.
 func (r *run) sample(ctx context.Context, row *tally, round int) error {
-	s, err := r.stand.take(ctx, row.cell, r.options)
+	s, err := r.stand.take(ctx, row.cell, r.options.spec(row.cell))
+	if err == nil {
+		s.figure, err = r.options.figure(s.measurement)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -143,7 +192,12 @@ func (r *run) sample(ctx context.Context, row *tally, round int) error {
 		return r.write()
 	}
 	row.add(s, round)
-	r.head.Settings["tcp_congestion_control_used"] = s.measurement.ClientCongestion
+	if used := s.measurement.ClientCongestion; used != "" {
+		r.head.Settings["tcp_congestion_control_used"] = used
+	}
+	if r.options.counts() {
+		return nil // a row takes a moment, and an emulated machine long to write a file
+	}
 	return r.write()
 }
 
@@ -158,9 +212,9 @@ func (r *run) stopped(ctx context.Context, err error) error {
 }
 
 // live counts the rows that are still to be measured.
-func (r *run) live() int {
+func live(rows []*tally) int {
 	n := 0
-	for _, row := range r.rows {
+	for _, row := range rows {
 		if !row.over() {
 			n++
 		}
@@ -179,7 +233,7 @@ func (r *run) file() result.File {
 			measured[label(finished)] = row
 		}
 	}
-	f.Run.Comparisons = compare(r.options, measured)
+	f.Run.Comparisons = r.compared.all(r.options, measured)
 	return f
 }
 

@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,13 +13,21 @@ import (
 	"time"
 
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 	"mustang/internal/traffic"
 )
 
-// TestMain also is the traffic agent that the labs start.
+// TestMain also is the programs that labs start.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == lab.RelayName {
+		if err := lab.Relay(context.Background(), os.Args[2:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) > 1 && os.Args[1] == "traffic-agent" {
 		if err := traffic.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
@@ -47,7 +56,7 @@ func testOptions(t *testing.T, only ...string) Options {
 	}
 }
 
-// TestRun measures every row of the suite.
+// TestRun measures every row of the suite that this kernel can have.
 func TestRun(t *testing.T) {
 	o := testOptions(t)
 	before := testkit.RootSnapshot(t)
@@ -61,18 +70,24 @@ func TestRun(t *testing.T) {
 	if len(file.Rows) != len(o.Suite.Rows()) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suite.Rows()))
 	}
+	measured := map[string]bool{}
+	byLink := map[string][]result.Row{}
 	for _, row := range file.Rows {
-		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || row.Median <= 0 {
-			t.Errorf("%s: %s %s, %d samples, median %g", label(row), row.Status, row.Reason, len(row.Samples), row.Median)
-		}
-		if row.Workload == traffic.TCPRR && (row.LatencyUS == nil || row.LatencyUS.P50 <= 0) {
-			t.Errorf("%s: no latencies", label(row))
-		}
-		if len(row.Evidence.Devices) == 0 || row.Evidence.Client.Peer == "" {
-			t.Errorf("%s: no evidence", label(row))
+		measured[label(row)] = row.Status == result.StatusOK
+		byLink[row.Link] = append(byLink[row.Link], row)
+	}
+	for link, rows := range byLink {
+		t.Run(link, func(t *testing.T) { checkRows(t, link, rows, o.Rounds) })
+	}
+	want := 0
+	for _, p := range o.Suite.pairs {
+		for _, workload := range workloads() {
+			if measured[p.numerator+" "+workload] && measured[p.denominator+" "+workload] {
+				want++
+			}
 		}
 	}
-	if want := len(o.Suite.pairs) * len(workloads()); len(file.Run.Comparisons) != want {
+	if len(file.Run.Comparisons) != want {
 		t.Errorf("%d comparisons, want %d", len(file.Run.Comparisons), want)
 	}
 	stored, err := result.Read(filepath.Join(o.Out, ResultsName))
@@ -81,6 +96,31 @@ func TestRun(t *testing.T) {
 	}
 	if infos, err := o.Store.List(); err != nil || len(infos) > 0 {
 		t.Errorf("labs left: %v, %v", infos, err)
+	}
+}
+
+// checkRows checks the rows of a link mode: all are measured, or all skipped with
+// the reason that the kernel lacks it.
+func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
+	if mode, err := podlink.Lookup(link); err == nil {
+		lacking := mode.Probe()
+		for _, row := range rows {
+			if lacking != nil && (row.Status != result.StatusSkipped || row.Reason != lacking.Error()) {
+				t.Errorf("%s: %s %q, want skipped: %v", label(row), row.Status, row.Reason, lacking)
+			}
+		}
+		testkit.RequireMode(t, lacking)
+	}
+	for _, row := range rows {
+		if row.Status != result.StatusOK || len(row.Samples) != rounds || row.Median <= 0 {
+			t.Errorf("%s: %s %s, %d samples, median %g", label(row), row.Status, row.Reason, len(row.Samples), row.Median)
+		}
+		if row.Workload == traffic.TCPRR && (row.LatencyUS == nil || row.LatencyUS.P50 <= 0) {
+			t.Errorf("%s: no latencies", label(row))
+		}
+		if len(row.Evidence.Devices) == 0 || row.Evidence.Client.Peer == "" {
+			t.Errorf("%s: no evidence", label(row))
+		}
 	}
 }
 
@@ -160,8 +200,7 @@ func TestServerDies(t *testing.T) {
 	}
 	defer s.Close()
 	broken := cell{find(t, "veth/pod-ip"), traffic.TCPRR}
-	o.Warmup = o.Duration
-	if _, err := s.take(context.Background(), broken, o); err != nil {
+	if _, err := s.take(context.Background(), broken, o.spec(broken)); err != nil {
 		t.Fatal(err)
 	}
 	_, server, err := s.ends(context.Background(), broken.path)
@@ -171,13 +210,13 @@ func TestServerDies(t *testing.T) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.take(context.Background(), broken, o); err == nil {
+	if _, err := s.take(context.Background(), broken, o.spec(broken)); err == nil {
 		t.Error("a sample without a server")
 	}
 	if err := s.drop(broken.path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.take(context.Background(), broken, o); err != nil {
+	if _, err := s.take(context.Background(), broken, o.spec(broken)); err != nil {
 		t.Errorf("after the ends were started anew: %v", err)
 	}
 }

@@ -17,7 +17,10 @@ import (
 // sample is one measurement of a row with its evidence.
 type sample struct {
 	measurement traffic.Measurement
+	figure      figure
 	evidence    result.Evidence
+	// switching is the datapath of the lab's Open vSwitch, if it has one.
+	switching string
 }
 
 // pathError says that the traffic did not take the path that its row claims.
@@ -27,9 +30,9 @@ func (e *pathError) Error() string {
 	return "the evidence does not fit: " + strings.Join(e.findings, "; ")
 }
 
-// take measures a cell once. When the path is not the one claimed, it returns
-// the sample and a [*pathError].
-func (s *stand) take(ctx context.Context, c cell, o Options) (sample, error) {
+// take measures a cell once by what spec says. When the path is not the one
+// claimed, it returns the sample and a [*pathError].
+func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, error) {
 	l, err := s.lab(ctx, c.path.lab)
 	if err != nil {
 		return sample{}, err
@@ -42,9 +45,7 @@ func (s *stand) take(ctx context.Context, c cell, o Options) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	m, err := client.Run(ctx, traffic.Spec{
-		Workload: c.workload, Target: c.path.connect, Duration: o.Duration, Warmup: o.Warmup,
-	})
+	m, err := client.Run(ctx, spec)
 	if err != nil {
 		return sample{}, err
 	}
@@ -52,9 +53,9 @@ func (s *stand) take(ctx context.Context, c cell, o Options) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	w := witness{path: c.path, evidence: after.since(before), measurement: m}
+	w := witness{path: c.path, evidence: after.since(before), measurement: m, switching: l.OVSDatapath(),
+		devices: map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}}
 	addresses(&w.evidence, m)
-	w.evidence.SoftirqsPerUnit = m.SoftirqsPerUnit()
 	if w.evidence.Connections, err = ownEntries(l, m.ClientLocal); err != nil {
 		return sample{}, err
 	}
@@ -63,9 +64,9 @@ func (s *stand) take(ctx context.Context, c cell, o Options) (sample, error) {
 	}
 	w.evidence.Findings = w.findings()
 	if len(w.evidence.Findings) > 0 {
-		return sample{m, w.evidence}, &pathError{w.evidence.Findings}
+		return sample{measurement: m, evidence: w.evidence, switching: w.switching}, &pathError{w.evidence.Findings}
 	}
-	return sample{m, w.evidence}, nil
+	return sample{measurement: m, evidence: w.evidence, switching: w.switching}, nil
 }
 
 // ownEntries counts the entries of a client's connection in the lab's eBPF

@@ -17,12 +17,14 @@ import (
 // stand is what a run keeps standing: a lab for each way that its paths need,
 // and the agents in them.
 type stand struct {
-	store  lab.Store
-	exe    string
-	cpus   CPUPair
-	labs   map[lab.Options]*lab.Lab
-	agents map[agentKey]*traffic.Agent
-	failed map[lab.Options]error
+	store lab.Store
+	exe   string
+	cpus  CPUPair
+	// counting is whether instructions are counted.
+	counting bool
+	labs     map[lab.Options]*lab.Lab
+	agents   map[agentKey]*traffic.Agent
+	failed   map[lab.Options]error
 }
 
 // agentKey names an agent: where it runs, and where it listens if it serves.
@@ -38,7 +40,7 @@ func newStand(o Options) (*stand, error) {
 		return nil, err
 	}
 	return &stand{
-		store: o.Store, exe: o.Exe, cpus: cpus, labs: map[lab.Options]*lab.Lab{},
+		store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counts(), labs: map[lab.Options]*lab.Lab{},
 		agents: map[agentKey]*traffic.Agent{}, failed: map[lab.Options]error{},
 	}, nil
 }
@@ -72,16 +74,12 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 	if err != nil {
 		return nil, err
 	}
-	ns, err := l.Namespace(key.place)
-	if err != nil {
-		return nil, err
-	}
 	cpu := s.cpus.Client
 	if key.listen.IsValid() {
 		cpu = s.cpus.Server
 	}
 	a, err := traffic.StartAgent(traffic.AgentOptions{
-		Exe: s.exe, CPU: cpu, Start: func(cmd *exec.Cmd) error { return ns.Start(cmd) },
+		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Start: func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) },
 	})
 	if err != nil {
 		return nil, err

@@ -75,6 +75,20 @@ func (p path) row(suite, workload string) result.Row {
 	return row
 }
 
+// masqueraded reports whether the host hides the client's address from the
+// server: where firewall rules translate the service, and replies would not pass
+// them otherwise.
+func (p path) masqueraded() bool {
+	if p.via != result.ViaIPTables && p.via != result.ViaNFTables {
+		return false
+	}
+	switch p.link {
+	case "veth", "netkit", "netkit-l2", "tun":
+		return false
+	}
+	return !p.lab.NetfilterCall
+}
+
 // pair is a comparison of two paths.
 type pair struct {
 	name                   string

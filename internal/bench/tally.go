@@ -5,6 +5,7 @@ package bench
 import (
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -15,6 +16,8 @@ type tally struct {
 	byRound   map[int]float64
 	cpu       []float64
 	softirqs  []float64
+	sent      uint64 // datagrams
+	received  uint64
 	histogram *hdrhistogram.Histogram
 }
 
@@ -24,14 +27,23 @@ func newTally(c cell, suite string) *tally {
 
 // add takes a sample of a round.
 func (t *tally) add(s sample, round int) {
-	m := s.measurement
-	t.row.Unit, t.row.CPUUnit = m.Unit, m.CPUUnit
-	t.row.Samples = append(t.row.Samples, m.Rate)
-	t.byRound[round] = m.Rate
-	t.cpu = append(t.cpu, m.CPUMicrosPerUnit())
-	t.softirqs = append(t.softirqs, m.SoftirqsPerUnit())
+	m, f := s.measurement, s.figure
+	t.row.Unit, t.row.CPUUnit = f.unit, f.cpuUnit
+	t.row.Samples = append(t.row.Samples, f.value)
+	t.byRound[round] = f.value
+	t.cpu = append(t.cpu, f.cpu)
+	t.softirqs = append(t.softirqs, f.softirqs)
+	t.sent += m.Sent
+	t.received += m.Received
+	t.row.OutOfOrder += m.OutOfOrder
 	t.evidence(s.evidence)
-	if m.Histogram == nil {
+	switch s.switching {
+	case podlink.OVSKernel:
+		t.row.Variant = "kernel"
+	case podlink.OVSUserSpace:
+		t.row.Variant = "user-space"
+	}
+	if m.Histogram == nil || !f.timed() {
 		return
 	}
 	if t.histogram == nil {
@@ -67,6 +79,9 @@ func (t *tally) result() (result.Row, bool) {
 	row.Median, row.CI95 = summarize(row.Samples)
 	row.CPUUSPerUnit = median(t.cpu)
 	row.Evidence.SoftirqsPerUnit = median(t.softirqs)
+	if t.sent > t.received {
+		row.LostShare = float64(t.sent-t.received) / float64(t.sent)
+	}
 	if h := t.histogram; h != nil && h.TotalCount() > 0 {
 		at := func(percentile float64) float64 { return float64(h.ValueAtPercentile(percentile)) / 1e3 }
 		row.LatencyUS = &result.Latency{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9)}

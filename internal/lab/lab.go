@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -20,11 +21,15 @@ type Lab struct {
 	// Options is what it was built from, with defaults filled in.
 	Options Options
 
-	store      Store
-	state      *os.File // holds the lock while this process owns the lab
-	namespaces map[string]*nl.Namespace
-	datapath   *datapath.Datapath
-	kept       bool
+	store       Store
+	state       *os.File // holds the lock while this process owns the lab
+	namespaces  map[string]*nl.Namespace
+	datapath    *datapath.Datapath
+	devices     map[string]string // the true names of the pods' devices
+	cgroup      string            // path of the lab's control group, if it has one
+	ovsDatapath string            // that of the lab's Open vSwitch, if it has one
+	children    []*exec.Cmd       // which end with the lab
+	kept        bool
 }
 
 // Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep].
@@ -35,7 +40,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Options: o, store: s, namespaces: map[string]*nl.Namespace{}}
+	l := &Lab{Options: o, store: s, namespaces: map[string]*nl.Namespace{}, devices: map[string]string{}}
 	if l.state, err = s.claim(o); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
@@ -81,6 +86,10 @@ func (l *Lab) Namespace(place string) (*nl.Namespace, error) {
 	return ns, nil
 }
 
+// Device returns the true name of a pod's device: [IfName], or another where the
+// link mode needs that, and IfName is an alternative name only.
+func (l *Lab) Device(pod string) string { return l.devices[pod] }
+
 // Datapath returns the lab's eBPF datapath, nil when it has none. It belongs to
 // the lab.
 func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
@@ -112,6 +121,10 @@ func (l *Lab) Close() error {
 	if l.state != nil {
 		if !l.kept {
 			errs = append(errs, l.store.destroy(l.Options.Name))
+			for _, child := range l.children {
+				errs = append(errs, ignoreExit(child.Wait()))
+			}
+			l.children = nil
 		}
 		errs = append(errs, l.state.Close())
 		l.state = nil

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,12 +24,28 @@ import (
 
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
-// TestMain also is the process that builds a lab and is killed.
+// TestMain also is the processes that tests start: one that builds a lab and is
+// killed, a client, a relay.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}
-	os.Exit(m.Run())
+	if os.Getenv(clientVariable) != "" {
+		os.Exit(serveClient())
+	}
+	if len(os.Args) > 1 && os.Args[1] == lab.RelayName {
+		os.Exit(relay(os.Args[2:]))
+	}
+	os.Exit(testkit.CheckLeaks(m))
+}
+
+// relay is what the hidden subcommand of mustang does.
+func relay(args []string) int {
+	if err := lab.Relay(context.Background(), args, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // child builds labs, starts a process in one, says so, and waits to be killed.
@@ -137,9 +154,12 @@ func TestKilled(t *testing.T) {
 		t.Fatalf("child started %d processes, want 2", len(pids))
 	}
 	for _, pid := range pids {
-		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
-			t.Errorf("process %d lives: %v", pid, err)
-		}
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
+				return fmt.Errorf("process %d lives: %v", pid, err)
+			}
+			return nil
+		})
 	}
 }
 

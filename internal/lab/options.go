@@ -23,6 +23,9 @@ const (
 	ViaIPTables = "iptables"
 	ViaNFTables = "nftables"
 	ViaEBPFTC   = "ebpf-tc"
+	// ViaEBPFSocket translates at the socket, which an open connection then pays
+	// nothing for.
+	ViaEBPFSocket = "ebpf-socket"
 )
 
 // Options say what lab to build.
@@ -37,9 +40,13 @@ type Options struct {
 	NetfilterCall bool `json:"netfilter_call"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
-	// Via is how the service is made: none, iptables or nftables with the kernel's
-	// datapath, ebpf-tc with that of eBPF. Empty means none, or ebpf-tc.
+	// Via is how the service is made: none, iptables, nftables or ebpf-socket with
+	// the kernel's datapath, ebpf-tc or ebpf-socket with that of eBPF. Empty means
+	// none, or ebpf-tc.
 	Via string `json:"via"`
+	// Offload lets the program that links tap and tun go through carry batches of
+	// segments instead of packets.
+	Offload bool `json:"offload,omitempty"`
 }
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -57,10 +64,11 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	ways := map[string][]string{
-		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables},
-		DatapathEBPF:   {ViaEBPFTC},
+		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaEBPFSocket},
+		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
 	}
-	if _, err := podlink.Lookup(o.Link); err != nil {
+	mode, err := podlink.Lookup(o.Link)
+	if err != nil {
 		return o, &OptionError{Err: err}
 	}
 	switch allowed, known := ways[o.Datapath]; {
@@ -72,6 +80,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	case o.NetfilterCall && o.Link != "bridge":
 		return o, optionErrorf("netfilter call is a setting of link bridge, not of %s", o.Link)
+	case o.Offload && mode.Needs() != podlink.NeedsRelay:
+		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
 	}
 	for _, topology := range Topologies() {
 		if topology.Name == o.Topology {

@@ -4,10 +4,8 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 
-	"mustang/internal/datapath"
 	"mustang/internal/nl"
 	"mustang/internal/podlink"
 )
@@ -45,20 +43,16 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err := mode.Probe(); err != nil {
 		return err
 	}
+	if err := l.addCgroup(); err != nil {
+		return err
+	}
 	host, err := l.addPlace(Host, hostSysctls)
 	if err != nil {
 		return err
 	}
-	network := podlink.Network{
-		Host:          host,
-		Gateways:      Gateways,
-		NetfilterCall: l.Options.NetfilterCall,
-	}
-	if !mode.HostSide() {
-		network.Uplink = Uplink
-		if err := l.addUplink(host); err != nil {
-			return err
-		}
+	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall}
+	if err := l.provide(mode, &network); err != nil {
+		return err
 	}
 	if err := mode.Setup(network); err != nil {
 		return err
@@ -75,11 +69,31 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 			return err
 		}
 		p := podlink.Pod{Namespace: ns, IfName: IfName, HostIfName: HostIfName(pod.name), Addresses: pod.ips}
-		if _, err := mode.Create(network, p); err != nil {
+		attachment, err := mode.Create(network, p)
+		if err != nil {
 			return err
+		}
+		l.devices[pod.name] = attachment.IfName
+		if mode.Needs() == podlink.NeedsRelay {
+			if err := l.startRelay(pod.name, mode.Name() == "tap"); err != nil {
+				return err
+			}
 		}
 	}
 	return l.addServices(ctx, mode)
+}
+
+// provide makes what the link mode needs on the host.
+func (l *Lab) provide(mode podlink.Mode, network *podlink.Network) error {
+	switch mode.Needs() {
+	case podlink.NeedsUplink:
+		network.Uplink = Uplink
+		return l.addUplink(network.Host)
+	case podlink.NeedsOpenVSwitch:
+		return l.addSwitch(network)
+	default:
+		return nil
+	}
 }
 
 // addPlace creates a place with some sysctls of its namespace switched off.
@@ -103,51 +117,4 @@ func (l *Lab) addUplink(host *nl.Namespace) error {
 		return err
 	}
 	return nl.AddWire(nl.WireEnd{Namespace: host, Name: Uplink}, nl.WireEnd{Namespace: far, Name: "wire"}, podlink.DefaultMTU)
-}
-
-// addServices makes the lab's services in the way that its options say.
-func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
-	rules := kubeProxy{
-		services: Services(),
-		pods:     []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
-		// The reply of a pod on the same link would go straight to the client, past
-		// the host that has to translate it back.
-		masqueradeAll: !mode.HostSide() || (mode.Name() == "bridge" && !l.Options.NetfilterCall),
-	}
-	switch l.Options.Via {
-	case ViaIPTables:
-		return rules.iptables(l.namespaces[Host])
-	case ViaNFTables:
-		return rules.nftables(ctx, l.namespaces[Host])
-	case ViaEBPFTC:
-		return l.addDatapath()
-	}
-	return nil
-}
-
-// addDatapath opens the lab's own eBPF datapath and makes the pods its
-// endpoints.
-func (l *Lab) addDatapath() (err error) {
-	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
-		return err
-	}
-	// The lab's maps are small: it has two pods.
-	l.datapath, err = datapath.Open(datapath.Options{
-		Root: l.BPFRoot(), MaxServices: 1024, MaxBackends: 4096, MaxConnections: 65536, MaxEndpoints: 256,
-	})
-	if err != nil {
-		return err
-	}
-	for _, service := range Services() {
-		if _, _, err := l.datapath.PutService(service); err != nil {
-			return err
-		}
-	}
-	for _, pod := range []string{PodA, PodB} {
-		attach := datapath.Attach{Namespace: l.namespaces[pod], IfName: IfName, Host: l.namespaces[Host]}
-		if _, _, err := l.datapath.AddEndpoint(attach); err != nil {
-			return fmt.Errorf("%s: %w", pod, err)
-		}
-	}
-	return nil
 }

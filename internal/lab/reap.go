@@ -111,7 +111,9 @@ func (s Store) destroy(name string) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{endProcesses(namespaces), unmountBPF(s.bpfMount(name))}
+	errs := []error{
+		endProcesses(namespaces), unmountBPF(s.bpfMount(name)), removeCgroup(name), os.RemoveAll(s.switchDir(name)),
+	}
 	for _, namespace := range namespaces {
 		errs = append(errs, nl.DeleteNamespace(namespace))
 	}

@@ -37,6 +37,7 @@ type Info struct {
 const (
 	stateSuffix = ".json"
 	bpfSuffix   = ".bpf"
+	ovsSuffix   = ".ovs"
 )
 
 // namespaceName is the name of a place's namespace. No lab's name has a dot, so
@@ -48,6 +49,7 @@ func namespacePrefix(lab string) string { return "mst-" + lab + "." }
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
 func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+bpfSuffix) }
+func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
 // claim records a new lab as owned by this process, for as long as the file

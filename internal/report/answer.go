@@ -28,10 +28,10 @@ func (v *view) answers() []answer {
 
 // together keeps a line from breaking within names and figures.
 func together(s string) string {
-	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s").Replace(s)
+	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " instructions/", "\u00a0instructions/").Replace(s)
 }
 
-// fastest says which connection has the highest rate at the pod IP, and which
+// fastest says which connection has the best figure at the pod IP, and which
 // others can't be told from it.
 func (s *set) fastest() string {
 	var pods []*entry
@@ -54,13 +54,7 @@ func (s *set) fastest() string {
 		return "no way of connecting pods has a figure." + rest
 	}
 	slices.SortStableFunc(pods, func(a, b *entry) int {
-		switch {
-		case a.Median > b.Median:
-			return -1
-		case a.Median < b.Median:
-			return 1
-		}
-		return 0
+		return compareBool(s.reading.better(b.Median, a.Median), s.reading.better(a.Median, b.Median))
 	})
 	best := pods[0]
 	places := decimals(best.Median)
@@ -75,22 +69,23 @@ func (s *set) fastest() string {
 	for _, e := range pods[1:] {
 		switch s.compare(best, e) {
 		case tooFew:
-			return fmt.Sprintf("%s has the highest median (%s), but %s too few to call any way the fastest.%s",
-				best.connection, figure, isAre(len(best.Samples), "round"), rest)
-		case tied, slower:
+			return fmt.Sprintf("%s has the %s median (%s), but %s too few to say which way is the best.%s",
+				best.connection, s.reading.extreme, figure, isAre(len(best.Samples), "round"), rest)
+		case tied:
 			ties = append(ties, e.connection)
+		case lower, higher:
 		}
 	}
 	if len(ties) == 1 {
-		return fmt.Sprintf("%s is the fastest of %d ways of connecting pods on this machine (%s).%s",
-			best.connection, len(pods), figure, rest)
+		return fmt.Sprintf("%s %s of %d ways of connecting pods%s (%s).%s",
+			best.connection, s.reading.best, len(pods), s.reading.where, figure, rest)
 	}
 	if len(ties) == len(pods) {
-		return fmt.Sprintf("no way of connecting pods stands out on this machine: no difference was found between %s, which has the highest median (%s), and %s.%s",
-			best.connection, figure, list(ties[1:]), rest)
+		return fmt.Sprintf("no way of connecting pods stands out%s: no difference was found between %s, which has the %s median (%s), and %s.%s",
+			s.reading.where, best.connection, s.reading.extreme, figure, list(ties[1:]), rest)
 	}
-	return fmt.Sprintf("%s are tied as the fastest of %d ways of connecting pods on this machine: no difference was found between %s, which has the highest median (%s), and %s.%s",
-		list(ties), len(pods), best.connection, figure, theOthers(len(ties)-1), rest)
+	return fmt.Sprintf("%s %s of %d ways of connecting pods%s: no difference was found between %s, which has the %s median (%s), and %s.%s",
+		list(ties), s.reading.tied, len(pods), s.reading.where, best.connection, s.reading.extreme, figure, theOthers(len(ties)-1), rest)
 }
 
 // list joins names as a sentence does.

@@ -81,7 +81,7 @@ func TestAnswer(t *testing.T) {
 				versus("veth/cluster-ip/nftables", "veth/pod-ip", 10, [3]float64{0.985, 0.984, 0.986}), // below the spread of 2 %
 				versus("veth/cluster-ip/ebpf-tc", "veth/pod-ip", 10, [3]float64{1.05, 1.04, 1.06}),
 			},
-			want: []string{"by iptables 25.0 % (veth)", "by nftables nothing that could be found (veth)", "by eBPF less than nothing: 5.0 % faster (veth)",
+			want: []string{"by iptables 25.0 % (veth)", "by nftables nothing that could be found (veth)", "by eBPF (per packet) less than nothing: 5.0 % faster (veth)",
 				"no difference smaller than 2.0 %"}},
 		{name: "cost of too few rounds", rows: []result.Row{podRow("veth", 30, 29, 31), cluster("veth", "iptables")},
 			comparisons: []result.Comparison{versus("veth/cluster-ip/iptables", "veth/pod-ip", 5, [3]float64{0.75, 0, 0})},

@@ -25,6 +25,7 @@ const (
 	inkIPTables
 	inkNFTables
 	inkEBPF
+	inkSocket
 	inkDocker
 )
 
@@ -33,7 +34,7 @@ func inks() map[ink]string {
 	return map[ink]string{
 		inkText: "--text", inkMuted: "--muted", inkGrid: "--grid", inkBand: "--band", inkSurface: "--surface",
 		inkBaseline: "--baseline", inkKernel: "--kernel", inkIPTables: "--iptables", inkNFTables: "--nftables",
-		inkEBPF: "--ebpf", inkDocker: "--docker",
+		inkEBPF: "--ebpf", inkSocket: "--socket", inkDocker: "--docker",
 	}
 }
 
@@ -68,6 +69,7 @@ func kinds() []kind {
 		{inkNFTables, "nftables", "cluster IP by nftables"},
 		{inkDocker, "docker", "published by Docker"},
 		{inkEBPF, "ebpf", "eBPF datapath"},
+		{inkSocket, "socket", "cluster IP by eBPF at the socket"},
 	}
 }
 
@@ -76,7 +78,9 @@ func class(e *entry) string {
 	switch {
 	case e.baseline:
 		return "baseline"
-	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC, e.Via == result.ViaEBPFSocket:
+	case e.Via == result.ViaEBPFSocket:
+		return "socket"
+	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
 		return "ebpf"
 	case e.Via == result.ViaIPTables, e.Via == result.ViaNFTables, e.Via == result.ViaDocker:
 		return e.Via

@@ -3,9 +3,12 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"mustang/internal/result"
 )
 
 // columns lays out a set's rows: one cell per entry in every column.
@@ -26,6 +29,7 @@ func (s *set) columns(wide bool) []column {
 		}, "95 % interval", "of it"))
 	}
 	out = append(out, s.figures(3, []string{"CPU µs", "per " + shortUnit(s.cpuUnit)}, func(e *entry) float64 { return e.CPUUSPerUnit }))
+	out = append(out, s.lost())
 	out = append(out, s.percentiles(wide)...)
 	if wide {
 		out = append(out, s.counts()...)
@@ -109,6 +113,24 @@ func (s *set) costColumn() column {
 		}
 		return ratio(e.cost.Ratio) + s.spread.judge(*e.cost).sign()
 	}, "cluster/ ", "pod IP ")
+}
+
+// lost makes the column of the datagrams that did not arrive, with those that
+// came out of order if there are any.
+func (s *set) lost() column {
+	if s.workload != result.WorkloadUDPStream || s.reading.counted {
+		return column{}
+	}
+	return s.text(2, func(e *entry) string {
+		if !e.ok() {
+			return none
+		}
+		text := percent(e.LostShare)
+		if e.OutOfOrder > 0 {
+			text += fmt.Sprintf(", %s late", number(float64(e.OutOfOrder), 0))
+		}
+		return text
+	}, "lost", "of sent")
 }
 
 // percentiles makes the columns of the latency.

@@ -51,7 +51,7 @@ func (s *set) finding(c result.Comparison) string {
 	if c.AA {
 		return "the machine's own spread"
 	}
-	return s.spread.judge(c).words(c)
+	return s.reading.words(s.spread.judge(c), c)
 }
 
 // sign marks the ratio of a comparison; those of A/A bear none.

@@ -3,12 +3,17 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"mustang/internal/result"
 )
+
+// manyNames is how many names a sentence does without where it can.
+const manyNames = 4
 
 // costs says for each way of cluster IP what it costs against the pod IP.
 func (s *set) costs() string {
@@ -31,9 +36,9 @@ func (s *set) costs() string {
 	}
 	var parts []string
 	for _, via := range vias {
-		parts = append(parts, "by "+viaName(via)+" "+s.costOf(byVia[via]))
+		parts = append(parts, "by "+viaTitle(via)+" "+s.costOf(byVia[via]))
 	}
-	return "A cluster IP costs, against the pod IP of the same connection: " + strings.Join(parts, "; ") + "."
+	return s.reading.costs + strings.Join(parts, "; ") + "."
 }
 
 // anyKnown says that at least one of the costs rests on enough rounds.
@@ -50,40 +55,59 @@ func (s *set) anyKnown(byVia map[string][]*entry) bool {
 
 // costOf says what one way of cluster IP costs over the connections that have it.
 func (s *set) costOf(entries []*entry) string {
-	by := map[verdict][]*entry{}
+	var lost, same, won, few []*entry
 	for _, e := range entries {
-		v := s.spread.judge(*e.cost)
-		by[v] = append(by[v], e)
+		switch v := s.spread.judge(*e.cost); {
+		case v == tooFew:
+			few = append(few, e)
+		case v == tied:
+			same = append(same, e)
+		case s.reading.worse(v):
+			lost = append(lost, e)
+		default:
+			won = append(won, e)
+		}
 	}
-	for _, group := range by {
+	for _, group := range [][]*entry{lost, won} {
 		slices.SortStableFunc(group, func(a, b *entry) int {
-			if a.cost.Ratio > b.cost.Ratio {
-				return -1
-			}
-			return 1
+			return cmp.Compare(math.Abs(a.cost.Ratio-1), math.Abs(b.cost.Ratio-1))
 		})
 	}
 	var parts []string
-	if lost := by[slower]; len(lost) > 0 {
-		part := fmt.Sprintf("%s (%s)", percent(1-lost[0].cost.Ratio), lost[0].connection)
-		if last := lost[len(lost)-1]; len(lost) > 1 {
-			part += fmt.Sprintf(" to %s (%s)", percent(1-last.cost.Ratio), last.connection)
+	if len(lost) > 0 {
+		parts = append(parts, s.costRange(lost, len(entries), "%s (%s)", "%s (%s) to %s (%s)"))
+	}
+	if len(same) > 0 {
+		parts = append(parts, fmt.Sprintf("nothing that could be found (%s)", which(same, len(entries))))
+	}
+	if len(won) > 0 {
+		better := s.reading.higher
+		if s.reading.counted {
+			better = s.reading.lower
 		}
-		parts = append(parts, part)
+		parts = append(parts, "less than nothing: "+s.costRange(won, len(entries), "%s "+better+" (%s)", "%s (%s) to %s (%s) "+better))
 	}
-	if same := by[tied]; len(same) > 0 {
-		parts = append(parts, fmt.Sprintf("nothing that could be found (%s)", strings.Join(connections(same), ", ")))
-	}
-	if won := by[faster]; len(won) > 0 {
-		part := fmt.Sprintf("less than nothing: %s faster (%s)", percent(won[0].cost.Ratio-1), won[0].connection)
-		if last := won[len(won)-1]; len(won) > 1 {
-			part = fmt.Sprintf("less than nothing: %s (%s) to %s (%s) faster", percent(last.cost.Ratio-1), last.connection,
-				percent(won[0].cost.Ratio-1), won[0].connection)
-		}
-		parts = append(parts, part)
-	}
-	if few := by[tooFew]; len(few) > 0 {
-		parts = append(parts, fmt.Sprintf("not known, too few rounds (%s)", strings.Join(connections(few), ", ")))
+	if len(few) > 0 {
+		parts = append(parts, fmt.Sprintf("not known, too few rounds (%s)", which(few, len(entries))))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// which names the connections of entries, unless they are all of many.
+func which(entries []*entry, total int) string {
+	if names := connections(entries); len(entries) < total || len(names) < manyNames {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("all %d", total)
+}
+
+// costRange says the least and the greatest difference of entries, which are in
+// that order and all in one direction, out of a total.
+func (s *set) costRange(entries []*entry, total int, one, several string) string {
+	share := func(e *entry) string { return percent(math.Abs(e.cost.Ratio - 1)) }
+	first, last := entries[0], entries[len(entries)-1]
+	if share(first) == share(last) {
+		return fmt.Sprintf(one, share(first), which(entries, total))
+	}
+	return fmt.Sprintf(several, share(first), first.connection, share(last), last.connection)
 }

@@ -27,7 +27,7 @@ func rowLabel(e *entry) string {
 
 // rateFigure shows medians as bars with their intervals.
 func (s *set) rateFigure(face typeface) figure {
-	f := figure{Title: s.name + ", " + s.unit, Caption: "Median of all rounds. Longer is better."}
+	f := figure{Title: s.name + ", " + s.unit, Caption: "Median of all rounds. " + s.reading.direction}
 	places := s.places()
 	var marks []mark
 	intervals := false
@@ -117,12 +117,12 @@ func (s *set) costFigure(face typeface) figure {
 			m.text += " tied"
 		case tooFew:
 			m.text += " ?"
-		case slower, faster:
+		case lower, higher:
 		}
 		shown = append(shown, e)
 		marks = append(marks, m)
 	}
-	f.Caption = "Ratio to the pod IP of the same connection, within each round. At the line a cluster IP costs nothing; left of it, it costs."
+	f.Caption = "Ratio to the pod IP of the same connection, within each round. " + s.reading.costsAtRight
 	if intervals {
 		f.Caption += " Whiskers are 95\u00a0% intervals; “tied” means that no difference was found."
 	} else {

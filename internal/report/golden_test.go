@@ -4,6 +4,11 @@ package report
 
 import "testing"
 
+// TestCountedGolden compares a table of made-up instructions to a stored one.
+func TestCountedGolden(t *testing.T) {
+	golden(t, "counted.txt", tableOf(t, allModes(true), TableOptions{Width: 100}))
+}
+
 // TestTableGolden compares whole tables of made-up data to stored ones.
 func TestTableGolden(t *testing.T) {
 	for _, tc := range []struct {

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"slices"
 
 	"mustang/internal/result"
@@ -42,8 +43,11 @@ func (s *set) matrix() matrix {
 			vias = append(vias, e.Via)
 		}
 	}
+	slices.SortFunc(vias, func(a, b string) int {
+		return cmp.Compare(slices.Index(viaOrder(), a), slices.Index(viaOrder(), b))
+	})
 	for _, via := range vias {
-		m.Vias = append(m.Vias, viaName(via))
+		m.Vias = append(m.Vias, viaTitle(via))
 	}
 	places := s.places()
 	for _, connection := range connections(entries) {

@@ -10,14 +10,18 @@ import (
 
 // workloadNames are the headings of the workloads, in the order in which they
 // are shown.
-func workloadNames() []struct{ workload, name, plain string } {
-	return []struct{ workload, name, plain string }{
+func workloadNames(counted bool) []struct{ workload, name, plain string } {
+	names := []struct{ workload, name, plain string }{
 		{result.WorkloadTCPStream, "Throughput", "one TCP stream"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream"},
 		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection"},
 		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction"},
-		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream"},
 		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way"},
 	}
+	if counted {
+		names[1].name, names[1].plain = "UDP packets", "small ones, sent one way"
+	}
+	return names
 }
 
 // isBaseline tells rows that connect no pod to another and serve only as a
@@ -41,7 +45,11 @@ func isRepeat(r result.Row) bool {
 // overlay, IPv4) is not said.
 func connectionName(r result.Row) string {
 	name := r.Link
-	if r.Variant != "" && r.Variant != again {
+	switch {
+	case r.Variant == "" || r.Variant == again:
+	case strings.HasPrefix(r.Link, "ovs-"): // of the switch, not of the link
+		name += " (" + r.Variant + ")"
+	default:
 		name += " " + r.Variant
 	}
 	if isBaseline(r) {
@@ -84,11 +92,29 @@ func targetName(target string) string {
 	return clean(target)
 }
 
+// viaOrder is the order in which ways of cluster IP are shown.
+func viaOrder() []string {
+	return []string{
+		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
+	}
+}
+
+// viaTitle is viaName for headings and sentences.
+func viaTitle(via string) string {
+	switch via {
+	case result.ViaEBPFTC:
+		return "eBPF (per packet)"
+	case result.ViaEBPFSocket:
+		return "eBPF (socket)"
+	}
+	return viaName(via)
+}
+
 // viaName names what turns the target's address into the server's.
 func viaName(via string) string {
 	switch via {
 	case result.ViaEBPFTC:
-		return "eBPF"
+		return "eBPF packet"
 	case result.ViaEBPFSocket:
 		return "eBPF socket"
 	case result.ViaDocker:
@@ -99,7 +125,7 @@ func viaName(via string) string {
 
 // shortUnit is a row's unit, brief enough for a column's heading.
 func shortUnit(unit string) string {
-	return strings.NewReplacer("transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
+	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
 }
 
 // clean makes a string from a file safe to print: no line break, terminal

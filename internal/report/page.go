@@ -28,6 +28,7 @@ type page struct {
 	Tables   []htmlTable
 	Ratios   []htmlTable
 	Spreads  []string
+	Ratio    string // what a ratio is
 	Facts    []factGroup
 	Command  string
 	Evidence []evidenceTable
@@ -61,6 +62,10 @@ func newPage(v *view) page {
 		Facts:    []factGroup{{"Machine", v.machine()}, {"Settings", v.settings()}, {"Method", v.method()}},
 		Command:  v.command(),
 		Troubles: v.troubles(),
+		Ratio:    "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
+	}
+	if run.Counted() {
+		p.Ratio = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
 	}
 	for i := range p.Answers {
 		p.Answers[i].Fastest = upperFirst(p.Answers[i].Fastest)
@@ -83,6 +88,9 @@ func newPage(v *view) page {
 func (v *view) charts() []chartGroup {
 	face := newTypeface()
 	rates := chartGroup{ID: "rates", Title: "Rates and latency"}
+	if v.file.Run.Counted() {
+		rates.Title = "Instructions"
+	}
 	costs := chartGroup{ID: "costs", Title: "What a cluster IP costs"}
 	cpu := chartGroup{ID: "cpu", Title: "CPU time per unit", Text: "With few processors this is the steadier figure: a rate also depends on how well client and server happen to share the machine."}
 	for _, s := range v.sets {

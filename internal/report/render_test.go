@@ -74,6 +74,7 @@ func TestReportInChromium(t *testing.T) {
 			row.Reason = strings.Repeat("very-long-reason", 20)
 		}
 	}
+	rates, counted := allModes(false), allModes(true)
 	slow := withLatency(full, func(l *result.Latency) { l.P99, l.P999 = l.P99*40, l.P999*400 })
 	for _, tc := range []struct {
 		name   string
@@ -89,6 +90,9 @@ func TestReportInChromium(t *testing.T) {
 		{"log", slow, 1280, "light", 7},
 		{"single", single, 400, "dark", 2},
 		{"long", long, 400, "light", 7},
+		{"all-light", rates, 1180, "light", 10},
+		{"counted-dark", counted, 1180, "dark", 4},
+		{"counted-narrow", counted, 500, "light", 4},
 		{"empty", result.File{Schema: result.Schema}, 400, "light", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -21,7 +21,14 @@ func (v *view) title() string {
 	run := v.file.Run
 	parts := []string{"mustang bench " + clean(run.Suite)}
 	if run.Rounds > 0 {
-		parts = append(parts, fmt.Sprintf("%s of %s, seed %d", count(run.Rounds, "round"), seconds(run.DurationSeconds), run.Seed))
+		rounds := count(run.Rounds, "round")
+		if run.DurationSeconds > 0 {
+			rounds += " of " + seconds(run.DurationSeconds)
+		}
+		if run.Counted() {
+			rounds += " of counted instructions"
+		}
+		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, run.Seed))
 	}
 	parts = append(parts, v.machineLine())
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
@@ -48,11 +55,16 @@ func (v *view) warnings() []string {
 	run := v.file.Run
 	var out []string
 	done := v.roundsDone()
+	progress := fmt.Sprintf("%d of %s done", done, count(run.Rounds, "round"))
+	if run.Counted() { // one network after the other
+		out = append(out, countedWarning)
+		progress = "there are rows that it did not come to"
+	}
 	switch {
 	case run.Interrupted:
-		out = append(out, fmt.Sprintf("This run was interrupted: %d of %s done.", done, count(run.Rounds, "round")))
+		out = append(out, "This run was interrupted: "+progress+".")
 	case run.Finished.IsZero():
-		out = append(out, fmt.Sprintf("This run has not finished: %d of %s done.", done, count(run.Rounds, "round")))
+		out = append(out, "This run has not finished: "+progress+".")
 	}
 	if run.Quick {
 		out = append(out, "This was a quick run: it shows that everything works, its figures are no base for claims.")
@@ -108,12 +120,17 @@ func (v *view) method() []fact {
 		{"Rounds", fmt.Sprintf("%d of %d", v.roundsDone(), run.Rounds)},
 		{"Order", "in each round every row once, in random order"},
 		{"Seed", strconv.FormatUint(run.Seed, 10)},
-		{"Measured per sample", seconds(run.DurationSeconds)},
-		{"Warm-up, not counted", seconds(run.WarmupSeconds)},
 		{"Engines", strings.Join(v.engines(), ", ")},
 		{"Started", stamp(run.Started)},
 		{"Finished", stamp(run.Finished)},
 	}
+	if run.Counted() {
+		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
+		facts = slices.Insert(facts, 3, fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
+		return present(facts)
+	}
+	facts = slices.Insert(facts, 3,
+		fact{"Measured per sample", seconds(run.DurationSeconds)}, fact{"Warm-up, not counted", seconds(run.WarmupSeconds)})
 	return present(facts)
 }
 
@@ -132,6 +149,9 @@ func (v *view) engines() []string {
 func (v *view) command() string {
 	run := v.file.Run
 	line := "mustang bench " + clean(run.Suite)
+	if run.Counted() {
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(run.Suite), run.Rounds, run.Seed)
+	}
 	if run.Quick {
 		line += " --quick"
 	}

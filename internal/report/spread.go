@@ -19,8 +19,8 @@ type verdict int
 const (
 	tooFew verdict = iota // under six rounds
 	tied                  // no difference found
-	slower                // numerator is below denominator
-	faster                // numerator is above denominator
+	lower                 // numerator is below denominator
+	higher                // numerator is above denominator
 )
 
 // spread is how far apart the same thing lies when it is measured twice.
@@ -63,9 +63,9 @@ func (s spread) judge(c result.Comparison) verdict {
 	case c.CI95[0] <= 1 && c.CI95[1] >= 1, s.known() && math.Abs(c.Ratio-1) <= s.share:
 		return tied
 	case c.Ratio < 1:
-		return slower
+		return lower
 	}
-	return faster
+	return higher
 }
 
 // compare says how a stands to b: by the comparison within rounds if the file
@@ -75,7 +75,7 @@ func (s *set) compare(a, b *entry) verdict {
 		return s.spread.judge(*c)
 	}
 	if c := s.comparison(b.ID, a.ID); c != nil {
-		return [...]verdict{tooFew: tooFew, tied: tied, slower: faster, faster: slower}[s.spread.judge(*c)]
+		return [...]verdict{tooFew: tooFew, tied: tied, lower: higher, higher: lower}[s.spread.judge(*c)]
 	}
 	if a.CI95 == nil || b.CI95 == nil {
 		return tooFew
@@ -87,9 +87,9 @@ func (s *set) compare(a, b *entry) verdict {
 		return tied
 	}
 	if a.Median < b.Median {
-		return slower
+		return lower
 	}
-	return faster
+	return higher
 }
 
 // sign marks a ratio in a table; one character wide, so that ratios align.
@@ -99,22 +99,9 @@ func (v verdict) sign() string {
 		return "~"
 	case tooFew:
 		return "?"
-	case slower, faster:
+	case lower, higher:
 	}
 	return " "
-}
-
-// words says a verdict on a ratio of rates.
-func (v verdict) words(c result.Comparison) string {
-	switch v {
-	case tied:
-		return "no difference found"
-	case slower:
-		return percent(1-c.Ratio) + " slower"
-	case faster:
-		return percent(c.Ratio-1) + " faster"
-	}
-	return "too few rounds"
 }
 
 // spreadSentence says what the spread means for the reader.

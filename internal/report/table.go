@@ -3,6 +3,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 
 	"mustang/internal/result"
@@ -50,22 +51,35 @@ func (p *printer) rows(s *set) {
 	}
 }
 
-// notes are the remarks on rows, each once with the rows that it is on.
+// notes are the remarks on rows, each once with the rows that it is on, or with
+// the connection if it is on all of its rows.
 func (s *set) notes() []string {
-	rows := map[string][]string{}
+	ofConnection := map[string][]*entry{}
+	rows := map[string][]*entry{}
 	var order []string
 	for _, e := range s.entries {
+		ofConnection[e.connection] = append(ofConnection[e.connection], e)
 		if e.Note == "" {
 			continue
 		}
 		if rows[e.Note] == nil {
 			order = append(order, e.Note)
 		}
-		rows[e.Note] = append(rows[e.Note], clean(e.ID))
+		rows[e.Note] = append(rows[e.Note], e)
 	}
 	var notes []string
 	for _, note := range order {
-		notes = append(notes, strings.Join(rows[note], ", ")+": "+clean(note))
+		var names []string
+		for _, e := range rows[note] {
+			all := ofConnection[e.connection]
+			switch {
+			case len(all) < 2 || slices.ContainsFunc(all, func(other *entry) bool { return other.Note != note }):
+				names = append(names, clean(e.ID))
+			case e == all[0]:
+				names = append(names, e.connection)
+			}
+		}
+		notes = append(notes, strings.Join(names, ", ")+": "+clean(note))
 	}
 	return notes
 }

@@ -51,18 +51,32 @@ func (v *view) troubles() []trouble {
 	return out
 }
 
-// describe names rows by ID, and by workload where the ID has others.
+// beginning is the part of an ID that a link mode's rows have in common.
+func beginning(id string) string {
+	first, _, _ := strings.Cut(id, "/")
+	return first
+}
+
+// describe names rows by what all rows of a link mode begin with, by ID where
+// only some of them are meant, and by workload where the ID has others.
 func (v *view) describe(rows []result.Row) string {
 	total, here := map[string]int{}, map[string]int{}
 	for _, row := range v.file.Rows {
 		total[row.ID]++
+		total[beginning(row.ID)+"/"]++
 	}
 	for _, row := range rows {
 		here[row.ID]++
+		here[beginning(row.ID)+"/"]++
 	}
 	var names []string
 	for _, row := range rows {
+		mode := beginning(row.ID) + "/"
 		switch {
+		case here[mode] == 0:
+		case here[mode] == total[mode] && total[mode] > total[row.ID]:
+			names = append(names, "all of "+clean(beginning(row.ID)))
+			here[mode] = 0
 		case here[row.ID] == 0:
 		case here[row.ID] == total[row.ID]:
 			names = append(names, clean(row.ID))

@@ -20,6 +20,7 @@ type set struct {
 	workload    string
 	name, plain string
 	unit        string
+	reading     reading
 	cpuUnit     string
 	entries     []*entry
 	comparisons []result.Comparison
@@ -38,8 +39,8 @@ type entry struct {
 // newView sorts f's rows into sets. The file itself is left as it is.
 func newView(f result.File) *view {
 	v := &view{file: f}
-	for _, w := range workloadNames() {
-		s := &set{workload: w.workload, name: w.name, plain: w.plain}
+	for _, w := range workloadNames(f.Run.Counted()) {
+		s := &set{workload: w.workload, name: w.name, plain: w.plain, reading: readingOf(f.Run)}
 		for _, c := range f.Run.Comparisons {
 			if c.Workload == w.workload {
 				s.comparisons = append(s.comparisons, c)
@@ -92,7 +93,7 @@ func (s *set) sort(rows []result.Row) {
 		}
 	}
 	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP, result.TargetPublishedPort}
-	vias := []string{result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker}
+	vias := viaOrder()
 	slices.SortStableFunc(s.entries, func(a, b *entry) int {
 		return cmp.Or(
 			-compareBool(a.baseline, b.baseline),

@@ -15,6 +15,15 @@ import "time"
 // writes.
 const Schema = 1
 
+// Values of [Run.Clock].
+const (
+	// ClockTime is what a clock on the wall shows.
+	ClockTime = "time"
+	// ClockInstructions is the clock of an emulated machine that advances by one
+	// nanosecond with each instruction: nothing of it is time.
+	ClockInstructions = "instructions"
+)
+
 // File is the whole of results.json.
 type File struct {
 	// Schema is the layout's version, see [Schema].
@@ -33,9 +42,13 @@ type Run struct {
 	Suite string `json:"suite"`
 	// Machine describes the hardware, as far as the kernel shows it.
 	Machine Machine `json:"machine"`
+	// Clock says what figures are made of: [ClockTime], which an empty string
+	// means as well, or [ClockInstructions]. All rows of a file share it.
+	Clock string `json:"clock,omitempty"`
 	// Kernel is the running kernel's release, as uname -r prints it.
 	Kernel string `json:"kernel"`
-	// Versions maps a program ("go", "mustang", "iptables") to its version.
+	// Versions maps a program ("go", "mustang", "iptables") to its version, and
+	// "guest kernel" to that of the kernel's package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
 	// Settings are kernel settings that move the figures, such as
 	// "tcp_congestion_control", "clocksource", "mitigations".
@@ -50,7 +63,8 @@ type Run struct {
 	Seed uint64 `json:"seed"`
 	// Rounds is how many times each row was to be measured.
 	Rounds int `json:"rounds"`
-	// DurationSeconds is the measured time of one sample.
+	// DurationSeconds is the measured time of one sample; 0 where a sample is a
+	// number of packets or transactions.
 	DurationSeconds float64 `json:"duration_seconds"`
 	// WarmupSeconds is the time before it that is not counted.
 	WarmupSeconds float64 `json:"warmup_seconds"`
@@ -82,6 +96,10 @@ type Machine struct {
 	// or "none".
 	Virtualisation string `json:"virtualisation"`
 }
+
+// Counted reports whether the figures are instructions and not time, so that
+// lower is better.
+func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
 // Comparison is the ratio of two rows, taken within each round, so that slow
 // drift of the machine cancels out.

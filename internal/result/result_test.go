@@ -22,6 +22,7 @@ func sample() File {
 		Run: Run{
 			Suite:           "pod-links",
 			Machine:         Machine{CPUModel: "Example 9000", CPUs: 2, MemoryBytes: 8 << 30, Arch: "x86_64", Virtualisation: "none"},
+			Clock:           ClockTime,
 			Kernel:          "6.18.0",
 			Versions:        map[string]string{"go": "go1.26"},
 			Settings:        map[string]string{"clocksource": "tsc"},
@@ -55,6 +56,7 @@ func sample() File {
 				Server:   Addresses{Local: "192.168.10.10:5201", Peer: "192.168.10.11:40000"},
 				Findings: []string{"a finding"},
 			},
+			LostShare: 0.125, OutOfOrder: 3,
 			Status: StatusOK, Reason: "a reason", Note: "a note",
 		}, {
 			Suite: "pod-links", ID: "macvlan/pod-ip", Link: "macvlan", Datapath: DatapathKernel,

@@ -55,6 +55,17 @@ const (
 	WorkloadUDPRR     = "udp_rr"
 )
 
+// Values of [Row.Unit].
+const (
+	UnitGbit           = "Gbit/s" // 1e9 bits
+	UnitTransactions   = "transactions/s"
+	UnitPerPacket      = "instructions/packet"
+	UnitPerTransaction = "instructions/transaction"
+)
+
+// countedUnits begin with this, and no others do.
+const countedUnits = "instructions/"
+
 // Row is one way through a network under one workload, measured once per
 // round.
 type Row struct {
@@ -83,8 +94,9 @@ type Row struct {
 	Workload string `json:"workload"`
 	// Engine is the load generator: "native", "iperf3".
 	Engine string `json:"engine"`
-	// Unit is the unit of samples, median and interval: "Gbit/s" (1e9 bits) or
-	// "transactions/s".
+	// Unit is the unit of samples, median and interval: [UnitGbit] or
+	// [UnitTransactions], of which more is better, or in a file of counted
+	// instructions [UnitPerPacket] or [UnitPerTransaction], of which less is.
 	Unit string `json:"unit"`
 	// Samples holds one figure per round, in the rounds' order; none is left
 	// out.
@@ -98,12 +110,17 @@ type Row struct {
 	// none.
 	LatencyUS *Latency `json:"latency_us,omitempty"`
 	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit, in
-	// microseconds.
+	// microseconds; 0 where instructions are counted.
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
-	// CPUUnit is "MB" (1e6 bytes) or "transaction".
+	// CPUUnit is "MB" (1e6 bytes), "transaction" or "packet".
 	CPUUnit string `json:"cpu_unit,omitempty"`
 	// Evidence shows which path the traffic took.
 	Evidence Evidence `json:"evidence"`
+	// LostShare is the share of the sent datagrams that did not arrive, over all
+	// samples, and OutOfOrder the number that arrived after a later one; both are
+	// 0 for what is no stream of datagrams.
+	LostShare  float64 `json:"lost_share,omitempty"`
+	OutOfOrder uint64  `json:"out_of_order,omitempty"`
 	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
 	Status string `json:"status"`
 	// Reason says why a row was skipped or failed.

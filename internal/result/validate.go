@@ -14,8 +14,9 @@ import (
 const maxSeed = 1<<53 - 1
 
 // Validate checks that f is of this schema, that its rows are unique and carry
-// only values that the schema names, that every figure is a finite number, and
-// that an interval encloses its median. All that is wrong is reported at once.
+// only values that the schema names, that every figure is a finite number,
+// that an interval encloses its median, and that no counted row stands beside a
+// timed one. All that is wrong is reported at once.
 func (f File) Validate() error {
 	if f.Schema != Schema {
 		return &SchemaError{Schema: f.Schema}
@@ -27,11 +28,17 @@ func (f File) Validate() error {
 	if f.Run.Rounds < 0 {
 		errs = append(errs, fmt.Errorf("run: %d rounds", f.Run.Rounds))
 	}
+	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, f.Run.Clock) {
+		errs = append(errs, fmt.Errorf("run: clock %q is none of %s, %s", f.Run.Clock, ClockTime, ClockInstructions))
+	}
 	type key struct{ id, workload string }
 	seen := map[key]bool{}
 	for i, row := range f.Rows {
 		name := fmt.Sprintf("row %d (%s %s)", i, row.ID, row.Workload)
 		for _, problem := range row.problems() {
+			errs = append(errs, fmt.Errorf("%s: %s", name, problem))
+		}
+		if problem := row.mixed(f.Run); problem != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", name, problem))
 		}
 		k := key{row.ID, row.Workload}
@@ -87,6 +94,9 @@ func (r Row) problems() []string {
 	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
 	out = append(out, finite("cpu_us_per_unit", r.CPUUSPerUnit)...)
 	out = append(out, finite("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
+	if out = append(out, finite("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
+		out = append(out, fmt.Sprintf("lost_share %g is no share", r.LostShare))
+	}
 	if l := r.LatencyUS; l != nil {
 		out = append(out, finite("latency_us", l.P50, l.P90, l.P99, l.P999)...)
 		if !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}) {
@@ -94,6 +104,23 @@ func (r Row) problems() []string {
 		}
 	}
 	return out
+}
+
+// mixed says in words why the row must not stand in a file with the run's clock,
+// nothing when it may.
+func (r Row) mixed(run Run) string {
+	counted := strings.HasPrefix(r.Unit, countedUnits)
+	switch {
+	case r.Unit == "" || counted == run.Counted():
+	case counted:
+		return fmt.Sprintf("unit %q in a file of timed rows", r.Unit)
+	default:
+		return fmt.Sprintf("unit %q in a file of counted instructions", r.Unit)
+	}
+	if run.Counted() && (r.LatencyUS != nil || r.CPUUSPerUnit != 0) {
+		return "a time in a file of counted instructions"
+	}
+	return ""
 }
 
 // problems lists in words what is wrong with the comparison.

@@ -39,6 +39,19 @@ func TestValidate(t *testing.T) {
 		{"does not rise", func(f *File) { f.Rows[0].LatencyUS.P90 = 9 }},
 		{"cpu_us_per_unit holds NaN", func(f *File) { f.Rows[0].CPUUSPerUnit = math.NaN() }},
 		{"softirqs_per_unit holds NaN", func(f *File) { f.Rows[0].Evidence.SoftirqsPerUnit = math.NaN() }},
+		{"lost_share holds NaN", func(f *File) { f.Rows[0].LostShare = math.NaN() }},
+		{"lost_share -0.5 is no share", func(f *File) { f.Rows[0].LostShare = -0.5 }},
+		{`clock "sundial"`, func(f *File) { f.Run.Clock = "sundial" }},
+		{`unit "instructions/packet" in a file of timed rows`, func(f *File) { f.Rows[0].Unit = UnitPerPacket }},
+		{`unit "transactions/s" in a file of counted instructions`, func(f *File) { f.Run.Clock = ClockInstructions }},
+		{"a time in a file of counted instructions", func(f *File) {
+			f.Run.Clock, f.Rows[0].Unit = ClockInstructions, UnitPerTransaction
+			f.Rows[0].LatencyUS = nil
+		}},
+		{"a time in a file of counted instructions", func(f *File) {
+			f.Run.Clock, f.Rows[0].Unit = ClockInstructions, UnitPerTransaction
+			f.Rows[0].CPUUSPerUnit = 0
+		}},
 		{`comparison "cluster-ip / pod-ip, veth" (tcp_rr): numerator`, func(f *File) { f.Run.Comparisons[0].Numerator = "" }},
 		{"outside its ci95 [0.9, 1]", func(f *File) { f.Run.Comparisons[0].Ratio = 1.5 }},
 	} {
@@ -47,5 +60,19 @@ func TestValidate(t *testing.T) {
 		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("want %q, got %v", tt.want, err)
 		}
+	}
+}
+
+// TestValidateCounted checks that a file of counted instructions is good, and
+// that files from before there was a clock still are.
+func TestValidateCounted(t *testing.T) {
+	f := sample()
+	f.Run.Clock = ""
+	if err := f.Validate(); err != nil || f.Run.Counted() {
+		t.Errorf("no clock: %v, counted %t", err, f.Run.Counted())
+	}
+	f.Run.Clock, f.Rows[0].Unit, f.Rows[0].LatencyUS, f.Rows[0].CPUUSPerUnit = ClockInstructions, UnitPerTransaction, nil, 0
+	if err := f.Validate(); err != nil || !f.Run.Counted() {
+		t.Errorf("instructions: %v, counted %t", err, f.Run.Counted())
 	}
 }

@@ -31,24 +31,42 @@ func (w *worker) client(ctx context.Context, spec Spec) (m Measurement, err erro
 			err = fmt.Errorf("%s to %s: %w", spec.Workload, spec.Target, err)
 		}
 	}()
-	s, err := dial(ctx, spec)
+	s, err := open(ctx, load, spec)
 	if err != nil {
 		return Measurement{}, err
 	}
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
-	err = onThread(w.cpu, func() error {
-		if _, err := s.Write(encodeHeader(load, spec, s.congestion)); err != nil {
+	err = w.seat.run(func() error {
+		err := s.greet(load)
+		if err != nil {
 			return err
 		}
-		var err error
 		m, err = load.drive(s)
 		return err
 	})
 	return m, err
 }
 
-// dial opens the client's connection.
+// open opens the client's end of what the workload runs over.
+func open(ctx context.Context, load workload, spec Spec) (*session, error) {
+	if load.network() == "udp" {
+		return dialUDP(spec)
+	}
+	return dial(ctx, spec)
+}
+
+// greet tells the server what is to come. Over UDP it waits for the answer.
+func (s *session) greet(load workload) error {
+	header := encodeHeader(load, s.spec, s.congestion)
+	if load.network() == "udp" {
+		return s.greetUDP(header)
+	}
+	_, err := s.Write(header)
+	return err
+}
+
+// dial opens the client's TCP connection.
 func dial(ctx context.Context, spec Spec) (*session, error) {
 	dialer := net.Dialer{Timeout: spec.stall(), KeepAlive: -1, Control: withCongestion(spec.Congestion)}
 	dialer.SetMultipathTCP(false)

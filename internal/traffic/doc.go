@@ -12,8 +12,13 @@
 // What is measured, and how:
 //
 //   - A run has a warm-up that is not counted and a window that is. The
-//     measuring side is the receiver of a stream and the client of a
-//     request/response; its monotonic clock bounds the window.
+//     measuring side is the receiver of a stream, and the client of a
+//     request/response and of a stream whose datagrams are answered; its
+//     monotonic clock bounds the window.
+//   - UDP needs no connection beside its own: client and server agree by
+//     datagrams of the stream's own addresses and ports, so that a run through
+//     a translated address is all translated. The server has a socket for each
+//     client. Buffers are set, and checked; what does not fit is counted.
 //   - Sockets block and are driven by raw system calls on a locked thread that
 //     is pinned to the agent's CPU. The garbage collector is off while a
 //     connection is open and the Go scheduler's signals are off in the process,
@@ -21,6 +26,9 @@
 //   - CPU time is the whole machine's busy time ([MachineTime]), because most of
 //     what a packet costs is spent in softirqs that no process is charged for.
 //     The machine has to be otherwise idle for it to mean anything.
+//   - Where a clock counts instructions ([Spec.Exact]), the client's busy time is
+//     exact, and agents of fixed priorities ([AgentOptions.Priority]) make each
+//     run the same sequence of events.
 //
 // Sockets have timeouts, so that a peer that dies or vanishes ends a run with
 // an error (ETIMEDOUT, ECONNRESET) and never hangs it.

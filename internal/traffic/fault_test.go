@@ -178,6 +178,14 @@ func TestDeafServer(t *testing.T) {
 	for _, workload := range Workloads() {
 		spec := Spec{Workload: workload, Target: netip.MustParseAddrPort(listener.Addr().String()),
 			Duration: 100 * time.Millisecond, Stall: 300 * time.Millisecond}
+		if workload == UDPStream {
+			deaf, err := net.ListenPacket("udp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = deaf.Close() }()
+			spec.Target = netip.MustParseAddrPort(deaf.LocalAddr().String())
+		}
 		if _, err := a.Run(t.Context(), spec); !errors.Is(err, unix.ETIMEDOUT) {
 			t.Errorf("%s: error is %v", workload, err)
 		}

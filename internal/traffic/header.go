@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// A connection begins with a header from the client:
+// A connection begins with a header from the client, which over UDP is repeated
+// until it is answered:
 //
-//	magic "MST1" | workload code | 3 bytes zero | warmup | duration | stall |
-//	limit | congestion control, 16 bytes, zero-padded
+//	magic "MST2" | workload code | 3 bytes zero | warmup | duration | stall |
+//	limit | settle | size | window | congestion control, 16 bytes, zero-padded
 //
 // Numbers are 8 bytes, big-endian; times are nanoseconds.
 const (
-	headerMagic   = "MST1"
+	headerMagic   = "MST2"
 	maxCongestion = 16 // TCP_CA_NAME_MAX of linux/tcp.h
-	headerSize    = 8 + 4*8 + maxCongestion
+	headerSize    = 8 + 7*8 + maxCongestion
 )
 
 // encodeHeader announces a run of workload w under spec, with the congestion
@@ -31,6 +32,9 @@ func encodeHeader(w workload, spec Spec, congestion string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(spec.Duration))
 	b = binary.BigEndian.AppendUint64(b, uint64(spec.stall()))
 	b = binary.BigEndian.AppendUint64(b, spec.Limit)
+	b = binary.BigEndian.AppendUint64(b, spec.Settle)
+	b = binary.BigEndian.AppendUint64(b, uint64(spec.size()))
+	b = binary.BigEndian.AppendUint64(b, spec.Window)
 	b = append(b, congestion...)
 	return append(b, make([]byte, headerSize-len(b))...)
 }
@@ -50,7 +54,13 @@ func decodeHeader(b []byte) (workload, Spec, error) {
 		Duration:   time.Duration(binary.BigEndian.Uint64(b[16:])),
 		Stall:      time.Duration(binary.BigEndian.Uint64(b[24:])),
 		Limit:      binary.BigEndian.Uint64(b[32:]),
-		Congestion: strings.TrimRight(string(b[40:]), "\x00"),
+		Settle:     binary.BigEndian.Uint64(b[40:]),
+		Size:       int(binary.BigEndian.Uint64(b[48:])),
+		Window:     binary.BigEndian.Uint64(b[56:]),
+		Congestion: strings.TrimRight(string(b[64:]), "\x00"),
+	}
+	if spec.Size < MinDatagram || spec.Size > maxDatagram {
+		return nil, Spec{}, fmt.Errorf("traffic: header with datagrams of %d bytes", spec.Size)
 	}
 	if spec.Warmup < 0 || spec.Duration < 0 || spec.Stall <= 0 {
 		return nil, Spec{}, fmt.Errorf("traffic: header with warmup %v, duration %v, stall %v",

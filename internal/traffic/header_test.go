@@ -11,7 +11,7 @@ import (
 )
 
 func TestHeader(t *testing.T) {
-	spec := Spec{Workload: TCPRR, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Stall: 7, Congestion: "sixteen-long-cc."}
+	spec := Spec{Workload: TCPRR, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Settle: 3, Size: 200, Window: 1 << 33, Stall: 7, Congestion: "sixteen-long-cc."}
 	got := encodeHeader(tcpRR{}, spec, spec.Congestion)
 	if len(got) != headerSize {
 		t.Fatalf("%d bytes, want %d", len(got), headerSize)
@@ -25,6 +25,7 @@ func TestHeader(t *testing.T) {
 		"workload": func(b []byte) []byte { b[4] = 0; return b },
 		"short":    func(b []byte) []byte { return b[:headerSize-1] },
 		"duration": func(b []byte) []byte { b[16] = 0xff; return b },
+		"size":     func(b []byte) []byte { b[48] = 0xff; return b },
 		"stall":    func(b []byte) []byte { clear(b[24:32]); return b },
 	} {
 		if _, _, err := decodeHeader(spoil(encodeHeader(tcpRR{}, spec, ""))); err == nil {

@@ -50,7 +50,7 @@ func rrPair(t testing.TB) *session {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- onThread(-1, func() error { return tcpRR{}.serve(server) }) }()
+	go func() { done <- seat{cpu: -1}.run(func() error { return tcpRR{}.serve(server) }) }()
 	t.Cleanup(func() {
 		client.interrupt()
 		if err := <-done; !errors.Is(err, io.EOF) {
@@ -67,7 +67,7 @@ func BenchmarkRR(b *testing.B) {
 	histogram := hdrhistogram.New(histogramMin, histogramMax, histogramDigits)
 	b.ReportAllocs()
 	b.ResetTimer()
-	err := onThread(-1, func() error {
+	err := seat{cpu: -1}.run(func() error {
 		_, err := tcpRR{}.measure(client, histogram)
 		return err
 	})

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -21,21 +20,23 @@ const agentThreads = 4
 
 // worker is the state of an agent process.
 type worker struct {
-	cpu int
-	out *lineWriter
+	seat seat
+	out  *lineWriter
 
 	mu        sync.Mutex
 	active    int // connections open
 	last      *Served
-	listeners []net.Listener
+	listeners []io.Closer
+	flows     map[uint64]bool // UDP flows that are being served
 	cancels   map[uint64]context.CancelFunc
 	tasks     sync.WaitGroup
 }
 
 // Main is an agent's whole life: it obeys one JSON command per line of stdin,
 // answers with one JSON line each on stdout, and returns when stdin ends or ctx
-// does, with all its connections closed. Its one argument, --cpu=N, pins the
-// process to a CPU. The caller should exit the process when Main returns.
+// does, with all its connections closed. Its arguments: --cpu=N pins
+// the process to a CPU, --priority=N makes the threads that carry load real-time
+// ones. The caller should exit the process when Main returns.
 //
 // The garbage collector is off in the process as long as Main runs; it is run
 // by hand when no connection is open.
@@ -43,6 +44,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	flags := flag.NewFlagSet("traffic-agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	cpu := flags.Int("cpu", -1, "CPU to run on, -1 for any")
+	priority := flags.Int("priority", 0, "real-time priority of the threads that carry load, 0 for none")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("traffic agent: %w", err)
 	}
@@ -57,7 +59,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 		return fmt.Errorf("traffic agent: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{cpu: *cpu, out: newLineWriter(stdout), cancels: map[uint64]context.CancelFunc{}}
+	w := &worker{
+		seat: seat{*cpu, *priority}, out: newLineWriter(stdout),
+		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{},
+	}
 	defer func() {
 		cancel()
 		w.closeListeners()

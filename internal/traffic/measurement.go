@@ -20,12 +20,31 @@ type Measurement struct {
 	Count uint64 `json:"count"`
 	// Units is Count in CPUUnit: megabytes (1e6 bytes) or transactions.
 	Units float64 `json:"units"`
-	// Seconds is the window's real length by the measuring side's clock.
+	// Seconds is the window's real length by the measuring side's clock; of a stream
+	// of datagrams without answers, the longer one of both ends.
 	Seconds float64 `json:"seconds"`
 	// Rate is Count over Seconds, in Unit.
 	Rate float64 `json:"rate"`
 	// Unit is "Gbit/s" (1e9 bits) or "transactions/s".
 	Unit string `json:"unit"`
+	// Sent and Received are the numbers of datagrams that the client sent in the
+	// window and that the server received of them, 0 where a workload sends none.
+	Sent     uint64 `json:"sent,omitempty"`
+	Received uint64 `json:"received,omitempty"`
+	// Overflowed is how many the server's socket dropped for want of room in its
+	// buffer, over the whole connection; what else is missing was lost on the way.
+	Overflowed uint64 `json:"overflowed,omitempty"`
+	// OutOfOrder is how many arrived after one that was sent later.
+	OutOfOrder uint64 `json:"out_of_order,omitempty"`
+	// Offered is what the client sent in the window, in Unit, by its own clock.
+	Offered float64 `json:"offered,omitempty"`
+	// BusyNanos is the time in the window, in nanoseconds, that the machine's CPUs
+	// were not idle, 0 where the spec does not ask for it. On an emulated machine
+	// with one CPU, whose clock advances by one nanosecond with each instruction, it
+	// is the number of instructions.
+	BusyNanos uint64 `json:"busy_nanos,omitempty"`
+	// Window is the spec's.
+	Window uint64 `json:"window,omitempty"`
 	// CPUUnit is what CPU time is divided by: "MB" or "transaction".
 	CPUUnit string `json:"cpu_unit"`
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
@@ -53,6 +72,33 @@ type Measurement struct {
 	// Retransmits is the number of segments that the client sent again, over the
 	// whole connection.
 	Retransmits uint32 `json:"retransmits"`
+}
+
+// Lost is the share of the datagrams sent in the window that did not arrive.
+func (m Measurement) Lost() float64 {
+	if m.Sent <= m.Received {
+		return 0
+	}
+	return float64(m.Sent-m.Received) / float64(m.Sent)
+}
+
+// maxSegment is the most bytes that one packet between devices can stand for
+// (GSO).
+const maxSegment = 65536
+
+// Packets is the least number of packets that must have passed each device on
+// the way, from the client and back to it. A TCP stream's acknowledgements may be
+// few.
+func (m Measurement) Packets() (forth, back uint64) {
+	switch {
+	case m.Workload == TCPStream:
+		return m.Count / maxSegment, 1
+	case m.Workload == UDPStream && m.Window > 0:
+		return m.Received, m.Received / m.Window
+	case m.Workload == UDPStream:
+		return m.Received, 1
+	}
+	return m.Count, m.Count
 }
 
 // MachineTime is the difference of two readings of /proc/stat, summed over all
@@ -101,6 +147,10 @@ type Served struct {
 	Seconds float64 `json:"seconds"`
 	// CPUSeconds is the server process's CPU time in the window.
 	CPUSeconds float64 `json:"cpu_seconds"`
+	// Received, Overflowed and OutOfOrder are as in a [Measurement].
+	Received   uint64 `json:"received,omitempty"`
+	Overflowed uint64 `json:"overflowed,omitempty"`
+	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Machine is what the machine spent, where the server is the measuring side.
 	Machine MachineTime `json:"machine"`
 	// Local and Peer are the server's socket addresses.

@@ -44,18 +44,41 @@ func pinThread(tid, cpu int) error {
 	return nil
 }
 
-// onThread runs fn on an OS thread of its own, bound to a CPU, and waits for
-// it. The thread ends with fn.
-func onThread(cpu int, fn func() error) error {
+// setPriority makes the calling thread run before all threads of a lower
+// priority, and until it blocks (SCHED_FIFO); 0 leaves it as it is.
+func setPriority(priority int) error {
+	if priority == 0 {
+		return nil
+	}
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
+		return fmt.Errorf("set real-time priority %d: %w", priority, err)
+	}
+	return nil
+}
+
+// seat is where and how a thread runs.
+type seat struct {
+	cpu      int // negative: any
+	priority int // of SCHED_FIFO; 0: an ordinary thread
+}
+
+// run runs fn on an OS thread of its own, bound to the seat, and waits for it.
+// The thread ends with fn.
+func (s seat) run(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread is not to be used again.
 		runtime.LockOSThread()
-		if cpu >= 0 {
-			if err := pinThread(0, cpu); err != nil {
+		if s.cpu >= 0 {
+			if err := pinThread(0, s.cpu); err != nil {
 				done <- err
 				return
 			}
+		}
+		if err := setPriority(s.priority); err != nil {
+			done <- err
+			return
 		}
 		done <- fn()
 	}()

@@ -33,6 +33,7 @@ func (s *session) measurement(r Served) Measurement {
 		ClientCongestion: s.congestion,
 		ServerCongestion: r.Congestion,
 		Retransmits:      s.retransmits(),
+		Window:           s.spec.Window,
 	}
 }
 

@@ -28,33 +28,31 @@ const (
 // transaction's latency holds all that the client did in it.
 type tcpRR struct{}
 
-func (tcpRR) name() string { return TCPRR }
-func (tcpRR) code() byte   { return 'r' }
+func (tcpRR) name() string    { return TCPRR }
+func (tcpRR) code() byte      { return 'r' }
+func (tcpRR) network() string { return "tcp" }
 
 func (t tcpRR) drive(s *session) (Measurement, error) {
 	if err := s.setNoDelay(true); err != nil {
 		return Measurement{}, err
 	}
-	clock, err := openMachineClock()
+	window, err := openWindow(s.spec)
 	if err != nil {
 		return Measurement{}, err
 	}
-	defer clock.close()
+	defer window.close()
 	histogram := hdrhistogram.New(histogramMin, histogramMax, histogramDigits)
-	if s.spec.Limit == 0 {
-		if err := t.warmUp(s); err != nil {
-			return Measurement{}, err
-		}
+	if err := t.warmUp(s); err != nil {
+		return Measurement{}, err
 	}
-	if err := clock.begin(); err != nil {
+	if err := window.begin(); err != nil {
 		return Measurement{}, err
 	}
 	elapsed, err := t.measure(s, histogram)
 	if err != nil {
 		return Measurement{}, err
 	}
-	machine, err := clock.end()
-	if err != nil {
+	if err := window.end(); err != nil {
 		return Measurement{}, err
 	}
 	if err := t.exchange(s, new([1]byte), rrEnd); err != nil {
@@ -69,7 +67,8 @@ func (t tcpRR) drive(s *session) (Measurement, error) {
 		return Measurement{}, fmt.Errorf("client counts %d transactions, server %d", count, report.Count)
 	}
 	m := s.measurement(report)
-	m.Histogram, m.Machine, m.ClientCPUSeconds = histogram, machine, clock.cpuElapsed.Seconds()
+	m.Histogram, m.Machine, m.ClientCPUSeconds = histogram, window.machine, window.cpu.Seconds()
+	m.BusyNanos = window.busy
 	m.Count, m.Units, m.Seconds = count, float64(count), elapsed.Seconds()
 	m.Unit, m.CPUUnit = "transactions/s", "transaction"
 	m.Rate = float64(count) / m.Seconds
@@ -91,9 +90,18 @@ func (tcpRR) exchange(s *session, b *[1]byte, kind byte) error {
 	return nil
 }
 
-// warmUp does transactions until the warm-up is over.
+// warmUp does transactions until the warm-up is over, or as many as are to
+// settle.
 func (t tcpRR) warmUp(s *session) error {
 	b := new([1]byte)
+	if s.spec.Limit > 0 {
+		for range s.spec.Settle {
+			if err := t.exchange(s, b, rrWarmup); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	for start := time.Now(); time.Since(start) < s.spec.Warmup; {
 		if err := t.exchange(s, b, rrWarmup); err != nil {
 			return err

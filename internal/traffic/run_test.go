@@ -31,6 +31,9 @@ func TestWindow(t *testing.T) {
 				switch workload {
 				case TCPStream:
 					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+				case UDPStream:
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+					checkDatagrams(t, m)
 				case TCPRR:
 					checkRate(t, m, "transactions/s", float64(m.Count))
 					checkHistogram(t, m)
@@ -65,7 +68,7 @@ func checkWindow(t *testing.T, p pair, m Measurement) {
 	if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
 		t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
 	}
-	if m.ClientCongestion == "" || m.ClientCongestion != m.ServerCongestion {
+	if udp := m.Workload == UDPStream; udp != (m.ClientCongestion == "") || m.ClientCongestion != m.ServerCongestion {
 		t.Errorf("congestion control %q and %q", m.ClientCongestion, m.ServerCongestion)
 	}
 }
@@ -168,6 +171,12 @@ func TestSpecValidate(t *testing.T) {
 		"duration":   func(s *Spec) { s.Duration = 0 },
 		"warmup":     func(s *Spec) { s.Warmup = -1 },
 		"stall":      func(s *Spec) { s.Stall = -1 },
+		"small":      func(s *Spec) { s.Size = MinDatagram - 1 },
+		"large":      func(s *Spec) { s.Size = maxDatagram + 1 },
+		"settle":     func(s *Spec) { s.Settle = 1 },
+		"window":     func(s *Spec) { s.Window, s.Rate = 1, 1 },
+		"exact":      func(s *Spec) { s.Workload, s.Exact = TCPStream, true },
+		"exact, udp": func(s *Spec) { s.Workload, s.Exact = UDPStream, true },
 		"congestion": func(s *Spec) { s.Congestion = "a-name-of-17-char" },
 	} {
 		spec := good

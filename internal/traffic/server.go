@@ -4,15 +4,45 @@ package traffic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
-// listen opens a server on addr and returns the address that it got (port 0
-// asks for any).
+// listenTries is how often a port that is free for TCP is looked for until it is
+// free for UDP as well.
+const listenTries = 10
+
+// listen opens a server on addr, TCP and UDP, and returns the address that it got
+// (port 0 asks for any).
 func (w *worker) listen(ctx context.Context, addr netip.AddrPort) (netip.AddrPort, error) {
+	for try := 1; ; try++ {
+		listener, err := listenTCP(ctx, addr)
+		if err != nil {
+			return netip.AddrPort{}, err
+		}
+		got := unmapped(listener.Addr())
+		err = w.listenUDP(ctx, got)
+		if err == nil {
+			w.mu.Lock()
+			w.listeners = append(w.listeners, listener)
+			w.mu.Unlock()
+			w.tasks.Go(func() { w.accept(ctx, listener) })
+			return got, nil
+		}
+		_ = listener.Close()
+		if addr.Port() != 0 || try == listenTries || !errors.Is(err, unix.EADDRINUSE) {
+			return netip.AddrPort{}, err
+		}
+	}
+}
+
+// listenTCP opens the listening TCP socket.
+func listenTCP(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
 	config := net.ListenConfig{KeepAlive: -1, Control: withCongestion("")}
 	// Go listens with MPTCP by default, which is another receive path.
 	config.SetMultipathTCP(false)
@@ -20,15 +50,7 @@ func (w *worker) listen(ctx context.Context, addr netip.AddrPort) (netip.AddrPor
 	if addr.Addr().Unmap().Is4() {
 		network = "tcp4"
 	}
-	listener, err := config.Listen(ctx, network, addr.String())
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	w.mu.Lock()
-	w.listeners = append(w.listeners, listener)
-	w.mu.Unlock()
-	w.tasks.Go(func() { w.accept(ctx, listener) })
-	return unmapped(listener.Addr()), nil
+	return config.Listen(ctx, network, addr.String())
 }
 
 // closeListeners stops all servers from accepting.
@@ -68,7 +90,7 @@ func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
 	}
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
-	_ = onThread(w.cpu, func() error {
+	_ = w.seat.run(func() error {
 		header := make([]byte, headerSize)
 		if _, err := io.ReadFull(s, header); err != nil {
 			return err
@@ -76,6 +98,9 @@ func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
 		load, spec, err := decodeHeader(header)
 		if err != nil {
 			return err
+		}
+		if load.network() != "tcp" {
+			return fmt.Errorf("%s does not run over TCP", spec.Workload)
 		}
 		s.spec = spec
 		reported := false

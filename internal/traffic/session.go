@@ -30,6 +30,10 @@ type session struct {
 	fd          int
 	local, peer netip.AddrPort
 	congestion  string
+	// flow is a UDP connection's number, and to where datagrams go if the socket is
+	// not connected.
+	flow uint64
+	to   *unix.RawSockaddrAny
 	// publish, on a server, takes the report before it goes to the client.
 	publish func(Served)
 
@@ -68,13 +72,18 @@ func newSession(conn *net.TCPConn, spec Spec) (s *session, err error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, fmt.Errorf("make socket blocking: %w", err)
 	}
+	return s, s.setTimeouts()
+}
+
+// setTimeouts makes blocking calls return after a tick.
+func (s *session) setTimeouts() error {
 	tick := unix.NsecToTimeval(int64(socketTick))
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &tick); err != nil {
-			return nil, fmt.Errorf("set socket timeout: %w", err)
+		if err := unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, option, &tick); err != nil {
+			return fmt.Errorf("set socket timeout: %w", err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // unmapped returns a TCP address, IPv4 always in its short form.

@@ -15,7 +15,14 @@ const (
 	TCPStream = "tcp_stream"
 	// TCPRR exchanges one byte each way, one transaction at a time.
 	TCPRR = "tcp_rr"
+	// UDPStream sends datagrams one way, at a rate or as fast as the client can.
+	UDPStream = "udp_stream"
 )
+
+// DefaultDatagram is the [Spec.Size] of a spec that names none, in bytes: it
+// fills a packet of 1500 bytes in either family as far as one of TCP with time
+// stamps would, which is also what iperf3 sends.
+const DefaultDatagram = 1448
 
 // Spec says what a client is to run.
 type Spec struct {
@@ -30,8 +37,28 @@ type Spec struct {
 	// counted.
 	Warmup time.Duration `json:"warmup"`
 	// Limit, when not zero, replaces the window: the run counts from the first
-	// byte and ends after just so many bytes (stream) or transactions (rr).
+	// byte, or the end of Settle, and ends after just so many bytes (TCP stream),
+	// datagrams (UDP stream) or transactions (rr).
 	Limit uint64 `json:"limit,omitempty"`
+	// Settle is the number of datagrams or transactions before a run with a Limit
+	// that are not counted; TCP streams take none.
+	Settle uint64 `json:"settle,omitempty"`
+	// Size is the number of bytes in a datagram, at least [MinDatagram]; 0 means
+	// [DefaultDatagram].
+	Size int `json:"size,omitempty"`
+	// Rate is what a UDP stream offers, in bits of datagrams per second; 0 is as
+	// fast as the client can.
+	Rate uint64 `json:"rate,omitempty"`
+	// Window, when not zero, is how many datagrams a UDP stream sends before it
+	// waits for the server to answer the last of them: with few enough for the
+	// server's buffer none is lost. Then the client measures.
+	Window uint64 `json:"window,omitempty"`
+	// Unconnected makes a UDP client name the target with each datagram in the
+	// place of connecting its socket once.
+	Unconnected bool `json:"unconnected,omitempty"`
+	// Exact measures [Measurement.BusyNanos]. It takes root, and a workload that
+	// the client measures.
+	Exact bool `json:"exact,omitempty"`
 	// Congestion is the TCP congestion control of both sockets, by the kernel's
 	// name. Empty means "cubic" where the kernel has it, else the system's own.
 	Congestion string `json:"congestion,omitempty"`
@@ -53,12 +80,28 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("traffic: target %q is no address with a port", s.Target)
 	case s.Limit == 0 && s.Duration <= 0:
 		return fmt.Errorf("traffic: duration %v is not positive", s.Duration)
+	case s.Size != 0 && (s.Size < MinDatagram || s.Size > maxDatagram):
+		return fmt.Errorf("traffic: datagrams of %d bytes: want %d to %d", s.Size, MinDatagram, maxDatagram)
+	case s.Settle > 0 && (s.Limit == 0 || s.Workload == TCPStream):
+		return fmt.Errorf("traffic: %s with a settle of %d takes a limit of packets or transactions", s.Workload, s.Settle)
+	case s.Window > 0 && s.Rate > 0:
+		return fmt.Errorf("traffic: window %d and rate %d exclude each other", s.Window, s.Rate)
+	case s.Exact && (s.Workload == TCPStream || s.Workload == UDPStream && s.Window == 0):
+		return fmt.Errorf("traffic: the client does not measure %s, so it has no exact busy time", s.Workload)
 	case s.Warmup < 0 || s.Stall < 0:
 		return fmt.Errorf("traffic: warmup %v or stall %v is negative", s.Warmup, s.Stall)
 	case len(s.Congestion) > maxCongestion:
 		return fmt.Errorf("traffic: congestion control %q has more than %d characters", s.Congestion, maxCongestion)
 	}
 	return nil
+}
+
+// size returns the spec's size of datagrams with the default filled in.
+func (s Spec) size() int {
+	if s.Size == 0 {
+		return DefaultDatagram
+	}
+	return s.Size
 }
 
 // stall returns the spec's stall limit with the default filled in.

@@ -29,6 +29,10 @@ type AgentOptions struct {
 	Start func(*exec.Cmd) error
 	// CPU is the CPU that the agent is pinned to; negative means none.
 	CPU int
+	// Priority, when not 0, makes the threads that carry load real-time ones of
+	// this priority (SCHED_FIFO, 1 to 99): none of lower priority interrupts them,
+	// so that always the same happens in the same order.
+	Priority int
 	// Timeout is how long the agent has to become ready; 0 means 10 s.
 	Timeout time.Duration
 }
@@ -97,7 +101,7 @@ func agentCommand(o AgentOptions) (*exec.Cmd, error) {
 	if args == nil {
 		args = []string{"traffic-agent"}
 	}
-	cmd := exec.Command(exe, append(args[:len(args):len(args)], fmt.Sprintf("--cpu=%d", o.CPU))...)
+	cmd := exec.Command(exe, append(args[:len(args):len(args)], fmt.Sprintf("--cpu=%d", o.CPU), fmt.Sprintf("--priority=%d", o.Priority))...)
 	// The scheduler's signals would cut the blocking calls short every 10 ms.
 	debug := "asyncpreemptoff=1"
 	if old := os.Getenv("GODEBUG"); old != "" {

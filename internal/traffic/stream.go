@@ -19,8 +19,9 @@ const streamBuffer = 128 << 10
 // with a read that has returned, so the bytes between are exact.
 type tcpStream struct{}
 
-func (tcpStream) name() string { return TCPStream }
-func (tcpStream) code() byte   { return 's' }
+func (tcpStream) name() string    { return TCPStream }
+func (tcpStream) code() byte      { return 's' }
+func (tcpStream) network() string { return "tcp" }
 
 func (t tcpStream) drive(s *session) (Measurement, error) {
 	if err := s.setNoDelay(false); err != nil {

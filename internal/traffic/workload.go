@@ -14,6 +14,8 @@ type workload interface {
 	name() string
 	// code announces it in a connection's header, unique and never reused.
 	code() byte
+	// network is what it runs over: "tcp" or "udp".
+	network() string
 	// drive is the client's side of the connection, up to and including the
 	// server's report.
 	drive(*session) (Measurement, error)
@@ -24,7 +26,7 @@ type workload interface {
 
 // workloads returns all workloads in a fixed order.
 func workloads() []workload {
-	return []workload{tcpStream{}, tcpRR{}}
+	return []workload{tcpStream{}, tcpRR{}, udpStream{}}
 }
 
 // Workloads returns the names of all workloads in a fixed order.

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mustang/internal/lab"
+	"mustang/internal/result"
+	"mustang/internal/traffic"
+)
+
+// What is counted in one sample: few enough to be quick in an emulated machine,
+// and so many that what begins and ends a sample is lost in them.
+const (
+	countSize         = 200  // bytes of a datagram: small, so that the path is what costs
+	countWindow       = 32   // datagrams in flight: they fit any queue, so none is lost
+	countPackets      = 1024 // a multiple of the window
+	countTransactions = 512
+	countSettle       = 256 // before either: caches, connection entries, slow start
+	countProof        = 64  // of a sample that only proves the path
+)
+
+// Real-time priorities of the agents where instructions are counted. A client
+// that is never interrupted by its server sends a whole window before the server
+// runs, so that each sample is the same sequence of events. Otherwise the
+// scheduler decides anew each time, and samples differ by some per cent.
+const (
+	clientPriority = 2
+	serverPriority = 1
+)
+
+// counts reports whether instructions are counted in the place of time.
+func (o Options) counts() bool { return o.Count == result.ClockInstructions }
+
+// clock is what figures are made of.
+func (o Options) clock() string {
+	if o.counts() {
+		return result.ClockInstructions
+	}
+	return result.ClockTime
+}
+
+// workloads are what every path is measured with.
+func (o Options) workloads() []string {
+	if o.counts() {
+		return []string{traffic.UDPStream, traffic.TCPRR}
+	}
+	return workloads()
+}
+
+// spec is what a client runs for one sample of a cell.
+func (o Options) spec(c cell) traffic.Spec {
+	spec := traffic.Spec{Workload: c.workload, Target: c.path.connect}
+	if !o.counts() {
+		spec.Duration, spec.Warmup = o.Duration, o.Warmup
+		return spec
+	}
+	spec.Exact, spec.Settle, spec.Limit = true, countSettle, countTransactions
+	if c.workload == traffic.UDPStream {
+		spec.Size, spec.Window, spec.Limit = countSize, countWindow, countPackets
+	}
+	return spec
+}
+
+// proof is what a client runs to show that its path is what it claims.
+func (o Options) proof(c cell) traffic.Spec {
+	spec := o.spec(c)
+	if o.counts() {
+		spec.Settle, spec.Limit = 0, countProof
+		return spec
+	}
+	spec.Duration, spec.Warmup = proofDuration, proofDuration/2
+	return spec
+}
+
+// figure is what a sample says of its row.
+type figure struct {
+	value         float64
+	unit, cpuUnit string
+	cpu, softirqs float64 // per cpuUnit
+}
+
+// timed reports whether the sample's clock shows time.
+func (f figure) timed() bool {
+	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
+}
+
+// figure makes of a measurement what its row holds.
+func (o Options) figure(m traffic.Measurement) (figure, error) {
+	if !o.counts() {
+		return figure{m.Rate, m.Unit, m.CPUUnit, m.CPUMicrosPerUnit(), m.SoftirqsPerUnit()}, nil
+	}
+	f := figure{unit: result.UnitPerTransaction, cpuUnit: "transaction"}
+	count := m.Count
+	if m.Workload == traffic.UDPStream {
+		f.unit, f.cpuUnit, count = result.UnitPerPacket, "packet", m.Received
+		if m.Received < m.Sent {
+			return figure{}, fmt.Errorf("%d of %d packets were lost, their cost can't be told", m.Sent-m.Received, m.Sent)
+		}
+	}
+	if count == 0 || m.BusyNanos == 0 {
+		return figure{}, errors.New("nothing was counted")
+	}
+	f.value = float64(m.BusyNanos) / float64(count)
+	f.softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(count)
+	return f, nil
+}
+
+// groups are the rows that stand side by side: all of them, so that their rounds
+// can be interleaved, or, where instructions are counted and no machine has moods,
+// those of one lab after those of another, so that none adds to the work of others.
+func (r *run) groups() [][]*tally {
+	if !r.options.counts() {
+		return [][]*tally{r.rows}
+	}
+	var labs []lab.Options
+	byLab := map[lab.Options][]*tally{}
+	for _, row := range r.rows {
+		o := row.cell.path.lab
+		if byLab[o] == nil {
+			labs = append(labs, o)
+		}
+		byLab[o] = append(byLab[o], row)
+	}
+	var out [][]*tally
+	for _, o := range labs {
+		out = append(out, byLab[o])
+	}
+	return out
+}
+
+// release ends the agents and the labs of rows that are done.
+func (s *stand) release(rows []*tally) error {
+	var errs []error
+	for _, row := range rows {
+		o := row.cell.path.lab
+		for key, agent := range s.agents {
+			if key.lab == o {
+				errs = append(errs, agent.Close())
+				delete(s.agents, key)
+			}
+		}
+		if l := s.labs[o]; l != nil {
+			errs = append(errs, l.Close())
+			delete(s.labs, o)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// priority is that of the agent of a key, 0 where time is measured.
+func (s *stand) priority(key agentKey) int {
+	switch {
+	case !s.counting:
+		return 0
+	case key.listen.IsValid():
+		return serverPriority
+	}
+	return clientPriority
+}
+
+// describeGroup names rows, of which there may be many.
+func describeGroup(rows []*tally) string {
+	var ids []string
+	for _, row := range rows {
+		if id := row.row.ID; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) <= 3 {
+		return strings.Join(ids, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
+}
