@@ -12,37 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
 )
 
 func (c *config) ep() *cobra.Command {
 	return group("ep", "Endpoints: pods whose traffic the eBPF programs handle", c.epAdd(), c.epList(), c.epRemove())
-}
-
-// podDevice is the flags that name a pod's device.
-type podDevice struct{ ifname, netns, hostNetns string }
-
-func (p *podDevice) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&p.ifname, "ifname", "eth0", "name of the device in the pod")
-	cmd.Flags().StringVar(&p.netns, "netns", "", "path of the pod's network namespace, such as /var/run/netns/pod-a")
-	cmd.Flags().StringVar(&p.hostNetns, "host-netns", "", "path of the network namespace that the pod is plugged into (default: this one)")
-}
-
-// with opens the namespaces and calls a function with the device.
-func (p *podDevice) with(do func(datapath.Attach) error) error {
-	a := datapath.Attach{IfName: p.ifname}
-	var err error
-	if a.Namespace, err = nl.OpenNamespace(p.netns); err != nil {
-		return err
-	}
-	defer a.Namespace.Close()
-	if p.hostNetns != "" {
-		if a.Host, err = nl.OpenNamespace(p.hostNetns); err != nil {
-			return err
-		}
-		defer a.Host.Close()
-	}
-	return do(a)
 }
 
 func (c *config) epAdd() *cobra.Command {
@@ -51,13 +24,20 @@ func (c *config) epAdd() *cobra.Command {
 		Use:   "add --netns PATH [--ifname NAME]",
 		Short: "Attach the programs to a pod's device and register its addresses",
 		Long: `Attach the programs to a pod's device: on the host's side where the link has one
-(veth), otherwise on the device itself (macvlan), held from the host. The
-device's addresses become endpoints that traffic is delivered to directly.`,
-		Example: "  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a",
-		Args:    arguments(cobra.NoArgs),
+(veth, netkit, tap, tun), otherwise on the device itself (macvlan, ipvlan, Open
+vSwitch), held from the host. The device's addresses become endpoints that traffic is
+delivered to directly.
+
+What the kernel does not know has to be said: the host's device of a tap or tun
+(--host-ifname), the bridge that pods on Open vSwitch share (--segment), and of a VM,
+which has no namespace here, its addresses and its MAC address.`,
+		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
+  mustang ep add --netns=/var/run/netns/pod-a --segment=br0
+  mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
+		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if device.netns == "" {
-				return usage(errors.New("--netns is missing"))
+			if err := device.check(); err != nil {
+				return usage(err)
 			}
 			if err := requireRoot(cmd); err != nil {
 				return err
@@ -66,6 +46,7 @@ device's addresses become endpoints that traffic is delivered to directly.`,
 		},
 	}
 	device.addFlags(cmd)
+	device.addLinkFlags(cmd)
 	return cmd
 }
 

@@ -33,7 +33,8 @@ func (c *config) labUp() *cobra.Command {
 		Long: `Build a lab that stands until it is taken down: one host with pod-a and pod-b, and
 the service 10.96.0.100:5201 (and [fd00:96::100]:5201) in front of pod-a.`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
-  mustang lab up pod-links --link bridge --via nftables --netfilter-call`,
+  mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
+  mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
@@ -64,9 +65,23 @@ the service 10.96.0.100:5201 (and [fd00:96::100]:5201) in front of pod-a.`,
 	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
 	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", "))
 	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf")
-	cmd.Flags().StringVar(&o.Via, "via", "", "how the service is made: none, iptables or nftables with --datapath kernel (default iptables)")
+	cmd.Flags().StringVar(&o.Via, "via", "", "how the service is made: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
+	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments (links tap and tun)")
 	return cmd
+}
+
+// labRelay is the command that a lab starts for pods on tap and tun.
+func (c *config) labRelay() *cobra.Command {
+	return &cobra.Command{
+		Use:                lab.RelayName,
+		Short:              "Carry packets between two devices (started by labs)",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lab.Relay(cmd.Context(), args, c.stdout)
+		},
+	}
 }
 
 func linkNames() []string {
@@ -110,7 +125,7 @@ func (c *config) labExec() *cobra.Command {
 		Use:   "exec PLACE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a lab",
 		Long: `Run a command in the network namespace of a place in a lab: host, pod-a or pod-b.
-Files, processes and cgroups are this machine's own. $` + envBPFRoot + ` is set to the
+Files and processes are this machine's own. $` + envBPFRoot + ` is set to the
 lab's, so that mustang svc and mustang ep act on the lab. The exit code is the
 command's.`,
 		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
@@ -141,6 +156,9 @@ command's.`,
 			}
 			ns, err := store.Enter(info, args[0])
 			if err != nil {
+				return err
+			}
+			if err := store.Join(info); err != nil {
 				return err
 			}
 			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, envBPFRoot+"=") })

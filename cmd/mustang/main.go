@@ -6,15 +6,22 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"mustang/internal/vm"
 )
 
 func main() {
+	if vm.IsInit() { // we are the first process of a guest that bench --vm boots
+		fmt.Fprintln(os.Stderr, vm.Init())
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	// A second signal ends the program at once; the next command clears up.
 	context.AfterFunc(ctx, stop)

@@ -87,7 +87,7 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			// Whatever runs next clears up after a bench that was killed. What can't be
 			// cleared is no business of most commands; those on labs say so.
-			if os.Geteuid() == 0 && cmd.Name() != trafficAgentName {
+			if os.Geteuid() == 0 && !cmd.Hidden {
 				c.reapErr = c.store().Reap()
 			}
 		},
@@ -99,7 +99,7 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
-		c.links(), c.probe(), c.tun(), c.socket(), c.trafficAgent(), c.guestInit(), c.version())
+		c.links(), c.probe(), c.tun(), c.socket(), c.trafficAgent(), c.labRelay(), c.version())
 	return root
 }
 

@@ -23,6 +23,7 @@ func TestNotRoot(t *testing.T) {
 	for _, args := range []string{
 		"svc ls", "svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "ep ls",
 		"ep add --netns=/proc/self/ns/net", "lab ls", "lab up pod-links", "bench pod-links",
+		"bench --vm pod-links", "links", "probe", "tun", "socket ls",
 	} {
 		cmd := exec.Command("/proc/self/fd/3", strings.Fields(args)...)
 		cmd.Args[0] = "mustang"

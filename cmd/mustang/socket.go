@@ -2,6 +2,256 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
-func (c *config) socket() *cobra.Command { return &cobra.Command{Use: "socket", Hidden: true, RunE: help} }
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+)
+
+func (c *config) socket() *cobra.Command {
+	return group("socket", "Socket translation: services for processes, at connect instead of at each packet",
+		c.socketAttach(), c.socketList(), c.socketDetach())
+}
+
+// reach is the flags that say whose sockets are meant.
+type reach struct {
+	cgroup string
+	netns  []string
+}
+
+func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
+	cmd.Flags().StringVar(&r.cgroup, "cgroup", "", "directory of a control group (version 2)"+cgroup)
+	cmd.Flags().StringArrayVar(&r.netns, "netns", nil, "name or path of a network namespace; repeat for more"+netns)
+}
+
+// each calls a function with each namespace that was named.
+func (r *reach) each(do func(*nl.Namespace) error) error {
+	for _, name := range r.netns {
+		if err := withNamespace(name, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withNamespace opens a namespace by its name or path.
+func withNamespace(name string, do func(*nl.Namespace) error) error {
+	if !strings.Contains(name, "/") {
+		name = filepath.Join(nl.Directory, name)
+	}
+	ns, err := nl.OpenNamespace(name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return do(ns)
+}
+
+// check refuses what cannot be, before anything is changed.
+func (r *reach) check() error {
+	for _, name := range r.netns {
+		if name == "" {
+			return usage(errors.New("--netns is empty"))
+		}
+	}
+	return r.each(func(*nl.Namespace) error { return nil })
+}
+
+func (c *config) socketAttach() *cobra.Command {
+	var r reach
+	cmd := &cobra.Command{
+		Use:   "attach [--cgroup PATH] [--netns NAME|PATH ...]",
+		Short: "Attach socket translation to a control group, and admit network namespaces",
+		Long: `Attach socket translation to a control group, and admit network namespaces. A process
+has services if it is in such a group, or in one below, and in such a namespace. The
+namespaces of endpoints are admitted with them.`,
+		Example: `  mustang socket attach
+  mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			if err := r.check(); err != nil {
+				return err
+			}
+			return c.attachSocket(r)
+		},
+	}
+	r.addFlags(cmd, "; all processes if not given", "; this one if not given")
+	return cmd
+}
+
+// attachSocket attaches, admits, and says so.
+func (c *config) attachSocket(r reach) (err error) {
+	if err := datapath.ProbeSocket(); err != nil {
+		return err // before anything is pinned
+	}
+	if r.cgroup == "" {
+		if r.cgroup, err = datapath.CgroupRoot(); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(r.cgroup); err != nil {
+		return fmt.Errorf("open cgroup: %w", err)
+	}
+	d, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	change, err := d.AttachSocket(r.cgroup)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(c.stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
+		return err
+	}
+	admit := func(ns *nl.Namespace) error {
+		change, err := d.AddHost(ns)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.stdout, "host %s %s\n", ns.Name(), change)
+		return err
+	}
+	if len(r.netns) > 0 {
+		return r.each(admit)
+	}
+	return withNamespace("/proc/self/ns/net", admit)
+}
+
+func (c *config) socketDetach() *cobra.Command {
+	var r reach
+	cmd := &cobra.Command{
+		Use:   "detach [--cgroup PATH] [--netns NAME|PATH|COOKIE ...]",
+		Short: "Detach socket translation from a control group, or dismiss network namespaces",
+		Long: `Detach socket translation from a control group, or dismiss network namespaces, or with
+neither named take all of it away. Connected sockets stay connected.`,
+		Example: `  mustang socket detach
+  mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
+  mustang socket detach --netns=pod-a`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			d, err := c.openExisting()
+			if err != nil {
+				return err
+			}
+			if d == nil {
+				return errors.New("socket translation is attached to nothing")
+			}
+			defer d.Close()
+			return r.detach(d)
+		},
+	}
+	r.addFlags(cmd, "", ", or its cookie if it is gone")
+	return cmd
+}
+
+// detach takes away what is named, or everything.
+func (r *reach) detach(d *datapath.Datapath) error {
+	if r.cgroup == "" && len(r.netns) == 0 {
+		return detachAll(d)
+	}
+	if r.cgroup != "" {
+		if err := d.DetachSocket(r.cgroup); err != nil {
+			return err
+		}
+	}
+	for _, name := range r.netns {
+		err := withNamespace(name, d.DeleteHost)
+		if cookie, bad := strconv.ParseUint(name, 10, 64); bad == nil && errors.Is(err, os.ErrNotExist) {
+			err = d.DeleteHostCookie(cookie)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func detachAll(d *datapath.Datapath) error {
+	groups, err := d.SocketCgroups()
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := d.DetachSocket(group.Path); err != nil {
+			return err
+		}
+	}
+	hosts, err := d.Hosts()
+	if err != nil {
+		return err
+	}
+	for _, host := range hosts {
+		if err := d.DeleteHostCookie(host.Cookie); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cgroupJSON and hostJSON are what socket ls -o json prints.
+type cgroupJSON struct {
+	ID   uint64 `json:"id"`
+	Path string `json:"path"`
+}
+
+type hostJSON struct {
+	Cookie uint64 `json:"cookie"`
+	Name   string `json:"name"`
+}
+
+func (c *config) socketList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the control groups and network namespaces whose sockets are translated",
+		Long: `List the control groups and network namespaces whose sockets are translated. Namespaces
+of endpoints are not among them. A namespace without a name and without a process is
+known by its cookie alone.`,
+	}
+	return listing(cmd, func(format string) error {
+		groups, err := read(c, (*datapath.Datapath).SocketCgroups)
+		if err != nil {
+			return err
+		}
+		hosts, err := read(c, (*datapath.Datapath).Hosts)
+		if err != nil {
+			return err
+		}
+		return c.printSockets(groups, hosts, format)
+	})
+}
+
+func (c *config) printSockets(groups []datapath.SocketCgroup, hosts []datapath.Host, format string) error {
+	cgroups, namespaces := []cgroupJSON{}, []hostJSON{}
+	var rows [][]string
+	for _, g := range groups {
+		cgroups = append(cgroups, cgroupJSON(g))
+		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), g.Path})
+	}
+	for _, h := range hosts {
+		namespaces = append(namespaces, hostJSON(h))
+		rows = append(rows, []string{"host", strconv.FormatUint(h.Cookie, 10), dash(h.Name)})
+	}
+	if format == "json" {
+		return printJSON(c.stdout, struct {
+			Schema  int          `json:"schema"`
+			Cgroups []cgroupJSON `json:"cgroups"`
+			Hosts   []hostJSON   `json:"hosts"`
+		}{schema, cgroups, namespaces})
+	}
+	return printTable(c.stdout, []string{"KIND", "ID", "NAME"}, rows)
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+)
+
+// podDevice is the flags that name a pod's device.
+type podDevice struct {
+	ifname, netns, hostNetns string
+	hostIfname, segment, mac string
+	addresses                []string
+}
+
+func (p *podDevice) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.ifname, "ifname", "eth0", "name of the device in the pod")
+	cmd.Flags().StringVar(&p.netns, "netns", "", "path of the pod's network namespace, such as /var/run/netns/pod-a")
+	cmd.Flags().StringVar(&p.hostNetns, "host-netns", "", "path of the network namespace that the pod is plugged into (default: this one)")
+}
+
+// addLinkFlags adds what has to be said of links that the kernel knows too
+// little of.
+func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.hostIfname, "host-ifname", "", "the host's device of a tap or tun")
+	cmd.Flags().StringVar(&p.segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
+	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of a VM behind --host-ifname (repeatable)")
+	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
+}
+
+// check says what is missing or too much.
+func (p *podDevice) check() error {
+	switch vm := len(p.addresses) > 0 || p.mac != ""; {
+	case p.netns == "" && !vm:
+		return errors.New("--netns is missing")
+	case p.netns != "" && vm:
+		return errors.New("--address and --mac are for a VM, and --netns is for a pod with a namespace")
+	case vm && (p.hostIfname == "" || len(p.addresses) == 0 || p.mac == ""):
+		return errors.New("a VM takes --host-ifname, --address and --mac")
+	case p.hostIfname != "" && p.segment != "":
+		return errors.New("--host-ifname and --segment exclude each other")
+	}
+	return nil
+}
+
+// with opens the namespaces and calls a function with the device.
+func (p *podDevice) with(do func(datapath.Attach) error) error {
+	a := datapath.Attach{IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment}
+	for _, text := range p.addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return usage(fmt.Errorf("address %q: want an IP address", text))
+		}
+		a.Addresses = append(a.Addresses, addr)
+	}
+	var err error
+	if p.mac != "" {
+		if a.MAC, err = net.ParseMAC(p.mac); err != nil || len(a.MAC) != 6 {
+			return usage(fmt.Errorf("MAC address %q: want six bytes, such as 52:54:00:00:00:01", p.mac))
+		}
+	}
+	if p.netns != "" {
+		if a.Namespace, err = nl.OpenNamespace(p.netns); err != nil {
+			return err
+		}
+		defer a.Namespace.Close()
+	} else {
+		a.IfName = ""
+	}
+	if p.hostNetns != "" {
+		if a.Host, err = nl.OpenNamespace(p.hostNetns); err != nil {
+			return err
+		}
+		defer a.Host.Close()
+	}
+	return do(a)
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+	"mustang/internal/podlink"
+	"mustang/internal/testkit"
+)
+
+// TestProbeJSON compares what probe says with the link modes' own word, and
+// looks for what it may have left.
+func TestProbeJSON(t *testing.T) {
+	testkit.RequireRoot(t)
+	root, err := nl.CurrentNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	// What a probe needs is loaded the first time.
+	if code, _, stderr := command(t, nil, "probe"); code != exitDone {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	before, devices := namespaceNames(t), deviceNames(t, root)
+	code, stdout, stderr := command(t, nil, "probe", "-o", "json")
+	if code != exitDone || stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	if after := namespaceNames(t); after != before {
+		t.Errorf("namespaces were %s and are %s", before, after)
+	}
+	if after := deviceNames(t, root); after != devices {
+		t.Errorf("devices were %s and are %s", devices, after)
+	}
+	var report probeReport
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Schema != 1 || report.Kernel == "" || len(report.LinkModes) != len(podlink.Modes()) {
+		t.Errorf("report is %+v", report)
+	}
+	for i, mode := range podlink.Modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			r, err := report.LinkModes[i], mode.Probe()
+			if r.Name != mode.Name() || r.Available != (err == nil) || r.Available != (r.Missing == "") {
+				t.Errorf("%v, but probe says %+v", err, r)
+			}
+			var lacks *podlink.UnsupportedError
+			if errors.As(err, &lacks) && (!strings.Contains(r.Missing, lacks.Module) || !strings.Contains(r.Missing, lacks.Since) ||
+				r.Module != lacks.Module || r.Since != lacks.Since) {
+				t.Errorf("%+v does not name module %s and Linux %s", r, lacks.Module, lacks.Since)
+			}
+			testkit.RequireMode(t, err)
+		})
+	}
+	for _, f := range report.Features {
+		if f.Name == "" || f.Group == "" || f.Use == "" || f.Available != (f.Missing == "") || strings.Contains(f.Missing, "\n") {
+			t.Errorf("feature %+v", f)
+		}
+	}
+}
+
+// namespaceNames are the names of all namespaces but those of other tests.
+func namespaceNames(t *testing.T) string {
+	t.Helper()
+	names, err := nl.ListNamespaces("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own []string
+	for _, name := range names {
+		if !strings.HasPrefix(name, "mst-") {
+			own = append(own, name)
+		}
+	}
+	return strings.Join(own, " ")
+}
+
+func deviceNames(t *testing.T, ns *nl.Namespace) string {
+	t.Helper()
+	devices, err := ns.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestProbeMissing says what is missing in one line, whatever the error.
+func TestProbeMissing(t *testing.T) {
+	ipvlan := &podlink.UnsupportedError{
+		Mode: "ipvlan-l2", Feature: "ipvlan devices", Module: "ipvlan", Since: "3.19", Kernel: "6.18.1", Err: unix.EOPNOTSUPP,
+	}
+	netkit := &podlink.UnsupportedError{Mode: "netkit", Feature: "netkit devices", Module: "netkit", Since: "6.7", Kernel: "6.1.0-1"}
+	for want, test := range map[string]struct {
+		kernel string
+		check  check
+		err    error
+	}{
+		"ipvlan devices: module ipvlan (since Linux 3.19)":                         {"9.9-none", check{}, ipvlan},
+		"netkit devices, which Linux 6.7 brought (module netkit); this is 6.1.0-1": {"6.1.0-1", check{}, netkit},
+		"no program ovs-vswitchd (Debian package openvswitch-switch)":              {"", check{}, errors.New("no program ovs-vswitchd (Debian package openvswitch-switch)")},
+		"one; two":                {"", check{}, errors.New("one\ntwo")},
+		"Debian package iptables": {"", check{needs: "Debian package iptables"}, fmt.Errorf("look: %w", fs.ErrNotExist)},
+		"Linux 6.6":               {"", check{needs: "Linux 6.6"}, &datapath.UnsupportedError{Feature: "tcx", Kernel: "6.6"}},
+		"module geneve":           {"9.9-none", check{module: "geneve"}, fmt.Errorf("create: %w", unix.EOPNOTSUPP)},
+		"module sch_fq (operation not permitted)": {"9.9-none", check{module: "sch_fq"}, fmt.Errorf("add: %w", unix.EPERM)},
+	} {
+		if got := test.check.missing(&prober{kernel: test.kernel}, test.err); got != want {
+			t.Errorf("%v: missing is %q, want %q", test.err, got, want)
+		}
+	}
+}
+
+// TestProbeOlder compares kernels by number, not by letter.
+func TestProbeOlder(t *testing.T) {
+	for _, test := range []struct {
+		release, version string
+		want             bool
+	}{
+		{"6.12.9-amd64", "6.7", false}, {"6.6.1", "6.7", true}, {"6.7.0-rc1", "6.7", false}, {"5.10.0-1", "6.6", true},
+		{"6.18.44-fc", "3.19", false}, {"2.6.32", "2.6.33", true},
+	} {
+		if got := older(test.release, test.version); got != test.want {
+			t.Errorf("%s is older than %s: %v", test.release, test.version, got)
+		}
+	}
+}

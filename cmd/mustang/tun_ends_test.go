@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// TestTUNEnds ends the process in all ways: nothing is left.
+func TestTUNEnds(t *testing.T) {
+	ns := testkit.Namespace(t, "tun")
+	before := testkit.Snapshot(t, ns)
+	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			p := startTUN(t, 1, "--echo --ifname left@"+ns.Name()+" --address "+tunAddresses4+" --address "+tunAddresses6)
+			if _, err := ns.Device("left"); err != nil {
+				t.Fatal(err)
+			}
+			code := p.end(t, signal)
+			if signal != unix.SIGKILL && code != exitDone {
+				t.Errorf("exit code %d: %s", code, p.stderr.String())
+			}
+			testkit.Eventually(t, 5*time.Second, func() error {
+				if after := testkit.Snapshot(t, ns); after != before {
+					return fmt.Errorf("the namespace is another:\n%s\nbefore:\n%s", after, before)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestTUNDeviceGone deletes the device of a process that runs.
+func TestTUNDeviceGone(t *testing.T) {
+	testkit.RequireTool(t, "ip")
+	ns := testkit.Namespace(t, "tun")
+	p := startTUN(t, 1, "--ifname left@"+ns.Name())
+	remove := exec.Command("ip", "link", "delete", "left")
+	if err := ns.Start(remove); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait()
+	lines := strings.Split(p.stderr.String(), "\n")
+	if code := p.cmd.ProcessState.ExitCode(); code != exitFailed || len(lines) != 3 || !strings.Contains(lines[1], `"left"`) {
+		t.Errorf("exit code %d, stderr %q", code, lines)
+	}
+}
+
+// TestTUNBadInput gives flags that make no sense, or devices that can't be.
+func TestTUNBadInput(t *testing.T) {
+	ns := testkit.Namespace(t, "tun")
+	root, before := testkit.RootSnapshot(t), testkit.Snapshot(t, ns)
+	in := "@" + ns.Name()
+	for _, test := range []struct {
+		args    string
+		code    int
+		culprit string
+	}{
+		{"extra", exitMisuse, "extra"},
+		{"--nope", exitMisuse, "--nope"},
+		{"--ifname a/b" + in, exitMisuse, "a/b"},
+		{"--ifname " + in, exitMisuse, `""`},
+		{"--ifname left@", exitMisuse, "left@"},
+		{"--ifname left@..", exitMisuse, ".."},
+		{"--ifname sixteen-letters-" + in, exitMisuse, "sixteen-letters-"},
+		{"--ifname a" + in + " --ifname b" + in, exitMisuse, "--ifname b"},
+		{"--ifname a" + in + " --address 10.9.0.1", exitMisuse, "10.9.0.1"},
+		{"--ifname a" + in + " --address 10.9.0.1/33", exitMisuse, "10.9.0.1/33"},
+		{"--ifname a" + in + " --address 10.9.0.1/24@b", exitMisuse, "no --ifname b"},
+		{"--ifname a" + in + " --address 224.0.0.1/4", exitMisuse, "224.0.0.1/4"},
+		{"--ifname a" + in + " --address fd00::1/64 --mtu 1000", exitMisuse, "fd00::1/64"},
+		{"--ifname a" + in + " --mtu 10", exitMisuse, "10"},
+		{"--ifname a" + in + " --mtu 0", exitMisuse, "--mtu 0"},
+		{"--ifname a" + in + " --mtu 70000", exitMisuse, "70000"},
+		{"--ifname a" + in + " --mtu many", exitMisuse, "many"},
+		{"--ifname a" + in + " --tap --echo", exitMisuse, "--tap and --echo"},
+		{"--ifname a" + in + " --tap --offload", exitMisuse, "--tap and --offload"},
+		{"--switch", exitMisuse, "--switch"},
+		{"--switch --ifname a" + in, exitMisuse, "--switch"},
+		{"--switch --ifname a" + in + " --ifname a" + in, exitMisuse, "twice"},
+		{"--switch --echo --ifname a" + in + " --ifname b" + in, exitMisuse, "--echo"},
+		{"--switch --ifname a" + in + " --ifname b" + in + " --address 10.9.0.1/24", exitMisuse, "10.9.0.1/24@IFNAME"},
+		{"--switch --ifname a" + in + " --ifname a@elsewhere --address 10.9.0.1/24@a", exitMisuse, "10.9.0.1/24@IFNAME@NETNS"},
+		{"--ifname a@nobody", exitFailed, "/run/netns/nobody"},
+		{"--ifname a@/etc/passwd", exitFailed, "/etc/passwd"},
+		{"--ifname lo" + in, exitFailed, `"lo"`},
+		{"--switch --ifname a" + in + " --ifname lo" + in, exitFailed, `"lo"`},
+	} {
+		code, stdout, stderr := command(t, nil, append([]string{"tun"}, strings.Fields(test.args)...)...)
+		lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+		if code != test.code || len(lines) != 1 || !strings.Contains(lines[0], test.culprit) || stdout != "" {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %d and one line with %q", test.args, code, stdout, stderr, test.code, test.culprit)
+		}
+	}
+	if after := testkit.Snapshot(t, ns); after != before {
+		t.Errorf("the namespace is another:\n%s\nbefore:\n%s", after, before)
+	}
+	if after := testkit.RootSnapshot(t); after != root {
+		t.Errorf("the root namespace is another:\n%s\nbefore:\n%s", after, root)
+	}
+}
