@@ -43,7 +43,7 @@ func TestReadmeHandsOn(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	bpffs := testkit.BPFFS(t)
 	var script strings.Builder
-	for _, heading := range []string{"Try it by hand", "Services for your own pods"} {
+	for _, heading := range []string{"Try it by hand", "Services for your own pods", "TUN"} {
 		for _, line := range shellBlocks(t, heading) {
 			line, _, _ = strings.Cut(line, "  #")
 			how := "exec "
@@ -57,7 +57,7 @@ func TestReadmeHandsOn(t *testing.T) {
 		t.Fatalf("hardly any commands found:\n%s", script.String())
 	}
 	t.Cleanup(func() {
-		for _, name := range []string{"readme-host", "readme-pod"} {
+		for _, name := range []string{"readme-host", "readme-pod", "readme-tun"} {
 			if err := nl.DeleteNamespace(name); err != nil {
 				t.Error(err)
 			}
