@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
@@ -82,11 +83,8 @@ func (p path) masqueraded() bool {
 	if p.via != result.ViaIPTables && p.via != result.ViaNFTables {
 		return false
 	}
-	switch p.link {
-	case "veth", "netkit", "netkit-l2", "tun":
-		return false
-	}
-	return !p.lab.NetfilterCall
+	mode, err := podlink.Lookup(p.link)
+	return err == nil && !mode.Routed() && !p.lab.NetfilterCall
 }
 
 // pair is a comparison of two paths.

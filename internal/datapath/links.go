@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -72,23 +71,14 @@ func (d *Datapath) attachOne(path string, h hook, ifindex int) error {
 	if err != nil {
 		return fmt.Errorf("attach %s to interface %d: %w", h.program, ifindex, err)
 	}
-	defer func() { _ = l.Close() }()
-	if err := l.Pin(path); err != nil {
-		return fmt.Errorf("pin link of %s: %w", h.program, err)
-	}
-	return nil
+	return pinLink(l, path)
 }
 
 // attachedTo returns the index of the device that a pinned link is on, in the device's namespace; 0 if it is gone.
 func attachedTo(path string) (int, error) {
-	l, err := link.LoadPinnedLink(path, nil)
+	info, err := linkInfo(path)
 	if err != nil {
-		return 0, fmt.Errorf("open link: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	info, err := l.Info()
-	if err != nil {
-		return 0, fmt.Errorf("look at link %q: %w", path, err)
+		return 0, err
 	}
 	if tcx := info.TCX(); tcx != nil {
 		return int(tcx.Ifindex), nil
@@ -122,12 +112,12 @@ func (d *Datapath) detach(id uint32) error {
 // detachLink detaches a program and unpins its link. To unpin alone is not enough: the kernel detaches some time later,
 // and until then attaches no other in its place. It is no error if there is no such link, or its device is gone.
 func detachLink(path string) error {
-	l, err := link.LoadPinnedLink(path, nil)
+	l, err := openLink(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open link: %w", err)
+		return err
 	}
 	defer func() { _ = l.Close() }()
 	if err := l.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
@@ -163,17 +153,9 @@ func (d *Datapath) updateLink(path string, h hook) error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	l, err := link.LoadPinnedLink(path, nil)
-	if err != nil {
-		return fmt.Errorf("open link: %w", err)
-	}
-	defer func() { _ = l.Close() }()
 	// A link whose device is gone waits for its endpoint to be deleted.
 	if on, err := attachedTo(path); err == nil && on == 0 {
 		return nil
 	}
-	if err := l.Update(p); err != nil {
-		return fmt.Errorf("replace %s: %w", h.program, err)
-	}
-	return nil
+	return replaceProgram(path, p)
 }

@@ -3,13 +3,10 @@
 package datapath
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -89,40 +86,20 @@ func (h hook) attach(p *ebpf.Program, ifindex int) (link.Link, error) {
 func (h hook) String() string { return string(h.side) + "-" + h.program }
 
 // digest names this build's programs.
-func digest() string {
-	sum := sha256.Sum256(_MustangBytes)
-	return hex.EncodeToString(sum[:8])
-}
+func digest() string { return digestOf(_MustangBytes) }
 
 func (l layout) programPin(digest string, h hook) string {
 	return filepath.Join(l.programs(), digest+"-"+h.String())
 }
 
-// ensurePrograms puts this build's programs in the place of another build's wherever those are attached. The other build's
-// pins go last, so that a process that dies in between is made up for by the next. The caller has the lock.
+// ensurePrograms puts this build's programs in the place of another build's wherever those are attached. The caller has
+// the lock.
 func (d *Datapath) ensurePrograms() error {
-	entries, err := os.ReadDir(d.layout.programs())
+	pinned, err := pinnedBuilds(d.layout.programs(), digest())
 	if err != nil {
-		return fmt.Errorf("read pinned programs: %w", err)
-	}
-	var others []string
-	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), digest()+"-") {
-			others = append(others, entry.Name())
-		}
-	}
-	if len(others) == 0 {
-		return nil
-	}
-	if err := d.updateLinks(); err != nil {
 		return err
 	}
-	for _, name := range others {
-		if err := os.Remove(filepath.Join(d.layout.programs(), name)); err != nil {
-			return fmt.Errorf("unpin program: %w", err)
-		}
-	}
-	return nil
+	return pinned.replace(d.updateLinks)
 }
 
 // loadPrograms loads the instance for one side over the pinned maps, and pins it.
@@ -133,12 +110,8 @@ func (d *Datapath) loadPrograms(s side) error {
 	}
 	defer collection.Close()
 	for _, h := range s.hooks() {
-		path := d.layout.programPin(digest(), h)
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("unpin program: %w", err)
-		}
-		if err := collection.Programs[h.program].Pin(path); err != nil {
-			return fmt.Errorf("pin program %q: %w", h, err)
+		if err := pinProgram(collection.Programs[h.program], d.layout.programPin(digest(), h)); err != nil {
+			return err
 		}
 	}
 	return nil

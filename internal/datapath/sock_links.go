@@ -96,23 +96,14 @@ func (d *Datapath) attachSocketHook(path string, h socketHook, c *cgroup) error 
 	if err != nil {
 		return fmt.Errorf("attach %s to cgroup %q: %w", h.program, c.path, err)
 	}
-	defer func() { _ = l.Close() }()
-	if err := l.Pin(path); err != nil {
-		return fmt.Errorf("pin link of %s: %w", h.program, err)
-	}
-	return nil
+	return pinLink(l, path)
 }
 
 // attachedToCgroup returns the id of the cgroup that a pinned link is on; 0 if it was detached, or the cgroup is gone.
 func attachedToCgroup(path string) (uint64, error) {
-	l, err := link.LoadPinnedLink(path, nil)
+	info, err := linkInfo(path)
 	if err != nil {
-		return 0, fmt.Errorf("open link: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	info, err := l.Info()
-	if err != nil {
-		return 0, fmt.Errorf("look at link %q: %w", path, err)
+		return 0, err
 	}
 	cgroup := info.Cgroup()
 	if cgroup == nil {
@@ -151,14 +142,9 @@ func (d *Datapath) updateSocketLink(s socketLink) error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	l, err := link.LoadPinnedLink(s.path, nil)
-	if err != nil {
-		return fmt.Errorf("open link: %w", err)
-	}
-	defer func() { _ = l.Close() }()
 	// A link whose cgroup is gone waits to be forgotten.
-	if err := l.Update(p); err != nil && !errors.Is(err, unix.ENOLINK) {
-		return fmt.Errorf("replace %s: %w", s.program, err)
+	if err := replaceProgram(s.path, p); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return err
 	}
 	return nil
 }

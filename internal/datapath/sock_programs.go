@@ -3,13 +3,10 @@
 package datapath
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -47,10 +44,7 @@ func socketPrograms() []string {
 }
 
 // socketDigest names this build's socket programs.
-func socketDigest() string {
-	sum := sha256.Sum256(_SockBytes)
-	return hex.EncodeToString(sum[:8])
-}
+func socketDigest() string { return digestOf(_SockBytes) }
 
 // socketPrograms is where they are pinned, apart from those for packets: most datapaths have either.
 func (l layout) socketPrograms() string { return filepath.Join(l.version(), "socks") }
@@ -62,39 +56,19 @@ func (l layout) socketProgramPin(digest, program string) string {
 // ensureSocketPrograms is ensurePrograms for sockets. The programs are pinned when the first cgroup gets them; until then
 // there is nothing to do. The caller has the lock.
 func (d *Datapath) ensureSocketPrograms() error {
-	entries, err := os.ReadDir(d.layout.socketPrograms())
+	pinned, err := pinnedBuilds(d.layout.socketPrograms(), socketDigest())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read pinned socket programs: %w", err)
+		return err
 	}
-	ours := 0
-	var others []string
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), socketDigest()+"-") {
-			ours++
-		} else {
-			others = append(others, entry.Name())
-		}
-	}
-	if ours < len(socketPrograms()) {
+	if pinned.ours < len(socketPrograms()) {
 		if err := d.loadSocketPrograms(); err != nil {
 			return err
 		}
 	}
-	if len(others) == 0 {
-		return nil
-	}
-	if err := d.updateSocketLinks(); err != nil {
-		return err
-	}
-	for _, name := range others {
-		if err := os.Remove(filepath.Join(d.layout.socketPrograms(), name)); err != nil {
-			return fmt.Errorf("unpin socket program: %w", err)
-		}
-	}
-	return nil
+	return pinned.replace(d.updateSocketLinks)
 }
 
 // loadSocketPrograms loads the programs over the pinned maps, and pins them.
@@ -105,12 +79,8 @@ func (d *Datapath) loadSocketPrograms() error {
 	}
 	defer collection.Close()
 	for _, name := range socketPrograms() {
-		path := d.layout.socketProgramPin(socketDigest(), name)
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("unpin socket program: %w", err)
-		}
-		if err := collection.Programs[name].Pin(path); err != nil {
-			return fmt.Errorf("pin socket program %s: %w", name, err)
+		if err := pinProgram(collection.Programs[name], d.layout.socketProgramPin(socketDigest(), name)); err != nil {
+			return err
 		}
 	}
 	return nil

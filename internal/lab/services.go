@@ -18,7 +18,7 @@ func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
 		pods:     []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
 		// The reply of a pod on the same link would go straight to the client, past
 		// the host that has to translate it back.
-		masqueradeAll: !routed(mode) && !l.Options.NetfilterCall,
+		masqueradeAll: !mode.Routed() && !l.Options.NetfilterCall,
 	}
 	switch l.Options.Via {
 	case ViaIPTables:
@@ -29,16 +29,6 @@ func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
 		return l.addDatapath(mode)
 	}
 	return nil
-}
-
-// routed reports whether all that a pod sends passes the host's routing, what
-// goes to another pod too.
-func routed(mode podlink.Mode) bool {
-	switch mode.Name() {
-	case "veth", "netkit", "netkit-l2", "tun":
-		return true
-	}
-	return false
 }
 
 // addDatapath opens the lab's own eBPF datapath, and makes the pods its

@@ -28,6 +28,9 @@ func (b bridged) Name() string { return b.name }
 // HostSide is true: the bridge's port.
 func (bridged) HostSide() bool { return true }
 
+// Routed is false: the bridge switches.
+func (bridged) Routed() bool { return false }
+
 // Needs implements Mode.
 func (b bridged) Needs() Need { return b.wiring.needs() }
 
@@ -43,7 +46,7 @@ func (b bridged) Probe() error {
 // netfilter call on or off, and forwarding on.
 func (b bridged) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+b.name+" network")
-	if err := b.validateNetwork(network); err != nil {
+	if err := network.validateSwitched(); err != nil {
 		return err
 	}
 	host, err := openSide(network.Host)
@@ -175,7 +178,7 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 // itself through a service that it backs.
 func (b bridged) plug(host side, port, master netlink.Link) error {
 	name := port.Attrs().Name
-	if err := apply(host.ns, b.portSettings(name)); err != nil {
+	if err := apply(host.ns, portSettings(name)); err != nil {
 		return err
 	}
 	if err := host.LinkSetMaster(port, master); err != nil {
@@ -187,8 +190,8 @@ func (b bridged) plug(host side, port, master netlink.Link) error {
 	return host.up(port)
 }
 
-// portSettings keep a port from having addresses of its own.
-func (bridged) portSettings(name string) []setting {
+// portSettings keep a switch's port from having addresses of its own.
+func portSettings(name string) []setting {
 	return []setting{{"net/ipv6/conf/" + name + "/disable_ipv6", "1"}}
 }
 
@@ -210,7 +213,7 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	})
 	var ends pair
 	ends.host = c.device(host, wanted{
-		name: pod.HostIfName, kind: b.wiring.kind(), mtu: network.mtu(), settings: b.portSettings(pod.HostIfName),
+		name: pod.HostIfName, kind: b.wiring.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
 	})
 	if inside.ns != nil {
 		ends.pod = c.device(inside, interior.wanted(pod))
@@ -231,23 +234,10 @@ func (b bridged) Delete(network Network, pod Pod) (err error) {
 	return deleteEnds(b.wiring, network, pod)
 }
 
-func (bridged) validateNetwork(network Network) error {
-	if err := network.validate(); err != nil {
-		return err
-	}
-	if err := validateName(network.bridge()); err != nil {
-		return fmt.Errorf("bridge: %w", err)
-	}
-	if len(network.Gateways) == 0 {
-		return errors.New("the network has no gateways")
-	}
-	return nil
-}
-
 // validate reports bad input, and says how the pod's end is to be. A pod without
 // a namespace, such as a VM, opens the host's end itself.
 func (b bridged) validate(network Network, pod Pod) (interior, error) {
-	if err := b.validateNetwork(network); err != nil {
+	if err := network.validateSwitched(); err != nil {
 		return interior{}, err
 	}
 	if pod.Namespace != nil || !relayed(b.wiring) {

@@ -33,6 +33,9 @@ type Mode interface {
 	// HostSide reports whether each pod has a device on the host, where programs
 	// attach. Otherwise they attach to the pod's own device.
 	HostSide() bool
+	// Routed reports whether all that a pod sends passes the host's routing, what goes
+	// to another pod too. Otherwise pods of one network reach each other directly.
+	Routed() bool
 	// Needs says what must be there besides a host and a pod.
 	Needs() Need
 	// Probe tries the mode in a throw-away namespace. It returns nil, or an

@@ -20,6 +20,9 @@ func (ovs) sealed() {}
 // Name implements Mode.
 func (o ovs) Name() string { return o.name }
 
+// Routed is false: Open vSwitch switches.
+func (ovs) Routed() bool { return false }
+
 // Needs implements Mode.
 func (ovs) Needs() Need { return NeedsOpenVSwitch }
 
@@ -153,17 +156,11 @@ func (ovs) remove(s ovsSwitch, network Network) error {
 }
 
 func (ovs) validateNetwork(network Network) error {
-	if err := network.validate(); err != nil {
+	if err := network.validateSwitched(); err != nil {
 		return err
 	}
 	if network.OVSDB == "" {
 		return errors.New("the network has no Open vSwitch")
-	}
-	if err := validateName(network.bridge()); err != nil {
-		return fmt.Errorf("bridge: %w", err)
-	}
-	if len(network.Gateways) == 0 {
-		return errors.New("the network has no gateways")
 	}
 	return nil
 }

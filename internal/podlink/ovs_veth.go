@@ -48,7 +48,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 			err = errors.Join(err, w.host.remove(pod.HostIfName, "veth"))
 		}
 	}()
-	if err := apply(w.host.ns, v.portSettings(pod)); err != nil {
+	if err := apply(w.host.ns, portSettings(pod.HostIfName)); err != nil {
 		return Attachment{}, err
 	}
 	if bridge.datapath() == OVSUserSpace {
@@ -79,11 +79,6 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	return ends.attachment(pod, macOf(master)), nil
 }
 
-// portSettings keep a port from having addresses of its own.
-func (ovsVeth) portSettings(pod Pod) []setting {
-	return []setting{{"net/ipv6/conf/" + pod.HostIfName + "/disable_ipv6", "1"}}
-}
-
 // validate returns the configuration of a pod's device.
 func (v ovsVeth) validate(network Network, pod Pod) (interior, error) {
 	out, err := v.ovs.validate(network, pod)
@@ -105,7 +100,7 @@ func (v ovsVeth) Check(network Network, pod Pod) (err error) {
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	port := c.device(w.host, wanted{
-		name: pod.HostIfName, kind: "veth", mtu: network.mtu(), settings: v.portSettings(pod),
+		name: pod.HostIfName, kind: "veth", mtu: network.mtu(), settings: portSettings(pod.HostIfName),
 	})
 	inner := c.device(w.inside, interior.wanted(pod))
 	c.pair(w.host, w.inside, pair{port, inner})

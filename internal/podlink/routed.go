@@ -26,6 +26,9 @@ func (r routed) Name() string { return r.name }
 // HostSide is true: the link has an end on the host.
 func (routed) HostSide() bool { return true }
 
+// Routed is true: pods have nothing but the host in common.
+func (routed) Routed() bool { return true }
+
 // Needs implements Mode.
 func (r routed) Needs() Need { return r.wiring.needs() }
 

@@ -44,6 +44,9 @@ func (s stacked) Name() string { return s.name() }
 // HostSide is false: the uplink is shared.
 func (stacked) HostSide() bool { return false }
 
+// Routed is false: the uplink switches.
+func (stacked) Routed() bool { return false }
+
 // Needs implements Mode.
 func (stacked) Needs() Need { return NeedsUplink }
 
@@ -223,8 +226,5 @@ func (stacked) validateNetwork(network Network) error {
 	if err := validateName(network.Uplink); err != nil {
 		return fmt.Errorf("uplink: %w", err)
 	}
-	if len(network.Gateways) == 0 {
-		return errors.New("the network has no gateways")
-	}
-	return nil
+	return network.validateGateways()
 }

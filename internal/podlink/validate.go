@@ -47,6 +47,26 @@ func (n Network) validate() error {
 	return nil
 }
 
+// validateSwitched reports what is wrong with a network whose pods are on a
+// bridge.
+func (n Network) validateSwitched() error {
+	if err := n.validate(); err != nil {
+		return err
+	}
+	if err := validateName(n.bridge()); err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	return n.validateGateways()
+}
+
+// validateGateways reports that there are none, for modes that need them.
+func (n Network) validateGateways() error {
+	if len(n.Gateways) == 0 {
+		return errors.New("the network has no gateways")
+	}
+	return nil
+}
+
 // carries reports whether the MTU allows for an address of addr's family. The
 // kernel drops IPv6 from devices where it does not.
 func (n Network) carries(addr netip.Addr) error {
