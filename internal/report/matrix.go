@@ -5,6 +5,7 @@ package report
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -15,6 +16,7 @@ type matrix struct {
 	Unit string
 	Vias []string // ways of cluster IP
 	Rows []matrixRow
+	Note string // the connections of which all was skipped, which have no row
 }
 
 // matrixRow is one connection: the pod IP's cell, then one for each way.
@@ -50,7 +52,13 @@ func (s *set) matrix() matrix {
 		m.Vias = append(m.Vias, viaTitle(via))
 	}
 	places := s.places()
+	shown := slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return e.Status == result.StatusSkipped })
+	var skipped []string
 	for _, connection := range connections(entries) {
+		if len(shown) > 0 && !slices.Contains(connections(shown), connection) {
+			skipped = append(skipped, connection)
+			continue
+		}
 		row := matrixRow{Connection: connection, Cells: make([]matrixCell, 1+len(vias))}
 		for i := range row.Cells {
 			row.Cells[i] = matrixCell{Text: none, Class: "none"}
@@ -69,6 +77,9 @@ func (s *set) matrix() matrix {
 			}
 		}
 		m.Rows = append(m.Rows, row)
+	}
+	if len(skipped) > 0 {
+		m.Note = "Skipped: " + strings.Join(skipped, ", ") + "."
 	}
 	return m
 }
@@ -96,5 +107,8 @@ func (p *printer) matrices() {
 			}
 		}
 		p.grid(columns, nil)
+		if m.Note != "" {
+			p.paragraph(together(m.Note), 2)
+		}
 	}
 }

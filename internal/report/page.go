@@ -24,6 +24,7 @@ type page struct {
 	Empty    bool
 	Answers  []answer
 	Matrices []matrix
+	Wide     bool // whether the matrices are too wide to stand side by side
 	Charts   []chartGroup
 	Tables   []htmlTable
 	Ratios   []htmlTable
@@ -73,6 +74,7 @@ func newPage(v *view) page {
 	for _, s := range v.sets {
 		if m := s.matrix(); len(m.Rows) > 0 {
 			p.Matrices = append(p.Matrices, m)
+			p.Wide = p.Wide || len(m.Vias) > 3
 		}
 		p.Tables = append(p.Tables, s.table())
 		if len(s.comparisons) > 0 {

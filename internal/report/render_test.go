@@ -18,6 +18,7 @@ type measure struct {
 	Flat     int // charts without a visible area
 	Overlaps []string
 	Outside  []string // texts that stick out of their chart
+	Cut      []string // tables of figures of which a part is out of sight
 	Rows     map[string]int
 	Width    int
 	Scroll   int
@@ -27,7 +28,7 @@ type measure struct {
 // measureScript looks at the page as a reader would: are all charts there, do
 // texts lie on each other or stick out, does the page scroll sideways?
 const measureScript = `(() => {
-  const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Rows: {}, Small: 1e9,
+  const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Cut: [], Rows: {}, Small: 1e9,
     Width: document.documentElement.clientWidth, Scroll: document.documentElement.scrollWidth};
   for (const svg of document.querySelectorAll('svg')) {
     const box = svg.getBoundingClientRect();
@@ -43,6 +44,9 @@ const measureScript = `(() => {
         if (x > 1 && y > 3) out.Overlaps.push(text + ' | ' + other);
       }
     });
+  }
+  for (const box of document.querySelectorAll('#summary .scroll, #comparisons .scroll')) {
+    if (box.scrollWidth > box.clientWidth + 1) out.Cut.push(box.textContent.trim().slice(0, 40));
   }
   for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
   return out;
@@ -126,6 +130,9 @@ func checkMeasure(t *testing.T, m measure, f result.File, charts int) {
 	}
 	if m.Scroll > m.Width {
 		t.Errorf("the page is %d wide in a window of %d", m.Scroll, m.Width)
+	}
+	if m.Width > 1000 && len(m.Cut) > 0 {
+		t.Errorf("tables cut off at a width of %d: %q", m.Width, m.Cut)
 	}
 	if charts > 0 && m.Small < 9 {
 		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
