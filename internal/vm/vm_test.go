@@ -288,17 +288,6 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestPanic has the guest's kernel panic.
-func TestPanic(t *testing.T) {
-	t.Parallel()
-	o, _, _ := guestOptions(t, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
-	_, err := Run(t.Context(), o)
-	var guest *GuestError
-	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "sysrq triggered crash") {
-		t.Errorf("error %v", err)
-	}
-}
-
 // TestNoBoot gives QEMU a kernel that is none.
 func TestNoBoot(t *testing.T) {
 	t.Parallel()
