@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"mustang/internal/podlink"
 )
@@ -47,7 +48,35 @@ type Options struct {
 	// Offload lets the program that links tap and tun go through carry batches of
 	// segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
+	// Overlay is how the segments of two hosts are joined: [OverlayNone] or one of
+	// the ways of VXLAN. Empty means none.
+	Overlay string `json:"overlay,omitempty"`
+	// NAT hides pods behind the address of their host, which masquerades what leaves
+	// it.
+	NAT bool `json:"nat,omitempty"`
+	// Guests makes the pods virtual machines.
+	Guests bool `json:"guests,omitempty"`
+	// NoProxy leaves published ports of containers to firewall rules alone, without
+	// Docker's user-land proxy.
+	NoProxy bool `json:"no_proxy,omitempty"`
+	// WireRate is the rate of the wire between two hosts in bits per second, and
+	// WireDelay its delay in each direction; 0 is what the kernel can do.
+	WireRate  uint64        `json:"wire_rate,omitempty"`
+	WireDelay time.Duration `json:"wire_delay,omitempty"`
 }
+
+// Ways in which the pods' segments of two hosts are one.
+const (
+	OverlayNone = "none"
+	// OverlayVXLAN is by the pods' own switch: a bridge with a VXLAN device of the
+	// kernel as a port, an Open vSwitch with a VXLAN port of its own.
+	OverlayVXLAN = "vxlan"
+	// OverlayBridgedVeth and OverlayBridgedInternal are by an Open vSwitch with a
+	// VXLAN port, below the bridge that the pods are on: joined by a veth pair, or by
+	// an internal port of the Open vSwitch that is a port of the bridge too.
+	OverlayBridgedVeth     = "vxlan-ovs-veth"
+	OverlayBridgedInternal = "vxlan-ovs-internal"
+)
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 

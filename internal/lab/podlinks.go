@@ -64,20 +64,8 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ns, err := l.addPlace(pod.name, podSysctls)
-		if err != nil {
+		if err := l.plug(mode, network, plugged{name: pod.name, ips: pod.ips}); err != nil {
 			return err
-		}
-		p := podlink.Pod{Namespace: ns, IfName: IfName, HostIfName: HostIfName(pod.name), Addresses: pod.ips}
-		attachment, err := mode.Create(network, p)
-		if err != nil {
-			return err
-		}
-		l.devices[pod.name] = attachment.IfName
-		if mode.Needs() == podlink.NeedsRelay {
-			if err := l.startRelay(pod.name, mode.Name() == "tap"); err != nil {
-				return err
-			}
 		}
 	}
 	return l.addServices(ctx, mode)

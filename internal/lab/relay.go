@@ -73,8 +73,8 @@ func openEnd(arg string, o tun.Options) (*tun.Device, error) {
 
 // startRelay starts the relay of a pod and waits until it carries packets. It
 // runs until the lab is taken down, also when this process ends before.
-func (l *Lab) startRelay(pod string, tap bool) error {
-	host, inside := l.namespaces[Host], l.namespaces[pod]
+func (l *Lab) startRelay(host *nl.Namespace, pod string, tap bool) error {
+	inside := l.namespaces[pod]
 	args := []string{RelayName}
 	if tap {
 		args = append(args, "-tap")

@@ -30,15 +30,16 @@ type File struct {
 	Schema int `json:"schema"`
 	// Run says where, when and how the rows were measured.
 	Run Run `json:"run"`
-	// Rows are the measured ways, in the suite's order. A row is unique by its
-	// ID and workload.
+	// Rows are the measured ways, in the suites' order. A row is unique by its
+	// [Key].
 	Rows []Row `json:"rows"`
 }
 
 // Run is what all rows of a file share. It names no host and no address of the
 // machine.
 type Run struct {
-	// Suite is the suite's name, such as "pod-links".
+	// Suite is the suite's name, such as "pod-links", or "all": then each row says
+	// which it is of.
 	Suite string `json:"suite"`
 	// Machine describes the hardware, as far as the kernel shows it.
 	Machine Machine `json:"machine"`
@@ -106,8 +107,12 @@ func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 type Comparison struct {
 	// Name says what is compared, such as "cluster-ip / pod-ip, veth+ebpf".
 	Name string `json:"name"`
-	// Workload is the workload of both rows.
+	// Suite is the suite of both rows; empty means that of the run.
+	Suite string `json:"suite,omitempty"`
+	// Workload is the workload of both rows, and Flows how many connections do it;
+	// 0 means 1.
 	Workload string `json:"workload"`
+	Flows    int    `json:"flows,omitempty"`
 	// Numerator is the ID of the row above the line.
 	Numerator string `json:"numerator"`
 	// Denominator is the ID of the row below the line.

@@ -66,13 +66,22 @@ const (
 // countedUnits begin with this, and no others do.
 const countedUnits = "instructions/"
 
+// Key tells a row from all others of its file.
+type Key struct {
+	Suite, ID, Workload string
+	Flows               int
+}
+
+// Key returns the row's key.
+func (r Row) Key() Key { return Key{r.Suite, r.ID, r.Workload, max(r.Flows, 1)} }
+
 // Row is one way through a network under one workload, measured once per
 // round.
 type Row struct {
 	// Suite is the suite that the row belongs to.
 	Suite string `json:"suite"`
-	// ID names the way, such as "bridge-call-on/cluster-ip/iptables". ID and
-	// Workload together are unique in a file.
+	// ID names the way, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
+	// Workload and Flows together are unique in a file.
 	ID string `json:"id"`
 	// Link is a link mode's name, or "host".
 	Link string `json:"link"`
@@ -92,6 +101,8 @@ type Row struct {
 	Family string `json:"family,omitempty"`
 	// Workload is what client and server do.
 	Workload string `json:"workload"`
+	// Flows is the number of connections that do so side by side; 0 means 1.
+	Flows int `json:"flows,omitempty"`
 	// Engine is the load generator: "native", "iperf3".
 	Engine string `json:"engine"`
 	// Unit is the unit of samples, median and interval: [UnitGbit] or
@@ -121,6 +132,9 @@ type Row struct {
 	// 0 for what is no stream of datagrams.
 	LostShare  float64 `json:"lost_share,omitempty"`
 	OutOfOrder uint64  `json:"out_of_order,omitempty"`
+	// Offered is the median of what a stream of datagrams sent, in Unit; its samples
+	// are what arrived. 0 for what is no stream of datagrams.
+	Offered float64 `json:"offered,omitempty"`
 	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
 	Status string `json:"status"`
 	// Reason says why a row was skipped or failed.
@@ -145,6 +159,9 @@ type Evidence struct {
 	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
 	// ProgramRuns maps an eBPF counter to its increase.
 	ProgramRuns map[string]uint64 `json:"program_runs"`
+	// Hooks are the netfilter hooks with rules that packets passed, as
+	// "place: family table chain (hook)".
+	Hooks []string `json:"hooks,omitempty"`
 	// Connections is the number of connection entries that named the service.
 	Connections int `json:"connections"`
 	// Client and Server are the addresses that both ends saw.

@@ -31,8 +31,7 @@ func (f File) Validate() error {
 	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, f.Run.Clock) {
 		errs = append(errs, fmt.Errorf("run: clock %q is none of %s, %s", f.Run.Clock, ClockTime, ClockInstructions))
 	}
-	type key struct{ id, workload string }
-	seen := map[key]bool{}
+	seen := map[Key]bool{}
 	for i, row := range f.Rows {
 		name := fmt.Sprintf("row %d (%s %s)", i, row.ID, row.Workload)
 		for _, problem := range row.problems() {
@@ -41,7 +40,7 @@ func (f File) Validate() error {
 		if problem := row.mixed(f.Run); problem != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", name, problem))
 		}
-		k := key{row.ID, row.Workload}
+		k := row.Key()
 		if seen[k] {
 			errs = append(errs, fmt.Errorf("%s: appears twice", name))
 		}
@@ -94,6 +93,10 @@ func (r Row) problems() []string {
 	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
 	out = append(out, finite("cpu_us_per_unit", r.CPUUSPerUnit)...)
 	out = append(out, finite("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
+	out = append(out, finite("offered", r.Offered)...)
+	if r.Flows < 0 {
+		out = append(out, fmt.Sprintf("%d flows", r.Flows))
+	}
 	if out = append(out, finite("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
 		out = append(out, fmt.Sprintf("lost_share %g is no share", r.LostShare))
 	}
