@@ -62,7 +62,9 @@ func (s Store) Enter(info Info, place string) (*nl.Namespace, error) {
 func (s Store) Places(info Info) []string {
 	for _, topology := range Topologies() {
 		if topology.Name == info.Topology {
-			return topology.places
+			return slices.DeleteFunc(slices.Clone(topology.places), func(place string) bool {
+				return info.hostsOnly() && (place == PodA || place == PodB)
+			})
 		}
 	}
 	return nil

@@ -35,7 +35,8 @@ type Options struct {
 	Name string `json:"name"`
 	// Topology is the name of one of [Topologies].
 	Topology string `json:"topology"`
-	// Link is the name of a link mode, see podlink.Modes.
+	// Link is the name of a link mode, see podlink.Modes; or, with two hosts,
+	// [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
 	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
 	NetfilterCall bool `json:"netfilter_call"`
@@ -64,6 +65,14 @@ type Options struct {
 	WireRate  uint64        `json:"wire_rate,omitempty"`
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
 }
+
+// Links of labs with two hosts and no pods.
+const (
+	// LinkHost has the hosts' addresses on the wire itself.
+	LinkHost = "host"
+	// LinkHostBridge has them on a bridge with the wire as its only port.
+	LinkHostBridge = "host-bridge"
+)
 
 // Ways in which the pods' segments of two hosts are one.
 const (
@@ -97,7 +106,7 @@ func (o Options) withDefaults() (Options, error) {
 		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
 	}
 	mode, err := podlink.Lookup(o.Link)
-	if err != nil {
+	if err != nil && !o.hostsOnly() {
 		return o, &OptionError{Err: err}
 	}
 	switch allowed, known := ways[o.Datapath]; {
@@ -109,12 +118,12 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	case o.NetfilterCall && o.Link != "bridge":
 		return o, optionErrorf("netfilter call is a setting of link bridge, not of %s", o.Link)
-	case o.Offload && mode.Needs() != podlink.NeedsRelay:
+	case o.Offload && (mode == nil || mode.Needs() != podlink.NeedsRelay):
 		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
 	}
 	for _, topology := range Topologies() {
 		if topology.Name == o.Topology {
-			return o, nil
+			return o, topology.check(o)
 		}
 	}
 	return o, optionErrorf("unknown topology %q (there are: %s)", o.Topology, strings.Join(topologyNames(), ", "))

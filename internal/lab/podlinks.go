@@ -78,7 +78,7 @@ func (l *Lab) provide(mode podlink.Mode, network *podlink.Network) error {
 		network.Uplink = Uplink
 		return l.addUplink(network.Host)
 	case podlink.NeedsOpenVSwitch:
-		return l.addSwitch(network)
+		return l.addSwitch(network, Host)
 	default:
 		return nil
 	}

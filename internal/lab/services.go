@@ -31,17 +31,10 @@ func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
 	return nil
 }
 
-// addDatapath opens the lab's own eBPF datapath, and makes the pods its
-// endpoints.
-func (l *Lab) addDatapath(mode podlink.Mode) (err error) {
-	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
-		return err
-	}
-	// The lab's maps are small: it has two pods.
-	l.datapath, err = datapath.Open(datapath.Options{
-		Root: l.BPFRoot(), MaxServices: 1024, MaxBackends: 4096, MaxConnections: 65536, MaxEndpoints: 256,
-	})
-	if err != nil {
+// addDatapath opens the lab's own eBPF datapath with its services, and makes the
+// pods its endpoints.
+func (l *Lab) addDatapath(mode podlink.Mode) error {
+	if err := l.openDatapath(); err != nil {
 		return err
 	}
 	for _, service := range Services() {
@@ -50,10 +43,8 @@ func (l *Lab) addDatapath(mode podlink.Mode) (err error) {
 		}
 	}
 	if l.Options.Datapath == DatapathEBPF {
-		for _, pod := range []string{PodA, PodB} {
-			if _, _, err := l.datapath.AddEndpoint(l.attach(mode, pod)); err != nil {
-				return fmt.Errorf("%s: %w", pod, err)
-			}
+		if err := l.addEndpoints(mode, Host, PodA, PodB); err != nil {
+			return err
 		}
 	}
 	if l.Options.Via == ViaEBPFSocket {
@@ -62,9 +53,32 @@ func (l *Lab) addDatapath(mode podlink.Mode) (err error) {
 	return nil
 }
 
-// attach says where the programs of a pod go.
-func (l *Lab) attach(mode podlink.Mode, pod string) datapath.Attach {
-	a := datapath.Attach{Namespace: l.namespaces[pod], IfName: IfName, Host: l.namespaces[Host]}
+// openDatapath opens the lab's own eBPF datapath.
+func (l *Lab) openDatapath() error {
+	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
+		return err
+	}
+	// The lab's maps are small: it has two pods.
+	var err error
+	l.datapath, err = datapath.Open(datapath.Options{
+		Root: l.BPFRoot(), MaxServices: 1024, MaxBackends: 4096, MaxConnections: 65536, MaxEndpoints: 256,
+	})
+	return err
+}
+
+// addEndpoints makes pods of a host endpoints of the lab's datapath.
+func (l *Lab) addEndpoints(mode podlink.Mode, host string, pods ...string) error {
+	for _, pod := range pods {
+		if _, _, err := l.datapath.AddEndpoint(l.attach(mode, host, pod)); err != nil {
+			return fmt.Errorf("%s: %w", pod, err)
+		}
+	}
+	return nil
+}
+
+// attach says where the programs of a host's pod go.
+func (l *Lab) attach(mode podlink.Mode, host, pod string) datapath.Attach {
+	a := datapath.Attach{Namespace: l.namespaces[pod], IfName: IfName, Host: l.namespaces[host]}
 	switch {
 	case mode.Needs() == podlink.NeedsRelay:
 		a.HostIfName = HostIfName(pod)

@@ -42,6 +42,13 @@ func Services() []lb.Service {
 	return services
 }
 
+// Names of topologies.
+const (
+	TopologyPodLinks  = "pod-links"
+	TopologyTwoHosts  = "two-hosts"
+	TopologyPodToHost = "pod-to-host"
+)
+
 // Topology is a shape of network that a lab can have.
 type Topology struct {
 	// Name is what users call it.
@@ -50,17 +57,36 @@ type Topology struct {
 	Doc string
 	// places are where commands can run.
 	places []string
-	build  func(context.Context, *Lab) error
+	// check refuses what makes no sense in it, by the name of the setting.
+	check func(Options) error
+	build func(context.Context, *Lab) error
 }
 
 // Topologies returns all topologies, in the order in which they are listed.
 func Topologies() []Topology {
-	return []Topology{{
-		Name:   "pod-links",
-		Doc:    "one host with two pods, pod-a behind a service",
-		places: []string{Host, PodA, PodB},
-		build:  buildPodLinks,
-	}}
+	return []Topology{
+		{
+			Name:   TopologyPodLinks,
+			Doc:    "one host with two pods, pod-a behind a service",
+			places: []string{Host, PodA, PodB},
+			check:  checkPodLinks,
+			build:  buildPodLinks,
+		},
+		{
+			Name:   TopologyTwoHosts,
+			Doc:    "two hosts on a wire, pod-a on host-a and pod-b on host-b",
+			places: []string{HostA, HostB, PodA, PodB},
+			check:  checkTwoHosts,
+			build:  buildTwoHosts,
+		},
+		{
+			Name:   TopologyPodToHost,
+			Doc:    "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
+			places: []string{HostA, HostB, PodB},
+			check:  checkPodToHost,
+			build:  buildTwoHosts,
+		},
+	}
 }
 
 func topologyNames() []string {

@@ -43,3 +43,39 @@ func (n *Namespace) Offloads(device string) (map[string]bool, error) {
 	}
 	return on, nil
 }
+
+// partialPackets are the features of a device by which it is given packets that
+// are not finished: without a checksum, or longer than the MTU.
+var partialPackets = []string{
+	"tx-checksum-ip-generic", "tx-checksum-sctp",
+	"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation",
+	"tx-udp-segmentation", "tx-sctp-segmentation",
+}
+
+// FinishPackets has the kernel finish packets before it sends them by a device:
+// sum them, and cut them to the MTU. Where a program reads what comes out of the
+// other end, such as a switch in user space, it would get them as they are.
+func (n *Namespace) FinishPackets(device string) error {
+	err := n.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		have, err := handle.Features(device)
+		if err != nil {
+			return err
+		}
+		off := map[string]bool{}
+		for _, feature := range partialPackets {
+			if _, ok := have[feature]; ok {
+				off[feature] = false
+			}
+		}
+		return handle.Change(device, off)
+	})
+	if err != nil {
+		return fmt.Errorf("switch off offloads of device %q in %q: %w", device, n.Name(), err)
+	}
+	return nil
+}

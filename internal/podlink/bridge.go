@@ -42,8 +42,8 @@ func (b bridged) Probe() error {
 	})
 }
 
-// Setup makes the bridge, gives it the gateways' addresses, and switches the
-// netfilter call on or off, and forwarding on.
+// Setup makes the bridge, gives it the gateways' addresses, switches the
+// netfilter call on or off, and forwarding on, and joins it to other hosts.
 func (b bridged) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+b.name+" network")
 	if err := network.validateSwitched(); err != nil {
@@ -80,7 +80,10 @@ func (b bridged) Setup(network Network) (err error) {
 	if undo, err = host.addGateways(link, network.Gateways); err != nil {
 		return err
 	}
-	return apply(host.ns, forwarding())
+	if err := apply(host.ns, forwarding()); err != nil {
+		return err
+	}
+	return host.join(link, network)
 }
 
 // ensure returns the network's bridge, newly created if need be.
@@ -111,7 +114,7 @@ func (bridged) ensure(host side, network Network) (link netlink.Link, created bo
 	return link, true, nil
 }
 
-// Teardown deletes the bridge.
+// Teardown deletes the bridge, and its VXLAN device.
 func (b bridged) Teardown(network Network) (err error) {
 	defer wrap(&err, "tear down "+b.name+" network")
 	if network.Host == nil {
@@ -122,7 +125,11 @@ func (b bridged) Teardown(network Network) (err error) {
 		return err
 	}
 	defer host.Close()
-	return host.remove(network.bridge(), "bridge")
+	err = host.remove(network.bridge(), "bridge")
+	if network.VXLAN.on() {
+		err = errors.Join(err, host.remove(VXLANDevice, "vxlan"))
+	}
+	return err
 }
 
 // Create makes both ends, and the one on the host a port of the bridge.
@@ -177,15 +184,11 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 // plug makes a device a port, and sets it up. Hairpin mode lets a pod reach
 // itself through a service that it backs.
 func (b bridged) plug(host side, port, master netlink.Link) error {
-	name := port.Attrs().Name
-	if err := apply(host.ns, portSettings(name)); err != nil {
+	if err := host.enslave(port, master); err != nil {
 		return err
 	}
-	if err := host.LinkSetMaster(port, master); err != nil {
-		return fmt.Errorf("make device %q in %q a port of %q: %w", name, host.ns.Name(), master.Attrs().Name, err)
-	}
 	if err := host.LinkSetHairpin(port, true); err != nil {
-		return fmt.Errorf("set hairpin mode of device %q in %q: %w", name, host.ns.Name(), err)
+		return fmt.Errorf("set hairpin mode of device %q in %q: %w", port.Attrs().Name, host.ns.Name(), err)
 	}
 	return host.up(port)
 }
@@ -221,6 +224,7 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	b.wiring.check(&c, host, inside, ends)
 	if master != nil {
 		c.netfilterCall(network)
+		c.trunks(host, network, master)
 	}
 	if master != nil && ends.host != nil {
 		c.port(host, ends.host, master)

@@ -38,8 +38,16 @@ type Network struct {
 	OVSDB string
 	// Gateways are the host's own addresses towards the pods, with the prefix that
 	// the pods are in, like 192.168.10.1/24. At most one per family. In the modes that
-	// route (veth, netkit, netkit-l2, tun) they may be left out.
+	// route (veth, netkit, netkit-l2, tun) they may be left out, and where the bridge
+	// has a Trunk or VXLAN, but no pods.
 	Gateways []netip.Prefix
+	// Trunk is the name of a device in Host that Setup makes a port of the bridge
+	// besides the pods', and sets up: an uplink, say. It is to have no addresses. In
+	// modes with a bridge; or empty.
+	Trunk string
+	// VXLAN joins the bridge to that of another host, in modes with a bridge. The
+	// zero value joins nothing.
+	VXLAN VXLAN
 	// NetfilterCall lets a bridge pass bridged packets through the host's
 	// iptables and nftables rules for routed ones (br_netfilter). If it is false,
 	// Setup switches that off for all bridges in Host.

@@ -27,6 +27,9 @@ func (c *checker) ovsBridge(w ovsWork, network Network) ovsBridge {
 		name: name, kind: bridge.internalKind(), addrs: network.Gateways,
 		settings: append(forwarding(), device(name, network.Gateways)...),
 	})
+	for _, port := range network.trunkNames() {
+		c.ovsPort(w, bridge, port)
+	}
 	return bridge
 }
 

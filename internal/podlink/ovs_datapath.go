@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -100,40 +99,4 @@ func hasKernelDatapath(ns *nl.Namespace) bool {
 		return err
 	})
 	return err == nil
-}
-
-// partialPackets are the features of a veth device by which it hands on packets
-// that are not finished: without a checksum, or longer than the MTU.
-var partialPackets = []string{
-	"tx-checksum-ip-generic", "tx-checksum-sctp",
-	"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation",
-	"tx-udp-segmentation", "tx-sctp-segmentation",
-}
-
-// finishPackets has the kernel finish packets before it sends them by the device.
-// The user-space datapath needs that, since it takes packets from its end of the
-// pair as they are.
-func finishPackets(ns *nl.Namespace, device string) error {
-	err := ns.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		have, err := handle.Features(device)
-		if err != nil {
-			return err
-		}
-		off := map[string]bool{}
-		for _, feature := range partialPackets {
-			if _, ok := have[feature]; ok {
-				off[feature] = false
-			}
-		}
-		return handle.Change(device, off)
-	})
-	if err != nil {
-		return fmt.Errorf("switch off offloads of device %q in %q: %w", device, ns.Name(), err)
-	}
-	return nil
 }

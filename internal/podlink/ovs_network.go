@@ -42,8 +42,8 @@ func needsOVS() requirement {
 	}
 }
 
-// Setup adds the bridge, gives it the gateways' addresses, and switches
-// forwarding on.
+// Setup adds the bridge, gives it the gateways' addresses, switches forwarding
+// on, and joins it to other hosts.
 func (o ovs) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+o.name+" network")
 	if err := o.validateNetwork(network); err != nil {
@@ -86,7 +86,10 @@ func (o ovs) Setup(network Network) (err error) {
 	if undo, err = host.addGateways(link, network.Gateways); err != nil {
 		return err
 	}
-	return apply(host.ns, forwarding())
+	if err := apply(host.ns, forwarding()); err != nil {
+		return err
+	}
+	return s.join(host, network)
 }
 
 // ensure adds the bridge, if it is not there. One whose device has gone is added

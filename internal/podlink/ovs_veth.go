@@ -52,7 +52,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 		return Attachment{}, err
 	}
 	if bridge.datapath() == OVSUserSpace {
-		if err := finishPackets(w.inside.ns, pod.IfName); err != nil {
+		if err := w.inside.ns.FinishPackets(pod.IfName); err != nil {
 			return Attachment{}, err
 		}
 	}

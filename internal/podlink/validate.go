@@ -56,6 +56,17 @@ func (n Network) validateSwitched() error {
 	if err := validateName(n.bridge()); err != nil {
 		return fmt.Errorf("bridge: %w", err)
 	}
+	if n.Trunk != "" {
+		if err := validateName(n.Trunk); err != nil {
+			return fmt.Errorf("trunk: %w", err)
+		}
+	}
+	if err := n.VXLAN.validate(); err != nil {
+		return err
+	}
+	if n.Trunk != "" || n.VXLAN.on() {
+		return nil
+	}
 	return n.validateGateways()
 }
 

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/lab"
+	"mustang/internal/podlink"
+	"mustang/internal/testkit"
+)
+
+// twoHosts are all labs of two hosts, by what is in them.
+func twoHosts() map[string]lab.Options {
+	all := map[string]lab.Options{}
+	add := func(name string, o lab.Options) {
+		o.Topology = lab.TopologyTwoHosts
+		all[name] = o
+		if o.Overlay == "" {
+			o.Topology = lab.TopologyPodToHost
+			all["pod-to-host/"+name] = o
+		}
+	}
+	add("host", lab.Options{Link: lab.LinkHost})
+	add("host-bridge", lab.Options{Link: lab.LinkHostBridge})
+	for _, mode := range podlink.Modes() {
+		add(mode.Name(), lab.Options{Link: mode.Name()})
+	}
+	add("bridge/nat", lab.Options{Link: "bridge", NAT: true})
+	add("veth/nat", lab.Options{Link: "veth", NAT: true})
+	for _, link := range []string{"bridge", "tap", "ovs-veth", "ovs-internal"} {
+		add(link+"/vxlan", lab.Options{Link: link, Overlay: lab.OverlayVXLAN})
+	}
+	for _, overlay := range []string{lab.OverlayBridgedVeth, lab.OverlayBridgedInternal} {
+		add("bridge/"+overlay, lab.Options{Link: "bridge", Overlay: overlay})
+	}
+	all["pod-to-host/veth/ebpf"] = lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathEBPF}
+	return all
+}
+
+// TestTwoHosts sends real traffic between two hosts in each way, and proves that
+// it crossed the wire in the form that it should have there.
+func TestTwoHosts(t *testing.T) {
+	s := store(t)
+	for name, o := range twoHosts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			requireLink(t, o.Link)
+			o := options(o)
+			for range 2 { // which shows that the first has left nothing in the way
+				t.Run("lab", func(t *testing.T) { testWire(t, up(t, s, o)) })
+				if left := leftoversOf(t, o.Name, s.Dir); len(left) > 0 {
+					t.Errorf("left behind: %q", left)
+				}
+			}
+		})
+	}
+}
+
+// requireLink skips the test if this kernel lacks the link.
+func requireLink(t *testing.T, link string) {
+	t.Helper()
+	if mode, err := podlink.Lookup(link); err == nil {
+		testkit.RequireMode(t, mode.Probe())
+	}
+}
+
+// wireLegs are the ways across the wire, and what each end sees.
+func wireLegs(o lab.Options, family int) []leg {
+	at := func(place string) netip.Addr {
+		addrs := lab.Addresses(o, place)
+		if len(addrs) == 0 {
+			return netip.Addr{}
+		}
+		return addrs[family]
+	}
+	var legs []leg
+	for _, from := range []string{lab.HostB, lab.PodB, lab.HostA, lab.PodA} {
+		for _, to := range []string{lab.HostA, lab.PodA, lab.HostB, lab.PodB} {
+			sameHost := from[len(from)-1] == to[len(to)-1]
+			hidden := o.NAT && (to == lab.PodA || to == lab.PodB) // without a route there is no way
+			if sameHost || hidden || !at(from).IsValid() || !at(to).IsValid() {
+				continue
+			}
+			target := netip.AddrPortFrom(at(to), lab.ServicePort)
+			legs = append(legs, leg{from + " to " + to, from, to, target, target, seenAs(o, from, to, at)})
+		}
+	}
+	return legs
+}
+
+// seenAs is the address that a server sees a client at; any if invalid.
+func seenAs(o lab.Options, from, to string, at func(place string) netip.Addr) netip.Addr {
+	fromPod := from == lab.PodA || from == lab.PodB
+	toPod := to == lab.PodA || to == lab.PodB
+	switch {
+	case o.NAT && from == lab.PodB:
+		return at(lab.HostB)
+	case o.NAT && from == lab.PodA:
+		return at(lab.HostA)
+	case !fromPod && toPod && o.Overlay != "" && o.Overlay != lab.OverlayNone:
+		return netip.Addr{} // the host's address on the segment
+	default:
+		return at(from)
+	}
+}
+
+// testWire tests all legs of a lab, one after the other.
+func testWire(t *testing.T, l *lab.Lab) {
+	mtu := podlink.DefaultMTU
+	if l.Options.Overlay != "" {
+		mtu -= podlink.VXLANOverhead
+	}
+	for family, name := range []string{"IPv4", "IPv6"} {
+		for _, leg := range wireLegs(l.Options, family) {
+			t.Run(leg.name+"/"+name, func(t *testing.T) { testCrossing(t, l, leg, mtu) })
+		}
+	}
+}
+
+// testCrossing tests a leg, with what is on the wire meanwhile.
+func testCrossing(t *testing.T, l *lab.Lab, leg leg, mtu int) {
+	capture := startCapture(t, place(t, l, lab.HostA))
+	from := place(t, l, leg.from)
+	headers := 20 + 8
+	if leg.target.Addr().Is6() {
+		headers = 40 + 8
+	}
+	sent := 0
+	for network, payloads := range map[string][]int{"tcp": {1, 1 << 18}, "udp": {1, mtu - headers, 8000}} {
+		testkit.Echo(t, place(t, l, leg.to), network, leg.listen.String())
+		for _, size := range payloads {
+			seen, err := testkit.RoundTrip(t, from, network, leg.target.String(), make([]byte, size))
+			if err != nil {
+				t.Errorf("%s, %d bytes: %v", network, size, err)
+				continue
+			}
+			if leg.source.IsValid() && seen.Addr() != leg.source {
+				t.Errorf("%s: the server sees %s instead of %s", network, seen, leg.source)
+			}
+			sent += size
+		}
+	}
+	seen := capture.seen()
+	if seen.bytes < 2*sent {
+		t.Errorf("%d bytes crossed the wire, which %d both ways did not all do", seen.bytes, sent)
+	}
+	// A pod reaches the other host's own address beside the tunnel, one way at least.
+	if pods := leg.from[:3] == "pod" && leg.to[:3] == "pod"; pods {
+		seen.checkEncapsulation(t, l)
+	}
+}
+
+// checkEncapsulation is about what pods sent each other.
+func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	overlaid := l.Options.Overlay != "" && l.Options.Overlay != lab.OverlayNone
+	plain, wrapped := s.plain, s.wrapped
+	switch {
+	case overlaid && (wrapped == 0 || plain > 0):
+		t.Errorf("with an overlay, %d packets of pods were wrapped in VXLAN and %d not", wrapped, plain)
+	case !overlaid && (wrapped > 0 || plain == 0):
+		t.Errorf("without an overlay, %d packets of pods were wrapped in VXLAN and %d not", wrapped, plain)
+	}
+}
+
+// leftoversOf lists what is there of one lab of several.
+func leftoversOf(t *testing.T, name, dir string) []string {
+	t.Helper()
+	var left []string
+	for _, entry := range leftovers(t, name, dir) {
+		if containsName(entry, name) {
+			left = append(left, entry)
+		}
+	}
+	return left
+}
+
+func containsName(entry, name string) bool {
+	var rest string
+	if _, err := fmt.Sscanf(entry, name+".%s", &rest); err == nil {
+		return true
+	}
+	_, err := fmt.Sscanf(entry, "mst-"+name+".%s", &rest)
+	return err == nil
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+)
+
+// trunkNames are the ports by which a bridge reaches other hosts.
+func (n Network) trunkNames() []string {
+	var names []string
+	if n.VXLAN.on() {
+		names = append(names, VXLANDevice)
+	}
+	if n.Trunk != "" {
+		names = append(names, n.Trunk)
+	}
+	return names
+}
+
+// join makes the network's trunk and VXLAN device ports of its bridge. If it
+// fails, it has removed a VXLAN device that it made.
+func (s side) join(master netlink.Link, network Network) error {
+	if network.VXLAN.on() {
+		if err := s.joinVXLAN(master, network); err != nil {
+			return err
+		}
+	}
+	if network.Trunk == "" {
+		return nil
+	}
+	trunk, err := s.link(network.Trunk)
+	if err != nil {
+		return fmt.Errorf("trunk: %w", err)
+	}
+	if other := trunk.Attrs().MasterIndex; other != 0 && other != master.Attrs().Index {
+		return fmt.Errorf("trunk %q in %q is a port of another switch: %w", network.Trunk, s.ns.Name(), fs.ErrExist)
+	}
+	if err := s.enslave(trunk, master); err != nil {
+		return err
+	}
+	return s.ready(trunk)
+}
+
+// enslave makes a device a port of a bridge. It may be down still.
+func (s side) enslave(port, master netlink.Link) error {
+	name := port.Attrs().Name
+	if err := apply(s.ns, portSettings(name)); err != nil {
+		return err
+	}
+	if err := s.LinkSetMaster(port, master); err != nil {
+		return fmt.Errorf("make device %q in %q a port of %q: %w", name, s.ns.Name(), master.Attrs().Name, err)
+	}
+	return nil
+}
+
+// ready sets a trunk up, and returns when it can send. Other kinds than veth
+// don't tell.
+func (s side) ready(trunk netlink.Link) error {
+	if err := s.up(trunk); err != nil {
+		return err
+	}
+	if kindOf(trunk) != "veth" {
+		return nil
+	}
+	return s.awaitCarrier(trunk)
+}
+
+// join makes the network's trunk and VXLAN ports of its bridge, as far as they
+// are not. Traffic shaping of the trunk is left to others: Open vSwitch would
+// take their queues away.
+func (s ovsSwitch) join(host side, network Network) error {
+	bridge, err := s.bridge(network.bridge())
+	if err != nil {
+		return err
+	}
+	if network.VXLAN.on() {
+		if err := s.addMissingPort(bridge, network.VXLAN.ovsPort()); err != nil {
+			return err
+		}
+	}
+	if network.Trunk == "" {
+		return nil
+	}
+	trunk, err := host.link(network.Trunk)
+	if err != nil {
+		return fmt.Errorf("trunk: %w", err)
+	}
+	if err := apply(host.ns, portSettings(network.Trunk)); err != nil {
+		return err
+	}
+	if err := host.ready(trunk); err != nil {
+		return err
+	}
+	if err := s.addMissingPort(bridge, ovsdbRow{"name": network.Trunk}); err != nil {
+		return err
+	}
+	return s.leaveQueues(network.Trunk)
+}
+
+// trunks notes in what a bridge is not joined to other hosts as join leaves it.
+func (c *checker) trunks(host side, network Network, master netlink.Link) {
+	for _, name := range network.trunkNames() {
+		if c.err != nil {
+			return
+		}
+		trunk, err := host.ns.Device(name)
+		switch {
+		case err != nil:
+			c.add("trunk %q is missing in %q", name, host.ns.Name())
+			continue
+		case trunk.MasterIndex != master.Attrs().Index:
+			c.add("device %q in %q is not a port of %q", name, host.ns.Name(), master.Attrs().Name)
+		case !trunk.Up:
+			c.add("device %q in %q is not up", name, host.ns.Name())
+		}
+		c.settings(host.ns, portSettings(name))
+	}
+	if network.VXLAN.on() {
+		c.vxlan(host, network)
+	}
+}
