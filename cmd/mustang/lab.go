@@ -84,6 +84,19 @@ func (c *config) labRelay() *cobra.Command {
 	}
 }
 
+// labGuest is the command that a lab starts for what is to run in a guest.
+func (c *config) labGuest() *cobra.Command {
+	return &cobra.Command{
+		Use:                lab.GuestName,
+		Short:              "Boot a virtual machine and run an agent in it (started by labs)",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lab.Guest(cmd.Context(), args, lab.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
+		},
+	}
+}
+
 func linkNames() []string {
 	var names []string
 	for _, mode := range podlink.Modes() {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
+	"mustang/internal/nl"
 )
 
 // cgroupFile is where a cgroup's processes are listed, and moved to.
@@ -69,12 +70,21 @@ func removeCgroup(name string) error {
 
 // Start starts cmd at a place in the lab, so that the lab's services reach it:
 // in the place's network namespace, and in the lab's control group if it has
-// one. cmd.SysProcAttr must not be set.
+// one. cmd.SysProcAttr must not be set. Where the place is a guest, the guest is
+// booted for cmd, see [Lab.startGuest].
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
+	if g, ok := l.guests.at[place]; ok {
+		return l.startGuest(g, cmd)
+	}
 	ns, err := l.Namespace(place)
 	if err != nil {
 		return err
 	}
+	return l.startIn(ns, cmd)
+}
+
+// startIn starts cmd in a namespace, and in the lab's control group.
+func (l *Lab) startIn(ns *nl.Namespace, cmd *exec.Cmd) error {
 	if l.cgroup != "" {
 		dir, err := os.Open(l.cgroup)
 		if err != nil {

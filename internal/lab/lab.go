@@ -29,6 +29,7 @@ type Lab struct {
 	cgroup      string            // path of the lab's control group, if it has one
 	ovsDatapath string            // that of the lab's Open vSwitch, if it has one
 	children    []*exec.Cmd       // which end with the lab
+	guests      guests            // the pods that are virtual machines
 	kept        bool
 }
 
@@ -49,6 +50,9 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			err = errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), l.Close())
 		}
 	}()
+	if err := l.prepareGuests(ctx); err != nil {
+		return nil, err
+	}
 	for _, topology := range Topologies() {
 		if topology.Name == o.Topology {
 			return l, topology.build(ctx, l)
@@ -67,7 +71,8 @@ func (l *Lab) addNamespace(place string) (*nl.Namespace, error) {
 	return ns, nil
 }
 
-// Places returns the names of the places in the lab, sorted.
+// Places returns the names of the places in the lab that have a network
+// namespace, sorted: all but guests.
 func (l *Lab) Places() []string {
 	var places []string
 	for place := range l.namespaces {

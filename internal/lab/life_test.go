@@ -25,8 +25,11 @@ import (
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
 // TestMain also is the processes that tests start: one that builds a lab and is
-// killed, a client, a relay.
+// killed, a client, a relay, one that runs a guest.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == lab.GuestName {
+		os.Exit(guest(os.Args[2:]))
+	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}
@@ -42,6 +45,15 @@ func TestMain(m *testing.M) {
 // relay is what the hidden subcommand of mustang does.
 func relay(args []string) int {
 	if err := lab.Relay(context.Background(), args, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// guest is what another hidden subcommand of mustang does.
+func guest(args []string) int {
+	if err := lab.Guest(context.Background(), args, lab.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -58,12 +58,13 @@ func (s Store) Enter(info Info, place string) (*nl.Namespace, error) {
 	return nl.OpenNamespace(filepath.Join(nl.Directory, namespaceName(info.Name, place)))
 }
 
-// Places returns where commands can run in a recorded lab.
+// Places returns where commands can run in a recorded lab: not in guests, which
+// boot for one command of the lab's owner.
 func (s Store) Places(info Info) []string {
 	for _, topology := range Topologies() {
 		if topology.Name == info.Topology {
 			return slices.DeleteFunc(slices.Clone(topology.places), func(place string) bool {
-				return info.hostsOnly() && (place == PodA || place == PodB)
+				return info.guest(place) || info.hostsOnly() && (place == PodA || place == PodB)
 			})
 		}
 	}

@@ -121,6 +121,9 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Offload && (mode == nil || mode.Needs() != podlink.NeedsRelay):
 		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
 	}
+	if err := o.checkGuests(); err != nil {
+		return o, err
+	}
 	for _, topology := range Topologies() {
 		if topology.Name == o.Topology {
 			return o, topology.check(o)

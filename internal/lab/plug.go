@@ -14,8 +14,12 @@ type plugged struct {
 	ips  []netip.Addr
 }
 
-// plug makes a pod and plugs it in.
+// plug makes a pod and plugs it in. A guest is plugged in, and boots with
+// [Lab.Start].
 func (l *Lab) plug(mode podlink.Mode, network podlink.Network, pod plugged) error {
+	if l.Options.guest(pod.name) {
+		return l.plugGuest(mode, network, pod)
+	}
 	ns, err := l.addPlace(pod.name, podSysctls)
 	if err != nil {
 		return err

@@ -88,8 +88,17 @@ func Modes() []Mode {
 	}
 }
 
+// GuestModes returns the link modes that are for pods without a namespace only,
+// such as VMs, which bring their own end of the link.
+func GuestModes() []Mode { return []Mode{newOVSTap()} }
+
 // Lookup returns the mode of that name, or an *UnknownModeError.
 func Lookup(name string) (Mode, error) {
+	for _, mode := range GuestModes() {
+		if mode.Name() == name {
+			return mode, nil
+		}
+	}
 	var known []string
 	for _, mode := range Modes() {
 		if mode.Name() == name {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,5 +104,21 @@ func Eventually(t testing.TB, d time.Duration, cond func() error) {
 			t.Fatalf("still not after %v: %v", d, err)
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// NotInGuest skips the test in a guest of ours, for tests that boot guests: they
+// are run on the machine itself, and an emulated machine emulates too slowly.
+// That is so everywhere, and no skip that RequireVariable forbids.
+func NotInGuest(t testing.TB) {
+	t.Helper()
+	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range names {
+		if name, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(name)) == "mustang" {
+			t.Skip("this is a guest of ours already")
+		}
 	}
 }

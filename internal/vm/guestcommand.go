@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,16 @@ func (g *guest) command() (code byte, err error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	var copies sync.WaitGroup
 	var ends []io.Closer
+	input := make(chan []byte, 1)
+	if g.orders.Input {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 0, fmt.Errorf("make a pipe: %w", err)
+		}
+		cmd.Stdin = r
+		ends = append(ends, r)
+		go g.passInput(input, w)
+	}
 	for _, out := range []struct {
 		file *io.Writer
 		what kind
@@ -65,7 +76,7 @@ func (g *guest) command() (code byte, err error) {
 		}
 		return exitNotExecutable, nil
 	}
-	go g.passSignals(cmd.Process.Pid)
+	go g.obey(cmd.Process.Pid, input)
 	code, err = reap(cmd.Process.Pid)
 	// What else runs would hold the pipes open.
 	if killErr := unix.Kill(-1, unix.SIGKILL); killErr != nil && !errors.Is(killErr, unix.ESRCH) {
@@ -75,14 +86,33 @@ func (g *guest) command() (code byte, err error) {
 	return code, err
 }
 
-// passSignals sends the command what signals the host asks for.
-func (g *guest) passSignals(pid int) {
-	var signal [1]byte
+// obey sends the command what the host has for it: signals and input.
+func (g *guest) obey(pid int, input chan<- []byte) {
+	r := bufio.NewReaderSize(g.port, 64<<10)
 	for {
-		if _, err := io.ReadFull(g.port, signal[:]); err != nil {
+		f, err := readFrame(r)
+		if err != nil {
 			return // the host is gone, and with it the guest
 		}
-		_ = unix.Kill(pid, unix.Signal(signal[0])) // it may have ended
+		switch {
+		case f.what == frameStdin:
+			input <- f.data // the host waits until it is taken
+		case f.what == frameSignal && len(f.data) == 1:
+			_ = unix.Kill(pid, unix.Signal(f.data[0])) // it may have ended
+		}
+	}
+}
+
+// passInput writes what comes to the command's input, and tells the host when the
+// command has it. What a command does not want is dropped.
+func (g *guest) passInput(input <-chan []byte, w io.WriteCloser) {
+	for data := range input {
+		if len(data) == 0 {
+			_ = w.Close()
+		} else {
+			_, _ = w.Write(data)
+		}
+		_ = g.frames.write(frameTaken, nil)
 	}
 }
 

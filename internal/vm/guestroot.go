@@ -54,6 +54,21 @@ func mountAll(list []fileSystem) error {
 	return nil
 }
 
+// enterRoot makes the host's directories the root. A bare guest stays in the
+// initramfs.
+func (g *guest) enterRoot() error {
+	if g.bare() {
+		return nil
+	}
+	if err := g.buildRoot(); err != nil {
+		return err
+	}
+	return g.switchRoot()
+}
+
+// bare reports whether the guest has no files of the host.
+func (g *guest) bare() bool { return len(g.orders.Mounts) == 0 }
+
 // newRoot is where the root is built.
 const newRoot = "/root"
 
@@ -123,6 +138,23 @@ func (g *guest) furnish() error {
 			}
 		}
 	}
+	if !g.bare() {
+		if err := g.furnishModules(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Sethostname([]byte("guest")); err != nil {
+		return fmt.Errorf("set the guest's name: %w", err)
+	}
+	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("raise the limit of open files: %w", err)
+	}
+	return loopbackUp()
+}
+
+// furnishModules lets the kernel load modules when they are needed.
+func (g *guest) furnishModules() error {
 	name, err := release()
 	if err != nil {
 		return err
@@ -135,17 +167,7 @@ func (g *guest) furnish() error {
 	if err := unix.Mount(g.orders.Modules, modules, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount the kernel's modules: %w", err)
 	}
-	if err := makeNodes(filepath.Join(modules, "modules.devname")); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte("guest")); err != nil {
-		return fmt.Errorf("set the guest's name: %w", err)
-	}
-	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("raise the limit of open files: %w", err)
-	}
-	return loopbackUp()
+	return makeNodes(filepath.Join(modules, "modules.devname"))
 }
 
 // makeNodes makes the device nodes of modules that are loaded when their node is

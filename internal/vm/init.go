@@ -68,13 +68,13 @@ func (g *guest) run() error {
 	if err := g.openPort(); err != nil {
 		return err
 	}
-	if err := g.buildRoot(); err != nil {
-		return err
-	}
-	if err := g.switchRoot(); err != nil {
+	if err := g.enterRoot(); err != nil {
 		return err
 	}
 	if err := g.furnish(); err != nil {
+		return err
+	}
+	if err := g.orders.Network.configure(); err != nil {
 		return err
 	}
 	code, err := g.command()

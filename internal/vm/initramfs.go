@@ -8,10 +8,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cavaliergopher/cpio"
 	"golang.org/x/sys/unix"
 )
+
+// Program is what a bare guest has Options.Init as. Its command is to be that,
+// since it has no other program.
+const Program = "/mustang"
 
 // Places in the initramfs.
 const (
@@ -29,8 +34,32 @@ type order struct {
 	Insert []string
 	// Modules is the directory of the kernel's modules in the host's root.
 	Modules string
-	// Mounts are the host's directories, the root first.
+	// Mounts are the host's directories, the root first; none in a bare guest.
 	Mounts []mount
+	// Network is how the guest's network device is to be; or nil.
+	Network *interior `json:",omitempty"`
+	// Input is whether the command gets input.
+	Input bool
+}
+
+// initramfs builds the archive that the kernel starts from.
+func (o Options) initramfs(mounts []mount) (*os.File, error) {
+	needed := portModules
+	orders := order{
+		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Input: o.Stdin != nil,
+	}
+	if !o.Bare {
+		needed = slices.Concat(needed, rootModules)
+	}
+	if o.Network != nil {
+		needed = slices.Concat(needed, networkModules)
+		orders.Network = o.Network.interior()
+	}
+	modules, err := loadModules(o.Kernel.Modules, slices.Concat(needed, o.Modules))
+	if err != nil {
+		return nil, err
+	}
+	return buildInitramfs(orders, o.Init, modules)
 }
 
 // mount is a directory of the host as the guest gets it.
@@ -70,6 +99,7 @@ func buildInitramfs(o order, initProgram string, modules []module) (_ *os.File, 
 		a.add(dir, cpio.TypeDir|0o755, nil)
 	}
 	a.add(initPath[1:], cpio.TypeReg|0o755, program)
+	a.add(Program[1:], cpio.TypeSymlink|0o777, []byte(initPath))
 	a.add(orderPath[1:], cpio.TypeReg|0o600, text)
 	for i, m := range modules {
 		a.add(modulePath[1:]+o.Insert[i], cpio.TypeReg|0o600, m.data)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/ulikunitz/xz"
@@ -18,9 +17,14 @@ import (
 // modulesDep is the file that says which modules need which others.
 const modulesDep = "modules.dep"
 
-// neededModules are what the guest can't reach its root file system without,
-// unless they are part of the kernel's image.
-var neededModules = []string{"virtio_pci", "virtio_console", "fuse", "virtiofs", "overlay"}
+// Modules that guests can't do without, unless they are part of the kernel's
+// image: for talking to the host, for a root file system of the host's files, for
+// a network device.
+var (
+	portModules    = []string{"virtio_pci", "virtio_console"}
+	rootModules    = []string{"fuse", "virtiofs", "overlay"}
+	networkModules = []string{"virtio_net"}
+)
 
 // module is a kernel module as it is loaded.
 type module struct {
@@ -28,10 +32,10 @@ type module struct {
 	data []byte
 }
 
-// loadModules reads the needed modules, others that are asked for, and those
-// that they depend on, in the order in which they can be loaded.
-func loadModules(dir string, others []string) ([]module, error) {
-	files, err := moduleOrder(dir, slices.Concat(neededModules, others))
+// loadModules reads modules and those that they depend on, in the order in which
+// they can be loaded.
+func loadModules(dir string, names []string) ([]module, error) {
+	files, err := moduleOrder(dir, names)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,13 @@ type Options struct {
 	// Init is a static executable that leads to [Init] when it is process 1; empty
 	// means the running one.
 	Init string
+	// Bare gives the guest no files of this machine but Init, which is [Program] in
+	// there: it boots faster, and needs less memory. Dir and Share mean nothing then.
+	Bare bool
+	// Acceleration is [KVM] or [TCG]; empty means TCG.
+	Acceleration string
+	// Network gives the guest a network device; nil means none.
+	Network *Network
 	// Command is run as root, without a shell. A name without a slash is looked for
 	// on the PATH of Env.
 	Command []string
@@ -37,8 +44,10 @@ type Options struct {
 	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes
 	// outside of Share take up to half of it.
 	MemoryMB int
-	// Timeout is how long the command may run; 0 means as long as it takes. A guest
-	// that does not boot is given up in any case.
+	// BootTimeout is how long the guest may take until the command runs; 0 means two
+	// minutes.
+	BootTimeout time.Duration
+	// Timeout is how long the command may run; 0 means as long as it takes.
 	Timeout time.Duration
 	// Grace is how long a command may go on after the context ended: it gets SIGINT
 	// then. 0 ends the guest at once.
@@ -47,6 +56,9 @@ type Options struct {
 	// nanosecond, on a single processor: what is measured then repeats to about 1 %
 	// and means instructions, not time.
 	CountInstructions bool
+	// Stdin is what the command reads; nil means nothing. A Read may still be under
+	// way when the command has ended.
+	Stdin io.Reader
 	// Stdout and Stderr take what the command writes, as it does; nil discards it.
 	Stdout, Stderr io.Writer
 	// Console takes what the kernel prints; nil discards it. Its end is in the error
@@ -60,12 +72,19 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return o, errors.New("run in a guest: no command")
 	}
-	if o.CPUs < 0 || o.MemoryMB < 0 || o.Timeout < 0 || o.Grace < 0 {
-		return o, fmt.Errorf("run in a guest: CPUs %d, memory %d MiB, timeout %v, grace %v: want none below 0",
-			o.CPUs, o.MemoryMB, o.Timeout, o.Grace)
-	}
-	if o.CountInstructions && o.CPUs > 1 {
+	switch {
+	case o.CPUs < 0 || o.MemoryMB < 0 || o.BootTimeout < 0 || o.Timeout < 0 || o.Grace < 0:
+		return o, fmt.Errorf("run in a guest: CPUs %d, memory %d MiB, time to boot %v, timeout %v, grace %v: want none below 0",
+			o.CPUs, o.MemoryMB, o.BootTimeout, o.Timeout, o.Grace)
+	case o.CountInstructions && o.CPUs > 1:
 		return o, fmt.Errorf("run in a guest: %d CPUs: instructions can be counted on one only", o.CPUs)
+	case o.Acceleration != "" && o.Acceleration != KVM && o.Acceleration != TCG:
+		return o, fmt.Errorf("run in a guest: acceleration %q: want %s or %s", o.Acceleration, KVM, TCG)
+	case o.Acceleration == KVM && o.CountInstructions:
+		return o, errors.New("run in a guest: instructions can be counted in emulation only")
+	}
+	if o.BootTimeout == 0 {
+		o.BootTimeout = bootTimeout
 	}
 	if o.CPUs == 0 {
 		o.CPUs = 2
@@ -95,6 +114,9 @@ func (o Options) withPaths() (Options, error) {
 			return o, fmt.Errorf("run in a guest: find the running program: %w", err)
 		}
 		o.Init = exe
+	}
+	if o.Bare {
+		o.Dir, o.Share = "/", ""
 	}
 	if o.Dir == "" {
 		o.Dir = "."

@@ -11,13 +11,12 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// bootTimeout is how long a guest may take until its command runs. It takes
-// about 3 s on an idle machine.
+// bootTimeout is how long a guest may take until its command runs, unless the
+// options say. It takes about 3 s on an idle machine.
 const bootTimeout = 2 * time.Minute
 
 // boots is how often a guest is booted whose kernel panics before the command
@@ -76,7 +75,7 @@ func (e *GuestError) panickedAtBoot() bool {
 // If ctx ends and there is a grace, and the command ends in it, Run returns its
 // exit code together with ctx's error.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
-	if err := CheckTools(); err != nil {
+	if err := checkTools(o.Bare); err != nil {
 		return 0, err
 	}
 	o, err = o.withDefaults()
@@ -121,17 +120,22 @@ type machine struct {
 	shares  []share
 	dead    chan string // names of daemons that have ended
 	frames  chan frame  // closed when the guest is gone
+	taken   chan bool   // an element for each frame of input that the command has
+	ended   chan bool   // closed with the machine
 	control *os.File
+	send    *frameWriter // to the guest
 	console *tail
 	files   []*os.File    // to be closed
 	read    chan struct{} // closed when the console has ended
 	wrong   error         // why frames was closed, valid then
+	once    sync.Once     // closes ended
 }
 
 // start starts all processes of a guest.
 func start(o Options) (_ *machine, err error) {
 	m := &machine{
 		options: o, dead: make(chan string, 8), frames: make(chan frame), console: &tail{also: o.Console}, read: make(chan struct{}),
+		taken: make(chan bool, 1), ended: make(chan bool),
 	}
 	defer func() {
 		if err != nil {
@@ -143,15 +147,13 @@ func start(o Options) (_ *machine, err error) {
 	if h.mounts, err = o.mounts(); err != nil {
 		return nil, err
 	}
-	modules, err := loadModules(o.Kernel.Modules, o.Modules)
-	if err != nil {
-		return nil, err
-	}
-	orders := order{Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: h.mounts}
-	if h.initramfs, err = buildInitramfs(orders, o.Init, modules); err != nil {
+	if h.initramfs, err = o.initramfs(h.mounts); err != nil {
 		return nil, err
 	}
 	defer h.initramfs.Close()
+	if h.vhost = o.openVhost(); h.vhost != nil {
+		defer h.vhost.Close()
+	}
 	for _, mount := range h.mounts {
 		s, err := serve(mount)
 		if err != nil {
@@ -175,6 +177,7 @@ func start(o Options) (_ *machine, err error) {
 	if m.qemu, err = h.start(); err != nil {
 		return nil, err
 	}
+	m.send = &frameWriter{w: m.control}
 	go m.readConsole(console)
 	go m.readFrames()
 	for _, s := range m.shares {
@@ -206,6 +209,7 @@ func (m *machine) readFrames() {
 
 // close ends all processes. It may be called again.
 func (m *machine) close() {
+	m.once.Do(func() { close(m.ended) })
 	if m.qemu != nil {
 		m.qemu.kill()
 		<-m.read
@@ -219,89 +223,4 @@ func (m *machine) close() {
 		_ = file.Close()
 	}
 	m.files = nil
-}
-
-// attend passes on what the command writes until it has ended, or must.
-func (m *machine) attend(ctx context.Context) (int, error) {
-	boot := time.NewTimer(bootTimeout)
-	defer boot.Stop()
-	var deadline, grace <-chan time.Time
-	started := false
-	cancelled := ctx.Done()
-	for {
-		select {
-		case f, ok := <-m.frames:
-			if !ok {
-				return 0, m.gone(started)
-			}
-			switch f.what {
-			case frameStarted:
-				started = true
-				boot.Stop()
-				if m.options.Timeout > 0 {
-					timer := time.NewTimer(m.options.Timeout)
-					defer timer.Stop()
-					deadline = timer.C
-				}
-			case frameExited:
-				if err := ctx.Err(); err != nil {
-					return int(f.data[0]), context.Cause(ctx)
-				}
-				return int(f.data[0]), nil
-			default:
-				if err := m.take(f); err != nil {
-					return 0, err
-				}
-			}
-		case name := <-m.dead:
-			return 0, fmt.Errorf("%s ended", name)
-		case <-boot.C:
-			return 0, fmt.Errorf("not booted after %v", bootTimeout)
-		case <-deadline:
-			return 0, fmt.Errorf("%w after %v", ErrTimeout, m.options.Timeout)
-		case <-cancelled:
-			if m.options.Grace == 0 || !started {
-				return 0, context.Cause(ctx)
-			}
-			cancelled = nil
-			if _, err := m.control.Write([]byte{byte(unix.SIGINT)}); err != nil {
-				return 0, context.Cause(ctx)
-			}
-			timer := time.NewTimer(m.options.Grace)
-			defer timer.Stop()
-			grace = timer.C
-		case <-grace:
-			return 0, context.Cause(ctx)
-		}
-	}
-}
-
-// take passes on a frame of output.
-func (m *machine) take(f frame) error {
-	var err error
-	switch f.what {
-	case frameStdout:
-		_, err = m.options.Stdout.Write(f.data)
-	case frameStderr:
-		_, err = m.options.Stderr.Write(f.data)
-	case frameFailed:
-		return errors.New(string(f.data))
-	default:
-		return fmt.Errorf("unknown frame %q from the guest", f.what)
-	}
-	if err != nil {
-		return fmt.Errorf("pass on the output: %w", err)
-	}
-	return nil
-}
-
-// gone says why the guest went away.
-func (m *machine) gone(started bool) error {
-	switch {
-	case !errors.Is(m.wrong, io.EOF) && !errors.Is(m.wrong, unix.ECONNRESET):
-		return m.wrong
-	case started:
-		return errors.New("the guest ended before its command")
-	}
-	return errNotBooted
 }

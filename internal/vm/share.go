@@ -20,6 +20,9 @@ const virtiofsd = "/usr/lib/qemu/virtiofsd"
 // mount points of other file systems that hold something that the guest needs;
 // and the shared directory.
 func (o Options) mounts() ([]mount, error) {
+	if o.Bare {
+		return nil, nil
+	}
 	out := []mount{{Tag: "root", Path: "/"}}
 	needed := []string{o.Dir, o.Kernel.Modules}
 	if path, err := exec.LookPath(o.Command[0]); err == nil && filepath.IsAbs(path) {

@@ -25,12 +25,12 @@ func (e *MissingToolError) Error() string {
 
 // tools are the programs that guests need, with their packages.
 var tools = map[string]string{
-	"qemu-system-x86_64": "qemu-system-x86",
-	virtiofsd:            "qemu-system-common",
-	"depmod":             "kmod",
-	"apt-cache":          "apt",
-	"apt-get":            "apt",
-	"dpkg-deb":           "dpkg",
+	qemu:        "qemu-system-x86",
+	virtiofsd:   "qemu-system-common",
+	"depmod":    "kmod",
+	"apt-cache": "apt",
+	"apt-get":   "apt",
+	"dpkg-deb":  "dpkg",
 }
 
 // findTool returns the path of one of the tools, or a *MissingToolError.
@@ -49,11 +49,18 @@ func findTool(name string) (string, error) {
 // CheckTools returns nil if this machine can run guests: the user is root, and
 // QEMU and its daemon for shared directories are there. A program that is not
 // is named by a *MissingToolError.
-func CheckTools() error {
+func CheckTools() error { return checkTools(false) }
+
+// checkTools is CheckTools; bare guests need no shared directories.
+func checkTools(bare bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("run in a guest: needs root")
 	}
-	for _, name := range []string{"qemu-system-x86_64", virtiofsd} {
+	needed := []string{qemu, virtiofsd}
+	if bare {
+		needed = needed[:1]
+	}
+	for _, name := range needed {
 		if _, err := findTool(name); err != nil {
 			return fmt.Errorf("run in a guest: %w", err)
 		}

@@ -10,19 +10,29 @@ import (
 )
 
 // Host and guest talk over one virtio port, so that all that a command wrote is
-// there before its end is told. From the guest come frames: a byte that says
-// what it is, the length of what follows as 4 bytes, and that. To the guest go
-// single bytes, each a signal for the command.
+// there before its end is told. Both send frames: a byte that says what it is,
+// the length of what follows as 4 bytes, and that.
 
 // kind is what a frame is.
 type kind byte
 
+// What the guest sends.
 const (
 	frameStarted kind = 'S' // the command runs
 	frameStdout  kind = '1' // output of the command
 	frameStderr  kind = '2'
 	frameExited  kind = 'X' // the command's exit code, 1 byte; the last frame
+	frameTaken   kind = 'T' // the command has the last frameStdin
 	frameFailed  kind = 'F' // why it could not be run, as text; the last frame
+)
+
+// What the host sends.
+const (
+	frameSignal kind = 'K' // a signal for the command, 1 byte
+	// frameStdin is input of the command; without data it is the end of it. The next
+	// one is sent when this one is taken, so a command that does not read its input
+	// gets signals nevertheless.
+	frameStdin kind = '0'
 )
 
 const (
@@ -81,7 +91,7 @@ func readFrame(r io.Reader) (frame, error) {
 	}
 	size := binary.BigEndian.Uint32(header[1:])
 	if size > maxFrame {
-		return frame{}, fmt.Errorf("frame %q of %d bytes from the guest: want at most %d", header[0], size, maxFrame)
+		return frame{}, fmt.Errorf("frame %q of %d bytes: want at most %d", header[0], size, maxFrame)
 	}
 	f := frame{what: kind(header[0]), data: make([]byte, size)}
 	_, err := io.ReadFull(r, f.data)
