@@ -10,7 +10,7 @@ RESULTS  ?= $(BUILD)/results
 
 # Debian packages: what each task needs on a bare Debian 12.
 GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
-BENCH_PACKAGES    := iptables nftables openvswitch-switch
+BENCH_PACKAGES    := iptables nftables openvswitch-switch docker.io
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
 

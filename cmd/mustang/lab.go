@@ -97,6 +97,17 @@ func (c *config) labGuest() *cobra.Command {
 	}
 }
 
+// labPause is the first process of a lab's containers.
+func (c *config) labPause() *cobra.Command {
+	return &cobra.Command{
+		Use:    lab.PauseName,
+		Short:  "Do nothing until the end (started by labs)",
+		Hidden: true,
+		Args:   arguments(cobra.NoArgs),
+		Run:    func(cmd *cobra.Command, _ []string) { lab.Pause(cmd.Context()) },
+	}
+}
+
 func linkNames() []string {
 	var names []string
 	for _, mode := range podlink.Modes() {

@@ -36,6 +36,8 @@ func Addresses(o Options, place string) []netip.Addr {
 		if place != PodA {
 			return o.twoHostsAddresses(place)
 		}
+	case TopologyDocker:
+		return dockerAddresses(place)
 	}
 	return nil
 }

@@ -71,7 +71,8 @@ func removeCgroup(name string) error {
 // Start starts cmd at a place in the lab, so that the lab's services reach it:
 // in the place's network namespace, and in the lab's control group if it has
 // one. cmd.SysProcAttr must not be set. Where the place is a guest, the guest is
-// booted for cmd, see [Lab.startGuest].
+// booted for cmd, see [Lab.startGuest]; in a container the command runs by
+// `docker exec`, and has to be this program's.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests.at[place]; ok {
 		return l.startGuest(g, cmd)
@@ -79,6 +80,11 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	ns, err := l.Namespace(place)
 	if err != nil {
 		return err
+	}
+	if l.isContainer(place) {
+		if err := l.docker.inContainer(place, cmd); err != nil {
+			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
+		}
 	}
 	return l.startIn(ns, cmd)
 }

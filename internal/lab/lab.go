@@ -28,6 +28,7 @@ type Lab struct {
 	devices     map[string]string // the true names of the pods' devices
 	cgroup      string            // path of the lab's control group, if it has one
 	ovsDatapath string            // that of the lab's Open vSwitch, if it has one
+	docker      *dockerClient     // runs commands in containers, if it has any
 	children    []*exec.Cmd       // which end with the lab
 	guests      guests            // the pods that are virtual machines
 	kept        bool

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -121,7 +122,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Offload && (mode == nil || mode.Needs() != podlink.NeedsRelay):
 		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
 	}
-	if err := o.checkGuests(); err != nil {
+	if err := errors.Join(o.checkGuests(), o.checkDocker()); err != nil {
 		return o, err
 	}
 	for _, topology := range Topologies() {

@@ -18,9 +18,10 @@ import (
 // endTimeout is how long killed processes may take to be gone.
 const endTimeout = 5 * time.Second
 
-// endProcesses kills what runs in the named network namespaces and waits until
-// it is gone. All of it was started there, since the namespaces are the lab's.
-func endProcesses(namespaces []string) error {
+// endProcesses kills what runs in the named network namespaces or in the control
+// group, and waits until it is gone. All of it was started there, since they are
+// the lab's.
+func endProcesses(namespaces []string, cgroup string) error {
 	inodes := map[uint64]bool{}
 	for _, name := range namespaces {
 		ns, err := nl.OpenNamespace(filepath.Join(nl.Directory, name))
@@ -35,7 +36,7 @@ func endProcesses(namespaces []string) error {
 	}
 	deadline := time.Now().Add(endTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := processesIn(inodes)
+		pids, err := processesIn(inodes, cgroup)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -52,11 +53,8 @@ func endProcesses(namespaces []string) error {
 }
 
 // processesIn returns the processes other than this one whose network namespace
-// is among the inodes.
-func processesIn(inodes map[uint64]bool) ([]int, error) {
-	if len(inodes) == 0 {
-		return nil, nil
-	}
+// is among the inodes, or that are in the control group.
+func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -69,7 +67,10 @@ func processesIn(inodes map[uint64]bool) ([]int, error) {
 		}
 		// A process that ends while we look, and a zombie, have no namespace.
 		var stat unix.Stat_t
-		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) == nil && inodes[stat.Ino] {
+		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil {
+			continue
+		}
+		if inodes[stat.Ino] || inCgroup(entry.Name(), cgroup) {
 			pids = append(pids, pid)
 		}
 	}

@@ -112,7 +112,8 @@ func (s Store) destroy(name string) error {
 		return err
 	}
 	errs := []error{
-		endProcesses(namespaces), unmountBPF(s.bpfMount(name)), removeCgroup(name), os.RemoveAll(s.switchDir(name)),
+		endProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)), removeCgroup(name),
+		removeDockerCgroups(name), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 	}
 	for _, namespace := range namespaces {
 		errs = append(errs, nl.DeleteNamespace(namespace))

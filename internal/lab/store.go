@@ -23,6 +23,9 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	// Dir is the directory, made when it is needed.
 	Dir string
+	// Program is the static mustang that containers are to run; empty means the
+	// running program.
+	Program string
 }
 
 // Info is what the store records of a lab.
@@ -38,6 +41,8 @@ const (
 	stateSuffix = ".json"
 	bpfSuffix   = ".bpf"
 	ovsSuffix   = ".ovs"
+	// dockerSuffix is short, for the paths of sockets.
+	dockerSuffix = ".docker"
 )
 
 // namespaceName is the name of a place's namespace. No lab's name has a dot, so
@@ -50,6 +55,7 @@ func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
 func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+bpfSuffix) }
 func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
+func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+dockerSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
 // claim records a new lab as owned by this process, for as long as the file

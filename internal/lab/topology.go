@@ -86,6 +86,13 @@ func Topologies() []Topology {
 			check:  checkPodToHost,
 			build:  buildTwoHosts,
 		},
+		{
+			Name:   TopologyDocker,
+			Doc:    "two hosts on a wire, host-a with Docker and three containers",
+			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost},
+			check:  Options.checkDocker,
+			build:  buildDocker,
+		},
 	}
 }
 

@@ -18,19 +18,10 @@ import (
 // below Directory, so that `ip netns` sees it too. Its loopback device is up. A
 // name that is taken is an error that matches fs.ErrExist, and is left alone.
 func CreateNamespace(name string) (_ *Namespace, err error) {
-	path, err := namePath(name)
+	path, err := reserve(name)
 	if err != nil {
 		return nil, fmt.Errorf("create network namespace: %w", err)
 	}
-	if err := prepareDirectory(Directory); err != nil {
-		return nil, fmt.Errorf("create network namespace %q: %w", name, err)
-	}
-	// Mode 0 like iproute2: the plain file means nothing without the mount.
-	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0)
-	if err != nil {
-		return nil, fmt.Errorf("create network namespace %q: %w", name, err)
-	}
-	_ = file.Close()
 	defer func() {
 		if err != nil {
 			_ = DeleteNamespace(name)
@@ -42,6 +33,50 @@ func CreateNamespace(name string) (_ *Namespace, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create network namespace %q: %w", name, err)
 	}
+	return n, nil
+}
+
+// reserve makes the file that a namespace of that name is mounted on, and returns
+// its path.
+func reserve(name string) (string, error) {
+	path, err := namePath(name)
+	if err != nil {
+		return "", err
+	}
+	if err := prepareDirectory(Directory); err != nil {
+		return "", fmt.Errorf("%q: %w", name, err)
+	}
+	// Mode 0 like iproute2: the plain file means nothing without the mount.
+	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0)
+	if err != nil {
+		return "", err
+	}
+	return path, file.Close()
+}
+
+// NameNamespace gives the network namespace at path, such as /proc/PID/ns/net, a
+// name below Directory, as if CreateNamespace had made it. A name that is taken
+// is an error that matches fs.ErrExist, and is left alone.
+func NameNamespace(path, name string) (_ *Namespace, err error) {
+	target, err := reserve(name)
+	if err != nil {
+		return nil, fmt.Errorf("name network namespace: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = DeleteNamespace(name)
+		}
+	}()
+	// The same one even if the process at path is another by now.
+	n, err := OpenNamespace(path)
+	if err != nil {
+		return nil, fmt.Errorf("name network namespace %q: %w", name, err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", n.FD()), target, "none", unix.MS_BIND, ""); err != nil {
+		_ = n.Close()
+		return nil, fmt.Errorf("name network namespace %q: bind mount: %w", name, err)
+	}
+	n.path = target
 	return n, nil
 }
 
