@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// client connects to the spec's target and runs its workload.
+// client opens the spec's flows to its target and runs its workload over them.
 func (w *worker) client(ctx context.Context, spec Spec) (m Measurement, err error) {
 	if err := spec.Validate(); err != nil {
 		return Measurement{}, err
@@ -24,6 +24,14 @@ func (w *worker) client(ctx context.Context, spec Spec) (m Measurement, err erro
 	}
 	w.begin()
 	defer w.end()
+	w.mu.Lock()
+	w.seats(spec.flows())
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.seats(-spec.flows())
+	}()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
 			err = errCancelled
@@ -31,21 +39,14 @@ func (w *worker) client(ctx context.Context, spec Spec) (m Measurement, err erro
 			err = fmt.Errorf("%s to %s: %w", spec.Workload, spec.Target, err)
 		}
 	}()
-	s, err := open(ctx, load, spec)
+	f, err := openFlows(ctx, load, spec)
 	if err != nil {
 		return Measurement{}, err
 	}
-	defer s.close()
-	defer context.AfterFunc(ctx, s.interrupt)()
-	err = w.seat.run(func() error {
-		err := s.greet(load)
-		if err != nil {
-			return err
-		}
-		m, err = load.drive(s)
-		return err
-	})
-	return m, err
+	defer f.close()
+	f.seat = w.seat
+	defer context.AfterFunc(ctx, f.interrupt)()
+	return load.drive(f)
 }
 
 // open opens the client's end of what the workload runs over.
@@ -58,7 +59,7 @@ func open(ctx context.Context, load workload, spec Spec) (*session, error) {
 
 // greet tells the server what is to come. Over UDP it waits for the answer.
 func (s *session) greet(load workload) error {
-	header := encodeHeader(load, s.spec, s.congestion)
+	header := encodeHeader(load, s)
 	if load.network() == "udp" {
 		return s.greetUDP(header)
 	}

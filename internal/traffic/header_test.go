@@ -4,6 +4,8 @@ package traffic
 
 import (
 	"encoding/json"
+	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -11,24 +13,28 @@ import (
 )
 
 func TestHeader(t *testing.T) {
-	spec := Spec{Workload: TCPRR, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Settle: 3, Size: 200, Window: 1 << 33, Stall: 7, Congestion: "sixteen-long-cc."}
-	got := encodeHeader(tcpRR{}, spec, spec.Congestion)
+	spec := Spec{Workload: UDPStream, Flows: MaxFlows, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Settle: 3, Size: 200, Window: 1 << 33, Stall: 7, Congestion: "sixteen-long-cc."}
+	session := &session{spec: spec, congestion: spec.Congestion, share: share{group: 1 << 60}}
+	got := encodeHeader(udpStream{}, session)
 	if len(got) != headerSize {
 		t.Fatalf("%d bytes, want %d", len(got), headerSize)
 	}
-	w, decoded, err := decodeHeader(got)
-	if err != nil || decoded != spec || w.name() != TCPRR {
-		t.Errorf("decoded %+v, %v", decoded, err)
+	a, err := decodeHeader(got)
+	if err != nil || a.spec != spec || a.load != (udpStream{}) || a.group != 1<<60 {
+		t.Errorf("decoded %+v, %v", a, err)
 	}
 	for name, spoil := range map[string]func([]byte) []byte{
 		"magic":    func(b []byte) []byte { b[0] = 'X'; return b },
 		"workload": func(b []byte) []byte { b[4] = 0; return b },
 		"short":    func(b []byte) []byte { return b[:headerSize-1] },
-		"duration": func(b []byte) []byte { b[16] = 0xff; return b },
-		"size":     func(b []byte) []byte { b[48] = 0xff; return b },
-		"stall":    func(b []byte) []byte { clear(b[24:32]); return b },
+		"no flow":  func(b []byte) []byte { b[5] = 0; return b },
+		"flows":    func(b []byte) []byte { b[5] = MaxFlows + 1; return b },
+		"rr flows": func(b []byte) []byte { b[4] = tcpRR{}.code(); return b },
+		"duration": func(b []byte) []byte { b[24] = 0xff; return b },
+		"size":     func(b []byte) []byte { b[56] = 0xff; return b },
+		"stall":    func(b []byte) []byte { clear(b[32:40]); return b },
 	} {
-		if _, _, err := decodeHeader(spoil(encodeHeader(tcpRR{}, spec, ""))); err == nil {
+		if _, err := decodeHeader(spoil(encodeHeader(udpStream{}, session))); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -51,8 +57,9 @@ func TestWorkloads(t *testing.T) {
 }
 
 func TestMeasurementJSON(t *testing.T) {
-	m := Measurement{Workload: TCPRR, Count: 2, Units: 2, Seconds: 1, Rate: 2, Retransmits: 3,
-		Histogram: hdrhistogram.New(histogramMin, histogramMax, histogramDigits)}
+	m := Measurement{Workload: TCPRR, Count: 2, Units: 2, Seconds: 1, Rate: 2, Retransmits: 3, Flows: 1,
+		ClientLocals: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:2")},
+		Histogram:    hdrhistogram.New(histogramMin, histogramMax, histogramDigits)}
 	for _, ns := range []int64{12_345, 59_000_000_000} {
 		if err := m.Histogram.RecordValue(ns); err != nil {
 			t.Fatal(err)
@@ -70,7 +77,7 @@ func TestMeasurementJSON(t *testing.T) {
 		t.Error("the histogram changed")
 	}
 	got.Histogram, m.Histogram = nil, nil
-	if got != m {
+	if !reflect.DeepEqual(got, m) {
 		t.Errorf("got %+v, want %+v", got, m)
 	}
 	if err := json.Unmarshal([]byte(`{"histogram":"no histogram"}`), &got); err == nil {

@@ -14,9 +14,10 @@ import (
 	"sync"
 )
 
-// agentThreads is the least GOMAXPROCS of an agent: a thread in a raw system
-// call keeps its slot, and the command loop needs one beside it.
-const agentThreads = 4
+// spareThreads is how much greater GOMAXPROCS of an agent is than the number of
+// threads that carry load: each keeps its slot in a raw system call, and the
+// command loop needs one beside them.
+const spareThreads = 3
 
 // worker is the state of an agent process.
 type worker struct {
@@ -25,9 +26,12 @@ type worker struct {
 
 	mu        sync.Mutex
 	active    int // connections open
+	seated    int // threads that carry load
+	slots     int // GOMAXPROCS of an agent at rest
 	last      *Served
 	listeners []io.Closer
 	flows     map[uint64]bool // UDP flows that are being served
+	groups    map[uint64]*group
 	cancels   map[uint64]context.CancelFunc
 	tasks     sync.WaitGroup
 }
@@ -52,16 +56,15 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 		return fmt.Errorf("traffic agent: unexpected argument %q", flags.Arg(0))
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	if n := runtime.GOMAXPROCS(0); n < agentThreads {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(agentThreads))
-	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 1+spareThreads)))
 	if err := pinProcess(*cpu); err != nil {
 		return fmt.Errorf("traffic agent: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		seat: seat{*cpu, *priority}, out: newLineWriter(stdout),
-		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{},
+		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, groups: map[uint64]*group{},
+		slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {
 		cancel()
@@ -157,7 +160,8 @@ func (w *worker) run(ctx context.Context, c command) {
 	_ = w.out.write(r) // the parent is gone if it fails, and stdin ends then
 }
 
-// begin counts a connection in. While one is open, no garbage is collected.
+// begin counts a run or a connection in. While one is open, no garbage is
+// collected.
 func (w *worker) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,7 +173,21 @@ func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.active--
-	if w.active == 0 {
-		runtime.GC()
+	if w.active > 0 {
+		return
+	}
+	if runtime.GOMAXPROCS(0) > w.slots {
+		runtime.GOMAXPROCS(w.slots)
+	}
+	runtime.GC()
+}
+
+// seats makes room for more threads that carry load, or for fewer. The lock is
+// held. Room for all flows of a run is made before its first one moves: the
+// runtime has to stop all threads for it, and those in a system call take a while.
+func (w *worker) seats(more int) {
+	w.seated += more
+	if need := w.seated + spareThreads; need > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(need)
 	}
 }

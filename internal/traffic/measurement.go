@@ -15,6 +15,11 @@ import (
 type Measurement struct {
 	// Workload is the workload that ran.
 	Workload string `json:"workload"`
+	// Flows is how many connections ran side by side. All figures are of all of them
+	// together, over one window: a TCP stream's from a moment when all have begun,
+	// a UDP stream's from one before the first counted datagram of any of them to the
+	// last of any.
+	Flows int `json:"flows"`
 	// Count is the number of bytes that the server received, or of transactions
 	// that the client completed.
 	Count uint64 `json:"count"`
@@ -31,10 +36,10 @@ type Measurement struct {
 	// window and that the server received of them, 0 where a workload sends none.
 	Sent     uint64 `json:"sent,omitempty"`
 	Received uint64 `json:"received,omitempty"`
-	// Overflowed is how many the server's socket dropped for want of room in its
+	// Overflowed is how many the server's sockets dropped for want of room in its
 	// buffer, over the whole connection; what else is missing was lost on the way.
 	Overflowed uint64 `json:"overflowed,omitempty"`
-	// OutOfOrder is how many arrived after one that was sent later.
+	// OutOfOrder is how many arrived after one of the same flow that was sent later.
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Offered is what the client sent in the window, in Unit, by its own clock.
 	Offered float64 `json:"offered,omitempty"`
@@ -60,17 +65,19 @@ type Measurement struct {
 	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
 	// ClientLocal and ClientPeer are the client's socket addresses (getsockname,
 	// getpeername); ServerLocal and ServerPeer the server's. Where an address is
-	// translated on the way, they differ.
+	// translated on the way, they differ. They are those of the first flow.
 	ClientLocal netip.AddrPort `json:"client_local"`
 	ClientPeer  netip.AddrPort `json:"client_peer"`
 	ServerLocal netip.AddrPort `json:"server_local"`
 	ServerPeer  netip.AddrPort `json:"server_peer"`
+	// ClientLocals are the client's own addresses of all flows, the first one first.
+	ClientLocals []netip.AddrPort `json:"client_locals,omitempty"`
 	// ClientCongestion and ServerCongestion are the congestion controls that the
 	// two sockets really used.
 	ClientCongestion string `json:"client_congestion"`
 	ServerCongestion string `json:"server_congestion"`
 	// Retransmits is the number of segments that the client sent again, over the
-	// whole connection.
+	// whole of all connections.
 	Retransmits uint32 `json:"retransmits"`
 }
 
@@ -94,7 +101,8 @@ func (m Measurement) Packets() (forth, back uint64) {
 	case m.Workload == TCPStream:
 		return m.Count / maxSegment, 1
 	case m.Workload == UDPStream && m.Window > 0:
-		return m.Received, m.Received / m.Window
+		// Each flow may be short of one whole window.
+		return m.Received, increase(uint64(max(m.Flows, 1)-1), m.Received/m.Window)
 	case m.Workload == UDPStream:
 		return m.Received, 1
 	}
@@ -136,10 +144,21 @@ func (m Measurement) SoftirqsPerUnit() float64 {
 	return float64(m.Machine.NetRX+m.Machine.NetTX) / m.Units
 }
 
-// Served is the server's view of one connection.
+// bytes fills in what follows from Count and Seconds where Count is bytes.
+func (m *Measurement) bytes() {
+	m.Unit, m.CPUUnit = "Gbit/s", "MB"
+	m.Units = float64(m.Count) / 1e6
+	if m.Seconds > 0 {
+		m.Rate = float64(m.Count) * 8 / 1e9 / m.Seconds
+	}
+}
+
+// Served is the server's view of one run.
 type Served struct {
 	// Workload is what the client asked for.
 	Workload string `json:"workload"`
+	// Flows is how many connections the figures are of.
+	Flows int `json:"flows"`
 	// Count is the number of bytes or transactions in the window.
 	Count uint64 `json:"count"`
 	// Seconds is the window's length by the server's clock, 0 where the client
@@ -153,7 +172,7 @@ type Served struct {
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Machine is what the machine spent, where the server is the measuring side.
 	Machine MachineTime `json:"machine"`
-	// Local and Peer are the server's socket addresses.
+	// Local and Peer are the server's socket addresses, of one of the flows.
 	Local netip.AddrPort `json:"local"`
 	Peer  netip.AddrPort `json:"peer"`
 	// Congestion is the congestion control that the socket used.

@@ -15,34 +15,18 @@ const maxReport = 1 << 16
 
 // served starts a server's report with what the session knows.
 func (s *session) served() Served {
-	return Served{Workload: s.spec.Workload, Local: s.local, Peer: s.peer, Congestion: s.congestion}
+	return Served{Workload: s.spec.Workload, Flows: 1, Local: s.local, Peer: s.peer, Congestion: s.congestion}
 }
 
-// measurement starts a client's measurement from the server's report.
-func (s *session) measurement(r Served) Measurement {
-	return Measurement{
-		Workload:         s.spec.Workload,
-		Count:            r.Count,
-		Seconds:          r.Seconds,
-		Machine:          r.Machine,
-		ServerCPUSeconds: r.CPUSeconds,
-		ClientLocal:      s.local,
-		ClientPeer:       s.peer,
-		ServerLocal:      r.Local,
-		ServerPeer:       r.Peer,
-		ClientCongestion: s.congestion,
-		ServerCongestion: r.Congestion,
-		Retransmits:      s.retransmits(),
-		Window:           s.spec.Window,
-	}
+// publish makes a report known to the server's owner.
+func (s *session) publish(r Served) {
+	s.reported = true
+	s.group.publish(r)
 }
 
-// sendReport publishes the report and sends it to the client, as a length of 4
-// bytes and JSON.
+// sendReport sends the report, which has been published, to the client, as a
+// length of 4 bytes and JSON.
 func (s *session) sendReport(r Served) error {
-	if s.publish != nil {
-		s.publish(r)
-	}
 	body, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode report: %w", err)

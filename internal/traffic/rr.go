@@ -32,7 +32,19 @@ func (tcpRR) name() string    { return TCPRR }
 func (tcpRR) code() byte      { return 'r' }
 func (tcpRR) network() string { return "tcp" }
 
-func (t tcpRR) drive(s *session) (Measurement, error) {
+func (t tcpRR) drive(f *flows) (m Measurement, err error) {
+	err = f.each(func(_ int, s *session) error {
+		if err := s.greet(t); err != nil {
+			return err
+		}
+		m, err = t.ask(f, s)
+		return err
+	})
+	return m, err
+}
+
+// ask does the run's transactions on its only flow.
+func (t tcpRR) ask(f *flows, s *session) (Measurement, error) {
 	if err := s.setNoDelay(true); err != nil {
 		return Measurement{}, err
 	}
@@ -66,13 +78,13 @@ func (t tcpRR) drive(s *session) (Measurement, error) {
 	if report.Count != count {
 		return Measurement{}, fmt.Errorf("client counts %d transactions, server %d", count, report.Count)
 	}
-	m := s.measurement(report)
+	m, err := f.measurement([]Served{report})
 	m.Histogram, m.Machine, m.ClientCPUSeconds = histogram, window.machine, window.cpu.Seconds()
 	m.BusyNanos = window.busy
-	m.Count, m.Units, m.Seconds = count, float64(count), elapsed.Seconds()
+	m.Units, m.Seconds = float64(count), elapsed.Seconds()
 	m.Unit, m.CPUUnit = "transactions/s", "transaction"
 	m.Rate = float64(count) / m.Seconds
-	return m, nil
+	return m, err
 }
 
 // exchange does one transaction, using b as its buffer.
@@ -158,6 +170,7 @@ func (tcpRR) serve(s *session) error {
 		if b[0] != rrEnd {
 			continue
 		}
+		s.publish(report)
 		if err := s.sendReport(report); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,43 +83,63 @@ func (w *worker) accept(ctx context.Context, listener net.Listener) {
 // serve serves one connection. What goes wrong is in the last figures' Error,
 // once the client has said what it wants; a stranger leaves no trace.
 func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
+	a, err := readHeader(ctx, conn)
+	if err != nil || a.load.network() != "tcp" {
+		_ = conn.Close()
+		return
+	}
 	w.begin()
 	defer w.end()
-	s, err := newSession(conn, Spec{})
+	s, err := newSession(conn, a.spec)
 	if err != nil {
 		return
 	}
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
 	_ = w.seat.run(func() error {
-		header := make([]byte, headerSize)
-		if _, err := io.ReadFull(s, header); err != nil {
-			return err
-		}
-		load, spec, err := decodeHeader(header)
-		if err != nil {
-			return err
-		}
-		if load.network() != "tcp" {
-			return fmt.Errorf("%s does not run over TCP", spec.Workload)
-		}
-		s.spec = spec
-		reported := false
-		s.publish = func(r Served) {
-			reported = true
-			w.setLast(r)
-		}
-		err = s.noteCongestion(spec.Congestion)
-		if err == nil {
-			err = load.serve(s)
-		}
-		if err != nil && !reported {
-			r := s.served()
-			r.Error = fmt.Sprintf("%s from %s: %v", spec.Workload, s.peer, err)
-			w.setLast(r)
-		}
-		return err
+		return w.part(s, a, func() error {
+			if err := s.noteCongestion(a.spec.Congestion); err != nil {
+				return err
+			}
+			if err := s.group.await(s); err != nil {
+				return err
+			}
+			return a.load.serve(s)
+		})
 	})
+}
+
+// headerTimeout is how long a client that has connected may take to say what it
+// wants.
+const headerTimeout = 5 * time.Second
+
+// readHeader reads what a client wants. It keeps no thread while it waits.
+func readHeader(ctx context.Context, conn *net.TCPConn) (announcement, error) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := conn.SetDeadline(time.Now().Add(headerTimeout)); err != nil {
+		return announcement{}, err
+	}
+	header := make([]byte, headerSize)
+	if _, err := io.ReadFull(conn, header); err != nil {
+		return announcement{}, err
+	}
+	return decodeHeader(header)
+}
+
+// part does a session's part of its run and notes what goes wrong.
+func (w *worker) part(s *session, a announcement, do func() error) error {
+	g, err := w.join(a)
+	if err == nil {
+		s.group = g
+		err = do()
+		w.leave(g, err)
+	}
+	if err != nil && !s.reported && !errors.Is(err, errSilent) && !errors.Is(err, errBroken) {
+		r := s.served()
+		r.Error = fmt.Sprintf("%s from %s: %v", s.spec.Workload, s.peer, err)
+		w.setLast(r)
+	}
+	return err
 }
 
 // setLast keeps the figures for [Agent.Last].

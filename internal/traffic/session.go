@@ -34,11 +34,18 @@ type session struct {
 	// not connected.
 	flow uint64
 	to   *unix.RawSockaddrAny
-	// publish, on a server, takes the report before it goes to the client.
-	publish func(Served)
+	// passedOver is how many datagrams a UDP socket dropped before it was the peer's.
+	passedOver uint64
+	// share is which flow of a run the session is, on a client.
+	share share
+	// group is what it shares with others, on a server, and reported whether its
+	// figures are out.
+	group    *group
+	reported bool
 
 	stopped atomic.Bool
-	mu      sync.Mutex // guards closed, and with it the life of fd
+	cut     chan struct{} // closed when the session is stopped
+	mu      sync.Mutex    // guards closed, and with it the life of fd
 	closed  bool
 }
 
@@ -61,7 +68,7 @@ func newSession(conn *net.TCPConn, spec Spec) (s *session, err error) {
 	if dupErr != nil {
 		return nil, fmt.Errorf("duplicate socket: %w", dupErr)
 	}
-	s = &session{spec: spec, fd: fd}
+	s = &session{spec: spec, fd: fd, cut: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -232,9 +239,11 @@ func (s *session) closeWrite() error {
 // interrupt ends the session from another goroutine: what blocks in it returns
 // with errCancelled.
 func (s *session) interrupt() {
-	s.stopped.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.stopped.Swap(true) {
+		close(s.cut)
+	}
 	if !s.closed {
 		// Close with a reset: a peer that waits for room in a full window may
 		// not hear of a mere FIN for a minute.

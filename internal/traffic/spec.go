@@ -4,6 +4,7 @@ package traffic
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
 )
@@ -24,6 +25,9 @@ const (
 // stamps would, which is also what iperf3 sends.
 const DefaultDatagram = 1448
 
+// MaxFlows is the greatest [Spec.Flows].
+const MaxFlows = 64
+
 // Spec says what a client is to run.
 type Spec struct {
 	// Workload is one of [Workloads].
@@ -31,6 +35,10 @@ type Spec struct {
 	// Target is where the client connects to: the server's own address or one
 	// that is translated to it.
 	Target netip.AddrPort `json:"target"`
+	// Flows is how many connections a stream runs side by side, at most
+	// [MaxFlows]; 0 means one. They begin together and are measured in one window.
+	// Limit, Settle and Rate are of all flows together, Size and Window of each.
+	Flows int `json:"flows,omitempty"`
 	// Duration is the length of the measured window.
 	Duration time.Duration `json:"duration"`
 	// Warmup is the time before the window, from the first byte; it is not
@@ -46,8 +54,8 @@ type Spec struct {
 	// Size is the number of bytes in a datagram, at least [MinDatagram]; 0 means
 	// [DefaultDatagram].
 	Size int `json:"size,omitempty"`
-	// Rate is what a UDP stream offers, in bits of datagrams per second; 0 is as
-	// fast as the client can.
+	// Rate is what a UDP stream offers, in bits of datagrams per second and of all
+	// flows together, each with the same part; 0 is as fast as the client can.
 	Rate uint64 `json:"rate,omitempty"`
 	// Window, when not zero, is how many datagrams a UDP stream sends before it
 	// waits for the server to answer the last of them: with few enough for the
@@ -84,6 +92,14 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("traffic: datagrams of %d bytes: want %d to %d", s.Size, MinDatagram, maxDatagram)
 	case s.Settle > 0 && (s.Limit == 0 || s.Workload == TCPStream):
 		return fmt.Errorf("traffic: %s with a settle of %d takes a limit of packets or transactions", s.Workload, s.Settle)
+	case s.Flows < 0 || s.Flows > MaxFlows:
+		return fmt.Errorf("traffic: %d flows: want 1 to %d", s.Flows, MaxFlows)
+	case s.Flows > 1 && s.Workload == TCPRR:
+		return fmt.Errorf("traffic: %s runs over one flow, not %d", s.Workload, s.Flows)
+	case s.Limit > 0 && s.Limit < uint64(s.flows()):
+		return fmt.Errorf("traffic: a limit of %d is too little for %d flows", s.Limit, s.Flows)
+	case s.Limit > math.MaxInt64/2:
+		return fmt.Errorf("traffic: a limit of %d is too much", s.Limit)
 	case s.Window > 0 && s.Rate > 0:
 		return fmt.Errorf("traffic: window %d and rate %d exclude each other", s.Window, s.Rate)
 	case s.Exact && (s.Workload == TCPStream || s.Workload == UDPStream && s.Window == 0):
@@ -95,6 +111,9 @@ func (s Spec) Validate() error {
 	}
 	return nil
 }
+
+// flows returns the spec's number of flows with the default filled in.
+func (s Spec) flows() int { return max(s.Flows, 1) }
 
 // size returns the spec's size of datagrams with the default filled in.
 func (s Spec) size() int {

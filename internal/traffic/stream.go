@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,134 +24,137 @@ func (tcpStream) name() string    { return TCPStream }
 func (tcpStream) code() byte      { return 's' }
 func (tcpStream) network() string { return "tcp" }
 
-func (t tcpStream) drive(s *session) (Measurement, error) {
-	if err := s.setNoDelay(false); err != nil {
-		return Measurement{}, err
-	}
-	var cpu time.Duration
-	var err error
-	if s.spec.Limit > 0 {
-		cpu, err = t.sendLimit(s)
-	} else {
-		cpu, err = t.sendUntilReport(s)
-	}
+func (t tcpStream) drive(f *flows) (Measurement, error) {
+	reports := make([]Served, len(f.sessions))
+	cpu := newCPUSpans(len(f.sessions))
+	err := f.each(func(i int, s *session) error {
+		if err := s.greet(t); err != nil {
+			return err
+		}
+		if err := s.setNoDelay(false); err != nil {
+			return err
+		}
+		start, err := f.gate.pass(nil)
+		if err != nil {
+			return err
+		}
+		if s.spec.Limit > 0 {
+			cpu[i].began = processCPU()
+			err = t.sendLimit(s, f)
+			cpu[i].ended = processCPU()
+		} else {
+			cpu[i], err = t.sendUntilReport(s, start)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.closeWrite(); err != nil {
+			return err
+		}
+		reports[i], err = s.readReport()
+		return err
+	})
 	if err != nil {
 		return Measurement{}, err
 	}
-	if err := s.closeWrite(); err != nil {
-		return Measurement{}, err
-	}
-	report, err := s.readReport()
+	m, err := f.measurement(reports)
 	if err != nil {
 		return Measurement{}, err
 	}
-	m := s.measurement(report)
-	m.ClientCPUSeconds = cpu.Seconds()
-	m.Unit, m.CPUUnit = "Gbit/s", "MB"
-	m.Units = float64(m.Count) / 1e6
-	if m.Seconds > 0 {
-		m.Rate = float64(m.Count) * 8 / 1e9 / m.Seconds
-	}
+	m.ClientCPUSeconds = cpu.seconds(f.spec.Limit > 0)
+	m.bytes()
 	return m, nil
+}
+
+// cpuSpan is the process's CPU time at both ends of a flow's window.
+type cpuSpan struct{ began, ended time.Duration }
+
+// cpuSpans are those of all flows of a run.
+type cpuSpans []cpuSpan
+
+func newCPUSpans(flows int) cpuSpans { return make(cpuSpans, flows) }
+
+// seconds is the process's CPU time from the first flow that saw the window's
+// beginning to the first that saw its end, or to the last where each has an end of
+// its own.
+func (c cpuSpans) seconds(last bool) float64 {
+	byEnd := func(a, b cpuSpan) int { return int(a.ended - b.ended) }
+	began := slices.MinFunc(c, func(a, b cpuSpan) int { return int(a.began - b.began) }).began
+	if last {
+		return (slices.MaxFunc(c, byEnd).ended - began).Seconds()
+	}
+	return (slices.MinFunc(c, byEnd).ended - began).Seconds()
 }
 
 // sendUntilReport writes until the server has closed its window and says so;
 // it starts to look for that only when its own window is over. It returns the
-// process's CPU time in its own window.
-func (tcpStream) sendUntilReport(s *session) (time.Duration, error) {
+// process's CPU time at the ends of its own window.
+func (tcpStream) sendUntilReport(s *session, start time.Time) (cpu cpuSpan, err error) {
 	buf := make([]byte, streamBuffer)
 	windowEnd := s.spec.Warmup + s.spec.Duration
-	var cpuBegan, cpu time.Duration
 	begun, ended := false, false
-	start := time.Now()
 	for {
 		if _, err := s.write(buf); err != nil {
-			return 0, err
+			return cpu, err
 		}
 		now := time.Since(start)
 		if !begun && now >= s.spec.Warmup {
-			begun, cpuBegan = true, processCPU()
+			begun, cpu.began = true, processCPU()
 		}
 		if now < windowEnd {
 			continue
 		}
 		if !ended {
-			ended, cpu = true, processCPU()-cpuBegan
+			ended, cpu.ended = true, processCPU()
 		}
 		if over, err := s.readable(); over || err != nil {
 			return cpu, err
 		}
 		if now > windowEnd+s.spec.stall() {
-			return 0, fmt.Errorf("no report %v after the window: %w", s.spec.stall(), unix.ETIMEDOUT)
+			return cpu, fmt.Errorf("no report %v after the window: %w", s.spec.stall(), unix.ETIMEDOUT)
 		}
 	}
 }
 
-// sendLimit writes just so many bytes as the spec says.
-func (tcpStream) sendLimit(s *session) (time.Duration, error) {
+// sendLimit writes until all flows together have written just so many bytes as
+// the spec says.
+func (tcpStream) sendLimit(s *session, f *flows) error {
 	buf := make([]byte, streamBuffer)
-	began := processCPU()
-	for left := s.spec.Limit; left > 0; {
-		n, err := s.write(buf[:min(left, streamBuffer)])
-		if err != nil {
-			return 0, err
+	for {
+		n := f.take(streamBuffer)
+		if n == 0 {
+			return nil
 		}
-		left -= uint64(n)
-	}
-	return processCPU() - began, nil
-}
-
-func (t tcpStream) serve(s *session) error {
-	clock, err := openMachineClock()
-	if err != nil {
-		return err
-	}
-	defer clock.close()
-	report := s.served()
-	buf := make([]byte, streamBuffer)
-	var began time.Duration
-	if s.spec.Limit > 0 {
-		if err := clock.begin(); err != nil {
+		if _, err := s.Write(buf[:n]); err != nil {
 			return err
 		}
 	}
-	open := s.spec.Limit > 0
-	start := time.Now()
-	for {
+}
+
+// serve reads until the window of all flows is over, reports and waits until the
+// client is gone.
+func (tcpStream) serve(s *session) error {
+	tally := &s.group.stream
+	if err := tally.begin(); err != nil {
+		return err
+	}
+	buf := make([]byte, streamBuffer)
+	for over := false; !over; {
 		n, err := s.read(buf)
-		now := time.Since(start)
-		limitReached := false
+		if errors.Is(err, io.EOF) {
+			over, err = true, tally.end(s)
+		} else if err == nil {
+			over, err = tally.take(n)
+		}
 		switch {
-		case errors.Is(err, io.EOF):
-			return fmt.Errorf("client left after %d bytes in the window: %w", report.Count, io.ErrUnexpectedEOF)
+		case errors.Is(err, errShort):
+			return fmt.Errorf("client left after %d bytes in the window: %w", tally.counted(), io.ErrUnexpectedEOF)
 		case err != nil:
 			return err
-		case open:
-			report.Count += uint64(n)
-			limitReached = s.spec.Limit > 0 && report.Count >= s.spec.Limit
-		case now >= s.spec.Warmup:
-			open, began = true, now
-			if err := clock.begin(); err != nil {
-				return err
-			}
-			continue
-		default:
-			continue
-		}
-		if limitReached || s.spec.Limit == 0 && now-began >= s.spec.Duration {
-			report.Seconds = (now - began).Seconds()
-			return t.finish(s, clock, report, buf)
 		}
 	}
-}
-
-// finish closes the window, reports and waits until the client is gone.
-func (tcpStream) finish(s *session, clock *machineClock, report Served, buf []byte) error {
-	var err error
-	if report.Machine, err = clock.end(); err != nil {
-		return err
-	}
-	report.CPUSeconds = clock.cpuElapsed.Seconds()
+	report := tally.of(s)
+	s.publish(report)
 	if err := s.sendReport(report); err != nil {
 		return err
 	}

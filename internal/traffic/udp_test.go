@@ -186,7 +186,7 @@ func TestUDPOverflow(t *testing.T) {
 // the server stays usable.
 func TestUDPStranger(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
-	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(udpStream{}, Spec{}, ""))
+	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(udpStream{}, &session{spec: Spec{Stall: 1}}))
 	odd := append([]byte(nil), good...)
 	odd[MinDatagram] = 'X'
 	if err := p.ns.Do(func() error {
@@ -196,7 +196,7 @@ func TestUDPStranger(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		for _, b := range [][]byte{{1}, odd, good[:30], datagram{kind: datagramMeasured, flow: 9}.with(nil),
-			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(tcpRR{}, Spec{}, ""))} {
+			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(tcpRR{}, &session{}))} {
 			if _, err := conn.Write(b); err != nil {
 				return err
 			}

@@ -63,20 +63,20 @@ func (w *worker) acceptUDP(ctx context.Context, conn *net.UDPConn, local netip.A
 		if !ok || d.kind != datagramHello {
 			continue
 		}
-		load, spec, err := decodeHeader(buf[MinDatagram:n])
-		if err != nil || load.network() != "udp" || !w.claim(d.flow) {
+		a, err := decodeHeader(buf[MinDatagram:n])
+		if err != nil || a.load.network() != "udp" || !w.claim(d.flow) {
 			continue
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		w.tasks.Go(func() {
 			defer w.release(d.flow)
-			s, err := answerUDP(spec, local, from, d.flow)
+			s, err := answerUDP(a.spec, local, from, d.flow)
 			if err != nil {
 				refusal := datagram{kind: datagramRefusal, flow: d.flow}.with([]byte(err.Error()))
 				_, _ = conn.WriteToUDPAddrPort(refusal, from)
 				return
 			}
-			w.serveUDP(ctx, s, load)
+			w.serveUDP(ctx, s, a)
 		})
 	}
 }
@@ -114,34 +114,47 @@ func answerUDP(spec Spec, local, peer netip.AddrPort, flow uint64) (_ *session, 
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return nil, fmt.Errorf("share the server's address: %w", err)
 	}
+	// Until it is connected, the socket would take what others send as greetings.
+	if err := s.deafen(); err != nil {
+		return nil, err
+	}
 	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
 		return nil, fmt.Errorf("bind to %s: %w", local, err)
 	}
-	return s, s.connectUDP(peer)
+	if err := s.connectUDP(peer); err != nil {
+		return nil, err
+	}
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
+		return nil, fmt.Errorf("detach filter: %w", err)
+	}
+	s.passedOver = s.drops()
+	return s, nil
+}
+
+// deafen makes the socket take nothing, by a filter that keeps 0 bytes of each
+// datagram.
+func (s *session) deafen() error {
+	nothing := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	if err := unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: 1, Filter: &nothing}); err != nil {
+		return fmt.Errorf("attach filter: %w", err)
+	}
+	return nil
 }
 
 // serveUDP serves one client. What goes wrong is in the last figures' Error.
-func (w *worker) serveUDP(ctx context.Context, s *session, load workload) {
+func (w *worker) serveUDP(ctx context.Context, s *session, a announcement) {
 	w.begin()
 	defer w.end()
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
 	_ = w.seat.run(func() error {
-		reported := false
-		s.publish = func(r Served) {
-			reported = true
-			w.setLast(r)
-		}
-		err := s.welcome()
-		if err == nil {
-			err = load.serve(s)
-		}
-		if err != nil && !reported && !errors.Is(err, errSilent) {
-			r := s.served()
-			r.Error = fmt.Sprintf("%s from %s: %v", s.spec.Workload, s.peer, err)
-			w.setLast(r)
-		}
-		return err
+		return w.part(s, a, func() error {
+			if err := s.welcome(); err != nil {
+				return err
+			}
+			return a.load.serve(s)
+		})
 	})
 }
 

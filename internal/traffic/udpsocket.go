@@ -29,7 +29,7 @@ func newUDPSession(spec Spec, family netip.Addr) (_ *session, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open UDP socket: %w", err)
 	}
-	s := &session{spec: spec, fd: fd}
+	s := &session{spec: spec, fd: fd, cut: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -158,8 +158,11 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 }
 
 // overflowed is how many datagrams the socket dropped because its buffer was
-// full, 0 where the kernel does not say.
-func (s *session) overflowed() uint64 {
+// full.
+func (s *session) overflowed() uint64 { return increase(s.passedOver, s.drops()) }
+
+// drops is how many datagrams the socket dropped, 0 where the kernel does not say.
+func (s *session) drops() uint64 {
 	var info [9]uint32 // linux/sock_diag.h: SK_MEMINFO_VARS, the last is SK_MEMINFO_DROPS
 	size := uint32(unsafe.Sizeof(info))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,

@@ -22,51 +22,68 @@ func (udpStream) name() string    { return UDPStream }
 func (udpStream) code() byte      { return 'u' }
 func (udpStream) network() string { return "udp" }
 
-func (udpStream) drive(s *session) (Measurement, error) {
-	u := newUDPSender(s)
-	var err error
-	if s.spec.Settle > 0 {
-		_, err = u.send(datagramWarmup, s.spec.Settle, 0)
-	} else if s.spec.Limit == 0 && s.spec.Warmup > 0 {
-		_, err = u.send(datagramWarmup, 0, s.spec.Warmup)
-	}
-	if err != nil {
-		return Measurement{}, err
-	}
-	window, err := openWindow(s.spec)
+func (u udpStream) drive(f *flows) (Measurement, error) {
+	window, err := openWindow(f.spec)
 	if err != nil {
 		return Measurement{}, err
 	}
 	defer window.close()
-	if err := window.begin(); err != nil {
+	senders, reports := make([]*udpSender, len(f.sessions)), make([]Served, len(f.sessions))
+	if err := f.each(func(i int, s *session) (err error) {
+		senders[i] = newUDPSender(s)
+		reports[i], err = u.flow(f, senders[i], window)
+		return err
+	}); err != nil {
 		return Measurement{}, err
 	}
-	elapsed, err := u.send(datagramMeasured, s.spec.Limit, s.spec.Duration)
+	m, err := f.measurement(reports)
 	if err != nil {
 		return Measurement{}, err
 	}
-	if err := window.end(); err != nil {
-		return Measurement{}, err
+	var elapsed time.Duration
+	for _, sender := range senders {
+		m.Sent += sender.counted
+		elapsed = max(elapsed, sender.elapsed)
 	}
-	report, err := s.endUDP()
-	if err != nil {
-		return Measurement{}, err
-	}
-	m := s.measurement(report)
-	m.Sent, m.Received, m.Overflowed, m.OutOfOrder = u.counted, report.Received, report.Overflowed, report.OutOfOrder
 	m.ClientCPUSeconds, m.BusyNanos = window.cpu.Seconds(), window.busy
 	// What a queue held back at the window's beginning arrives too fast.
 	m.Seconds = max(m.Seconds, elapsed.Seconds())
-	if s.spec.Window > 0 {
+	if f.spec.Window > 0 {
 		m.Seconds, m.Machine = elapsed.Seconds(), window.machine
 	}
-	m.Unit, m.CPUUnit = "Gbit/s", "MB"
-	m.Units = float64(m.Count) / 1e6
-	if m.Seconds > 0 {
-		m.Rate = float64(m.Count) * 8 / 1e9 / m.Seconds
-	}
-	m.Offered = float64(m.Sent) * float64(s.spec.size()) * 8 / 1e9 / elapsed.Seconds()
+	m.bytes()
+	m.Offered = float64(m.Sent) * float64(f.spec.size()) * 8 / 1e9 / elapsed.Seconds()
 	return m, nil
+}
+
+// flow drives one flow.
+func (u udpStream) flow(f *flows, sender *udpSender, window *window) (Served, error) {
+	s := sender.session
+	if err := s.greet(u); err != nil {
+		return Served{}, err
+	}
+	if sender.settle > 0 {
+		if err := sender.send(datagramWarmup, time.Now(), sender.settle); err != nil {
+			return Served{}, err
+		}
+	} else if s.spec.Limit == 0 && s.spec.Warmup > 0 {
+		if err := sender.send(datagramWarmup, time.Now(), 0); err != nil {
+			return Served{}, err
+		}
+	}
+	start, err := f.gate.pass(window.begin)
+	if err != nil {
+		return Served{}, err
+	}
+	if err := sender.send(datagramMeasured, start, sender.limit); err != nil {
+		return Served{}, err
+	}
+	if f.sent() {
+		if err := window.end(); err != nil {
+			return Served{}, err
+		}
+	}
+	return s.endUDP()
 }
 
 // udpSender sends a stream's datagrams.
@@ -75,46 +92,69 @@ type udpSender struct {
 	out, in []byte
 	next    datagram
 	open    uint64        // datagrams since the last answer
-	gap     time.Duration // between the beginnings of datagrams; 0: none
+	gap     float64       // nanoseconds between the beginnings of datagrams; 0: none
+	limit   uint64        // this flow's part of the spec's
+	settle  uint64        // likewise
 	heard   time.Time     // when the server was last heard
 	looked  time.Time     // when that was last looked for
 	counted uint64        // datagrams in the window
+	elapsed time.Duration // the window's length
 }
 
 func newUDPSender(s *session) *udpSender {
 	u := &udpSender{
 		session: s, out: make([]byte, s.spec.size()), in: make([]byte, maxDatagram),
 		next: datagram{flow: s.flow}, heard: time.Now(),
+		limit: portion(s.spec.Limit, s.share.index, s.spec.flows()), settle: portion(s.spec.Settle, s.share.index, s.spec.flows()),
 	}
 	u.looked = u.heard
 	if s.spec.Rate > 0 {
-		u.gap = time.Duration(float64(s.spec.size()) * 8 * 1e9 / float64(s.spec.Rate))
+		u.gap = float64(s.spec.size()) * 8e9 / float64(s.spec.Rate) * float64(s.spec.flows())
 	}
 	return u
 }
 
-// send sends datagrams of a kind, just so many or, where that is 0, for so long.
-// It returns how long it took. At least one is sent; the last of a number is
-// answered where any are.
-func (u *udpSender) send(kind byte, count uint64, length time.Duration) (time.Duration, error) {
-	start := time.Now()
-	for sent := uint64(1); ; sent++ {
+// due is when a datagram of a paced flow is to be sent after the start of its
+// phase. Flows take turns.
+func (u *udpSender) due(number uint64) time.Duration {
+	turn := float64(u.session.share.index) / float64(u.session.spec.flows())
+	return time.Duration((float64(number) + turn) * u.gap)
+}
+
+// send sends datagrams of a kind, just so many or, where that is 0, for as long as
+// the spec says. At least one is sent; the last of a number is answered where any
+// are. A paced phase also lasts for the pause after its last datagram, so that its
+// length fits its rate.
+func (u *udpSender) send(kind byte, start time.Time, count uint64) error {
+	length := u.session.spec.Duration
+	if kind == datagramWarmup {
+		length = u.session.spec.Warmup
+	}
+	for sent := uint64(0); ; sent++ {
 		if u.gap > 0 {
-			pace(start.Add(time.Duration(sent-1) * u.gap))
-		}
-		last := sent == count
-		if err := u.one(kind, last); err != nil {
-			return 0, err
+			due := u.due(sent)
+			switch {
+			case count == 0:
+				due = min(due, length)
+			case sent == count:
+				due = time.Duration(float64(count) * u.gap)
+			}
+			pace(start.Add(due))
 		}
 		elapsed := time.Since(start)
-		if last || count == 0 && elapsed >= length {
+		if count > 0 && sent == count || count == 0 && sent > 0 && elapsed >= length {
 			if kind == datagramMeasured {
-				u.counted = sent
+				u.counted, u.elapsed = sent, elapsed
 			}
-			return elapsed, nil
+			return nil
 		}
-		if err := u.listen(start.Add(elapsed)); err != nil {
-			return 0, err
+		if sent > 0 {
+			if err := u.listen(start.Add(elapsed)); err != nil {
+				return err
+			}
+		}
+		if err := u.one(kind, sent+1 == count); err != nil {
+			return err
 		}
 	}
 }

@@ -6,38 +6,86 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
 // aliveShare is how many times in a stall a client is told that it is heard.
 const aliveShare = 10
 
-// udpTally is what a server counts of a stream of datagrams.
-type udpTally struct {
-	session  *session
-	report   Served
-	clock    *machineClock // nil where the client measures
-	start    time.Time
-	arrived  time.Duration // when the last datagram of the load came, since start
-	alive    time.Duration // when the client was last told that it is heard
+// packetTally is what a server counts of all flows of a UDP stream together. Its
+// window is open from the arrival before the first counted datagram of any flow
+// to the last of any; the clocks stop when the last flow has ended.
+type packetTally struct {
+	group *group
+	start time.Time // of the run's time
+
+	mu       sync.Mutex
+	begun    bool
 	began    time.Duration // when the window opened
+	ended    time.Duration // when the last datagram of the flows that ended came
 	cpuBegan time.Duration
-	next     uint64 // the number that is expected next
-	heard    bool   // the client has spoken since it greeted
-	answer   []byte
-	body     []byte // the report as it was sent
+	total    Served // of the flows that ended
+	flows    int    // that ended
+}
+
+// begin opens the window, unless another flow has.
+func (t *packetTally) begin(at time.Duration) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun {
+		return nil
+	}
+	t.begun, t.began, t.cpuBegan = true, at, processCPU()
+	if t.group.clock == nil {
+		return nil
+	}
+	return t.group.clock.begin()
+}
+
+// add adds a flow that has ended, the last of whose datagrams came at that time.
+// The report of the last flow becomes that of all.
+func (t *packetTally) add(r *Served, at time.Duration) (last bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.flows++
+	t.ended = max(t.ended, at)
+	t.total.Count += r.Count
+	t.total.Received += r.Received
+	t.total.Overflowed += r.Overflowed
+	t.total.OutOfOrder += r.OutOfOrder
+	if t.flows < t.group.spec.Flows {
+		return false, nil
+	}
+	r.Flows, r.Count, r.Received = t.flows, t.total.Count, t.total.Received
+	r.Overflowed, r.OutOfOrder = t.total.Overflowed, t.total.OutOfOrder
+	if !t.begun {
+		return true, nil
+	}
+	r.Seconds = (t.ended - t.began).Seconds()
+	r.CPUSeconds = (processCPU() - t.cpuBegan).Seconds()
+	if t.group.clock != nil {
+		r.Machine, err = t.group.clock.end()
+	}
+	return true, err
+}
+
+// udpTally is what a server counts of one flow of datagrams.
+type udpTally struct {
+	session *session
+	report  Served
+	all     *packetTally
+	arrived time.Duration // when the last datagram of the load came, since the run's start
+	alive   time.Duration // when the client was last told that it is heard
+	next    uint64        // the number that is expected next
+	heard   bool          // the client has spoken since it greeted
+	answer  []byte
+	body    []byte // the report as it was sent
 }
 
 func (udpStream) serve(s *session) error {
-	t := &udpTally{session: s, report: s.served(), start: time.Now(), answer: make([]byte, MinDatagram)}
-	if s.spec.Window == 0 {
-		clock, err := openMachineClock()
-		if err != nil {
-			return err
-		}
-		defer clock.close()
-		t.clock = clock
-	}
+	t := &udpTally{session: s, report: s.served(), all: &s.group.packets, answer: make([]byte, MinDatagram)}
+	t.arrived = time.Since(t.all.start)
 	buf := make([]byte, maxDatagram)
 	for {
 		d, n, err := s.receive(buf)
@@ -70,7 +118,7 @@ func (t *udpTally) take(d datagram, n int) (over bool, err error) {
 		}
 	case datagramMeasured:
 		if t.report.Received == 0 {
-			if err := t.begin(); err != nil {
+			if err := t.all.begin(t.arrived); err != nil {
 				return true, err
 			}
 		}
@@ -95,7 +143,7 @@ func (t *udpTally) take(d datagram, n int) (over bool, err error) {
 // waits for no answers is told now and then that it is heard.
 func (t *udpTally) load(d datagram) error {
 	t.heard = true
-	t.arrived = time.Since(t.start)
+	t.arrived = time.Since(t.all.start)
 	if d.number < t.next {
 		t.report.OutOfOrder++
 	} else {
@@ -110,15 +158,6 @@ func (t *udpTally) load(d datagram) error {
 	return t.session.send(t.answer)
 }
 
-// begin opens the window: with the arrival before that of its first datagram.
-func (t *udpTally) begin() error {
-	t.began, t.cpuBegan = t.arrived, processCPU()
-	if t.clock == nil {
-		return nil
-	}
-	return t.clock.begin()
-}
-
 // end closes the window when it is first asked to, and sends the report.
 func (t *udpTally) end() error {
 	t.heard = true
@@ -130,22 +169,18 @@ func (t *udpTally) end() error {
 	return t.session.send(datagram{kind: datagramReport, flow: t.session.flow}.with(t.body))
 }
 
-// close makes and publishes the report.
-func (t *udpTally) close() (err error) {
-	r := &t.report
-	r.Overflowed = t.session.overflowed()
-	if r.Received > 0 {
-		r.Seconds = (t.arrived - t.began).Seconds()
-		r.CPUSeconds = (processCPU() - t.cpuBegan).Seconds()
-		if t.clock != nil {
-			if r.Machine, err = t.clock.end(); err != nil {
-				return err
-			}
-		}
+// close makes the report, and publishes it if it is that of all flows.
+func (t *udpTally) close() error {
+	t.report.Overflowed = t.session.overflowed()
+	last, err := t.all.add(&t.report, t.arrived)
+	if err != nil {
+		return err
 	}
-	if t.body, err = json.Marshal(r); err != nil {
+	if t.body, err = json.Marshal(t.report); err != nil {
 		return errors.Join(errors.New("encode report"), err)
 	}
-	t.session.publish(*r)
+	if last {
+		t.session.publish(t.report)
+	}
 	return nil
 }

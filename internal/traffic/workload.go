@@ -16,10 +16,10 @@ type workload interface {
 	code() byte
 	// network is what it runs over: "tcp" or "udp".
 	network() string
-	// drive is the client's side of the connection, up to and including the
-	// server's report.
-	drive(*session) (Measurement, error)
-	// serve is the server's side, up to the client's end of the connection; it
+	// drive is the client's side of all connections of a run, up to and including
+	// the server's reports.
+	drive(*flows) (Measurement, error)
+	// serve is the server's side of one connection, up to the client's end of the connection; it
 	// sends the report.
 	serve(*session) error
 }

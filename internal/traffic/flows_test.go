@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// checkFlows checks that the figures are of so many flows, each of its own.
+func checkFlows(t *testing.T, m Measurement, want int) {
+	t.Helper()
+	locals := slices.Clone(m.ClientLocals)
+	slices.SortFunc(locals, netip.AddrPort.Compare)
+	if m.Flows != want || len(slices.Compact(locals)) != want || len(m.ClientLocals) != want || m.ClientLocals[0] != m.ClientLocal {
+		t.Errorf("figures of %d flows from %v, the first %v; want %d", m.Flows, m.ClientLocals, m.ClientLocal, want)
+	}
+	// The machine's time is there once, and not for each flow.
+	if cpus := float64(runtime.NumCPU()); m.Machine.BusySeconds > m.Machine.Seconds*cpus+0.02 ||
+		math.Abs(m.Machine.Seconds-m.Seconds) > 0.3 {
+		t.Errorf("machine busy for %g s of %g on %g CPUs, window of %g s", m.Machine.BusySeconds, m.Machine.Seconds, cpus, m.Seconds)
+	}
+}
+
+// TestFlowsWindow runs streams over several flows in one window.
+func TestFlowsWindow(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p := newPair(t, host)
+		for _, workload := range []string{TCPStream, UDPStream} {
+			for _, flows := range []int{1, 3, MaxFlows} {
+				t.Run(fmt.Sprintf("%s/%s/%d", host, workload, flows), func(t *testing.T) {
+					spec := p.spec(workload)
+					spec.Flows = flows
+					if workload == UDPStream {
+						spec.Rate = 200e6
+					}
+					m, err := p.client.Run(t.Context(), spec)
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkFlows(t, m, flows)
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+					if m.Count == 0 || m.Seconds < 0.2 || m.Seconds > 1.5 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 {
+						t.Errorf("%d bytes in %g s, CPU %g and %g s", m.Count, m.Seconds, m.ClientCPUSeconds, m.ServerCPUSeconds)
+					}
+					if workload == UDPStream {
+						checkDatagrams(t, m)
+					}
+					served, err := p.server.Last(t.Context())
+					if err != nil || served.Count != m.Count || served.Flows != flows || served.Error != "" {
+						t.Errorf("server's figures %+v, %v; client counts %d", served, err, m.Count)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestFlowsLimit sends a known amount over several flows.
+func TestFlowsLimit(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, tt := range []struct {
+		name string
+		spec Spec
+	}{
+		{"tcp", Spec{Workload: TCPStream, Flows: 3, Limit: 10_000_019}},
+		{"tcp, one byte each or none", Spec{Workload: TCPStream, Flows: 8, Limit: 8}},
+		{"udp", Spec{Workload: UDPStream, Flows: 3, Limit: 1000}},
+		{"udp, one each", Spec{Workload: UDPStream, Flows: 8, Limit: 8}},
+		{"udp, paced", Spec{Workload: UDPStream, Flows: 4, Limit: 1001, Rate: 1e9}},
+		{"udp, settled", Spec{Workload: UDPStream, Flows: 4, Limit: 1001, Settle: 6}},
+		{"udp, window", Spec{Workload: UDPStream, Flows: 4, Limit: 1001, Settle: 6, Window: 16}},
+		{"udp, unconnected", Spec{Workload: UDPStream, Flows: 2, Limit: 101, Unconnected: true}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.spec.Target, tt.spec.Stall = p.server.Address(), 2*time.Second
+			m, err := p.client.Run(t.Context(), tt.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := tt.spec.Limit
+			if tt.spec.Workload == UDPStream {
+				want *= DefaultDatagram
+				if m.Sent != tt.spec.Limit || m.Received != tt.spec.Limit || m.OutOfOrder != 0 || m.Overflowed != 0 {
+					t.Errorf("sent %d, received %d of %d, %d out of order, %d overflowed", m.Sent, m.Received, tt.spec.Limit, m.OutOfOrder, m.Overflowed)
+				}
+			}
+			if m.Count != want || len(m.ClientLocals) != tt.spec.Flows || m.Flows != tt.spec.Flows {
+				t.Errorf("counted %d bytes of %d over %v", m.Count, want, m.ClientLocals)
+			}
+		})
+	}
+}
+
+// TestFlowsRate offers a rate over one CPU that client and server share: just
+// that arrives, whatever the number of flows.
+func TestFlowsRate(t *testing.T) {
+	testkit.RequireRoot(t)
+	ns := testkit.Namespace(t, "traffic")
+	o := agentOptions(ns)
+	o.CPU = 0
+	p := pair{ns: ns, client: startAgent(t, o), server: startAgent(t, o)}
+	if err := p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	for _, flows := range []int{0, 3} {
+		spec := p.spec(UDPStream)
+		spec.Rate, spec.Flows, spec.Duration = 100e6, flows, 500*time.Millisecond
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(m.Offered/0.1-1) > 0.05 || m.Received != m.Sent || m.Overflowed != 0 || m.OutOfOrder != 0 {
+			t.Errorf("%d flows: offered %g Gbit/s, want 0.1; sent %d, received %d, %d overflowed, %d out of order",
+				flows, m.Offered, m.Sent, m.Received, m.Overflowed, m.OutOfOrder)
+		}
+	}
+}
+
+// TestFlowsMidRun lets something end a run of several flows.
+func TestFlowsMidRun(t *testing.T) {
+	for _, workload := range []string{TCPStream, UDPStream} {
+		start := func(ctx context.Context, p pair) <-chan error {
+			spec := p.spec(workload)
+			spec.Duration, spec.Stall, spec.Flows = 30*time.Second, time.Second, 5
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.client.Run(ctx, spec)
+				done <- err
+			}()
+			awaitTraffic(t, p)
+			return done
+		}
+		t.Run(workload+"/server dies", func(t *testing.T) {
+			p := newPair(t, "127.0.0.1")
+			done := start(t.Context(), p)
+			if err := p.server.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := awaitError(t, done); strings.Contains(err.Error(), errCancelled.Error()) {
+				t.Errorf("error is %v", err)
+			}
+		})
+		t.Run(workload+"/client dies", func(t *testing.T) {
+			p := newPair(t, "127.0.0.1")
+			done := start(t.Context(), p)
+			if err := p.client.Close(); err != nil {
+				t.Fatal(err)
+			}
+			_ = awaitError(t, done)
+			awaitServed(t, p, workload)
+			p.client = startAgent(t, agentOptions(p.ns))
+			spec := p.spec(workload)
+			spec.Flows = 2
+			if _, err := p.client.Run(t.Context(), spec); err != nil {
+				t.Errorf("a second client: %v", err)
+			}
+		})
+		t.Run(workload+"/cancel", func(t *testing.T) {
+			p := newPair(t, "127.0.0.1")
+			ctx, cancel := context.WithCancel(t.Context())
+			done := start(ctx, p)
+			cancel()
+			if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
+				t.Errorf("error is %v", err)
+			}
+			if _, err := p.client.Run(t.Context(), p.spec(workload)); err != nil {
+				t.Errorf("the same client again: %v", err)
+			}
+		})
+	}
+}
+
+// TestFlowsIncomplete connects fewer flows than the headers announce, and one too
+// many: both end, and the server stays usable.
+func TestFlowsIncomplete(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	spec := Spec{Workload: TCPStream, Target: p.server.Address(), Flows: 2, Limit: 100, Stall: 300 * time.Millisecond}
+	join := func(group uint64) *session {
+		var s *session
+		if err := p.ns.Do(func() (err error) {
+			s, err = dial(t.Context(), spec)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		s.share.group = group
+		if err := s.greet(tcpStream{}); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	join(7)
+	awaitServed(t, p, "not all 2 flows came")
+	for range 3 {
+		join(8)
+	}
+	awaitServed(t, p, "does not belong")
+	spec.Flows = 3
+	m, err := p.client.Run(t.Context(), spec)
+	if err != nil || m.Count != spec.Limit {
+		t.Errorf("counted %d, %v", m.Count, err)
+	}
+}
+
+func TestPortion(t *testing.T) {
+	for _, all := range []uint64{0, 1, 7, 8, 9, 1 << 40} {
+		var sum uint64
+		for i := range 8 {
+			part := portion(all, i, 8)
+			if part < all/8 || part > all/8+1 {
+				t.Errorf("part %d of %d is %d", i, all, part)
+			}
+			sum += part
+		}
+		if sum != all {
+			t.Errorf("parts of %d sum up to %d", all, sum)
+		}
+	}
+}
