@@ -18,27 +18,38 @@ import (
 // own, which is prepared by mounts. What it mounts ends with it and its children,
 // and is seen by nobody else.
 func startApart(ns *nl.Namespace, mounts func() error, cmd *exec.Cmd) error {
+	return onLostThread(func() error {
+		if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %q: %w", ns.Name(), err)
+		}
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("create mount namespace: %w", err)
+		}
+		// What is unmounted outside goes here as well, but nothing comes out.
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("make mounts private: %w", err)
+		}
+		if err := mounts(); err != nil {
+			return err
+		}
+		return cmd.Start()
+	})
+}
+
+// onLostThread runs fn on an OS thread that ends with it, since what fn does to it
+// can't be undone.
+func onLostThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine, since its mounts can't be
-		// put back.
 		runtime.LockOSThread()
-		done <- func() error {
-			if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("enter network namespace %q: %w", ns.Name(), err)
-			}
-			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("create mount namespace: %w", err)
-			}
-			// What is unmounted outside goes here as well, but nothing comes out.
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-				return fmt.Errorf("make mounts private: %w", err)
-			}
-			if err := mounts(); err != nil {
-				return err
-			}
-			return cmd.Start()
-		}()
+		if unix.Gettid() != unix.Getpid() {
+			done <- fn() // never unlocked
+			return
+		}
+		// The first thread never ends, and is what /proc shows of the process. As long
+		// as we have it nobody else does.
+		defer runtime.UnlockOSThread()
+		done <- onLostThread(fn)
 	}()
 	return <-done
 }
@@ -59,7 +70,7 @@ func dockerMounts(dir string) error {
 	for _, m := range []struct{ from, to string }{
 		{filepath.Join(dir, "etc"), dockerEtc},
 		{filepath.Join(dir, "security"), "/sys/kernel/security"}, // AppArmor: no profile is loaded
-		{filepath.Join(dir, "opt"), "/opt"}, // containerd makes a directory there
+		{filepath.Join(dir, "opt"), "/opt"},                      // containerd makes a directory there
 		{dir, "/run"},
 	} {
 		if _, err := os.Stat(m.to); err != nil {

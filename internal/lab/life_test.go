@@ -25,7 +25,7 @@ import (
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
 // TestMain also is the processes that tests start: one that builds a lab and is
-// killed, a client, a relay, one that runs a guest.
+// killed, a client, a relay, those in containers and one that runs a guest.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == lab.GuestName {
 		os.Exit(guest(os.Args[2:]))
@@ -39,7 +39,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == lab.RelayName {
 		os.Exit(relay(os.Args[2:]))
 	}
-	os.Exit(testkit.CheckLeaks(m))
+	if code, ok := dockerProcess(); ok {
+		os.Exit(code)
+	}
+	code := testkit.CheckLeaks(m)
+	_ = os.RemoveAll(programDir) // no error if it is empty
+	os.Exit(code)
 }
 
 // relay is what the hidden subcommand of mustang does.

@@ -55,6 +55,9 @@ func (s Store) Enter(info Info, place string) (*nl.Namespace, error) {
 	if !slices.Contains(places, place) {
 		return nil, fmt.Errorf("lab %s: no %q in it (there are: %s)", info.Name, place, strings.Join(places, ", "))
 	}
+	if place == ContainerHost { // has no namespace of its own
+		place = dockerHostA
+	}
 	return nl.OpenNamespace(filepath.Join(nl.Directory, namespaceName(info.Name, place)))
 }
 
