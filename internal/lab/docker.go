@@ -75,6 +75,8 @@ func (o Options) checkDocker() error {
 		return optionErrorf("link %q: topology docker has link bridge", o.Link)
 	case o.Datapath != DatapathKernel || o.Via != ViaNone:
 		return optionErrorf("datapath %s, via %s: topology docker has the kernel's datapath and no services", o.Datapath, o.Via)
+	case o.NetfilterCall:
+		return optionErrorf("netfilter call is a setting of our bridges: that of topology docker always has it")
 	case o.Guests || o.NAT || o.Overlay != "" && o.Overlay != OverlayNone:
 		return optionErrorf("topology docker has no guests, NAT or overlay of ours")
 	}
