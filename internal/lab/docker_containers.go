@@ -70,7 +70,7 @@ func (l *Lab) addContainer(ctx context.Context, e *engine, place string) error {
 		return err
 	}
 	l.namespaces[place], l.devices[place] = ns, IfName
-	want := dockerContainers[place]
+	want := dockerAddresses(place)[0]
 	if got, err := netip.ParseAddr(found.NetworkSettings.IPAddress); err != nil || got != want {
 		return fmt.Errorf("dockerd gave it the address %q, not %s", found.NetworkSettings.IPAddress, want)
 	}

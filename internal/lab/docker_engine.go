@@ -47,11 +47,8 @@ func (l *Lab) startDocker(ctx context.Context, programs map[string]string) (_ *e
 	if len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("the path of socket %s has more than %d bytes", socket, maxSocketPath)
 	}
-	if _, err := l.namespaces[dockerHostA].Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil {
-		// dockerd would load it, which reaches bridges that are not the lab's.
-		return nil, &podlink.UnsupportedError{
-			Mode: "bridge", Feature: "netfilter call for bridges, which Docker's have on", Module: "br_netfilter", Since: "3.18",
-		}
+	if err := l.checkNetfilterCall(); err != nil {
+		return nil, err
 	}
 	for _, name := range []string{"", "etc", "opt", "security", "tmp"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
@@ -73,6 +70,21 @@ func (l *Lab) startDocker(ctx context.Context, programs map[string]string) (_ *e
 		return nil, err
 	}
 	return e, e.api.checkVersion(ctx)
+}
+
+// checkNetfilterCall returns an error if the module is not loaded that passes
+// Docker's bridged packets to its rules. dockerd would load it, which reaches
+// bridges that are not the lab's.
+func (l *Lab) checkNetfilterCall() error {
+	if _, err := l.namespaces[dockerHostA].Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
+		return nil
+	}
+	var kernel unix.Utsname
+	_ = unix.Uname(&kernel) // no error is possible with room for the answer
+	return &podlink.UnsupportedError{
+		Mode: "bridge", Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
+		Kernel: unix.ByteSliceToString(kernel.Release[:]),
+	}
 }
 
 // startDockerd starts the process. The paths in its arguments are those that it
@@ -135,5 +147,8 @@ func (e *engine) lastWords() string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if lines[0] == "" {
+		return "its log is empty"
+	}
 	return strings.Join(lines[max(0, len(lines)-many):], " | ")
 }
