@@ -5,12 +5,22 @@ package lab_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
 	"mustang/internal/testkit"
@@ -34,17 +44,15 @@ func guestProgram(t *testing.T) string {
 }
 
 // startAgent starts an agent at a place, which ends with the test.
-func startAgent(t *testing.T, l *lab.Lab, program, place string, cpu int) *traffic.Agent {
+func startAgent(t *testing.T, l *lab.Lab, program, place string) *traffic.Agent {
 	t.Helper()
-	begin := time.Now()
 	a, err := traffic.StartAgent(traffic.AgentOptions{
-		Exe: program, CPU: cpu, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(place, cmd) },
+		Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(place, cmd) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	t.Logf("agent at %s is ready after %v", place, time.Since(begin))
 	return a
 }
 
@@ -58,57 +66,230 @@ func TestGuests(t *testing.T) {
 			if link == "ovs-tap" {
 				testkit.RequireTool(t, "ovs-vswitchd")
 			}
-			l := up(t, s, options(lab.Options{Link: link, Guests: true}))
+			o := options(lab.Options{Link: link, Guests: true})
+			l, err := s.Up(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("acceleration %s", l.Acceleration())
 			if a := l.Acceleration(); a != vm.KVM && a != vm.TCG {
 				t.Errorf("acceleration %q", a)
 			}
-			t.Logf("acceleration %s", l.Acceleration())
-			ready := make(chan *traffic.Agent)
-			go func() {
-				defer close(ready)
-				ready <- startAgent(t, l, program, lab.PodB, 1)
-			}()
-			server := startAgent(t, l, program, lab.PodA, 0)
-			client := <-ready
-			if client == nil {
-				t.FailNow()
+			if places := l.Places(); !slices.Equal(places, []string{lab.Host}) {
+				t.Errorf("places with a namespace: %v", places)
 			}
-			host := startAgent(t, l, program, lab.Host, 0)
-			for _, test := range []struct {
-				name, workload string
-				server         *traffic.Agent
-				at             netip.Addr
-			}{
-				{"TCP", traffic.TCPStream, server, lab.PodAIPs[0]},
-				{"TCP IPv6", traffic.TCPStream, server, lab.PodAIPs[1]},
-				{"UDP", traffic.UDPStream, server, lab.PodAIPs[0]},
-				{"round trips", traffic.TCPRR, server, lab.PodAIPs[0]},
-				{"TCP to the host", traffic.TCPStream, host, lab.Gateways[0].Addr()},
-			} {
-				t.Run(test.name, func(t *testing.T) {
-					listen := netip.AddrPortFrom(test.at, 0)
-					if err := test.server.Listen(t.Context(), listen); err != nil {
-						t.Fatal(err)
-					}
-					spec := traffic.Spec{Workload: test.workload, Target: test.server.Address(), Duration: time.Second / 2, Stall: 10 * time.Second}
-					if test.workload == traffic.UDPStream {
-						spec.Rate = 5e6
-					}
-					m, err := client.Run(t.Context(), spec)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if m.Count == 0 || m.ServerLocal.Addr() != test.at || m.ServerPeer.Addr() != m.ClientLocal.Addr() {
-						t.Errorf("measurement %+v", m)
-					}
-					t.Logf("%.4g %s, lost %.3g", m.Rate, m.Unit, m.Lost())
-				})
+			agents := startGuests(t, l, program)
+			checkTraffic(t, agents)
+			if err := l.Start(lab.PodA, exec.Command(program)); err == nil || !strings.Contains(err.Error(), "runs already") {
+				t.Errorf("a second command in a guest: %v", err)
 			}
-			if err := l.Start(lab.PodA, exec.Command(program)); err == nil {
-				t.Error("a second command in a guest is no error")
+			if link == "tap" {
+				checkRestart(t, l, program, agents)
 			}
+			processes := processTree(t, agents[lab.PodB].PID())
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
+				t.Errorf("left after Close: %q", left)
+			}
+			mustEnd(t, processes)
 		})
 	}
+}
+
+// startGuests starts agents in both guests, at the same time, and on the host.
+func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*traffic.Agent {
+	t.Helper()
+	cpus := runtime.NumCPU()
+	agents := map[string]*traffic.Agent{}
+	var mu sync.Mutex
+	var starts errgroup.Group
+	for i, place := range []string{lab.PodA, lab.PodB, lab.Host} {
+		starts.Go(func() error {
+			begin := time.Now()
+			a, err := traffic.StartAgent(traffic.AgentOptions{
+				Exe: program, CPU: i % cpus, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error {
+					mu.Lock() // a lab is not for several goroutines at once
+					defer mu.Unlock()
+					return l.Start(place, cmd)
+				},
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", place, err)
+			}
+			t.Cleanup(func() { _ = a.Close() })
+			t.Logf("agent at %s is ready after %v", place, time.Since(begin))
+			mu.Lock()
+			defer mu.Unlock()
+			agents[place] = a
+			return nil
+		})
+	}
+	if err := starts.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return agents
+}
+
+// checkTraffic sends from pod-b to pod-a and to the host.
+func checkTraffic(t *testing.T, agents map[string]*traffic.Agent) {
+	t.Helper()
+	for _, test := range []struct {
+		name, workload, server string
+		at                     netip.Addr
+	}{
+		{"TCP", traffic.TCPStream, lab.PodA, lab.PodAIPs[0]},
+		{"TCP IPv6", traffic.TCPStream, lab.PodA, lab.PodAIPs[1]},
+		{"UDP", traffic.UDPStream, lab.PodA, lab.PodAIPs[0]},
+		{"round trips", traffic.TCPRR, lab.PodA, lab.PodAIPs[0]},
+		{"TCP to the host", traffic.TCPStream, lab.Host, lab.Gateways[0].Addr()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := agents[test.server]
+			if err := server.Listen(t.Context(), netip.AddrPortFrom(test.at, 0)); err != nil {
+				t.Fatal(err)
+			}
+			spec := traffic.Spec{
+				Workload: test.workload, Target: server.Address(), Duration: 300 * time.Millisecond, Stall: 10 * time.Second,
+			}
+			if test.workload == traffic.UDPStream {
+				spec.Rate = 5e6
+			}
+			m, err := agents[lab.PodB].Run(t.Context(), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Count == 0 || m.ServerLocal.Addr() != test.at || m.ClientLocal.Addr() == test.at || m.ServerPeer != m.ClientLocal {
+				t.Errorf("measurement %+v", m)
+			}
+			t.Logf("%.4g %s, lost %.3g", m.Rate, m.Unit, m.Lost())
+		})
+	}
+}
+
+// checkRestart kills the process of a guest, which leaves nothing, and starts
+// another one in its place.
+func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*traffic.Agent) {
+	t.Helper()
+	processes := processTree(t, agents[lab.PodB].PID())
+	if len(processes) != 2 {
+		t.Errorf("processes %v, want that of the guest and QEMU", processes)
+	}
+	if err := agents[lab.PodB].Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustEnd(t, processes)
+	agents[lab.PodB] = startAgent(t, l, program, lab.PodB)
+	server := agents[lab.PodA]
+	if err := server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)); err != nil {
+		t.Fatal(err)
+	}
+	spec := traffic.Spec{Workload: traffic.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond, Stall: 10 * time.Second}
+	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
+		t.Errorf("after another boot: %v", err)
+	}
+}
+
+// processTree lists a process and its children.
+func processTree(t *testing.T, pid int) []int {
+	t.Helper()
+	pids := []int{pid}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for field := range strings.FieldsSeq(string(text)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// mustEnd waits until processes have ended.
+func mustEnd(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
+				return fmt.Errorf("process %d lives: %v", pid, err)
+			}
+			return nil
+		})
+	}
+}
+
+// guestVariable makes the test's executable the owner of a lab with a guest that
+// runs this program.
+const guestVariable = "MUSTANG_TEST_LAB_GUEST"
+
+// guestChild builds a lab, boots a guest in it, says so, and waits to be killed.
+func guestChild(dir, program string) int {
+	os.Unsetenv(guestVariable) // its own children are not such owners
+	l, err := lab.Store{Dir: dir}.Up(context.Background(), options(lab.Options{Link: "tap", Guests: true}))
+	if err == nil {
+		var a *traffic.Agent
+		a, err = traffic.StartAgent(traffic.AgentOptions{
+			Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
+		})
+		if err == nil {
+			fmt.Println(a.PID())
+			_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	runtime.KeepAlive(l)
+	return 1
+}
+
+// TestGuestOwnerKilled kills the process that owns a lab with a guest.
+func TestGuestOwnerKilled(t *testing.T) {
+	program := guestProgram(t)
+	s := store(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childVariable+"="+s.Dir, guestVariable+"="+program)
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	_, scanErr := fmt.Fscan(out, &pid)
+	var processes []int
+	if scanErr == nil {
+		processes = processTree(t, pid)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if scanErr != nil || len(processes) != 2 {
+		t.Fatalf("the child: %v, processes %v", scanErr, processes)
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, fmt.Sprintf("test-%d-", cmd.Process.Pid), s.Dir); len(left) > 0 {
+		t.Errorf("left after Reap: %q", left)
+	}
+	mustEnd(t, processes)
 }
 
 // TestGuestOptions wants no lab of what does not go together.

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == lab.GuestName {
 		os.Exit(guest(os.Args[2:]))
 	}
+	if program := os.Getenv(guestVariable); program != "" {
+		os.Exit(guestChild(os.Getenv(childVariable), program))
+	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}

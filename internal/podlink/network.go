@@ -82,8 +82,8 @@ func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 
 // Pod is what is plugged in.
 type Pod struct {
-	// Namespace is the pod's. In mode tap it is nil for a pod that brings its own end
-	// of the link, such as a VM.
+	// Namespace is the pod's. It is nil for a pod that brings its own end of the link,
+	// such as a VM, in the modes that can have such: tap, and [GuestModes].
 	Namespace *nl.Namespace
 	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
 	IfName string

@@ -3,8 +3,12 @@
 package podlink
 
 import (
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"mustang/internal/testkit"
 	"mustang/internal/tun"
@@ -13,7 +17,13 @@ import (
 // TestTapOfVM makes a port for a program that is an end of a link itself, such as
 // a VM.
 func TestTapOfVM(t *testing.T) {
-	f := newHostOf(t, "tap")
+	for _, name := range []string{"tap", "ovs-tap"} {
+		t.Run(name, func(t *testing.T) { testTapOfVM(t, name) })
+	}
+}
+
+func testTapOfVM(t *testing.T, name string) {
+	f := newHostOf(t, name)
 	if err := f.mode.Setup(f.network); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +42,7 @@ func TestTapOfVM(t *testing.T) {
 		link.NodeMAC.String() != bridge.MAC.String() || len(link.Addresses) != 1 {
 		t.Errorf("attachment %+v does not fit %+v", link, outside)
 	}
-	if outside.MasterIndex != bridge.Index {
+	if name == "tap" && outside.MasterIndex != bridge.Index {
 		t.Errorf("%+v is not a port of the bridge", outside)
 	}
 	if err := f.mode.Check(f.network, pod); err != nil {
@@ -55,6 +65,7 @@ func TestTapOfVM(t *testing.T) {
 	if err := device.Close(); err != nil {
 		t.Fatal(err)
 	}
+	spoilPort(t, f, pod)
 	for range 2 {
 		if err := f.mode.Delete(f.network, pod); err != nil {
 			t.Fatal(err)
@@ -62,6 +73,41 @@ func TestTapOfVM(t *testing.T) {
 	}
 	if got := describe(t, f.network.Host); got != empty {
 		t.Errorf("left behind:\n%s", difference(empty, got))
+	}
+}
+
+// spoilPort takes the port of a VM out of the switch, which Check notices, and
+// makes the link anew.
+func spoilPort(t *testing.T, f *fixture, pod Pod) {
+	t.Helper()
+	if f.mode.Name() == "tap" {
+		inHost("msta", func(s side, link netlink.Link) error { return s.LinkSetNoMaster(link) })(t, f)
+	} else {
+		withSwitch(t, f.network, func(s ovsSwitch) error { return s.deletePort("msta") })
+	}
+	var deviation *DeviationError
+	if err := f.mode.Check(f.network, pod); !errors.As(err, &deviation) {
+		t.Errorf("Check of a device that is no port: %v", err)
+	}
+	if err := f.mode.Delete(f.network, pod); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.mode.Create(f.network, pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mode.Check(f.network, pod); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOVSTapInNamespace wants no pod with a namespace on a link for VMs.
+func TestOVSTapInNamespace(t *testing.T) {
+	f := newHostOf(t, "ovs-tap")
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.mode.Create(f.network, f.newPod(t, 0)); err == nil || !strings.Contains(err.Error(), "its own end") {
+		t.Errorf("error %v", err)
 	}
 }
 

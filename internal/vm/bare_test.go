@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// bareOptions returns options for a bare guest whose program is that of
+// testdata.
+func bareOptions(t *testing.T, arguments ...string) Options {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, qemu)
+	kernel, err := fetchOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{
+		Kernel: kernel, Init: bareProgram(t), Bare: true, Command: append([]string{Program}, arguments...),
+		CPUs: 1, MemoryMB: 128, Timeout: time.Minute,
+	}
+}
+
+// bareProgram builds the program of testdata.
+func bareProgram(t *testing.T, flags ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "guest")
+	args := slices.Concat([]string{"build", "-o", path}, flags, []string{"./testdata/guest"})
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	return path
+}
+
+// TestInput sends a bare guest's command more input than any buffer holds, and the
+// end of it.
+func TestInput(t *testing.T) {
+	t.Parallel()
+	o := bareOptions(t)
+	sent := bytes.Repeat([]byte("mustang\n"), 1<<17)
+	var stdout, stderr bytes.Buffer
+	o.Stdin, o.Stdout, o.Stderr = bytes.NewReader(sent), &stdout, &stderr
+	code, err := Run(t.Context(), o)
+	if err != nil || code != 3 || !bytes.Equal(stdout.Bytes(), sent) || stderr.Len() > 0 {
+		t.Errorf("exit code %d, %v; %d bytes of %d came back; stderr %q", code, err, stdout.Len(), len(sent), &stderr)
+	}
+}
+
+// TestDeaf has a command that reads none of its input, which gets a signal
+// nevertheless.
+func TestDeaf(t *testing.T) {
+	t.Parallel()
+	o := bareOptions(t, "deaf")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	var stdout bytes.Buffer
+	o.Stdin, o.Grace = bytes.NewReader(make([]byte, 1<<20)), time.Minute
+	o.Stdout = &started{&stdout, func() { cancel(why) }}
+	if code, err := Run(ctx, o); !errors.Is(err, why) || code != 130 {
+		t.Errorf("exit code %d, %v; want 130 by SIGINT", code, err)
+	}
+}
+
+// TestHang has a first process that never starts the command.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	o := bareOptions(t)
+	o.Init, o.BootTimeout = bareProgram(t, "-ldflags=-X main.hang=yes"), 10*time.Second
+	begin := time.Now()
+	_, err := Run(t.Context(), o)
+	var guest *GuestError
+	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "not booted after 10s") || !strings.Contains(err.Error(), "stuck") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestNetwork talks to a guest from a network namespace.
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	for _, noOffload := range []bool{false, true} {
+		t.Run(fmt.Sprintf("no offload %v", noOffload), func(t *testing.T) {
+			o := bareOptions(t, ":7")
+			ns := testkit.Namespace(t, "host")
+			tap := openTAP(t, ns)
+			o.Network = &Network{
+				TAP: tap, MAC: []byte{2, 0, 0, 0, 0, 7}, MTU: 1400, NoOffload: noOffload,
+				Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.7.2/32"), netip.MustParsePrefix("fd00:7::2/128")},
+				Gateways:  []netip.Addr{netip.MustParseAddr("192.168.7.1"), netip.MustParseAddr("fd00:7::1")},
+			}
+			in, end := io.Pipe()
+			talked := false
+			o.Stdin, o.Stdout = in, &started{io.Discard, func() {
+				talked = true
+				defer end.Close()
+				for _, target := range []string{"192.168.7.2:7", "[fd00:7::2]:7"} {
+					if err := talk(ns, target); err != nil {
+						t.Errorf("%s: %v", target, err)
+					}
+				}
+			}}
+			if code, err := Run(t.Context(), o); err != nil || code != 3 || !talked {
+				t.Errorf("exit code %d, %v", code, err)
+			}
+		})
+	}
+}
+
+// openTAP makes a guest's TAP device in a namespace. The guest finds the way back
+// by its default routes only.
+func openTAP(t *testing.T, ns *nl.Namespace) (tap *os.File) {
+	t.Helper()
+	err := ns.Do(func() (err error) {
+		tap, err = OpenTAP("tap0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tap.Close() })
+	if err := ns.SetSysctl("net/ipv6/conf/tap0/accept_dad", "0"); err != nil {
+		t.Fatal(err)
+	}
+	err = ns.Configure("tap0", nl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
+		netip.MustParsePrefix("192.168.7.1/24"), netip.MustParsePrefix("fd00:7::1/64"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tap
+}
+
+// talk has the guest send back more than one packet takes.
+func talk(ns *nl.Namespace, target string) error {
+	conn, err := testkit.Dial(ns, "tcp", target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	sent := bytes.Repeat([]byte("mustang "), 1<<12)
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	go func() { _, _ = conn.Write(sent) }()
+	got := make([]byte, len(sent))
+	if _, err := io.ReadFull(conn, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, sent) {
+		return errors.New("other bytes came back")
+	}
+	return nil
+}
+
+// TestAcceleration boots a kernel just so far by emulation, and agrees with the
+// public answer on whether that can be had by KVM.
+func TestAcceleration(t *testing.T) {
+	t.Parallel()
+	o := bareOptions(t)
+	if boots, err := bootsBy(t.Context(), o.Kernel, TCG); err != nil || !boots {
+		t.Errorf("by emulation: %v, %v", boots, err)
+	}
+	found, err := Acceleration(t.Context(), o.Kernel)
+	if err != nil || found != KVM && found != TCG {
+		t.Fatalf("acceleration %q, %v", found, err)
+	}
+	begin := time.Now()
+	if again, err := Acceleration(t.Context(), o.Kernel); err != nil || again != found || time.Since(begin) > time.Second {
+		t.Errorf("acceleration %q, then %q, %v after %v", found, again, err, time.Since(begin))
+	}
+	t.Logf("acceleration %s", found)
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command guest is the only program of the bare guests of tests. It copies its
+// input to its output, or what it receives on a TCP port back to the sender.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"mustang/internal/vm"
+)
+
+// hang is set by the linker in a program that never starts the command.
+var hang string
+
+func main() {
+	if vm.IsInit() && hang != "" {
+		fmt.Println("stuck")
+		time.Sleep(time.Hour)
+	}
+	if vm.IsInit() {
+		fmt.Fprintln(os.Stderr, vm.Init())
+		return
+	}
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(3)
+}
+
+func run(args []string) error {
+	if len(args) == 1 && args[0] == "deaf" {
+		fmt.Println("here")
+		time.Sleep(time.Hour)
+	}
+	if len(args) == 0 {
+		_, err := io.Copy(os.Stdout, os.Stdin)
+		return err
+	}
+	listener, err := net.Listen("tcp", args[0])
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go io.Copy(conn, conn)
+		}
+	}()
+	fmt.Println("listening")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
