@@ -90,8 +90,8 @@ func TestAnswer(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := result.File{Schema: result.Schema, Rows: tc.rows, Run: result.Run{Suite: "pod-links", Comparisons: tc.comparisons}}
 			v := newView(f)
-			a := v.answers()[0]
-			text := strings.ReplaceAll(a.Fastest+" "+a.Cost+" "+v.sets[0].spreadSentence(), "\u00a0", " ")
+			a := v.suites[0].answers()[0]
+			text := strings.ReplaceAll(a.Lead+" "+strings.Join(a.More, " ")+" "+v.sets[0].spreadSentence(), "\u00a0", " ")
 			for _, want := range tc.want {
 				if !strings.Contains(text, want) {
 					t.Errorf("%q does not say %q", text, want)

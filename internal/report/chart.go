@@ -60,7 +60,7 @@ func (c *chart) height() vg.Length {
 
 // starts says whether mark i is the first of its connection.
 func (c *chart) starts(i int) bool {
-	return i == 0 || c.marks[i].connection != c.marks[i-1].connection
+	return c.marks[i].connection != "" && (i == 0 || c.marks[i].connection != c.marks[i-1].connection)
 }
 
 // Plot implements plot.Plotter.

@@ -4,6 +4,7 @@ package report
 
 import (
 	"image/color"
+	"slices"
 	"strings"
 
 	"mustang/internal/result"
@@ -70,12 +71,21 @@ func kinds() []kind {
 		{inkDocker, "docker", "published by Docker"},
 		{inkEBPF, "ebpf", "eBPF datapath"},
 		{inkSocket, "socket", "cluster IP by eBPF at the socket"},
+		{inkBaseline, "host", "host only"},
+		{inkKernel, "plain", "kernel datapath"},
+		{inkKernel, "bridge", "Linux bridge"},
+		{inkDocker, "ovs", "Open vSwitch"},
+		{inkNFTables, "ovs-bridge", "Open vSwitch below a bridge"},
 	}
 }
 
 // class is the entry's kind as a CSS class.
 func class(e *entry) string {
 	switch {
+	case e.baseline && namedByID(e.Suite):
+		return "host"
+	case e.Suite == suiteSwitching:
+		return switchClass(e)
 	case e.baseline:
 		return "baseline"
 	case e.Via == result.ViaEBPFSocket:
@@ -84,8 +94,24 @@ func class(e *entry) string {
 		return "ebpf"
 	case e.Via == result.ViaIPTables, e.Via == result.ViaNFTables, e.Via == result.ViaDocker:
 		return e.Via
+	case namedByID(e.Suite):
+		return "plain"
 	}
 	return "kernel"
+}
+
+// switchClass tells apart what switches an entry's packets.
+func switchClass(e *entry) string {
+	parts := strings.Split(e.ID, "/")
+	for _, class := range []string{"ovs-bridge", "ovs"} {
+		if slices.Contains(parts, class) || e.Variant == class {
+			return class
+		}
+	}
+	if strings.HasPrefix(e.Link, "ovs") {
+		return "ovs"
+	}
+	return "bridge"
 }
 
 // kindOf is the entry's kind.

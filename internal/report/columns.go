@@ -18,30 +18,51 @@ func (s *set) columns(wide bool) []column {
 		s.text(0, func(e *entry) string { return targetName(e.Target) }, "target"),
 		s.text(0, func(e *entry) string { return viaName(e.Via) }, "via"),
 	}
+	if s.byID {
+		out = []column{s.text(0, func(e *entry) string { return e.connection }, "way")}
+	}
+	names := len(out)
 	out = append(out, s.rate()...)
-	out = append(out, s.costColumn())
+	if s.byID {
+		out = append(out, s.referenceColumn(2), s.meanColumn(2))
+	} else {
+		out = append(out, s.costColumn())
+	}
 	if wide {
-		out = append(out, s.text(9, func(e *entry) string {
-			if e.cost == nil || e.cost.CI95 == nil {
-				return none
-			}
-			return ratio(e.cost.CI95[0]) + " to " + ratio(e.cost.CI95[1])
-		}, "95 % interval", "of it"))
+		out = append(out, s.costInterval())
 	}
 	out = append(out, s.figures(3, []string{"CPU µs", "per " + shortUnit(s.cpuUnit)}, func(e *entry) float64 { return e.CPUUSPerUnit }))
+	out = append(out, s.figures(3, []string{"offered", shortUnit(s.unit)}, func(e *entry) float64 { return e.Offered }))
 	out = append(out, s.lost())
 	out = append(out, s.percentiles(wide)...)
 	if wide {
 		out = append(out, s.counts()...)
 	}
 	for i := range out {
-		out[i].right = i > 2
+		out[i].right = i >= names
 	}
 	out = append(out, s.text(1, func(e *entry) string { return e.Status }, "status"))
 	if wide {
 		out = append(out, s.text(9, func(e *entry) string { return strings.Join(e.programs("="), " ") }, "program runs"))
 	}
 	return slices.DeleteFunc(out, func(c column) bool { return c.cells == nil })
+}
+
+// costInterval makes the column of the interval of what stands in the column
+// before it.
+func (s *set) costInterval() column {
+	if s.byID && s.reference == nil {
+		return column{}
+	}
+	return s.text(9, func(e *entry) string {
+		switch {
+		case s.byID:
+			return s.referenceInterval(e)
+		case e.cost == nil || e.cost.CI95 == nil:
+			return none
+		}
+		return ratio(e.cost.CI95[0]) + " to " + ratio(e.cost.CI95[1])
+	}, "95 % interval", "of it")
 }
 
 // text makes a column of strings.
@@ -118,6 +139,17 @@ func (s *set) costColumn() column {
 // lost makes the column of the datagrams that did not arrive, with those that
 // came out of order if there are any.
 func (s *set) lost() column {
+	c := s.lostShare()
+	for i, e := range s.entries {
+		if c.cells != nil && e.ok() && e.OutOfOrder > 0 {
+			c.cells[i] += fmt.Sprintf(", %s late", number(float64(e.OutOfOrder), 0))
+		}
+	}
+	return c
+}
+
+// lostShare makes the same column of the share alone.
+func (s *set) lostShare() column {
 	if s.workload != result.WorkloadUDPStream || s.reading.counted {
 		return column{}
 	}
@@ -125,11 +157,7 @@ func (s *set) lost() column {
 		if !e.ok() {
 			return none
 		}
-		text := percent(e.LostShare)
-		if e.OutOfOrder > 0 {
-			text += fmt.Sprintf(", %s late", number(float64(e.OutOfOrder), 0))
-		}
-		return text
+		return percent(e.LostShare)
 	}, "lost", "of sent")
 }
 

@@ -53,6 +53,15 @@ func (e *entry) ends() []string {
 	return out
 }
 
+// hooks lists the netfilter hooks with rules that packets met.
+func (e *entry) hooks() []string {
+	var out []string
+	for _, hook := range e.Evidence.Hooks {
+		out = append(out, clean(hook))
+	}
+	return out
+}
+
 // findings lists in words what does not fit.
 func (e *entry) findings() []string {
 	var out []string

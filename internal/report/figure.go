@@ -5,6 +5,7 @@ package report
 import (
 	"fmt"
 	"html/template"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -25,6 +26,35 @@ func rowLabel(e *entry) string {
 	return targetName(e.Target) + ", " + viaName(e.Via)
 }
 
+// group is what an entry stands below in a chart: its connection, or the place of
+// the switches; nothing where each way has but one row.
+func (s *set) group(e *entry) string {
+	if !s.byID {
+		return e.connection
+	}
+	if s.suite == suiteSwitching {
+		first, _, _ := strings.Cut(e.ID, "/")
+		for _, p := range placeWords() {
+			if p.place == first {
+				return p.words
+			}
+		}
+	}
+	return ""
+}
+
+// label names an entry in its group.
+func (s *set) label(e *entry) string {
+	switch {
+	case !s.byID:
+		return rowLabel(e)
+	case s.group(e) != "":
+		_, rest, _ := strings.Cut(e.connection, "/")
+		return rest
+	}
+	return e.connection
+}
+
 // rateFigure shows medians as bars with their intervals.
 func (s *set) rateFigure(face typeface) figure {
 	f := figure{Title: s.name + ", " + s.unit, Caption: "Median of all rounds. " + s.reading.direction}
@@ -32,7 +62,7 @@ func (s *set) rateFigure(face typeface) figure {
 	var marks []mark
 	intervals := false
 	for _, e := range s.measured() {
-		m := mark{connection: e.connection, label: rowLabel(e), ink: kindOf(e).ink, value: e.Median, text: number(e.Median, places)}
+		m := mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: e.Median, text: number(e.Median, places)}
 		if e.CI95 != nil {
 			m.low, m.high = e.CI95[0], e.CI95[1]
 			intervals = true
@@ -63,7 +93,7 @@ func (s *set) cpuFigure(face typeface) figure {
 		}
 	}
 	for _, e := range shown {
-		marks = append(marks, mark{connection: e.connection, label: rowLabel(e), ink: kindOf(e).ink, value: e.CPUUSPerUnit,
+		marks = append(marks, mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: e.CPUUSPerUnit,
 			text: number(e.CPUUSPerUnit, fewDecimals(all...))})
 	}
 	return f.draw(face, marks, shapeBar, shown)
@@ -87,7 +117,7 @@ func (s *set) latencyFigure(face typeface) figure {
 	}
 	for _, e := range shown {
 		l, places := e.LatencyUS, fewDecimals(all...)
-		marks = append(marks, mark{connection: e.connection, label: rowLabel(e), ink: kindOf(e).ink, value: l.P50, low: l.P50, high: l.P99,
+		marks = append(marks, mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: l.P50, low: l.P50, high: l.P99,
 			text: number(l.P50, places) + " / " + number(l.P99, places)})
 	}
 	f.Caption = "Dot: half of all transactions took less (p50). Ring: 99 of 100 took less (p99). Left is better."
@@ -99,6 +129,9 @@ func (s *set) latencyFigure(face typeface) figure {
 
 // costFigure shows cluster IP over pod IP.
 func (s *set) costFigure(face typeface) figure {
+	if s.byID {
+		return s.referenceFigure(face)
+	}
 	f := figure{Title: s.name + ": cluster IP / pod IP"}
 	var marks []mark
 	var shown []*entry
@@ -107,7 +140,7 @@ func (s *set) costFigure(face typeface) figure {
 		if e.cost == nil {
 			continue
 		}
-		m := mark{connection: e.connection, label: rowLabel(e), ink: kindOf(e).ink, value: e.cost.Ratio, low: e.cost.Ratio, high: e.cost.Ratio, text: ratio(e.cost.Ratio)}
+		m := mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: e.cost.Ratio, low: e.cost.Ratio, high: e.cost.Ratio, text: ratio(e.cost.Ratio)}
 		if ci := e.cost.CI95; ci != nil {
 			m.low, m.high = ci[0], ci[1]
 			intervals = true

@@ -34,7 +34,7 @@ type htmlCell struct {
 // table lays the set's rows out for the page, with all columns but those that
 // the evidence shows.
 func (s *set) table() htmlTable {
-	t := newHTMLTable(s.workload, s.name+" ("+s.plain+")", s.columns(false))
+	t := newHTMLTable(s.anchor, s.heading(), s.columns(false))
 	for i, e := range s.entries {
 		t.Rows[i].Class, t.Rows[i].Status = class(e), e.Status
 		t.Rows[i].First = i == 0 || s.entries[i-1].connection != e.connection
@@ -48,11 +48,23 @@ func (s *set) table() htmlTable {
 
 // comparisonTable lays the set's comparisons out for the page.
 func (s *set) comparisonTable() htmlTable {
-	t := newHTMLTable("compare-"+s.workload, s.name, s.comparisonColumns())
+	t := newHTMLTable("compare-"+s.anchor, s.name, s.comparisonColumns())
 	for i := range t.Rows {
 		t.Rows[i].First = true
 		t.Rows[i].Status = result.StatusOK
 	}
+	return t
+}
+
+// summaryTable lays a suite's summary out for the page.
+func (su *suite) summaryTable() htmlTable {
+	o := su.overview()
+	t := newHTMLTable("summary-"+su.anchor, "Medians", o.columns)
+	for i, e := range o.entries {
+		t.Rows[i].Class, t.Rows[i].Status = class(e), result.StatusOK
+		t.Rows[i].First = i > 0 && su.sets[0].group(e) != su.sets[0].group(o.entries[i-1])
+	}
+	t.Notes = o.notes
 	return t
 }
 
@@ -80,6 +92,7 @@ func newHTMLTable(id, title string, columns []column) htmlTable {
 type evidenceTable struct {
 	Title string
 	Unit  string
+	Hooks bool // whether any row met a netfilter hook
 	Rows  []evidenceRow
 }
 
@@ -91,6 +104,7 @@ type evidenceRow struct {
 	Devices  []string
 	Programs []string
 	Ends     []string
+	Hooks    []string
 	Findings []string
 }
 
@@ -105,7 +119,8 @@ func (s *set) evidenceTable() evidenceTable {
 		if n := e.Evidence.SoftirqsPerUnit; n > 0 {
 			soft = number(n, fewDecimals(n))
 		}
-		t.Rows = append(t.Rows, evidenceRow{ID: clean(e.ID), Class: class(e), Softirqs: soft, Devices: e.devices(),
+		t.Hooks = t.Hooks || len(e.Evidence.Hooks) > 0
+		t.Rows = append(t.Rows, evidenceRow{ID: clean(e.ID), Hooks: e.hooks(), Class: class(e), Softirqs: soft, Devices: e.devices(),
 			Programs: e.programs(" "), Ends: e.ends(), Findings: e.findings()})
 	}
 	return t

@@ -84,9 +84,18 @@ func (s *set) matrix() matrix {
 	return m
 }
 
-// matrices prints the summaries.
-func (p *printer) matrices() {
-	for _, s := range p.view.sets {
+// matrices prints a suite's summaries.
+func (p *printer) matrices(su *suite) {
+	if namedByID(su.name) {
+		o := su.overview()
+		p.heading("Summary, medians")
+		p.grid(o.columns, nil)
+		for _, note := range o.notes {
+			p.paragraph(together(note), 2)
+		}
+		return
+	}
+	for _, s := range su.sets {
 		m := s.matrix()
 		if len(m.Rows) == 0 {
 			continue

@@ -3,25 +3,56 @@
 package report
 
 import (
+	"strconv"
 	"strings"
 
 	"mustang/internal/result"
 )
 
+// workloadName names a workload: in headings, in words, and its flows.
+type workloadName struct{ workload, name, plain, flow string }
+
 // workloadNames are the headings of the workloads, in the order in which they
 // are shown.
-func workloadNames(counted bool) []struct{ workload, name, plain string } {
-	names := []struct{ workload, name, plain string }{
-		{result.WorkloadTCPStream, "Throughput", "one TCP stream"},
-		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream"},
-		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection"},
-		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction"},
-		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way"},
+func workloadNames(counted bool) []workloadName {
+	names := []workloadName{
+		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client"},
+		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
 	}
 	if counted {
 		names[1].name, names[1].plain = "UDP packets", "small ones, sent one way"
 	}
 	return names
+}
+
+// nameFlows names the set, and its flows where there are several or the suite has
+// sets with more.
+func (s *set) nameFlows(w workloadName, several bool) {
+	s.name, s.plain, s.short = w.name, w.plain, lowerFirst(w.name)
+	stream := strings.HasSuffix(w.workload, "_stream") && !s.reading.counted
+	if stream {
+		s.short = "1 " + w.flow
+	}
+	if s.flows == 1 && !several {
+		return
+	}
+	flows := count(s.flows, w.flow)
+	if s.name += ", " + flows; stream {
+		s.plain, s.short = "", flows
+		return
+	}
+	s.short += ", " + strconv.Itoa(s.flows)
+}
+
+// heading is the set's name with what it does.
+func (s *set) heading() string {
+	if s.plain == "" {
+		return s.name
+	}
+	return s.name + " (" + s.plain + ")"
 }
 
 // isBaseline tells rows that connect no pod to another and serve only as a
@@ -74,6 +105,33 @@ func connectionName(r result.Row) string {
 	}
 	return clean(name)
 }
+
+// wayName names a row by its ID, with the processor of its guests if it has any.
+func wayName(r result.Row) string {
+	return strings.TrimSuffix(clean(r.ID), "/"+again) + guestMark(r)
+}
+
+// guestMark says that a row's pods are virtual machines, and whose processor they
+// had.
+func guestMark(r result.Row) string {
+	for _, word := range strings.FieldsFunc(strings.ToLower(r.Variant+" "+r.Note), func(c rune) bool { return c < 'a' || c > 'z' }) {
+		if word == "tcg" || word == "kvm" {
+			return " (" + word + ")"
+		}
+	}
+	return ""
+}
+
+// guestWords explains such a mark.
+func guestWords(mark string) string {
+	if mark == "kvm" {
+		return "(kvm): the pods are virtual machines."
+	}
+	return "(tcg): the pods are virtual machines whose processors are emulated in software."
+}
+
+// guestMark is that of the entry.
+func (e *entry) guestMark() string { return guestMark(e.Row) }
 
 // targetName names what the client connects to.
 func targetName(target string) string {

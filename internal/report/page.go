@@ -21,19 +21,36 @@ type page struct {
 	When     string
 	Style    template.CSS
 	Warnings []string
-	Empty    bool
+	Suites   []suitePart
+	Several  bool // whether there is more than one
+	Facts    []factGroup
+	Command  string
+}
+
+// suitePart is a suite's part of the page.
+type suitePart struct {
+	Anchor   string
+	Name     string // where there are several
+	Question string
 	Answers  []answer
 	Matrices []matrix
 	Wide     bool // whether the matrices are too wide to stand side by side
+	Summary  *htmlTable
+	Passed   []passedTable
 	Charts   []chartGroup
 	Tables   []htmlTable
 	Ratios   []htmlTable
 	Spreads  []string
 	Ratio    string // what a ratio is
-	Facts    []factGroup
-	Command  string
+	Open     bool   // whether details are open from the start
 	Evidence []evidenceTable
 	Troubles []trouble
+}
+
+// passedTable is what the packets of a set pass.
+type passedTable struct {
+	Title, Unit string
+	Rows        []passage
 }
 
 // chartGroup is a part of the page with charts.
@@ -57,24 +74,48 @@ func newPage(v *view) page {
 		When:     stamp(run.Started),
 		Style:    template.CSS(pageStyle),
 		Warnings: v.warnings(),
-		Empty:    len(v.sets) == 0,
-		Answers:  v.answers(),
-		Charts:   v.charts(),
+		Several:  len(v.suites) > 1,
 		Facts:    []factGroup{{"Machine", v.machine()}, {"Settings", v.settings()}, {"Method", v.method()}},
 		Command:  v.command(),
-		Troubles: v.troubles(),
+	}
+	for _, su := range v.suites {
+		part := v.part(su)
+		if p.Several {
+			part.Name, part.Open = clean(su.name), false
+		}
+		p.Suites = append(p.Suites, part)
+	}
+	return p
+}
+
+// part gathers what the page shows of a suite.
+func (v *view) part(su *suite) suitePart {
+	p := suitePart{
+		Anchor:   su.anchor,
+		Question: su.question,
+		Answers:  su.answers(),
+		Charts:   su.charts(v.file.Run.Counted()),
+		Troubles: v.troubles(su),
+		Open:     true,
 		Ratio:    "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
-	if run.Counted() {
+	if v.file.Run.Counted() {
 		p.Ratio = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
 	}
 	for i := range p.Answers {
-		p.Answers[i].Fastest = upperFirst(p.Answers[i].Fastest)
+		p.Answers[i].Lead = upperFirst(p.Answers[i].Lead)
 	}
-	for _, s := range v.sets {
-		if m := s.matrix(); len(m.Rows) > 0 {
+	if namedByID(su.name) {
+		summary := su.summaryTable()
+		p.Summary = &summary
+	}
+	for _, s := range su.sets {
+		if m := s.matrix(); p.Summary == nil && len(m.Rows) > 0 {
 			p.Matrices = append(p.Matrices, m)
 			p.Wide = p.Wide || len(m.Vias) > 3
+		}
+		if rows := s.passages(); len(rows) > 0 {
+			p.Passed = append(p.Passed, passedTable{s.name, s.cpuUnit, rows})
 		}
 		p.Tables = append(p.Tables, s.table())
 		if len(s.comparisons) > 0 {
@@ -86,21 +127,25 @@ func newPage(v *view) page {
 	return p
 }
 
-// charts makes the parts with charts, leaving out those with nothing to show.
-func (v *view) charts() []chartGroup {
+// charts makes a suite's parts with charts, leaving out those with nothing to
+// show.
+func (su *suite) charts(counted bool) []chartGroup {
 	face := newTypeface()
 	rates := chartGroup{ID: "rates", Title: "Rates and latency"}
-	if v.file.Run.Counted() {
+	if counted {
 		rates.Title = "Instructions"
 	}
 	costs := chartGroup{ID: "costs", Title: "What a cluster IP costs"}
+	if namedByID(su.name) {
+		costs.Title = "What each way adds"
+	}
 	cpu := chartGroup{ID: "cpu", Title: "CPU time per unit", Text: "With few processors this is the steadier figure: a rate also depends on how well client and server happen to share the machine."}
-	for _, s := range v.sets {
+	for _, s := range su.sets {
 		rates.add(s.rateFigure(face))
 		costs.add(s.costFigure(face))
 		cpu.add(s.cpuFigure(face))
 	}
-	for _, s := range v.sets {
+	for _, s := range su.sets {
 		rates.add(s.latencyFigure(face))
 	}
 	var out []chartGroup
@@ -121,8 +166,10 @@ func (g *chartGroup) add(f figure) {
 
 // upperFirst is a sentence's start, but for names of link modes.
 func upperFirst(s string) string {
-	if strings.HasPrefix(s, "no ") {
-		return "N" + s[1:]
+	for _, word := range []string{"no ", "of ", "against ", "nothing ", "too "} {
+		if strings.HasPrefix(s, word) {
+			return strings.ToUpper(s[:1]) + s[1:]
+		}
 	}
 	return s
 }

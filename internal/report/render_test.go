@@ -3,6 +3,7 @@
 package report
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ const measureScript = `(() => {
       }
     });
   }
-  for (const box of document.querySelectorAll('#summary .scroll, #comparisons .scroll')) {
+  for (const box of document.querySelectorAll('.summary .scroll, .comparisons .scroll, .passed .scroll')) {
     if (box.scrollWidth > box.clientWidth + 1) out.Cut.push(box.textContent.trim().slice(0, 40));
   }
   for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
@@ -139,11 +140,11 @@ func checkMeasure(t *testing.T, m measure, f result.File, charts int) {
 	}
 	want := map[string]int{}
 	for _, row := range f.Rows {
-		want[row.Workload]++
+		want[fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)]++
 	}
-	for workload, n := range want {
-		if m.Rows[workload] != n {
-			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[workload], workload, n)
+	for set, n := range want {
+		if m.Rows[set] != n {
+			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[set], set, n)
 		}
 	}
 }

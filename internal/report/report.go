@@ -29,23 +29,26 @@ type TableOptions struct {
 	Color bool
 }
 
-// Table prints f to w as text: an answer in words, the rows of each workload,
-// a summary of links against ways of cluster IP, the comparisons, and what was
-// skipped or failed. It returns the first error of w, or one that says that f
-// is not a file of this schema.
+// Table prints f to w as text: for each suite the question, an answer in words,
+// the rows of each workload, a summary, the comparisons, and what was skipped or
+// failed. Of several suites, rows and comparisons are printed only if wide ones
+// are asked for. It returns the first error of w, or one that says that f is not
+// a file of this schema.
 func Table(w io.Writer, f result.File, o TableOptions) error {
 	if err := check(f); err != nil {
 		return err
 	}
 	p := &printer{w: w, options: o, view: newView(f)}
 	p.head()
-	p.answers()
-	for _, set := range p.view.sets {
-		p.rows(set)
+	if len(p.view.suites) == 0 {
+		p.line("")
+		p.line("This file holds no rows.")
 	}
-	p.matrices()
-	p.comparisons()
+	for _, su := range p.view.suites {
+		p.suite(su)
+	}
 	p.troubles()
+	p.whereAll()
 	if p.err != nil {
 		return fmt.Errorf("print table: %w", p.err)
 	}

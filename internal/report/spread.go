@@ -5,6 +5,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -115,4 +116,25 @@ func (s *set) spreadSentence() string {
 	}
 	return fmt.Sprintf("%s: no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice).",
 		s.name, percent(s.spread.share))
+}
+
+// spreadSentence says the same of all sets of a suite, in brief.
+func (su *suite) spreadSentence() string {
+	var known, unknown []string
+	for _, s := range su.sets {
+		name := lowerFirst(s.name)
+		if s.spread.known() {
+			known = append(known, percent(s.spread.share)+" ("+name+")")
+		} else {
+			unknown = append(unknown, name)
+		}
+	}
+	var parts []string
+	if len(known) > 0 {
+		parts = append(parts, "No difference smaller than "+strings.Join(known, ", ")+" can be told (A/A: the same thing measured twice).")
+	}
+	if len(unknown) > 0 {
+		parts = append(parts, "The machine's own spread (A/A) is not known, or of too few rounds: "+strings.Join(unknown, "; ")+".")
+	}
+	return strings.Join(parts, " ")
 }

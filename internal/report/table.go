@@ -17,23 +17,81 @@ func (p *printer) head() {
 	}
 }
 
-// answers prints the answer in words.
-func (p *printer) answers() {
-	if len(p.view.sets) == 0 {
+// suite prints a part of the report: all of it, or, where there are several and no
+// wide table is wanted, the answer and the summary.
+func (p *printer) suite(su *suite) {
+	single := len(p.view.suites) == 1
+	if single {
 		p.line("")
-		p.line("This file holds no rows.")
-		return
+		p.question(su.question)
+	} else {
+		p.line("")
+		p.question(strings.TrimPrefix(clean(su.name)+": "+su.question, su.question+": "))
 	}
-	for _, a := range p.view.answers() {
+	p.answers(su)
+	if single {
+		p.allRows(su)
+	}
+	p.matrices(su)
+	for _, set := range su.sets {
+		p.passages(set)
+	}
+	switch {
+	case single:
+		p.comparisons(su)
+	case p.options.Wide:
+		p.allRows(su)
+		p.comparisons(su)
+	default:
 		p.line("")
-		p.paragraph(a.Name+": "+a.Fastest, 0)
-		p.paragraph(a.Cost, 2)
+		p.paragraph(su.spreadSentence(), 0)
+	}
+}
+
+// question prints a suite's heading.
+func (p *printer) question(text string) {
+	width := textWidth
+	if p.options.Width > 0 {
+		width = p.options.Width
+	}
+	for _, line := range wrap(text, width, 0) {
+		p.line(p.paint(ansiBold, line))
+	}
+}
+
+// answers prints the answers in words.
+func (p *printer) answers(su *suite) {
+	brief := len(p.view.suites) > 1 && !p.options.Wide
+	for i, a := range su.answers() {
+		p.line("")
+		p.paragraph(a.Name+": "+a.Lead, 0)
+		if brief && i > 0 && su.sets[i].workload == su.sets[i-1].workload {
+			continue // more flows of the same
+		}
+		for _, more := range a.More {
+			p.paragraph(more, 2)
+		}
+	}
+}
+
+// allRows prints the rows of all workloads.
+func (p *printer) allRows(su *suite) {
+	for _, set := range su.sets {
+		p.rows(set)
+	}
+}
+
+// whereAll says where to find what was left out.
+func (p *printer) whereAll() {
+	if len(p.view.suites) > 1 && !p.options.Wide {
+		p.line("")
+		p.paragraph("Left out here: details on more streams at a time, all rows, comparisons and evidence. They are on the page that \"mustang report\" makes of this run.", 0)
 	}
 }
 
 // rows prints the rows of a workload.
 func (p *printer) rows(s *set) {
-	p.heading(s.name + " (" + s.plain + ")")
+	p.heading(s.heading())
 	p.grid(s.columns(p.options.Wide), func(i int, line string) string {
 		switch s.entries[i].Status {
 		case result.StatusFailed:
@@ -85,14 +143,25 @@ func (s *set) notes() []string {
 }
 
 // legend explains the marks that the rows bear.
-func (s *set) legend() string {
-	text := ""
+func (s *set) legend() string { return marksLegend(s.marks()) }
+
+// marks are the verdicts on the ratios that the rows show.
+func (s *set) marks() map[verdict]bool {
 	seen := map[verdict]bool{}
 	for _, e := range s.entries {
 		if e.cost != nil {
 			seen[s.spread.judge(*e.cost)] = true
 		}
+		if d, ok := s.toReference(e); ok && !e.repeat {
+			seen[d.verdict] = true
+		}
 	}
+	return seen
+}
+
+// marksLegend explains the marks of verdicts.
+func marksLegend(seen map[verdict]bool) string {
+	text := ""
 	if seen[tied] {
 		text += "~ no difference found. "
 	}
@@ -103,17 +172,15 @@ func (s *set) legend() string {
 }
 
 // comparisons prints the ratios and the spread.
-func (p *printer) comparisons() {
-	for _, s := range p.view.sets {
+func (p *printer) comparisons(su *suite) {
+	for _, s := range su.sets {
 		if len(s.comparisons) > 0 {
 			p.heading("Comparisons, " + lowerFirst(s.name) + " (ratio within each round)")
 			p.grid(s.comparisonColumns(), nil)
 		}
 	}
-	if len(p.view.sets) > 0 {
-		p.line("")
-	}
-	for _, s := range p.view.sets {
+	p.line("")
+	for _, s := range su.sets {
 		p.paragraph(s.spreadSentence(), 0)
 	}
 }
@@ -137,12 +204,18 @@ func (s *set) comparisonColumns() []column {
 
 // troubles prints the rows without a figure and why.
 func (p *printer) troubles() {
-	list := p.view.troubles()
-	if len(list) == 0 {
-		return
-	}
-	p.heading("Skipped and failed")
-	for _, t := range list {
-		p.paragraph(t.Status+" "+t.Rows+": "+t.Reason, 2)
+	started := false
+	for _, su := range p.view.suites {
+		for _, t := range p.view.troubles(su) {
+			if !started {
+				p.heading("Skipped and failed")
+				started = true
+			}
+			rows := t.Rows
+			if len(p.view.suites) > 1 {
+				rows = clean(su.name) + ": " + rows
+			}
+			p.paragraph(t.Status+" "+rows+": "+t.Reason, 2)
+		}
 	}
 }

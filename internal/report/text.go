@@ -50,6 +50,12 @@ func (p *printer) heading(text string) {
 	p.line(p.paint(ansiBold, text))
 }
 
+// subheading writes a line that starts a smaller part.
+func (p *printer) subheading(text string) {
+	p.line("")
+	p.line(text)
+}
+
 // grid writes columns as a table; paint may colour a row's line.
 func (p *printer) grid(columns []column, paint func(row int, line string) string) {
 	shown := fit(columns, p.options.Width, 2)

@@ -14,17 +14,17 @@ type trouble struct {
 	Status string // "skipped" or "failed"
 	Rows   string // the rows' IDs, with the workload where not all of an ID's have it
 	Reason string
-	rows   []result.Row
+	rows   []result.Row // of one suite
 }
 
-// troubles lists the rows without a figure, those of one reason together:
+// troubles lists a suite's rows without a figure, those of one reason together:
 // failed ones first, since they ask for a look.
-func (v *view) troubles() []trouble {
+func (v *view) troubles(su *suite) []trouble {
 	var out []trouble
 	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
 		byReason := map[string]int{}
 		for _, row := range v.file.Rows {
-			if row.Status != status {
+			if row.Status != status || row.Suite != su.name {
 				continue
 			}
 			reason := clean(row.Reason)
@@ -42,7 +42,7 @@ func (v *view) troubles() []trouble {
 		for _, row := range out[i].rows {
 			e := entry{Row: row}
 			if found := strings.Join(e.findings(), "; "); found != "" && len(out[i].rows) > 1 {
-				out[i].Reason += fmt.Sprintf(" [%s %s: %s]", clean(row.ID), row.Workload, found)
+				out[i].Reason += fmt.Sprintf(" [%s %s: %s]", clean(row.ID), workloadLabel(row), found)
 			} else if found != "" {
 				out[i].Reason += " [" + found + "]"
 			}
@@ -57,13 +57,23 @@ func beginning(id string) string {
 	return first
 }
 
+// workloadLabel is a row's workload, with the number of flows if there are several.
+func workloadLabel(row result.Row) string {
+	if row.Flows > 1 {
+		return fmt.Sprintf("%s-%d", row.Workload, row.Flows)
+	}
+	return row.Workload
+}
+
 // describe names rows by what all rows of a link mode begin with, by ID where
 // only some of them are meant, and by workload where the ID has others.
 func (v *view) describe(rows []result.Row) string {
 	total, here := map[string]int{}, map[string]int{}
 	for _, row := range v.file.Rows {
-		total[row.ID]++
-		total[beginning(row.ID)+"/"]++
+		if row.Suite == rows[0].Suite {
+			total[row.ID]++
+			total[beginning(row.ID)+"/"]++
+		}
 	}
 	for _, row := range rows {
 		here[row.ID]++
@@ -82,7 +92,7 @@ func (v *view) describe(rows []result.Row) string {
 			names = append(names, clean(row.ID))
 			here[row.ID] = 0
 		default:
-			names = append(names, clean(row.ID)+" ("+row.Workload+")")
+			names = append(names, clean(row.ID)+" ("+workloadLabel(row)+")")
 		}
 	}
 	return strings.Join(names, ", ")

@@ -4,21 +4,30 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"mustang/internal/result"
 )
 
 // view is a result file in the order and grouping in which it is shown.
 type view struct {
-	file result.File
-	sets []*set
+	file   result.File
+	suites []*suite
+	sets   []*set // of all suites
 }
 
-// set is what is known of one workload.
+// set is what is known of one workload, with one number of flows, of one suite.
 type set struct {
+	suite       string
+	anchor      string // unique in the page
 	workload    string
+	flows       int
 	name, plain string
+	short       string // for the heading of a column
+	byID        bool   // IDs name the ways
+	reference   *entry // what all others are held against, in suites that have one
 	unit        string
 	reading     reading
 	cpuUnit     string
@@ -38,33 +47,60 @@ type entry struct {
 
 // newView sorts f's rows into sets. The file itself is left as it is.
 func newView(f result.File) *view {
-	v := &view{file: f}
-	for _, w := range workloadNames(f.Run.Counted()) {
-		s := &set{workload: w.workload, name: w.name, plain: w.plain, reading: readingOf(f.Run)}
-		for _, c := range f.Run.Comparisons {
-			if c.Workload == w.workload {
-				s.comparisons = append(s.comparisons, c)
+	v := &view{file: f, suites: newSuites(f)}
+	for _, su := range v.suites {
+		for _, w := range workloadNames(f.Run.Counted()) {
+			flows := flowsOf(f, su.name, w.workload)
+			for _, n := range flows {
+				s := v.newSet(su, n, w)
+				s.nameFlows(w, len(flows) > 1)
+				su.sets = append(su.sets, s)
 			}
 		}
-		for _, row := range f.Rows {
-			if row.Workload == w.workload {
-				s.add(row)
-			}
-		}
-		if len(s.entries) == 0 {
-			continue
-		}
-		s.spread = newSpread(s.comparisons)
-		s.sort(f.Rows)
-		s.linkCosts()
-		v.sets = append(v.sets, s)
+		v.sets = append(v.sets, su.sets...)
 	}
 	return v
+}
+
+// flowsOf lists the numbers of flows that a suite has rows of under a workload.
+func flowsOf(f result.File, suite, workload string) []int {
+	var out []int
+	for _, row := range f.Rows {
+		if row.Suite == suite && row.Workload == workload && !slices.Contains(out, row.Key().Flows) {
+			out = append(out, row.Key().Flows)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// newSet gathers the rows of a suite that have a workload and a number of flows.
+func (v *view) newSet(su *suite, flows int, w workloadName) *set {
+	s := &set{suite: su.name, workload: w.workload, flows: flows, byID: namedByID(su.name), reading: readingOf(v.file.Run),
+		anchor: fmt.Sprintf("%s-%s-%d", su.anchor, w.workload, flows)}
+	for _, c := range v.file.Run.Comparisons {
+		if c.Workload == w.workload && max(c.Flows, 1) == flows && v.belongs(c, su.name) {
+			s.comparisons = append(s.comparisons, c)
+		}
+	}
+	for _, row := range v.file.Rows {
+		if row.Suite == su.name && row.Workload == w.workload && row.Key().Flows == flows {
+			s.add(row)
+		}
+	}
+	s.spread = newSpread(s.comparisons)
+	s.sort(v.file.Rows)
+	s.setReference()
+	s.linkCosts()
+	return s
 }
 
 // add appends a row.
 func (s *set) add(row result.Row) {
 	e := &entry{Row: row, connection: connectionName(row), baseline: isBaseline(row), repeat: isRepeat(row)}
+	if s.byID {
+		e.connection, e.baseline = wayName(row), row.Link == "host" && !strings.HasPrefix(row.Variant, suiteDocker)
+	}
 	for _, c := range s.comparisons {
 		e.repeat = e.repeat || c.AA && c.Numerator == row.ID && c.Numerator != c.Denominator
 	}
@@ -84,6 +120,10 @@ func (s *set) add(row result.Row) {
 // names them, and within a link the kernel's datapath before eBPF, the pod IP
 // before the cluster IP, and repeated rows last.
 func (s *set) sort(rows []result.Row) {
+	if s.byID { // the suite's own order
+		slices.SortStableFunc(s.entries, func(a, b *entry) int { return compareBool(a.repeat, b.repeat) })
+		return
+	}
 	links := map[string]int{}
 	for i, row := range rows {
 		for _, name := range []string{row.Link, row.Link + "\x00" + row.Variant} {
@@ -124,6 +164,9 @@ func compareBool(a, b bool) int {
 // linkCosts finds for each cluster IP the comparison with the pod IP of the
 // same connection.
 func (s *set) linkCosts() {
+	if s.byID {
+		return
+	}
 	for _, e := range s.entries {
 		if e.Target != result.TargetClusterIP && e.Target != result.TargetPublishedPort {
 			continue
