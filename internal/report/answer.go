@@ -36,12 +36,10 @@ func (s *set) answer() answer {
 	switch s.suite {
 	case suiteInterfaces:
 		return s.interfacesAnswer()
-	case suiteLatency:
-		return s.latencyAnswer()
+	case suiteLatency, suiteDocker:
+		return s.referenceAnswer()
 	case suiteSwitching:
 		return s.switchingAnswer()
-	case suiteDocker:
-		return s.dockerAnswer()
 	}
 	return answer{Name: s.name, Lead: s.fastest(), More: []string{s.costs()}}
 }

@@ -22,6 +22,7 @@ func (s *set) columns(wide bool) []column {
 		out = []column{s.text(0, func(e *entry) string { return e.connection }, "way")}
 	}
 	names := len(out)
+	out = append(out, s.figures(3, []string{"offered", shortUnit(s.unit)}, func(e *entry) float64 { return e.Offered }))
 	out = append(out, s.rate()...)
 	if s.byID {
 		out = append(out, s.referenceColumn(2), s.meanColumn(2))
@@ -32,7 +33,6 @@ func (s *set) columns(wide bool) []column {
 		out = append(out, s.costInterval())
 	}
 	out = append(out, s.figures(3, []string{"CPU µs", "per " + shortUnit(s.cpuUnit)}, func(e *entry) float64 { return e.CPUUSPerUnit }))
-	out = append(out, s.figures(3, []string{"offered", shortUnit(s.unit)}, func(e *entry) float64 { return e.Offered }))
 	out = append(out, s.lost())
 	out = append(out, s.percentiles(wide)...)
 	if wide {
@@ -109,13 +109,17 @@ func (s *set) places() int {
 // rate makes the columns of the median and its interval.
 func (s *set) rate() []column {
 	places := s.places()
+	name := "median"
+	if slices.ContainsFunc(s.entries, func(e *entry) bool { return e.Offered > 0 }) {
+		name = "received"
+	}
 	return []column{
 		s.text(0, func(e *entry) string {
 			if !e.ok() {
 				return none
 			}
 			return number(e.Median, places)
-		}, "median", shortUnit(s.unit)),
+		}, name, shortUnit(s.unit)),
 		s.text(6, func(e *entry) string {
 			if !e.ok() {
 				return none

@@ -71,11 +71,13 @@ func (s *set) says(d difference) string {
 	return "too few rounds to tell"
 }
 
-// against says how all measured ways stand to the reference: what is worse first,
-// then what can't be told from it, then what is better. The words follow a
-// difference that is worse or better.
-func (s *set) against(words func(difference) string) string {
-	var worse, same, better, few []string
+// standing is how the measured ways stand to the reference: names with their
+// differences.
+type standing struct{ worse, same, better, few []string }
+
+// standing sorts the measured ways, putting a difference in words.
+func (s *set) standing(words func(difference) string) standing {
+	var out standing
 	for _, e := range s.measured() {
 		if e == s.reference {
 			continue
@@ -83,29 +85,42 @@ func (s *set) against(words func(difference) string) string {
 		d := s.difference(e, s.reference)
 		switch {
 		case d.verdict == tooFew:
-			few = append(few, e.connection)
+			out.few = append(out.few, e.connection)
 		case d.verdict == tied:
-			same = append(same, e.connection)
+			out.same = append(out.same, e.connection)
 		case s.reading.worse(d.verdict):
-			worse = append(worse, e.connection+" "+words(d))
+			out.worse = append(out.worse, e.connection+" "+words(d))
 		default:
-			better = append(better, e.connection+" "+words(d))
+			out.better = append(out.better, e.connection+" "+words(d))
 		}
 	}
-	var parts []string
-	for _, group := range [][]string{worse, better} {
-		if len(group) > 0 {
-			parts = append(parts, strings.Join(group, ", "))
-		}
-	}
-	if len(same) > 0 {
-		parts = append(parts, "no difference found: "+list(same))
-	}
-	if len(few) > 0 {
-		parts = append(parts, "too few rounds to tell: "+list(few))
-	}
-	return strings.Join(parts, "; ")
+	return out
 }
+
+// against says how all measured ways stand to the reference, a line for each group
+// that there is: what is worse first, then what can't be told from it, then what is
+// better.
+func (st standing) against(worse, better, reference string) []string {
+	var out []string
+	for _, group := range []struct {
+		words string
+		ways  []string
+		join  func([]string) string
+	}{
+		{worse + " than " + reference + ": ", st.worse, commas},
+		{"no difference to " + reference + " found: ", st.same, list},
+		{better + " than " + reference + ": ", st.better, commas},
+		{"too few rounds to tell from " + reference + ": ", st.few, list},
+	} {
+		if len(group.ways) > 0 {
+			out = append(out, group.words+group.join(group.ways)+".")
+		}
+	}
+	return out
+}
+
+// commas joins names that have figures.
+func commas(parts []string) string { return strings.Join(parts, ", ") }
 
 // missing says how many ways have no figure; nothing if all have one.
 func (s *set) missing() string {

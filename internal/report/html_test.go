@@ -54,7 +54,25 @@ func plainText(page string) string {
 // TestPageLoadsNothing parses the page and looks for all that would make a
 // browser ask for something, or run something.
 func TestPageLoadsNothing(t *testing.T) {
-	page := htmlOf(t, madeUp(t))
+	for name, f := range map[string]result.File{"one suite": madeUp(t), "all suites": allSuites()} {
+		t.Run(name, func(t *testing.T) { checkLoadsNothing(t, htmlOf(t, f)) })
+	}
+}
+
+// checkLoadsNothing finds links to anything but a part of the page itself, too.
+func checkLoadsNothing(t *testing.T, page string) {
+	t.Helper()
+	ids := map[string]bool{}
+	for _, n := range nodes(t, page) {
+		for _, a := range n.Attr {
+			if a.Key == "id" {
+				if ids[a.Val] {
+					t.Errorf("two elements with the id %q", a.Val)
+				}
+				ids[a.Val] = true
+			}
+		}
+	}
 	for _, word := range []string{"http://", "https://", "url(", "@import", "@font-face", "javascript:", "<script"} {
 		if strings.Contains(strings.ToLower(page), word) {
 			t.Errorf("page holds %q", word)
@@ -66,11 +84,14 @@ func TestPageLoadsNothing(t *testing.T) {
 			continue
 		}
 		switch n.Data {
-		case "script", "link", "img", "image", "iframe", "object", "embed", "video", "audio", "source", "base", "form", "use", "a":
+		case "script", "link", "img", "image", "iframe", "object", "embed", "video", "audio", "source", "base", "form", "use":
 			t.Errorf("element <%s>", n.Data)
 		}
 		for _, a := range n.Attr {
 			key := strings.ToLower(a.Key)
+			if part, ok := strings.CutPrefix(a.Val, "#"); n.Data == "a" && key == "href" && ok && ids[part] {
+				continue
+			}
 			if key == "src" || key == "href" || key == "srcset" || key == "action" || key == "data" || strings.HasPrefix(key, "on") {
 				t.Errorf("<%s %s=%q>", n.Data, a.Key, a.Val)
 			}
@@ -143,6 +164,32 @@ func TestHostileStrings(t *testing.T) {
 			if strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
 				t.Errorf("%q reached the terminal", s)
 			}
+		}
+	}
+}
+
+// TestHostileSuites does the same with the rows of a suite that has all parts.
+func TestHostileSuites(t *testing.T) {
+	poison := func(s string) result.File {
+		clean, f := oneSuite(suiteLatency), poisoned(oneSuite(suiteLatency), s)
+		for i := range f.Rows {
+			f.Rows[i].Suite, f.Rows[i].Evidence.Hooks = clean.Rows[i].Suite, []string{s}
+			f.Rows[i].ID = clean.Rows[i].ID + "/" + s
+		}
+		for i := range f.Run.Comparisons {
+			f.Run.Comparisons[i].Numerator, f.Run.Comparisons[i].Denominator = clean.Run.Comparisons[i].Numerator+"/"+s, clean.Run.Comparisons[i].Denominator+"/"+s
+		}
+		return f
+	}
+	want := strings.Count(htmlOf(t, poison("plain")), "<")
+	for _, s := range hostile() {
+		f := poison(s)
+		if got := strings.Count(htmlOf(t, f), "<"); got > want { // fewer where long names leave an axis less room
+			t.Errorf("%q: %d tags, without it %d", s, got, want)
+		}
+		checkLoadsNothing(t, strings.ReplaceAll(htmlOf(t, f), clean(s), ""))
+		if out := tableOf(t, f, TableOptions{Wide: true, Width: 80}); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
+			t.Errorf("%q reached the terminal", s)
 		}
 	}
 }

@@ -4,7 +4,6 @@ package report
 
 import (
 	"fmt"
-	"strings"
 
 	"mustang/internal/result"
 )
@@ -18,8 +17,8 @@ func (s *set) meanLatency(e *entry) float64 {
 	return float64(s.flows) * 1e6 / e.Median
 }
 
-// latencyAnswer says what each way adds to the reference.
-func (s *set) latencyAnswer() answer {
+// referenceAnswer says what each way costs against the reference.
+func (s *set) referenceAnswer() answer {
 	a := answer{Name: s.name, Lead: s.noReference()}
 	if a.Lead != "" {
 		return a
@@ -28,21 +27,25 @@ func (s *set) latencyAnswer() answer {
 	if mean := s.meanLatency(s.reference); mean > 0 {
 		base += ", " + number(mean, fewDecimals(mean)) + " µs on average"
 	}
-	found := s.against(func(d difference) string {
-		switch {
-		case s.unit != result.UnitTransactions:
-			return s.says(d)
-		case d.verdict == lower:
-			return d.turned().size(" more time")
-		default:
-			return d.turned().size(" less time")
-		}
-	})
-	a.Lead = "against " + s.reference.connection + ", a transaction takes: " + found + "."
-	if !strings.HasSuffix(s.workload, "rr") {
-		a.Lead = "against " + s.reference.connection + ": " + found + "."
+	words := []string{s.reading.lower, s.reading.higher}
+	inTime := s.inTime()
+	if inTime {
+		words = []string{"more time per transaction", "less time per transaction"}
+	} else if s.reading.counted {
+		words = []string{"more instructions", "fewer instructions"}
 	}
-	a.More = []string{fmt.Sprintf("%s itself: %s.%s", s.reference.connection, base, s.missing())}
+	lines := s.standing(func(d difference) string {
+		if inTime {
+			d = d.turned()
+		}
+		return d.size("")
+	}).against(words[0], words[1], s.reference.connection)
+	a.Lead = lines[0]
+	for _, line := range lines[1:] {
+		a.More = append(a.More, upperFirst(line))
+	}
+	a.More = append(a.More, fmt.Sprintf("%s itself: %s.%s", s.reference.connection, base, s.missing()))
+	a.More = append(a.More, s.pairs()...)
 	return a
 }
 
@@ -58,15 +61,4 @@ func (s *set) noReference() string {
 		return s.reference.connection + " is the only way with a figure: " + s.figure(s.reference) + "." + s.missing()
 	}
 	return ""
-}
-
-// dockerAnswer says what each mode costs against the reference.
-func (s *set) dockerAnswer() answer {
-	a := answer{Name: s.name, Lead: s.noReference()}
-	if a.Lead != "" {
-		return a
-	}
-	a.Lead = "against " + s.reference.connection + " (" + s.figure(s.reference) + "): " + s.against(s.says) + "." + s.missing()
-	a.More = s.pairs()
-	return a
 }

@@ -50,6 +50,9 @@ func (su *suite) overview() overview {
 	if legend := marksLegend(marks); legend != "" {
 		o.notes = append(o.notes, legend)
 	}
+	if slices.ContainsFunc(su.sets, func(s *set) bool { return s.lostShare().cells != nil }) {
+		o.notes = append(o.notes, "Of UDP streams the rate is the one that arrived.")
+	}
 	for _, mark := range []string{"tcg", "kvm"} {
 		if slices.ContainsFunc(o.entries, func(e *entry) bool { return e.guestMark() == " ("+mark+")" }) {
 			o.notes = append(o.notes, guestWords(mark))
@@ -95,11 +98,11 @@ func (su *suite) skipped(id string) bool {
 // The columns of the first sets are the last to be left out.
 func (s *set) summaryColumns(place int, only bool) []column {
 	rate := s.rate()
-	rate[0].head = []string{s.short, shortUnit(s.unit)}
 	rate[1].rank = 3
-	out := rate[:1]
-	if only {
-		out = rate
+	out := rate
+	if !only {
+		out = rate[:1]
+		out[0].head = []string{s.short, shortUnit(s.unit)}
 	}
 	lost := s.lostShare()
 	lost.head, lost.rank = []string{"lost of", strings.TrimSuffix(strings.TrimSuffix(s.short, "s"), " stream")}, 2+place
@@ -108,7 +111,6 @@ func (s *set) summaryColumns(place int, only bool) []column {
 		interval := s.text(5, s.referenceInterval, "95 % interval", "of it")
 		out = append(out, interval)
 		out = append(out, s.percentiles(false)...)
-		out = append(out, s.figures(6, []string{"softirqs", "per " + shortUnit(s.cpuUnit)}, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }))
 	}
 	for i := range out {
 		out[i].right = true
@@ -138,7 +140,7 @@ func (s *set) arranged(c column, entries []*entry) column {
 				continue
 			}
 			cells[i] = c.cells[j]
-			if !mine.ok() && at(c.head, 0) == s.short {
+			if !mine.ok() && (c.title() == s.rate()[0].title() || at(c.head, 0) == s.short) {
 				cells[i] = mine.Status
 			}
 		}

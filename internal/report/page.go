@@ -33,6 +33,7 @@ type suitePart struct {
 	Name     string // where there are several
 	Question string
 	Answers  []answer
+	Abreast  bool // whether the answers stand side by side
 	Matrices []matrix
 	Wide     bool // whether the matrices are too wide to stand side by side
 	Summary  *htmlTable
@@ -108,6 +109,7 @@ func (v *view) part(su *suite) suitePart {
 	if namedByID(su.name) {
 		summary := su.summaryTable()
 		p.Summary = &summary
+		p.Abreast = len(p.Answers) > 1
 	}
 	for _, s := range su.sets {
 		if m := s.matrix(); p.Summary == nil && len(m.Rows) > 0 {
@@ -166,7 +168,7 @@ func (g *chartGroup) add(f figure) {
 
 // upperFirst is a sentence's start, but for names of link modes.
 func upperFirst(s string) string {
-	for _, word := range []string{"no ", "of ", "against ", "nothing ", "too "} {
+	for _, word := range []string{"no ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
 		if strings.HasPrefix(s, word) {
 			return strings.ToUpper(s[:1]) + s[1:]
 		}

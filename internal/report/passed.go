@@ -62,12 +62,20 @@ func (e *entry) passed() []string {
 	return out
 }
 
+// Count says how many hooks there are.
+func (p passage) Count() string {
+	if len(p.Hooks) == 0 {
+		return "none"
+	}
+	return count(len(p.Hooks), "hook")
+}
+
 // hooks names the netfilter hooks in words.
 func (p passage) hooks() string {
 	if len(p.Hooks) == 0 {
 		return "no netfilter hook with rules"
 	}
-	return fmt.Sprintf("%s: %s", count(len(p.Hooks), "netfilter hook"), strings.Join(p.Hooks, "; "))
+	return count(len(p.Hooks), "netfilter hook") + ": " + strings.Join(p.Hooks, "; ")
 }
 
 // passages prints what packets pass.

@@ -22,13 +22,20 @@ func TestNothingIsLeftOut(t *testing.T) {
 	failed.Run.Comparisons = nil
 	single := full
 	single.Rows = full.Rows[4:5]
+	suites := allSuites()
 	for name, f := range map[string]result.File{
-		"full": full, "3 rounds": truncated(full, 3), "1 round": truncated(full, 1),
+		"all suites": suites, "all suites, 3 rounds": truncated(suites, 3), "switching": oneSuite(suiteSwitching), "docker": oneSuite(suiteDocker),
+		"interfaces": oneSuite(suiteInterfaces), "latency": truncated(oneSuite(suiteLatency), 2), "full": full, "3 rounds": truncated(full, 3), "1 round": truncated(full, 1),
 		"all failed": failed, "single": single, "empty": {Schema: result.Schema},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, o := range []TableOptions{{}, {Width: 60}, {Wide: true, Color: true}} {
-				checkText(t, f, tableOf(t, f, o))
+				text := tableOf(t, f, o)
+				if len(newView(f).suites) < 2 || o.Wide {
+					checkText(t, f, text)
+				} else if !strings.Contains(text, "Left out here") {
+					t.Error("the table does not say what it leaves out")
+				}
 			}
 			checkText(t, f, plainText(htmlOf(t, f)))
 		})
@@ -39,11 +46,28 @@ func TestNothingIsLeftOut(t *testing.T) {
 // reason.
 func checkText(t *testing.T, f result.File, text string) {
 	t.Helper()
+	text = regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(text, "")
 	joined := strings.Join(strings.Fields(text), " ")
-	for _, s := range newView(f).sets {
+	v := newView(f)
+	for _, su := range v.suites {
+		if !strings.Contains(joined, su.question) {
+			t.Errorf("%s: question %q is missing", su.name, su.question)
+		}
+	}
+	rows := 0
+	for _, s := range v.sets {
+		rows += len(s.entries)
+		for _, c := range s.ordered() {
+			if !strings.Contains(joined, comparisonName(c)+" "+ratio(c.Ratio)) {
+				t.Errorf("%s: comparison %s is missing", s.name, comparisonName(c))
+			}
+		}
 		places := s.places()
 		for _, e := range s.entries {
-			want := regexp.QuoteMeta(e.connection) + `\s+` + targetName(e.Target) + `\s+` + viaName(e.Via) + `\s+`
+			want := regexp.QuoteMeta(e.connection) + `\s+`
+			if !s.byID {
+				want += targetName(e.Target) + `\s+` + viaName(e.Via) + `\s+`
+			}
 			if e.ok() {
 				want += regexp.QuoteMeta(number(e.Median, places)) + `\s`
 			} else {
@@ -56,6 +80,9 @@ func checkText(t *testing.T, f result.File, text string) {
 				t.Errorf("%s %s: no line that matches %q", e.ID, e.Workload, want)
 			}
 		}
+	}
+	if rows != len(f.Rows) {
+		t.Errorf("%d rows in sets, %d in the file", rows, len(f.Rows))
 	}
 }
 
@@ -115,20 +142,24 @@ func TestStateOfRun(t *testing.T) {
 // and without a panic.
 func TestExtremes(t *testing.T) {
 	for name, scale := range map[string]float64{"zero": 0, "tiny": 1e-300, "huge": 1e290, "negative": -1} {
-		t.Run(name, func(t *testing.T) {
-			f := withLatency(truncated(madeUp(t), 5), func(l *result.Latency) {
-				*l = result.Latency{P50: l.P50 * scale, P90: 1e300, P99: 1e300, P999: 1e300}
+		for _, source := range []result.File{madeUp(t), allSuites()} {
+			t.Run(name+" "+source.Run.Suite, func(t *testing.T) {
+				f := withLatency(truncated(source, 5), func(l *result.Latency) {
+					*l = result.Latency{P50: l.P50 * scale, P90: 1e300, P99: 1e300, P999: 1e300}
+				})
+				for i := range f.Rows {
+					f.Rows[i].Median *= scale
+					f.Rows[i].CPUUSPerUnit *= scale
+					f.Rows[i].Offered *= scale
+				}
+				for i := range f.Run.Comparisons {
+					f.Run.Comparisons[i].Ratio *= scale
+				}
+				tableOf(t, f, TableOptions{Width: 80})
+				tableOf(t, f, TableOptions{Wide: true})
+				htmlOf(t, f)
 			})
-			for i := range f.Rows {
-				f.Rows[i].Median *= scale
-				f.Rows[i].CPUUSPerUnit *= scale
-			}
-			for i := range f.Run.Comparisons {
-				f.Run.Comparisons[i].Ratio *= scale
-			}
-			tableOf(t, f, TableOptions{Width: 80})
-			htmlOf(t, f)
-		})
+		}
 	}
 }
 

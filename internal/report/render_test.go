@@ -79,6 +79,7 @@ func TestReportInChromium(t *testing.T) {
 			row.Reason = strings.Repeat("very-long-reason", 20)
 		}
 	}
+	suites := allSuites()
 	rates, counted := allModes(false), allModes(true)
 	slow := withLatency(full, func(l *result.Latency) { l.P99, l.P999 = l.P99*40, l.P999*400 })
 	for _, tc := range []struct {
@@ -98,6 +99,14 @@ func TestReportInChromium(t *testing.T) {
 		{"all-light", rates, 1180, "light", 10},
 		{"counted-dark", counted, 1180, "dark", 4},
 		{"counted-narrow", counted, 500, "light", 4},
+		{"suites-light", suites, 1280, "light", 29},
+		{"suites-dark", suites, 1280, "dark", 29},
+		{"suites-narrow", suites, 400, "light", 29},
+		{"suites-narrow-dark", suites, 400, "dark", 29},
+		{"interfaces", oneSuite(suiteInterfaces), 1280, "light", 2},
+		{"latency", oneSuite(suiteLatency), 1280, "light", 4},
+		{"switching", oneSuite(suiteSwitching), 1280, "light", 8},
+		{"docker", oneSuite(suiteDocker), 1280, "dark", 5},
 		{"empty", result.File{Schema: result.Schema}, 400, "light", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -3,9 +3,13 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+
+	"mustang/internal/result"
 )
 
 // switched is an entry of the suite on switching, whose ID is made of the place,
@@ -100,21 +104,47 @@ func (s *set) switchingAnswer() answer {
 	return answer{Name: s.name, Lead: s.switches(verdicts) + s.missing(), More: more}
 }
 
-// placed says how each entry at a switch, or at any, stands to its other.
+// placed says how entries stand to their others: the least and the greatest
+// difference in each direction.
 func (s *set) placed(all []switched, by, words string, other func(switched) *switched) string {
-	var parts []string
+	type named struct {
+		name string
+		difference
+	}
+	groups := map[verdict][]named{}
 	for _, w := range all {
 		if by != "" && w.by != by {
 			continue
 		}
 		if o := other(w); o != nil && o.entry != w.entry {
-			parts = append(parts, together(w.by+"/"+w.pod+w.guestMark())+" "+s.says(s.difference(w.entry, o.entry)))
+			d := s.difference(w.entry, o.entry)
+			groups[d.verdict] = append(groups[d.verdict], named{together(w.by + "/" + w.pod + w.guestMark()), d})
+		}
+	}
+	var parts []string
+	for _, v := range []verdict{lower, higher, tied, tooFew} {
+		group := groups[v]
+		slices.SortStableFunc(group, func(a, b named) int { return cmp.Compare(math.Abs(a.ratio-1), math.Abs(b.ratio-1)) })
+		var names []string
+		for _, n := range group {
+			names = append(names, n.name)
+		}
+		switch {
+		case len(group) == 0:
+		case v == tied || v == tooFew:
+			parts = append(parts, s.says(group[0].difference)+" ("+strings.Join(names, ", ")+")")
+		case len(group) == 1:
+			parts = append(parts, names[0]+" "+s.says(group[0].difference))
+		default:
+			first, last := group[0], group[len(group)-1]
+			parts = append(parts, fmt.Sprintf("%s (%s) to %s", percent(math.Abs(first.ratio-1)), first.name,
+				s.reading.words(v, result.Comparison{Ratio: last.ratio})+" ("+last.name+")"))
 		}
 	}
 	if len(parts) == 0 {
 		return ""
 	}
-	return words + strings.Join(parts, ", ") + "."
+	return words + strings.Join(parts, "; ") + "."
 }
 
 // bridgedHost says what a bridge costs the host itself.

@@ -76,7 +76,7 @@ func (p *printer) grid(columns []column, paint func(row int, line string) string
 				names = append(names, c.title())
 			}
 		}
-		p.paragraph("Left out for want of width: "+strings.Join(names, ", ")+".", 2)
+		p.paragraph("Left out for want of width: "+strings.TrimSuffix(strings.Join(names, ", "), ".")+".", 2)
 	}
 }
 
