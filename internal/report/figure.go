@@ -33,6 +33,9 @@ func (s *set) group(e *entry) string {
 		return e.connection
 	}
 	if s.suite == suiteSwitching {
+		if strings.Count(e.ID, "/") < 2 {
+			return "From host to host"
+		}
 		first, _, _ := strings.Cut(e.ID, "/")
 		for _, p := range placeWords() {
 			if p.place == first {

@@ -46,9 +46,13 @@ const measureScript = `(() => {
       }
     });
   }
-  for (const box of document.querySelectorAll('.summary .scroll, .comparisons .scroll, .passed .scroll')) {
+  const closed = [...document.querySelectorAll('details:not([open])')];
+  closed.forEach(d => d.open = true);
+  out.Scroll = Math.max(out.Scroll, document.documentElement.scrollWidth);
+  for (const box of document.querySelectorAll('.summary .scroll, .comparisons .scroll, .passed .scroll, .all .scroll')) {
     if (box.scrollWidth > box.clientWidth + 1) out.Cut.push(box.textContent.trim().slice(0, 40));
   }
+  closed.forEach(d => d.open = false);
   for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
   return out;
 })()`
