@@ -42,6 +42,9 @@ func (s *set) columns(wide bool) []column {
 		out[i].right = i >= names
 	}
 	out = append(out, s.text(1, func(e *entry) string { return e.Status }, "status"))
+	if s.byID {
+		out = append(out, s.variants())
+	}
 	if wide {
 		out = append(out, s.text(9, func(e *entry) string { return strings.Join(e.programs("="), " ") }, "program runs"))
 	}

@@ -53,6 +53,9 @@ func (su *suite) overview() overview {
 	if slices.ContainsFunc(su.sets, func(s *set) bool { return s.lostShare().cells != nil }) {
 		o.notes = append(o.notes, "Of UDP streams the rate is the one that arrived.")
 	}
+	if slices.ContainsFunc(o.entries, func(e *entry) bool { return strings.Contains(e.Variant, userSpace) }) {
+		o.notes = append(o.notes, "Open vSwitch forwarded in user space: the datapath in the kernel was not there.")
+	}
 	for _, mark := range []string{"tcg", "kvm"} {
 		if slices.ContainsFunc(o.entries, func(e *entry) bool { return e.guestMark() == " ("+mark+")" }) {
 			o.notes = append(o.notes, guestWords(mark))

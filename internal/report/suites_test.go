@@ -151,3 +151,24 @@ func TestGuestsAreMarked(t *testing.T) {
 		}
 	}
 }
+
+// TestUserSpaceIsSaid checks that figures of Open vSwitch's slow datapath are not
+// taken for those of the one in the kernel.
+func TestUserSpaceIsSaid(t *testing.T) {
+	f := oneSuite(suiteSwitching)
+	for i := range f.Rows {
+		if strings.Contains(f.Rows[i].ID, "ovs") {
+			f.Rows[i].Variant = strings.TrimSpace("user-space " + f.Rows[i].Variant)
+		}
+	}
+	for where, got := range map[string]string{"table": tableOf(t, f, TableOptions{}), "page": plainText(htmlOf(t, f))} {
+		for _, want := range []string{"Open vSwitch (in user space) is faster than a Linux bridge in 1", "Open vSwitch forwarded in user space"} {
+			if !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
+				t.Errorf("%s does not say %q", where, want)
+			}
+		}
+	}
+	if strings.Contains(said(oneSuite(suiteSwitching)), "user space") {
+		t.Error("the kernel's datapath is taken for the one in user space")
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"mustang/internal/result"
@@ -163,9 +164,9 @@ func (s *set) switches(verdicts map[verdict]int) string {
 	case 0:
 		return "no way over Open vSwitch has a figure beside its way over a bridge."
 	case verdicts[tied]:
-		return fmt.Sprintf("no difference was found between Open vSwitch and a Linux bridge in %s.", count(total, "pair"))
+		return fmt.Sprintf("no difference was found between %s and a Linux bridge in %s.", s.openVSwitch(), count(total, "pair"))
 	case verdicts[tooFew]:
-		return "too few rounds to say which of Open vSwitch and a Linux bridge is the faster."
+		return "too few rounds to say which of " + s.openVSwitch() + " and a Linux bridge is the better."
 	}
 	ahead, behind := "faster", "slower"
 	better, worse := verdicts[higher], verdicts[lower]
@@ -175,10 +176,49 @@ func (s *set) switches(verdicts map[verdict]int) string {
 	} else {
 		ahead = "is " + ahead
 	}
-	text := fmt.Sprintf("of %s, Open vSwitch %s than a Linux bridge in %d and %s in %d; no difference was found in %d",
-		count(total, "pair"), ahead, better, behind, worse, verdicts[tied])
+	text := fmt.Sprintf("of %s, %s %s than a Linux bridge in %s and %s in %s; no difference was found in %s",
+		count(total, "pair"), s.openVSwitch(), ahead, orNone(better), behind, orNone(worse), orNone(verdicts[tied]))
 	if n := verdicts[tooFew]; n > 0 {
 		text += fmt.Sprintf(", and %d had too few rounds", n)
 	}
 	return text + "."
+}
+
+// orNone is a number in a sentence.
+func orNone(n int) string {
+	if n == 0 {
+		return "none"
+	}
+	return strconv.Itoa(n)
+}
+
+// userSpace is in the variant of rows over Open vSwitch's datapath in user space.
+const userSpace = "user-space"
+
+// openVSwitch names the switch, with its datapath where that is the slow one in all
+// rows.
+func (s *set) openVSwitch() string {
+	name := "Open vSwitch"
+	for _, w := range s.switched() {
+		if strings.HasPrefix(w.by, "ovs") {
+			if !strings.Contains(w.Variant, userSpace) {
+				return "Open vSwitch"
+			}
+			name = "Open vSwitch (in user space)"
+		}
+	}
+	return name
+}
+
+// variants makes the column of what the IDs of the suite on switching don't say.
+func (s *set) variants() column {
+	if s.suite != suiteSwitching {
+		return column{}
+	}
+	return s.text(6, func(e *entry) string {
+		if e.Variant == "" || e.Variant == again {
+			return none
+		}
+		return clean(e.Variant)
+	}, "variant")
 }
