@@ -96,8 +96,28 @@ func (s *set) referenceFigure(face typeface) figure {
 		f.Title = s.name + ": time of a transaction / " + s.reference.connection
 		f.Caption += " At the line a way adds nothing; right of it, it takes longer."
 	}
-	var marks []mark
-	var shown []*entry
+	marks, shown, cut := s.referenceMarks()
+	f.Caption += " Whiskers, where there are enough rounds, are 95\u00a0% intervals; “tied” means that no difference was found."
+	if cut {
+		f.Caption += " Intervals that reach far beyond the ratios are cut off; the tables have them."
+	}
+	if s.spread.pairs > 0 {
+		f.Caption += " The band (± " + percent(s.spread.share) + ") is the spread of the same thing measured twice (A/A)."
+	}
+	return f.drawRatios(face, marks, shown, min(s.spread.share, 1))
+}
+
+// farAway is how many times the largest ratio a chart shows of an interval.
+const farAway = 2
+
+// referenceMarks are the marks of that figure, and whether any interval is cut.
+func (s *set) referenceMarks() (marks []mark, shown []*entry, cut bool) {
+	largest := 1.0
+	for _, e := range s.measured() {
+		if d, ok := s.toReference(e); ok {
+			largest = max(largest, d.ratio)
+		}
+	}
 	for _, e := range s.measured() {
 		d, ok := s.toReference(e)
 		if !ok {
@@ -105,7 +125,8 @@ func (s *set) referenceFigure(face typeface) figure {
 		}
 		m := mark{label: s.label(e), ink: kindOf(e).ink, value: d.ratio, low: d.ratio, high: d.ratio, text: ratio(d.ratio)}
 		if d.ci != nil {
-			m.low, m.high = d.ci[0], d.ci[1]
+			m.low, m.high = d.ci[0], min(d.ci[1], farAway*largest)
+			cut = cut || m.high < d.ci[1]
 		}
 		switch d.verdict {
 		case tied:
@@ -117,9 +138,5 @@ func (s *set) referenceFigure(face typeface) figure {
 		shown = append(shown, e)
 		marks = append(marks, m)
 	}
-	f.Caption += " Whiskers, where there are enough rounds, are 95\u00a0% intervals; “tied” means that no difference was found."
-	if s.spread.pairs > 0 {
-		f.Caption += " The band (± " + percent(s.spread.share) + ") is the spread of the same thing measured twice (A/A)."
-	}
-	return f.drawRatios(face, marks, shown, s.spread.share)
+	return marks, shown, cut
 }

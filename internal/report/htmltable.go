@@ -29,6 +29,7 @@ type htmlCell struct {
 	Text  string
 	Right bool
 	Mark  string
+	Class string // of a cell that says what became of its row
 }
 
 // table lays the set's rows out for the page, with all columns but those that
@@ -63,6 +64,13 @@ func (su *suite) summaryTable() htmlTable {
 	for i, e := range o.entries {
 		t.Rows[i].Class, t.Rows[i].Status = class(e), result.StatusOK
 		t.Rows[i].First = i > 0 && su.sets[0].group(e) != su.sets[0].group(o.entries[i-1])
+	}
+	for i := range t.Rows {
+		for j := range t.Rows[i].Cells {
+			if cell := &t.Rows[i].Cells[j]; cell.Text == result.StatusFailed || cell.Text == result.StatusSkipped {
+				cell.Class = cell.Text
+			}
+		}
 	}
 	t.Notes = o.notes
 	return t

@@ -172,3 +172,27 @@ func TestUserSpaceIsSaid(t *testing.T) {
 		t.Error("the kernel's datapath is taken for the one in user space")
 	}
 }
+
+// TestFarIntervals checks that one wild interval does not flatten a chart, and that
+// the reader is told.
+func TestFarIntervals(t *testing.T) {
+	f := oneSuite(suiteLatency)
+	const words = "reach far beyond the ratios are cut off"
+	if strings.Contains(plainText(htmlOf(t, f)), words) {
+		t.Error("an ordinary interval is cut off")
+	}
+	for i := range f.Run.Comparisons {
+		if c := &f.Run.Comparisons[i]; c.Numerator == "veth" {
+			c.Ratios[0], c.CI95 = 0.0001, &[2]float64{0.0001, c.CI95[1]}
+		}
+	}
+	marks, _, cut := newView(f).sets[0].referenceMarks()
+	if !cut || !strings.Contains(plainText(htmlOf(t, f)), words) {
+		t.Error("the reader is not told that an interval is cut off")
+	}
+	for _, m := range marks {
+		if m.high > 3 {
+			t.Errorf("%s reaches to %g", m.label, m.high)
+		}
+	}
+}
