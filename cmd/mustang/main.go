@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	if vm.IsInit() { // we are the first process of a guest that bench --vm boots
+	if vm.IsInit() { // we are the first process of a guest
 		fmt.Fprintln(os.Stderr, vm.Init())
 		return
 	}

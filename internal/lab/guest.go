@@ -67,6 +67,9 @@ func (l *Lab) prepareGuests(ctx context.Context) (err error) {
 	if !l.Options.Guests {
 		return nil
 	}
+	if err := vm.CheckTools(); err != nil {
+		return err
+	}
 	l.guests.at = map[string]*guest{}
 	if l.guests.kernel, err = vm.FetchKernel(ctx, ""); err != nil {
 		return err
@@ -126,13 +129,16 @@ func (l *Lab) startGuest(g *guest, cmd *exec.Cmd) error {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("lab %s: guest %s runs already", l.Options.Name, g.order.Place)
 	}
+	if cmd.Err != nil {
+		return fmt.Errorf("start guest %s: %w", g.order.Place, cmd.Err)
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("start guest %s: %w", g.order.Place, err)
 	}
 	order := g.order
 	order.Program, order.CPU = cmd.Path, -1
-	for _, arg := range cmd.Args[1:] {
+	for _, arg := range cmd.Args[min(1, len(cmd.Args)):] {
 		if n, ok := strings.CutPrefix(arg, cpuFlag); ok {
 			if order.CPU, err = strconv.Atoi(n); err != nil {
 				return fmt.Errorf("start guest %s: argument %s: %w", g.order.Place, arg, err)
@@ -145,7 +151,7 @@ func (l *Lab) startGuest(g *guest, cmd *exec.Cmd) error {
 	if err != nil {
 		return fmt.Errorf("start guest %s: %w", g.order.Place, err)
 	}
-	cmd.Path, cmd.Args, cmd.Err = exe, []string{exe, GuestName, string(text)}, nil
+	cmd.Path, cmd.Args = exe, []string{exe, GuestName, string(text)}
 	if err := l.startIn(g.host, cmd); err != nil {
 		return err
 	}

@@ -6,14 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 	"mustang/internal/traffic"
 	"mustang/internal/vm"
@@ -78,8 +77,13 @@ func TestGuests(t *testing.T) {
 			if places := l.Places(); !slices.Equal(places, []string{lab.Host}) {
 				t.Errorf("places with a namespace: %v", places)
 			}
+			if info, err := s.Find(o.Name); err != nil || !slices.Equal(s.Places(info), []string{lab.Host}) {
+				t.Errorf("places to enter: %v, %v", s.Places(info), err)
+			}
+			checkNoBoot(t, l)
 			agents := startGuests(t, l, program)
-			checkTraffic(t, agents)
+			checkTraffic(t, l, agents)
+			checkCPU(t, agents[lab.PodB])
 			if err := l.Start(lab.PodA, exec.Command(program)); err == nil || !strings.Contains(err.Error(), "runs already") {
 				t.Errorf("a second command in a guest: %v", err)
 			}
@@ -133,8 +137,9 @@ func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*traffic.A
 }
 
 // checkTraffic sends from pod-b to pod-a and to the host.
-func checkTraffic(t *testing.T, agents map[string]*traffic.Agent) {
+func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*traffic.Agent) {
 	t.Helper()
+	host := place(t, l, lab.Host)
 	for _, test := range []struct {
 		name, workload, server string
 		at                     netip.Addr
@@ -156,15 +161,49 @@ func checkTraffic(t *testing.T, agents map[string]*traffic.Agent) {
 			if test.workload == traffic.UDPStream {
 				spec.Rate = 5e6
 			}
+			before, err := host.Device(podlink.DefaultBridge)
+			if err != nil {
+				t.Fatal(err)
+			}
 			m, err := agents[lab.PodB].Run(t.Context(), spec)
 			if err != nil {
 				t.Fatal(err)
+			}
+			after, err := host.Device(podlink.DefaultBridge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := after.RxBytes - before.RxBytes; test.server == lab.Host && got < m.Count {
+				t.Errorf("%d bytes came to the host by the switch, of %d", got, m.Count)
 			}
 			if m.Count == 0 || m.ServerLocal.Addr() != test.at || m.ClientLocal.Addr() == test.at || m.ServerPeer != m.ClientLocal {
 				t.Errorf("measurement %+v", m)
 			}
 			t.Logf("%.4g %s, lost %.3g", m.Rate, m.Unit, m.Lost())
 		})
+	}
+}
+
+// checkNoBoot starts a program that no guest can boot with.
+func checkNoBoot(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	_, err := traffic.StartAgent(traffic.AgentOptions{
+		Exe: "/bin/sh", Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
+	})
+	if err == nil || !strings.Contains(err.Error(), "guest pod-a") || !strings.Contains(err.Error(), "/bin/sh is not static") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("a program that is not static: %v", err)
+	}
+}
+
+// checkCPU wants a guest to run where its agent was to run.
+func checkCPU(t *testing.T, a *traffic.Agent) {
+	t.Helper()
+	for _, pid := range processTree(t, a.PID())[1:] {
+		var set unix.CPUSet
+		if err := unix.SchedGetaffinity(pid, &set); err != nil || set.Count() != 1 || !set.IsSet(1%runtime.NumCPU()) {
+			t.Errorf("QEMU may run on %d CPUs, %v; want the second one only", set.Count(), err)
+		}
 	}
 }
 
@@ -189,107 +228,6 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*t
 	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
 		t.Errorf("after another boot: %v", err)
 	}
-}
-
-// processTree lists a process and its children.
-func processTree(t *testing.T, pid int) []int {
-	t.Helper()
-	pids := []int{pid}
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-		for field := range strings.FieldsSeq(string(text)) {
-			child, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, child)
-		}
-	}
-	return pids
-}
-
-// mustEnd waits until processes have ended.
-func mustEnd(t *testing.T, pids []int) {
-	t.Helper()
-	for _, pid := range pids {
-		testkit.Eventually(t, 5*time.Second, func() error {
-			if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
-				return fmt.Errorf("process %d lives: %v", pid, err)
-			}
-			return nil
-		})
-	}
-}
-
-// guestVariable makes the test's executable the owner of a lab with a guest that
-// runs this program.
-const guestVariable = "MUSTANG_TEST_LAB_GUEST"
-
-// guestChild builds a lab, boots a guest in it, says so, and waits to be killed.
-func guestChild(dir, program string) int {
-	os.Unsetenv(guestVariable) // its own children are not such owners
-	l, err := lab.Store{Dir: dir}.Up(context.Background(), options(lab.Options{Link: "tap", Guests: true}))
-	if err == nil {
-		var a *traffic.Agent
-		a, err = traffic.StartAgent(traffic.AgentOptions{
-			Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
-		})
-		if err == nil {
-			fmt.Println(a.PID())
-			_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
-		}
-	}
-	fmt.Fprintln(os.Stderr, err)
-	runtime.KeepAlive(l)
-	return 1
-}
-
-// TestGuestOwnerKilled kills the process that owns a lab with a guest.
-func TestGuestOwnerKilled(t *testing.T) {
-	program := guestProgram(t)
-	s := store(t)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), childVariable+"="+s.Dir, guestVariable+"="+program)
-	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var pid int
-	_, scanErr := fmt.Fscan(out, &pid)
-	var processes []int
-	if scanErr == nil {
-		processes = processTree(t, pid)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if scanErr != nil || len(processes) != 2 {
-		t.Fatalf("the child: %v, processes %v", scanErr, processes)
-	}
-	if err := s.Reap(); err != nil {
-		t.Fatal(err)
-	}
-	if left := leftovers(t, fmt.Sprintf("test-%d-", cmd.Process.Pid), s.Dir); len(left) > 0 {
-		t.Errorf("left after Reap: %q", left)
-	}
-	mustEnd(t, processes)
 }
 
 // TestGuestOptions wants no lab of what does not go together.

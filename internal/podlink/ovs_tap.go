@@ -51,7 +51,7 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 			err = errors.Join(err, w.host.remove(pod.HostIfName, v.ends().kind()))
 		}
 	}()
-	if err := apply(w.host.ns, portSettings(pod.HostIfName)); err != nil {
+	if err := apply(w.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
 		return Attachment{}, err
 	}
 	if err := w.host.up(ends.host); err != nil {
@@ -61,6 +61,14 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 		return Attachment{}, err
 	}
 	return ends.attachment(pod, macOf(master)), nil
+}
+
+// ovsPortSettings keep a port from taking part in the host's own network. The
+// user-space datapath only listens in on its ports, so the host gets the packets
+// too. It would answer ARP for its addresses there, and pods reach it past the
+// switch.
+func ovsPortSettings(name string) []setting {
+	return append(portSettings(name), setting{"net/ipv4/conf/" + name + "/arp_ignore", "8"})
 }
 
 // validate reports bad input.
@@ -94,7 +102,7 @@ func (v ovsTap) Check(network Network, pod Pod) (err error) {
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	port := c.device(w.host, wanted{
-		name: pod.HostIfName, kind: v.ends().kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
+		name: pod.HostIfName, kind: v.ends().kind(), mtu: network.mtu(), settings: ovsPortSettings(pod.HostIfName),
 	})
 	v.ends().check(&c, w.host, w.inside, pair{host: port})
 	c.ovsPort(w, bridge, pod.HostIfName)
