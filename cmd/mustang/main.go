@@ -15,11 +15,12 @@ import (
 	"golang.org/x/term"
 
 	"mustang/internal/vm"
+	"mustang/internal/vm/guestnet"
 )
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
-		fmt.Fprintln(os.Stderr, vm.Init())
+		fmt.Fprintln(os.Stderr, vm.Init(guestnet.Configure))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -28,8 +27,9 @@ const cpuFlag = "--cpu="
 const (
 	// guestMemory is a guest's memory in MiB.
 	guestMemory = 256
-	// guestBoot is how long a guest may take to boot; 3 s on an idle machine.
-	guestBoot = 45 * time.Second
+	// guestBoot is how long a guest may take to boot: 3 s on an idle machine, ten times
+	// that on a busy one.
+	guestBoot = 55 * time.Second
 	// portFree is how long the guest before may take to let go of the port.
 	portFree = 5 * time.Second
 )
@@ -74,10 +74,6 @@ func Guest(ctx context.Context, args []string, streams Streams) error {
 }
 
 func (o guestOrder) run(ctx context.Context, streams Streams) (int, error) {
-	mac, err := net.ParseMAC(o.MAC)
-	if err != nil {
-		return 0, err
-	}
 	tap, err := openPort(ctx, o.TAP)
 	if err != nil {
 		return 0, err
@@ -98,7 +94,7 @@ func (o guestOrder) run(ctx context.Context, streams Streams) (int, error) {
 		Command: append([]string{vm.Program}, o.Arguments...),
 		CPUs:    1, MemoryMB: guestMemory, BootTimeout: guestBoot,
 		Network: &vm.Network{
-			TAP: tap, MAC: mac, MTU: o.MTU, Addresses: o.Addresses, Gateways: o.Gateways, NoOffload: o.NoOffload,
+			TAP: tap, MAC: o.MAC, MTU: o.MTU, Addresses: o.Addresses, Gateways: o.Gateways, NoOffload: o.NoOffload,
 		},
 		Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr,
 	})

@@ -10,54 +10,37 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"mustang/internal/nl"
 )
+
+// NetworkDevice is what a guest calls its network device: the kernel's name for
+// the first one.
+const NetworkDevice = "eth0"
 
 // networkTimeout is how long the guest waits for its network device, and for the
 // device's carrier.
 const networkTimeout = 20 * time.Second
 
-// interior is how a guest's network device is to be.
-type interior struct {
+// Interior is how a guest's network device is to be, see [Network].
+type Interior struct {
 	MAC       string
 	MTU       int
 	Addresses []netip.Prefix
 	Gateways  []netip.Addr
 }
 
-// networkSettings are those of pods: addresses are usable at once, and nobody but
-// the host says what routes there are. They are switched off.
-var networkSettings = []string{
-	"net/ipv6/conf/eth0/accept_dad", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/accept_redirects",
-	"net/ipv4/conf/eth0/accept_redirects", "net/ipv4/conf/all/accept_redirects",
-}
-
-// networkDevice is what the kernel calls the only network device.
-const networkDevice = "eth0"
-
-// configure sets the device up, and returns when it can carry packets.
-func (i *interior) configure() error {
-	if i == nil {
+// network sets the network device up, and returns when it can carry packets.
+func (g *guest) network() error {
+	config := g.orders.Network
+	if config == nil {
 		return nil
 	}
-	ns, err := nl.CurrentNamespace()
-	if err != nil {
+	if g.configure == nil {
+		return errors.New("this program sets no network devices up")
+	}
+	if err := awaitDevice("address", config.MAC); err != nil {
 		return err
 	}
-	defer ns.Close()
-	if err := awaitDevice("address", i.MAC); err != nil {
-		return err
-	}
-	for _, key := range networkSettings {
-		if err := ns.SetSysctl(key, "0"); err != nil {
-			return err
-		}
-	}
-	if err := ns.Configure(networkDevice, nl.DeviceConfig{Up: true, MTU: i.MTU, Addresses: i.Addresses}); err != nil {
-		return err
-	}
-	if err := ns.AddDefaultRoutes(networkDevice, i.Gateways); err != nil {
+	if err := g.configure(*config); err != nil {
 		return err
 	}
 	return awaitDevice("operstate", "up")
@@ -66,7 +49,7 @@ func (i *interior) configure() error {
 // awaitDevice waits until a property of the device has a value. The device appears
 // some milliseconds after its driver.
 func awaitDevice(property, want string) error {
-	file := filepath.Join("/sys/class/net", networkDevice, property)
+	file := filepath.Join("/sys/class/net", NetworkDevice, property)
 	for deadline := time.Now().Add(networkTimeout); ; time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(file)
 		have := strings.TrimSpace(string(text))
@@ -74,7 +57,7 @@ func awaitDevice(property, want string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("network device %s: %s is %q after %v, not %s", networkDevice, property, have, networkTimeout, want), err)
+			return errors.Join(fmt.Errorf("network device %s: %s is %q after %v, not %s", NetworkDevice, property, have, networkTimeout, want), err)
 		}
 	}
 }

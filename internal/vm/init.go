@@ -25,11 +25,14 @@ func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 // Init is the first process of a guest: it builds the guest's file system, runs
 // the command, passes on its output and its exit code, and switches the guest
 // off. It returns an error only outside of a guest.
-func Init() error {
+//
+// configure sets a network device up, see guestnet.Configure; nil does for guests
+// without one.
+func Init(configure func(Interior) error) error {
 	if !IsInit() {
 		return errors.New("this is not the first process of a guest")
 	}
-	g := &guest{}
+	g := &guest{configure: configure}
 	if err := g.run(); err != nil {
 		// to the kernel's console, which is always there
 		fmt.Fprintln(os.Stderr, "mustang:", err)
@@ -43,9 +46,10 @@ func Init() error {
 
 // guest is the state of the first process.
 type guest struct {
-	orders order
-	port   *os.File
-	frames *frameWriter
+	configure func(Interior) error
+	orders    order
+	port      *os.File
+	frames    *frameWriter
 }
 
 // run does everything from the mounts to the command's end.
@@ -74,7 +78,7 @@ func (g *guest) run() error {
 	if err := g.furnish(); err != nil {
 		return err
 	}
-	if err := g.orders.Network.configure(); err != nil {
+	if err := g.network(); err != nil {
 		return err
 	}
 	code, err := g.command()

@@ -37,7 +37,7 @@ type order struct {
 	// Mounts are the host's directories, the root first; none in a bare guest.
 	Mounts []mount
 	// Network is how the guest's network device is to be; or nil.
-	Network *interior `json:",omitempty"`
+	Network *Interior `json:",omitempty"`
 	// Input is whether the command gets input.
 	Input bool
 }

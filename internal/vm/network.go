@@ -4,7 +4,6 @@ package vm
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
@@ -12,12 +11,12 @@ import (
 )
 
 // Network is a guest's network device, eth0, which is a TAP device on this
-// machine.
+// machine. The guest's Init must be able to set it up, see [Init].
 type Network struct {
 	// TAP is the open TAP device, see [OpenTAP].
 	TAP *os.File
-	// MAC is the guest's address.
-	MAC net.HardwareAddr
+	// MAC is the guest's address, in lower case with colons.
+	MAC string
 	// MTU is in bytes; 0 leaves what the kernel takes (1500).
 	MTU int
 	// Addresses are the guest's, with the length of their prefixes.
@@ -90,7 +89,7 @@ func (n *Network) arguments(p *program, vhost *os.File) []string {
 	if vhost != nil {
 		backend += ",vhost=on,vhostfd=" + p.pass(vhost)
 	}
-	device := "virtio-net-pci,netdev=network,romfile=,mac=" + n.MAC.String()
+	device := "virtio-net-pci,netdev=network,romfile=,mac=" + n.MAC
 	if n.NoOffload {
 		device += ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off" +
 			",guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
@@ -99,6 +98,6 @@ func (n *Network) arguments(p *program, vhost *os.File) []string {
 }
 
 // interior is what the guest is told of it.
-func (n *Network) interior() *interior {
-	return &interior{MAC: n.MAC.String(), MTU: n.MTU, Addresses: n.Addresses, Gateways: n.Gateways}
+func (n *Network) interior() *Interior {
+	return &Interior{MAC: n.MAC, MTU: n.MTU, Addresses: n.Addresses, Gateways: n.Gateways}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mustang/internal/vm"
+	"mustang/internal/vm/guestnet"
 )
 
 // hang is set by the linker in a program that never starts the command.
@@ -23,7 +24,7 @@ func main() {
 		time.Sleep(time.Hour)
 	}
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init())
+		fmt.Fprintln(os.Stderr, vm.Init(guestnet.Configure))
 		return
 	}
 	if err := run(os.Args[1:]); err != nil {
