@@ -30,18 +30,28 @@ func (c *config) labUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up TOPOLOGY",
 		Short: "Build a lab that stands until it is taken down",
-		Long: `Build a lab that stands until it is taken down: one host with pod-a and pod-b, and
-the service 10.96.0.100:5201 (and [fd00:96::100]:5201) in front of pod-a.`,
+		Long: `Build a lab that stands until it is taken down:
+
+` + topologies() + `
+The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire
+host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2).`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
   mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
-  mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call`,
+  mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call
+  mustang lab up two-hosts --link bridge --overlay vxlan
+  mustang lab up pod-to-host --link veth --nat --wire-rate 1000000000`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
 			if o.Name == "" {
 				o.Name = args[0]
 			}
-			if o.Datapath == lab.DatapathKernel && o.Via == "" {
+			if o.Topology != lab.TopologyPodLinks {
+				// There is no service to be made, and a datapath only if asked for.
+				if !cmd.Flags().Changed("datapath") {
+					o.Datapath = lab.DatapathKernel
+				}
+			} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 				o.Via = lab.ViaIPTables
 			}
 			if err := requireRoot(cmd); err != nil {
@@ -63,12 +73,26 @@ the service 10.96.0.100:5201 (and [fd00:96::100]:5201) in front of pod-a.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
-	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", "))
-	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf")
+	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host, host-bridge (no pods)")
+	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
 	cmd.Flags().StringVar(&o.Via, "via", "", "how the service is made: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
 	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments (links tap and tun)")
+	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
+		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
+	cmd.Flags().BoolVar(&o.NAT, "nat", false, "hide pods behind their host's address (two hosts, links bridge and veth)")
+	cmd.Flags().Uint64Var(&o.WireRate, "wire-rate", 0, "rate of the wire between two hosts in bit/s (default: what the kernel can do)")
+	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of that wire in each direction, like 1ms")
 	return cmd
+}
+
+// topologies is a line about each.
+func topologies() string {
+	var text strings.Builder
+	for _, topology := range lab.Topologies() {
+		fmt.Fprintf(&text, "  %-12s %s\n", topology.Name, topology.Doc)
+	}
+	return text.String()
 }
 
 // labRelay is the command that a lab starts for pods on tap and tun.
@@ -148,7 +172,7 @@ func (c *config) labExec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec PLACE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a lab",
-		Long: `Run a command in the network namespace of a place in a lab: host, pod-a or pod-b.
+		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a.
 Files and processes are this machine's own. $` + envBPFRoot + ` is set to the
 lab's, so that mustang svc and mustang ep act on the lab. The exit code is the
 command's.`,

@@ -5,6 +5,7 @@ package lab_test
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ import (
 type seenOnWire struct {
 	bytes   int // of frames
 	wrapped int // packets in VXLAN
-	plain   int // all other TCP and UDP packets
+	plain   int // packets between two addresses as they are
 }
 
 // capture is a socket that keeps what crosses a host's uplink.
@@ -46,8 +47,8 @@ func startCapture(t *testing.T, host *nl.Namespace) (c capture) {
 	return c
 }
 
-// seen adds up what was kept.
-func (c capture) seen() seenOnWire {
+// seen adds up what was kept, of which two addresses are of interest.
+func (c capture) seen(a, b netip.Addr) seenOnWire {
 	var seen seenOnWire
 	frame := make([]byte, 1<<17)
 	for {
@@ -55,30 +56,32 @@ func (c capture) seen() seenOnWire {
 		if err != nil {
 			return seen
 		}
-		seen.add(frame[:n])
+		seen.add(frame[:n], a, b)
 	}
 }
 
 // add counts a frame. First fragments are enough to tell.
-func (s *seenOnWire) add(frame []byte) {
+func (s *seenOnWire) add(frame []byte, a, b netip.Addr) {
 	const ethernet, ipv4, ipv6 = 14, 20, 40
-	var protocol byte
-	var transport []byte
-	switch {
-	case len(frame) < ethernet+ipv6+4:
+	if len(frame) < ethernet+ipv6+4 {
 		return
-	case frame[12] == 0x08 && frame[13] == 0x00:
-		protocol, transport = frame[ethernet+9], frame[ethernet+ipv4:]
-	case frame[12] == 0x86 && frame[13] == 0xdd:
-		protocol, transport = frame[ethernet+6], frame[ethernet+ipv6:]
+	}
+	packet := frame[ethernet:]
+	protocol, addrs, transport := packet[9], packet[12:ipv4], packet[ipv4:]
+	switch [2]byte(frame[12:]) {
+	case [2]byte{0x08, 0x00}:
+	case [2]byte{0x86, 0xdd}:
+		protocol, addrs, transport = packet[6], packet[8:ipv6], packet[ipv6:]
 	default:
 		return
 	}
 	s.bytes += len(frame)
+	src, _ := netip.AddrFromSlice(addrs[:len(addrs)/2])
+	dst, _ := netip.AddrFromSlice(addrs[len(addrs)/2:])
 	switch {
 	case protocol == unix.IPPROTO_UDP && binary.BigEndian.Uint16(transport[2:]) == podlink.VXLANPort:
 		s.wrapped++
-	case protocol == unix.IPPROTO_UDP || protocol == unix.IPPROTO_TCP:
+	case src == a && dst == b || src == b && dst == a:
 		s.plain++
 	}
 }

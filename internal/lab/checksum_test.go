@@ -33,7 +33,8 @@ func TestNoChecksumFault(t *testing.T) {
 			if err != nil || text != "" {
 				t.Errorf("a fault in a sound tunnel: %q, %v", text, err)
 			}
-			if seen := capture.seen(); seen.bytes < 1<<21 || seen.plain > 0 {
+			ends := []netip.Addr{lab.Addresses(l.Options, lab.PodB)[0], lab.Addresses(l.Options, lab.PodA)[0]}
+			if seen := capture.seen(ends[0], ends[1]); seen.bytes < 1<<21 || seen.plain > 0 {
 				t.Errorf("the test's traffic on the wire: %+v", seen)
 			}
 		})

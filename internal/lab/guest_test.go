@@ -42,8 +42,8 @@ func guestProgram(t *testing.T) string {
 	return path
 }
 
-// startAgent starts an agent at a place, which ends with the test.
-func startAgent(t *testing.T, l *lab.Lab, program, place string) *traffic.Agent {
+// bootAgent starts an agent at a place, which ends with the test.
+func bootAgent(t *testing.T, l *lab.Lab, program, place string) *traffic.Agent {
 	t.Helper()
 	a, err := traffic.StartAgent(traffic.AgentOptions{
 		Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(place, cmd) },
@@ -219,7 +219,7 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*t
 		t.Fatal(err)
 	}
 	mustEnd(t, processes)
-	agents[lab.PodB] = startAgent(t, l, program, lab.PodB)
+	agents[lab.PodB] = bootAgent(t, l, program, lab.PodB)
 	server := agents[lab.PodA]
 	if err := server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)); err != nil {
 		t.Fatal(err)

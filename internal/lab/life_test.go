@@ -68,11 +68,19 @@ func guest(args []string) int {
 	return 0
 }
 
+// killed are the labs of a process that is killed.
+func killed() []lab.Options {
+	return []lab.Options{
+		{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables},
+		{Topology: lab.TopologyTwoHosts, Link: "ovs-veth", Overlay: lab.OverlayVXLAN},
+	}
+}
+
 // child builds labs, starts a process in one, says so, and waits to be killed.
 func child(dir string) int {
 	var labs []*lab.Lab
 	defer runtime.KeepAlive(&labs) // a lab that is collected lets go of its lock
-	for _, o := range []lab.Options{{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables}} {
+	for _, o := range killed() {
 		l, err := lab.Store{Dir: dir}.Up(context.Background(), options(o))
 		if err != nil {
 			fmt.Println(err)
@@ -154,8 +162,8 @@ func TestKilled(t *testing.T) {
 	if err := s.Reap(); err != nil {
 		t.Fatal(err)
 	}
-	if infos, err := s.List(); err != nil || len(infos) != 2 {
-		t.Errorf("a live process's labs after Reap: %v, %v; want both", infos, err)
+	if infos, err := s.List(); err != nil || len(infos) != len(killed()) {
+		t.Errorf("a live process's labs after Reap: %v, %v; want all", infos, err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -170,8 +178,8 @@ func TestKilled(t *testing.T) {
 	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
 		t.Errorf("left after Reap: %q", left)
 	}
-	if len(pids) != 2 {
-		t.Fatalf("child started %d processes, want 2", len(pids))
+	if len(pids) != len(killed()) {
+		t.Fatalf("child started %d processes, want one for each of %d labs", len(pids), len(killed()))
 	}
 	for _, pid := range pids {
 		testkit.Eventually(t, 5*time.Second, func() error {
@@ -247,8 +255,18 @@ func enter(t *testing.T, s lab.Store, info lab.Info, place string) *nl.Namespace
 
 // TestFailedUp has a namespace of the lab's last pod in the way.
 func TestFailedUp(t *testing.T) {
+	for _, o := range []lab.Options{
+		{Link: "bridge"},
+		{Topology: lab.TopologyTwoHosts, Link: "veth", NAT: true},
+		{Topology: lab.TopologyTwoHosts, Link: "ovs-internal", Overlay: lab.OverlayVXLAN},
+		{Topology: lab.TopologyTwoHosts, Link: "tap", Overlay: lab.OverlayBridgedVeth},
+	} {
+		t.Run(o.Topology+"/"+o.Link, func(t *testing.T) { testFailedUp(t, options(o)) })
+	}
+}
+
+func testFailedUp(t *testing.T, o lab.Options) {
 	s := store(t)
-	o := options(lab.Options{Link: "bridge"})
 	name := "mst-" + o.Name + ".pod-b"
 	ns, err := nl.CreateNamespace(name)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 
 // addOverlay gives the host its addresses, and prepares the network of its pod,
 // which is one segment with the other host's.
-func (l *Lab) addOverlay(mode podlink.Mode, e *end) error {
+func (l *Lab) addOverlay(e *end) error {
 	e.network.MTU = overlayMTU
 	e.network.Gateways = within(Ranges[HostA], e.number)
 	tunnel := podlink.VXLAN{

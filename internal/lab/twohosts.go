@@ -124,7 +124,7 @@ func (e *end) configureUplink() error {
 func (l *Lab) addNetwork(mode podlink.Mode, e *end) error {
 	switch {
 	case l.Options.overlaid():
-		if err := l.addOverlay(mode, e); err != nil {
+		if err := l.addOverlay(e); err != nil {
 			return err
 		}
 	case !l.Options.onTheWire():

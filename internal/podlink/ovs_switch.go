@@ -37,7 +37,6 @@ type ovsBridge struct {
 // ovsPort is a row of table Port.
 type ovsPort struct {
 	UUID        ovsdbSet `json:"_uuid"`
-	QoS         ovsdbSet `json:"qos"`
 	ExternalIDs ovsdbMap `json:"external_ids"`
 }
 

@@ -26,20 +26,6 @@ func (s ovsSwitch) addMissingPort(bridge ovsBridge, device ovsdbRow) error {
 	return s.verify(name)
 }
 
-// leaveQueues keeps Open vSwitch from removing queueing disciplines that others
-// put on a port's device, which it otherwise does with each change of its
-// configuration.
-func (s ovsSwitch) leaveQueues(port string) error {
-	row, err := s.port(port)
-	if err != nil || row.QoS.first() != "" {
-		return err
-	}
-	return s.apply(
-		ovsdbOp{"op": "insert", "table": "QoS", "row": ovsdbRow{"type": "linux-noop", "external_ids": ovsOwner}, "uuid-name": "queues"},
-		ovsdbOp{"op": "update", "table": "Port", "where": where(is("name", port)), "row": ovsdbRow{"qos": named("queues")}},
-	)
-}
-
 // ovsPort is the VXLAN as a port of Open vSwitch.
 func (v VXLAN) ovsPort() ovsdbRow {
 	return ovsdbRow{"name": VXLANDevice, "type": "vxlan", "options": ovsdbMap{

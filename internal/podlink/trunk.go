@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 
@@ -23,11 +24,17 @@ func (n Network) trunkNames() []string {
 
 // join makes the network's trunk and VXLAN device ports of its bridge. If it
 // fails, it has removed a VXLAN device that it made.
-func (s side) join(master netlink.Link, network Network) error {
+func (s side) join(master netlink.Link, network Network) (err error) {
 	if network.VXLAN.on() {
-		if err := s.joinVXLAN(master, network); err != nil {
+		var created bool
+		if created, err = s.joinVXLAN(master, network); err != nil {
 			return err
 		}
+		defer func() {
+			if err != nil && created {
+				err = errors.Join(err, s.remove(VXLANDevice, "vxlan"))
+			}
+		}()
 	}
 	if network.Trunk == "" {
 		return nil
@@ -70,8 +77,8 @@ func (s side) ready(trunk netlink.Link) error {
 }
 
 // join makes the network's trunk and VXLAN ports of its bridge, as far as they
-// are not. Traffic shaping of the trunk is left to others: Open vSwitch would
-// take their queues away.
+// are not. Open vSwitch takes away queueing disciplines that the trunk has, but
+// none that it gets later.
 func (s ovsSwitch) join(host side, network Network) error {
 	bridge, err := s.bridge(network.bridge())
 	if err != nil {
@@ -95,10 +102,7 @@ func (s ovsSwitch) join(host side, network Network) error {
 	if err := host.ready(trunk); err != nil {
 		return err
 	}
-	if err := s.addMissingPort(bridge, ovsdbRow{"name": network.Trunk}); err != nil {
-		return err
-	}
-	return s.leaveQueues(network.Trunk)
+	return s.addMissingPort(bridge, ovsdbRow{"name": network.Trunk})
 }
 
 // trunks notes in what a bridge is not joined to other hosts as join leaves it.

@@ -15,8 +15,10 @@ import (
 
 const (
 	// VXLANDevice is the bridge's port to the other host: a device of the kernel, or a
-	// port of Open vSwitch, whose kernel datapath uses the device OVSVXLANDevice.
-	VXLANDevice    = "mst-vxlan"
+	// port of Open vSwitch.
+	VXLANDevice = "mst-vxlan"
+	// OVSVXLANDevice is what the kernel's datapath of Open vSwitch makes for all such
+	// ports.
 	OVSVXLANDevice = "vxlan_sys_4789"
 	// VXLANPort is the UDP port that IANA assigned to VXLAN (RFC 7348).
 	VXLANPort = 4789
@@ -54,26 +56,32 @@ func (v VXLAN) validate() error {
 }
 
 // joinVXLAN makes a VXLAN device a port of the bridge, newly created if need be.
-func (s side) joinVXLAN(master netlink.Link, network Network) (err error) {
+// If it fails there is no new one.
+func (s side) joinVXLAN(master netlink.Link, network Network) (created bool, err error) {
 	link, err := s.link(VXLANDevice)
 	if errors.Is(err, fs.ErrNotExist) {
 		link, err = s.addVXLAN(network)
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, s.remove(VXLANDevice, "vxlan"))
-			}
-		}()
+		created = err == nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
+	defer func() {
+		if err != nil && created {
+			err = errors.Join(err, s.remove(VXLANDevice, "vxlan"))
+		}
+	}()
 	if says := network.VXLAN.deviation(link); says != "" {
-		return fmt.Errorf("device %q in %q %s: %w", VXLANDevice, s.ns.Name(), says, fs.ErrExist)
+		return false, fmt.Errorf("device %q in %q %s: %w", VXLANDevice, s.ns.Name(), says, fs.ErrExist)
 	}
-	if err := s.enslave(link, master); err != nil {
-		return err
+	if err = s.LinkSetMTU(link, network.mtu()); err != nil {
+		return created, fmt.Errorf("set MTU of device %q in %q to %d: %w", VXLANDevice, s.ns.Name(), network.mtu(), err)
 	}
-	return s.ready(link)
+	if err = s.enslave(link, master); err != nil {
+		return created, err
+	}
+	err = s.ready(link)
+	return created, err
 }
 
 // addVXLAN creates the device. Its remote address is the entry for what has none.
