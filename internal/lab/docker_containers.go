@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/signal"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/nl"
 )
@@ -15,9 +18,13 @@ import (
 // PauseName is the hidden subcommand that runs [Pause].
 const PauseName = "lab-pause"
 
-// Pause waits until ctx ends. It is the life of the first process in a container
-// of a lab.
-func Pause(ctx context.Context) { <-ctx.Done() }
+// Pause waits until ctx ends, or the process is told to. It is the life of the
+// first process in a container of a lab.
+func Pause(ctx context.Context) {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
+	defer stop()
+	<-ctx.Done()
+}
 
 // addContainers makes the containers, in the order that gives them their
 // addresses.

@@ -55,9 +55,9 @@ func onLostThread(fn func() error) error {
 }
 
 // dockerMounts gives the calling thread the mounts that dockerd is to have, with
-// its files in dir. There dir is /run: what dockerd, containerd and runc keep in
-// fixed places is in dir, and they see no daemon of this machine that they would
-// talk to, such as firewalld by D-Bus.
+// its files in dir, and images and containers in memory. There dir is /run: what
+// dockerd, containerd and runc keep in fixed places is in dir, and they see no
+// daemon of this machine that they would talk to, such as firewalld by D-Bus.
 func dockerMounts(dir string) error {
 	const settings = "/proc/sys/kernel"
 	if err := unix.Mount(settings, settings, "", unix.MS_BIND, ""); err != nil {
@@ -79,6 +79,11 @@ func dockerMounts(dir string) error {
 		if err := unix.Mount(m.from, m.to, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("bind %s to %s: %w", m.from, m.to, err)
 		}
+	}
+	// Images and containers are in memory: overlays can be had there, whatever dir is
+	// on, and they go with the mount.
+	if err := unix.Mount("tmpfs", "/run/data", "tmpfs", unix.MS_NOSUID, "mode=0700"); err != nil {
+		return fmt.Errorf("mount tmpfs: %w", err)
 	}
 	return nil
 }
