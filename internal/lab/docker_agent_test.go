@@ -119,11 +119,3 @@ func checkAgentProcess(t *testing.T, name string, agent *traffic.Agent) {
 	})
 	t.Logf("ended %v after its client", time.Since(start))
 }
-
-// TestDockerForeignProgram starts what is not in the containers.
-func TestDockerForeignProgram(t *testing.T) {
-	l := up(t, dockerStore(t), options(dockerOptions))
-	if err := l.Start(lab.ContainerA, exec.Command("sleep", "1")); err == nil || !strings.Contains(err.Error(), "sleep") {
-		t.Errorf("error %v, want one that names the program", err)
-	}
-}

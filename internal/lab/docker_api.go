@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // dockerAPI speaks Docker's Engine API
@@ -83,13 +82,6 @@ func (a dockerAPI) send(ctx context.Context, request string, body any) ([]byte, 
 		return nil, errors.New(failure.Message)
 	}
 	return answer, nil
-}
-
-// ping asks whether dockerd answers.
-func (a dockerAPI) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	return a.call(ctx, "GET /_ping", nil, nil)
 }
 
 // checkVersion returns an *OldProgramError if dockerd is too old.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -227,5 +228,8 @@ func TestDockerPlaces(t *testing.T) {
 	}
 	if device, err := l.HostDevice(lab.ContainerHost); device != "" || err != nil {
 		t.Errorf("device of container-host: %q, %v", device, err)
+	}
+	if err := l.Start(lab.ContainerA, exec.Command("sleep", "1")); err == nil || !strings.Contains(err.Error(), "sleep") {
+		t.Errorf("error %v for a program that is not in the containers", err)
 	}
 }
