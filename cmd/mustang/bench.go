@@ -74,6 +74,7 @@ Exit code 1 if a row failed.`,
 		},
 	}
 	addOutput(cmd, &format)
+	cmd.AddCommand(c.benchServe())
 	f := cmd.Flags()
 	f.IntVar(&o.Rounds, "rounds", 0, "how often each row is measured (default 10; 6 with --quick)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick)")

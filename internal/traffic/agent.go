@@ -152,7 +152,12 @@ func (a *Agent) cancel(id uint64, ch chan reply) (reply, bool) {
 // [Agent.Address]. It serves every workload on that port until Close. An agent
 // may listen on several addresses.
 func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
-	r, err := a.call(ctx, command{Op: opListen, Address: addr})
+	return a.listen(ctx, addr, nil)
+}
+
+// listen is Listen for those whom the guard lets in.
+func (a *Agent) listen(ctx context.Context, addr netip.AddrPort, g *guard) error {
+	r, err := a.call(ctx, command{Op: opListen, Address: addr, Guard: g})
 	if err != nil {
 		return err
 	}

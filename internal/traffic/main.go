@@ -19,13 +19,17 @@ import (
 // command loop needs one beside them.
 const spareThreads = 3
 
+// maxSeated is for how many threads that carry load there is room at most.
+const maxSeated = 4 * MaxFlows
+
 // worker is the state of an agent process.
 type worker struct {
 	seat seat
 	out  *lineWriter
 
 	mu        sync.Mutex
-	active    int // connections open
+	active    int // runs and connections that carry load
+	inside    int // connections of clients, TCP and UDP
 	seated    int // threads that carry load
 	slots     int // GOMAXPROCS of an agent at rest
 	last      *Served
@@ -120,7 +124,7 @@ func (w *worker) obey(ctx context.Context, c command) error {
 	r := reply{ID: c.ID}
 	switch c.Op {
 	case opListen:
-		addr, err := w.listen(ctx, c.Address)
+		addr, err := w.listen(ctx, c.Address, c.Guard)
 		r.Address, r.Error = addr, toWire(err)
 	case opLast:
 		w.mu.Lock()
@@ -187,7 +191,7 @@ func (w *worker) end() {
 // runtime has to stop all threads for it, and those in a system call take a while.
 func (w *worker) seats(more int) {
 	w.seated += more
-	if need := w.seated + spareThreads; need > runtime.GOMAXPROCS(0) {
+	if need := min(w.seated, maxSeated) + spareThreads; need > runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(need)
 	}
 }

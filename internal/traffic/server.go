@@ -19,20 +19,20 @@ import (
 const listenTries = 10
 
 // listen opens a server on addr, TCP and UDP, and returns the address that it got
-// (port 0 asks for any).
-func (w *worker) listen(ctx context.Context, addr netip.AddrPort) (netip.AddrPort, error) {
+// (port 0 asks for any). The guard says whom it serves.
+func (w *worker) listen(ctx context.Context, addr netip.AddrPort, g *guard) (netip.AddrPort, error) {
 	for try := 1; ; try++ {
 		listener, err := listenTCP(ctx, addr)
 		if err != nil {
 			return netip.AddrPort{}, err
 		}
 		got := unmapped(listener.Addr())
-		err = w.listenUDP(ctx, got)
+		err = w.listenUDP(ctx, got, g)
 		if err == nil {
 			w.mu.Lock()
 			w.listeners = append(w.listeners, listener)
 			w.mu.Unlock()
-			w.tasks.Go(func() { w.accept(ctx, listener) })
+			w.tasks.Go(func() { w.accept(ctx, listener, g) })
 			return got, nil
 		}
 		_ = listener.Close()
@@ -65,29 +65,57 @@ func (w *worker) closeListeners() {
 
 // accept serves each connection on a thread of its own, until the listener is
 // closed.
-func (w *worker) accept(ctx context.Context, listener net.Listener) {
+func (w *worker) accept(ctx context.Context, listener net.Listener, g *guard) {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
 			return
 		}
 		tcp, ok := conn.(*net.TCPConn)
-		if !ok {
+		if !ok || !g.admits(unmapped(conn.RemoteAddr()).Addr()) || !w.enter(g) {
 			_ = conn.Close()
 			continue
 		}
-		w.tasks.Go(func() { w.serve(ctx, tcp) })
+		w.tasks.Go(func() {
+			defer w.exit()
+			w.serve(ctx, tcp, g)
+		})
 	}
+}
+
+// enter counts a connection in, unless there are as many as the guard allows.
+func (w *worker) enter(g *guard) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if most := g.most(); most > 0 && w.inside >= most {
+		return false
+	}
+	w.inside++
+	return true
+}
+
+// exit counts a connection out.
+func (w *worker) exit() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inside--
 }
 
 // serve serves one connection. What goes wrong is in the last figures' Error,
 // once the client has said what it wants; a stranger leaves no trace.
-func (w *worker) serve(ctx context.Context, conn *net.TCPConn) {
+func (w *worker) serve(ctx context.Context, conn *net.TCPConn, g *guard) {
 	a, err := readHeader(ctx, conn)
 	if err != nil || a.load.network() != "tcp" {
 		_ = conn.Close()
 		return
 	}
+	if err := g.check(a.spec); err != nil {
+		_ = conn.Close()
+		w.setLast(Served{Workload: a.spec.Workload, Error: err.Error()})
+		return
+	}
+	ctx, cancel := g.bound(ctx, a.spec)
+	defer cancel()
 	w.begin()
 	defer w.end()
 	s, err := newSession(conn, a.spec)

@@ -17,7 +17,7 @@ import (
 var errSilent = errors.New("client never spoke")
 
 // listenUDP opens a UDP server on addr, whose port is known.
-func (w *worker) listenUDP(ctx context.Context, addr netip.AddrPort) error {
+func (w *worker) listenUDP(ctx context.Context, addr netip.AddrPort, g *guard) error {
 	config := net.ListenConfig{Control: shareAddress}
 	network := "udp6"
 	if addr.Addr().Unmap().Is4() {
@@ -34,7 +34,7 @@ func (w *worker) listenUDP(ctx context.Context, addr netip.AddrPort) error {
 	w.mu.Lock()
 	w.listeners = append(w.listeners, conn)
 	w.mu.Unlock()
-	w.tasks.Go(func() { w.acceptUDP(ctx, conn, addr) })
+	w.tasks.Go(func() { w.acceptUDP(ctx, conn, g) })
 	return nil
 }
 
@@ -52,43 +52,68 @@ func shareAddress(_, _ string, c syscall.RawConn) error {
 
 // acceptUDP serves each client that greets on a thread of its own, until the
 // listening socket is closed. What is no greeting is passed over.
-func (w *worker) acceptUDP(ctx context.Context, conn *net.UDPConn, local netip.AddrPort) {
+func (w *worker) acceptUDP(ctx context.Context, conn *net.UDPConn, g *guard) {
 	buf := make([]byte, maxDatagram)
+	local := udpLocal(conn)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			return
 		}
 		d, ok := parseDatagram(buf[:n])
-		if !ok || d.kind != datagramHello {
+		if !ok || d.kind != datagramHello || !g.admits(from.Addr()) {
 			continue
 		}
 		a, err := decodeHeader(buf[MinDatagram:n])
-		if err != nil || a.load.network() != "udp" || !w.claim(d.flow) {
+		if err != nil || a.load.network() != "udp" {
 			continue
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		refuse := func(err error) {
+			refusal := datagram{kind: datagramRefusal, flow: d.flow}.with([]byte(err.Error()))
+			_, _ = conn.WriteToUDPAddrPort(refusal, from)
+		}
+		if err := g.check(a.spec); err != nil {
+			refuse(err)
+			continue
+		}
+		if !w.claim(d.flow, g) {
+			continue
+		}
 		w.tasks.Go(func() {
 			defer w.release(d.flow)
 			s, err := answerUDP(a.spec, local, from, d.flow)
 			if err != nil {
-				refusal := datagram{kind: datagramRefusal, flow: d.flow}.with([]byte(err.Error()))
-				_, _ = conn.WriteToUDPAddrPort(refusal, from)
+				refuse(err)
 				return
 			}
+			ctx, cancel := g.bound(ctx, a.spec)
+			defer cancel()
 			w.serveUDP(ctx, s, a)
 		})
 	}
 }
 
-// claim takes a flow, unless it is being served.
-func (w *worker) claim(flow uint64) bool {
+// udpLocal returns a socket's own address, IPv4 in its short form.
+func udpLocal(conn *net.UDPConn) netip.AddrPort {
+	local, ok := conn.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := local.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// claim takes a flow, unless it is being served or there are as many as the guard
+// allows.
+func (w *worker) claim(flow uint64, g *guard) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.flows[flow] {
+	if most := g.most(); w.flows[flow] || most > 0 && w.inside >= most {
 		return false
 	}
 	w.flows[flow] = true
+	w.inside++
 	return true
 }
 
@@ -97,6 +122,7 @@ func (w *worker) release(flow uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.flows, flow)
+	w.inside--
 }
 
 // answerUDP opens the socket for one client.

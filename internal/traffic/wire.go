@@ -30,6 +30,8 @@ type command struct {
 	Op string `json:"op"`
 	// Address is where to listen.
 	Address netip.AddrPort `json:"address,omitzero"`
+	// Guard says whom to serve there; nil means everybody.
+	Guard *guard `json:"guard,omitempty"`
 	// Spec is what to run.
 	Spec Spec `json:"spec,omitzero"`
 	// Cancel is the ID of the run to stop.
