@@ -15,6 +15,9 @@
 //     measuring side is the receiver of a stream, and the client of a
 //     request/response and of a stream whose datagrams are answered; its
 //     monotonic clock bounds the window.
+//   - A stream may run over several flows ([Spec.Flows]), each on a thread of its own
+//     on the agent's CPU. They begin at the same moment and are counted in one
+//     window; the machine's time is taken once.
 //   - UDP needs no connection beside its own: client and server agree by
 //     datagrams of the stream's own addresses and ports, so that a run through
 //     a translated address is all translated. The server has a socket for each
@@ -29,6 +32,9 @@
 //   - Where a clock counts instructions ([Spec.Exact]), the client's busy time is
 //     exact, and agents of fixed priorities ([AgentOptions.Priority]) make each
 //     run the same sequence of events.
+//
+// Where client and server are on two machines, [Serve] runs on the other one and
+// starts an agent for each peer that [DialPeer] brings, one at a time.
 //
 // Sockets have timeouts, so that a peer that dies or vanishes ends a run with
 // an error (ETIMEDOUT, ECONNRESET) and never hangs it.

@@ -27,7 +27,7 @@ func checkFlows(t *testing.T, m Measurement, want int) {
 	}
 	// The machine's time is there once, and not for each flow.
 	if cpus := float64(runtime.NumCPU()); m.Machine.BusySeconds > m.Machine.Seconds*cpus+0.02 ||
-		math.Abs(m.Machine.Seconds-m.Seconds) > 0.3 {
+		math.Abs(m.Machine.Seconds-m.Seconds) > 1 {
 		t.Errorf("machine busy for %g s of %g on %g CPUs, window of %g s", m.Machine.BusySeconds, m.Machine.Seconds, cpus, m.Seconds)
 	}
 }
@@ -50,7 +50,7 @@ func TestFlowsWindow(t *testing.T) {
 					}
 					checkFlows(t, m, flows)
 					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
-					if m.Count == 0 || m.Seconds < 0.2 || m.Seconds > 1.5 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 {
+					if m.Count == 0 || m.Seconds < 0.2 || m.Seconds > 5 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 {
 						t.Errorf("%d bytes in %g s, CPU %g and %g s", m.Count, m.Seconds, m.ClientCPUSeconds, m.ServerCPUSeconds)
 					}
 					if workload == UDPStream {
@@ -114,15 +114,25 @@ func TestFlowsRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, flows := range []int{0, 3} {
-		spec := p.spec(UDPStream)
-		spec.Rate, spec.Flows, spec.Duration = 100e6, flows, 500*time.Millisecond
-		m, err := p.client.Run(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if math.Abs(m.Offered/0.1-1) > 0.05 || m.Received != m.Sent || m.Overflowed != 0 || m.OutOfOrder != 0 {
-			t.Errorf("%d flows: offered %g Gbit/s, want 0.1; sent %d, received %d, %d overflowed, %d out of order",
-				flows, m.Offered, m.Sent, m.Received, m.Overflowed, m.OutOfOrder)
+		var m Measurement
+		for try := 1; ; try++ { // the machine may have other things to do
+			spec := p.spec(UDPStream)
+			spec.Rate, spec.Flows = 100e6, flows
+			var err error
+			if m, err = p.client.Run(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			if m.Received != m.Sent || m.Overflowed != 0 || m.OutOfOrder != 0 || m.Offered > 1.02*0.1 {
+				t.Errorf("%d flows: offered %g Gbit/s, want 0.1; sent %d, received %d, %d overflowed, %d out of order",
+					flows, m.Offered, m.Sent, m.Received, m.Overflowed, m.OutOfOrder)
+			}
+			if m.Offered > 0.98*0.1 {
+				break
+			}
+			if try == 20 {
+				t.Errorf("%d flows: offered %g Gbit/s, want 0.1", flows, m.Offered)
+				break
+			}
 		}
 	}
 }
@@ -211,6 +221,27 @@ func TestFlowsIncomplete(t *testing.T) {
 	m, err := p.client.Run(t.Context(), spec)
 	if err != nil || m.Count != spec.Limit {
 		t.Errorf("counted %d, %v", m.Count, err)
+	}
+}
+
+// TestPacketTally ends the flows of a run one after the other: the last report is
+// that of all, from the first counted datagram to the last.
+func TestPacketTally(t *testing.T) {
+	g := &group{spec: Spec{Workload: UDPStream, Flows: 2}}
+	tally := &g.packets
+	tally.group, tally.start = g, time.Now().Add(-time.Second)
+	if err := tally.begin(100 * time.Millisecond); err != nil { // long before the first that is counted
+		t.Fatal(err)
+	}
+	first := Served{Flows: 1, Count: 100, Received: 10, Overflowed: 1, OutOfOrder: 2}
+	second := Served{Flows: 1, Count: 50, Received: 5, Overflowed: 3, OutOfOrder: 4}
+	if last, err := tally.add(&first, 4*time.Second); last || err != nil || first.Flows != 1 || first.Seconds != 0 {
+		t.Errorf("the first flow: %t, %v, %+v", last, err, first)
+	}
+	last, err := tally.add(&second, 3*time.Second)
+	if !last || err != nil || second.Flows != 2 || second.Count != 150 || second.Received != 15 ||
+		second.Overflowed != 4 || second.OutOfOrder != 6 || second.Seconds < 2.5 || second.Seconds > 3 {
+		t.Errorf("all flows: %t, %v, %+v", last, err, second)
 	}
 }
 

@@ -16,9 +16,9 @@ type Measurement struct {
 	// Workload is the workload that ran.
 	Workload string `json:"workload"`
 	// Flows is how many connections ran side by side. All figures are of all of them
-	// together, over one window: a TCP stream's from a moment when all have begun,
-	// a UDP stream's from one before the first counted datagram of any of them to the
-	// last of any.
+	// together, over one window: a TCP stream's begins with a read of any of them and
+	// ends with one, a UDP stream's lasts from the first counted datagram of any of
+	// them to the last of any.
 	Flows int `json:"flows"`
 	// Count is the number of bytes that the server received, or of transactions
 	// that the client completed.

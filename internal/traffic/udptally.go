@@ -14,8 +14,10 @@ import (
 const aliveShare = 10
 
 // packetTally is what a server counts of all flows of a UDP stream together. Its
-// window is open from the arrival before the first counted datagram of any flow
-// to the last of any; the clocks stop when the last flow has ended.
+// window lasts until the last datagram of any flow. With one flow it is open from
+// the arrival before the first that is counted. Several flows pause there until all
+// are ready, which is none of it: then it is open from the first that is counted.
+// The clocks stop when the last flow has ended.
 type packetTally struct {
 	group *group
 	start time.Time // of the run's time
@@ -29,12 +31,16 @@ type packetTally struct {
 	flows    int    // that ended
 }
 
-// begin opens the window, unless another flow has.
+// begin opens the window, unless another flow has. The flow's last datagram came
+// at the time given.
 func (t *packetTally) begin(at time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.begun {
 		return nil
+	}
+	if t.group.spec.Flows > 1 {
+		at = time.Since(t.start)
 	}
 	t.begun, t.began, t.cpuBegan = true, at, processCPU()
 	if t.group.clock == nil {
