@@ -65,7 +65,7 @@ test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	$(GO) test -count=1 -timeout 8m ./...
 
 test-vm: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
-	$(GO) run ./test/vm -timeout 20m test $(VM_TESTS)
+	$(GO) run ./test/vm -timeout 45m test $(VM_TESTS)
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

@@ -29,6 +29,8 @@ require (
 	sigs.k8s.io/knftables v0.0.22
 )
 
+require github.com/google/nftables v0.3.0 // indirect
+
 require (
 	codeberg.org/chavacava/garif v0.2.1 // indirect
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
@@ -44,7 +46,6 @@ require (
 	github.com/gobwas/glob v1.0.0 // indirect
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/google/btree v1.1.2 // indirect
-	github.com/google/nftables v0.3.0 // indirect
 	github.com/hashicorp/go-version v1.9.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/mattn/go-colorable v0.1.14 // indirect

@@ -8,32 +8,34 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"mustang/internal/bench"
-	"mustang/internal/podlink"
+	"mustang/internal/lab"
 	"mustang/internal/report"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
 
-// defaultSuite is what bench runs when none is named.
-const defaultSuite = "pod-links"
-
 func (c *config) bench() *cobra.Command {
 	var o bench.Options
 	var format string
 	var list, guest bool
-	var cpus string
+	var cpus, wireRate string
 	cmd := &cobra.Command{
 		Use:   "bench [SUITE]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
 		Long: `Build the networks of a suite in namespaces of their own, measure them side by side
 in interleaved rounds, and prove by counters that traffic took the path that each row
-claims. results.json in the output directory grows with each sample; Ctrl-C keeps what
+claims. The suites:
+
+` + suiteList() + `
+results.json in the output directory grows with each sample; Ctrl-C keeps what
 is done. The machine's own network, firewall and sysctls are not touched.
 
 With --vm the same runs in a virtual machine with Debian's newest 6.12 kernel, which has
@@ -42,22 +44,29 @@ transaction, which repeat from run to run and say nothing of caches or paralleli
 
 Exit code 1 if a row failed.`,
 		Example: `  mustang bench pod-links
+  mustang bench all --quick
   mustang bench pod-links --quick -o json
+  mustang bench switching --wire-rate 10gbit
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
-  mustang bench --list`,
+  mustang bench --list all`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(format); err != nil {
 				return err
 			}
-			name := defaultSuite
+			name := bench.DefaultSuite
 			if len(args) == 1 {
 				name = args[0]
 			}
 			var err error
-			if o.Suite, err = bench.LookupSuite(name); err != nil {
+			if o.Suites, err = bench.LookupSuites(name); err != nil {
 				return usage(err)
+			}
+			if wireRate != "" {
+				if o.WireRate, err = lab.ParseRate(wireRate); err != nil {
+					return usage(fmt.Errorf("wire-rate: %w", err))
+				}
 			}
 			if cpus != "" {
 				if o.CPUs, err = bench.ParseCPUs(cpus); err != nil {
@@ -79,9 +88,11 @@ Exit code 1 if a row failed.`,
 	f.IntVar(&o.Rounds, "rounds", 0, "how often each row is measured (default 10; 6 with --quick)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick)")
 	f.StringArrayVar(&o.Only, "only", nil, "measure only rows with this ID, beginning or pattern; repeat for more")
-	f.BoolVar(&list, "list", false, "list the suite's rows and whether this machine can measure them")
+	f.BoolVar(&list, "list", false, "list the rows and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
-	f.BoolVar(&o.Quick, "quick", false, "take less than a minute: not for claims")
+	f.BoolVar(&o.Quick, "quick", false, "take about a minute for each suite: not for claims")
+	f.StringVar(&wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
+	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, where the kernel can (netem)")
 	f.StringVar(&cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions instead of time")
 	f.StringVar(&o.Count, "count", "", "instructions: count these, on a machine whose clock does (--vm sets it)")
@@ -102,7 +113,10 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options) error {
 	if err := requireRoot(cmd); err != nil {
 		return err
 	}
-	args := []string{o.Suite.Name}
+	args := []string{cmd.Flags().Arg(0)}
+	if args[0] == "" {
+		args[0] = bench.DefaultSuite
+	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -178,8 +192,10 @@ func failures(file result.File) error {
 
 // rowJSON is a row as bench --list -o json prints it.
 type rowJSON struct {
+	Suite    string `json:"suite"`
 	ID       string `json:"id"`
 	Workload string `json:"workload"`
+	Flows    int    `json:"flows"`
 	Link     string `json:"link"`
 	Datapath string `json:"datapath"`
 	Target   string `json:"target"`
@@ -191,31 +207,43 @@ type rowJSON struct {
 func (c *config) listRows(o bench.Options, format string) error {
 	list := []rowJSON{}
 	var rows [][]string
-	lacking := map[string]string{}
-	for _, mode := range podlink.Modes() {
-		if os.Geteuid() != 0 {
-			break // only root can try
+	for _, suite := range o.Suites {
+		lacking := map[string]error{}
+		for _, row := range suite.Rows() {
+			missing, tried := lacking[row.ID]
+			if !tried && os.Geteuid() == 0 { // only root can try
+				missing = suite.Missing(row.ID)
+				lacking[row.ID] = missing
+			}
+			item := rowJSON{
+				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows,
+				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: result.StatusOK,
+			}
+			if missing != nil {
+				item.Status, item.Reason = result.StatusSkipped, missing.Error()
+			}
+			list = append(list, item)
+			rows = append(rows, []string{item.Suite, item.ID, item.Workload, strconv.Itoa(item.Flows), item.Link, item.Datapath,
+				item.Target, item.Via, item.Status, item.Reason})
 		}
-		if err := mode.Probe(); err != nil {
-			lacking[mode.Name()] = err.Error()
-		}
-	}
-	for _, row := range o.Suite.Rows() {
-		item := rowJSON{ID: row.ID, Workload: row.Workload, Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: result.StatusOK}
-		if reason, ok := lacking[row.Link]; ok {
-			item.Status, item.Reason = result.StatusSkipped, reason
-		}
-		list = append(list, item)
-		rows = append(rows, []string{item.ID, item.Workload, item.Link, item.Datapath, item.Target, item.Via, item.Status, item.Reason})
 	}
 	if format == "json" {
 		return printJSON(c.stdout, struct {
 			Schema int       `json:"schema"`
-			Suite  string    `json:"suite"`
 			Rows   []rowJSON `json:"rows"`
-		}{schema, o.Suite.Name, list})
+		}{schema, list})
 	}
-	return printTable(c.stdout, []string{"ROW", "WORKLOAD", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+	return printTable(c.stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+}
+
+// suiteList is a line for each suite.
+func suiteList() string {
+	var b strings.Builder
+	for _, suite := range bench.Suites() {
+		fmt.Fprintf(&b, "  %-11s %s\n", suite.Name, suite.Doc)
+	}
+	fmt.Fprintf(&b, "  %-11s all of them, one after the other\n", bench.All)
+	return b.String()
 }
 
 // trafficAgentName is what traffic.StartAgent calls.

@@ -11,7 +11,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
+	"mustang/internal/bench"
 	"mustang/internal/nl"
+	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
 
@@ -129,7 +131,7 @@ func TestExamples(t *testing.T) {
 			continue
 		}
 		cmd, rest, err := e.root().Find(words[1:])
-		if err != nil || !cmd.Runnable() || cmd.HasSubCommands() {
+		if err != nil || !cmd.Runnable() || cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") { // a group
 			t.Errorf("example %q: %v", line, err)
 			continue
 		}
@@ -143,6 +145,45 @@ func TestExamples(t *testing.T) {
 	}
 	if seen < 10 {
 		t.Errorf("only %d examples found", seen)
+	}
+}
+
+// TestScenarios holds docs/scenarios.md to the rows that there are: each row of
+// each suite is on the page, or the beginning of its ID is, and each ID there is a
+// row's, or the beginning of one.
+func TestScenarios(t *testing.T) {
+	text, err := os.ReadFile("../../docs/scenarios.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]map[string]bool{}
+	for _, section := range strings.Split(string(text), "\n## Suite ")[1:] {
+		words := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch("`"+strings.TrimPrefix(section, "`"), -1)
+		suite := words[0][1]
+		named[suite] = map[string]bool{}
+		for _, row := range regexp.MustCompile(`(?m)^\|.*\|(.*)\|$`).FindAllStringSubmatch(section, -1) {
+			for _, id := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+				named[suite][id[1]] = false
+			}
+		}
+	}
+	for _, suite := range bench.Suites() {
+		for _, row := range suite.Rows() {
+			found := false
+			for id := range named[suite.Name] {
+				if row.ID == id || strings.HasPrefix(row.ID, id+"/") || id == result.ViaEBPFSocket && strings.HasSuffix(row.ID, "/"+id) {
+					named[suite.Name][id], found = true, true
+				}
+			}
+			if !found {
+				t.Errorf("row %s of suite %s is not in docs/scenarios.md", row.ID, suite.Name)
+			}
+		}
+		for id, found := range named[suite.Name] {
+			if !found {
+				t.Errorf("docs/scenarios.md: suite %s has no row %s", suite.Name, id)
+			}
+		}
 	}
 }
 

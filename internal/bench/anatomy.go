@@ -63,6 +63,10 @@ func (w witness) anatomy() anatomy {
 // checkDevices compares the packets at each device with those that the path has
 // or must not have there.
 func (w witness) checkDevices(add adder) {
+	if w.route != nil {
+		w.route.check(w, add)
+		return
+	}
 	forth, back := w.packets()
 	if w.target == result.TargetLoopback {
 		w.on(add, device{lab.Host, "lo"}, forth, forth)

@@ -9,15 +9,29 @@ import "mustang/internal/result"
 type comparisons map[pairOf]result.Comparison
 
 // pairOf is a pair of rows.
-type pairOf struct{ numerator, denominator, workload string }
+type pairOf struct {
+	numerator, denominator string
+	suite                  string
+	workload               workload
+}
 
-// all sets the pairs of the suite against each other, each within the rounds that
+// all sets the pairs of each suite against each other, each within the rounds that
 // have both, for all workloads.
-func (known comparisons) all(o Options, measured map[string]*tally) []result.Comparison {
+func (known comparisons) all(o Options, measured map[result.Key]*tally) []result.Comparison {
 	var out []result.Comparison
-	for _, workload := range o.workloads() {
-		for _, p := range o.Suite.pairs {
-			above, below := measured[p.numerator+" "+workload], measured[p.denominator+" "+workload]
+	for _, suite := range o.Suites {
+		out = append(out, known.of(o, suite, measured)...)
+	}
+	return out
+}
+
+// of sets the pairs of one suite against each other.
+func (known comparisons) of(o Options, suite Suite, measured map[result.Key]*tally) []result.Comparison {
+	var out []result.Comparison
+	for _, workload := range o.workloads(suite) {
+		for _, p := range suite.pairs {
+			above := measured[result.Key{Suite: suite.Name, ID: p.numerator, Workload: workload.name, Flows: workload.flows}]
+			below := measured[result.Key{Suite: suite.Name, ID: p.denominator, Workload: workload.name, Flows: workload.flows}]
 			if above == nil || below == nil {
 				continue
 			}
@@ -28,13 +42,16 @@ func (known comparisons) all(o Options, measured map[string]*tally) []result.Com
 			if len(a) == 0 {
 				continue
 			}
-			key := pairOf{p.numerator, p.denominator, workload}
+			key := pairOf{p.numerator, p.denominator, suite.Name, workload}
 			c, ok := known[key]
 			if !ok || len(c.Ratios) != len(a) {
 				ratios := pairedRatios(a, b, o.Seed)
 				c = result.Comparison{
-					Name: p.name, Workload: workload, Numerator: p.numerator, Denominator: p.denominator, AA: p.aa,
+					Name: p.name, Suite: suite.Name, Workload: workload.name, Numerator: p.numerator, Denominator: p.denominator, AA: p.aa,
 					Ratios: ratios.values, Ratio: ratios.median, CI95: ratios.ci95,
+				}
+				if workload.flows > 1 {
+					c.Flows = workload.flows
 				}
 				known[key] = c
 			}

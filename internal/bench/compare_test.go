@@ -6,15 +6,18 @@ import (
 	"math"
 	"testing"
 
-	"mustang/internal/traffic"
+	"mustang/internal/result"
 )
 
 // TestComparisons compares two rows as their rounds come in: each comparison is
 // that of the rounds that both have, and is never an old one.
 func TestComparisons(t *testing.T) {
-	o := Options{Rounds: 8, Suite: Suite{pairs: []pair{{name: "a / b", numerator: "a", denominator: "b"}, {numerator: "a", denominator: "none"}}}}
-	a, b := newTally(cell{path{id: "a"}, traffic.TCPRR}, "x"), newTally(cell{path{id: "b"}, traffic.TCPRR}, "x")
-	measured := map[string]*tally{label(a.row): a, label(b.row): b}
+	o := Options{Rounds: 8, Suites: []Suite{{
+		Name: "x", workloads: []workload{tcpRR()},
+		pairs: []pair{{name: "a / b", numerator: "a", denominator: "b"}, {numerator: "a", denominator: "none"}},
+	}}}
+	a, b := newTally(cell{"x", path{id: "a"}, tcpRR()}), newTally(cell{"x", path{id: "b"}, tcpRR()})
+	measured := map[result.Key]*tally{a.row.Key(): a, b.row.Key(): b}
 	known := comparisons{}
 	if got := known.all(o, measured); len(got) > 0 {
 		t.Errorf("comparisons of nothing: %+v", got)

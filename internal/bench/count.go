@@ -44,23 +44,33 @@ func (o Options) clock() string {
 	return result.ClockTime
 }
 
-// workloads are what every path is measured with.
-func (o Options) workloads() []string {
+// workloads are what every path of a suite is measured with.
+func (o Options) workloads(s Suite) []workload {
 	if o.counts() {
-		return []string{traffic.UDPStream, traffic.TCPRR}
+		return []workload{{name: traffic.UDPStream, flows: 1}, tcpRR()}
 	}
-	return workloads()
+	return s.workloads
+}
+
+// missing returns why a path can't be measured here, nil if nothing is known to
+// be in the way.
+func (o Options) missing(p path) error {
+	if o.counts() && p.lab.Guests {
+		return errors.New("instructions of a virtual machine inside of a virtual machine can't be told")
+	}
+	return p.probe()
 }
 
 // spec is what a client runs for one sample of a cell.
 func (o Options) spec(c cell) traffic.Spec {
-	spec := traffic.Spec{Workload: c.workload, Target: c.path.connect}
+	spec := traffic.Spec{Workload: c.workload.name, Target: c.path.connect}
 	if !o.counts() {
 		spec.Duration, spec.Warmup = o.Duration, o.Warmup
+		spec.Flows, spec.Rate = c.workload.flows, c.workload.rate
 		return spec
 	}
 	spec.Exact, spec.Settle, spec.Limit = true, countSettle, countTransactions
-	if c.workload == traffic.UDPStream {
+	if c.workload.name == traffic.UDPStream {
 		spec.Size, spec.Window, spec.Limit = countSize, countWindow, countPackets
 	}
 	return spec
@@ -74,6 +84,9 @@ func (o Options) proof(c cell) traffic.Spec {
 		return spec
 	}
 	spec.Duration, spec.Warmup = proofDuration, proofDuration/2
+	if spec.Rate > proofRate {
+		spec.Rate, spec.Duration = proofRate, 5*proofDuration
+	}
 	return spec
 }
 
@@ -110,25 +123,30 @@ func (o Options) figure(m traffic.Measurement) (figure, error) {
 	return f, nil
 }
 
-// groups are the rows that stand side by side: all of them, so that their rounds
-// can be interleaved, or, where instructions are counted and no machine has moods,
-// those of one lab after those of another, so that none adds to the work of others.
+// groups are the rows that stand side by side: all of a suite, so that their
+// rounds can be interleaved, or, where instructions are counted and no machine has
+// moods, those of one lab after those of another, so that none adds to the work of
+// others.
 func (r *run) groups() [][]*tally {
-	if !r.options.counts() {
-		return [][]*tally{r.rows}
+	type together struct {
+		suite string
+		lab   lab.Options
 	}
-	var labs []lab.Options
-	byLab := map[lab.Options][]*tally{}
+	var keys []together
+	groups := map[together][]*tally{}
 	for _, row := range r.rows {
-		o := row.cell.path.lab
-		if byLab[o] == nil {
-			labs = append(labs, o)
+		key := together{suite: row.cell.suite}
+		if r.options.counts() {
+			key.lab = row.cell.path.lab
 		}
-		byLab[o] = append(byLab[o], row)
+		if groups[key] == nil {
+			keys = append(keys, key)
+		}
+		groups[key] = append(groups[key], row)
 	}
 	var out [][]*tally
-	for _, o := range labs {
-		out = append(out, byLab[o])
+	for _, key := range keys {
+		out = append(out, groups[key])
 	}
 	return out
 }

@@ -81,18 +81,18 @@ func TestClockCheck(t *testing.T) {
 }
 
 func TestCountOptions(t *testing.T) {
-	o, err := Options{Suite: podLinks(), Count: result.ClockInstructions}.withDefaults()
+	o, err := Options{Suites: []Suite{podLinks()}, Count: result.ClockInstructions}.withDefaults()
 	if err != nil || o.Rounds < minInterval {
 		t.Fatalf("%d rounds, %v", o.Rounds, err)
 	}
 	for _, wrong := range []Options{{Count: "sheep"}, {Count: result.ClockInstructions, Duration: time.Second}} {
-		wrong.Suite = podLinks()
+		wrong.Suites = []Suite{podLinks()}
 		if wrong.Validate() == nil {
 			t.Errorf("%+v is taken", wrong)
 		}
 	}
-	for _, workload := range o.workloads() {
-		for _, spec := range []traffic.Spec{o.spec(cell{o.Suite.paths[0], workload}), o.proof(cell{o.Suite.paths[0], workload})} {
+	for _, workload := range o.workloads(o.Suites[0]) {
+		for _, spec := range []traffic.Spec{o.spec(cell{"pod-links", o.Suites[0].paths[0], workload}), o.proof(cell{"pod-links", o.Suites[0].paths[0], workload})} {
 			if err := spec.Validate(); err != nil || !spec.Exact || spec.Limit == 0 {
 				t.Errorf("%+v: %v", spec, err)
 			}
@@ -134,14 +134,14 @@ func TestGroups(t *testing.T) {
 		"":                       func(groups, _ int) bool { return groups == 1 },
 		result.ClockInstructions: func(groups, labs int) bool { return groups == labs && labs > 5 },
 	} {
-		r := &run{options: Options{Suite: podLinks(), Count: count}}
+		r := &run{options: Options{Suites: []Suite{podLinks()}, Count: count}}
 		cells, err := r.options.selected()
 		if err != nil {
 			t.Fatal(err)
 		}
 		labs := map[any]bool{}
 		for _, c := range cells {
-			r.rows = append(r.rows, newTally(c, "x"))
+			r.rows = append(r.rows, newTally(c))
 			labs[c.path.lab] = true
 		}
 		total := 0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"mustang/internal/lab"
+	"mustang/internal/nl"
 	"mustang/internal/result"
 )
 
@@ -17,18 +18,22 @@ type counts struct {
 	devices  map[device]result.DeviceCount
 	order    []device
 	programs map[string]uint64
+	ip       map[string]nl.IPCounts // by place
 }
 
 // takeCounts reads the counters of a lab.
 func takeCounts(l *lab.Lab) (counts, error) {
-	c := counts{devices: map[device]result.DeviceCount{}, programs: map[string]uint64{}}
-	for _, place := range []string{lab.Host, lab.PodA, lab.PodB} {
+	c := counts{devices: map[device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string]nl.IPCounts{}}
+	for _, place := range l.Places() {
 		ns, err := l.Namespace(place)
 		if err != nil {
 			return c, err
 		}
 		devices, err := ns.Devices()
 		if err != nil {
+			return c, err
+		}
+		if c.ip[place], err = ns.IPCounts(); err != nil {
 			return c, err
 		}
 		for _, d := range devices {
@@ -92,6 +97,7 @@ func merge(sum *result.Evidence, e result.Evidence) {
 	}
 	sum.Connections += e.Connections
 	sum.Client, sum.Server = e.Client, e.Server
+	sum.Hooks = e.Hooks
 	sum.Findings = append(sum.Findings, e.Findings...)
 }
 

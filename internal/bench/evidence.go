@@ -14,6 +14,9 @@ import (
 // witness is what is known of one sample.
 type witness struct {
 	path
+	// flooded is whether datagrams were offered at a rate that may be more than the
+	// path can carry, so that none arriving is a result.
+	flooded     bool
 	evidence    result.Evidence
 	measurement traffic.Measurement
 	// tracked and translated say whether the kernel's connection tracking in the
@@ -42,7 +45,7 @@ func (w witness) stray() uint64 {
 func (w witness) findings() []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	if w.measurement.Count == 0 {
+	if w.measurement.Count == 0 && !w.flooded {
 		add("nothing was transferred")
 	}
 	w.checkAddresses(add)
@@ -63,19 +66,35 @@ func (w witness) checkAddresses(add adder) {
 	if m.ServerLocal != w.listen {
 		add("the server was reached at %s instead of %s", m.ServerLocal, w.listen)
 	}
-	hidden := w.masqueraded()
-	if !hidden && m.ServerPeer != m.ClientLocal {
+	seenAs := w.seenAs()
+	if !seenAs.IsValid() && m.ServerPeer != m.ClientLocal {
 		add("the server's peer is %s instead of %s", m.ServerPeer, m.ClientLocal)
 	}
-	if hidden && m.ServerPeer.Addr() != lab.Gateways[0].Addr() {
-		add("the server's peer is %s instead of the host's %s", m.ServerPeer, lab.Gateways[0].Addr())
+	if seenAs.IsValid() && m.ServerPeer.Addr() != seenAs {
+		add("the server's peer is %s instead of the host's %s", m.ServerPeer, seenAs)
 	}
+}
+
+// seenAs is the client's address in the eyes of the server, if not its own.
+func (w witness) seenAs() netip.Addr {
+	switch {
+	case w.route != nil:
+		return w.route.seenAs
+	case w.masqueraded():
+		return lab.Gateways[0].Addr()
+	}
+	return netip.Addr{}
 }
 
 // checkConnections compares the entries of the connection tables: the kernel's
 // and our own.
 func (w witness) checkConnections(add adder) {
 	switch {
+	case w.route != nil && w.route.translatedAt != "":
+		if !w.translated {
+			add("the connection table of %s has no translated entry of it", w.route.translatedAt)
+		}
+	case w.lab.Topology == dockerTopology: // whose rules track all that passes the host
 	case w.via == result.ViaIPTables || w.via == result.ViaNFTables:
 		if !w.translated {
 			add("the kernel's connection table has no translated entry of it")
@@ -97,7 +116,12 @@ func (w witness) checkConnections(add adder) {
 func (w witness) checkPrograms(add adder) {
 	forth, back := w.packets()
 	least := map[string]uint64{}
-	if w.datapath() == result.DatapathEBPF {
+	switch {
+	case w.route != nil:
+		for _, name := range w.route.programs {
+			least[name] = forth
+		}
+	case w.datapath() == result.DatapathEBPF:
 		least["from_pod"] = forth + back
 		if w.anatomy().delivery == toPeer {
 			least["redirect_peer"] = forth + back

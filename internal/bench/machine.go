@@ -36,7 +36,7 @@ func describeRun(o Options, cpus CPUPair) (result.Run, error) {
 	machine := f.machine()
 	machine.Arch = unix.ByteSliceToString(uts.Machine[:])
 	return result.Run{
-		Suite:           o.Suite.Name,
+		Suite:           o.name(),
 		Machine:         machine,
 		Clock:           o.clock(),
 		Kernel:          release,

@@ -133,7 +133,7 @@ func TestBuildVersion(t *testing.T) {
 // TestDescribeRun reads this machine: the facts are there, fit the result file,
 // and do not tell which machine it is.
 func TestDescribeRun(t *testing.T) {
-	o := Options{Suite: Suite{Name: "s"}, Rounds: 6, Duration: time.Second, Warmup: 100 * time.Millisecond, Seed: 9, Quick: true}
+	o := Options{Suites: []Suite{{Name: "s"}}, Rounds: 6, Duration: time.Second, Warmup: 100 * time.Millisecond, Seed: 9, Quick: true}
 	run, err := describeRun(o, CPUPair{Client: 1, Server: 0})
 	if err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 
 // Options say how to run a suite.
 type Options struct {
-	// Suite is what to run.
-	Suite Suite
+	// Suites are what to run, one after the other.
+	Suites []Suite
 	// Rounds is how often each row is measured; 0 means 10.
 	Rounds int
 	// Duration is the measured time of one sample; 0 means 300 ms.
@@ -23,6 +23,10 @@ type Options struct {
 	// Warmup is the time before it that is not counted; 0 means a third of
 	// Duration.
 	Warmup time.Duration
+	// WireRate and WireDelay are those of the wire between two hosts, in bits per
+	// second and for each direction; 0 is what the kernel can do.
+	WireRate  uint64
+	WireDelay time.Duration
 	// Only selects rows whose ID, or "ID workload", matches one of these patterns
 	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
 	Only []string
@@ -121,35 +125,58 @@ func (o Options) Validate() error {
 
 // cell is a row that is measured: a path under a workload.
 type cell struct {
+	suite    string
 	path     path
-	workload string
+	workload workload
 }
 
-// selected returns the cells that Only selects, in the suite's order.
+// name is that of the suite, or of all.
+func (o Options) name() string {
+	if len(o.Suites) == 1 {
+		return o.Suites[0].Name
+	}
+	return All
+}
+
+// selected returns the cells that Only selects, in the suites' order.
 func (o Options) selected() ([]cell, error) {
 	used := make([]bool, len(o.Only))
 	var cells []cell
-	for _, workload := range o.workloads() {
-		for _, p := range o.Suite.paths {
-			keep := len(o.Only) == 0
-			for i, pattern := range o.Only {
-				ok, err := matches(pattern, p.id, p.id+" "+workload)
-				if err != nil {
-					return nil, fmt.Errorf("only %q: %w", pattern, err)
-				}
-				keep, used[i] = keep || ok, used[i] || ok
+	for _, c := range o.cells() {
+		keep := len(o.Only) == 0
+		for i, pattern := range o.Only {
+			ok, err := matches(pattern, c.path.id, c.path.id+" "+c.workload.String(), c.path.id+" "+c.workload.name)
+			if err != nil {
+				return nil, fmt.Errorf("only %q: %w", pattern, err)
 			}
-			if keep {
-				cells = append(cells, cell{p, workload})
-			}
+			keep, used[i] = keep || ok, used[i] || ok
+		}
+		if keep {
+			cells = append(cells, c)
 		}
 	}
 	for i, pattern := range o.Only {
 		if !used[i] {
-			return nil, fmt.Errorf("only %q: no row of suite %s (see --list)", pattern, o.Suite.Name)
+			return nil, fmt.Errorf("only %q: no row of %s (see --list)", pattern, o.name())
 		}
 	}
 	return cells, nil
+}
+
+// cells returns all rows of all suites.
+func (o Options) cells() []cell {
+	var cells []cell
+	for _, suite := range o.Suites {
+		for _, w := range o.workloads(suite) {
+			for _, p := range suite.paths {
+				if p.route != nil && p.route.wire {
+					p.lab.WireRate, p.lab.WireDelay = o.WireRate, o.WireDelay
+				}
+				cells = append(cells, cell{suite.Name, p, w})
+			}
+		}
+	}
+	return cells
 }
 
 // matches reports whether one of the names is, begins with (up to a slash or a

@@ -11,7 +11,7 @@ import (
 
 // madeUpSuite has rows of two links and one that stands alone.
 func madeUpSuite() Suite {
-	s := Suite{Name: "made-up"}
+	s := Suite{Name: "made-up", workloads: []workload{tcpStreams(1), tcpRR()}}
 	for _, id := range []string{
 		"loopback", "veth/pod-ip", "veth/pod-ip/again", "veth/cluster-ip/iptables", "veth/cluster-ip/nftables",
 		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "tun/pod-ip", "tun/cluster-ip/nftables",
@@ -38,7 +38,7 @@ func TestSelected(t *testing.T) {
 		{[]string{"veth", "nope"}, 0, "nope"},
 		{[]string{"["}, 0, "["},
 	} {
-		cells, err := Options{Suite: madeUpSuite(), Only: test.only}.selected()
+		cells, err := Options{Suites: []Suite{madeUpSuite()}, Only: test.only}.selected()
 		if test.wrong != "" {
 			if err == nil || !strings.Contains(err.Error(), test.wrong) {
 				t.Errorf("%q: error %v, want one that names %q", test.only, err, test.wrong)
@@ -73,11 +73,11 @@ func TestPodLinksRows(t *testing.T) {
 		have[label(row)] = true
 	}
 	for _, id := range want {
-		for _, workload := range workloads() {
-			if !have[id+" "+workload] {
+		for _, workload := range podLinks().workloads {
+			if !have[id+" "+workload.String()] {
 				t.Errorf("%s %s is missing", id, workload)
 			}
-			delete(have, id+" "+workload)
+			delete(have, id+" "+workload.String())
 		}
 	}
 	if len(have) > 0 {
@@ -95,13 +95,13 @@ func TestPodLinksRows(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	o, err := Options{Suite: podLinks(), Quick: true}.withDefaults()
+	o, err := Options{Suites: []Suite{podLinks()}, Quick: true}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
 	each := o.Duration + o.Warmup + overhead
 	rows := 0
-	for _, row := range o.Suite.Rows() {
+	for _, row := range o.Suites[0].Rows() {
 		if slices.Contains([]string{"host", "veth", "bridge", "macvlan", "tun"}, row.Link) { // which every machine has
 			rows++
 		}
@@ -113,7 +113,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%d rounds give no interval", o.Rounds)
 	}
 	for _, wrong := range []Options{{Rounds: -1}, {Duration: time.Millisecond}, {Duration: -time.Second}, {Seed: 1 << 60}} {
-		wrong.Suite = podLinks()
+		wrong.Suites = []Suite{podLinks()}
 		if wrong.Validate() == nil {
 			t.Errorf("%+v is taken", wrong)
 		}

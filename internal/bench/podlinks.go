@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -15,6 +16,8 @@ func podLinks() Suite {
 	s := Suite{
 		Name: "pod-links",
 		Doc:  "two pods of one host: each link mode by pod IP and by cluster IP",
+
+		workloads: []workload{tcpStreams(1), tcpRR()},
 	}
 	s.paths = append(s.paths, baselines()...)
 	for _, base := range kernelLinks() {
@@ -133,4 +136,15 @@ func (p path) toService(id string) path {
 	p.target, p.via = result.TargetClusterIP, via
 	p.connect = lab.Services()[0].Frontend
 	return p
+}
+
+// masqueraded reports whether the host hides the client's address from the
+// server: where firewall rules translate the service, and replies would not pass
+// them otherwise.
+func (p path) masqueraded() bool {
+	if p.via != result.ViaIPTables && p.via != result.ViaNFTables {
+		return false
+	}
+	mode, err := podlink.Lookup(p.link)
+	return err == nil && !mode.Routed() && !p.lab.NetfilterCall
 }

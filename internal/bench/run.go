@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -21,8 +20,13 @@ const ResultsName = "results.json"
 // until then is in the result.
 var ErrInterrupted = errors.New("interrupted")
 
-// proofDuration is the measured time of a sample that only proves its path.
-const proofDuration = 10 * time.Millisecond
+// proofDuration is the measured time of a sample that only proves its path, and
+// proofRate what it offers at most of datagrams, in bits per second: any path
+// carries that.
+const (
+	proofDuration = 10 * time.Millisecond
+	proofRate     = 20e6
+)
 
 // overhead is what a sample takes beside its duration and warm-up, for the
 // estimate of the time left.
@@ -56,7 +60,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 	r := &run{options: o, stand: s, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
 	for _, c := range cells {
-		r.rows = append(r.rows, newTally(c, o.Suite.Name))
+		r.rows = append(r.rows, newTally(c))
 	}
 	r.head, err = describeRun(o, s.cpus)
 	if err != nil {
@@ -87,9 +91,12 @@ func (r *run) measure(ctx context.Context) error {
 	o.Progress.Note(o.announce(len(r.rows)))
 	groups := r.groups()
 	for i, rows := range groups {
-		if len(groups) > 1 {
+		switch {
+		case o.counts():
 			o.Progress.Note(fmt.Sprintf("network %d of %d: %s", i+1, len(groups), describeGroup(rows)))
-		} else {
+		case len(groups) > 1:
+			o.Progress.Note(fmt.Sprintf("suite %d of %d, %s: building the networks and checking each path", i+1, len(groups), rows[0].row.Suite))
+		default:
 			o.Progress.Note("building the networks and checking each path")
 		}
 		if err := r.prove(ctx, rows); err != nil {
@@ -101,7 +108,7 @@ func (r *run) measure(ctx context.Context) error {
 		if err := r.rounds(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}
-		if o.counts() {
+		if len(groups) > 1 {
 			if err := errors.Join(r.write(), r.stand.release(rows)); err != nil {
 				return err
 			}
@@ -113,7 +120,7 @@ func (r *run) measure(ctx context.Context) error {
 
 // announce says what is going to be measured.
 func (o Options) announce(rows int) string {
-	text := fmt.Sprintf("%s: %d rows, %d rounds", o.Suite.Name, rows, o.Rounds)
+	text := fmt.Sprintf("%s: %d rows, %d rounds", o.name(), rows, o.Rounds)
 	if o.counts() {
 		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countPackets, countTransactions)
 	}
@@ -149,15 +156,17 @@ func (r *run) rounds(ctx context.Context, rows []*tally) error {
 // that no row starts cold, and a path that is not what it claims fails at once.
 func (r *run) prove(ctx context.Context, rows []*tally) error {
 	for _, row := range rows {
-		if mode, err := podlink.Lookup(row.cell.path.lab.Link); err == nil {
-			if err := mode.Probe(); err != nil {
-				row.skip(err)
-				continue
-			}
+		if err := r.options.missing(row.cell.path); err != nil {
+			row.skip(err)
+			continue
 		}
 		if _, err := r.stand.take(ctx, row.cell, r.options.proof(row.cell)); err != nil {
 			if ctx.Err() != nil {
 				return err
+			}
+			if errors.Is(err, errors.ErrUnsupported) { // by this kernel
+				row.skip(err)
+				continue
 			}
 			row.fail(err)
 			r.options.Progress.Note(fmt.Sprintf("%s: failed: %v", label(row.row), err))
@@ -165,6 +174,9 @@ func (r *run) prove(ctx context.Context, rows []*tally) error {
 				return err
 			}
 		}
+	}
+	for _, row := range rows {
+		row.remark(r.stand.remarks[row.cell.path.lab])
 	}
 	if err := r.stand.offloads(r.head.Offloads); err != nil || r.options.counts() {
 		return err
@@ -226,11 +238,11 @@ func live(rows []*tally) int {
 // are left out.
 func (r *run) file() result.File {
 	f := result.File{Schema: result.Schema, Run: r.head, Rows: []result.Row{}}
-	measured := map[string]*tally{}
+	measured := map[result.Key]*tally{}
 	for _, row := range r.rows {
 		if finished, ok := row.result(); ok {
 			f.Rows = append(f.Rows, finished)
-			measured[label(finished)] = row
+			measured[finished.Key()] = row
 		}
 	}
 	f.Run.Comparisons = r.compared.all(r.options, measured)

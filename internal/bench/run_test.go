@@ -51,7 +51,7 @@ func testOptions(t *testing.T, only ...string) Options {
 	t.Helper()
 	testkit.RequireRoot(t)
 	return Options{
-		Suite: podLinks(), Only: only, Rounds: 3, Duration: 20 * time.Millisecond, Seed: 7,
+		Suites: []Suite{podLinks()}, Only: only, Rounds: 3, Duration: 20 * time.Millisecond, Seed: 7,
 		Out: filepath.Join(t.TempDir(), "out"), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet{func() {}},
 	}
 }
@@ -67,8 +67,8 @@ func TestRun(t *testing.T) {
 	if testkit.RootSnapshot(t) != before {
 		t.Error("the root namespace is not as it was")
 	}
-	if len(file.Rows) != len(o.Suite.Rows()) {
-		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suite.Rows()))
+	if len(file.Rows) != len(o.Suites[0].Rows()) {
+		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suites[0].Rows()))
 	}
 	measured := map[string]bool{}
 	byLink := map[string][]result.Row{}
@@ -80,9 +80,9 @@ func TestRun(t *testing.T) {
 		t.Run(link, func(t *testing.T) { checkRows(t, link, rows, o.Rounds) })
 	}
 	want := 0
-	for _, p := range o.Suite.pairs {
-		for _, workload := range workloads() {
-			if measured[p.numerator+" "+workload] && measured[p.denominator+" "+workload] {
+	for _, p := range o.Suites[0].pairs {
+		for _, workload := range o.Suites[0].workloads {
+			if measured[p.numerator+" "+workload.String()] && measured[p.denominator+" "+workload.String()] {
 				want++
 			}
 		}
@@ -142,7 +142,7 @@ func TestLie(t *testing.T) {
 			lie := cluster
 			test.change(&lie)
 			o := testOptions(t)
-			o.Suite = Suite{Name: "lies", paths: []path{lie}}
+			o.Suites = []Suite{{Name: "lies", workloads: []workload{tcpStreams(1), tcpRR()}, paths: []path{lie}}}
 			file, err := Run(context.Background(), o)
 			if err != nil {
 				t.Fatal(err)
@@ -199,7 +199,7 @@ func TestServerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	broken := cell{find(t, "veth/pod-ip"), traffic.TCPRR}
+	broken := cell{"pod-links", find(t, "veth/pod-ip"), tcpRR()}
 	if _, err := s.take(context.Background(), broken, o.spec(broken)); err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"mustang/internal/lab"
 	"mustang/internal/nl"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
@@ -19,8 +21,22 @@ type sample struct {
 	measurement traffic.Measurement
 	figure      figure
 	evidence    result.Evidence
-	// switching is the datapath of the lab's Open vSwitch, if it has one.
-	switching string
+	// switching is the datapath of the lab's Open vSwitch, if it has one, and
+	// acceleration that of its virtual machines.
+	switching, acceleration string
+}
+
+// variant adds to a path's own variant what the lab turned out to be.
+func (s sample) variant(own string) string {
+	words := []string{own}
+	switch s.switching {
+	case podlink.OVSKernel:
+		words = append(words, "kernel")
+	case podlink.OVSUserSpace:
+		words = append(words, "user-space")
+	}
+	words = append(words, s.acceleration)
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), " ")
 }
 
 // pathError says that the traffic did not take the path that its row claims.
@@ -53,20 +69,31 @@ func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, er
 	if err != nil {
 		return sample{}, err
 	}
-	w := witness{path: c.path, evidence: after.since(before), measurement: m, switching: l.OVSDatapath(),
+	w := witness{path: c.path, flooded: spec.Rate > proofRate, evidence: after.since(before), measurement: m, switching: l.OVSDatapath(),
 		devices: map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}}
 	addresses(&w.evidence, m)
 	if w.evidence.Connections, err = ownEntries(l, m.ClientLocal); err != nil {
 		return sample{}, err
 	}
-	if w.tracked, w.translated, err = kernelEntries(l, m.ClientLocal); err != nil {
+	if w.tracked, w.translated, err = kernelEntries(l, c.path.tracker(), m.ClientLocal); err != nil {
+		return sample{}, err
+	}
+	if c.path.route != nil {
+		resolved, err := c.path.route.resolve(l)
+		if err != nil {
+			return sample{}, err
+		}
+		w.route = &resolved
+	}
+	if w.evidence.Hooks, err = w.hooks(l, before, after); err != nil {
 		return sample{}, err
 	}
 	w.evidence.Findings = w.findings()
+	taken := sample{measurement: m, evidence: w.evidence, switching: w.switching, acceleration: l.Acceleration()}
 	if len(w.evidence.Findings) > 0 {
-		return sample{measurement: m, evidence: w.evidence, switching: w.switching}, &pathError{w.evidence.Findings}
+		return taken, &pathError{w.evidence.Findings}
 	}
-	return sample{measurement: m, evidence: w.evidence, switching: w.switching}, nil
+	return taken, nil
 }
 
 // ownEntries counts the entries of a client's connection in the lab's eBPF
@@ -89,10 +116,21 @@ func ownEntries(l *lab.Lab, client netip.AddrPort) (int, error) {
 	return n, nil
 }
 
-// kernelEntries looks for a client's connection in the connection tracking of
-// the lab's host.
-func kernelEntries(l *lab.Lab, client netip.AddrPort) (tracked, translated bool, err error) {
-	host, err := l.Namespace(lab.Host)
+// tracker is the place in whose connection tracking the path may have an entry.
+func (p path) tracker() string {
+	switch {
+	case p.route != nil && p.route.translatedAt != "":
+		return p.route.translatedAt
+	case p.lab.Topology == "pod-links":
+		return lab.Host
+	}
+	return lab.HostA
+}
+
+// kernelEntries looks for a client's connection in the connection tracking of a
+// place.
+func kernelEntries(l *lab.Lab, place string, client netip.AddrPort) (tracked, translated bool, err error) {
+	host, err := l.Namespace(place)
 	if err != nil {
 		return false, false, err
 	}

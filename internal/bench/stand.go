@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"time"
 
 	"mustang/internal/lab"
 	"mustang/internal/traffic"
@@ -25,6 +26,8 @@ type stand struct {
 	labs     map[lab.Options]*lab.Lab
 	agents   map[agentKey]*traffic.Agent
 	failed   map[lab.Options]error
+	// remarks are what readers of the rows of a lab should know.
+	remarks map[lab.Options]string
 }
 
 // agentKey names an agent: where it runs, and where it listens if it serves.
@@ -42,6 +45,7 @@ func newStand(o Options) (*stand, error) {
 	return &stand{
 		store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counts(), labs: map[lab.Options]*lab.Lab{},
 		agents: map[agentKey]*traffic.Agent{}, failed: map[lab.Options]error{},
+		remarks: map[lab.Options]string{},
 	}, nil
 }
 
@@ -62,6 +66,14 @@ func (s *stand) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 		return nil, err
 	}
 	s.labs[o] = l
+	if o.Overlay == "" || o.Guests || s.counting {
+		return l, nil
+	}
+	if s.remarks[o], err = l.ChecksumFault(ctx); err != nil {
+		s.failed[o] = err
+		delete(s.labs, o)
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
 
@@ -79,7 +91,7 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 		cpu = s.cpus.Server
 	}
 	a, err := traffic.StartAgent(traffic.AgentOptions{
-		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Start: func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) },
+		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Timeout: agentTimeout(key.lab), Start: func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) },
 	})
 	if err != nil {
 		return nil, err
@@ -91,6 +103,18 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 	}
 	s.agents[key] = a
 	return a, nil
+}
+
+// guestTimeout is how long a virtual machine may take until the agent in it runs,
+// with others that boot beside it.
+const guestTimeout = 3 * time.Minute
+
+// agentTimeout is how long an agent may take to start, 0 for the usual.
+func agentTimeout(o lab.Options) time.Duration {
+	if o.Guests {
+		return guestTimeout
+	}
+	return 0
 }
 
 // ends returns the agents at the two ends of a path.
@@ -120,7 +144,7 @@ func (s *stand) offloads(into map[string]string) error {
 	for o, l := range s.labs {
 		ns, err := l.Namespace(lab.PodA)
 		if err != nil {
-			return err
+			continue // no pods, or virtual machines
 		}
 		on, err := ns.Offloads(lab.IfName)
 		if err != nil {

@@ -5,7 +5,6 @@ package bench
 import (
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
-	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -15,14 +14,15 @@ type tally struct {
 	row       result.Row
 	byRound   map[int]float64
 	cpu       []float64
+	offered   []float64
 	softirqs  []float64
 	sent      uint64 // datagrams
 	received  uint64
 	histogram *hdrhistogram.Histogram
 }
 
-func newTally(c cell, suite string) *tally {
-	return &tally{cell: c, row: c.path.row(suite, c.workload), byRound: map[int]float64{}}
+func newTally(c cell) *tally {
+	return &tally{cell: c, row: c.path.row(c.suite, c.workload), byRound: map[int]float64{}}
 }
 
 // add takes a sample of a round.
@@ -33,16 +33,14 @@ func (t *tally) add(s sample, round int) {
 	t.byRound[round] = f.value
 	t.cpu = append(t.cpu, f.cpu)
 	t.softirqs = append(t.softirqs, f.softirqs)
+	if m.Offered > 0 && f.timed() {
+		t.offered = append(t.offered, m.Offered)
+	}
 	t.sent += m.Sent
 	t.received += m.Received
 	t.row.OutOfOrder += m.OutOfOrder
 	t.evidence(s.evidence)
-	switch s.switching {
-	case podlink.OVSKernel:
-		t.row.Variant = "kernel"
-	case podlink.OVSUserSpace:
-		t.row.Variant = "user-space"
-	}
+	t.row.Variant = s.variant(t.cell.path.variant)
 	if m.Histogram == nil || !f.timed() {
 		return
 	}
@@ -54,6 +52,17 @@ func (t *tally) add(s sample, round int) {
 }
 
 func (t *tally) evidence(e result.Evidence) { merge(&t.row.Evidence, e) }
+
+// remark adds a remark to the row's own.
+func (t *tally) remark(text string) {
+	switch {
+	case text == "":
+	case t.row.Note == "":
+		t.row.Note = text
+	default:
+		t.row.Note += "; " + text
+	}
+}
 
 // skip says that this machine cannot measure the row.
 func (t *tally) skip(err error) { t.row.Status, t.row.Reason = result.StatusSkipped, err.Error() }
@@ -79,6 +88,9 @@ func (t *tally) result() (result.Row, bool) {
 	row.Median, row.CI95 = summarize(row.Samples)
 	row.CPUUSPerUnit = median(t.cpu)
 	row.Evidence.SoftirqsPerUnit = median(t.softirqs)
+	if len(t.offered) > 0 {
+		row.Offered = median(t.offered)
+	}
 	if t.sent > t.received {
 		row.LostShare = float64(t.sent-t.received) / float64(t.sent)
 	}

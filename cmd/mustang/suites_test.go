@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"mustang/internal/bench"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// TestSuites measures every row of the suites with two hosts, containers and
+// virtual machines. What this kernel lacks is skipped; all else is ok.
+func TestSuites(t *testing.T) {
+	testkit.NotInGuest(t)
+	testkit.RequireRoot(t)
+	for _, tool := range []string{"dockerd", "ovs-vswitchd", "qemu-system-x86_64"} {
+		testkit.RequireTool(t, tool)
+	}
+	// The program itself is put into containers and guests, where there is no C library.
+	program := filepath.Join(t.TempDir(), "mustang")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	for _, suite := range bench.Suites() {
+		if suite.Name == bench.DefaultSuite {
+			continue // which the tests of bench run
+		}
+		t.Run(suite.Name, func(t *testing.T) {
+			before := testkit.RootSnapshot(t)
+			out, state := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "state")
+			cmd := exec.CommandContext(t.Context(), program, "bench", suite.Name, "--rounds", "2", "--duration", "40ms", "--out", out)
+			cmd.Env = append(os.Environ(), envStateDir+"="+state)
+			if text, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("bench %s: %v\n%s", suite.Name, err, text)
+			}
+			checkSuite(t, suite, filepath.Join(out, bench.ResultsName))
+			if testkit.RootSnapshot(t) != before {
+				t.Error("the root namespace is not as it was")
+			}
+			if left, err := os.ReadDir(filepath.Join(state, "labs")); err != nil || len(left) > 0 {
+				t.Errorf("labs left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// checkSuite checks that a result file has all rows of a suite, measured or skipped
+// for a reason that this kernel gives.
+func checkSuite(t *testing.T, suite bench.Suite, path string) {
+	t.Helper()
+	file, err := result.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(suite.Rows()); len(file.Rows) != want {
+		t.Errorf("%d rows, want %d", len(file.Rows), want)
+	}
+	for _, row := range file.Rows {
+		missing := suite.Missing(row.ID)
+		switch {
+		case missing != nil && row.Status == result.StatusSkipped && row.Reason == missing.Error():
+		case missing != nil || row.Status != result.StatusOK || len(row.Samples) != file.Run.Rounds:
+			t.Errorf("%v: %s %s, %d samples (%v)", row.Key(), row.Status, row.Reason, len(row.Samples), missing)
+		case row.Workload == result.WorkloadUDPStream && row.Offered <= 0:
+			t.Errorf("%v: offered nothing", row.Key())
+		case len(row.Evidence.Devices) == 0:
+			t.Errorf("%v: no evidence", row.Key())
+		}
+	}
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+)
+
+// HookChain is a chain of rules that packets meet at a netfilter hook.
+type HookChain struct {
+	// Hook is "prerouting", "input", "forward", "output" or "postrouting".
+	Hook string
+	// Table and Chain name it; Family is "ip", "ip6" or "inet".
+	Family, Table, Chain string
+}
+
+// hookNames are netfilter's hooks of the IP layer, by number.
+var hookNames = map[nftables.ChainHook]string{
+	*nftables.ChainHookPrerouting: "prerouting", *nftables.ChainHookInput: "input", *nftables.ChainHookForward: "forward",
+	*nftables.ChainHookOutput: "output", *nftables.ChainHookPostrouting: "postrouting",
+}
+
+var familyNames = map[nftables.TableFamily]string{
+	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+}
+
+// Hooks returns the chains at the hooks of a place's IP layer: those of nftables,
+// which iptables makes too where it is iptables-nft.
+func (l *Lab) Hooks(place string) ([]HookChain, error) {
+	ns, err := l.Namespace(place)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nftables.New(nftables.WithNetNSFd(ns.FD()))
+	if err != nil {
+		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
+	}
+	var out []HookChain
+	for _, chain := range chains {
+		if chain.Hooknum == nil || chain.Table == nil {
+			continue
+		}
+		name, family := hookNames[*chain.Hooknum], familyNames[chain.Table.Family]
+		if name != "" && family != "" {
+			out = append(out, HookChain{Hook: name, Family: family, Table: chain.Table.Name, Chain: chain.Name})
+		}
+	}
+	return out, nil
+}
