@@ -26,7 +26,7 @@ func (c *config) bench() *cobra.Command {
 	var o bench.Options
 	var format string
 	var list, guest bool
-	var cpus, wireRate string
+	var cpus, wireRate, peer, tokenFile string
 	cmd := &cobra.Command{
 		Use:   "bench [SUITE]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
@@ -47,6 +47,7 @@ Exit code 1 if a row failed.`,
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
+  mustang bench latency --peer 10.0.0.1 --token-file token
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --list all`,
@@ -62,6 +63,11 @@ Exit code 1 if a row failed.`,
 			var err error
 			if o.Suites, err = bench.LookupSuites(name); err != nil {
 				return usage(err)
+			}
+			if peer != "" || tokenFile != "" {
+				if o.Peer, err = readPeer(peer, tokenFile); err != nil {
+					return usage(err)
+				}
 			}
 			if wireRate != "" {
 				if o.WireRate, err = lab.ParseRate(wireRate); err != nil {
@@ -91,6 +97,8 @@ Exit code 1 if a row failed.`,
 	f.BoolVar(&list, "list", false, "list the rows and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute for each suite: not for claims")
+	f.StringVar(&peer, "peer", "", "address of another machine that runs mustang bench serve: measure the way to it")
+	f.StringVar(&tokenFile, "token-file", "", "file with the token of the peer")
 	f.StringVar(&wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, where the kernel can (netem)")
 	f.StringVar(&cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/bench"
 	"mustang/internal/traffic"
 )
 
@@ -96,6 +97,22 @@ func parsePeer(flag, text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("%s %q: want an address without a zone that is no multicast group", flag, text)
 	}
 	return ap, nil
+}
+
+// readPeer returns the other machine that flags name.
+func readPeer(address, tokenFile string) (*bench.PeerOptions, error) {
+	if address == "" || tokenFile == "" {
+		return nil, errors.New("--peer and --token-file go together")
+	}
+	addr, err := parsePeer("--peer", address)
+	if err != nil {
+		return nil, err
+	}
+	token, err := traffic.ReadToken(tokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	return &bench.PeerOptions{Address: addr, Token: token}, nil
 }
 
 // serveBench serves peers until the command is interrupted.

@@ -58,6 +58,12 @@ func (o Options) missing(p path) error {
 	if o.counts() && p.lab.Guests {
 		return errors.New("instructions of a virtual machine inside of a virtual machine can't be told")
 	}
+	if o.Peer != nil {
+		if p.fromHost() {
+			return nil
+		}
+		return errNotFromHere
+	}
 	return p.probe()
 }
 

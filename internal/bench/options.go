@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	glob "path"
@@ -27,6 +28,8 @@ type Options struct {
 	// second and for each direction; 0 is what the kernel can do.
 	WireRate  uint64
 	WireDelay time.Duration
+	// Peer, when not nil, is the other machine, in the place of a second host here.
+	Peer *PeerOptions
 	// Only selects rows whose ID, or "ID workload", matches one of these patterns
 	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
 	Only []string
@@ -85,6 +88,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("count %q: there is only %q", o.Count, result.ClockInstructions)
 	case o.counts() && o.Duration > 0:
 		return o, fmt.Errorf("duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
+	case o.counts() && o.Peer != nil:
+		return o, errors.New("peer: instructions of two machines can't be counted")
 	case o.Rounds < 0:
 		return o, fmt.Errorf("rounds %d: want 1 or more", o.Rounds)
 	case o.Duration < 0 || (o.Duration > 0 && o.Duration < 10*time.Millisecond):

@@ -58,6 +58,11 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 		return file, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if o.Peer != nil {
+		if s.peer, err = s.connect(ctx, *o.Peer); err != nil {
+			return file, err
+		}
+	}
 	r := &run{options: o, stand: s, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
 	for _, c := range cells {
 		r.rows = append(r.rows, newTally(c))
@@ -67,6 +72,10 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 		return file, err
 	}
 	r.head.Offloads = map[string]string{}
+	if o.Peer != nil {
+		r.head.Notes = append(r.head.Notes, "The server was another machine (--peer). CPU time is that of the machine that measures: "+
+			"the peer's of streams, this one's of request/response.")
+	}
 	defer o.Progress.Finish()
 	if err := r.measure(ctx); err != nil {
 		return r.file(), err

@@ -49,6 +49,9 @@ func (e *pathError) Error() string {
 // take measures a cell once by what spec says. When the path is not the one
 // claimed, it returns the sample and a [*pathError].
 func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, error) {
+	if s.peer != nil {
+		return s.peer.take(ctx, spec)
+	}
 	l, err := s.lab(ctx, c.path.lab)
 	if err != nil {
 		return sample{}, err

@@ -26,6 +26,8 @@ type stand struct {
 	labs     map[lab.Options]*lab.Lab
 	agents   map[agentKey]*traffic.Agent
 	failed   map[lab.Options]error
+	// peer is the other machine, if there is one.
+	peer *peerStand
 	// remarks are what readers of the rows of a lab should know.
 	remarks map[lab.Options]string
 }
@@ -160,6 +162,9 @@ func (s *stand) offloads(into map[string]string) error {
 // Close ends all agents and labs.
 func (s *stand) Close() error {
 	var errs []error
+	if s.peer != nil {
+		errs = append(errs, s.peer.close())
+	}
 	for _, a := range s.agents {
 		errs = append(errs, a.Close())
 	}
