@@ -26,7 +26,7 @@ func (c *config) bench() *cobra.Command {
 	var o bench.Options
 	var format string
 	var list, guest bool
-	var cpus, wireRate, peer, tokenFile string
+	var texts benchTexts
 	cmd := &cobra.Command{
 		Use:   "bench [SUITE]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
@@ -64,20 +64,8 @@ Exit code 1 if a row failed.`,
 			if o.Suites, err = bench.LookupSuites(name); err != nil {
 				return usage(err)
 			}
-			if peer != "" || tokenFile != "" {
-				if o.Peer, err = readPeer(peer, tokenFile); err != nil {
-					return usage(err)
-				}
-			}
-			if wireRate != "" {
-				if o.WireRate, err = lab.ParseRate(wireRate); err != nil {
-					return usage(fmt.Errorf("wire-rate: %w", err))
-				}
-			}
-			if cpus != "" {
-				if o.CPUs, err = bench.ParseCPUs(cpus); err != nil {
-					return usage(err)
-				}
+			if err := texts.into(&o); err != nil {
+				return usage(err)
 			}
 			switch {
 			case guest:
@@ -97,15 +85,36 @@ Exit code 1 if a row failed.`,
 	f.BoolVar(&list, "list", false, "list the rows and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute for each suite: not for claims")
-	f.StringVar(&peer, "peer", "", "address of another machine that runs mustang bench serve: measure the way to it")
-	f.StringVar(&tokenFile, "token-file", "", "file with the token of the peer")
-	f.StringVar(&wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
+	f.StringVar(&texts.peer, "peer", "", "address of another machine that runs mustang bench serve: measure the way to it")
+	f.StringVar(&texts.tokenFile, "token-file", "", "file with the token of the peer")
+	f.StringVar(&texts.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, where the kernel can (netem)")
-	f.StringVar(&cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
+	f.StringVar(&texts.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions instead of time")
 	f.StringVar(&o.Count, "count", "", "instructions: count these, on a machine whose clock does (--vm sets it)")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: a random one, printed)")
 	return cmd
+}
+
+// benchTexts are flags that have to be read.
+type benchTexts struct{ cpus, wireRate, peer, tokenFile string }
+
+// into puts what the flags say into options.
+func (t benchTexts) into(o *bench.Options) (err error) {
+	if t.peer != "" || t.tokenFile != "" {
+		if o.Peer, err = readPeer(t.peer, t.tokenFile); err != nil {
+			return err
+		}
+	}
+	if t.wireRate != "" {
+		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
+			return fmt.Errorf("wire-rate: %w", err)
+		}
+	}
+	if t.cpus != "" {
+		o.CPUs, err = bench.ParseCPUs(t.cpus)
+	}
+	return err
 }
 
 // guestFlags are those that concern this machine, and not the guest.

@@ -27,6 +27,7 @@ func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
 
 func (c *config) labUp() *cobra.Command {
 	var o lab.Options
+	var wireRate string
 	cmd := &cobra.Command{
 		Use:   "up TOPOLOGY",
 		Short: "Build a lab that stands until it is taken down",
@@ -34,12 +35,14 @@ func (c *config) labUp() *cobra.Command {
 
 ` + topologies() + `
 The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire
-host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2).`,
+host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2). In docker host-a
+publishes port 5201 of container-a, 172.17.0.2, as 6201.`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
   mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
   mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call
   mustang lab up two-hosts --link bridge --overlay vxlan
-  mustang lab up pod-to-host --link veth --nat --wire-rate 1000000000`,
+  mustang lab up pod-to-host --link veth --nat --wire-rate 1gbit
+  mustang lab up docker`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
@@ -51,8 +54,17 @@ host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2).`,
 				if !cmd.Flags().Changed("datapath") {
 					o.Datapath = lab.DatapathKernel
 				}
+				if o.Topology == lab.TopologyDocker && !cmd.Flags().Changed("link") {
+					o.Link = "bridge"
+				}
 			} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 				o.Via = lab.ViaIPTables
+			}
+			if wireRate != "" {
+				var err error
+				if o.WireRate, err = lab.ParseRate(wireRate); err != nil {
+					return usage(fmt.Errorf("wire-rate: %w", err))
+				}
 			}
 			if err := requireRoot(cmd); err != nil {
 				return err
@@ -81,7 +93,7 @@ host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2).`,
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "hide pods behind their host's address (two hosts, links bridge and veth)")
-	cmd.Flags().Uint64Var(&o.WireRate, "wire-rate", 0, "rate of the wire between two hosts in bit/s (default: what the kernel can do)")
+	cmd.Flags().StringVar(&wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of that wire in each direction, like 1ms")
 	return cmd
 }

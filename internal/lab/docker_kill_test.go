@@ -52,6 +52,7 @@ func reached(t *testing.T, s lab.Store, name, stage string) bool {
 // TestDockerKilled kills the process that builds a lab at each stage, and looks
 // at what is left of the lab once it was cleared.
 func TestDockerKilled(t *testing.T) {
+	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
 	before := testkit.RootSnapshot(t)
 	for _, stage := range dockerStages() {
@@ -119,6 +120,7 @@ func killedBuild(t *testing.T, s lab.Store, stage string) string {
 // TestDockerCancelled ends the building of a lab by its context at each stage,
 // and by the death of dockerd.
 func TestDockerCancelled(t *testing.T) {
+	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
 	for _, stage := range []string{"file dockerd.log", "file docker.sock", "control group", "namespace container-a"} {
 		t.Run(stage, func(t *testing.T) {

@@ -64,6 +64,7 @@ func dockerPaths() []dockerPath {
 // TestDocker sends TCP and UDP on all paths between the processes of a lab with
 // Docker's proxy and of one without, and looks at what they cross.
 func TestDocker(t *testing.T) {
+	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
 	for _, noProxy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("no proxy %t", noProxy), func(t *testing.T) {
@@ -201,6 +202,7 @@ func cgroupsOf(t *testing.T, name string) []string {
 
 // TestDockerPlaces looks at what the lab says about its containers.
 func TestDockerPlaces(t *testing.T) {
+	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
 	o := options(dockerOptions)
 	l := up(t, s, o)
