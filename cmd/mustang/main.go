@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -18,14 +19,21 @@ import (
 	"mustang/internal/vm/guestnet"
 )
 
+// signalGrace is how long after a signal another one is taken for the same.
+const signalGrace = 500 * time.Millisecond
+
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
 		fmt.Fprintln(os.Stderr, vm.Init(guestnet.Configure))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	// A second signal ends the program at once; the next command clears up.
-	context.AfterFunc(ctx, stop)
+	// A second signal ends the program at once; the next command clears up. One that
+	// comes with the first is none: timeout(1) sends two.
+	context.AfterFunc(ctx, func() {
+		time.Sleep(signalGrace)
+		stop()
+	})
 	env := environment{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
 		terminal: term.IsTerminal(int(os.Stderr.Fd())),

@@ -53,6 +53,9 @@ func (r route) resolve(l *lab.Lab) (route, error) {
 			}
 			h.name = name
 		}
+		if own := l.Device(h.place); h.name == lab.IfName && own != "" {
+			h.name = own // of some links another
+		}
 		named.hops = append(named.hops, h)
 	}
 	return named, nil

@@ -117,7 +117,7 @@ func (s *set) add(row result.Row) {
 }
 
 // sort puts baselines first, then links in the order in which the file first
-// names them, and within a link the kernel's datapath before eBPF, the pod IP
+// names them in the suite, and within a link the kernel's datapath before eBPF, the pod IP
 // before the cluster IP, and repeated rows last.
 func (s *set) sort(rows []result.Row) {
 	if s.byID { // the suite's own order
@@ -126,6 +126,9 @@ func (s *set) sort(rows []result.Row) {
 	}
 	links := map[string]int{}
 	for i, row := range rows {
+		if row.Suite != s.suite {
+			continue
+		}
 		for _, name := range []string{row.Link, row.Link + "\x00" + row.Variant} {
 			if _, seen := links[name]; !seen {
 				links[name] = i
