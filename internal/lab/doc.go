@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lab builds whole networks out of network namespaces on one machine:
-// a host, pods plugged into it by a link mode, and a service in front of them.
+// a host, pods plugged into it by a link mode, and a service in front of them; or
+// two hosts on a wire, with pods on both, with a pod on one, or with Docker and its
+// containers on one ([Topologies]). Pods can be virtual machines.
+//
 // It never touches the root network namespace: firewall rules and sysctls are
 // those of the lab's own host, and eBPF maps and programs are pinned on a bpffs
 // that belongs to the lab, so that deleting its namespaces and unmounting that
