@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"mustang/internal/nl"
-	"mustang/internal/podlink"
 )
 
 // TopologyDocker is the name of the topology whose host-a runs Docker.
@@ -28,18 +27,8 @@ const (
 // UDP, on all of its addresses.
 const PublishedPort = 6201
 
-// dockerHosts are the hosts' addresses on the wire between them.
-var dockerHosts = map[string][]netip.Prefix{
-	dockerHostA: {netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00:1::1/64")},
-	dockerHostB: {netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00:1::2/64")},
-}
-
-const (
-	dockerHostA = HostA
-	dockerHostB = HostB
-	// dockerBridge is the address of Docker's bridge, and the range of its containers.
-	dockerBridge = "172.17.0.1/16"
-)
+// dockerBridge is the address of Docker's bridge, and the range of its containers.
+const dockerBridge = "172.17.0.1/16"
 
 // dockerContainers are the containers' own addresses, which Docker hands out in
 // the order in which they are started.
@@ -53,14 +42,13 @@ func dockerAddresses(place string) []netip.Addr {
 	if addr, ok := dockerContainers[place]; ok {
 		return []netip.Addr{addr}
 	}
-	if place == ContainerHost {
-		place = dockerHostA
+	switch place {
+	case HostA, ContainerHost:
+		return both(Underlay, 1)
+	case HostB:
+		return both(Underlay, 2)
 	}
-	var addrs []netip.Addr
-	for _, prefix := range dockerHosts[place] {
-		addrs = append(addrs, prefix.Addr())
-	}
-	return addrs
+	return nil
 }
 
 // checkDocker returns an error that names the first option that the docker
@@ -93,21 +81,28 @@ func buildDocker(ctx context.Context, l *Lab) error {
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	var ends []nl.WireEnd
-	for _, place := range []string{dockerHostA, dockerHostB} {
+	var hosts []*nl.Namespace
+	for _, place := range []string{HostA, HostB} {
 		ns, err := l.addPlace(place, hostSysctls)
 		if err != nil {
 			return err
 		}
-		ends = append(ends, nl.WireEnd{Namespace: ns, Name: Uplink})
+		hosts = append(hosts, ns)
 	}
-	if err := nl.AddWire(ends[0], ends[1], podlink.DefaultMTU); err != nil {
+	if err := l.addWire(hosts[0], hosts[1]); err != nil {
 		return err
 	}
-	for place, addrs := range dockerHosts {
-		if err := l.namespaces[place].Configure(Uplink, nl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
+	for i, host := range hosts {
+		var addrs []netip.Prefix
+		for j, addr := range both(Underlay, i+1) {
+			addrs = append(addrs, netip.PrefixFrom(addr, Underlay[j].Bits()))
+		}
+		if err := host.Configure(Uplink, nl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
 			return err
 		}
+	}
+	if err := l.slowWire(hosts...); err != nil {
+		return err
 	}
 	engine, err := l.startDocker(ctx, programs)
 	if err != nil {

@@ -65,7 +65,7 @@ func (l *Lab) addContainer(ctx context.Context, e *engine, place string) error {
 		return fmt.Errorf("its first process ended: %s", e.lastWords())
 	}
 	if place == ContainerHost {
-		host, err := nl.OpenNamespace(l.namespaces[dockerHostA].Path())
+		host, err := nl.OpenNamespace(l.namespaces[HostA].Path())
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (l *Lab) HostDevice(place string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	outside, err := l.namespaces[dockerHostA].Devices()
+	outside, err := l.namespaces[HostA].Devices()
 	if err != nil {
 		return "", err
 	}
@@ -133,5 +133,5 @@ func (l *Lab) HostDevice(place string) (string, error) {
 			return device.Name, nil
 		}
 	}
-	return "", fmt.Errorf("lab %s: the other end of %s's %s is not in %s", l.Options.Name, place, inside.Name, dockerHostA)
+	return "", fmt.Errorf("lab %s: the other end of %s's %s is not in %s", l.Options.Name, place, inside.Name, HostA)
 }

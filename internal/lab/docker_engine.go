@@ -77,7 +77,7 @@ func (l *Lab) startDocker(ctx context.Context, programs map[string]string) (_ *e
 // Docker's bridged packets to its rules. dockerd would load it, which reaches
 // bridges that are not the lab's.
 func (l *Lab) checkNetfilterCall() error {
-	if _, err := l.namespaces[dockerHostA].Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
+	if _, err := l.namespaces[HostA].Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
 		return nil
 	}
 	var kernel unix.Utsname
@@ -108,7 +108,7 @@ func (l *Lab) startDockerd(e *engine, program string) error {
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal from our terminal
 	mounts := func() error { return dockerMounts(e.dir) }
-	if err := startApart(l.namespaces[dockerHostA], mounts, e.cmd); err != nil {
+	if err := startApart(l.namespaces[HostA], mounts, e.cmd); err != nil {
 		return err
 	}
 	l.children = append(l.children, e.cmd)

@@ -56,7 +56,7 @@ func (s Store) Enter(info Info, place string) (*nl.Namespace, error) {
 		return nil, fmt.Errorf("lab %s: no %q in it (there are: %s)", info.Name, place, strings.Join(places, ", "))
 	}
 	if place == ContainerHost { // has no namespace of its own
-		place = dockerHostA
+		place = HostA
 	}
 	return nl.OpenNamespace(filepath.Join(nl.Directory, namespaceName(info.Name, place)))
 }
