@@ -34,9 +34,16 @@ type started struct {
 func startBench(t *testing.T) started {
 	t.Helper()
 	testkit.RequireRoot(t)
-	s := started{out: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
-	s.cmd = exec.Command("mustang", "bench", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables",
-		"--rounds", "10000", "--duration", "20ms", "--out", s.out)
+	s := startProgram(t, "mustang", t.TempDir(), "pod-links", "--only", "veth+ebpf", "--only", "macvlan/cluster-ip/nftables")
+	s.awaitRows(t, 6)
+	return s
+}
+
+// startProgram starts a long bench by a program, with its result in a directory.
+func startProgram(t *testing.T, program, out string, args ...string) started {
+	t.Helper()
+	s := started{out: out, state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
+	s.cmd = exec.Command(program, append([]string{"bench", "--rounds", "10000", "--duration", "20ms", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
 	if err := s.cmd.Start(); err != nil {
@@ -46,18 +53,23 @@ func startBench(t *testing.T) started {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
 	})
+	return s
+}
+
+// awaitRows waits until rows are in the result.
+func (s started) awaitRows(t *testing.T, rows int) {
+	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func() error {
 		file, err := result.Read(filepath.Join(s.out, "results.json"))
-		if err == nil && len(file.Rows) < 6 {
+		if err == nil && len(file.Rows) < rows {
 			err = fmt.Errorf("%d rows", len(file.Rows))
 		}
 		return err
 	})
-	return s
 }
 
 // remains lists what is there of a process's labs: namespaces, mounts, records,
-// processes.
+// control groups, processes.
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid)
@@ -65,7 +77,7 @@ func (s started) remains(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,10 +93,42 @@ func (s started) remains(t *testing.T) []string {
 	for _, record := range records {
 		left = append(left, record.Name())
 	}
-	for _, pid := range agents(t, s.state) {
-		left = append(left, fmt.Sprintf("agent %d", pid))
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		groups, err := filepath.Glob(pattern + prefix + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, groups...)
 	}
-	return left
+	return append(left, processes(t, prefix, s.state)...)
+}
+
+// processes returns the command lines of processes that are in a control group
+// whose name begins with prefix, that inherited our state directory, or that have
+// a directory of one of the labs mounted, as all of Docker's have.
+func processes(t *testing.T, prefix, state string) []string {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounted := "/" + strings.TrimPrefix(prefix, "mst-")
+	var lines []string
+	for _, path := range paths { // of which some end meanwhile
+		read := func(name string) string {
+			text, _ := os.ReadFile(filepath.Join(filepath.Dir(path), name))
+			return string(text)
+		}
+		line := strings.TrimSpace(strings.ReplaceAll(read("cmdline"), "\x00", " "))
+		if line == "" { // it has ended, and waits for its parent
+			continue
+		}
+		if strings.Contains(read("cgroup"), "/"+prefix) || strings.Contains(read("mountinfo"), mounted) ||
+			strings.Contains(read("environ"), envStateDir+"="+state+"\x00") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // agents returns the traffic agents that inherited our state directory.

@@ -21,13 +21,7 @@ func TestSuites(t *testing.T) {
 	for _, tool := range []string{"dockerd", "ovs-vswitchd", "qemu-system-x86_64"} {
 		testkit.RequireTool(t, tool)
 	}
-	// The program itself is put into containers and guests, where there is no C library.
-	program := filepath.Join(t.TempDir(), "mustang")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	program := staticProgram(t)
 	for _, suite := range bench.Suites() {
 		if suite.Name == bench.DefaultSuite {
 			continue // which the tests of bench run
@@ -49,6 +43,19 @@ func TestSuites(t *testing.T) {
 			}
 		})
 	}
+}
+
+// staticProgram builds the program as it is put into containers and guests, where
+// there is no C library.
+func staticProgram(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "mustang")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	return program
 }
 
 // checkSuite checks that a result file has all rows of a suite, measured or skipped

@@ -90,6 +90,8 @@ type run struct {
 	head    result.Run
 	rows    []*tally
 	path    string
+	// unwritten is why the result could not be written; no other try is made then.
+	unwritten error
 	// compared are the comparisons, each as of when one of its rows last changed.
 	compared comparisons
 }
@@ -178,7 +180,7 @@ func (r *run) prove(ctx context.Context, rows []*tally) error {
 				continue
 			}
 			row.fail(err)
-			r.options.Progress.Note(fmt.Sprintf("%s: failed: %v", label(row.row), err))
+			r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", label(row.row), row.row.Reason))
 			if err := r.stand.drop(row.cell.path); err != nil {
 				return err
 			}
@@ -206,7 +208,7 @@ func (r *run) sample(ctx context.Context, row *tally, round int) error {
 		}
 		row.evidence(s.evidence)
 		row.fail(fmt.Errorf("round %d: %w", round+1, err))
-		r.options.Progress.Note(fmt.Sprintf("%s: failed: %v", label(row.row), err))
+		r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", label(row.row), row.row.Reason))
 		if err := r.stand.drop(row.cell.path); err != nil {
 			return err
 		}
@@ -258,4 +260,12 @@ func (r *run) file() result.File {
 	return f
 }
 
-func (r *run) write() error { return result.Write(r.path, r.file()) }
+// write writes the result as far as it is known. After an error, which ends the
+// run, it does nothing: the same would be said twice.
+func (r *run) write() error {
+	if r.unwritten != nil {
+		return nil
+	}
+	r.unwritten = result.Write(r.path, r.file())
+	return r.unwritten
+}

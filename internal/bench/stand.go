@@ -52,13 +52,14 @@ func newStand(o Options) (*stand, error) {
 }
 
 // lab returns the lab that the options describe, built when it is first asked
-// for. A lab that could not be built is not tried again.
+// for. A lab that could not be built is not tried again, nor one whose virtual
+// machines don't start.
 func (s *stand) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
-	if l, ok := s.labs[o]; ok {
-		return l, nil
-	}
 	if err := s.failed[o]; err != nil {
 		return nil, err
+	}
+	if l, ok := s.labs[o]; ok {
+		return l, nil
 	}
 	named := o
 	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), len(s.labs)+len(s.failed))
@@ -96,6 +97,9 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Timeout: agentTimeout(key.lab), Start: func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) },
 	})
 	if err != nil {
+		if key.lab.Guests { // each try may take a minute
+			s.failed[key.lab] = err
+		}
 		return nil, err
 	}
 	if key.listen.IsValid() {

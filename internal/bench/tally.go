@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"strings"
+
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/result"
@@ -65,10 +67,16 @@ func (t *tally) remark(text string) {
 }
 
 // skip says that this machine cannot measure the row.
-func (t *tally) skip(err error) { t.row.Status, t.row.Reason = result.StatusSkipped, err.Error() }
+func (t *tally) skip(err error) { t.row.Status, t.row.Reason = result.StatusSkipped, oneLine(err) }
 
 // fail says that the row could not be measured, or was not what it claims.
-func (t *tally) fail(err error) { t.row.Status, t.row.Reason = result.StatusFailed, err.Error() }
+func (t *tally) fail(err error) { t.row.Status, t.row.Reason = result.StatusFailed, oneLine(err) }
+
+// oneLine is the text of an error, which may be of several, as one line.
+func oneLine(err error) string {
+	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+	return strings.Join(lines, "; ")
+}
 
 // over reports whether the row takes no more samples.
 func (t *tally) over() bool { return t.row.Status != "" }

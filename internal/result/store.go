@@ -4,7 +4,9 @@ package result
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -81,7 +83,7 @@ func Write(path string, f File) (err error) {
 	}
 	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return fmt.Errorf("write results %s: %w", path, reason(err))
 	}
 	defer func() {
 		if err != nil {
@@ -90,18 +92,32 @@ func Write(path string, f File) (err error) {
 		}
 	}()
 	if _, err := temp.Write(data); err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return fmt.Errorf("write results %s: %w", path, reason(err))
 	}
 	if err := temp.Sync(); err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return fmt.Errorf("write results %s: %w", path, reason(err))
 	}
 	if err := temp.Close(); err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return fmt.Errorf("write results %s: %w", path, reason(err))
 	}
 	if err := os.Rename(temp.Name(), path); err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return fmt.Errorf("write results %s: %w", path, reason(err))
 	}
 	return nil
+}
+
+// reason is an error of a file without the file's name, which is that of one that
+// is only there until it is complete.
+func reason(err error) error {
+	var ofPath *fs.PathError
+	var ofLink *os.LinkError
+	switch {
+	case errors.As(err, &ofPath):
+		return ofPath.Err
+	case errors.As(err, &ofLink):
+		return ofLink.Err
+	}
+	return err
 }
 
 // filled returns a copy of f in which no always-present list or map is nil.

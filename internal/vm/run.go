@@ -45,7 +45,10 @@ func (e *GuestError) Error() string {
 	if e.Stderr != "" {
 		text += fmt.Sprintf("; qemu: %s", lastLines(e.Stderr, 2))
 	}
-	return fmt.Sprintf("%s; its console: %q", text, lastWords(e.Console))
+	if words := lastWords(e.Console); words != "" {
+		return fmt.Sprintf("%s; its console: %q", text, words)
+	}
+	return text + "; its console is empty"
 }
 
 // lastWords returns the end of what a kernel printed, as one line; if it
