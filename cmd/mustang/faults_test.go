@@ -4,15 +4,12 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -150,85 +147,5 @@ func ownMounts(t *testing.T) {
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestFullDisk fills the disk that the result is on while it is measured.
-func TestFullDisk(t *testing.T) {
-	testkit.RequireRoot(t)
-	ownMounts(t)
-	out := t.TempDir()
-	if err := unix.Mount("none", out, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Unmount(out, unix.MNT_DETACH) }()
-	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf")
-	s.awaitRows(t, 1)
-	filler, err := os.Create(filepath.Join(out, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer filler.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- s.cmd.Wait() }()
-	for deadline := time.Now().Add(20 * time.Second); len(ended) == 0; time.Sleep(time.Millisecond) {
-		if _, err := filler.Write(make([]byte, 4096)); err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it goes on: %s", s.stderr)
-		}
-	}
-	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
-	}
-	path := filepath.Join(out, bench.ResultsName)
-	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
-	want := "mustang: write results " + path + ": no space left on device"
-	if slices.Index(lines, want) != len(lines)-1 || strings.Count(s.stderr.String(), "no space") != 1 {
-		t.Errorf("stderr %q, want one line: %s", lines, want)
-	}
-	if file, err := result.Read(path); err != nil || len(file.Rows) == 0 || file.Rows[0].Status != result.StatusOK {
-		t.Errorf("what was measured is lost: %v, %v", file.Rows, err)
-	}
-	if entries, err := os.ReadDir(out); err != nil || len(entries) != 2 {
-		t.Errorf("in the directory are %v, %v, want the result and the filler", entries, err)
-	}
-	if err := unix.Unmount(out, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
-}
-
-// TestDockerInterrupted ends a bench of Docker by Ctrl-C.
-func TestDockerInterrupted(t *testing.T) {
-	testkit.NotInGuest(t)
-	testkit.RequireRoot(t)
-	testkit.RequireTool(t, "dockerd")
-	s := startProgram(t, staticProgram(t), t.TempDir(), "docker", "--only", "host-mode")
-	s.awaitRows(t, 2)
-	is := func(program string) func(string) bool {
-		return func(line string) bool { return strings.Contains(line, program) }
-	}
-	for _, program := range []string{"dockerd ", "containerd ", "traffic-agent"} {
-		if left := s.remains(t); !slices.ContainsFunc(left, is(program)) {
-			t.Fatalf("no %s is seen in %q: the test shows nothing", program, left)
-		}
-	}
-	if err := s.cmd.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	_ = s.cmd.Wait()
-	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
-	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left after Ctrl-C: %q", left)
-	}
-	file, err := result.Read(filepath.Join(s.out, bench.ResultsName))
-	if err != nil || !file.Run.Interrupted || len(file.Rows) != 2 {
-		t.Errorf("interrupted %t with %d rows, %v, want what was done", file.Run.Interrupted, len(file.Rows), err)
 	}
 }

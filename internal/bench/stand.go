@@ -93,9 +93,19 @@ func (s *stand) agent(ctx context.Context, key agentKey) (*traffic.Agent, error)
 	if key.listen.IsValid() {
 		cpu = s.cpus.Server
 	}
+	stop := func() bool { return true }
 	a, err := traffic.StartAgent(traffic.AgentOptions{
-		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Timeout: agentTimeout(key.lab), Start: func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) },
+		Exe: s.exe, CPU: cpu, Priority: s.priority(key), Timeout: agentTimeout(key.lab),
+		Start: func(cmd *exec.Cmd) error {
+			if err := l.Start(key.place, cmd); err != nil {
+				return err
+			}
+			// One that is not ready is not waited for when ctx ends: a boot may take long.
+			stop = context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+			return nil
+		},
 	})
+	stop()
 	if err != nil {
 		if key.lab.Guests { // each try may take a minute
 			s.failed[key.lab] = err

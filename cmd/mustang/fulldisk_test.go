@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/bench"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// TestFullDisk fills the disk that the result is on while it is measured.
+func TestFullDisk(t *testing.T) {
+	testkit.RequireRoot(t)
+	ownMounts(t)
+	out := t.TempDir()
+	if err := unix.Mount("none", out, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(out, unix.MNT_DETACH) }()
+	s := startProgram(t, "mustang", out, "pod-links", "--only", "veth+ebpf")
+	s.awaitRows(t, 1)
+	filler, err := os.Create(filepath.Join(out, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filler.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- s.cmd.Wait() }()
+	for deadline := time.Now().Add(20 * time.Second); len(ended) == 0; time.Sleep(time.Millisecond) {
+		if _, err := filler.Write(make([]byte, 4096)); err != nil && !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it goes on: %s", s.stderr)
+		}
+	}
+	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
+		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
+	}
+	path := filepath.Join(out, bench.ResultsName)
+	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
+	want := "mustang: write results " + path + ": no space left on device"
+	if slices.Index(lines, want) != len(lines)-1 || strings.Count(s.stderr.String(), "no space") != 1 {
+		t.Errorf("stderr %q, want one line: %s", lines, want)
+	}
+	if file, err := result.Read(path); err != nil || len(file.Rows) == 0 || file.Rows[0].Status != result.StatusOK {
+		t.Errorf("what was measured is lost: %v, %v", file.Rows, err)
+	}
+	if entries, err := os.ReadDir(out); err != nil || len(entries) != 2 {
+		t.Errorf("in the directory are %v, %v, want the result and the filler", entries, err)
+	}
+	if err := unix.Unmount(out, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.remains(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
