@@ -35,9 +35,13 @@ func (w witness) packets() (forth, back uint64) {
 }
 
 // stray is the number of packets that a device off the path may count: neighbour
-// discovery, the opening of the connection, the report at its end.
+// discovery, the opening of the connection, the report at its end; of streams, what
+// the one before had under way.
 func (w witness) stray() uint64 {
 	forth, _ := w.packets()
+	if w.measurement.Workload != traffic.TCPRR {
+		return 60 + forth/50
+	}
 	return 20 + forth/50
 }
 
