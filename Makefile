@@ -62,7 +62,7 @@ lint:
 test: test-host test-vm
 
 test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
-	$(GO) test -count=1 -timeout 8m ./...
+	$(GO) test -count=1 -timeout 20m ./...
 
 test-vm: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 45m test $(VM_TESTS)

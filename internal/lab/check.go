@@ -15,7 +15,7 @@ const (
 	maxWireDelay = time.Second
 )
 
-// checkPodLinks refuses what needs two hosts, or containers.
+// checkPodLinks refuses what needs two hosts.
 func checkPodLinks(o Options) error {
 	switch {
 	case o.hostsOnly():
@@ -26,8 +26,6 @@ func checkPodLinks(o Options) error {
 		return optionErrorf("nat: only in topologies %s and %s", TopologyTwoHosts, TopologyPodToHost)
 	case o.WireRate != 0 || o.WireDelay != 0:
 		return optionErrorf("wire rate and wire delay: topology %s has no wire", o.Topology)
-	case o.NoProxy:
-		return optionErrorf("no proxy: topology %s has no containers", o.Topology)
 	}
 	return nil
 }
@@ -62,7 +60,6 @@ func (o Options) checkHosts() error {
 		OverlayBridgedInternal: {"bridge", "tap"},
 	}
 	links, known := overlays[o.Overlay]
-	guests := []string{"tap", "ovs-tap"}
 	switch {
 	case !known:
 		return optionErrorf("overlay %q: want %s, %s, %s or %s",
@@ -75,10 +72,6 @@ func (o Options) checkHosts() error {
 		return optionErrorf("nat: takes links bridge and veth, not %s", o.Link)
 	case o.Via != ViaNone && o.Via != ViaEBPFTC:
 		return optionErrorf("via %s: topology %s has no service", o.Via, o.Topology)
-	case o.Guests && !slices.Contains(guests, o.Link):
-		return optionErrorf("guests: take links %s, not %s", strings.Join(guests, ", "), o.Link)
-	case o.NoProxy:
-		return optionErrorf("no proxy: topology %s has no containers", o.Topology)
 	case o.WireRate != 0 && (o.WireRate < minWireRate || o.WireRate > maxWireRate):
 		return optionErrorf("wire rate %d: want 1 Mbit/s to 400 Gbit/s, or 0", o.WireRate)
 	case o.WireDelay < 0 || o.WireDelay > maxWireDelay:
