@@ -34,7 +34,7 @@ func TestIperf3(t *testing.T) {
 				_ = server.Wait()
 			})
 			for _, service := range lab.Services() {
-				for _, protocol := range [][]string{{"-n", "256M"}, {"-u", "-b", "200M", "-l", "1400", "-n", "1M"}} {
+				for _, protocol := range [][]string{{"-n", "256M"}, {"-u", "-b", "20M", "-l", "1400", "-n", "1M"}} {
 					got, sent := iperf3(t, b, service.Frontend, protocol...)
 					// iperf3's server stops counting when the client says that it is done, which may
 					// overtake the last of the data.
