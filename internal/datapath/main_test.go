@@ -3,8 +3,10 @@
 package datapath
 
 import (
+	"maps"
 	"os"
 	"testing"
+	"time"
 
 	"mustang/internal/testkit"
 )
@@ -53,6 +55,23 @@ func counts(t testing.TB, d *Datapath) map[string]uint64 {
 		m[c.Name] = c.Packets
 	}
 	return m
+}
+
+// settled returns the counters once the packets of connections that have ended are
+// through: when they have stood still for a while.
+func settled(t testing.TB, d *Datapath) map[string]uint64 {
+	t.Helper()
+	last := counts(t, d)
+	for range 100 {
+		time.Sleep(20 * time.Millisecond)
+		now := counts(t, d)
+		if maps.Equal(now, last) {
+			return now
+		}
+		last = now
+	}
+	t.Fatal("the counters rise and rise")
+	return nil
 }
 
 // delta returns what was counted since before, less what was not.

@@ -109,7 +109,7 @@ func TestSocketEndpoints(t *testing.T) {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
 			t.Run(d.name+"/"+protocol, func(t *testing.T) {
 				service := s.serve(d.service, s.echo(protocol, d.pod))
-				before := counts(t, s.Datapath)
+				before := settled(t, s.Datapath)
 				c := s.client().open(t, d.v6, kind)
 				c.mustConnect(service)
 				if protocol == "tcp" {
