@@ -88,6 +88,28 @@ func (n *Namespace) Configure(name string, config DeviceConfig) error {
 	return nil
 }
 
+// SetUp sets a device in n up or down. Its addresses stay; a device that is down has
+// no routes, and answers for none of them.
+func (n *Namespace) SetUp(name string, up bool) error {
+	handle, err := n.Netlink()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	set, state := handle.LinkSetDown, "down"
+	if up {
+		set, state = handle.LinkSetUp, "up"
+	}
+	link, err := handle.LinkByName(name)
+	if err == nil {
+		err = set(link)
+	}
+	if err != nil {
+		return fmt.Errorf("set device %q in network namespace %q %s: %w", name, n.Name(), state, err)
+	}
+	return nil
+}
+
 // awaitLocal waits until packets to an address of a device are delivered here.
 func awaitLocal(handle *netlink.Handle, link netlink.Link, addr netip.Addr) error {
 	options := &netlink.RouteGetOptions{}

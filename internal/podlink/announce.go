@@ -14,6 +14,29 @@ import (
 	"mustang/internal/nl"
 )
 
+// Announce tells all neighbours on the network of a device in a namespace, which
+// is up, that addresses are at its MAC address. They may be another's, for which the
+// namespace answers.
+func Announce(ns *nl.Namespace, device string, addrs ...netip.Addr) error {
+	in, err := openSide(ns)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	link, err := in.link(device)
+	if err != nil {
+		return err
+	}
+	if err := in.awaitCarrier(link); err != nil {
+		return err
+	}
+	var alone []netip.Prefix
+	for _, addr := range addrs {
+		alone = append(alone, single(addr))
+	}
+	return announce(ns, link, alone)
+}
+
 // announce tells all neighbours on the device's network that addrs are at its
 // MAC address. Otherwise, those that talked to an earlier pod with the same
 // address would send to that pod's MAC address until their caches time out.

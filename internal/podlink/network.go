@@ -31,7 +31,8 @@ type Network struct {
 	// of Open vSwitch in it.
 	Bridge string
 	// Uplink is the name of a device in Host that is up, for modes whose devices
-	// sit on one. It is not changed.
+	// sit on one. It is not changed. On one that is a macvlan itself, the devices of
+	// mode macvlan are beside it, on its parent.
 	Uplink string
 	// OVSDB is the unix socket of the ovsdb-server of the Open vSwitch that modes
 	// with NeedsOpenVSwitch plug pods into. Its ovs-vswitchd runs in Host.

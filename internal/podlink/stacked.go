@@ -32,7 +32,8 @@ type stacking interface {
 	device(attrs netlink.LinkAttrs) (netlink.Link, error)
 	// deviation says in what an existing device is not of this mode, or is empty.
 	deviation(link netlink.Link) string
-	// exclusive is whether all devices on one uplink must be of one mode.
+	// exclusive is whether all devices on one uplink must be of one mode. Such are not
+	// put on an uplink of their own kind, where the kernel would put them beside it.
 	exclusive() bool
 }
 
@@ -123,7 +124,7 @@ func (s stacked) find(host side, uplink netlink.Link) (netlink.Link, error) {
 		return nil, err
 	}
 	says := s.deviation(link)
-	if says == "" && link.Attrs().ParentIndex != uplink.Attrs().Index {
+	if says == "" && link.Attrs().ParentIndex != s.parent(uplink) {
 		says = fmt.Sprintf("is not on uplink %q", uplink.Attrs().Name)
 	}
 	if says != "" {
@@ -154,6 +155,15 @@ func (s stacked) mustAgree(host side, uplink netlink.Link) error {
 	return nil
 }
 
+// parent is the index of the device that those on an uplink really are on: the
+// kernel puts them beside an uplink of their own kind.
+func (s stacked) parent(uplink netlink.Link) int {
+	if kindOf(uplink) == s.kind() {
+		return uplink.Attrs().ParentIndex
+	}
+	return uplink.Attrs().Index
+}
+
 // attrs are the attributes of a new device of that name.
 func (n Network) attrs(name string) netlink.LinkAttrs {
 	out := attrs(name)
@@ -181,7 +191,7 @@ func (s stacked) uplink(host side, network Network) (netlink.Link, error) {
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
 	switch attrs := link.Attrs(); {
-	case kindOf(link) == s.kind():
+	case kindOf(link) == s.kind() && s.exclusive():
 		return nil, fmt.Errorf("uplink %q in %q is itself a device of kind %s", network.Uplink, host.ns.Name(), s.kind())
 	case attrs.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("uplink %q in %q is not up", network.Uplink, host.ns.Name())

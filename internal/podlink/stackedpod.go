@@ -119,7 +119,7 @@ func (s stacked) compare(c *checker, in side, link, uplink netlink.Link) {
 	if says := s.deviation(link); says != "" {
 		c.add("device %q in %q %s", link.Attrs().Name, in.ns.Name(), says)
 	}
-	if uplink != nil && link.Attrs().ParentIndex != uplink.Attrs().Index {
+	if uplink != nil && link.Attrs().ParentIndex != s.parent(uplink) {
 		c.add("device %q in %q is not on uplink %q", link.Attrs().Name, in.ns.Name(), uplink.Attrs().Name)
 	}
 }

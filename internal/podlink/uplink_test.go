@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"mustang/internal/nl"
 	"mustang/internal/testkit"
 )
 
@@ -44,6 +45,40 @@ func TestUplinkKinds(t *testing.T) {
 			echoOnce(t, f)
 			echoToHost(t, f)
 		})
+	}
+}
+
+// TestMacvlanUplink stacks pods on an uplink that is a macvlan device of one in
+// another namespace: they are beside it, on that one.
+func TestMacvlanUplink(t *testing.T) {
+	f := newHostOf(t, "macvlan")
+	lower := f.network.Host
+	f.network.Host = testkit.Namespace(t, "host")
+	if _, err := AddMacvlan(nl.WireEnd{Namespace: lower, Name: "nope"}, nl.WireEnd{Namespace: f.network.Host, Name: "up0"}); err == nil {
+		t.Error("no error without a device")
+	}
+	mtu, err := AddMacvlan(nl.WireEnd{Namespace: lower, Name: uplinkName}, nl.WireEnd{Namespace: f.network.Host, Name: uplinkName})
+	if err != nil || mtu != DefaultMTU {
+		t.Fatalf("MTU %d, %v", mtu, err)
+	}
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	echoOnce(t, f)
+	echoToHost(t, f)
+	devices, err := lower.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range devices {
+		if device.Kind == "macvlan" {
+			t.Errorf("%s is in the namespace of the device below", device.Name)
+		}
 	}
 }
 
