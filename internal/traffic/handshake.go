@@ -58,6 +58,9 @@ type welcome struct {
 // errToken refuses a peer with another token.
 var errToken = errors.New("wrong token")
 
+// ErrBusy is what a server says to a peer while it serves another one.
+var ErrBusy = errors.New("busy with another peer")
+
 // prove signs both nonces in one of the two roles.
 func prove(token []byte, role string, server, client []byte) []byte {
 	mac := hmac.New(sha256.New, token)
@@ -146,6 +149,8 @@ func introduce(l *lines, token []byte) (Limits, error) {
 		return Limits{}, errToken
 	case !hmac.Equal(w.Proof, prove(token, serverSigned, g.Nonce, mine)):
 		return Limits{}, errors.New("does not know the token itself")
+	case w.Error == ErrBusy.Error():
+		return Limits{}, ErrBusy
 	case w.Error != "":
 		return Limits{}, errors.New(w.Error)
 	}

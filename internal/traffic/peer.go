@@ -35,7 +35,8 @@ type Peer struct {
 }
 
 // DialPeer connects to a server that knows the same token. The errors of a peer
-// begin with its address, and never hold the token.
+// begin with its address, and never hold the token. One of a server that serves
+// another peer matches [ErrBusy].
 func DialPeer(ctx context.Context, addr netip.AddrPort, token []byte) (_ *Peer, err error) {
 	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 	defer func() {

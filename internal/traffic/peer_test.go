@@ -189,7 +189,7 @@ func TestPeerRefused(t *testing.T) {
 func TestPeerBusy(t *testing.T) {
 	m := newMachines(t, "10.0.0.1", Limits{})
 	first := m.listening(t)
-	if _, err := m.dial(t, token); err == nil || !strings.Contains(err.Error(), "busy") {
+	if _, err := m.dial(t, token); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second peer: error is %v", err)
 	}
 	if err := first.Close(); err != nil {

@@ -145,7 +145,7 @@ func (s *server) receive(ctx context.Context, conn net.Conn, from netip.AddrPort
 		return
 	}
 	if !s.busy.TryLock() {
-		_ = l.write(welcome{Proof: proof, Error: "busy with another peer"})
+		_ = l.write(welcome{Proof: proof, Error: ErrBusy.Error()})
 		s.Note(fmt.Sprintf("%s refused: busy", from))
 		return
 	}
