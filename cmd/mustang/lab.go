@@ -27,7 +27,7 @@ func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
 
 func (c *config) labUp() *cobra.Command {
 	var o lab.Options
-	var wireRate string
+	var texts labTexts
 	cmd := &cobra.Command{
 		Use:   "up TOPOLOGY",
 		Short: "Build a lab that stands until it is taken down",
@@ -36,35 +36,20 @@ func (c *config) labUp() *cobra.Command {
 ` + topologies() + `
 The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire
 host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2). In docker host-a
-publishes port 5201 of container-a, 172.17.0.2, as 6201.`,
+publishes port 5201 of container-a, 172.17.0.2, as 6201. pod-to-network is the only
+one with a way out of this machine; the device that it shares is not changed.`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
   mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
   mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call
   mustang lab up two-hosts --link bridge --overlay vxlan
   mustang lab up pod-to-host --link veth --nat --wire-rate 1gbit
+  mustang lab up pod-to-network --link macvlan --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang lab up docker`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
-			if o.Name == "" {
-				o.Name = args[0]
-			}
-			if o.Topology != lab.TopologyPodLinks {
-				// There is no service to be made, and a datapath only if asked for.
-				if !cmd.Flags().Changed("datapath") {
-					o.Datapath = lab.DatapathKernel
-				}
-				if o.Topology == lab.TopologyDocker && !cmd.Flags().Changed("link") {
-					o.Link = "bridge"
-				}
-			} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
-				o.Via = lab.ViaIPTables
-			}
-			if wireRate != "" {
-				var err error
-				if o.WireRate, err = lab.ParseRate(wireRate); err != nil {
-					return usage(fmt.Errorf("wire-rate: %w", err))
-				}
+			if err := texts.into(&o, cmd.Flags().Changed); err != nil {
+				return usage(err)
 			}
 			if err := requireRoot(cmd); err != nil {
 				return err
@@ -93,16 +78,53 @@ publishes port 5201 of container-a, 172.17.0.2, as 6201.`,
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "hide pods behind their host's address (two hosts, links bridge and veth)")
-	cmd.Flags().StringVar(&wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
+	cmd.Flags().StringVar(&texts.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
+	texts.uplink.add(cmd.Flags(), "topology pod-to-network")
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of that wire in each direction, like 1ms")
 	return cmd
+}
+
+// labTexts are flags of lab up that have to be read.
+type labTexts struct {
+	wireRate string
+	uplink   uplinkFlags
+}
+
+// into puts what the flags say into options of a topology. given tells which flags
+// there are.
+func (t labTexts) into(o *lab.Options, given func(flag string) bool) (err error) {
+	if o.Name == "" {
+		o.Name = o.Topology
+	}
+	if o.Topology != lab.TopologyPodLinks {
+		// There is no service to be made, and a datapath only if asked for.
+		if !given("datapath") {
+			o.Datapath = lab.DatapathKernel
+		}
+		if o.Topology == lab.TopologyDocker && !given("link") {
+			o.Link = "bridge"
+		}
+	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
+		o.Via = lab.ViaIPTables
+	}
+	if t.uplink.given() {
+		if o.Parent, err = t.uplink.parent(); err != nil {
+			return err
+		}
+	}
+	if t.wireRate != "" {
+		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
+			return fmt.Errorf("wire-rate: %w", err)
+		}
+	}
+	return nil
 }
 
 // topologies is a line about each.
 func topologies() string {
 	var text strings.Builder
 	for _, topology := range lab.Topologies() {
-		fmt.Fprintf(&text, "  %-12s %s\n", topology.Name, topology.Doc)
+		fmt.Fprintf(&text, "  %-14s %s\n", topology.Name, topology.Doc)
 	}
 	return text.String()
 }

@@ -36,6 +36,8 @@ func Addresses(o Options, place string) []netip.Addr {
 		if place != PodA {
 			return o.twoHostsAddresses(place)
 		}
+	case TopologyPodToNetwork:
+		return o.podToNetworkAddresses(place)
 	case TopologyDocker:
 		return dockerAddresses(place)
 	}

@@ -17,6 +17,10 @@ func TestAddresses(t *testing.T) {
 	segment := map[string]string{lab.PodA: "[192.168.10.10 fd00:10::a]", lab.PodB: "[192.168.10.11 fd00:10::b]"}
 	two := func(o lab.Options) lab.Options { o.Topology = lab.TopologyTwoHosts; return o }
 	one := func(o lab.Options) lab.Options { o.Topology = lab.TopologyPodToHost; return o }
+	on := func(o lab.Options) lab.Options {
+		o.Topology, o.Parent = lab.TopologyPodToNetwork, parent
+		return o
+	}
 	for _, test := range []struct {
 		options lab.Options
 		want    []map[string]string
@@ -32,6 +36,8 @@ func TestAddresses(t *testing.T) {
 		{two(lab.Options{Link: "bridge", Overlay: lab.OverlayBridgedVeth}), []map[string]string{underlay, segment}},
 		{one(lab.Options{Link: "macvlan"}), []map[string]string{underlay, {lab.PodA: none, lab.PodB: flat[lab.PodB]}}},
 		{one(lab.Options{Link: "veth"}), []map[string]string{underlay, {lab.PodA: none, lab.PodB: routed[lab.PodB]}}},
+		{on(lab.Options{Link: "macvlan"}), []map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[10.7.0.51]", lab.HostA: none}}},
+		{on(lab.Options{Link: "bridge", NAT: true}), []map[string]string{{lab.HostB: "[10.7.0.50]", lab.PodB: "[198.18.11.11]"}}},
 		{lab.Options{Topology: lab.TopologyPodLinks, Link: "veth"}, []map[string]string{segment, {
 			lab.Host: "[192.168.10.1 fd00:10::1]", lab.HostA: none,
 		}}},

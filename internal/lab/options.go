@@ -61,6 +61,8 @@ type Options struct {
 	// NoProxy leaves published ports of containers to firewall rules alone, without
 	// Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
+	// Parent is what the uplink of topology pod-to-network sits on.
+	Parent Parent `json:"parent,omitzero"`
 	// WireRate is the rate of the wire between two hosts in bits per second, and
 	// WireDelay its delay in each direction; 0 is what the kernel can do.
 	WireRate  uint64        `json:"wire_rate,omitempty"`
@@ -122,7 +124,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Offload && (mode == nil || mode.Needs() != podlink.NeedsRelay):
 		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
 	}
-	if err := errors.Join(o.checkGuests(), o.checkDocker()); err != nil {
+	if err := errors.Join(o.checkGuests(), o.checkDocker(), o.checkParent()); err != nil {
 		return o, err
 	}
 	for _, topology := range Topologies() {

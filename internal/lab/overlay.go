@@ -63,7 +63,7 @@ func (l *Lab) addUnderlay(e *end, ovsdb string) error {
 		return e.configureUplink()
 	}
 	return setUpSwitch(podlink.Network{
-		Host: e.host, Bridge: physicalBridge, OVSDB: ovsdb, Gateways: e.addresses(), Trunk: Uplink,
+		Host: e.host, Bridge: physicalBridge, OVSDB: ovsdb, Gateways: e.addresses, Trunk: Uplink,
 	})
 }
 

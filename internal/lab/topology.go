@@ -47,6 +47,8 @@ const (
 	TopologyPodLinks  = "pod-links"
 	TopologyTwoHosts  = "two-hosts"
 	TopologyPodToHost = "pod-to-host"
+	// TopologyPodToNetwork is the only one that is joined to a network of this machine.
+	TopologyPodToNetwork = "pod-to-network"
 )
 
 // Topology is a shape of network that a lab can have.
@@ -85,6 +87,13 @@ func Topologies() []Topology {
 			places: []string{HostA, HostB, PodB},
 			check:  checkPodToHost,
 			build:  buildTwoHosts,
+		},
+		{
+			Name:   TopologyPodToNetwork,
+			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
+			places: []string{HostB, PodB},
+			check:  checkPodToNetwork,
+			build:  buildPodToNetwork,
 		},
 		{
 			Name:   TopologyDocker,

@@ -17,12 +17,19 @@ type end struct {
 	pod    string // its pod; empty for a plain machine
 	host   *nl.Namespace
 	far    *end
+	// addresses are the host's own on the wire, and pods is the range of its pod if
+	// that is not on the wire.
+	addresses, pods []netip.Prefix
+	// mtu is that of the pod's link; 0 means the usual.
+	mtu int
 	// network is that of the pod, as far as it was set up.
 	network podlink.Network
 }
 
-// addresses are the host's own on the wire.
-func (e *end) addresses() []netip.Prefix { return within(Underlay, e.number) }
+// newEnd is a host with the number on the wire that its addresses end in.
+func newEnd(place string, number int) *end {
+	return &end{place: place, number: number, addresses: within(Underlay, number), pods: Ranges[place]}
+}
 
 // buildTwoHosts builds two hosts on a wire, with a pod each, or with a pod on
 // host-b alone.
@@ -37,7 +44,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	a, b := &end{place: HostA, number: 1}, &end{place: HostB, number: 2}
+	a, b := newEnd(HostA, 1), newEnd(HostB, 2)
 	a.far, b.far = b, a
 	for _, e := range []*end{a, b} {
 		if e.host, err = l.addPlace(e.place, hostSysctls); err != nil {
@@ -66,13 +73,8 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 			return err
 		}
 	}
-	if l.Options.Datapath == DatapathEBPF {
-		if err := l.openDatapath(); err != nil {
-			return err
-		}
-		if err := l.addEndpoints(mode, HostB, PodB); err != nil {
-			return err
-		}
+	if err := l.addPodDatapath(mode); err != nil {
+		return err
 	}
 	if l.ovsDatapath == podlink.OVSUserSpace {
 		for _, e := range []*end{a, b} {
@@ -87,15 +89,26 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 	return l.slowWire(a.host, b.host)
 }
 
+// addPodDatapath makes pod-b an endpoint of a datapath, if the lab has one.
+func (l *Lab) addPodDatapath(mode podlink.Mode) error {
+	if l.Options.Datapath != DatapathEBPF {
+		return nil
+	}
+	if err := l.openDatapath(); err != nil {
+		return err
+	}
+	return l.addEndpoints(mode, HostB, PodB)
+}
+
 // addEnd gives a host its addresses, and plugs its pod in.
 func (l *Lab) addEnd(mode podlink.Mode, e *end) error {
-	e.network = podlink.Network{Host: e.host, NetfilterCall: l.Options.NetfilterCall}
+	e.network = podlink.Network{Host: e.host, NetfilterCall: l.Options.NetfilterCall, MTU: e.mtu}
 	if err := e.host.Configure(Uplink, nl.DeviceConfig{Up: true}); err != nil {
 		return err
 	}
 	switch {
 	case l.Options.Link == LinkHostBridge:
-		e.network.Trunk, e.network.Gateways = Uplink, e.addresses()
+		e.network.Trunk, e.network.Gateways = Uplink, e.addresses
 		bridge, err := podlink.Lookup("bridge")
 		if err != nil {
 			return err
@@ -117,7 +130,7 @@ func (l *Lab) addEnd(mode podlink.Mode, e *end) error {
 
 // configureUplink gives the host its addresses on the wire itself.
 func (e *end) configureUplink() error {
-	return e.host.Configure(Uplink, nl.DeviceConfig{Addresses: e.addresses(), Up: true})
+	return e.host.Configure(Uplink, nl.DeviceConfig{Addresses: e.addresses, Up: true})
 }
 
 // addNetwork sets up the network of a host's pod.
@@ -128,7 +141,7 @@ func (l *Lab) addNetwork(mode podlink.Mode, e *end) error {
 			return err
 		}
 	case !l.Options.onTheWire():
-		e.network.Gateways = within(Ranges[e.place], 1)
+		e.network.Gateways = within(e.pods, 1)
 		if err := e.configureUplink(); err != nil {
 			return err
 		}
@@ -136,14 +149,14 @@ func (l *Lab) addNetwork(mode podlink.Mode, e *end) error {
 		// Nobody answers ARP for the addresses of such devices, the host's own on one
 		// included. So the wire has the host's addresses, and what leads to a pod goes by
 		// its host (see joinEnd), as it does between such hosts everywhere.
-		e.network.Uplink, e.network.Gateways = Uplink, within(Ranges[e.place], 1)
+		e.network.Uplink, e.network.Gateways = Uplink, within(e.pods, 1)
 		if err := e.configureUplink(); err != nil {
 			return err
 		}
 	case mode.Needs() == podlink.NeedsUplink:
-		e.network.Uplink, e.network.Gateways = Uplink, e.addresses()
+		e.network.Uplink, e.network.Gateways = Uplink, e.addresses
 	default:
-		e.network.Trunk, e.network.Gateways = Uplink, e.addresses()
+		e.network.Trunk, e.network.Gateways = Uplink, e.addresses
 	}
 	return mode.Setup(e.network)
 }
@@ -160,13 +173,13 @@ func (l *Lab) joinEnd(ctx context.Context, mode podlink.Mode, e *end) error {
 	case l.Options.hostsOnly():
 		return nil
 	case l.Options.NAT && e.pod != "":
-		return masquerade(ctx, e.host, Ranges[e.place])
+		return masquerade(ctx, e.host, e.pods)
 	case l.Options.NAT || e.far.pod == "":
 		return nil
 	case l.Options.overlaid():
 		return l.addRemote(e)
 	case mode.Routed():
-		for i, prefix := range Ranges[e.far.place] {
+		for i, prefix := range e.far.pods {
 			if err := e.host.AddRoute(prefix, via[i]); err != nil {
 				return err
 			}
