@@ -42,12 +42,18 @@ With --vm the same runs in a virtual machine with Debian's newest 6.12 kernel, w
 all link modes. There instructions are counted, not time: instructions per packet and per
 transaction, which repeat from run to run and say nothing of caches or parallelism.
 
+With --peer the server is another machine. Ways from this machine itself are measured;
+with --uplink also those from a pod (suite latency), by a macvlan device on the uplink,
+which is not changed itself. The pod and its host then need an address of the uplink's
+network each, and the peer one in it.
+
 Exit code 1 if a row failed.`,
 		Example: `  mustang bench pod-links
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
   mustang bench latency --peer 10.0.0.1 --token-file token
+  mustang bench latency --peer 10.0.0.1 --token-file token --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --list all`,
@@ -87,6 +93,7 @@ Exit code 1 if a row failed.`,
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute for each suite: not for claims")
 	f.StringVar(&texts.peer, "peer", "", "address of another machine that runs mustang bench serve: measure the way to it")
 	f.StringVar(&texts.tokenFile, "token-file", "", "file with the token of the peer")
+	texts.uplink.add(f, "with --peer")
 	f.StringVar(&texts.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, where the kernel can (netem)")
 	f.StringVar(&texts.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
@@ -97,12 +104,24 @@ Exit code 1 if a row failed.`,
 }
 
 // benchTexts are flags that have to be read.
-type benchTexts struct{ cpus, wireRate, peer, tokenFile string }
+type benchTexts struct {
+	cpus, wireRate, peer, tokenFile string
+	uplink                          uplinkFlags
+}
 
 // into puts what the flags say into options.
 func (t benchTexts) into(o *bench.Options) (err error) {
 	if t.peer != "" || t.tokenFile != "" {
 		if o.Peer, err = readPeer(t.peer, t.tokenFile); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !t.uplink.given():
+	case o.Peer == nil:
+		return errors.New("--uplink and --uplink-addresses need --peer")
+	default:
+		if o.Peer.Uplink, err = t.uplink.parent(); err != nil {
 			return err
 		}
 	}

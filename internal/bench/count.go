@@ -58,10 +58,10 @@ func (o Options) missing(p path) error {
 	if o.counts() && p.lab.Guests {
 		return errors.New("instructions of a virtual machine inside of a virtual machine can't be told")
 	}
-	if o.Peer != nil {
-		if p.fromHost() {
-			return nil
-		}
+	if o.Peer != nil && p.fromHost() {
+		return nil
+	}
+	if o.Peer != nil && p.lab.Topology != podToNetwork {
 		return errNotFromHere
 	}
 	return p.probe()
@@ -160,6 +160,9 @@ func (r *run) groups() [][]*tally {
 // release ends the agents and the labs of rows that are done.
 func (s *stand) release(rows []*tally) error {
 	var errs []error
+	if s.peer != nil {
+		errs = append(errs, s.peer.leave())
+	}
 	for _, row := range rows {
 		o := row.cell.path.lab
 		for key, agent := range s.agents {

@@ -21,25 +21,33 @@ type counts struct {
 	ip       map[string]nl.IPCounts // by place
 }
 
-// takeCounts reads the counters of a lab.
+// add takes the counters of a place's devices.
+func (c *counts) add(place string, ns *nl.Namespace) error {
+	devices, err := ns.Devices()
+	for _, d := range devices {
+		key := device{place, d.Name}
+		c.order = append(c.order, key)
+		c.devices[key] = result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets, TxPackets: d.TxPackets}
+	}
+	return err
+}
+
+// takeCounts reads the counters of a lab; nil has none.
 func takeCounts(l *lab.Lab) (counts, error) {
 	c := counts{devices: map[device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string]nl.IPCounts{}}
+	if l == nil {
+		return c, nil
+	}
 	for _, place := range l.Places() {
 		ns, err := l.Namespace(place)
 		if err != nil {
 			return c, err
 		}
-		devices, err := ns.Devices()
-		if err != nil {
+		if err := c.add(place, ns); err != nil {
 			return c, err
 		}
 		if c.ip[place], err = ns.IPCounts(); err != nil {
 			return c, err
-		}
-		for _, d := range devices {
-			key := device{place, d.Name}
-			c.order = append(c.order, key)
-			c.devices[key] = result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets, TxPackets: d.TxPackets}
 		}
 	}
 	if dp := l.Datapath(); dp != nil {

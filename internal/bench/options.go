@@ -115,6 +115,11 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := o.CPUs.resolve(); err != nil {
 		return o, err
 	}
+	if o.Peer != nil {
+		if err := o.Peer.check(); err != nil {
+			return o, err
+		}
+	}
 	if _, err := o.selected(); err != nil {
 		return o, err
 	}
@@ -176,6 +181,9 @@ func (o Options) cells() []cell {
 			for _, p := range suite.paths {
 				if p.route != nil && p.route.wire {
 					p.lab.WireRate, p.lab.WireDelay = o.WireRate, o.WireDelay
+				}
+				if o.Peer != nil {
+					p = o.Peer.way(p)
 				}
 				cells = append(cells, cell{suite.Name, p, w})
 			}

@@ -6,11 +6,17 @@ import (
 	"net/netip"
 	"testing"
 
+	"mustang/internal/lab"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
 
-// routed returns all paths with a route.
+// uplink is what labs on the way to a peer share.
+var uplink = lab.Parent{
+	Device: "eth1", Host: netip.MustParsePrefix("10.7.0.50/24"), Pod: netip.MustParsePrefix("10.7.0.51/24"),
+}
+
+// routed returns all paths with a route, and those that lead to a peer.
 func routed() []path {
 	var paths []path
 	for _, suite := range Suites() {
@@ -19,6 +25,12 @@ func routed() []path {
 				p.id = suite.Name + ": " + p.id
 				paths = append(paths, p)
 			}
+		}
+	}
+	for _, p := range latency().paths {
+		if p = (PeerOptions{Uplink: uplink}).way(p); p.lab.Topology == podToNetwork {
+			p.id = "peer: " + p.id
+			paths = append(paths, p)
 		}
 	}
 	return paths
@@ -84,6 +96,33 @@ func TestRoutes(t *testing.T) {
 				wrong(name+" did not run", func(w *witness) { w.evidence.ProgramRuns[name] = 3 })
 			}
 		})
+	}
+}
+
+// TestFromHere checks the way from this machine itself to a peer: by the uplink if
+// one is named, else by any device but lo.
+func TestFromHere(t *testing.T) {
+	for _, test := range []struct {
+		parent lab.Parent
+		device string
+		fits   bool
+	}{
+		{lab.Parent{}, "eth0", true}, {lab.Parent{}, "lo", false},
+		{uplink, "eth1", true}, {uplink, "eth0", false}, {uplink, "lo", false},
+	} {
+		p := PeerOptions{Uplink: test.parent}.way(latency().paths[0])
+		if !p.fromHost() || p.lab.Topology == podToNetwork {
+			t.Fatalf("%s leads from %s", p.id, p.lab.Topology)
+		}
+		w := along(p)
+		w.evidence.Devices = []result.DeviceCount{{Host: thisMachine, Name: test.device, RxPackets: 1010, TxPackets: 1010}}
+		if findings := w.fromHere(); (len(findings) == 0) != test.fits {
+			t.Errorf("uplink %q, by %s: %q", test.parent.Device, test.device, findings)
+		}
+		w.measurement.ClientPeer = netip.MustParseAddrPort("192.0.2.99:1")
+		if len(w.fromHere()) == 0 {
+			t.Error("another peer, and nothing is found")
+		}
 	}
 }
 

@@ -73,8 +73,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	}
 	r.head.Offloads = map[string]string{}
 	if o.Peer != nil {
-		r.head.Notes = append(r.head.Notes, "The server was another machine (--peer). CPU time is that of the machine that measures: "+
-			"the peer's of streams, this one's of request/response.")
+		r.head.Notes = append(r.head.Notes, o.Peer.notes()...)
 	}
 	defer o.Progress.Finish()
 	if err := r.measure(ctx); err != nil {

@@ -50,7 +50,7 @@ func (e *pathError) Error() string {
 // claimed, it returns the sample and a [*pathError].
 func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, error) {
 	if s.peer != nil {
-		return s.peer.take(ctx, spec)
+		return s.takeToPeer(ctx, c, spec)
 	}
 	l, err := s.lab(ctx, c.path.lab)
 	if err != nil {
@@ -60,43 +60,80 @@ func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, er
 	if err != nil {
 		return sample{}, err
 	}
-	before, err := takeCounts(l)
+	return attempt{path: c.path, lab: l, client: client}.take(ctx, spec)
+}
+
+// attempt is a sample that is to be taken.
+type attempt struct {
+	path   path
+	client *traffic.Agent
+	// lab is where the path is; nil on the way from this machine itself to a peer.
+	lab *lab.Lab
+	// machine is the namespace of this machine, if its devices are on the path.
+	machine *nl.Namespace
+}
+
+// count reads the counters of what is on the path.
+func (a attempt) count() (counts, error) {
+	c, err := takeCounts(a.lab)
+	if err == nil && a.machine != nil {
+		err = c.add(thisMachine, a.machine)
+	}
+	return c, err
+}
+
+// take runs the client, and compares what is seen of that with the path.
+func (a attempt) take(ctx context.Context, spec traffic.Spec) (sample, error) {
+	before, err := a.count()
 	if err != nil {
 		return sample{}, err
 	}
-	m, err := client.Run(ctx, spec)
+	m, err := a.client.Run(ctx, spec)
 	if err != nil {
 		return sample{}, err
 	}
-	after, err := takeCounts(l)
+	after, err := a.count()
 	if err != nil {
 		return sample{}, err
 	}
-	w := witness{path: c.path, flooded: spec.Rate > proofRate, evidence: after.since(before), measurement: m, switching: l.OVSDatapath(),
-		devices: map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}}
+	w := witness{path: a.path, flooded: spec.Rate > proofRate, evidence: after.since(before), measurement: m}
 	addresses(&w.evidence, m)
-	if w.evidence.Connections, err = ownEntries(l, m.ClientLocal); err != nil {
-		return sample{}, err
-	}
-	if w.tracked, w.translated, err = kernelEntries(l, c.path.tracker(), m.ClientLocal); err != nil {
-		return sample{}, err
-	}
-	if c.path.route != nil {
-		resolved, err := c.path.route.resolve(l)
-		if err != nil {
+	taken := sample{measurement: m}
+	if a.lab == nil {
+		w.evidence.Findings = w.fromHere()
+	} else {
+		if err := a.look(&w, before, after); err != nil {
 			return sample{}, err
 		}
-		w.route = &resolved
+		w.evidence.Findings = w.findings()
+		taken.switching, taken.acceleration = w.switching, a.lab.Acceleration()
 	}
-	if w.evidence.Hooks, err = w.hooks(l, before, after); err != nil {
-		return sample{}, err
-	}
-	w.evidence.Findings = w.findings()
-	taken := sample{measurement: m, evidence: w.evidence, switching: w.switching, acceleration: l.Acceleration()}
-	if len(w.evidence.Findings) > 0 {
+	if taken.evidence = w.evidence; len(w.evidence.Findings) > 0 {
 		return taken, &pathError{w.evidence.Findings}
 	}
 	return taken, nil
+}
+
+// look adds what the lab knows of a sample.
+func (a attempt) look(w *witness, before, after counts) (err error) {
+	l, client := a.lab, w.measurement.ClientLocal
+	w.switching = l.OVSDatapath()
+	w.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
+	if w.evidence.Connections, err = ownEntries(l, client); err != nil {
+		return err
+	}
+	if w.tracked, w.translated, err = kernelEntries(l, a.path.tracker(), client); err != nil {
+		return err
+	}
+	if a.path.route != nil {
+		resolved, err := a.path.route.resolve(l)
+		if err != nil {
+			return err
+		}
+		w.route = &resolved
+	}
+	w.evidence.Hooks, err = w.hooks(l, before, after)
+	return err
 }
 
 // ownEntries counts the entries of a client's connection in the lab's eBPF
@@ -126,6 +163,8 @@ func (p path) tracker() string {
 		return p.route.translatedAt
 	case p.lab.Topology == "pod-links":
 		return lab.Host
+	case p.lab.Topology == podToNetwork:
+		return lab.HostB
 	}
 	return lab.HostA
 }

@@ -152,6 +152,9 @@ func (s *stand) drop(p path) error {
 			delete(s.agents, key)
 		}
 	}
+	if s.peer != nil {
+		errs = append(errs, s.peer.hangUp())
+	}
 	return errors.Join(errs...)
 }
 

@@ -13,6 +13,8 @@ import (
 const (
 	twoHosts  = "two-hosts"
 	podToHost = "pod-to-host"
+	// podToNetwork is podToHost with a peer in the place of the plain host.
+	podToNetwork = "pod-to-network"
 )
 
 // across returns the path of a lab with two hosts from a place on the one to a
@@ -55,11 +57,14 @@ func rowLink(o lab.Options) string {
 func routeAcross(o lab.Options, e ends) *route {
 	r := &route{wire: true}
 	r.hops = append(r.hops, sideOut(o, e.client, lab.HostB)...)
-	far := sideOut(o, e.server, lab.HostA)
-	if o.Topology == podToHost {
-		far = []hop{out(lab.HostA, lab.Uplink)}
+	switch o.Topology {
+	case podToNetwork:
+		r.hops = append(r.hops, out(thisMachine, o.Parent.Device))
+	case podToHost:
+		r.hops = append(r.hops, in(lab.HostA, lab.Uplink))
+	default:
+		r.hops = append(r.hops, flip(sideOut(o, e.server, lab.HostA), func(place string) string { return place })...)
 	}
-	r.hops = append(r.hops, flip(far, func(place string) string { return place })...)
 	if o.NAT && e.client == lab.PodB {
 		r.seenAs, r.translatedAt = lab.Addresses(o, lab.HostB)[0], lab.HostB
 	}
@@ -85,6 +90,9 @@ func sideOut(o lab.Options, place, host string) []hop {
 	}
 	if o.NAT && o.Link == "bridge" {
 		hops = append(hops, in(host, "mst0"))
+	}
+	if o.Topology == podToNetwork && o.Link == "macvlan" {
+		return hops // the pod's device is beside the uplink, which is one itself
 	}
 	return append(hops, uplink)
 }
