@@ -117,10 +117,7 @@ func (bridged) ensure(host side, network Network) (link netlink.Link, created bo
 // Teardown deletes the bridge, and its VXLAN device.
 func (b bridged) Teardown(network Network) (err error) {
 	defer wrap(&err, "tear down "+b.name+" network")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	host, err := openSide(network.Host)
+	host, err := network.openHost()
 	if err != nil {
 		return err
 	}
@@ -252,8 +249,8 @@ func (b bridged) validate(network Network, pod Pod) (interior, error) {
 	if err := pod.validateAddresses(network); err != nil {
 		return interior{}, err
 	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return interior{}, fmt.Errorf("host's interface: %w", err)
+	if err := pod.validateHostIfName(); err != nil {
+		return interior{}, err
 	}
 	addrs, hops, err := pod.onGateways(network)
 	return interior{

@@ -61,23 +61,19 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 	if err != nil {
 		return Attachment{}, err
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openPlugging(network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
-	defer closeAll()
-	bridge, master, err := w.master(network)
-	if err != nil {
-		return Attachment{}, err
-	}
-	if bridge.datapath() == OVSUserSpace && network.mtu() > maxUserSpaceMTU {
+	defer w.close()
+	if w.bridge.datapath() == OVSUserSpace && network.mtu() > maxUserSpaceMTU {
 		return Attachment{}, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
 			network.mtu(), maxUserSpaceMTU)
 	}
-	if err := i.freeNames(w, pod); err != nil {
+	if err := i.freeNames(w.ovsWork, pod); err != nil {
 		return Attachment{}, err
 	}
-	if err := w.ovs.addPort(bridge, ovsdbRow{"name": pod.HostIfName, "type": "internal"}); err != nil {
+	if err := w.ovs.addPort(w.bridge, ovsdbRow{"name": pod.HostIfName, "type": "internal"}); err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
@@ -85,7 +81,7 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 			err = errors.Join(err, i.remove(w.ovs, w.inside, pod))
 		}
 	}()
-	link, err := i.move(w, pod, i.trueName(bridge, pod), network.mtu())
+	link, err := i.move(w.ovsWork, pod, i.trueName(w.bridge, pod), network.mtu())
 	if err != nil {
 		return Attachment{}, err
 	}
@@ -97,7 +93,7 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 		IfIndex:   link.Attrs().Index,
 		MAC:       macOf(link),
 		Addresses: slices.Clone(pod.Addresses),
-		NodeMAC:   macOf(master),
+		NodeMAC:   macOf(w.master),
 	}, nil
 }
 
@@ -159,11 +155,11 @@ func (i ovsInternal) Check(network Network, pod Pod) (err error) {
 	if err != nil {
 		return fmt.Errorf("check %s link: %w", i.name, err)
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openWork(network, pod)
 	if err != nil {
 		return fmt.Errorf("check %s link: %w", i.name, err)
 	}
-	defer closeAll()
+	defer w.close()
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	want := interior.wanted(pod) // the name may be an alternative one
@@ -177,11 +173,8 @@ func (i ovsInternal) Check(network Network, pod Pod) (err error) {
 // is.
 func (i ovsInternal) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+i.name+" link")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return fmt.Errorf("port: %w", err)
+	if err := pod.validateDelete(network); err != nil {
+		return err
 	}
 	s, err := openSwitch(network)
 	if err != nil {
@@ -191,10 +184,7 @@ func (i ovsInternal) Delete(network Network, pod Pod) (err error) {
 	if pod.Namespace == nil {
 		return s.deletePort(pod.HostIfName)
 	}
-	if err := validateName(pod.IfName); err != nil {
-		return fmt.Errorf("pod's interface: %w", err)
-	}
-	inside, err := openSide(pod.Namespace)
+	inside, err := pod.openInside()
 	if err != nil {
 		return err
 	}

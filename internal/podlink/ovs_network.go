@@ -132,8 +132,8 @@ func (o ovs) ensure(host side, s ovsSwitch, network Network) (created bool, err 
 // Teardown deletes the bridge.
 func (o ovs) Teardown(network Network) (err error) {
 	defer wrap(&err, "tear down "+o.name+" network")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
+	if err := network.validateHost(); err != nil {
+		return err
 	}
 	s, err := openSwitch(network)
 	if err != nil {
@@ -180,31 +180,63 @@ func (o ovs) validate(network Network, pod Pod) (interior, error) {
 	return interior{mtu: network.mtu(), addrs: addrs, hops: hops, shared: true}, err
 }
 
+// unplug is the Delete of modes whose port is an end of a pod's link. Without
+// the switch the ends still go.
+func (o ovs) unplug(w wiring, network Network, pod Pod) (err error) {
+	defer wrap(&err, "delete "+o.name+" link")
+	if err := pod.validateDelete(network); err != nil {
+		return err
+	}
+	s, err := openSwitch(network)
+	if err == nil {
+		err = s.deletePort(pod.HostIfName)
+		s.close()
+	}
+	return errors.Join(err, deleteEnds(w, network, pod))
+}
+
 // ovsWork is what Create and Check work on.
 type ovsWork struct {
 	host, inside side
 	ovs          ovsSwitch
+	closeSides   func()
 }
 
-func openWork(network Network, pod Pod) (_ ovsWork, closeAll func(), err error) {
-	host, inside, closeBoth, err := openSides(network, pod)
+func openWork(network Network, pod Pod) (ovsWork, error) {
+	host, inside, closeSides, err := openSides(network, pod)
 	if err != nil {
-		return ovsWork{}, nil, err
+		return ovsWork{}, err
 	}
 	s, err := openSwitch(network)
 	if err != nil {
-		closeBoth()
-		return ovsWork{}, nil, err
+		closeSides()
+		return ovsWork{}, err
 	}
-	return ovsWork{host, inside, s}, func() { s.close(); closeBoth() }, nil
+	return ovsWork{host, inside, s, closeSides}, nil
 }
 
-// master returns a network's bridge and its own device.
-func (w ovsWork) master(network Network) (ovsBridge, netlink.Link, error) {
-	bridge, err := w.ovs.bridge(network.bridge())
-	if err != nil {
-		return ovsBridge{}, nil, err
+func (w ovsWork) close() {
+	w.ovs.close()
+	w.closeSides()
+}
+
+// plugging is what Create works on: also a network's bridge, and its own device.
+type plugging struct {
+	ovsWork
+	bridge ovsBridge
+	master netlink.Link
+}
+
+func openPlugging(network Network, pod Pod) (p plugging, err error) {
+	if p.ovsWork, err = openWork(network, pod); err != nil {
+		return plugging{}, err
 	}
-	link, err := w.host.link(network.bridge())
-	return bridge, link, err
+	if p.bridge, err = p.ovs.bridge(network.bridge()); err == nil {
+		p.master, err = p.host.link(network.bridge())
+	}
+	if err != nil {
+		p.close()
+		return plugging{}, err
+	}
+	return p, nil
 }

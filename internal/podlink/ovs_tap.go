@@ -33,15 +33,11 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := v.validate(network, pod); err != nil {
 		return Attachment{}, err
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openPlugging(network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
-	defer closeAll()
-	bridge, master, err := w.master(network)
-	if err != nil {
-		return Attachment{}, err
-	}
+	defer w.close()
 	ends, err := v.ends().add(w.host, w.inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
@@ -57,10 +53,10 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := w.host.up(ends.host); err != nil {
 		return Attachment{}, err
 	}
-	if err := w.ovs.addPort(bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
+	if err := w.ovs.addPort(w.bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
 		return Attachment{}, err
 	}
-	return ends.attachment(pod, macOf(master)), nil
+	return ends.attachment(pod, macOf(w.master)), nil
 }
 
 // ovsPortSettings keep a port from taking part in the host's own network. The
@@ -82,8 +78,8 @@ func (v ovsTap) validate(network Network, pod Pod) error {
 	if err := pod.validateAddresses(network); err != nil {
 		return err
 	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return fmt.Errorf("host's interface: %w", err)
+	if err := pod.validateHostIfName(); err != nil {
+		return err
 	}
 	_, _, err := pod.onGateways(network)
 	return err
@@ -94,11 +90,11 @@ func (v ovsTap) Check(network Network, pod Pod) (err error) {
 	if err := v.validate(network, pod); err != nil {
 		return fmt.Errorf("check %s link: %w", v.name, err)
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openWork(network, pod)
 	if err != nil {
 		return fmt.Errorf("check %s link: %w", v.name, err)
 	}
-	defer closeAll()
+	defer w.close()
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	port := c.device(w.host, wanted{
@@ -110,18 +106,6 @@ func (v ovsTap) Check(network Network, pod Pod) (err error) {
 }
 
 // Delete removes the port from the switch, and the device.
-func (v ovsTap) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+v.name+" link")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return fmt.Errorf("host's interface: %w", err)
-	}
-	s, err := openSwitch(network)
-	if err == nil {
-		err = s.deletePort(pod.HostIfName)
-		s.close()
-	}
-	return errors.Join(err, deleteEnds(v.ends(), network, pod))
+func (v ovsTap) Delete(network Network, pod Pod) error {
+	return v.unplug(v.ends(), network, pod)
 }

@@ -30,15 +30,11 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err != nil {
 		return Attachment{}, err
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openPlugging(network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
-	defer closeAll()
-	bridge, master, err := w.master(network)
-	if err != nil {
-		return Attachment{}, err
-	}
+	defer w.close()
 	ends, err := vethPair{}.add(w.host, w.inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
@@ -51,7 +47,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := apply(w.host.ns, portSettings(pod.HostIfName)); err != nil {
 		return Attachment{}, err
 	}
-	if bridge.datapath() == OVSUserSpace {
+	if w.bridge.datapath() == OVSUserSpace {
 		if err := w.inside.ns.FinishPackets(pod.IfName); err != nil {
 			return Attachment{}, err
 		}
@@ -65,7 +61,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := w.host.awaitCarrier(ends.host); err != nil {
 		return Attachment{}, err
 	}
-	if err := w.ovs.addPort(bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
+	if err := w.ovs.addPort(w.bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
@@ -76,7 +72,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := interior.finish(w.inside, ends.pod); err != nil {
 		return Attachment{}, err
 	}
-	return ends.attachment(pod, macOf(master)), nil
+	return ends.attachment(pod, macOf(w.master)), nil
 }
 
 // validate returns the configuration of a pod's device.
@@ -92,11 +88,11 @@ func (v ovsVeth) Check(network Network, pod Pod) (err error) {
 	if err != nil {
 		return fmt.Errorf("check %s link: %w", v.name, err)
 	}
-	w, closeAll, err := openWork(network, pod)
+	w, err := openWork(network, pod)
 	if err != nil {
 		return fmt.Errorf("check %s link: %w", v.name, err)
 	}
-	defer closeAll()
+	defer w.close()
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	port := c.device(w.host, wanted{
@@ -112,18 +108,6 @@ func (v ovsVeth) Check(network Network, pod Pod) (err error) {
 }
 
 // Delete removes the port from the switch, and the pair.
-func (v ovsVeth) Delete(network Network, pod Pod) (err error) {
-	defer wrap(&err, "delete "+v.name+" link")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return fmt.Errorf("host's interface: %w", err)
-	}
-	s, err := openSwitch(network)
-	if err == nil {
-		err = s.deletePort(pod.HostIfName)
-		s.close()
-	}
-	return errors.Join(err, deleteEnds(vethPair{}, network, pod))
+func (v ovsVeth) Delete(network Network, pod Pod) error {
+	return v.unplug(vethPair{}, network, pod)
 }

@@ -38,6 +38,22 @@ func openSide(ns *nl.Namespace) (side, error) {
 	return side{ns: ns, Handle: handle}, nil
 }
 
+// openHost opens the side of a network's host, if it has one.
+func (n Network) openHost() (side, error) {
+	if err := n.validateHost(); err != nil {
+		return side{}, err
+	}
+	return openSide(n.Host)
+}
+
+// openInside opens the side of a pod that has a namespace, to look for its device.
+func (p Pod) openInside() (side, error) {
+	if err := p.validateIfName(); err != nil {
+		return side{}, err
+	}
+	return openSide(p.Namespace)
+}
+
 // openSides opens the host's and the pod's side; closeBoth closes them. The
 // pod's has no namespace if the pod has none.
 func openSides(network Network, pod Pod) (host, inside side, closeBoth func(), err error) {

@@ -218,10 +218,7 @@ func (s stacked) slaveWanted(network Network) wanted {
 // Teardown deletes the host's own device, and with it the routes to pods.
 func (s stacked) Teardown(network Network) (err error) {
 	defer wrap(&err, "tear down "+s.name()+" network")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	host, err := openSide(network.Host)
+	host, err := network.openHost()
 	if err != nil {
 		return err
 	}

@@ -135,10 +135,7 @@ func (s stacked) deleteDevice(pod Pod) error {
 	if pod.Namespace == nil {
 		return nil
 	}
-	if err := validateName(pod.IfName); err != nil {
-		return fmt.Errorf("pod's interface: %w", err)
-	}
-	inside, err := openSide(pod.Namespace)
+	inside, err := pod.openInside()
 	if err != nil {
 		return err
 	}
@@ -150,10 +147,7 @@ func (s stacked) deleteRoutes(network Network, pod Pod) error {
 	if !s.layer3() {
 		return nil
 	}
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	host, err := openSide(network.Host)
+	host, err := network.openHost()
 	if err != nil {
 		return err
 	}

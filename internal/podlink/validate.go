@@ -19,10 +19,18 @@ const (
 	maxMTU  = 65535
 )
 
-// validate reports what is wrong with the network for any mode.
-func (n Network) validate() error {
+// validateHost reports that there is no host to work on.
+func (n Network) validateHost() error {
 	if n.Host == nil {
 		return errors.New("the network has no host namespace")
+	}
+	return nil
+}
+
+// validate reports what is wrong with the network for any mode.
+func (n Network) validate() error {
+	if err := n.validateHost(); err != nil {
+		return err
 	}
 	if mtu := n.mtu(); mtu < minMTU || mtu > maxMTU {
 		return fmt.Errorf("MTU %d is not between %d and %d", mtu, minMTU, maxMTU)
@@ -115,6 +123,11 @@ func (p Pod) validateInside(network Network) error {
 	if pod == host {
 		return fmt.Errorf("namespace %q is the pod's and the host's at once", p.Namespace.Name())
 	}
+	return p.validateIfName()
+}
+
+// validateIfName reports what is wrong with the name of the pod's device.
+func (p Pod) validateIfName() error {
 	if err := validateName(p.IfName); err != nil {
 		return fmt.Errorf("pod's interface: %w", err)
 	}
@@ -150,10 +163,23 @@ func (p Pod) validateEnds(network Network) error {
 	if err := p.validate(network); err != nil {
 		return err
 	}
+	return p.validateHostIfName()
+}
+
+// validateHostIfName reports what is wrong with the name of the host's end.
+func (p Pod) validateHostIfName() error {
 	if err := validateName(p.HostIfName); err != nil {
 		return fmt.Errorf("host's interface: %w", err)
 	}
 	return nil
+}
+
+// validateDelete reports what keeps one from finding what a pod has on the host.
+func (p Pod) validateDelete(network Network) error {
+	if err := network.validateHost(); err != nil {
+		return err
+	}
+	return p.validateHostIfName()
 }
 
 // alone returns the pod's addresses, each as a prefix of its own.

@@ -149,10 +149,7 @@ func (c *checker) vxlan(host side, network Network) {
 // no telling: all that it takes goes to the other host.
 func AddRemote(network Network, mac net.HardwareAddr) (err error) {
 	defer wrap(&err, "add remote pod")
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	host, err := openSide(network.Host)
+	host, err := network.openHost()
 	if err != nil {
 		return err
 	}

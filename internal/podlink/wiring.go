@@ -4,7 +4,6 @@ package podlink
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 
@@ -77,11 +76,8 @@ func removeEnds(w wiring, host, inside side, pod Pod) error {
 
 // deleteEnds is the Delete of modes with two ends. The pod may be gone.
 func deleteEnds(w wiring, network Network, pod Pod) (err error) {
-	if network.Host == nil {
-		return errors.New("the network has no host namespace")
-	}
-	if err := validateName(pod.HostIfName); err != nil {
-		return fmt.Errorf("host's interface: %w", err)
+	if err := pod.validateDelete(network); err != nil {
+		return err
 	}
 	host, err := openSide(network.Host)
 	if err != nil {
@@ -90,10 +86,7 @@ func deleteEnds(w wiring, network Network, pod Pod) (err error) {
 	defer host.Close()
 	var inside side
 	if relayed(w) && pod.Namespace != nil {
-		if err := validateName(pod.IfName); err != nil {
-			return fmt.Errorf("pod's interface: %w", err)
-		}
-		if inside, err = openSide(pod.Namespace); err != nil {
+		if inside, err = pod.openInside(); err != nil {
 			return err
 		}
 		defer inside.Close()
