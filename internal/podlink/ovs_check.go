@@ -30,6 +30,9 @@ func (c *checker) ovsBridge(w ovsWork, network Network) ovsBridge {
 	for _, port := range network.trunkNames() {
 		c.ovsPort(w, bridge, port)
 	}
+	if network.Trunk != "" {
+		c.trunk(w.host, network.Trunk, ovsPortSettings(network.Trunk))
+	}
 	return bridge
 }
 

@@ -48,6 +48,7 @@ func deviationsOfOVS() []deviation {
 		{"gateway", allOVS(), inHost(DefaultBridge, removeAddr("fd00:10::1/64")), "lacks address fd00:10::1/64"},
 		{"port is down", veth, inHost("msta", down), `device "msta" in`},
 		{"port has IPv6", veth, setSysctl(true, "net/ipv6/conf/msta/disable_ipv6", "0"), "msta/disable_ipv6 in"},
+		{"port answers ARP", veth, setSysctl(true, "net/ipv4/conf/msta/arp_ignore", "0"), "msta/arp_ignore in"},
 	}
 }
 

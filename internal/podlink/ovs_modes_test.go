@@ -28,6 +28,7 @@ type datapathTest struct {
 func datapathTests() []datapathTest {
 	return []datapathTest{
 		{"name", testOVSName},
+		{"answers", testOVSAnswers},
 		{"reconfigured", testOVSReconfigured},
 		{"segments", testOVSSegments},
 		{"offload", testOVSOffload},

@@ -195,6 +195,14 @@ func (o ovs) unplug(w wiring, network Network, pod Pod) (err error) {
 	return errors.Join(err, deleteEnds(w, network, pod))
 }
 
+// ovsPortSettings keep a port from taking part in the host's own network. The
+// user-space datapath only listens in on its ports, so the host gets the packets
+// too. It would answer ARP for its addresses there, and what asked reach it past
+// the switch.
+func ovsPortSettings(name string) []setting {
+	return append(portSettings(name), setting{"net/ipv4/conf/" + name + "/arp_ignore", "8"})
+}
+
 // ovsWork is what Create and Check work on.
 type ovsWork struct {
 	host, inside side

@@ -59,14 +59,6 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	return ends.attachment(pod, macOf(w.master)), nil
 }
 
-// ovsPortSettings keep a port from taking part in the host's own network. The
-// user-space datapath only listens in on its ports, so the host gets the packets
-// too. It would answer ARP for its addresses there, and pods reach it past the
-// switch.
-func ovsPortSettings(name string) []setting {
-	return append(portSettings(name), setting{"net/ipv4/conf/" + name + "/arp_ignore", "8"})
-}
-
 // validate reports bad input.
 func (v ovsTap) validate(network Network, pod Pod) error {
 	if err := v.validateNetwork(network); err != nil {

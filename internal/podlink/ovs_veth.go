@@ -44,7 +44,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 			err = errors.Join(err, w.host.remove(pod.HostIfName, "veth"))
 		}
 	}()
-	if err := apply(w.host.ns, portSettings(pod.HostIfName)); err != nil {
+	if err := apply(w.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
 		return Attachment{}, err
 	}
 	if w.bridge.datapath() == OVSUserSpace {
@@ -96,7 +96,7 @@ func (v ovsVeth) Check(network Network, pod Pod) (err error) {
 	var c checker
 	bridge := c.ovsBridge(w, network)
 	port := c.device(w.host, wanted{
-		name: pod.HostIfName, kind: "veth", mtu: network.mtu(), settings: portSettings(pod.HostIfName),
+		name: pod.HostIfName, kind: "veth", mtu: network.mtu(), settings: ovsPortSettings(pod.HostIfName),
 	})
 	inner := c.device(w.inside, interior.wanted(pod))
 	c.pair(w.host, w.inside, pair{port, inner})

@@ -48,11 +48,18 @@ func testTapOfVM(t *testing.T, name string) {
 	if err := f.mode.Check(f.network, pod); err != nil {
 		t.Error(err)
 	}
-	if err := f.network.Host.SetSysctl("net/ipv6/conf/msta/disable_ipv6", "0"); err != nil {
-		t.Fatal(err)
+	settings := portSettings("msta")
+	if name == "ovs-tap" {
+		settings = ovsPortSettings("msta")
 	}
-	if err := f.mode.Check(f.network, pod); err == nil {
-		t.Error("Check does not notice that the port has IPv6")
+	for _, s := range settings {
+		if err := f.network.Host.SetSysctl(s.key, "0"); err != nil {
+			t.Fatal(err)
+		}
+		wantDeviation(t, f.mode.Check(f.network, pod), s.key)
+		if err := f.network.Host.SetSysctl(s.key, s.value); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := f.mode.Create(f.network, pod); err == nil {
 		t.Error("a second link of that name is no error")

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 
 	"github.com/vishvananda/netlink"
+
+	"mustang/internal/nl"
 )
 
 // trunkNames are the ports by which a bridge reaches other hosts.
@@ -96,7 +98,7 @@ func (s ovsSwitch) join(host side, network Network) error {
 	if err != nil {
 		return fmt.Errorf("trunk: %w", err)
 	}
-	if err := apply(host.ns, portSettings(network.Trunk)); err != nil {
+	if err := apply(host.ns, ovsPortSettings(network.Trunk)); err != nil {
 		return err
 	}
 	if err := host.ready(trunk); err != nil {
@@ -105,23 +107,31 @@ func (s ovsSwitch) join(host side, network Network) error {
 	return s.addMissingPort(bridge, ovsdbRow{"name": network.Trunk})
 }
 
+// trunk notes in what a device that leads to other hosts is not as join leaves
+// it. ok is false if it is missing.
+func (c *checker) trunk(host side, name string, settings []setting) (trunk nl.Device, ok bool) {
+	trunk, err := host.ns.Device(name)
+	if err != nil {
+		c.add("trunk %q is missing in %q", name, host.ns.Name())
+		return nl.Device{}, false
+	}
+	if !trunk.Up {
+		c.add("device %q in %q is not up", name, host.ns.Name())
+	}
+	c.settings(host.ns, settings)
+	return trunk, true
+}
+
 // trunks notes in what a bridge is not joined to other hosts as join leaves it.
 func (c *checker) trunks(host side, network Network, master netlink.Link) {
 	for _, name := range network.trunkNames() {
 		if c.err != nil {
 			return
 		}
-		trunk, err := host.ns.Device(name)
-		switch {
-		case err != nil:
-			c.add("trunk %q is missing in %q", name, host.ns.Name())
-			continue
-		case trunk.MasterIndex != master.Attrs().Index:
+		trunk, ok := c.trunk(host, name, portSettings(name))
+		if ok && trunk.MasterIndex != master.Attrs().Index {
 			c.add("device %q in %q is not a port of %q", name, host.ns.Name(), master.Attrs().Name)
-		case !trunk.Up:
-			c.add("device %q in %q is not up", name, host.ns.Name())
 		}
-		c.settings(host.ns, portSettings(name))
 	}
 	if network.VXLAN.on() {
 		c.vxlan(host, network)

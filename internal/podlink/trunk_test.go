@@ -40,6 +40,8 @@ func TestTrunk(t *testing.T) {
 			if bytes.Equal(uplink.MAC, bridge.MAC) || bridge.MTU != 1450 {
 				t.Errorf("bridge has MAC %v, its trunk %v, and MTU %d", bridge.MAC, uplink.MAC, bridge.MTU)
 			}
+			outside := question{f.network.Host, "wire", netip.MustParseAddr("192.168.10.77"), f.network.Gateways[0].Addr()}
+			outside.wantAnswer(t, bridge.MAC)
 			echoOnce(t, f)
 			for _, pod := range f.pods {
 				if err := f.mode.Delete(f.network, pod); err != nil {
@@ -73,7 +75,10 @@ func TestTrunkDeviations(t *testing.T) {
 	remove := func(s side, link netlink.Link) error { return s.LinkDel(link) }
 	for _, row := range []deviation{
 		{"trunk is free", []string{"bridge"}, inHost(uplinkName, free), `device "eth0" in`},
-		{"trunk is down", []string{"bridge"}, inHost(uplinkName, down), `device "eth0" in`},
+		{"trunk is down", []string{"bridge", "ovs-veth"}, inHost(uplinkName, down), `device "eth0" in`},
+		{"trunk has IPv6", []string{"bridge", "ovs-veth"}, setSysctl(true, "net/ipv6/conf/eth0/disable_ipv6", "0"),
+			"eth0/disable_ipv6 in"},
+		{"trunk answers ARP", []string{"ovs-veth"}, setSysctl(true, "net/ipv4/conf/eth0/arp_ignore", "0"), "eth0/arp_ignore in"},
 		{"no VXLAN device", []string{"bridge"}, inHost(VXLANDevice, remove), `trunk "mst-vxlan" is missing`},
 		{"MTU of VXLAN device", []string{"bridge"}, inHost(VXLANDevice, func(s side, link netlink.Link) error {
 			return s.LinkSetMTU(link, 1400)
