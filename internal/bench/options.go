@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	glob "path"
+	"slices"
 	"time"
 
 	"mustang/internal/lab"
@@ -120,10 +121,22 @@ func (o Options) withDefaults() (Options, error) {
 			return o, err
 		}
 	}
-	if _, err := o.selected(); err != nil {
+	cells, err := o.selected()
+	if err != nil {
 		return o, err
 	}
-	return o, nil
+	return o, o.checkWire(cells)
+}
+
+// checkWire returns an error if no wire can be as asked for, or none is measured.
+func (o Options) checkWire(cells []cell) error {
+	if o.WireRate == 0 && o.WireDelay == 0 {
+		return nil
+	}
+	if !slices.ContainsFunc(cells, func(c cell) bool { return c.path.crossesWire() }) {
+		return fmt.Errorf("wire rate and wire delay: none of these rows of %s crosses a wire", o.name())
+	}
+	return lab.CheckWire(o.WireRate, o.WireDelay)
 }
 
 // Validate returns an error that names the first option that makes no sense. It
@@ -179,7 +192,7 @@ func (o Options) cells() []cell {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			for _, p := range suite.paths {
-				if p.route != nil && p.route.wire {
+				if p.crossesWire() {
 					p.lab.WireRate, p.lab.WireDelay = o.WireRate, o.WireDelay
 				}
 				if o.Peer != nil {

@@ -119,3 +119,23 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestWireOptions has each wire where it can't be.
+func TestWireOptions(t *testing.T) {
+	for culprit, o := range map[string]Options{
+		"":                          {Suites: Suites(), WireRate: 1e10, WireDelay: time.Millisecond},
+		"pod-links crosses a wire":  {Suites: []Suite{podLinks()}, WireRate: 1e10},
+		"docker crosses a wire":     {Suites: []Suite{docker()}, Only: []string{"published-port/localhost"}, WireDelay: 1e6},
+		"wire rate 7":               {Suites: []Suite{latency()}, WireRate: 7},
+		"wire delay -1s":            {Suites: []Suite{docker()}, WireDelay: -time.Second},
+		"wire delay 1ns: want 1µs ": {Suites: []Suite{switching()}, WireDelay: 1},
+	} {
+		err := o.Validate()
+		if culprit == "" && err == nil {
+			continue
+		}
+		if culprit == "" || err == nil || !strings.Contains(err.Error(), culprit) {
+			t.Errorf("error %v, want one that names %q", err, culprit)
+		}
+	}
+}

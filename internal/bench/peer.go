@@ -37,7 +37,7 @@ var errNotFromHere = errors.New("with a peer only ways from this machine itself 
 
 // fromHost reports whether a path needs no more than two machines as they are.
 func (p path) fromHost() bool {
-	return p.lab.Link == lab.LinkHost && p.route != nil && p.route.wire
+	return p.lab.Link == lab.LinkHost && p.crossesWire()
 }
 
 // way is how a path leads to the peer, if it can.

@@ -99,9 +99,12 @@ func (p path) datapath() string {
 	return result.DatapathKernel
 }
 
+// crossesWire reports whether the two ends of the path are on two hosts.
+func (p path) crossesWire() bool { return p.route != nil && p.route.wire }
+
 // placement is where the two ends of the path are.
 func (p path) placement() string {
-	if p.route != nil && p.route.wire {
+	if p.crossesWire() {
 		return result.PlacementTwoHosts
 	}
 	return result.PlacementSameHost

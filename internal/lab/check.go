@@ -12,6 +12,7 @@ import (
 const (
 	minWireRate  = 1_000_000
 	maxWireRate  = 400_000_000_000
+	minWireDelay = time.Microsecond // what netem is told in
 	maxWireDelay = time.Second
 )
 
@@ -72,10 +73,18 @@ func (o Options) checkHosts() error {
 		return optionErrorf("nat: takes links bridge and veth, not %s", o.Link)
 	case o.Via != ViaNone && o.Via != ViaEBPFTC:
 		return optionErrorf("via %s: topology %s has no service", o.Via, o.Topology)
-	case o.WireRate != 0 && (o.WireRate < minWireRate || o.WireRate > maxWireRate):
-		return optionErrorf("wire rate %d: want 1 Mbit/s to 400 Gbit/s, or 0", o.WireRate)
-	case o.WireDelay < 0 || o.WireDelay > maxWireDelay:
-		return optionErrorf("wire delay %v: want 0 to %v", o.WireDelay, maxWireDelay)
+	}
+	return CheckWire(o.WireRate, o.WireDelay)
+}
+
+// CheckWire returns an [*OptionError] if no wire can have that rate, in bits per
+// second, or that delay; 0 is neither.
+func CheckWire(rate uint64, delay time.Duration) error {
+	switch {
+	case rate != 0 && (rate < minWireRate || rate > maxWireRate):
+		return optionErrorf("wire rate %d: want 1 Mbit/s to 400 Gbit/s, or 0", rate)
+	case delay != 0 && (delay < minWireDelay || delay > maxWireDelay):
+		return optionErrorf("wire delay %v: want %v to %v, or 0", delay, minWireDelay, maxWireDelay)
 	}
 	return nil
 }

@@ -42,6 +42,8 @@ func TestTwoHostsOptions(t *testing.T) {
 		"wire rate 1000":     {Link: "bridge", WireRate: 1000},
 		"wire delay -1":      {Link: "bridge", WireDelay: -1},
 		"wire delay 1h":      {Link: "bridge", WireDelay: time.Hour},
+		"wire delay 999ns":   {Link: "bridge", WireDelay: time.Microsecond - 1},
+		"wire delay 2s":      {Topology: lab.TopologyDocker, Link: "bridge", WireDelay: 2 * time.Second},
 		"offload":            {Link: lab.LinkHost, Offload: true},
 		"netfilter call":     {Link: lab.LinkHostBridge, NetfilterCall: true},
 		"unknown link mode ": {Link: "token-ring"},

@@ -68,7 +68,7 @@ func (o Options) checkDocker() error {
 	case o.Guests || o.NAT || o.Overlay != "" && o.Overlay != OverlayNone:
 		return optionErrorf("topology docker has no guests, NAT or overlay of ours")
 	}
-	return nil
+	return CheckWire(o.WireRate, o.WireDelay)
 }
 
 // buildDocker builds two hosts that are joined by a wire, with Docker on host-a
