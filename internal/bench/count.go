@@ -52,9 +52,13 @@ func (o Options) workloads(s Suite) []workload {
 	return s.workloads
 }
 
-// missing returns why a path can't be measured here, nil if nothing is known to
-// be in the way.
-func (o Options) missing(p path) error {
+// missing returns why a row can't be measured here, nil if nothing is known to be
+// in the way.
+func (o Options) missing(c cell) error {
+	p := c.path
+	if p.noUDP != "" && c.workload.name == traffic.UDPStream {
+		return errors.New(p.noUDP)
+	}
 	if o.counts() && p.lab.Guests {
 		return errors.New("instructions of a virtual machine inside of a virtual machine can't be told")
 	}

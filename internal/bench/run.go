@@ -166,7 +166,7 @@ func (r *run) rounds(ctx context.Context, rows []*tally) error {
 // that no row starts cold, and a path that is not what it claims fails at once.
 func (r *run) prove(ctx context.Context, rows []*tally) error {
 	for _, row := range rows {
-		if err := r.options.missing(row.cell.path); err != nil {
+		if err := r.options.missing(row.cell); err != nil {
 			row.skip(err)
 			continue
 		}

@@ -82,6 +82,7 @@ type path struct {
 	overlay        string // as in a result file; empty means none
 	target, via    string
 	note           string
+	noUDP          string      // why datagrams don't come back this way, if they don't
 	lab            lab.Options // without a name
 	client, server string      // places in the lab
 	connect        netip.AddrPort
