@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// parseRange reads "SUBNET [start=ADDR] [end=ADDR] [gw=ADDR] [not=PREFIX]...".
+func parseRange(text string) Range {
+	fields := strings.Fields(text)
+	r := Range{Subnet: netip.MustParsePrefix(fields[0])}
+	for _, field := range fields[1:] {
+		key, value, _ := strings.Cut(field, "=")
+		switch key {
+		case "start":
+			r.Start = netip.MustParseAddr(value)
+		case "end":
+			r.End = netip.MustParseAddr(value)
+		case "gw":
+			r.Gateway = netip.MustParseAddr(value)
+		case "not":
+			r.Exclude = append(r.Exclude, netip.MustParsePrefix(value))
+		}
+	}
+	return r
+}
+
+// parseSets reads sets, each of which is ranges with "," between them.
+func parseSets(texts ...string) []RangeSet {
+	var sets []RangeSet
+	for _, text := range texts {
+		var set RangeSet
+		for _, part := range strings.Split(text, ",") {
+			set = append(set, parseRange(part))
+		}
+		sets = append(sets, set)
+	}
+	return sets
+}
+
+// TestGivenOut has what a set gives out, from first to last.
+func TestGivenOut(t *testing.T) {
+	for _, tt := range []struct{ name, set, want string }{
+		{"a subnet", "10.1.0.0/29", "10.1.0.2 10.1.0.3 10.1.0.4 10.1.0.5 10.1.0.6"},
+		{"start and end", "10.1.0.0/24 start=10.1.0.10 end=10.1.0.12", "10.1.0.10 10.1.0.11 10.1.0.12"},
+		{"start at the network, end at the broadcast address", "10.1.0.0/29 start=10.1.0.0 end=10.1.0.7",
+			"10.1.0.2 10.1.0.3 10.1.0.4 10.1.0.5 10.1.0.6"},
+		{"gateway in the middle", "10.1.0.0/29 gw=10.1.0.4", "10.1.0.1 10.1.0.2 10.1.0.3 10.1.0.5 10.1.0.6"},
+		{"gateway elsewhere", "10.1.0.4/32 gw=169.254.1.1", "10.1.0.4"},
+		{"exclusions, one over the start", "10.1.0.0/28 not=10.1.0.0/30 not=10.1.0.6/32 not=10.1.0.8/29",
+			"10.1.0.4 10.1.0.5 10.1.0.7"},
+		{"two addresses", "10.1.0.0/31", "10.1.0.1"},
+		{"two addresses, IPv6", "fd00::/127", "fd00::1"},
+		{"IPv6", "fd00::/125", "fd00::2 fd00::3 fd00::4 fd00::5 fd00::6 fd00::7"},
+		{"IPv6, nearly all excluded", "fd00::/64 not=fd00::/65 not=fd00:0:0:0:8000::/66 end=fd00:0:0:0:c000::1",
+			"fd00:0:0:0:c000:: fd00:0:0:0:c000::1"},
+		{"the end of all addresses", "255.255.255.252/30", "255.255.255.254"},
+		{"the end of all addresses, IPv6", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126",
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
+		{"two ranges of one subnet have one gateway",
+			"10.1.0.0/24 start=10.1.0.9 end=10.1.0.10 gw=10.1.0.20, 10.1.0.0/24 start=10.1.0.20 end=10.1.0.21 gw=10.1.0.9",
+			"10.1.0.10 10.1.0.21"},
+		{"two subnets", "10.2.0.0/30,10.1.0.0/30", "10.2.0.2 10.1.0.2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pools, err := plan(parseSets(tt.set), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for addr := range behind(pools[0].spans, netip.Addr{}) {
+				got = append(got, addr.StringExpanded())
+			}
+			var want []string
+			for _, field := range strings.Fields(tt.want) {
+				want = append(want, netip.MustParseAddr(field).StringExpanded())
+			}
+			if strings.Join(got, " ") != strings.Join(want, " ") {
+				t.Errorf("gives out %s\nwant      %s", got, want)
+			}
+		})
+	}
+}
+
+// TestBehind goes round from each address of two spans.
+func TestBehind(t *testing.T) {
+	pools, err := plan(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for last, want := range map[string]string{
+		"10.1.0.2": "3 6 7 2", "10.1.0.3": "6 7 2 3", "10.1.0.6": "7 2 3 6", "10.1.0.7": "2 3 6 7", "10.9.0.1": "2 3 6 7",
+	} {
+		var got []string
+		for addr := range behind(pools[0].spans, netip.MustParseAddr(last)) {
+			got = append(got, strings.TrimPrefix(addr.String(), "10.1.0."))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("behind %s: %s, want %s", last, got, want)
+		}
+	}
+}
+
+// TestValidate has each mistake, and what of it the error must name.
+func TestValidate(t *testing.T) {
+	for _, tt := range []struct {
+		sets []string
+		want string // "": valid
+	}{
+		{[]string{"10.1.0.0/24", "fd00::/64"}, ""},
+		{[]string{"10.1.0.0/24 end=10.1.0.9,10.1.0.0/24 start=10.1.0.10"}, ""},
+		{[]string{"fd00::/64 gw=fe80::1"}, ""},
+		{[]string{"10.1.0.7/24"}, "the subnet 10.1.0.7/24 has host bits set; want 10.1.0.0/24"},
+		{[]string{"::ffff:10.1.0.0/120"}, "write the IPv4 subnet"},
+		{[]string{"10.1.0.0/24 start=10.2.0.1"}, "the start 10.2.0.1 is not in 10.1.0.0/24"},
+		{[]string{"10.1.0.0/24 end=fd00::1"}, "the end fd00::1 is not in 10.1.0.0/24"},
+		{[]string{"fd00::/64 start=fd00::1%eth0"}, "the start fd00::1%eth0 is not in fd00::/64"},
+		{[]string{"10.1.0.0/24 start=10.1.0.9 end=10.1.0.8"}, "the start 10.1.0.9 is behind the end 10.1.0.8"},
+		{[]string{"10.1.0.0/24 gw=fd00::1"}, "the gateway fd00::1"},
+		{[]string{"fd00::/64 gw=::ffff:10.1.0.1"}, "the gateway ::ffff:10.1.0.1"},
+		{[]string{"fd00::/64 gw=fe80::1%eth0"}, "the gateway fe80::1%eth0"},
+		{[]string{"10.1.0.0/24 not=10.2.0.0/24"}, "the exclusion 10.2.0.0/24 is not in 10.1.0.0/24"},
+		{[]string{"10.1.0.0/24 not=10.0.0.0/8"}, "range 10.1.0.0/24: no address is left"},
+		{[]string{"10.1.0.4/32"}, "range 10.1.0.4/32: no address is left"},
+		{[]string{"10.1.0.0/24 end=10.1.0.1"}, "range 10.1.0.1-10.1.0.1 of 10.1.0.0/24: no address is left"},
+		{[]string{"10.1.0.0/24", "10.1.0.0/25 start=10.1.0.9"},
+			"ranges 10.1.0.0/24 and 10.1.0.9-10.1.0.126 of 10.1.0.0/25 overlap"},
+		{[]string{"10.1.0.0/16,10.1.2.0/24"}, "ranges 10.1.0.0/16 and 10.1.2.0/24 overlap"},
+		{[]string{"10.1.0.0/24,fd00::/64"}, "ranges 10.1.0.0/24 and fd00::/64 are of two families"},
+		{nil, "there are no ranges"},
+	} {
+		err := Validate(parseSets(tt.sets...))
+		switch {
+		case tt.want == "" && err != nil:
+			t.Errorf("%q: %v", tt.sets, err)
+		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("%q: error %v, want %q", tt.sets, err, tt.want)
+		case err != nil && strings.Contains(err.Error(), "\n"):
+			t.Errorf("%q: more than a line: %v", tt.sets, err)
+		}
+	}
+	if err := Validate([]RangeSet{{}}); err == nil {
+		t.Error("an empty set is valid")
+	}
+	if err := (Range{}).Validate(); err == nil {
+		t.Error("a range without a subnet is valid")
+	}
+	if err := (Range{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}).Validate(); err == nil {
+		t.Error("an exclusion of nothing is valid")
+	}
+}
