@@ -175,7 +175,7 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 			return Attachment{}, err
 		}
 	}
-	return ends.attachment(pod, macOf(master)), nil
+	return interior.complete(ends.attachment(pod, macOf(master))), nil
 }
 
 // plug makes a device a port, and sets it up. Hairpin mode lets a pod reach

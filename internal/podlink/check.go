@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -17,7 +18,8 @@ import (
 // wanted is how a device should be.
 type wanted struct {
 	name, kind string
-	mtu        int // 0 if it does not matter
+	mtu        int              // 0 if it does not matter
+	mac        net.HardwareAddr // nil if it does not matter
 	addrs      []netip.Prefix
 	routes     []route
 	settings   []setting
@@ -78,6 +80,9 @@ func (c *checker) device(s side, want wanted) netlink.Link {
 	}
 	if want.mtu != 0 && device.MTU != want.mtu {
 		c.add("device %q in %q has MTU %d, not %d", want.name, s.ns.Name(), device.MTU, want.mtu)
+	}
+	if want.mac != nil && !slices.Equal(device.MAC, want.mac) {
+		c.add("device %q in %q has MAC address %v, not %v", want.name, s.ns.Name(), device.MAC, want.mac)
 	}
 	for _, addr := range want.addrs {
 		if !slices.Contains(device.Addrs, addr) {

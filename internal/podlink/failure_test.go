@@ -5,6 +5,7 @@ package podlink
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,6 +86,9 @@ func badInputs() []failure {
 		{"no pod", slices.Concat(allStacked(), allOVS(), []string{"veth", "bridge", "netkit", "tun"}), func(s *situation) { s.pod.Namespace = nil }, "no namespace", nil},
 		{"no host", nil, func(s *situation) { s.f.network.Host = nil }, "no host namespace", nil},
 		{"MTU is negative", nil, func(s *situation) { s.f.network.MTU = -1 }, "MTU -1", nil},
+		{"multicast MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} }, "is a multicast address", nil},
+		{"no MAC", nil, func(s *situation) { s.pod.MAC = make(net.HardwareAddr, 6) }, "is all zero", nil},
+		{"short MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{2, 0, 0} }, "has 3 bytes", nil},
 		{"MTU is too small for IPv6", nil, func(s *situation) { s.f.network.MTU = 1000 }, "MTU 1000 is less", nil},
 		{"no bridge", append(allBridged(), allOVS()...), func(s *situation) {
 			s.f.network.Bridge = "elsewhere"

@@ -31,6 +31,8 @@ func (i ipvlan) layer3() bool { return i.mode != netlink.IPVLAN_MODE_L2 }
 // exclusive is true: a new device changes the mode of all others on its uplink.
 func (ipvlan) exclusive() bool { return true }
 
+func (ipvlan) ownMAC() bool { return false }
+
 func (i ipvlan) requires() requirement {
 	out := requirement{feature: "ipvlan devices", module: "ipvlan", since: "3.19"}
 	if i.mode == netlink.IPVLAN_MODE_L3S {

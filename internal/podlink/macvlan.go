@@ -20,6 +20,8 @@ func (macvlan) layer3() bool { return false }
 
 func (macvlan) exclusive() bool { return false }
 
+func (macvlan) ownMAC() bool { return true }
+
 func (macvlan) requires() requirement {
 	return requirement{
 		feature: "macvlan devices", module: "macvlan", since: "2.6.33",
@@ -37,7 +39,9 @@ func (macvlan) requires() requirement {
 
 func (macvlan) device(attrs netlink.LinkAttrs) (_ netlink.Link, err error) {
 	device := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
-	device.HardwareAddr, err = newMAC()
+	if device.HardwareAddr == nil {
+		device.HardwareAddr, err = newMAC()
+	}
 	return device, err
 }
 

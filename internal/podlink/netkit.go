@@ -57,7 +57,7 @@ func (n netkitPair) add(host, inside side, network Network, pod Pod) (_ pair, er
 		if link.HardwareAddr, err = newMAC(); err != nil {
 			return pair{}, err
 		}
-		if peer.HardwareAddr, err = newMAC(); err != nil {
+		if peer.HardwareAddr, err = pod.mac(); err != nil {
 			return pair{}, err
 		}
 	}

@@ -93,6 +93,11 @@ type Pod struct {
 	HostIfName string
 	// Addresses are the pod's, of either family or both.
 	Addresses []netip.Addr
+	// MAC is the address that the pod's device gets, 6 bytes, of one host. If it is
+	// nil, Create chooses one, and Check accepts any. The ipvlan modes and those in
+	// layer 3 can't choose, and neither can the host for a pod without a namespace: it
+	// is an error there.
+	MAC net.HardwareAddr
 }
 
 // name is what errors call the pod: its namespace's name, or that of the host's
@@ -104,15 +109,34 @@ func (p Pod) name() string {
 	return p.Namespace.Name()
 }
 
+// Route is a route of a pod, by its device.
+type Route struct {
+	Dst netip.Prefix
+	// Via is the next hop, which need not be in one of the pod's prefixes; invalid in
+	// modes without neighbours, where the device alone says where to.
+	Via netip.Addr
+}
+
 // Attachment is how a pod was plugged in. What concerns the host's device is
 // empty in modes without a host side. IfName is Pod.IfName, except in mode
 // ovs-internal on the kernel's datapath, where that is only another name of the
-// device.
+// device. For a pod without a namespace, Prefixes, Routes and MTU are what it is
+// to give its own end.
 type Attachment struct {
 	IfName, HostIfName   string
 	IfIndex, HostIfIndex int
 	MAC, HostMAC         net.HardwareAddr
 	Addresses            []netip.Addr
+	// Prefixes are the pod's addresses in the order of Addresses, each with the prefix
+	// length that the pod's device has it with: that of the gateway where pods find
+	// each other directly, all bits (/32, /128) where the host routes between them.
+	Prefixes []netip.Prefix
+	// Routes are those that the pod's device has beyond the ones to its prefixes: a
+	// default route for each family of the pod's addresses, IPv4's and IPv6's in the
+	// order of Addresses.
+	Routes []Route
+	// MTU of the pod's device in bytes.
+	MTU int
 	// NodeMAC is where the pod sends packets that leave its network: the MAC of its
 	// next hop.
 	NodeMAC net.HardwareAddr

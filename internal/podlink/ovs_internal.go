@@ -88,13 +88,13 @@ func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error
 	if err := i.configure(w.inside, link, interior); err != nil {
 		return Attachment{}, err
 	}
-	return Attachment{
+	return interior.complete(Attachment{
 		IfName:    link.Attrs().Name,
 		IfIndex:   link.Attrs().Index,
 		MAC:       macOf(link),
 		Addresses: slices.Clone(pod.Addresses),
 		NodeMAC:   macOf(w.master),
-	}, nil
+	}), nil
 }
 
 // freeNames is an error that matches fs.ErrExist if a name is taken.
@@ -115,7 +115,7 @@ func (ovsInternal) move(w ovsWork, pod Pod, name string, mtu int) (netlink.Link,
 	if link, err = w.inside.link(pod.HostIfName); err != nil {
 		return nil, err
 	}
-	mac, err := newMAC()
+	mac, err := pod.mac()
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,8 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := w.ovs.addPort(w.bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
 		return Attachment{}, err
 	}
-	return ends.attachment(pod, macOf(w.master)), nil
+	addrs, hops, err := pod.onGateways(network)
+	return interior{mtu: network.mtu(), addrs: addrs, hops: hops}.complete(ends.attachment(pod, macOf(w.master))), err
 }
 
 // validate reports bad input.

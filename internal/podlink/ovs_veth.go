@@ -72,7 +72,7 @@ func (v ovsVeth) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := interior.finish(w.inside, ends.pod); err != nil {
 		return Attachment{}, err
 	}
-	return ends.attachment(pod, macOf(w.master)), nil
+	return interior.complete(ends.attachment(pod, macOf(w.master))), nil
 }
 
 // validate returns the configuration of a pod's device.

@@ -49,6 +49,15 @@ func (i interior) routes() []route {
 	return routes
 }
 
+// complete adds to an attachment how the pod's device is configured.
+func (i interior) complete(out Attachment) Attachment {
+	out.Prefixes, out.MTU = slices.Clone(i.addrs), i.mtu
+	for _, r := range i.routes() {
+		out.Routes = append(out.Routes, Route{Dst: r.dst, Via: r.via})
+	}
+	return out
+}
+
 // prepare configures a device that is down, and sets it up. Routes come with
 // finish, when the device has a carrier.
 func (i interior) prepare(s side, link netlink.Link) error {
@@ -89,6 +98,7 @@ func (i interior) finish(s side, link netlink.Link) error {
 // wanted is what check compares a pod's device with.
 func (i interior) wanted(pod Pod) wanted {
 	return wanted{
-		name: pod.IfName, kind: i.kind, mtu: i.mtu, addrs: i.addrs, routes: i.routes(), settings: i.settings(pod.IfName),
+		name: pod.IfName, kind: i.kind, mtu: i.mtu, mac: pod.MAC, addrs: i.addrs, routes: i.routes(),
+		settings: i.settings(pod.IfName),
 	}
 }

@@ -93,7 +93,7 @@ func (routed) loopback(network Network) (side, netlink.Link, error) {
 // Create makes both ends, and the routes on them.
 func (r routed) Create(network Network, pod Pod) (out Attachment, err error) {
 	defer wrap(&err, "create "+r.name+" link")
-	if err := pod.validateEnds(network); err != nil {
+	if err := r.validate(network, pod); err != nil {
 		return Attachment{}, err
 	}
 	host, inside, closeBoth, err := openSides(network, pod)
@@ -131,7 +131,18 @@ func (r routed) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := host.addRoutes(ends.host, podRoutes(network, pod)); err != nil {
 		return Attachment{}, err
 	}
-	return ends.attachment(pod, macOf(ends.host)), nil
+	return interior.complete(ends.attachment(pod, macOf(ends.host))), nil
+}
+
+// validate reports bad input.
+func (r routed) validate(network Network, pod Pod) error {
+	if err := pod.validateEnds(network); err != nil {
+		return err
+	}
+	if r.layer3 {
+		return pod.hasNoMAC(r.name)
+	}
+	return nil
 }
 
 // prepareHost configures the host's end and sets it up.
@@ -152,7 +163,7 @@ func (r routed) prepareHost(host side, link netlink.Link, pod Pod) error {
 
 // Check compares both ends, their routes, and what Setup made.
 func (r routed) Check(network Network, pod Pod) (err error) {
-	if err := pod.validateEnds(network); err != nil {
+	if err := r.validate(network, pod); err != nil {
 		return fmt.Errorf("check %s link: %w", r.name, err)
 	}
 	host, inside, closeBoth, err := openSides(network, pod)

@@ -3,7 +3,6 @@
 package podlink
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -230,20 +229,6 @@ func ipNet(prefix netip.Prefix) *net.IPNet {
 	addr := prefix.Addr()
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(prefix.Bits(), addr.BitLen())}
 }
-
-// newMAC returns a random locally administered address. One that is set
-// explicitly is never changed by udev or, on a bridge, by the kernel.
-func newMAC() (net.HardwareAddr, error) {
-	mac := make(net.HardwareAddr, 6)
-	if _, err := rand.Read(mac); err != nil {
-		return nil, fmt.Errorf("choose a MAC address: %w", err)
-	}
-	mac[0] = mac[0]&^1 | 2
-	return mac, nil
-}
-
-// macOf reads a device's address as the kernel has it.
-func macOf(link netlink.Link) net.HardwareAddr { return link.Attrs().HardwareAddr }
 
 // kindOf is what the kernel calls that kind of device.
 func kindOf(link netlink.Link) string {

@@ -35,6 +35,8 @@ type stacking interface {
 	// exclusive is whether all devices on one uplink must be of one mode. Such are not
 	// put on an uplink of their own kind, where the kernel would put them beside it.
 	exclusive() bool
+	// ownMAC is whether each device has a MAC address of its own.
+	ownMAC() bool
 }
 
 func (stacked) sealed() {}

@@ -31,7 +31,9 @@ func (s stacked) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err != nil {
 		return Attachment{}, err
 	}
-	link, err := s.add(host, inside, uplink, network.attrs(pod.IfName))
+	attrs := network.attrs(pod.IfName)
+	attrs.HardwareAddr = pod.MAC
+	link, err := s.add(host, inside, uplink, attrs)
 	if err != nil {
 		return Attachment{}, err
 	}
@@ -49,13 +51,13 @@ func (s stacked) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := s.routeTo(host, own, s.hostRoutes(network, pod)); err != nil {
 		return Attachment{}, err
 	}
-	return Attachment{
+	return interior.complete(Attachment{
 		IfName:    pod.IfName,
 		IfIndex:   link.Attrs().Index,
 		MAC:       macOf(link),
 		Addresses: slices.Clone(pod.Addresses),
 		NodeMAC:   macOf(own),
-	}, nil
+	}), nil
 }
 
 // hostRoutes are the host's routes to a pod. Over Ethernet the gateways' prefixes
@@ -168,6 +170,11 @@ func (s stacked) validate(network Network, pod Pod) (interior, error) {
 	}
 	if err := pod.validate(network); err != nil {
 		return interior{}, err
+	}
+	if !s.ownMAC() {
+		if err := pod.hasNoMAC(s.name()); err != nil {
+			return interior{}, err
+		}
 	}
 	out := interior{kind: s.kind(), mtu: network.mtu()}
 	if !s.layer3() {

@@ -56,7 +56,11 @@ func (t tuntapEnds) add(host, inside side, network Network, pod Pod) (out pair, 
 	if out.host, err = t.end(host, pod.HostIfName, network.mtu(), mac); err != nil || inside.ns == nil {
 		return out, err
 	}
-	out.pod, err = t.end(inside, pod.IfName, network.mtu(), macOfAddress(pod.Addresses[0]))
+	mac = pod.MAC
+	if mac == nil {
+		mac = macOfAddress(pod.Addresses[0])
+	}
+	out.pod, err = t.end(inside, pod.IfName, network.mtu(), mac)
 	if err != nil {
 		return pair{}, errors.Join(err, host.remove(pod.HostIfName, t.kind()))
 	}

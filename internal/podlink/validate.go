@@ -135,6 +135,9 @@ func (p Pod) validateIfName() error {
 }
 
 func (p Pod) validateAddresses(network Network) error {
+	if err := p.validateMAC(); err != nil {
+		return err
+	}
 	if len(p.Addresses) == 0 {
 		return errors.New("the pod has no addresses")
 	}

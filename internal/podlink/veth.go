@@ -30,7 +30,7 @@ func (vethPair) add(host, inside side, network Network, pod Pod) (_ pair, err er
 	if link.HardwareAddr, err = newMAC(); err != nil {
 		return pair{}, err
 	}
-	if link.PeerHardwareAddr, err = newMAC(); err != nil {
+	if link.PeerHardwareAddr, err = pod.mac(); err != nil {
 		return pair{}, err
 	}
 	return addPair(host, inside, pod, link)
