@@ -7,6 +7,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // SetSysctl sets a sysctl of n. The key is its path below /proc/sys, like
@@ -31,6 +33,50 @@ func (n *Namespace) SetSysctl(key, value string) error {
 	})
 	if err != nil {
 		return fmt.Errorf("set sysctl %s to %q in network namespace %q: %w", key, value, n.Name(), err)
+	}
+	return nil
+}
+
+// Sysctl is the key of a sysctl, as SetSysctl takes it, with a value.
+type Sysctl struct{ Key, Value string }
+
+// SetSysctls sets those sysctls of n that have another value, in one go. One whose
+// error may be ignored is left out; nil means none may. If it fails, those before
+// stay set.
+func (n *Namespace) SetSysctls(sysctls []Sysctl, ignore func(Sysctl, error) bool) error {
+	if len(sysctls) == 0 {
+		return nil
+	}
+	return n.Do(func() error {
+		for _, s := range sysctls {
+			if err := s.set(); err != nil && (ignore == nil || !ignore(s, err)) {
+				return fmt.Errorf("set sysctl %s to %q in network namespace %q: %w", s.Key, s.Value, n.Name(), err)
+			}
+		}
+		return nil
+	})
+}
+
+// set sets a sysctl of the calling thread's namespace, unless it has the value:
+// some writes take the kernel's lock of all devices whether or not they change
+// anything.
+func (s Sysctl) set() error {
+	file, err := sysctlPath(s.Key)
+	if err != nil {
+		return err
+	}
+	// Not os.OpenFile, which would ask whether the file can be polled.
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(fd)
+	have := make([]byte, len(s.Value)+2)
+	if n, err := unix.Pread(fd, have, 0); err == nil && string(have[:n]) == s.Value+"\n" {
+		return nil
+	}
+	if _, err := unix.Pwrite(fd, []byte(s.Value), 0); err != nil {
+		return &os.PathError{Op: "write", Path: file, Err: err}
 	}
 	return nil
 }
