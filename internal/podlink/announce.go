@@ -34,13 +34,26 @@ func Announce(ns *nl.Namespace, device string, addrs ...netip.Addr) error {
 	for _, addr := range addrs {
 		alone = append(alone, single(addr))
 	}
-	return announce(ns, link, alone)
+	return announceByHand(ns, link, alone)
 }
 
 // announce tells all neighbours on the device's network that addrs are at its
 // MAC address. Otherwise, those that talked to an earlier pod with the same
 // address would send to that pod's MAC address until their caches time out.
-func announce(ns *nl.Namespace, link netlink.Link, addrs []netip.Prefix) error {
+//
+// The kernel does that when the device's MAC address is set, be it to what it was,
+// if the device has the settings of announcing. Where it can't be set (ipvlan),
+// packets are sent by hand. For ARP that takes a packet socket, and to close one
+// the kernel waits for a grace period of RCU (packet_release), some 10 ms.
+func (s side) announce(link netlink.Link, addrs []netip.Prefix) error {
+	if s.LinkSetHardwareAddr(link, macOf(link)) == nil {
+		return nil
+	}
+	return announceByHand(s.ns, link, addrs)
+}
+
+// announceByHand sends what announce has the kernel send.
+func announceByHand(ns *nl.Namespace, link netlink.Link, addrs []netip.Prefix) error {
 	for _, addr := range addrs {
 		send := announceARP
 		if addr.Addr().Is6() {

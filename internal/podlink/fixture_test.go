@@ -92,7 +92,7 @@ func (f *fixture) create(t *testing.T, pod Pod) {
 }
 
 // addUplink gives a host a device that is up and has a carrier.
-func addUplink(t *testing.T, host *nl.Namespace) {
+func addUplink(t testing.TB, host *nl.Namespace) {
 	t.Helper()
 	withHandle(t, host, func(s side) error {
 		link := &netlink.Veth{LinkAttrs: attrs(uplinkName), PeerName: "wire", PeerTxQLen: -1}
@@ -121,7 +121,7 @@ func addUplink(t *testing.T, host *nl.Namespace) {
 }
 
 // withHandle runs fn with a netlink socket inside ns.
-func withHandle(t *testing.T, ns *nl.Namespace, fn func(s side) error) {
+func withHandle(t testing.TB, ns *nl.Namespace, fn func(s side) error) {
 	t.Helper()
 	s, err := openSide(ns)
 	if err != nil {

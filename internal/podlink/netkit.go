@@ -38,9 +38,6 @@ func (n netkitPair) requires() requirement {
 }
 
 func (n netkitPair) add(host, inside side, network Network, pod Pod) (_ pair, err error) {
-	if err := freeNames(host, inside, pod); err != nil {
-		return pair{}, err
-	}
 	link := &netlink.Netkit{
 		LinkAttrs: attrs(pod.HostIfName),
 		Mode:      n.mode,

@@ -146,7 +146,7 @@ func (ovsInternal) configure(inside side, link netlink.Link, interior interior) 
 	if err := inside.addRoutes(link, interior.routes()); err != nil {
 		return err
 	}
-	return announce(inside.ns, link, interior.addrs)
+	return inside.announce(link, interior.addrs)
 }
 
 // Check compares the bridge, the port and the pod's device.

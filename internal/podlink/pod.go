@@ -30,6 +30,9 @@ func (i interior) settings(name string) []setting {
 	if i.layer3 {
 		return layer3Device(name, i.addrs)
 	}
+	if i.shared {
+		return append(device(name, i.addrs), announcing(name)...)
+	}
 	return device(name, i.addrs)
 }
 
@@ -90,7 +93,7 @@ func (i interior) finish(s side, link netlink.Link) error {
 		return err
 	}
 	if i.shared && !i.relayed {
-		return announce(s.ns, link, i.addrs)
+		return s.announce(link, i.addrs)
 	}
 	return nil
 }

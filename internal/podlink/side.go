@@ -20,7 +20,10 @@ const (
 	// kernelTimeout is how long a device or an address may take to be usable. It is the
 	// time of a kernel work item, well under a millisecond on an idle machine.
 	kernelTimeout = 5 * time.Second
-	kernelPoll    = time.Millisecond
+	// firstPoll is the first pause between two looks; each is half as long again as
+	// the one before, up to lastPoll.
+	firstPoll = 20 * time.Microsecond
+	lastPoll  = 2 * time.Millisecond
 )
 
 // side is a namespace that is being worked on, with a netlink socket in it.
@@ -117,8 +120,7 @@ func (s side) remove(name, kind string) error {
 	if have := kindOf(link); have != kind {
 		return fmt.Errorf("device %q in %q is not ours: it is a %s, not a %s", name, s.ns.Name(), have, kind)
 	}
-	// ENODEV: it went in between, such as with the namespace of its peer.
-	if err := s.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := s.ns.DeleteLink(s.Handle, link.Attrs().Index); err != nil {
 		return fmt.Errorf("delete device %q in %q: %w", name, s.ns.Name(), err)
 	}
 	return nil
@@ -186,11 +188,13 @@ func (n notYet) Error() string { return string(n) }
 
 // await calls try until it returns nil or an error that will not pass.
 func await(try func() error) error {
-	for deadline := time.Now().Add(kernelTimeout); ; time.Sleep(kernelPoll) {
+	pause := firstPoll
+	for deadline := time.Now().Add(kernelTimeout); ; pause = min(pause*3/2, lastPoll) {
 		err := try()
 		if _, ok := err.(notYet); !ok || time.Now().After(deadline) {
 			return err
 		}
+		time.Sleep(pause)
 	}
 }
 

@@ -175,9 +175,6 @@ func (n Network) attrs(name string) netlink.LinkAttrs {
 
 // add creates a device inside a namespace, over a device of the host.
 func (s stacked) add(host, inside side, uplink netlink.Link, attrs netlink.LinkAttrs) (netlink.Link, error) {
-	if err := inside.mustBeFree(attrs.Name); err != nil {
-		return nil, err
-	}
 	attrs.ParentIndex = uplink.Attrs().Index
 	device, err := s.device(attrs)
 	if err != nil {

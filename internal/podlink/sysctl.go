@@ -43,14 +43,19 @@ func layer3Device(name string, addrs []netip.Prefix) []setting {
 	return append(device(name, addrs), setting{"net/ipv6/conf/" + name + "/addr_gen_mode", "1"})
 }
 
+// announcing are the settings of a device that tells its neighbours where its
+// addresses are when its MAC address is set.
+func announcing(name string) []setting {
+	return []setting{{"net/ipv4/conf/" + name + "/arp_notify", "1"}, {"net/ipv6/conf/" + name + "/ndisc_notify", "1"}}
+}
+
 // apply sets the settings. Those of IPv6 are left out on a kernel without IPv6.
 func apply(ns *nl.Namespace, settings []setting) error {
+	sysctls := make([]nl.Sysctl, 0, len(settings))
 	for _, s := range settings {
-		if err := ns.SetSysctl(s.key, s.value); err != nil && !withoutIPv6(s, err) {
-			return err
-		}
+		sysctls = append(sysctls, nl.Sysctl{Key: s.key, Value: s.value})
 	}
-	return nil
+	return ns.SetSysctls(sysctls, func(s nl.Sysctl, err error) bool { return withoutIPv6(s.Key, err) })
 }
 
 // deviations says which of the settings have another value.
@@ -58,7 +63,7 @@ func deviations(ns *nl.Namespace, settings []setting) ([]string, error) {
 	var found []string
 	for _, s := range settings {
 		value, err := ns.Sysctl(s.key)
-		if err != nil && withoutIPv6(s, err) {
+		if err != nil && withoutIPv6(s.key, err) {
 			continue
 		}
 		if err != nil {
@@ -72,6 +77,6 @@ func deviations(ns *nl.Namespace, settings []setting) ([]string, error) {
 }
 
 // withoutIPv6 reports whether err is because the kernel has no IPv6.
-func withoutIPv6(s setting, err error) bool {
-	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.key, "net/ipv6/")
+func withoutIPv6(key string, err error) bool {
+	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(key, "net/ipv6/")
 }

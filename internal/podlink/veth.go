@@ -17,9 +17,6 @@ func (vethPair) needs() Need { return NeedsNothing }
 func (vethPair) requires() requirement { return needsVeth() }
 
 func (vethPair) add(host, inside side, network Network, pod Pod) (_ pair, err error) {
-	if err := freeNames(host, inside, pod); err != nil {
-		return pair{}, err
-	}
 	link := &netlink.Veth{
 		LinkAttrs:     attrs(pod.HostIfName),
 		PeerName:      pod.IfName,

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // pair is the two ends of a pod's link, one on the host and one in the pod. The
@@ -46,20 +47,16 @@ func freeNames(host, inside side, pod Pod) error {
 // addPair creates a device on the host whose other end the kernel creates in the
 // pod.
 func addPair(host, inside side, pod Pod, link netlink.Link) (_ pair, err error) {
-	if err := host.LinkAdd(link); err != nil {
+	err = host.LinkAdd(link)
+	if errors.Is(err, unix.EEXIST) { // it does not tell which of the names
+		err = errors.Join(freeNames(host, inside, pod), err)
+	}
+	if err != nil {
 		return pair{}, describeAdd(err, pod.HostIfName, link.Type(), host.ns)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, host.remove(pod.HostIfName, link.Type()))
-		}
-	}()
-	var out pair
-	if out.host, err = host.link(pod.HostIfName); err != nil {
-		return pair{}, err
-	}
+	out := pair{host: link} // LinkAdd has looked up its index
 	if out.pod, err = inside.link(pod.IfName); err != nil {
-		return pair{}, err
+		return pair{}, errors.Join(err, host.remove(pod.HostIfName, link.Type()))
 	}
 	return out, nil
 }
