@@ -4,6 +4,7 @@ package nl
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -55,7 +56,7 @@ func (n *Namespace) Shape(device string, shape Shape) (err error) {
 		attrs.Parent, attrs.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
 	}
 	if shape.Rate > 0 {
-		queues = append(queues, newTBF(attrs, shape.Rate))
+		queues = append(queues, shape.bucket().tbf(attrs))
 	}
 	for i, queue := range queues {
 		if err := handle.QdiscReplace(queue); err != nil {
@@ -68,12 +69,28 @@ func (n *Namespace) Shape(device string, shape Shape) (err error) {
 	return nil
 }
 
-// newTBF is a token bucket filter.
-func newTBF(attrs netlink.QdiscAttrs, bits uint64) netlink.Qdisc {
-	rate := bits / 8
-	burst := max(minShapeBurst, uint64(float64(rate)*shapeBurst.Seconds()))
-	queue := max(minShapeQueue, uint64(float64(rate)*shapeQueue.Seconds()))
+// bucket is the bucket of the shape's rate.
+func (s Shape) bucket() bucket {
+	rate := s.Rate / 8
+	return bucket{rate: rate, burst: burstAt(rate), queue: max(minShapeQueue, uint64(float64(rate)*shapeQueue.Seconds()))}
+}
+
+// burstAt is the burst for a rate in bytes per second, if none is asked for.
+func burstAt(rate uint64) uint64 {
+	return max(minShapeBurst, uint64(float64(rate)*shapeBurst.Seconds()))
+}
+
+// bucket is a token bucket: bytes per second, bytes that may be sent at once, and
+// bytes that may wait besides.
+type bucket struct{ rate, burst, queue uint64 }
+
+// tbf is the bucket as a token bucket filter. The kernel counts a burst as the time
+// that it takes at the rate, in 32 bits of 64 ns: 274 seconds at most. It must not
+// be less than was asked for, or a packet of just that size would never pass.
+func (b bucket) tbf(attrs netlink.QdiscAttrs) *netlink.Tbf {
+	ticks := math.Ceil(float64(b.burst) / float64(b.rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
 	return &netlink.Tbf{
-		QdiscAttrs: attrs, Rate: rate, Buffer: netlink.Xmittime(rate, uint32(burst)), Limit: uint32(queue + burst),
+		QdiscAttrs: attrs, Rate: b.rate,
+		Buffer: uint32(min(ticks, math.MaxUint32)), Limit: uint32(min(b.queue+b.burst, math.MaxUint32)),
 	}
 }

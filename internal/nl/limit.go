@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// RateLimit is the most that a device sends.
+type RateLimit struct {
+	// Rate is in bits per second; 0 is no limit.
+	Rate uint64
+	// Burst is in bits: what may be sent at once after a pause. It must have room for
+	// one packet, and the kernel takes no more than 274 seconds of the rate. 0 is a
+	// millisecond of the rate, but at least 64 KiB.
+	Burst uint64
+}
+
+const (
+	// limitMajor is the handle of our queueing discipline, by which it is told from
+	// others': "ms" in ASCII.
+	limitMajor = 0x6d73
+	// limitLatency is how long a packet waits at most: as in the bandwidth plugin of
+	// containernetworking/plugins.
+	limitLatency = 25 * time.Millisecond
+	// etherHeader is what Ethernet adds to a packet, in bytes.
+	etherHeader = 14
+)
+
+// LimitRate limits what a device sends, or ends that limit if the rate is 0. What
+// exceeds it waits, for 25 ms at most, and is dropped then. It takes the place of
+// the device's root queueing discipline, but leaves its own as it is if that limits
+// to the same; to end a limit it removes only its own. The error matches
+// fs.ErrNotExist if there is no such device, and errors.ErrUnsupported if the
+// kernel has no tbf.
+//
+// It is a token bucket filter (tbf) on every kernel, which bounds all that a device
+// sends. sch_fq's maxrate bounds each flow on its own, and its departure times
+// (EDT) need a program that sets them.
+func (n *Namespace) LimitRate(device string, limit RateLimit) error {
+	fail := func(err error) error {
+		return fmt.Errorf("limit what device %q in %q sends: %w", device, n.Name(), unknown(err))
+	}
+	handle, link, err := n.deviceHandle(device)
+	if err != nil {
+		return fmt.Errorf("limit what device %q in %q sends: %w", device, n.Name(), err)
+	}
+	defer handle.Close()
+	have, err := limitOf(handle, link)
+	if err != nil {
+		return fail(err)
+	}
+	if limit.Rate == 0 {
+		if have == nil {
+			return nil
+		}
+		if err := handle.QdiscDel(have); err != nil {
+			return fail(fmt.Errorf("remove tbf: %w", err))
+		}
+		return nil
+	}
+	want, err := limit.tbf(link)
+	if err != nil {
+		return fail(err)
+	}
+	if have != nil && sameLimit(have, want) {
+		return nil
+	}
+	if err := handle.QdiscReplace(want); err != nil {
+		return fail(fmt.Errorf("add tbf: %w", err))
+	}
+	return nil
+}
+
+// RateDeviation says in what a device's limit is not as LimitRate leaves it; or is
+// empty. The error matches fs.ErrNotExist if there is no such device.
+func (n *Namespace) RateDeviation(device string, limit RateLimit) (string, error) {
+	fail := func(err error) error {
+		return fmt.Errorf("read the limit of device %q in %q: %w", device, n.Name(), err)
+	}
+	handle, link, err := n.deviceHandle(device)
+	if err != nil {
+		return "", fail(err)
+	}
+	defer handle.Close()
+	have, err := limitOf(handle, link)
+	if err != nil {
+		return "", fail(err)
+	}
+	if limit.Rate == 0 {
+		if have != nil {
+			return fmt.Sprintf("is limited to %d bit/s, not unlimited", have.Rate*8), nil
+		}
+		return "", nil
+	}
+	want, err := limit.tbf(link)
+	if err != nil {
+		return "", fail(err)
+	}
+	switch {
+	case have == nil:
+		return fmt.Sprintf("is not limited to %d bit/s", limit.Rate), nil
+	case have.Rate != want.Rate:
+		return fmt.Sprintf("is limited to %d bit/s, not %d", have.Rate*8, want.Rate*8), nil
+	case !sameLimit(have, want):
+		return "has another burst than it is to have", nil
+	}
+	return "", nil
+}
+
+// deviceHandle opens a handle in n, and finds a device.
+func (n *Namespace) deviceHandle(device string) (*netlink.Handle, netlink.Link, error) {
+	handle, err := n.Netlink()
+	if err != nil {
+		return nil, nil, err
+	}
+	link, err := handle.LinkByName(device)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		handle.Close()
+		return nil, nil, err
+	}
+	return handle, link, nil
+}
+
+// limitOf returns our limit of a device; or nil.
+func limitOf(handle *netlink.Handle, link netlink.Link) (*netlink.Tbf, error) {
+	queues, err := Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
+	if err != nil {
+		return nil, fmt.Errorf("list queues: %w", err)
+	}
+	for _, queue := range queues {
+		tbf, ok := queue.(*netlink.Tbf)
+		if ok && tbf.Parent == netlink.HANDLE_ROOT && tbf.Handle == netlink.MakeHandle(limitMajor, 0) {
+			return tbf, nil
+		}
+	}
+	return nil, nil
+}
+
+// tbf is the limit as a queueing discipline of a device.
+func (l RateLimit) tbf(link netlink.Link) (*netlink.Tbf, error) {
+	b := bucket{rate: l.Rate / 8, burst: l.Burst / 8}
+	if b.rate == 0 {
+		return nil, fmt.Errorf("a rate of %d bit/s is less than a byte", l.Rate)
+	}
+	if l.Burst == 0 {
+		b.burst = burstAt(b.rate)
+	}
+	if packet := uint64(link.Attrs().MTU + etherHeader); b.burst < packet {
+		return nil, fmt.Errorf("a burst of %d bits has no room for a packet of %d bytes", l.Burst, packet)
+	}
+	b.queue = uint64(float64(b.rate) * limitLatency.Seconds())
+	return b.tbf(netlink.QdiscAttrs{
+		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(limitMajor, 0),
+	}), nil
+}
+
+func sameLimit(a, b *netlink.Tbf) bool {
+	return a.Rate == b.Rate && a.Buffer == b.Buffer && a.Limit == b.Limit
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// slow lets two datagrams of flood pass at once, and then one a second.
+var slow = nl.RateLimit{Rate: 8_000, Burst: 20_000}
+
+// flooded is how many datagrams flood sends. Most of them must not come out, unless
+// it takes half a minute.
+const flooded = 60
+
+// TestBandwidth limits one direction at a time, and counts what the limit drops
+// there, and that nothing is dropped the other way.
+func TestBandwidth(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		f := newFixture(t, mode, 1)
+		pod := f.pods[0]
+		echoToHost(t, f) // so that both know each other's MAC address
+		gateway := f.network.Gateways[0].Addr()
+		for range 2 { // the second time changes nothing
+			if err := SetBandwidth(mode, f.network, pod, Bandwidth{FromPod: slow}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		flood(t, pod.Namespace, gateway)
+		awaitDrops(t, pod.Namespace, pod.IfName)
+		if !mode.HostSide() {
+			err := SetBandwidth(mode, f.network, pod, Bandwidth{ToPod: slow})
+			if err == nil || !strings.Contains(err.Error(), "link mode "+mode.Name()) {
+				t.Errorf("error is %v", err)
+			}
+			return
+		}
+		if limitStatistics(t, f.network.Host, pod.HostIfName) != nil {
+			t.Error("what comes to the pod is limited")
+		}
+		if err := SetBandwidth(mode, f.network, pod, Bandwidth{ToPod: slow}); err != nil {
+			t.Fatal(err)
+		}
+		flood(t, f.network.Host, pod.Addresses[0])
+		awaitDrops(t, f.network.Host, pod.HostIfName)
+		if limitStatistics(t, pod.Namespace, pod.IfName) != nil {
+			t.Error("what comes from the pod is limited still")
+		}
+	})
+}
+
+// flood sends datagrams of 1000 bytes.
+func flood(t *testing.T, from *nl.Namespace, to netip.Addr) {
+	t.Helper()
+	var conn net.PacketConn
+	err := from.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp4", ":0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range flooded {
+		// What is dropped may be an error to the sender, and so is a closed port.
+		_, _ = conn.WriteTo(make([]byte, 1000), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	}
+}
+
+// awaitDrops returns when a device's limit has dropped some of a flood, which a
+// switch in user space takes its time to hand on. Where the kernel refuses one
+// packet such a switch drops those behind it itself, so what counts is how little
+// the device has sent.
+func awaitDrops(t *testing.T, ns *nl.Namespace, device string) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		limit := limitStatistics(t, ns, device)
+		if limit == nil || limit.Queue.Drops == 0 {
+			return fmt.Errorf("of %d datagrams, device %q in %q has dropped none", flooded, device, ns.Name())
+		}
+		return nil
+	})
+	if sent := limitStatistics(t, ns, device).Basic.Packets; sent > flooded/2 {
+		t.Errorf("of %d datagrams, device %q in %q has sent %d", flooded, device, ns.Name(), sent)
+	}
+}
+
+// limitStatistics are the counters of a device's limit; nil if it has none.
+func limitStatistics(t *testing.T, ns *nl.Namespace, device string) (out *netlink.QdiscStatistics) {
+	t.Helper()
+	withHandle(t, ns, func(s side) error {
+		link, err := s.link(device)
+		if err != nil {
+			return err
+		}
+		queues, err := s.QdiscList(link)
+		for _, queue := range queues {
+			if tbf, ok := queue.(*netlink.Tbf); ok {
+				out = tbf.Statistics
+			}
+		}
+		return err
+	})
+	return out
+}
+
+// TestCheckBandwidth changes limits behind Check's back, and has them removed.
+func TestCheckBandwidth(t *testing.T) {
+	f := newHostOf(t, "veth")
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	pod := f.pods[0]
+	want := Bandwidth{ToPod: nl.RateLimit{Rate: 40e9}, FromPod: nl.RateLimit{Rate: 1e6, Burst: 1<<31 - 1}}
+	if err := SetBandwidth(f.mode, f.network, pod, want); err != nil {
+		t.Fatal(err)
+	}
+	echoToHost(t, f)
+	for _, row := range []struct {
+		name  string
+		spoil func() error
+		says  []string
+	}{
+		{"as set", func() error { return nil }, nil},
+		{"rate", func() error { return f.network.Host.LimitRate(pod.HostIfName, nl.RateLimit{Rate: 8e6}) },
+			[]string{"is limited to 8000000 bit/s, not 40000000000"}},
+		{"burst", func() error { return pod.Namespace.LimitRate(pod.IfName, nl.RateLimit{Rate: 1e6}) },
+			[]string{"another burst"}},
+		{"none", func() error { return RemoveBandwidth(f.mode, f.network, pod) },
+			[]string{"not limited to 40000000000", "not limited to 1000000"}},
+	} {
+		if err := errors.Join(SetBandwidth(f.mode, f.network, pod, want), row.spoil()); err != nil {
+			t.Fatal(err)
+		}
+		err := CheckBandwidth(f.mode, f.network, pod, want)
+		var deviation *DeviationError
+		if errors.As(err, &deviation) != (row.says != nil) || err != nil && deviation == nil {
+			t.Errorf("%s: Check says %v", row.name, err)
+		}
+		for _, text := range row.says {
+			if err != nil && !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: Check says %v, wanted: %s", row.name, err, text)
+			}
+		}
+	}
+	for range 2 {
+		if err := RemoveBandwidth(f.mode, f.network, pod); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := f.mode.Delete(f.network, pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveBandwidth(f.mode, f.network, pod); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLimitRateRefused is about limits that would let nothing pass.
+func TestLimitRateRefused(t *testing.T) {
+	ns := testkit.Namespace(t, "a")
+	addUplink(t, ns)
+	for _, limit := range []nl.RateLimit{{Rate: 7}, {Rate: 1e6, Burst: 12_000}} {
+		if err := ns.LimitRate(uplinkName, limit); err == nil {
+			t.Errorf("%+v was set", limit)
+		}
+	}
+}
