@@ -8,6 +8,7 @@ import (
 	"io/fs"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // newBridge is the mode that switches between veth pairs.
@@ -74,7 +75,7 @@ func (b bridged) Setup(network Network) (err error) {
 	if err := configureBridge(host, link, network); err != nil {
 		return err
 	}
-	if err := host.up(link); err != nil {
+	if err := host.upIfDown(link); err != nil {
 		return err
 	}
 	if undo, err = host.addGateways(link, network.Gateways); err != nil {
@@ -87,7 +88,7 @@ func (b bridged) Setup(network Network) (err error) {
 }
 
 // ensure returns the network's bridge, newly created if need be.
-func (bridged) ensure(host side, network Network) (link netlink.Link, created bool, err error) {
+func (b bridged) ensure(host side, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)
 	if err == nil {
@@ -104,7 +105,11 @@ func (bridged) ensure(host side, network Network) (link netlink.Link, created bo
 	if device.HardwareAddr, err = newMAC(); err != nil {
 		return nil, false, err
 	}
-	if err := host.LinkAdd(device); err != nil {
+	err = host.LinkAdd(device)
+	if errors.Is(err, unix.EEXIST) { // another Setup was quicker
+		return b.ensure(host, network)
+	}
+	if err != nil {
 		return nil, false, describeAdd(err, name, "bridge", host.ns)
 	}
 	link, err = host.link(name)

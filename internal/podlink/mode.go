@@ -42,7 +42,9 @@ type Mode interface {
 	// *UnsupportedError if this kernel lacks the mode.
 	Probe() error
 	// Setup makes what the pods of a network share on its host. Called again, it
-	// repairs what is missing, and changes nothing else.
+	// repairs what is missing, and changes nothing else, and that is quick enough to
+	// be done before each Create. Several may run at once, in several processes, if
+	// the modes of Open vSwitch are not among them.
 	Setup(network Network) error
 	// Teardown removes from the host what Setup made, but leaves forwarding on,
 	// since others may rely on it. It is no error if there is nothing. Pods must

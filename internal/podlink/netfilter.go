@@ -37,8 +37,10 @@ func configureBridge(host side, link netlink.Link, network Network) error {
 			}
 		}
 	}
-	if err := host.LinkSetMTU(link, network.mtu()); err != nil {
-		return fmt.Errorf("set MTU of bridge %q in %q to %d: %w", name, host.ns.Name(), network.mtu(), err)
+	if link.Attrs().MTU != network.mtu() {
+		if err := host.LinkSetMTU(link, network.mtu()); err != nil {
+			return fmt.Errorf("set MTU of bridge %q in %q to %d: %w", name, host.ns.Name(), network.mtu(), err)
+		}
 	}
 	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -70,13 +72,11 @@ func configureBridge(host side, link netlink.Link, network Network) error {
 
 // disableCallSysctls switches the netfilter call off for all bridges of ns.
 func disableCallSysctls(ns *nl.Namespace) error {
+	var sysctls []nl.Sysctl
 	for _, table := range callTables() {
-		err := ns.SetSysctl(callSysctl+table, "0")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+		sysctls = append(sysctls, nl.Sysctl{Key: callSysctl + table, Value: "0"})
 	}
-	return nil
+	return ns.SetSysctls(sysctls, func(_ nl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
 // hasNetfilterCall reports whether br_netfilter is there.

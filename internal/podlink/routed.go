@@ -44,7 +44,7 @@ func (r routed) Setup(network Network) (err error) {
 		return err
 	}
 	defer host.Close()
-	if err := host.up(lo); err != nil {
+	if err := host.upIfDown(lo); err != nil {
 		return err
 	}
 	undo, err := host.addGateways(lo, alone(network.Gateways))

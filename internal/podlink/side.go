@@ -134,6 +134,15 @@ func (s side) up(link netlink.Link) error {
 	return nil
 }
 
+// upIfDown sets a device up that was down when it was looked up: that takes the
+// kernel's lock of all devices even where it changes nothing.
+func (s side) upIfDown(link netlink.Link) error {
+	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	return s.up(link)
+}
+
 // awaitCarrier returns when the device can send. The kernel drops what is sent
 // from when a device gets its carrier until a work item has enabled its queues,
 // which the operational state tells. Since Linux 6.8 reading the state runs that

@@ -90,7 +90,7 @@ func (s stacked) Setup(network Network) (err error) {
 	if err := apply(host.ns, own.settings); err != nil {
 		return err
 	}
-	if err := host.up(link); err != nil {
+	if err := host.upIfDown(link); err != nil {
 		return err
 	}
 	if undo, err = host.addGateways(link, own.addrs); err != nil {
@@ -112,6 +112,10 @@ func (s stacked) ensure(host side, uplink netlink.Link, network Network) (_ netl
 		return nil, false, err
 	}
 	link, err = s.add(host, host, uplink, network.attrs(s.slave()))
+	if errors.Is(err, unix.EEXIST) { // another Setup was quicker
+		link, err = s.find(host, uplink)
+		return link, false, err
+	}
 	if errors.Is(err, unix.EBUSY) {
 		err = fmt.Errorf("uplink %q in %q is in use by devices of another kind: %w", network.Uplink, host.ns.Name(), err)
 	}

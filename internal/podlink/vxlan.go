@@ -61,7 +61,9 @@ func (s side) joinVXLAN(master netlink.Link, network Network) (created bool, err
 	link, err := s.link(VXLANDevice)
 	if errors.Is(err, fs.ErrNotExist) {
 		link, err = s.addVXLAN(network)
-		created = err == nil
+		if created = err == nil; errors.Is(err, unix.EEXIST) { // another Setup was quicker
+			link, err = s.link(VXLANDevice)
+		}
 	}
 	if err != nil {
 		return false, err
