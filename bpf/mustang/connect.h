@@ -16,6 +16,10 @@ struct opening {
 	__u32 flags;
 	/* The ways into the pods at both ends. */
 	struct entrance into_backend, into_client;
+	/* The endpoints at both ends; 0 where there is none. */
+	__u32 backend, client;
+	/* Only what it takes to write it counts. */
+	__u64 fence;
 	/* Scratch: a row of the table. */
 	struct tuple key;
 	struct connection row;
@@ -82,6 +86,63 @@ static __always_inline enum metric reserve_way_back(struct opening *o)
 	return METRIC_DROP_PORT_EXHAUSTED;
 }
 
+/* Forgets both directions of o. */
+static __always_inline void forget(struct opening *o)
+{
+	bpf_map_delete_elem(&connections, &o->from);
+	o->key = tuple_reverse(&o->to);
+	bpf_map_delete_elem(&connections, &o->key);
+}
+
+/* Says that connections know the pod with the address; false if there is no room to. */
+static __always_inline bool announce(struct endpoint *endpoint, const union addr *addr)
+{
+	__u32 one = 1;
+
+	if (!endpoint || endpoint->connected)
+		return true;
+	if (bpf_map_update_elem(&connected, addr, &one, BPF_ANY))
+		return false;
+	endpoint->connected = 1;
+	return true;
+}
+
+static __always_inline bool remains(const union addr *addr, __u32 id)
+{
+	const struct endpoint *endpoint;
+
+	if (!id)
+		return true;
+	endpoint = bpf_map_lookup_elem(&endpoints, addr);
+	return endpoint && endpoint->id == id;
+}
+
+/* Whether a datagram's service has the backends still that one was chosen from. TCP's connections outlive that. */
+static __always_inline bool still_served(const struct opening *o)
+{
+	const struct service *service;
+
+	if (o->from.proto != IPPROTO_UDP || !o->service)
+		return true;
+	service = service_of(&o->from);
+	return service && service->id == o->service && service->revision == o->revision;
+}
+
+/*
+ * Whether nothing that o was made from went away while it was being stored. This is why nobody waits for the programs
+ * who deletes a pod or a service: that one first deletes its row and then looks for connections, and this here first
+ * stores the connection and then looks for the row. With a barrier in between on both sides (there: system calls), one of
+ * the two finds the other's doing. What is deleted in vain is made anew by the next packet.
+ */
+static __always_inline bool still_wanted(struct opening *o)
+{
+	__u64 one = 1;
+
+	/* As with value-returning atomics of the kernel, nothing passes this. */
+	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(one) : "r"(&o->fence) : "memory");
+	return remains(&o->from.saddr, o->client) && remains(&o->to.daddr, o->backend) && still_served(o);
+}
+
 /* Stores both directions of o. */
 static __always_inline enum metric store_connection(struct opening *o)
 {
@@ -92,15 +153,18 @@ static __always_inline enum metric store_connection(struct opening *o)
 	o->key = o->from;
 	o->row.to = o->to;
 	complete_row(o, CONNECTION_FORWARD);
-	if (!bpf_map_update_elem(&connections, &o->key, &o->row, BPF_ANY))
+	if (bpf_map_update_elem(&connections, &o->key, &o->row, BPF_ANY)) {
+		forget(o);
+		return METRIC_DROP_TABLE_FULL;
+	}
+	if (still_wanted(o))
 		return metric;
-	o->key = tuple_reverse(&o->to);
-	bpf_map_delete_elem(&connections, &o->key);
-	return METRIC_DROP_TABLE_FULL;
+	forget(o);
+	return METRIC_DROP_BACKEND_MISSING;
 }
 
-/* Fits o to where client and backend are. */
-static __always_inline void place(struct opening *o)
+/* Fits o to where client and backend are. False if there is no room. */
+static __always_inline bool place(struct opening *o)
 {
 	struct endpoint *client = bpf_map_lookup_elem(&endpoints, &o->from.saddr);
 	struct endpoint *backend = bpf_map_lookup_elem(&endpoints, &o->to.daddr);
@@ -110,12 +174,17 @@ static __always_inline void place(struct opening *o)
 		o->to.saddr = o->from.daddr;
 		o->flags |= CONNECTION_HAIRPIN;
 	}
-	if (client)
+	if (client) {
+		o->client = client->id;
 		o->into_client = client->entrance;
-	if (backend)
+	}
+	if (backend) {
+		o->backend = backend->id;
 		o->into_backend = backend->entrance;
+	}
 	if (client && backend && client->segment && client->segment == backend->segment)
 		o->flags |= CONNECTION_SEGMENT;
+	return announce(client, &o->from.saddr) && announce(backend, &o->to.daddr);
 }
 
 /* Whether a connection may go on with this service, its SYN being repeated. */
@@ -142,8 +211,7 @@ static __always_inline enum metric choose_backend(struct opening *o, __u32 count
 	o->to = o->from;
 	o->to.daddr = backend->addr;
 	o->to.dport = backend->port;
-	place(o);
-	return METRIC_NONE;
+	return place(o) ? METRIC_NONE : METRIC_DROP_TABLE_FULL;
 }
 
 /* Makes the connection that a packet to a service opens, or goes on with the one that is there. */
@@ -156,7 +224,8 @@ static __always_inline enum metric open_service(struct opening *o, const struct 
 	o->revision = service->revision;
 	if (old && still_valid(old, service)) {
 		o->to = old->to;
-		place(o);
+		if (!place(o))
+			return METRIC_DROP_TABLE_FULL;
 		metric = store_connection(o);
 		return metric == METRIC_NEW_CONNECTION ? METRIC_KEPT_CONNECTION : metric;
 	}
@@ -191,8 +260,7 @@ static __always_inline enum metric open_direct(struct opening *o)
 		return METRIC_NONE;
 	}
 	o->to = o->from;
-	place(o);
-	return store_connection(o);
+	return place(o) ? store_connection(o) : METRIC_DROP_TABLE_FULL;
 }
 
 /*

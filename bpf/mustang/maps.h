@@ -72,7 +72,8 @@ struct endpoint {
 	/* Pods without a host side reach each other by MAC if this, their parent's index or bridge's, is the same. */
 	__u32 segment;
 	struct entrance entrance;
-	__u32 pad;
+	/* Not 0 once the address is in connected; the programs set it. */
+	__u32 connected;
 	/* The cookie of the pod's network namespace; 0 if it has none. Only user space uses it. */
 	__u64 netns;
 };
@@ -144,6 +145,18 @@ struct {
 	__type(key, union addr);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+/*
+ * The addresses of pods that connections may know: who deletes a pod that is not here need not look for its connections.
+ * The programs write it, before the connection.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, union addr);
+	__type(value, __u32);
+} connected SEC(".maps");
 
 /* The ports of fragmented packets, which only the first fragment has. */
 struct {

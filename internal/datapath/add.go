@@ -29,7 +29,7 @@ func (d *Datapath) AddEndpoint(a Attach) ([]Endpoint, Change, error) {
 		return nil, Unchanged, err
 	}
 	defer unlock()
-	all, err := d.endpoints()
+	all, err := d.concerned(func(e Endpoint) bool { return t.is(e) || slices.Contains(t.addresses, e.IP) })
 	if err != nil {
 		return nil, Unchanged, err
 	}
@@ -54,13 +54,16 @@ func (d *Datapath) add(t *target) (_ []Endpoint, _ Change, err error) {
 			err = errors.Join(err, d.drop(rows, ids.LastEndpoint))
 		}
 	}()
+	// What a process left that died while it deleted the address's last pod.
+	if err := d.disconnect(t.addresses); err != nil {
+		return nil, Unchanged, err
+	}
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
 	if err := errors.Join(d.putEndpoints(rows), d.admit(t.netns)); err != nil {
 		return nil, Unchanged, err
 	}
 	if err := t.on.Do(func() error {
-		_, err := d.attach(ids.LastEndpoint, t.side, t.ifindex)
-		return err
+		return d.attachNew(ids.LastEndpoint, t.side, t.ifindex)
 	}); err != nil {
 		return nil, Unchanged, err
 	}
@@ -74,7 +77,11 @@ func (d *Datapath) update(all []Endpoint, id uint32, t *target) ([]Endpoint, Cha
 	change := Unchanged
 	if !reflect.DeepEqual(have, want) {
 		change = Updated
-		if err := d.putEndpoints(want); err != nil {
+		// What stays as it is keeps what the programs have noted in it.
+		fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
+			return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
+		})
+		if err := d.putEndpoints(fresh); err != nil {
 			return nil, change, err
 		}
 		if err := d.retireEndpoints(have, want); err != nil {
@@ -110,6 +117,8 @@ func (d *Datapath) retireEndpoints(have, want []Endpoint) error {
 			return err
 		}
 	}
+	// A program that has seen the old row still may be about to store a connection by it.
+	waitForPrograms()
 	return d.flushAddresses(gone)
 }
 

@@ -4,13 +4,9 @@ package datapath
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
-
-	"github.com/cilium/ebpf"
 
 	"mustang/internal/lb"
 )
@@ -56,34 +52,9 @@ func (d *Datapath) Connections() ([]Connection, error) {
 	return connections, nil
 }
 
-// connectionRow is one direction of a connection.
-type connectionRow struct {
-	key   mustangTuple
-	value mustangConnection
-}
-
-// rows reads the connection table in large steps. Rows that come and go meanwhile may be missed.
-func (d *Datapath) rows() iter.Seq2[connectionRow, error] {
-	return func(yield func(connectionRow, error) bool) {
-		const step = 4096
-		keys, values := make([]mustangTuple, step), make([]mustangConnection, step)
-		var cursor ebpf.MapBatchCursor
-		for {
-			n, err := d.maps.Connections.BatchLookup(&cursor, keys, values, nil)
-			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				yield(connectionRow{}, fmt.Errorf("read connections: %w", err))
-				return
-			}
-			for i := range n {
-				if !yield(connectionRow{keys[i], values[i]}, nil) {
-					return
-				}
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
+// rows reads the connection table. Rows that come and go meanwhile may be missed.
+func (d *Datapath) rows() iter.Seq2[row[mustangTuple, mustangConnection], error] {
+	return batches[mustangTuple, mustangConnection](d.maps.Connections, mustangMapConnections, 4096)
 }
 
 // flush deletes the forward rows that match says, and the ways back that belong to them.

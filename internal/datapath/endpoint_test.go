@@ -240,7 +240,7 @@ func TestUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer place.close()
-		path := d.layout.programPin(digest(), hook{place.side, mustangProgToPod})
+		path := d.layout.programPin(mustangDigest, hook{place.side, mustangProgToPod})
 		other, err := d.maps.State.Clone()
 		if err == nil {
 			err = os.Remove(path)

@@ -7,9 +7,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/cilium/ebpf"
 )
 
 // Endpoint is one address of a pod, as the table has it.
@@ -42,22 +45,42 @@ func (d *Datapath) Endpoints() ([]Endpoint, error) {
 	return d.endpoints()
 }
 
-// endpoints is Endpoints for a caller that has the lock, without which rows that go would end the iteration.
+// endpoints is Endpoints for a caller that has the lock.
 func (d *Datapath) endpoints() ([]Endpoint, error) {
-	var (
-		all   []Endpoint
-		key   mustangAddr
-		value mustangEndpoint
-	)
-	entries := d.maps.Endpoints.Iterate()
-	for entries.Next(&key, &value) {
-		all = append(all, decodeEndpoint(key, value))
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("read endpoints: %w", err)
+	var all []Endpoint
+	for row, err := range batches[mustangAddr, mustangEndpoint](d.maps.Endpoints, mustangMapEndpoints, 512) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, decodeEndpoint(row.key, row.value))
 	}
 	sortEndpoints(all)
 	return all, nil
+}
+
+// concerned returns the endpoints that match by one of their addresses, and those that share a namespace with one. MACs
+// are nothing to match by. The caller has the lock.
+func (d *Datapath) concerned(match func(Endpoint) bool) ([]Endpoint, error) {
+	var rows []row[mustangAddr, mustangEndpoint]
+	ids, namespaces := make(map[uint32]bool), make(map[uint64]bool)
+	for row, err := range batches[mustangAddr, mustangEndpoint](d.maps.Endpoints, mustangMapEndpoints, 512) {
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, row)
+		if match(decodePlace(row.key, row.value)) {
+			ids[row.value.Id], namespaces[row.value.Netns] = true, true
+		}
+	}
+	delete(namespaces, 0)
+	var found []Endpoint
+	for _, row := range rows {
+		if ids[row.value.Id] || namespaces[row.value.Netns] {
+			found = append(found, decodeEndpoint(row.key, row.value))
+		}
+	}
+	sortEndpoints(found)
+	return found, nil
 }
 
 // DeleteEndpoint removes all addresses of the endpoint with the id, its programs, and its connections. The error is a
@@ -89,7 +112,7 @@ func (d *Datapath) deleteEndpoint(none error, match func(Endpoint) bool) error {
 		return err
 	}
 	defer unlock()
-	all, err := d.endpoints()
+	all, err := d.concerned(match)
 	if err != nil {
 		return err
 	}
@@ -100,30 +123,56 @@ func (d *Datapath) deleteEndpoint(none error, match func(Endpoint) bool) error {
 	return d.drop(all, all[i].ID)
 }
 
-// drop removes an endpoint: first its addresses, so that no other pod's program delivers to it.
+// drop removes an endpoint: first its addresses, so that no other pod's program delivers to it. It waits for no program:
+// one that has seen the pod still, and stores a connection after this has looked for them, finds the pod gone and takes
+// the connection back (still_wanted in bpf/mustang/connect.h).
 func (d *Datapath) drop(all []Endpoint, id uint32) error {
-	gone := make(map[netip.Addr]bool)
+	var gone []netip.Addr
+	var left []Endpoint
 	var netns uint64
 	for _, e := range all {
 		if e.ID != id {
+			left = append(left, e)
 			continue
 		}
-		gone[e.IP], netns = true, e.netns
+		gone, netns = append(gone, e.IP), e.netns
 		if err := remove(d.maps.Endpoints, mustangMapEndpoints, encodeAddr(e.IP)); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(d.dismiss(netns), d.detach(id)); err != nil {
-		return err
-	}
-	return d.flushAddresses(gone)
+	return errors.Join(d.dismiss(netns, left), d.detach(id), d.disconnect(gone))
 }
 
-// flushAddresses forgets the connections of pods that are gone or have changed: another pod may get the address, and
-// connections know the way into their pods.
+// disconnect forgets the connections of addresses that no pod has any more: another pod may get the address, and
+// connections know the way into their pods. Most pods that go have none.
+func (d *Datapath) disconnect(gone []netip.Addr) error {
+	known := make(map[netip.Addr]bool)
+	for _, ip := range gone {
+		var one uint32
+		err := d.maps.Connected.Lookup(encodeAddr(ip), &one)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read whether %s is connected: %w", ip, err)
+		}
+		known[ip] = err == nil
+	}
+	maps.DeleteFunc(known, func(_ netip.Addr, is bool) bool { return !is })
+	if len(known) == 0 {
+		return nil
+	}
+	if err := d.flushAddresses(known); err != nil {
+		return err
+	}
+	// Last, so that who has the address next finds what a process that dies here leaves.
+	for ip := range known {
+		if err := remove(d.maps.Connected, mustangMapConnected, encodeAddr(ip)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flushAddresses forgets the connections that know one of the addresses.
 func (d *Datapath) flushAddresses(gone map[netip.Addr]bool) error {
-	// A program that has seen the pod still may be about to store a connection to it.
-	waitForPrograms()
 	return d.flush(func(from, to mustangTuple, _ mustangConnection) bool {
 		return gone[decodeAddr(from.Saddr)] || gone[decodeAddr(to.Daddr)]
 	})
@@ -142,14 +191,19 @@ func encodeEndpoint(e Endpoint) (mustangAddr, mustangEndpoint) {
 }
 
 func decodeEndpoint(key mustangAddr, value mustangEndpoint) Endpoint {
+	e := decodePlace(key, value)
+	e.PodMAC, e.NodeMAC = bytes.Clone(value.Entrance.PodMac[:]), bytes.Clone(value.Entrance.NodeMac[:])
+	return e
+}
+
+// decodePlace is decodeEndpoint without the MACs.
+func decodePlace(key mustangAddr, value mustangEndpoint) Endpoint {
 	flags := mustangEndpointFlag(value.Entrance.Flags)
 	return Endpoint{
 		ID:      value.Id,
 		IP:      decodeAddr(key),
 		Host:    flags&mustangEndpointFlagENDPOINT_EGRESS != 0,
 		IfIndex: int(value.Entrance.Ifindex),
-		PodMAC:  bytes.Clone(value.Entrance.PodMac[:]),
-		NodeMAC: bytes.Clone(value.Entrance.NodeMac[:]),
 		flags:   flags,
 		segment: value.Segment,
 		netns:   value.Netns,

@@ -16,7 +16,7 @@ import (
 const DefaultRoot = "/sys/fs/bpf/mustang"
 
 // LayoutVersion is the version of the maps' layout. It changes with any struct in bpf/mustang/maps.h or sockmaps.h.
-const LayoutVersion = 2
+const LayoutVersion = 3
 
 // layout knows where things are pinned.
 type layout struct{ root string }
@@ -29,6 +29,10 @@ func (l layout) mapPin(n string) string { return filepath.Join(l.maps(), n) }
 
 // create makes all directories, which are root's alone.
 func (l layout) create() error {
+	// The last one to be made is there if all are.
+	if _, err := os.Stat(l.links()); err == nil {
+		return nil
+	}
 	for _, dir := range []string{l.maps(), l.programs(), l.links()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create pin directory: %w", err)

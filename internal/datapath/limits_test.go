@@ -23,7 +23,7 @@ func TestTableFull(t *testing.T) {
 	}
 	spec.Maps[mustangMapConnections].Type = ebpf.Hash
 	spec.Maps[mustangMapConnections].MaxEntries = 1
-	pinned := replacements(b.maps)
+	pinned := replacements(slots(&b.maps))
 	delete(pinned, mustangMapConnections)
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

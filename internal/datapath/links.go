@@ -61,6 +61,16 @@ func (d *Datapath) attach(id uint32, s side, ifindex int) (changed bool, err err
 	return len(made) > 0, nil
 }
 
+// attachNew is attach for an endpoint that is new, whose id none ever had before.
+func (d *Datapath) attachNew(id uint32, s side, ifindex int) error {
+	for _, h := range s.hooks() {
+		if err := d.attachOne(d.layout.linkPin(id, h), h, ifindex); err != nil {
+			return err // and the caller drops the endpoint
+		}
+	}
+	return nil
+}
+
 func (d *Datapath) attachOne(path string, h hook, ifindex int) error {
 	p, err := d.program(h)
 	if err != nil {

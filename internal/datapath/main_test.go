@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(childVariable); root != "" {
 		os.Exit(child(root))
 	}
+	if how := os.Getenv(openVariable); how != "" {
+		os.Exit(openOnce(how))
+	}
 	os.Exit(testkit.CheckLeaks(m))
 }
 

@@ -59,12 +59,12 @@ const (
 )
 
 type mustangEndpoint struct {
-	_        structs.HostLayout
-	Id       uint32
-	Segment  uint32
-	Entrance mustangEntrance
-	Pad      uint32
-	Netns    uint64
+	_         structs.HostLayout
+	Id        uint32
+	Segment   uint32
+	Entrance  mustangEntrance
+	Connected uint32
+	Netns     uint64
 }
 
 type mustangEndpointFlag uint32
@@ -148,6 +148,10 @@ type mustangOpening struct {
 	Flags       uint32
 	IntoBackend mustangEntrance
 	IntoClient  mustangEntrance
+	Backend     uint32
+	Client      uint32
+	_           [4]byte
+	Fence       uint64
 	Key         mustangTuple
 	Row         mustangConnection
 }
@@ -215,6 +219,7 @@ type mustangTuple struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	mustangMapBackends    = "backends"
+	mustangMapConnected   = "connected"
 	mustangMapConnections = "connections"
 	mustangMapEndpoints   = "endpoints"
 	mustangMapFragments   = "fragments"
@@ -280,6 +285,7 @@ type mustangProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type mustangMapSpecs struct {
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Connected   *ebpf.MapSpec `ebpf:"connected"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
@@ -319,6 +325,7 @@ func (o *mustangObjects) Close() error {
 // It can be passed to loadMustangObjects or ebpf.CollectionSpec.LoadAndAssign.
 type mustangMaps struct {
 	Backends    *ebpf.Map `ebpf:"backends"`
+	Connected   *ebpf.Map `ebpf:"connected"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
@@ -332,6 +339,7 @@ type mustangMaps struct {
 func (m *mustangMaps) Close() error {
 	return _MustangClose(
 		m.Backends,
+		m.Connected,
 		m.Connections,
 		m.Endpoints,
 		m.Fragments,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,8 +36,9 @@ type Options struct {
 // processes may each have one over the same root, at once.
 type Datapath struct {
 	layout layout
-	maps   *mustangMaps
-	sock   *socketMaps
+	maps   mustangMaps
+	// namespaces are those whose sockets are translated. The other maps of socket translation are only the programs'.
+	namespaces *ebpf.Map
 }
 
 // Open creates the pinned maps and programs under o.Root, or uses those that are there. Programs of another build than
@@ -90,16 +92,10 @@ func open(l layout, o Options) (_ *Datapath, err error) {
 	if err := l.create(); err != nil {
 		return nil, err
 	}
-	maps, err := pinnedMaps(l, o.sizes(), true)
+	d, err := openMaps(l, o.sizes())
 	if err != nil {
 		return nil, err
 	}
-	sock, err := pinnedSocketMaps(l, o.socketSizes(), true)
-	if err != nil {
-		_ = maps.Close()
-		return nil, err
-	}
-	d := &Datapath{layout: l, maps: maps, sock: sock}
 	if err := errors.Join(d.ensurePrograms(), d.ensureSocketPrograms()); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -117,16 +113,22 @@ func OpenExisting(o Options) (*Datapath, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	maps, err := pinnedMaps(l, nil, false)
-	if err != nil {
+	return openMaps(l, nil)
+}
+
+// openMaps opens the maps that methods use, and creates those that are missing if sizes are given.
+func openMaps(l layout, sizes map[string]uint32) (*Datapath, error) {
+	d := &Datapath{layout: l}
+	packets := pinner{layout: l, sizes: sizes, load: loadMustang}
+	if err := packets.open(slots(&d.maps)); err != nil {
 		return nil, err
 	}
-	sock, err := pinnedSocketMaps(l, nil, false)
-	if err != nil {
-		_ = maps.Close()
+	sockets := pinner{layout: l, sizes: sizes, load: loadSock}
+	if err := sockets.open(map[string]**ebpf.Map{sockMapNamespaces: &d.namespaces}); err != nil {
+		_ = d.maps.Close()
 		return nil, err
 	}
-	return &Datapath{layout: l, maps: maps, sock: sock}, nil
+	return d, nil
 }
 
 // layout checks what must hold before anything is touched.
@@ -143,7 +145,7 @@ func (o Options) layout() (layout, error) {
 
 // Close frees what this process holds. What is pinned goes on working.
 func (d *Datapath) Close() error {
-	if err := errors.Join(d.maps.Close(), d.sock.close()); err != nil {
+	if err := errors.Join(d.maps.Close(), d.namespaces.Close()); err != nil {
 		return fmt.Errorf("close maps: %w", err)
 	}
 	return nil

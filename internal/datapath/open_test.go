@@ -20,7 +20,7 @@ func TestOpenErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	base := testkit.BPFFS(t)
 	later := filepath.Join(base, "later")
-	if err := os.MkdirAll(filepath.Join(later, "v3", "maps"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(later, "v4", "maps"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, open := range map[string]func(Options) (*Datapath, error){"Open": Open, "OpenExisting": OpenExisting} {
@@ -35,10 +35,10 @@ func TestOpenErrors(t *testing.T) {
 				t.Errorf("no bpffs: something was made there: %v", err)
 			}
 			var layout *LayoutError
-			if _, err := open(Options{Root: later}); !errors.As(err, &layout) || layout.Found != "v3" || layout.Want != "v2" {
+			if _, err := open(Options{Root: later}); !errors.As(err, &layout) || layout.Found != "v4" || layout.Want != "v3" {
 				t.Errorf("another layout: error %v", err)
 			}
-			if _, err := os.Stat(filepath.Join(later, "v2")); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(filepath.Join(later, "v3")); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("another layout: something was made there: %v", err)
 			}
 			if err := syscall.Seteuid(65534); err != nil {

@@ -3,8 +3,6 @@
 package datapath
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -14,12 +12,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 )
-
-// digestOf names a build's programs by their object. It is the beginning of their pins' names.
-func digestOf(object []byte) string {
-	sum := sha256.Sum256(object)
-	return hex.EncodeToString(sum[:8])
-}
 
 // builds are the pinned programs in a directory: how many are of this build, and the paths of the others.
 type builds struct {

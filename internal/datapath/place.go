@@ -3,8 +3,9 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
-	"slices"
+	"os"
 
 	"mustang/internal/nl"
 )
@@ -40,17 +41,14 @@ func (t *target) locate(a Attach, device nl.Device) error {
 
 // onPeer finds the other end of a veth or netkit, whose MAC the pod sees as the node's.
 func (t *target) onPeer(a Attach, device nl.Device) error {
-	others, err := a.Host.Devices()
+	o, err := a.Host.DeviceByIndex(device.PeerIndex)
+	if errors.Is(err, os.ErrNotExist) || err == nil && (o.Kind != device.Kind || o.PeerIndex != device.Index) {
+		return fmt.Errorf("interface %s: its peer is not in network namespace %q", a, a.Host.Name())
+	}
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(others, func(o nl.Device) bool {
-		return o.Index == device.PeerIndex && o.Kind == device.Kind && o.PeerIndex == device.Index
-	})
-	if i < 0 {
-		return fmt.Errorf("interface %s: its peer is not in network namespace %q", a, a.Host.Name())
-	}
-	t.onHost(a, others[i])
+	t.onHost(a, o)
 	if device.Kind == "netkit" {
 		t.side = netkitSide
 	}
@@ -88,20 +86,22 @@ func (t *target) onNamed(a Attach, device nl.Device) error {
 // onParent is for devices that have no other side. Parents are taken to be in the host's namespace, as they are where
 // pods are made.
 func (t *target) onParent(a Attach, device nl.Device) error {
-	others, err := a.Host.Devices()
+	others, err := a.Host.DevicesOfKind(device.Kind)
 	if err != nil {
 		return err
 	}
 	t.side, t.on, t.ifindex, t.segment = podSide, a.Namespace, device.Index, device.ParentIndex
 	for _, o := range others {
-		switch {
-		case o.Kind == device.Kind && o.ParentIndex == device.ParentIndex:
+		if o.ParentIndex == device.ParentIndex {
 			t.nodeMAC = o.MAC
 			return nil
-		case o.Index == device.ParentIndex:
-			t.nodeMAC = o.MAC
 		}
 	}
+	parent, err := a.Host.DeviceByIndex(device.ParentIndex)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	t.nodeMAC = parent.MAC
 	return nil
 }
 

@@ -60,7 +60,7 @@ func (b *bench) loaded(t testing.TB, h hook) *ebpf.Program {
 // clear empties all tables but the counters.
 func (b *bench) clear(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{b.maps.Services, b.maps.Backends, b.maps.Connections, b.maps.Endpoints, b.maps.Fragments} {
+	for _, m := range []*ebpf.Map{b.maps.Services, b.maps.Backends, b.maps.Connections, b.maps.Endpoints, b.maps.Connected, b.maps.Fragments} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
 			if err := m.Delete(key); err != nil {

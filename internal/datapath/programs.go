@@ -85,9 +85,6 @@ func (h hook) attach(p *ebpf.Program, ifindex int) (link.Link, error) {
 
 func (h hook) String() string { return string(h.side) + "-" + h.program }
 
-// digest names this build's programs.
-func digest() string { return digestOf(_MustangBytes) }
-
 func (l layout) programPin(digest string, h hook) string {
 	return filepath.Join(l.programs(), digest+"-"+h.String())
 }
@@ -95,7 +92,7 @@ func (l layout) programPin(digest string, h hook) string {
 // ensurePrograms puts this build's programs in the place of another build's wherever those are attached. The caller has
 // the lock.
 func (d *Datapath) ensurePrograms() error {
-	pinned, err := pinnedBuilds(d.layout.programs(), digest())
+	pinned, err := pinnedBuilds(d.layout.programs(), mustangDigest)
 	if err != nil {
 		return err
 	}
@@ -104,13 +101,13 @@ func (d *Datapath) ensurePrograms() error {
 
 // loadPrograms loads the instance for one side over the pinned maps, and pins it.
 func (d *Datapath) loadPrograms(s side) error {
-	collection, err := newCollection(d.maps, s)
+	collection, err := newCollection(&d.maps, s)
 	if err != nil {
 		return err
 	}
 	defer collection.Close()
 	for _, h := range s.hooks() {
-		if err := pinProgram(collection.Programs[h.program], d.layout.programPin(digest(), h)); err != nil {
+		if err := pinProgram(collection.Programs[h.program], d.layout.programPin(mustangDigest, h)); err != nil {
 			return err
 		}
 	}
@@ -125,7 +122,7 @@ func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
 	if err := spec.Variables["config"].Set(s.config()); err != nil {
 		return nil, fmt.Errorf("configure programs: %w", err)
 	}
-	pinned := replacements(maps)
+	pinned := replacements(slots(maps))
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
@@ -139,7 +136,7 @@ func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
 // program returns this build's pinned program. A side's programs are loaded when the first of its pods comes: most hosts
 // have one kind of link. The caller has the lock.
 func (d *Datapath) program(h hook) (*ebpf.Program, error) {
-	path := d.layout.programPin(digest(), h)
+	path := d.layout.programPin(mustangDigest, h)
 	p, err := ebpf.LoadPinnedProgram(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		if err := d.loadPrograms(h.side); err != nil {

@@ -57,6 +57,8 @@ func (d *Datapath) PutService(s lb.Service) (Change, uint32, error) {
 	if _, err := d.publish(s, old.ID); err != nil {
 		return Unchanged, old.ID, err
 	}
+	// A program that works with the old backends still is to find them.
+	waitForPrograms()
 	return Updated, old.ID, d.retire(*old, s.Backends)
 }
 
@@ -84,6 +86,8 @@ func (d *Datapath) DeleteService(frontend netip.AddrPort, p lb.Protocol) error {
 				return err
 			}
 		}
+		// Nobody waits for programs that have seen the service still: what they drop was for it, and what they store they
+		// take back (still_wanted in bpf/mustang/connect.h).
 		if err := d.retire(s, nil); err != nil {
 			return err
 		}
@@ -221,10 +225,9 @@ func (d *Datapath) publish(s lb.Service, id uint32) (_ uint32, err error) {
 	return s.ID, nil
 }
 
-// retire ends what is left of a revision that no service names any more, when no program works with it any more: its
+// retire ends what is left of a revision that no service names any more: its
 // backends, and the UDP connections and connected UDP sockets to backends that are not kept.
 func (d *Datapath) retire(old storedService, keep []netip.AddrPort) error {
-	waitForPrograms()
 	if err := d.deleteBackends(old.revision, len(old.Backends)); err != nil {
 		return err
 	}

@@ -8,9 +8,20 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type sockEnd struct {
+	_    structs.HostLayout
+	Addr struct {
+		_     structs.HostLayout
+		Bytes [16]uint8
+	}
+	Port uint16
+	Pad  uint16
+}
 
 type sockNamespaceFlag uint32
 
@@ -19,11 +30,25 @@ const (
 	sockNamespaceFlagNAMESPACE_POD  sockNamespaceFlag = 2
 )
 
+type sockSocket struct {
+	_       structs.HostLayout
+	Service sockEnd
+	Backend sockEnd
+}
+
+type sockTalk struct {
+	_       structs.HostLayout
+	Cookie  uint64
+	Backend sockEnd
+	Pad     uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	sockMapBackends       = "backends"
+	sockMapConnected      = "connected"
 	sockMapConnections    = "connections"
 	sockMapEndpoints      = "endpoints"
 	sockMapFragments      = "fragments"
@@ -103,6 +128,7 @@ type sockProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Connected   *ebpf.MapSpec `ebpf:"connected"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
@@ -142,6 +168,7 @@ func (o *sockObjects) Close() error {
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
 	Backends    *ebpf.Map `ebpf:"backends"`
+	Connected   *ebpf.Map `ebpf:"connected"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
@@ -156,6 +183,7 @@ type sockMaps struct {
 func (m *sockMaps) Close() error {
 	return _SockClose(
 		m.Backends,
+		m.Connected,
 		m.Connections,
 		m.Endpoints,
 		m.Fragments,

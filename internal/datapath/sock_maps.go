@@ -9,62 +9,24 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// socketMaps are the pinned maps of socket translation alone. Services, backends and counters are those of all programs.
-type socketMaps struct {
-	namespaces, sockets, talks *ebpf.Map
+// privateMaps are the maps of socket translation that only its programs use.
+type privateMaps struct {
+	sockets, talks *ebpf.Map
 }
 
-// slots are where the maps go, by name.
-func (m *socketMaps) slots() map[string]**ebpf.Map {
-	return map[string]**ebpf.Map{
-		sockMapNamespaces: &m.namespaces,
-		sockMapSockets:    &m.sockets,
-		sockMapTalks:      &m.talks,
-	}
+func (m *privateMaps) slots() map[string]**ebpf.Map {
+	return map[string]**ebpf.Map{sockMapSockets: &m.sockets, sockMapTalks: &m.talks}
 }
 
-// socketSizes are the maps' sizes. Each endpoint is in one namespace, and hosts are few.
-func (o Options) socketSizes() map[string]uint32 {
-	const hosts = 4096
-	sizes := o.sizes()
-	return map[string]uint32{
-		sockMapNamespaces: sizes[mustangMapEndpoints] + hosts,
-		sockMapSockets:    0, // as many as there are sockets
-		sockMapTalks:      max(sizes[mustangMapConnections]/2, 1),
-	}
-}
-
-// pinnedSocketMaps opens the pinned maps, and creates those that are missing if create is set. The caller has the lock
-// then.
-func pinnedSocketMaps(l layout, sizes map[string]uint32, create bool) (_ *socketMaps, err error) {
-	spec, err := loadSock()
-	if err != nil {
-		return nil, fmt.Errorf("read embedded object: %w", err)
-	}
-	maps := &socketMaps{}
-	defer func() {
-		if err != nil {
-			_ = maps.close()
-		}
-	}()
-	for name, slot := range maps.slots() {
-		want := spec.Maps[name]
-		want.MaxEntries = sizes[name]
-		if *slot, err = pinnedMap(l, want, create); err != nil {
-			return nil, err
-		}
-	}
-	return maps, nil
-}
-
-func (m *socketMaps) close() error {
-	var errs []error
-	for _, slot := range m.slots() {
-		if *slot != nil {
-			errs = append(errs, (*slot).Close())
-		}
-	}
-	return errors.Join(errs...)
+// privateMaps opens them, and creates those that are missing, as large as the others' sizes suggest. The caller has the
+// lock.
+func (d *Datapath) privateMaps() (*privateMaps, error) {
+	p := pinner{layout: d.layout, load: loadSock, sizes: map[string]uint32{
+		sockMapSockets: 0, // as many as there are sockets
+		sockMapTalks:   max(d.maps.Connections.MaxEntries()/2, 1),
+	}}
+	maps := &privateMaps{}
+	return maps, p.open(maps.slots())
 }
 
 // socketCollection loads the programs of sockets over the pinned maps.
@@ -73,17 +35,21 @@ func (d *Datapath) socketCollection() (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	pinned := map[string]*ebpf.Map{
-		sockMapServices: d.maps.Services,
-		sockMapBackends: d.maps.Backends,
-		sockMapMetrics:  d.maps.Metrics,
+	private, err := d.privateMaps()
+	if err != nil {
+		return nil, err
 	}
-	for name, slot := range d.sock.slots() {
-		pinned[name] = *slot
-	}
-	// The object names all maps that its headers do, and no program uses the others.
-	for _, name := range []string{sockMapConnections, sockMapEndpoints, sockMapFragments, sockMapState} {
-		delete(spec.Maps, name)
+	defer func() { _ = closeMaps(private.slots()) }()
+	pinned := replacements(private.slots())
+	pinned[sockMapServices] = d.maps.Services
+	pinned[sockMapBackends] = d.maps.Backends
+	pinned[sockMapMetrics] = d.maps.Metrics
+	pinned[sockMapNamespaces] = d.namespaces
+	for name := range spec.Maps {
+		// The object names all maps that its headers do, and no program uses the others.
+		if _, used := pinned[name]; !used && shapes()[name] != (shape{}) {
+			delete(spec.Maps, name)
+		}
 	}
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

@@ -85,7 +85,7 @@ func (d *Datapath) Hosts() ([]Host, error) {
 		return nil, err
 	}
 	defer unlock()
-	flags, err := d.namespaces()
+	flags, err := d.admitted()
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +107,12 @@ func (d *Datapath) Hosts() ([]Host, error) {
 	})
 }
 
-// namespaces returns the flags of all namespaces whose sockets are translated. The caller has the lock.
-func (d *Datapath) namespaces() (map[uint64]uint32, error) {
+// admitted returns the flags of all namespaces whose sockets are translated. The caller has the lock.
+func (d *Datapath) admitted() (map[uint64]uint32, error) {
 	all := make(map[uint64]uint32)
 	var cookie uint64
 	var flags uint32
-	entries := d.sock.namespaces.Iterate()
+	entries := d.namespaces.Iterate()
 	for entries.Next(&cookie, &flags) {
 		all[cookie] = flags
 	}
@@ -125,7 +125,7 @@ func (d *Datapath) namespaces() (map[uint64]uint32, error) {
 // flagNamespace sets and unsets flags of a namespace, whose row goes with the last one. The caller has the lock.
 func (d *Datapath) flagNamespace(cookie uint64, set, unset uint32) (changed bool, err error) {
 	var old uint32
-	err = d.sock.namespaces.Lookup(cookie, &old)
+	err = d.namespaces.Lookup(cookie, &old)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, fmt.Errorf("read namespace: %w", err)
 	}
@@ -134,9 +134,9 @@ func (d *Datapath) flagNamespace(cookie uint64, set, unset uint32) (changed bool
 	case old:
 		return false, nil
 	case 0:
-		return true, remove(d.sock.namespaces, sockMapNamespaces, cookie)
+		return true, remove(d.namespaces, sockMapNamespaces, cookie)
 	}
-	return true, put(d.sock.namespaces, sockMapNamespaces, cookie, flags)
+	return true, put(d.namespaces, sockMapNamespaces, cookie, flags)
 }
 
 // admit has the sockets in the namespace of an endpoint translated. A pod that is no namespace has cookie 0. The caller has
@@ -149,15 +149,12 @@ func (d *Datapath) admit(cookie uint64) error {
 	return err
 }
 
-// dismiss ends what admit began, unless an endpoint is in the namespace still. The caller has the lock.
-func (d *Datapath) dismiss(cookie uint64) error {
-	if cookie == 0 {
+// dismiss ends what admit began, unless one of the endpoints that are left is in the namespace still. The caller has the
+// lock.
+func (d *Datapath) dismiss(cookie uint64, left []Endpoint) error {
+	if cookie == 0 || slices.ContainsFunc(left, func(e Endpoint) bool { return e.netns == cookie }) {
 		return nil
 	}
-	all, err := d.endpoints()
-	if err != nil || slices.ContainsFunc(all, func(e Endpoint) bool { return e.netns == cookie }) {
-		return err
-	}
-	_, err = d.flagNamespace(cookie, 0, namespacePod)
+	_, err := d.flagNamespace(cookie, 0, namespacePod)
 	return err
 }

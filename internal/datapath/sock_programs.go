@@ -43,9 +43,6 @@ func socketPrograms() []string {
 	return names
 }
 
-// socketDigest names this build's socket programs.
-func socketDigest() string { return digestOf(_SockBytes) }
-
 // socketPrograms is where they are pinned, apart from those for packets: most datapaths have either.
 func (l layout) socketPrograms() string { return filepath.Join(l.version(), "socks") }
 
@@ -56,7 +53,7 @@ func (l layout) socketProgramPin(digest, program string) string {
 // ensureSocketPrograms is ensurePrograms for sockets. The programs are pinned when the first cgroup gets them; until then
 // there is nothing to do. The caller has the lock.
 func (d *Datapath) ensureSocketPrograms() error {
-	pinned, err := pinnedBuilds(d.layout.socketPrograms(), socketDigest())
+	pinned, err := pinnedBuilds(d.layout.socketPrograms(), sockDigest)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -79,7 +76,7 @@ func (d *Datapath) loadSocketPrograms() error {
 	}
 	defer collection.Close()
 	for _, name := range socketPrograms() {
-		if err := pinProgram(collection.Programs[name], d.layout.socketProgramPin(socketDigest(), name)); err != nil {
+		if err := pinProgram(collection.Programs[name], d.layout.socketProgramPin(sockDigest, name)); err != nil {
 			return err
 		}
 	}
@@ -88,7 +85,7 @@ func (d *Datapath) loadSocketPrograms() error {
 
 // socketProgram returns this build's pinned program.
 func (d *Datapath) socketProgram(name string) (*ebpf.Program, error) {
-	p, err := ebpf.LoadPinnedProgram(d.layout.socketProgramPin(socketDigest(), name), nil)
+	p, err := ebpf.LoadPinnedProgram(d.layout.socketProgramPin(sockDigest, name), nil)
 	if err != nil {
 		return nil, fmt.Errorf("open socket program %s: %w", name, err)
 	}

@@ -25,7 +25,7 @@ func (d *Datapath) retireSockets() error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	flags, err := d.namespaces()
+	flags, err := d.admitted()
 	if err != nil || len(flags) == 0 {
 		return err
 	}

@@ -139,7 +139,7 @@ func TestSocketEndpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if flags, err := s.namespaces(); err != nil || len(flags) != 0 {
+	if flags, err := s.admitted(); err != nil || len(flags) != 0 {
 		t.Errorf("namespaces %v, %v; want none without endpoints", flags, err)
 	}
 }
@@ -157,7 +157,7 @@ func TestSocketShared(t *testing.T) {
 	}
 	want := func(want uint32) {
 		t.Helper()
-		if all, err := d.namespaces(); err != nil || all[cookie] != want {
+		if all, err := d.admitted(); err != nil || all[cookie] != want {
 			t.Errorf("flags %v, %v; want %d for %d", all, err, want, cookie)
 		}
 	}

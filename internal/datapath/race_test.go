@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"mustang/internal/lb"
+)
+
+// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that knows
+// the pod or the service.
+func TestDeleteWhileOpening(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	for _, c := range []struct {
+		name   string
+		remove func() error
+	}{
+		{"endpoint", func() error { return w.DeleteEndpoint(1) }},
+		{"service", func() error { return w.DeleteService(w.service, lb.UDP) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 300 {
+				w.reset(t, hostSide)
+				id := w.serve(t, w.service, w.backend)
+				stop := w.opening(t)
+				if err := c.remove(); err != nil {
+					t.Fatal(err)
+				}
+				stop()
+				w.unknown(t, id, c.name == "service")
+			}
+		})
+	}
+}
+
+// opening opens connections to the service on another CPU until the result is called.
+func (w *world) opening(t *testing.T) (stop func()) {
+	t.Helper()
+	p := w.loaded(t, fromHost)
+	var ended atomic.Bool
+	var running sync.WaitGroup
+	begun := make(chan struct{})
+	running.Go(func() {
+		for port := uint16(1024); !ended.Load() && port < 5000; port++ {
+			if _, _, err := p.Test(w.next(netip.AddrPortFrom(w.client.Addr(), port), w.service).frame()); err != nil {
+				t.Error(err)
+			}
+			if port == 1034 {
+				close(begun)
+			}
+		}
+	})
+	<-begun
+	return func() {
+		ended.Store(true)
+		running.Wait()
+	}
+}
+
+// unknown fails the test if a connection knows the first pod, or the service with the id.
+func (w *world) unknown(t *testing.T, id uint32, service bool) {
+	t.Helper()
+	for row, err := range w.rows() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !service && row.value.Entrance.Ifindex == 101 || service && row.value.Service == id {
+			t.Fatalf("connection %v stays", row)
+		}
+	}
+}
