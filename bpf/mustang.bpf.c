@@ -6,6 +6,7 @@
  */
 
 #include "mustang/handle.h"
+#include "mustang/uplink.h"
 
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -27,6 +28,30 @@ int to_pod(struct __sk_buff *skb)
 		return VERDICT_NEXT;
 	row->count[METRIC_TO_POD]++;
 	return handle_to_pod(skb, row);
+}
+
+/* Sees what comes from outside, on a device of the host's own. */
+SEC("tc")
+int from_uplink(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+
+	if (!row)
+		return VERDICT_NEXT;
+	row->count[METRIC_FROM_UPLINK]++;
+	return handle_from_uplink(skb, row);
+}
+
+/* Sees what goes outside. */
+SEC("tc")
+int to_uplink(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+
+	if (!row)
+		return VERDICT_NEXT;
+	row->count[METRIC_TO_UPLINK]++;
+	return handle_to_uplink(skb, row);
 }
 
 /* Keeps in the type information, for Go, what no map has. Nothing reads it. */

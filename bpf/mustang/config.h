@@ -9,6 +9,7 @@ enum side {
 	SIDE_HOST,   /* on the host's device, by tcx */
 	SIDE_NETKIT, /* on the host's device, by netkit: it runs where a packet is sent, not where it comes out */
 	SIDE_POD,    /* on the pod's own device, by tcx */
+	SIDE_UPLINK, /* on a device of the host's own that leads outside, by tcx: what comes in there may be for a service */
 };
 
 /* What an instance knows of its place. The instances share all maps. */

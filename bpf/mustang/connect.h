@@ -163,8 +163,26 @@ static __always_inline enum metric store_connection(struct opening *o)
 	return METRIC_DROP_BACKEND_MISSING;
 }
 
+/*
+ * Fits o to a client that came in by an uplink. Where the backend is reached past the stack, answers go the same way back:
+ * to the device and the MAC that the packet came by. Elsewhere the stack has seen the request, and is to see the answer.
+ */
+static __always_inline void place_outside(struct opening *o, const struct endpoint *backend,
+					  const struct entrance *arrival)
+{
+	o->flags |= CONNECTION_UPLINK;
+	if (!backend)
+		return;
+	if (backend->entrance.flags & ENDPOINT_EGRESS) {
+		o->into_client = *arrival;
+	} else if (backend->segment == arrival->ifindex) {
+		o->into_client = *arrival;
+		o->flags |= CONNECTION_SEGMENT;
+	}
+}
+
 /* Fits o to where client and backend are. False if there is no room. */
-static __always_inline bool place(struct opening *o)
+static __always_inline bool place(struct opening *o, const struct entrance *arrival)
 {
 	struct endpoint *client = bpf_map_lookup_elem(&endpoints, &o->from.saddr);
 	struct endpoint *backend = bpf_map_lookup_elem(&endpoints, &o->to.daddr);
@@ -184,6 +202,8 @@ static __always_inline bool place(struct opening *o)
 	}
 	if (client && backend && client->segment && client->segment == backend->segment)
 		o->flags |= CONNECTION_SEGMENT;
+	if (arrival)
+		place_outside(o, backend, arrival);
 	return announce(client, &o->from.saddr) && announce(backend, &o->to.daddr);
 }
 
@@ -197,7 +217,7 @@ static __always_inline bool still_valid(const struct connection *c, const struct
  * The backend is a function of the tuple and the revision. So a connection whose entry was evicted finds its backend
  * again, as long as the backends are the same ones.
  */
-static __always_inline enum metric choose_backend(struct opening *o, __u32 count)
+static __always_inline enum metric choose_backend(struct opening *o, __u32 count, const struct entrance *arrival)
 {
 	struct backend_key key = { .revision = o->revision };
 	struct backend *backend;
@@ -211,11 +231,12 @@ static __always_inline enum metric choose_backend(struct opening *o, __u32 count
 	o->to = o->from;
 	o->to.daddr = backend->addr;
 	o->to.dport = backend->port;
-	return place(o) ? METRIC_NONE : METRIC_DROP_TABLE_FULL;
+	return place(o, arrival) ? METRIC_NONE : METRIC_DROP_TABLE_FULL;
 }
 
 /* Makes the connection that a packet to a service opens, or goes on with the one that is there. */
-static __always_inline enum metric open_service(struct opening *o, const struct service *service)
+static __always_inline enum metric open_service(struct opening *o, const struct service *service,
+						const struct entrance *arrival)
 {
 	struct connection *old = bpf_map_lookup_elem(&connections, &o->from);
 	enum metric metric;
@@ -224,7 +245,7 @@ static __always_inline enum metric open_service(struct opening *o, const struct 
 	o->revision = service->revision;
 	if (old && still_valid(old, service)) {
 		o->to = old->to;
-		if (!place(o))
+		if (!place(o, arrival))
 			return METRIC_DROP_TABLE_FULL;
 		metric = store_connection(o);
 		return metric == METRIC_NEW_CONNECTION ? METRIC_KEPT_CONNECTION : metric;
@@ -233,7 +254,7 @@ static __always_inline enum metric open_service(struct opening *o, const struct 
 		o->key = tuple_reverse(&old->to);
 		bpf_map_delete_elem(&connections, &o->key);
 	}
-	metric = choose_backend(o, service->count);
+	metric = choose_backend(o, service->count, arrival);
 	return metric == METRIC_NONE ? store_connection(o) : metric;
 }
 
@@ -260,14 +281,15 @@ static __always_inline enum metric open_direct(struct opening *o)
 		return METRIC_NONE;
 	}
 	o->to = o->from;
-	return place(o) ? store_connection(o) : METRIC_DROP_TABLE_FULL;
+	return place(o, NULL) ? store_connection(o) : METRIC_DROP_TABLE_FULL;
 }
 
 /*
  * Opens the connection of a packet that may be the first of one. METRIC_NONE: there is nothing to translate; a drop's
- * reason; or what was done, and the table has the connection.
+ * reason; or what was done, and the table has the connection. arrival: where the packet came in, if that is an uplink;
+ * then only services are looked at.
  */
-__noinline int open_connection(const struct tuple *t)
+__noinline int open_connection(const struct tuple *t, const struct entrance *arrival)
 {
 	__u32 zero = 0;
 	struct opening *o = bpf_map_lookup_elem(&openings, &zero);
@@ -278,7 +300,9 @@ __noinline int open_connection(const struct tuple *t)
 	__builtin_memset(o, 0, sizeof(*o));
 	o->from = *t;
 	service = service_of(t);
-	return service ? open_service(o, service) : open_direct(o);
+	if (service)
+		return open_service(o, service, arrival);
+	return arrival ? METRIC_NONE : open_direct(o);
 }
 
 #endif

@@ -58,7 +58,7 @@ static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct
 		mac_copy(eth->h_source, entrance->node_mac);
 	}
 	/* The kernel takes no bpf_redirect_peer() from a netkit program. */
-	if (config.side == SIDE_HOST && entrance->flags & ENDPOINT_PEER) {
+	if (config.side != SIDE_NETKIT && entrance->flags & ENDPOINT_PEER) {
 		row->count[METRIC_REDIRECT_PEER]++;
 		/* A bridge's port takes in what is addressed to other pods. The pod would drop it as another host's. */
 		if (skb->pkt_type != PACKET_HOST)

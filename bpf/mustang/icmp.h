@@ -118,7 +118,9 @@ __noinline int translate_error(struct __sk_buff *skb, struct packet *packet, boo
 		return 0;
 	quote->tuple = tuple_reverse(&quote->tuple);
 	c = bpf_map_lookup_elem(&connections, &quote->tuple);
-	if (!c || (leaving && left_to_client(c, way_of(c, &c->entrance))))
+	if (!c || (config.side == SIDE_UPLINK && !(c->flags & CONNECTION_UPLINK)))
+		return 0;
+	if (leaving && left_to_client(c, way_of(c, &c->entrance)))
 		return 0;
 	to = packet->tuple;
 	to.daddr = c->to.daddr;

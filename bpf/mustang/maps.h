@@ -38,6 +38,7 @@ enum connection_flag {
 	CONNECTION_HAIRPIN = 2, /* both ends are the same pod */
 	CONNECTION_SEGMENT = 4, /* both ends are pods without a host side, and reach each other by MAC */
 	CONNECTION_CLOSING = 8, /* a FIN or RST was seen in this direction */
+	CONNECTION_UPLINK = 16, /* the client is outside, and came in by an uplink */
 };
 
 enum endpoint_flag {

@@ -57,7 +57,7 @@ static __always_inline void translate(const struct tuple *t, __u32 traits, struc
 	d->entrance = entrance_of(&t->daddr);
 	if (!(traits & TRAIT_OPENING) && goes_straight(t, d->entrance))
 		return;
-	d->metric = open_connection(t);
+	d->metric = open_connection(t, NULL);
 	if (d->metric == METRIC_NONE)
 		return;
 	d->connection = bpf_map_lookup_elem(&connections, t);

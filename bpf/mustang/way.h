@@ -16,6 +16,10 @@ enum way {
 /* Pods have a way to each other if both have a host side, or both none and one segment. */
 static __always_inline enum way way_of(const struct connection *c, const struct entrance *entrance)
 {
+	if (config.side == SIDE_UPLINK && !c)
+		return WAY_STACK;
+	if (config.side == SIDE_UPLINK && c->flags & CONNECTION_SEGMENT)
+		return WAY_MAC;
 	if (config.side != SIDE_POD)
 		return entrance && entrance->flags & ENDPOINT_EGRESS ? WAY_DEVICE : WAY_STACK;
 	if (!c)

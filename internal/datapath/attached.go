@@ -107,7 +107,7 @@ func (p *AttachedProgram) look() {
 // isOurs says whether a program has the name of one of ours and uses tables of connections and of metrics: the kernel
 // does not keep who made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	if !slices.Contains([]string{mustangProgFromPod, mustangProgToPod}, info.Name) {
+	if !slices.Contains([]string{mustangProgFromPod, mustangProgToPod, mustangProgFromUplink, mustangProgToUplink}, info.Name) {
 		return false
 	}
 	ids, _ := info.MapIDs()

@@ -47,6 +47,8 @@ func counterNames() []string {
 		"sock_recvmsg",         // datagrams of a backend that were received as the service's
 		"sock_getpeername",     // backends that were named as the service
 		"sock_destroy",         // connected UDP sockets that were ended because their backend was gone
+		"from_uplink",          // runs of the program
+		"to_uplink",            // runs of the program
 	}
 }
 

@@ -4,6 +4,6 @@ package datapath
 
 // What names this build's programs: the beginning of the SHA-256 of the object that they are from.
 const (
-	mustangDigest = "19b225e8656a9481"
-	sockDigest    = "1d3fc45f458d31ea"
+	mustangDigest = "0a468664b8e5cf07"
+	sockDigest    = "7b795b321f687545"
 )

@@ -148,6 +148,9 @@ func (d *Datapath) updateLinks() error {
 	for _, entry := range entries {
 		_, h, ok := parseLinkPin(entry.Name())
 		if !ok {
+			_, h, ok = parseUplinkPin(entry.Name())
+		}
+		if !ok {
 			continue
 		}
 		if err := d.updateLink(filepath.Join(d.layout.links(), entry.Name()), h); err != nil {

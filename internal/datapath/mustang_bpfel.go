@@ -56,6 +56,7 @@ const (
 	mustangConnectionFlagCONNECTION_HAIRPIN mustangConnectionFlag = 2
 	mustangConnectionFlagCONNECTION_SEGMENT mustangConnectionFlag = 4
 	mustangConnectionFlagCONNECTION_CLOSING mustangConnectionFlag = 8
+	mustangConnectionFlagCONNECTION_UPLINK  mustangConnectionFlag = 16
 )
 
 type mustangEndpoint struct {
@@ -123,7 +124,9 @@ const (
 	mustangMetricMETRIC_SOCK_RECVMSG         mustangMetric = 25
 	mustangMetricMETRIC_SOCK_GETPEERNAME     mustangMetric = 26
 	mustangMetricMETRIC_SOCK_DESTROY         mustangMetric = 27
-	mustangMetricMETRIC_COUNT                mustangMetric = 28
+	mustangMetricMETRIC_FROM_UPLINK          mustangMetric = 28
+	mustangMetricMETRIC_TO_UPLINK            mustangMetric = 29
+	mustangMetricMETRIC_COUNT                mustangMetric = 30
 )
 
 type mustangMetrics struct {
@@ -194,6 +197,7 @@ const (
 	mustangSideSIDE_HOST   mustangSide = 0
 	mustangSideSIDE_NETKIT mustangSide = 1
 	mustangSideSIDE_POD    mustangSide = 2
+	mustangSideSIDE_UPLINK mustangSide = 3
 )
 
 type mustangState struct {
@@ -229,7 +233,9 @@ const (
 	mustangMapServices    = "services"
 	mustangMapState       = "state"
 	mustangProgFromPod    = "from_pod"
+	mustangProgFromUplink = "from_uplink"
 	mustangProgToPod      = "to_pod"
+	mustangProgToUplink   = "to_uplink"
 	mustangVarConfig      = "config"
 	mustangVarNames       = "names"
 )
@@ -276,8 +282,10 @@ type mustangSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type mustangProgramSpecs struct {
-	FromPod *ebpf.ProgramSpec `ebpf:"from_pod"`
-	ToPod   *ebpf.ProgramSpec `ebpf:"to_pod"`
+	FromPod    *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromUplink *ebpf.ProgramSpec `ebpf:"from_uplink"`
+	ToPod      *ebpf.ProgramSpec `ebpf:"to_pod"`
+	ToUplink   *ebpf.ProgramSpec `ebpf:"to_uplink"`
 }
 
 // mustangMapSpecs contains maps before they are loaded into the kernel.
@@ -363,14 +371,18 @@ type mustangVariables struct {
 //
 // It can be passed to loadMustangObjects or ebpf.CollectionSpec.LoadAndAssign.
 type mustangPrograms struct {
-	FromPod *ebpf.Program `ebpf:"from_pod"`
-	ToPod   *ebpf.Program `ebpf:"to_pod"`
+	FromPod    *ebpf.Program `ebpf:"from_pod"`
+	FromUplink *ebpf.Program `ebpf:"from_uplink"`
+	ToPod      *ebpf.Program `ebpf:"to_pod"`
+	ToUplink   *ebpf.Program `ebpf:"to_uplink"`
 }
 
 func (p *mustangPrograms) Close() error {
 	return _MustangClose(
 		p.FromPod,
+		p.FromUplink,
 		p.ToPod,
+		p.ToUplink,
 	)
 }
 

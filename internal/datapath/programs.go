@@ -5,8 +5,10 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -21,6 +23,7 @@ const (
 	tunSide    side = "tun"    // on the host's device, which has none
 	netkitSide side = "netkit" // on the host's device, by netkit
 	podSide    side = "pod"    // on the pod's own device
+	uplinkSide side = "uplink" // on a device of the host's own; it belongs to no endpoint
 )
 
 func sides() []side { return []side{hostSide, tunSide, netkitSide, podSide} }
@@ -34,6 +37,8 @@ func (s side) config() mustangConfig {
 		return mustangConfig{Side: uint8(mustangSideSIDE_NETKIT)}
 	case podSide:
 		return mustangConfig{Side: uint8(mustangSideSIDE_POD)}
+	case uplinkSide:
+		return mustangConfig{Side: uint8(mustangSideSIDE_UPLINK)}
 	default:
 		return mustangConfig{Side: uint8(mustangSideSIDE_HOST)}
 	}
@@ -45,7 +50,7 @@ type hook struct {
 	program string // its name in the object
 }
 
-// hooks are all the places that there are.
+// hooks are all the places that endpoints have.
 func hooks() []hook {
 	var all []hook
 	for _, s := range sides() {
@@ -56,13 +61,17 @@ func hooks() []hook {
 
 // on returns the hooks of one side.
 func (s side) hooks() []hook {
+	if s == uplinkSide {
+		return []hook{{s, mustangProgFromUplink}, {s, mustangProgToUplink}}
+	}
 	return []hook{{s, mustangProgFromPod}, {s, mustangProgToPod}}
 }
 
 // attachType is the place for the packets that the program is for: what leaves a pod comes in on the host's side. With
-// netkit it is what the peer sends, the host's side being the primary.
+// netkit it is what the peer sends, the host's side being the primary. An uplink is like the host's side of a link to all
+// that is outside.
 func (h hook) attachType() ebpf.AttachType {
-	leaves := h.program == mustangProgFromPod
+	leaves := h.program == mustangProgFromPod || h.program == mustangProgFromUplink
 	switch {
 	case h.side == netkitSide && leaves:
 		return ebpf.AttachNetkitPeer
@@ -114,7 +123,7 @@ func (d *Datapath) loadPrograms(s side) error {
 	return nil
 }
 
-func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
+func newCollection(pins *mustangMaps, s side) (*ebpf.Collection, error) {
 	spec, err := loadMustang()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
@@ -122,7 +131,10 @@ func newCollection(maps *mustangMaps, s side) (*ebpf.Collection, error) {
 	if err := spec.Variables["config"].Set(s.config()); err != nil {
 		return nil, fmt.Errorf("configure programs: %w", err)
 	}
-	pinned := replacements(slots(maps))
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+		return !slices.ContainsFunc(s.hooks(), func(h hook) bool { return h.program == name })
+	})
+	pinned := replacements(slots(pins))
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}

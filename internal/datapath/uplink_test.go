@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// uplinkCase is pods with an uplink beside them or below them.
+type uplinkCase struct {
+	name    string
+	make    func(testing.TB) network
+	below   bool   // the pods sit on the uplink itself
+	forward string // the counter of what goes into pods
+	stack   bool   // packets take the way through the host's stack
+}
+
+// TestUplink has clients outside call services at the host's own address.
+func TestUplink(t *testing.T) {
+	for _, c := range []uplinkCase{
+		{"veth", routed, false, "redirect_peer", false},
+		{"bridge", bridged, false, "redirect_peer", false},
+		{"macvlan", slaves, true, "l2_delivered", false},
+		{"macvlan elsewhere", slaves, false, "passed", true},
+		{"segment", switched, false, "passed", true},
+		{"ipvlan-l2", plugged("ipvlan-l2"), true, "l2_delivered", false},
+		{"ipvlan-l2 elsewhere", plugged("ipvlan-l2"), false, "passed", true},
+		{"ipvlan-l3", plugged("ipvlan-l3"), true, "l2_delivered", false},
+		{"ipvlan-l3s", plugged("ipvlan-l3s"), true, "l2_delivered", false},
+		{"netkit", plugged("netkit"), false, "redirect_peer", false},
+		{"netkit-l2", plugged("netkit-l2"), false, "redirect_peer", false},
+		{"tap", plugged("tap"), false, "redirect_device", false},
+		{"tun", plugged("tun"), false, "redirect_device", false},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t) })
+	}
+}
+
+func (c uplinkCase) test(t *testing.T) {
+	n, d := c.make(t), openTest(t)
+	far, uplink := (*nl.Namespace)(nil), "wire"
+	if c.below {
+		far, uplink = n.behindUplink(t), "up0"
+	} else {
+		far = n.wire(t)
+	}
+	if !c.stack { // the host forwards nothing, so that nothing takes the way through it
+		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+			if err := n.host.SetSysctl(key, "0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.attachBoth(t, d)
+	if change, err := d.AddUplink(n.host, uplink); err != nil || change != Added {
+		t.Fatalf("AddUplink: %v, %v", change, err)
+	}
+	for _, f := range [][3]string{{near4, podA4, far4}, {near6, podA6, far6}} {
+		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+			t.Run(f[0]+"/"+protocol.String(), func(t *testing.T) {
+				o := outside{n, d, far, protocol, c}
+				o.callService(t, f[0], f[1], f[2])
+				o.callHost(t, f[0])
+			})
+		}
+	}
+	wantNoDrops(t, d)
+}
+
+// outside is a client that is on no host of ours.
+type outside struct {
+	network  network
+	d        *Datapath
+	far      *nl.Namespace
+	protocol lb.Protocol
+	how      uplinkCase
+}
+
+// callService calls a port of the host that is a pod's.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the three ends
+func (o outside) callService(t *testing.T, host, pod, client string) {
+	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
+	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
+	s := lb.Service{Frontend: frontend, Protocol: o.protocol, Backends: []netip.AddrPort{backend}}
+	if _, _, err := o.d.PutService(s); err != nil {
+		t.Fatal(err)
+	}
+	sizes := []int{1, 1200, 8000} // the last is in fragments
+	if o.protocol == lb.TCP {
+		sizes = []int{1, 1 << 20}
+	}
+	for _, size := range sizes {
+		before := counts(t, o.d)
+		peer, err := testkit.RoundTrip(t, o.far, o.protocol.String(), frontend.String(), bytes.Repeat([]byte("o"), size))
+		diff := delta(t, o.d, before)
+		if err != nil {
+			t.Fatalf("%d bytes: %v (counted %v)", size, err, diff)
+		}
+		if peer.Addr().String() != client {
+			t.Errorf("the pod saw %s, want %s", peer, client)
+		}
+		if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 || diff[o.how.forward] < diff["forward"] {
+			t.Errorf("%d bytes: counted %v", size, diff)
+		}
+	}
+}
+
+// callHost calls a port of the host that is its own, which the programs must leave alone.
+func (o outside) callHost(t *testing.T, host string) {
+	server := testkit.Echo(t, o.network.host, o.protocol.String(), net.JoinHostPort(host, "0"))
+	before := counts(t, o.d)
+	if _, err := testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000)); err != nil {
+		t.Errorf("a server of the host's own: %v", err)
+	}
+	if diff := delta(t, o.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
+		t.Errorf("a server of the host's own: counted %v", diff)
+	}
+}
+
+// TestUplinks adds and deletes one, again and again, and one whose device goes.
+func TestUplinks(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	far := n.wire(t)
+	n.attachBoth(t, d)
+	frontend := netip.MustParseAddrPort(near4 + ":5201")
+	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
+	if _, _, err := d.PutService(lb.Service{Frontend: frontend, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+		t.Fatal(err)
+	}
+	want := func(want int) {
+		t.Helper()
+		if all, err := d.Uplinks(); err != nil || len(all) != want {
+			t.Errorf("uplinks %v, %v; want %d", all, err, want)
+		}
+		wantLinks(t, d, 4+2*want)
+	}
+	wantNotFound(t, d.DeleteUplink(n.host, "wire"))
+	for _, change := range []Change{Added, Unchanged} {
+		if got, err := d.AddUplink(n.host, "wire"); err != nil || got != change {
+			t.Fatalf("AddUplink: %v, %v; want %v", got, err, change)
+		}
+		want(1)
+	}
+	if _, err := testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one")); err != nil {
+		t.Error(err)
+	}
+	if err := d.DeleteUplink(n.host, "wire"); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
+	if _, err := d.AddUplink(n.host, "lo"); err == nil {
+		t.Error("the loopback device became an uplink")
+	}
+	if _, err := d.AddUplink(n.host, "wire"); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, "-n HOST link del wire")
+	want(0)
+}
