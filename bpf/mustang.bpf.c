@@ -59,6 +59,7 @@ struct names {
 	enum metric metric;
 	enum connection_flag connection_flag;
 	enum endpoint_flag endpoint_flag;
+	enum service_flag service_flag;
 	enum side side;
 };
 

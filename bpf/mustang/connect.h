@@ -33,11 +33,13 @@ struct {
 	__type(value, struct opening);
 } openings SEC(".maps");
 
+/* The service that a packet calls, or NULL. A loopback address on a link is nobody's. */
 static __always_inline struct service *service_of(const struct tuple *t)
 {
 	struct service_key key = { .addr = t->daddr, .port = t->dport, .proto = t->proto };
+	struct service *service = bpf_map_lookup_elem(&services, &key);
 
-	return bpf_map_lookup_elem(&services, &key);
+	return service && !(service->flags & SERVICE_LOOPBACK) ? service : NULL;
 }
 
 /* Makes o->row lead from o->key to o->row.to. The sums are worked out here, once, and not for each packet. */

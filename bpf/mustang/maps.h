@@ -13,13 +13,17 @@ struct service_key {
 	__u8 pad;
 };
 
+enum service_flag {
+	SERVICE_LOOPBACK = 1, /* its address is a loopback one: for the sockets of hosts, and for no packet */
+};
+
 struct service {
 	__u32 id;
 	/* Names the set of backends; no two sets of any service ever had the same. */
 	__u32 revision;
 	/* Backends are in slots 0..count-1 of the revision. */
 	__u32 count;
-	__u32 flags;
+	__u32 flags; /* enum service_flag */
 };
 
 struct backend_key {

@@ -32,11 +32,21 @@ static __always_inline bool end_equal(const struct end *a, const struct end *b)
 	return a->port == b->port && addr_equal(&a->addr, &b->addr);
 }
 
-static __always_inline const struct service *service_called(const struct end *to, __u8 proto)
+static __always_inline const struct service *service_at(const struct end *to, __u8 proto)
 {
 	struct service_key key = { .addr = to->addr, .port = to->port, .proto = proto };
 
 	return bpf_map_lookup_elem(&services, &key);
+}
+
+/* The service that is called, or NULL. The loopback addresses of a pod are its own, whatever hosts have at theirs. */
+static __always_inline const struct service *service_called(const struct call *c)
+{
+	const struct service *service = service_at(&c->to, c->proto);
+
+	if (service && service->flags & SERVICE_LOOPBACK && c->flags != NAMESPACE_HOST)
+		return NULL;
+	return service;
 }
 
 /* Reads one backend of a revision; false if it is not there. */
@@ -56,7 +66,7 @@ static __always_inline bool backend_at(__u32 revision, __u32 slot, struct end *e
 /* Chooses a backend for a connection, by chance. METRIC_NONE: no service is called. */
 static __always_inline enum metric call_connected(struct call *c)
 {
-	const struct service *service = service_called(&c->to, c->proto);
+	const struct service *service = service_called(c);
 	__u32 count;
 
 	if (!service)
@@ -107,7 +117,7 @@ static __always_inline enum metric remember_talk(const struct call *c)
  */
 static __always_inline enum metric call_datagram(struct call *c)
 {
-	const struct service *service = service_called(&c->to, c->proto);
+	const struct service *service = service_called(c);
 	__u32 count, revision, first;
 
 	if (!service)

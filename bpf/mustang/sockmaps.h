@@ -29,6 +29,7 @@ struct talk {
 enum namespace_flag {
 	NAMESPACE_HOST = 1, /* was added for itself */
 	NAMESPACE_POD = 2,  /* has an endpoint, so that what the socket programs leave alone meets those for packets */
+	NAMESPACE_SOCKETS = 4, /* a pod without an endpoint that was added */
 };
 
 _Static_assert(sizeof(struct end) == 20, "no hidden padding");

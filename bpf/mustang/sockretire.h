@@ -39,7 +39,7 @@ static long search_slot(__u32 slot, struct search *s)
 /* Whether the service that a connected UDP socket called still has the backend that the socket got. */
 static __always_inline bool still_served(const struct socket *socket)
 {
-	const struct service *service = service_called(&socket->service, IPPROTO_UDP);
+	const struct service *service = service_at(&socket->service, IPPROTO_UDP);
 	struct search search = { .wanted = socket->backend };
 
 	if (!service)

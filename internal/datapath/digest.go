@@ -4,6 +4,6 @@ package datapath
 
 // What names this build's programs: the beginning of the SHA-256 of the object that they are from.
 const (
-	mustangDigest = "0a468664b8e5cf07"
-	sockDigest    = "7b795b321f687545"
+	mustangDigest = "385da383b3c3f48d"
+	sockDigest    = "b20b4b4f5f5c294d"
 )

@@ -139,6 +139,7 @@ type mustangNames struct {
 	Metric         uint32
 	ConnectionFlag uint32
 	EndpointFlag   uint32
+	ServiceFlag    uint32
 	Side           uint32
 }
 
@@ -182,6 +183,12 @@ type mustangService struct {
 	Count    uint32
 	Flags    uint32
 }
+
+type mustangServiceFlag uint32
+
+const (
+	mustangServiceFlagSERVICE_LOOPBACK mustangServiceFlag = 1
+)
 
 type mustangServiceKey struct {
 	_     structs.HostLayout

@@ -31,7 +31,8 @@ func (c Change) String() string {
 
 // PutService makes s be served with exactly its backends, and returns what there was to do and the service's id, which
 // stays as long as the service. New connections go to the new backends from one moment on; open TCP connections stay
-// with the backends that they have; what is left of UDP goes over. Errors: what lb.Service.Validate says,
+// with the backends that they have; what is left of UDP goes over. A frontend at a loopback address is served by socket
+// translation only, and in the namespaces of AddHost only. Errors: what lb.Service.Validate says,
 // *ConflictError if a service of another protocol has the frontend in part, *FullError.
 func (d *Datapath) PutService(s lb.Service) (Change, uint32, error) {
 	if err := s.Validate(); err != nil {
@@ -212,9 +213,12 @@ func (d *Datapath) publish(s lb.Service, id uint32) (_ uint32, err error) {
 			return 0, err
 		}
 	}
+	value := mustangService{Id: s.ID, Revision: ids.LastRevision, Count: uint32(len(backends))}
+	if s.Frontend.Addr().IsLoopback() {
+		value.Flags = uint32(mustangServiceFlagSERVICE_LOOPBACK)
+	}
 	for _, row := range rows {
 		key := serviceKey(s.Frontend, row.Protocol)
-		value := mustangService{Id: s.ID, Revision: ids.LastRevision, Count: uint32(len(backends))}
 		if err := put(d.maps.Services, mustangMapServices, key, value); err != nil {
 			return 0, err
 		}

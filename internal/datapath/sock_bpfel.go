@@ -26,8 +26,9 @@ type sockEnd struct {
 type sockNamespaceFlag uint32
 
 const (
-	sockNamespaceFlagNAMESPACE_HOST sockNamespaceFlag = 1
-	sockNamespaceFlagNAMESPACE_POD  sockNamespaceFlag = 2
+	sockNamespaceFlagNAMESPACE_HOST    sockNamespaceFlag = 1
+	sockNamespaceFlagNAMESPACE_POD     sockNamespaceFlag = 2
+	sockNamespaceFlagNAMESPACE_SOCKETS sockNamespaceFlag = 4
 )
 
 type sockSocket struct {

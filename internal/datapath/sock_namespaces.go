@@ -22,13 +22,25 @@ type Host struct {
 }
 
 const (
-	namespaceHost = uint32(sockNamespaceFlagNAMESPACE_HOST)
-	namespacePod  = uint32(sockNamespaceFlagNAMESPACE_POD)
+	namespaceHost    = uint32(sockNamespaceFlagNAMESPACE_HOST)
+	namespacePod     = uint32(sockNamespaceFlagNAMESPACE_POD)
+	namespaceSockets = uint32(sockNamespaceFlagNAMESPACE_SOCKETS)
 )
 
-// AddHost has the sockets of a network namespace translated, of processes in the control groups of AttachSocket.
-// Namespaces of endpoints need no such call. Errors: *FullError.
+// AddHost has the sockets of a host's network namespace translated, of processes in the control groups of AttachSocket.
+// Services with a loopback frontend count there, and only there. Errors: *FullError.
 func (d *Datapath) AddHost(ns *nl.Namespace) (Change, error) {
+	return d.addNamespace(ns, namespaceHost)
+}
+
+// AddSocketPod has the sockets of a pod translated that is no endpoint, of processes in the control groups of AttachSocket:
+// its packets pass no program. Services with a loopback frontend don't count there: that address is the pod's own.
+// Namespaces of endpoints need no such call. Errors: *FullError.
+func (d *Datapath) AddSocketPod(ns *nl.Namespace) (Change, error) {
+	return d.addNamespace(ns, namespaceSockets)
+}
+
+func (d *Datapath) addNamespace(ns *nl.Namespace, flag uint32) (Change, error) {
 	cookie, err := ns.Cookie()
 	if err != nil {
 		return Unchanged, err
@@ -38,7 +50,7 @@ func (d *Datapath) AddHost(ns *nl.Namespace) (Change, error) {
 		return Unchanged, err
 	}
 	defer unlock()
-	changed, err := d.flagNamespace(cookie, namespaceHost, 0)
+	changed, err := d.flagNamespace(cookie, flag, 0)
 	if err != nil || !changed {
 		return Unchanged, err
 	}
@@ -66,20 +78,58 @@ func (d *Datapath) DeleteHost(ns *nl.Namespace) error {
 
 // DeleteHostCookie is DeleteHost for a namespace that is gone: the cookie is the one that Hosts returned.
 func (d *Datapath) DeleteHostCookie(cookie uint64) error {
+	return d.deleteCookie(cookie, namespaceHost, "host")
+}
+
+// DeleteSocketPod ends what AddSocketPod began. The cookie is the namespace's (nl.Namespace.Cookie), which may be gone.
+// The error is a *NotFoundError if it was not added.
+func (d *Datapath) DeleteSocketPod(cookie uint64) error {
+	return d.deleteCookie(cookie, namespaceSockets, "pod")
+}
+
+func (d *Datapath) deleteCookie(cookie uint64, flag uint32, what string) error {
 	unlock, err := d.Lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	changed, err := d.flagNamespace(cookie, 0, namespaceHost)
+	changed, err := d.flagNamespace(cookie, 0, flag)
 	if err == nil && !changed {
-		return &NotFoundError{What: fmt.Sprintf("host with cookie %d", cookie)}
+		return &NotFoundError{What: fmt.Sprintf("%s with cookie %d", what, cookie)}
 	}
 	return err
 }
 
-// Hosts returns the namespaces that were added with AddHost, sorted by cookie.
+// Hosts returns the namespaces that were added with AddHost, sorted by cookie. To find their names takes a look at each
+// process.
 func (d *Datapath) Hosts() ([]Host, error) {
+	hosts, err := d.flagged(namespaceHost)
+	if err != nil || len(hosts) == 0 {
+		return nil, err
+	}
+	return hosts, eachNamespace(func(ns *nl.Namespace, cookie uint64) error {
+		if i, ok := slices.BinarySearchFunc(hosts, cookie, func(h Host, c uint64) int { return cmp.Compare(h.Cookie, c) }); ok {
+			hosts[i].Name = ns.Name()
+		}
+		return nil
+	})
+}
+
+// SocketPods returns the cookies of the namespaces that were added with AddSocketPod, sorted.
+func (d *Datapath) SocketPods() ([]uint64, error) {
+	pods, err := d.flagged(namespaceSockets)
+	if err != nil {
+		return nil, err
+	}
+	var cookies []uint64
+	for _, p := range pods {
+		cookies = append(cookies, p.Cookie)
+	}
+	return cookies, nil
+}
+
+// flagged returns the namespaces that have a flag, without their names, sorted.
+func (d *Datapath) flagged(flag uint32) ([]Host, error) {
 	unlock, err := d.Lock()
 	if err != nil {
 		return nil, err
@@ -91,20 +141,12 @@ func (d *Datapath) Hosts() ([]Host, error) {
 	}
 	var hosts []Host
 	for cookie, f := range flags {
-		if f&namespaceHost != 0 {
+		if f&flag != 0 {
 			hosts = append(hosts, Host{Cookie: cookie})
 		}
 	}
-	if len(hosts) == 0 {
-		return nil, nil
-	}
 	slices.SortFunc(hosts, func(a, b Host) int { return cmp.Compare(a.Cookie, b.Cookie) })
-	return hosts, eachNamespace(func(ns *nl.Namespace, cookie uint64) error {
-		if i, ok := slices.BinarySearchFunc(hosts, cookie, func(h Host, c uint64) int { return cmp.Compare(h.Cookie, c) }); ok {
-			hosts[i].Name = ns.Name()
-		}
-		return nil
-	})
+	return hosts, nil
 }
 
 // admitted returns the flags of all namespaces whose sockets are translated. The caller has the lock.

@@ -182,6 +182,16 @@ func serviceCases() []translateCase {
 			w.check(t, fromHost, w.next(w.client, w.service), wants{verdictDrop, nil, once("drop_no_backend")})
 			w.connected(t)
 		}},
+		{"service at a loopback address", 0, func(t *testing.T, w *world) {
+			own := netip.MustParseAddrPort("127.0.0.1:80")
+			if w.v6 {
+				own = netip.MustParseAddrPort("[::1]:80")
+			}
+			w.serve(t, own, w.backend)
+			w.check(t, fromHost, w.first(w.client, own), wants{verdictNext, nil, once("passed")})
+			w.check(t, fromHost, w.next(w.client, own), wants{verdictNext, nil, once("passed")})
+			w.check(t, fromUplink, w.first(w.outsider, own).arriving("aa"), wants{verdictNext, nil, once("passed")})
+		}},
 		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
 			key := serviceKey(w.service, lb.Protocol(w.proto))
 			if err := w.maps.Services.Put(key, mustangService{Id: 9, Revision: 9, Count: 1}); err != nil {

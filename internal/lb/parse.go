@@ -10,21 +10,31 @@ import (
 	"strings"
 )
 
+// What addresses are of.
+const (
+	frontend = "service"
+	backend  = "backend"
+)
+
 // ParseFrontend reads the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". The error names
 // what is wrong and the text that it is wrong in.
 func ParseFrontend(s string) (netip.AddrPort, error) {
-	return parse("service", s)
+	return parse(frontend, s)
 }
 
 // ParseAddrPort reads the address and port of a backend: "192.168.10.10:5201" or "[fd00:10::a]:5201". The error names
 // what is wrong and the text that it is wrong in.
 func ParseAddrPort(s string) (netip.AddrPort, error) {
-	return parse("backend", s)
+	return parse(backend, s)
 }
 
 func parse(what, s string) (netip.AddrPort, error) {
 	ap, err := addrPort(s)
-	if err == nil {
+	switch {
+	case err != nil:
+	case what == backend:
+		err = validateBackend(ap)
+	default:
 		err = validate(ap)
 	}
 	if err != nil {
@@ -79,6 +89,17 @@ func join(host, port string, bracketed bool) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, uint16(number)), nil
 }
 
+// validateBackend is validate for a backend, which must be one place for all who call it.
+func validateBackend(ap netip.AddrPort) error {
+	if err := validate(ap); err != nil {
+		return err
+	}
+	if ap.Addr().IsLoopback() {
+		return fmt.Errorf("%s is a loopback address, which never leaves a pod", ap.Addr())
+	}
+	return nil
+}
+
 // validate judges one address and port, of a service or a backend.
 func validate(ap netip.AddrPort) error {
 	addr := ap.Addr()
@@ -95,8 +116,6 @@ func validate(ap netip.AddrPort) error {
 		return fmt.Errorf("%s is a multicast address", addr)
 	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%s is the broadcast address", addr)
-	case addr.IsLoopback():
-		return fmt.Errorf("%s is a loopback address, which never leaves a pod", addr)
 	case addr.IsLinkLocalUnicast():
 		return fmt.Errorf("%s is a link-local address, which is not one place for all pods", addr)
 	case ap.Port() == 0:

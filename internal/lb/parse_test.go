@@ -41,7 +41,6 @@ func TestParse(t *testing.T) {
 		{"224.0.0.1:80", "multicast"},
 		{"[ff02::1]:80", "multicast"},
 		{"255.255.255.255:80", "broadcast"},
-		{"127.0.0.1:80", "loopback"},
 	} {
 		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend, "backend": ParseAddrPort} {
 			got, err := parse(c.in)
@@ -58,6 +57,18 @@ func TestParse(t *testing.T) {
 			if m := err.Error(); !strings.Contains(m, c.want) || !strings.HasPrefix(m, what) || strings.Contains(m, "\n") {
 				t.Errorf("%s %q: error %q, want %q", what, c.in, m, c.want)
 			}
+		}
+	}
+}
+
+// TestLoopback is allowed for services, and not for what serves them.
+func TestLoopback(t *testing.T) {
+	for _, s := range []string{"127.0.0.1:80", "127.1.2.3:80", "[::1]:80"} {
+		if _, err := ParseFrontend(s); err != nil {
+			t.Error(err)
+		}
+		if _, err := ParseAddrPort(s); err == nil || !strings.Contains(err.Error(), "loopback") {
+			t.Errorf("backend %s: error %v", s, err)
 		}
 	}
 }

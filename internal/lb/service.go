@@ -17,7 +17,8 @@ const MaxBackends = 4096
 type Service struct {
 	// ID is given by the datapath and shared by the rows of one service; 0 before it is stored.
 	ID uint32
-	// Frontend is the address and port that clients connect to.
+	// Frontend is the address and port that clients connect to. A loopback address stands for that of hosts: only their
+	// own processes call it, by socket translation.
 	Frontend netip.AddrPort
 	// Protocol is TCP, UDP, or Any for both.
 	Protocol Protocol
@@ -48,7 +49,7 @@ func (s Service) Validate() error {
 	}
 	seen := make(map[netip.AddrPort]bool, len(s.Backends))
 	for _, backend := range s.Backends {
-		if err := validate(backend); err != nil {
+		if err := validateBackend(backend); err != nil {
 			return fmt.Errorf("backend %q: %w", backend, err)
 		}
 		switch {

@@ -45,6 +45,8 @@ func TestValidate(t *testing.T) {
 		{"twice", service(TCP, "10.96.0.1:80", "10.1.0.1:80", "10.1.0.1:80"), `"10.1.0.1:80": given twice`},
 		{"IPv6 behind IPv4", service(TCP, "10.96.0.1:80", "[fd00::1]:80"), `backend "[fd00::1]:80": not of the family`},
 		{"IPv4 behind IPv6", service(TCP, "[fd00::1]:80", "10.1.0.1:80"), `backend "10.1.0.1:80": not of the family`},
+		{"loopback", service(TCP, "127.0.0.1:80", "10.1.0.1:80"), ""},
+		{"loopback behind loopback", service(TCP, "[::1]:80", "[::1]:81"), `backend "[::1]:81": ::1 is a loopback address`},
 		{"itself", service(TCP, "10.96.0.1:80", "10.96.0.1:80"), "is the service itself"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

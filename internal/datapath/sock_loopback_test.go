@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// TestSocketLoopback has services at the host's loopback addresses and at its own: processes of the host call them, and
+// pods keep their loopback addresses to themselves.
+func TestSocketLoopback(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	if _, err := s.AttachSocket(s.cgroup); err != nil {
+		t.Fatal(err)
+	}
+	s.attachBoth(t, s.Datapath)
+	if change, err := s.AddHost(s.host); err != nil || change != Added {
+		t.Fatalf("AddHost: %v, %v", change, err)
+	}
+	for _, d := range []dialect{
+		{"ipv4", false, "127.0.0.1:5201", podA4, "127.0.0.1"},
+		{"ipv6", true, "[::1]:5201", podA6, "::1"},
+		{"mapped", true, "127.0.0.1:5201", podA4, "127.0.0.1"},
+		{"own ipv4", false, gateway4 + ":5201", podA4, ""},
+		{"own ipv6", true, "[" + gateway6 + "]:5201", podA6, ""},
+	} {
+		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
+			t.Run(d.name+"/"+protocol, func(t *testing.T) {
+				part := s.in(t)
+				service := part.serve(d.service, part.echo(protocol, d.pod))
+				part.hostCalls(d, kind, service)
+				if d.client != "" {
+					part.podsKeep(d, protocol, service)
+				}
+			})
+		}
+	}
+}
+
+// hostCalls calls a service by a process of the host.
+func (s *stage) hostCalls(d dialect, kind int, service netip.AddrPort) {
+	s.t.Helper()
+	at := place{s.host, s.cgroup}
+	before := counts(s.t, s.Datapath)
+	c := at.open(s.t, d.v6, kind)
+	c.mustConnect(service)
+	if c.peer() != service {
+		s.t.Errorf("the peer is %s, want %s", c.peer(), service)
+	}
+	if kind == unix.SOCK_DGRAM {
+		c.ask(netip.AddrPort{}, service)
+		at.open(s.t, d.v6, kind).ask(service, service)
+	} else {
+		c.exchange()
+	}
+	if got := delta(s.t, s.Datapath, before); got["sock_connect"] != 1 || (got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM) {
+		s.t.Errorf("counted %v", got)
+	}
+}
+
+// podsKeep calls the same address in pods, with and without an endpoint: they get servers of their own.
+func (s *stage) podsKeep(d dialect, protocol string, service netip.AddrPort) {
+	s.t.Helper()
+	sockets := testkit.Namespace(s.t, "sockets")
+	if change, err := s.AddSocketPod(sockets); err != nil || change != Added {
+		s.t.Fatalf("AddSocketPod: %v, %v", change, err)
+	}
+	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
+	for _, at := range []place{s.client(), {sockets, s.cgroup}} {
+		testkit.Echo(s.t, at.ns, protocol, service.String())
+		before := counts(s.t, s.Datapath)
+		c := at.open(s.t, d.v6, kind)
+		c.mustConnect(service)
+		if kind == unix.SOCK_DGRAM {
+			c.ask(netip.AddrPort{}, service)
+			at.open(s.t, d.v6, kind).ask(service, service)
+		} else if seen := netip.MustParseAddrPort(c.exchange()).Addr().Unmap().String(); seen != d.client {
+			s.t.Errorf("the server saw %s, want %s", seen, d.client)
+		}
+		if got := delta(s.t, s.Datapath, before); got["sock_connect"]+got["sock_sendmsg"] != 0 {
+			s.t.Errorf("counted %v", got)
+		}
+	}
+	cookie, err := sockets.Cookie()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if pods, err := s.SocketPods(); err != nil || !slices.Equal(pods, []uint64{cookie}) {
+		s.t.Errorf("socket pods %v, %v", pods, err)
+	}
+	if err := s.DeleteSocketPod(cookie); err != nil {
+		s.t.Error(err)
+	}
+	wantNotFound(s.t, s.DeleteSocketPod(cookie))
+}
