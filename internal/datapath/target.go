@@ -27,6 +27,10 @@ type Attach struct {
 	// device, and pods of the same segment reach each other by MAC. Empty for all that is found out from the device's
 	// kind.
 	Segment string
+	// Shaped is whether what is delivered into the pod is to pass the queue of the host's device, so that a qdisc there
+	// limits it: packets then take the device itself (bpf_redirect) and not the shorter way past it. It is an error for
+	// a pod whose link has no host's side.
+	Shaped bool
 	// Addresses and MAC are those of a pod without a Namespace. They count for no other.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
@@ -107,6 +111,12 @@ func (a Attach) find() (_ *target, err error) {
 	}
 	if err := t.locate(a, device); err != nil {
 		return nil, err
+	}
+	if a.Shaped {
+		if t.side == podSide {
+			return nil, fmt.Errorf("interface %s has no host's side, whose queue could shape what it gets", a)
+		}
+		t.flags &^= mustangEndpointFlagENDPOINT_PEER
 	}
 	t.podMAC, t.nodeMAC = wholeMAC(t.podMAC), wholeMAC(t.nodeMAC)
 	return t, nil

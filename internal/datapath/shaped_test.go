@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// TestShaped has a queue at the host's device of a pod that holds next to nothing: what is sent to the pod, by its own
+// address, by a service, and from outside, must pass it and be dropped there.
+func TestShaped(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	for _, mode := range []struct {
+		name string
+		make func(testing.TB) network
+	}{
+		{"veth", routed}, {"bridge", bridged}, {"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")},
+		{"tap", plugged("tap")},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
+			far := n.wire(t)
+			shaped := n.attachment(0)
+			shaped.Shaped = true
+			for i, a := range []Attach{shaped, n.attachment(1)} {
+				if _, change, err := d.AddEndpoint(a); err != nil || change != Added {
+					t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
+				}
+			}
+			if _, change, err := d.AddEndpoint(shaped); err != nil || change != Unchanged {
+				t.Errorf("AddEndpoint again: %v, %v", change, err)
+			}
+			if _, err := d.AddUplink(n.host, "wire"); err != nil {
+				t.Fatal(err)
+			}
+			server := listenUDP(t, n.pods[0], podA4, 1)[0]
+			service := netip.MustParseAddrPort(near4 + ":5201")
+			s := lb.Service{Frontend: service, Protocol: lb.UDP, Backends: []netip.AddrPort{server.addr}}
+			if _, _, err := d.PutService(s); err != nil {
+				t.Fatal(err)
+			}
+			for name, c := range map[string]struct {
+				from *nl.Namespace
+				to   netip.AddrPort
+			}{
+				"straight": {n.pods[1], server.addr}, "service": {n.pods[1], service}, "outside": {far, service},
+			} {
+				t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
+			}
+			// Without it, the queue is passed by where there is a shorter way.
+			if _, change, err := d.AddEndpoint(n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
+				t.Errorf("AddEndpoint without a queue: %v, %v", change, err)
+			}
+		})
+	}
+	t.Run("macvlan", func(t *testing.T) {
+		n, d := slaves(t), openTest(t)
+		a := n.attachment(0)
+		a.Shaped = true
+		if _, _, err := d.AddEndpoint(a); err == nil || !strings.Contains(err.Error(), "no host's side") {
+			t.Errorf("AddEndpoint: error %v", err)
+		}
+	})
+}
+
+// flood sends more at once than the queue lets through, which is one kilobyte per second and five datagrams at first.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
+func flood(t *testing.T, n network, server *counter, from *nl.Namespace, to netip.AddrPort) {
+	t.Helper()
+	const count = 50
+	conn, err := testkit.Dial(from, "udp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	send := func() {
+		if _, err := conn.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send() // neighbours find each other
+	server.received(t)
+	n.tc(t, "qdisc replace dev va root tbf rate 8kbit burst 5500 limit 1100")
+	defer n.tc(t, "qdisc del dev va root")
+	for range count {
+		send()
+	}
+	stats := n.tc(t, "-s qdisc show dev va")
+	found := regexp.MustCompile(`tbf[^\n]*\n *Sent (\d+) bytes (\d+) pkt \(dropped (\d+)`).FindStringSubmatch(stats)
+	if found == nil {
+		t.Fatalf("no tbf in %q", stats)
+	}
+	sent, _ := strconv.Atoi(found[2])
+	dropped, _ := strconv.Atoi(found[3])
+	if got := len(server.received(t)); sent == 0 || dropped < count/2 || sent+dropped < count-2 || got > count-dropped {
+		t.Errorf("the queue passed %d packets and dropped %d; %d arrived", sent, dropped, got)
+	}
+}
+
+// tc runs tc(8) on the host.
+func (n network) tc(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("tc %s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
