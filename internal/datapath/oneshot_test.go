@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/lb"
 	"mustang/internal/testkit"
 )
 
@@ -71,6 +72,25 @@ func (o oneShots) run(b *testing.B) {
 		}
 		report(b, again, "µs")
 	})
+	b.Run("socket pod", func(b *testing.B) {
+		cookie, err := o.network.pods[0].Cookie()
+		if err != nil {
+			b.Fatal(err)
+		}
+		var add, remove []time.Duration
+		for b.Loop() {
+			begin := time.Now()
+			_, err := o.d.AddSocketPod(o.network.pods[0])
+			added := time.Now()
+			if err = errors.Join(err, o.d.DeleteSocketPod(cookie)); err != nil {
+				b.Fatal(err)
+			}
+			add, remove = append(add, added.Sub(begin)), append(remove, time.Since(added))
+		}
+		report(b, add, "µs/add")
+		report(b, remove, "µs/delete")
+	})
+	b.Run("service", o.service)
 	b.Run("delete after the device", func(b *testing.B) {
 		var remove []time.Duration
 		for b.Loop() {
@@ -88,6 +108,24 @@ func (o oneShots) run(b *testing.B) {
 		}
 		report(b, remove, "µs/delete")
 	})
+}
+
+// service measures a host port, of both protocols.
+func (o oneShots) service(b *testing.B) {
+	s := lb.Service{Frontend: netip.MustParseAddrPort("172.16.1.1:80"), Protocol: lb.Any,
+		Backends: []netip.AddrPort{netip.MustParseAddrPort(podB4 + ":80")}}
+	var add, remove []time.Duration
+	for b.Loop() {
+		begin := time.Now()
+		_, _, err := o.d.PutService(s)
+		added := time.Now()
+		if err = errors.Join(err, o.d.DeleteService(s.Frontend, s.Protocol)); err != nil {
+			b.Fatal(err)
+		}
+		add, remove = append(add, added.Sub(begin)), append(remove, time.Since(added))
+	}
+	report(b, add, "µs/put")
+	report(b, remove, "µs/delete")
 }
 
 // opening measures the ways to get at what is pinned.
