@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"mustang/internal/lab"
 	"mustang/internal/vm"
-	"mustang/internal/vm/guestnet"
 )
 
 // signalGrace is how long after a signal another one is taken for the same.
@@ -24,7 +24,7 @@ const signalGrace = 500 * time.Millisecond
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
-		fmt.Fprintln(os.Stderr, vm.Init(guestnet.Configure))
+		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

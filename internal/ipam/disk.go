@@ -154,6 +154,11 @@ func (s *Store) drop(r record) ([]netip.Addr, error) {
 // remove removes a file, if there is one.
 func (s *Store) remove(name string) error {
 	err := s.do("remove", func() error { return os.Remove(s.path(name)) })
+	if errors.Is(err, unix.EROFS) { // which the kernel says of what is not there too
+		if _, missing := os.Lstat(s.path(name)); missing != nil {
+			err = missing
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -67,47 +67,65 @@ func Open(dir string) (*Store, error) {
 // Errors: those of [Validate], *[OutsideError], *[FullError], *[TakenError], and *[HasLeasesError], which matches
 // fs.ErrExist, if o has leases already: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, wanted []netip.Addr) ([]Lease, error) {
-	leases, err := s.reserve(o, sets, wanted)
+	leases, wait, err := s.Begin(o, sets, wanted)
+	if err == nil {
+		err = wait()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
+		return nil, err
 	}
 	return leases, nil
 }
 
-func (s *Store) reserve(o Owner, sets []RangeSet, wanted []netip.Addr) ([]Lease, error) {
+// Begin is Reserve without waiting for the disk. The leases hold from now on, for all processes. They are on disk when
+// wait returns nil, which the caller must call; if it returns an error they are freed.
+func (s *Store) Begin(o Owner, sets []RangeSet, wanted []netip.Addr) (leases []Lease, wait func() error, err error) {
+	leases, synced, err := s.begin(o, sets, wanted)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
+	}
+	return leases, func() error {
+		if err := <-synced; err != nil {
+			_, undo := s.Release(o)
+			return fmt.Errorf("reserve addresses for %s: %w", o, also(err, undo))
+		}
+		return nil
+	}, nil
+}
+
+func (s *Store) begin(o Owner, sets []RangeSet, wanted []netip.Addr) ([]Lease, <-chan error, error) {
 	if err := o.validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	pools, err := plan(sets, wanted)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	dir, err := s.lock(unix.LOCK_EX)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer dir.Close()
 	leases, err := s.choose(o, pools)
-	if err != nil {
-		return nil, err
+	var file *os.File
+	if err == nil {
+		file, err = s.publish(record{Boot: s.Boot, Owner: o, Leases: leases})
 	}
-	file, err := s.publish(record{Boot: s.Boot, Owner: o, Leases: leases})
 	if err != nil {
-		return nil, err
+		_ = dir.Close() // and with it the lock
+		return nil, nil, err
 	}
-	defer file.Close()
+	synced := make(chan error, 1)
 	// The disk is waited for outside of the lock: others see the record already.
-	if err := unlock(dir); err != nil {
-		return nil, err
-	}
-	if err := s.sync(file, dir); err != nil {
-		_, undo := s.Release(o)
-		return nil, also(err, undo)
-	}
-	return leases, nil
+	err = unlock(dir)
+	go func() {
+		defer dir.Close()
+		defer file.Close()
+		synced <- errors.Join(err, s.sync(file, dir))
+	}()
+	return leases, synced, nil
 }
 
 // Release frees what o has, and returns it. To release what is not reserved is no error. It frees leases of earlier

@@ -4,8 +4,10 @@ package nl
 
 import (
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -33,4 +35,35 @@ func (n *Namespace) AddDefaultRoutes(device string, hops []netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// DefaultDevice is the name of the device of n's default route: that of IPv4 with
+// the lowest metric, or of IPv6 if there is none. The error matches fs.ErrNotExist
+// if there is neither.
+func (n *Namespace) DefaultDevice() (string, error) {
+	handle, err := n.Netlink()
+	if err != nil {
+		return "", err
+	}
+	defer handle.Close()
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return handle.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_DST)
+		})
+		if err != nil {
+			return "", fmt.Errorf("list default routes in network namespace %q: %w", n.Name(), err)
+		}
+		slices.SortStableFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
+		for _, route := range routes {
+			if route.LinkIndex == 0 {
+				continue // several next hops, or unreachable
+			}
+			link, err := handle.LinkByIndex(route.LinkIndex)
+			if err != nil {
+				return "", fmt.Errorf("device of the default route in network namespace %q: %w", n.Name(), err)
+			}
+			return link.Attrs().Name, nil
+		}
+	}
+	return "", fmt.Errorf("default route in network namespace %q: %w", n.Name(), fs.ErrNotExist)
 }

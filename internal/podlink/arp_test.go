@@ -25,6 +25,48 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 	q.wantAnswer(t, link.NodeMAC)
 }
 
+// TestMacvlanAnswers has a neighbour of the host ask for the uplink's address. Only the
+// uplink may answer: what comes to the host's own device is not what comes by the
+// uplink to the host.
+func TestMacvlanAnswers(t *testing.T) {
+	f := newHostOf(t, "macvlan")
+	address := netip.MustParsePrefix("192.0.2.1/24")
+	if err := f.network.Host.Configure(uplinkName, nl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	q := question{f.network.Host, "wire", netip.MustParseAddr("192.0.2.9"), address.Addr()}
+	fd, everyone := q.open(t)
+	defer unix.Close(fd)
+	// The device answers in turn: to the second request after the first.
+	second := q
+	second.target = f.network.Gateways[0].Addr()
+	own, link := findDevice(t, q.ns, HostSlave), findDevice(t, q.ns, q.device)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		for _, q := range []question{q, second} {
+			if err := unix.Sendto(fd, q.request(link.MAC), 0, everyone); err != nil {
+				return err
+			}
+		}
+		for {
+			message := make([]byte, 128)
+			n, _, err := unix.Recvfrom(fd, message, 0)
+			if err != nil {
+				return fmt.Errorf("ask for %v on %q: %w", second.target, q.device, err)
+			}
+			from := second.answerIn(message[:n])
+			if from.String() == own.MAC.String() {
+				return nil
+			}
+			if from := q.answerIn(message[:n]); from.String() == own.MAC.String() {
+				t.Errorf("%q answers for %v, which is the uplink's", own.Name, q.target)
+			}
+		}
+	})
+}
+
 // question is an ARP request for target, sent on a device by who says to be
 // sender.
 type question struct {
@@ -38,27 +80,8 @@ type question struct {
 func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)
-	var fd int
-	err := q.ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd, everyone := q.open(t)
 	defer unix.Close(fd)
-	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
-	timeout := unix.NsecToTimeval(time.Second.Nanoseconds())
-	err = errors.Join(
-		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: link.Index}),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	everyone := &unix.SockaddrLinklayer{
-		Protocol: arp, Ifindex: link.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
-	}
 	testkit.Eventually(t, 10*time.Second, func() error { // a switch may lose what it gets first
 		if err := unix.Sendto(fd, q.request(link.MAC), 0, everyone); err != nil {
 			return err
@@ -77,6 +100,32 @@ func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	})
 }
 
+// open opens a socket on the device, and returns it with the address of all
+// neighbours.
+func (q question) open(t *testing.T) (fd int, everyone *unix.SockaddrLinklayer) {
+	t.Helper()
+	link := findDevice(t, q.ns, q.device)
+	err := q.ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
+	timeout := unix.NsecToTimeval(time.Second.Nanoseconds())
+	err = errors.Join(
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: link.Index}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd, &unix.SockaddrLinklayer{
+		Protocol: arp, Ifindex: link.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+	}
+}
+
 // request is the message (RFC 826).
 func (q question) request(mac net.HardwareAddr) []byte {
 	message := []byte{0, unix.ARPHRD_ETHER, unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff, 6, 4, 0, 1}
@@ -86,11 +135,19 @@ func (q question) request(mac net.HardwareAddr) []byte {
 
 // answer receives a message, and returns the MAC address if it is an answer.
 func (q question) answer(fd int) (net.HardwareAddr, error) {
-	const reply, length = 2, 28
 	message := make([]byte, 128)
 	n, _, err := unix.Recvfrom(fd, message, 0)
-	if err != nil || n < length || message[7] != reply || [4]byte(message[14:18]) != q.target.As4() {
+	if err != nil {
 		return nil, err
 	}
-	return message[8:14], nil
+	return q.answerIn(message[:n]), nil
+}
+
+// answerIn is the MAC address in a message, if that is an answer.
+func (q question) answerIn(message []byte) net.HardwareAddr {
+	const reply, length = 2, 28
+	if len(message) < length || message[7] != reply || [4]byte(message[14:18]) != q.target.As4() {
+		return nil
+	}
+	return message[8:14]
 }

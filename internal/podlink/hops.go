@@ -52,6 +52,7 @@ func (r routed) hostSettings(pod Pod) []setting {
 func (r routed) interior(network Network, pod Pod) interior {
 	out := interior{
 		kind: r.wiring.kind(), mtu: network.mtu(), addrs: pod.alone(), relayed: relayed(r.wiring), layer3: r.layer3,
+		prefixes: pod.prefixes(network),
 	}
 	if !r.layer3 {
 		out.hops = linkHops(pod)

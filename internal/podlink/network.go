@@ -98,6 +98,9 @@ type Pod struct {
 	// layer 3 can't choose, and neither can the host for a pod without a namespace: it
 	// is an error there.
 	MAC net.HardwareAddr
+	// Secondary is set where the pod has its default routes by another device. It gets
+	// routes to the network's own prefixes by this one.
+	Secondary bool
 }
 
 // name is what errors call the pod: its namespace's name, or that of the host's

@@ -17,8 +17,10 @@ type interior struct {
 	addrs []netip.Prefix
 	// hops are the next hops of the default routes, at most one per family. In layer
 	// 3 there are none: the default routes are by the device alone.
-	hops   []netip.Addr
-	layer3 bool
+	hops []netip.Addr
+	// prefixes are those that there are routes to instead, if there are any.
+	prefixes []netip.Prefix
+	layer3   bool
 	// shared is whether neighbours keep the pod's MAC address in their caches.
 	shared bool
 	// relayed is whether the device has no carrier until a program opens it.
@@ -36,9 +38,12 @@ func (i interior) settings(name string) []setting {
 	return device(name, i.addrs)
 }
 
-// routes are the pod's default routes.
+// routes are the pod's default routes, or those to the network's prefixes.
 func (i interior) routes() []route {
 	var routes []route
+	if len(i.prefixes) > 0 {
+		return i.prefixRoutes()
+	}
 	for _, hop := range i.hops {
 		routes = append(routes, defaultRoute(hop))
 	}
@@ -50,6 +55,34 @@ func (i interior) routes() []route {
 		}
 	}
 	return routes
+}
+
+// prefixRoutes are the routes of a pod that has its default routes elsewhere.
+func (i interior) prefixRoutes() []route {
+	var routes []route
+	for _, prefix := range i.prefixes {
+		r := route{dst: prefix}
+		for _, hop := range i.hops {
+			if hop.Is4() == prefix.Addr().Is4() {
+				r.via = hop
+			}
+		}
+		routes = append(routes, r)
+	}
+	return routes
+}
+
+// prefixes are those of the network that a pod with its default routes elsewhere
+// needs routes to, where its addresses stand alone.
+func (p Pod) prefixes(network Network) []netip.Prefix {
+	var out []netip.Prefix
+	for _, gateway := range network.Gateways {
+		has := slices.ContainsFunc(p.Addresses, func(addr netip.Addr) bool { return addr.Is4() == gateway.Addr().Is4() })
+		if p.Secondary && has {
+			out = append(out, gateway.Masked())
+		}
+	}
+	return out
 }
 
 // complete adds to an attachment how the pod's device is configured.

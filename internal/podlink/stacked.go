@@ -213,9 +213,12 @@ func (s stacked) slaveWanted(network Network) wanted {
 		addrs := alone(network.Gateways)
 		return wanted{name: s.slave(), kind: s.kind(), addrs: addrs, settings: layer3Device(s.slave(), addrs)}
 	}
-	return wanted{
-		name: s.slave(), kind: s.kind(), addrs: network.Gateways, settings: device(s.slave(), network.Gateways),
+	settings := device(s.slave(), network.Gateways)
+	if s.ownMAC() {
+		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
+		settings = append(settings, setting{"net/ipv4/conf/" + s.slave() + "/arp_ignore", "1"})
 	}
+	return wanted{name: s.slave(), kind: s.kind(), addrs: network.Gateways, settings: settings}
 }
 
 // Teardown deletes the host's own device, and with it the routes to pods.

@@ -188,6 +188,6 @@ func (s stacked) validate(network Network, pod Pod) (interior, error) {
 			return interior{}, noGateway(addr)
 		}
 	}
-	out.layer3, out.addrs = true, pod.alone()
+	out.layer3, out.addrs, out.prefixes = true, pod.alone(), pod.prefixes(network)
 	return out, nil
 }

@@ -208,7 +208,7 @@ func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Add
 			return nil, nil, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
 		addrs = append(addrs, netip.PrefixFrom(addr, gateway.Bits()))
-		if !used[gateway.Addr()] {
+		if !used[gateway.Addr()] && !p.Secondary { // the prefix is on the device as it is
 			used[gateway.Addr()] = true
 			hops = append(hops, gateway.Addr())
 		}

@@ -26,7 +26,7 @@ func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 // the command, passes on its output and its exit code, and switches the guest
 // off. It returns an error only outside of a guest.
 //
-// configure sets a network device up, see guestnet.Configure; nil does for guests
+// configure sets a network device up, see lab.ConfigureGuest; nil does for guests
 // without one.
 func Init(configure func(Interior) error) error {
 	if !IsInit() {

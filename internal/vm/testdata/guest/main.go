@@ -11,8 +11,8 @@ import (
 	"os"
 	"time"
 
+	"mustang/internal/lab"
 	"mustang/internal/vm"
-	"mustang/internal/vm/guestnet"
 )
 
 // hang is set by the linker in a program that never starts the command.
@@ -24,7 +24,7 @@ func main() {
 		time.Sleep(time.Hour)
 	}
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init(guestnet.Configure))
+		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
 		return
 	}
 	if err := run(os.Args[1:]); err != nil {

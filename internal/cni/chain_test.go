@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/testkit"
+)
+
+// chained is the configuration of ours behind another plugin.
+func chained(more string) []byte {
+	return []byte(`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","chained":true,"services":"tc","parent":"uplink"` + more + `}`)
+}
+
+// reference is a network of Debian's bridge or ptp.
+func (f *fixture) reference(plugin string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":%q,"isGateway":true,"ipam":{"type":"host-local","dataDir":%q,
+		"ranges":[[{"subnet":"10.80.0.0/24"}],[{"subnet":"fd00:80::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`,
+		plugin, filepath.Join(filepath.Dir(f.plugin.StateDir), "host-local"))
+}
+
+// link is one of a chain of plugins.
+type link struct {
+	program string // empty for ours
+	config  []byte
+}
+
+// references are Debian's plugin and ours behind it.
+func (f *fixture) references(plugin, more string) (theirs, ours link) {
+	f.requirePlugin(plugin)
+	f.requirePlugin("host-local")
+	return link{filepath.Join(debianPlugins, plugin), f.reference(plugin)}, link{"", chained(more)}
+}
+
+// through runs a verb of one plugin for a pod, with what ADD has told so far.
+func (f *fixture) through(l link, p *pod, verb string) answer {
+	f.t.Helper()
+	config := l.config
+	if p.result != nil {
+		result, err := p.result.GetAsVersion(VersionOf(config))
+		f.must(err)
+		data, err := json.Marshal(result)
+		f.must(err)
+		config = withPrevious(config, string(data))
+	}
+	a := f.run(call{program: l.program, verb: verb, env: p.environment(debianPlugins), config: config})
+	if verb == "ADD" && a.exit == 0 {
+		result, err := types100.NewResultFromResult(f.result(a))
+		f.must(err)
+		p.result = result
+	}
+	return a
+}
+
+// TestChained adds services to Debian's plugins' links: pods reach a service, the
+// result is passed on, CHECK finds what is wrong, and DEL works in either order.
+func TestChained(t *testing.T) {
+	for _, plugin := range []string{"ptp", "bridge"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			theirs, ours := f.references(plugin, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+			plain := link{"", chained("")}
+			a, b := f.pod("a", nil), f.pod("b", nil)
+			for _, p := range []*pod{a, b} {
+				f.worked(f.through(theirs, p, "ADD"))
+				before := *p.result
+				f.worked(f.through(map[bool]link{true: ours, false: plain}[p == a], p, "ADD"))
+				if !reflect.DeepEqual(*p.result, before) {
+					t.Errorf("before %+v\nafter  %+v", before, *p.result)
+				}
+			}
+			f.worked(f.through(ours, a, "CHECK"))
+			f.worked(f.through(theirs, a, "CHECK"))
+			for i, ip := range a.ips() {
+				f.reach(b.Namespace, a.Namespace, ip)
+				f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
+				testkit.Echo(t, a.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
+				port := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080).String()
+				if _, err := testkit.RoundTrip(t, f.outside, "tcp", port, make([]byte, 5000)); err != nil {
+					t.Errorf("host port %s from outside: %v", port, err)
+				}
+			}
+			f.dropServices()
+			f.failed(f.through(ours, a, "CHECK"), types.ErrInternal, "host port")
+			f.worked(f.through(plain, b, "CHECK"))
+			for i, order := range [][]link{{ours, theirs}, {theirs, plain}} {
+				p := []*pod{a, b}[i]
+				for _, l := range append(order, order...) {
+					f.worked(f.through(l, p, "DEL"))
+				}
+			}
+			for _, line := range f.left() {
+				if strings.HasPrefix(line, "endpoint") || strings.HasPrefix(line, "service") || strings.Contains(line, ".record") {
+					t.Error("left is", line)
+				}
+			}
+		})
+	}
+}
+
+// serves has a pod reach a service that another serves.
+func (f *fixture) serves(server, client *pod, ip netip.Addr, frontend string) {
+	f.t.Helper()
+	for _, network := range []string{"tcp", "udp"} {
+		service := f.service(frontend, network, server, ip)
+		if _, err := testkit.RoundTrip(f.t, client.Namespace, network, service.String(), make([]byte, 1200)); err != nil {
+			f.t.Errorf("service %s by %s: %v", service, network, err)
+		}
+	}
+}
+
+// TestChainedFaults tampers with what a chained plugin has made, and gives it what it
+// can't serve.
+func TestChainedFaults(t *testing.T) {
+	f := newFixture(t)
+	theirs, ours := f.references("ptp", "")
+	p := f.pod("a", nil)
+	f.failed(f.through(ours, p, "ADD"), types.ErrInvalidNetworkConfig, "prevResult: missing")
+	f.worked(f.through(theirs, p, "ADD"))
+	f.worked(f.through(ours, p, "ADD"))
+	before := f.left()
+	told := *p.result
+	f.failed(f.through(ours, p, "ADD"), types.ErrInternal, "already")
+	f.same(before, "ADD twice")
+	dropEndpoint(f, p)
+	f.failed(f.through(ours, p, "CHECK"), types.ErrInternal, "it is none")
+	f.worked(f.through(ours, p, "DEL"))
+	f.worked(f.through(ours, p, "ADD"))
+	f.worked(f.through(ours, p, "CHECK"))
+	command(t, p.Namespace, "ip link del eth0")
+	f.failed(f.through(ours, p, "CHECK"), types.ErrInternal, `"eth0" is missing`)
+	f.worked(f.through(ours, p, "DEL"))
+	f.failed(f.through(ours, p, "ADD"), types.ErrInternal, `"eth0"`)
+	f.worked(f.through(theirs, p, "DEL"))
+
+	other := f.added("other", network("other", "macvlan", ""))
+	before = f.left()
+	other.result = &told
+	f.failed(f.through(ours, other, "ADD"), types.ErrInternal, `"eth0"`, "macvlan", "veth only")
+	f.worked(f.through(ours, other, "DEL"))
+	f.same(before, "ADD to a macvlan")
+	if _, err := other.Device("eth0"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFirst has Debian's tuning come after ours, and change what ours has made: CHECK
+// goes by the last result.
+func TestFirst(t *testing.T) {
+	f := newFixture(t)
+	f.requirePlugin("tuning")
+	ours := link{"", []byte(strings.Replace(string(network("net", "veth", "")), "1.1.0", "1.0.0", 1))}
+	tuning := link{filepath.Join(debianPlugins, "tuning"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"tuning","dataDir":"` +
+		t.TempDir() + `","sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"},"allmulti":true}`)}
+	a, b := f.pod("a", nil), f.pod("b", nil)
+	for _, p := range []*pod{a, b} {
+		for _, l := range []link{ours, tuning} {
+			f.worked(f.through(l, p, "ADD"))
+		}
+	}
+	for _, l := range []link{ours, tuning} {
+		f.worked(f.through(l, a, "CHECK"))
+	}
+	for i, ip := range a.ips() {
+		f.reach(b.Namespace, a.Namespace, ip)
+		f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
+	}
+	f.dropServices()
+	for _, l := range []link{tuning, ours} {
+		f.worked(f.through(l, a, "DEL"))
+		f.worked(f.through(l, b, "DEL"))
+	}
+	if left := f.left(); slices.ContainsFunc(left, func(line string) bool { return strings.Contains(line, ".record") }) {
+		t.Errorf("left is %q", left)
+	}
+}

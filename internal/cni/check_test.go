@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// tampering is something that happens to an attachment behind the plugin's back.
+type tampering struct {
+	name  string
+	modes string // those that it can happen in; empty for all
+	// pod and host are commands there, do is anything else; undo gives the host back what other pods need.
+	pod, host string
+	do        func(*fixture, *pod)
+	undo      string
+	want      []string
+}
+
+// tamperings are all faults that CHECK has to find.
+func tamperings() []tampering {
+	return []tampering{
+		{name: "device deleted", pod: "ip link del eth0", want: []string{`device "eth0" is missing`}},
+		{name: "IPv4 address removed", pod: "ip addr flush dev eth0 to {4}", want: []string{`"eth0"`, "lacks address {4}"}},
+		{name: "IPv6 address removed", pod: "ip -6 addr flush dev eth0 to {6}", want: []string{`"eth0"`, "lacks address {6}"}},
+		{name: "IPv4 default route removed", pod: "ip route del default", want: []string{"default route via {via4}", "is missing"}},
+		{name: "IPv6 default route removed", pod: "ip -6 route del default", want: []string{"default route via {via6}", "is missing"}},
+		{name: "MAC changed", pod: "ip link set eth0 address 02:00:00:00:00:99", want: []string{"MAC address 02:00:00:00:00:99, not"}},
+		{name: "MTU changed", pod: "ip link set eth0 mtu 1400", want: []string{"MTU 1400, not 1500"}},
+		{name: "device down", pod: "ip link set eth0 down", want: []string{`"eth0"`, "is not up"}},
+		{name: "host's device deleted", modes: "veth bridge", host: "ip link del {device}", want: []string{`device "eth0" is missing`}},
+		{name: "host's device down", modes: "veth bridge", host: "ip link set {device} down", want: []string{"{device}", "is not up"}},
+		{name: "host's device has another MTU", modes: "veth bridge", host: "ip link set {device} mtu 1400",
+			want: []string{"{device}", "MTU 1400"}},
+		{name: "host's device taken from the bridge", modes: "bridge", host: "ip link set {device} nomaster",
+			want: []string{"{device}", "mst0"}},
+		{name: "route to the pod removed", modes: "veth", host: "ip route del {4}", want: []string{"{4}", "is missing"}},
+		{name: "IPv4 gateway removed", modes: "bridge macvlan", host: "ip addr flush dev {gateways} to {g4}",
+			undo: "ip addr add {g4}/24 dev {gateways}", want: []string{"{gateways}", "lacks address {g4}"}},
+		{name: "IPv6 gateway removed", modes: "bridge macvlan", host: "ip -6 addr flush dev {gateways} to {g6}",
+			undo: "ip addr add {g6}/64 dev {gateways} nodad", want: []string{"{gateways}", "lacks address {g6}"}},
+		{name: "gateway removed", modes: "veth", host: "ip addr del {g4}/32 dev lo", undo: "ip addr add {g4}/32 dev lo",
+			want: []string{`"lo"`, "lacks address {g4}"}},
+		{name: "bridge down", modes: "bridge", host: "ip link set mst0 down", undo: "ip link set mst0 up; ip addr add {g6}/64 dev mst0 nodad",
+			want: []string{"mst0", "is not up"}},
+		{name: "forwarding off", host: "sysctl -qw net.ipv4.ip_forward=0", undo: "sysctl -qw net.ipv4.ip_forward=1",
+			want: []string{"net/ipv4/ip_forward"}},
+		{name: "IPv6 forwarding off", host: "sysctl -qw net.ipv6.conf.all.forwarding=0",
+			undo: "sysctl -qw net.ipv6.conf.all.forwarding=1", want: []string{"net/ipv6/conf/all/forwarding"}},
+		{name: "lease removed", do: dropLeases, want: []string{"{4}", "not reserved"}},
+		{name: "endpoint removed", do: dropEndpoint, want: []string{"it is none"}},
+		{name: "program detached", do: dropPrograms, want: []string{"is not attached"}},
+		{name: "masquerade table gone", host: "nft delete table inet mustang-cni-net", undo: "rm {run}/net/network.json",
+			want: []string{"mustang-cni-net", "is missing"}},
+		{name: "host port's service gone", do: (*fixture).dropPorts, want: []string{"host port", "does not lead to"}},
+		{name: "host port leads elsewhere", do: (*fixture).redirectPorts, want: []string{"host port", "does not lead to"}},
+		{name: "limit of what the pod sends gone", pod: "tc qdisc del dev eth0 root", want: []string{`"eth0"`, "limit"}},
+		{name: "limit of what the pod receives gone", modes: "veth bridge", host: "tc qdisc del dev {device} root",
+			want: []string{"{device}", "limit"}},
+		{name: "record gone", host: "rm -r {run}/net/attachments", want: []string{"not attached"}},
+		{name: "shared record gone", host: "rm {run}/net/network.json", want: []string{"no record of what its pods share"}},
+	}
+}
+
+// tampered is a network whose ADD takes all steps that the mode has.
+func tampered(mode string) []byte {
+	bandwidth := `{"ingressRate":80000000,"ingressBurst":800000,"egressRate":80000000,"egressBurst":800000}`
+	if mode == "macvlan" { // has no device that what comes to the pod goes through
+		bandwidth = `{"egressRate":80000000,"egressBurst":800000}`
+	}
+	return network("net", mode, `,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}],"bandwidth":`+bandwidth+`}`)
+}
+
+// TestCheck tampers with an attachment in each way, one at a time: CHECK names what is
+// wrong, and DEL takes away what is left.
+func TestCheck(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			f.must(f.del(f.added("first", tampered(mode))))
+			before := f.left()
+			for _, row := range tamperings() {
+				if row.modes != "" && !slices.Contains(strings.Fields(row.modes), mode) {
+					continue
+				}
+				t.Run(row.name, func(t *testing.T) { f.in(t).tamper(row, mode, before) })
+			}
+		})
+	}
+}
+
+// tamper is one row of the table.
+func (f *fixture) tamper(row tampering, mode string, before []string) {
+	p := f.added("a", tampered(mode))
+	f.must(f.check(p))
+	fill := func(text string) string {
+		return strings.ReplaceAll(f.fill(p, mode, text), "{run}", f.plugin.RunDir)
+	}
+	if row.pod != "" {
+		command(f.t, p.Namespace, fill(row.pod))
+	}
+	if row.host != "" {
+		command(f.t, f.host, fill(row.host))
+	}
+	if row.do != nil {
+		row.do(f, p)
+	}
+	var want []string
+	for _, words := range row.want {
+		want = append(want, fill(words))
+	}
+	f.oneLine(f.check(p), want...)
+	for line := range strings.SplitSeq(fill(row.undo), "; ") {
+		if line != "" {
+			command(f.t, f.host, line)
+		}
+	}
+	f.must(f.del(p))
+	if row.name == "host port leads elsewhere" {
+		f.dropServices() // they are not the pod's any more
+	}
+	after := f.left()
+	slices.Sort(before) // files come and go
+	if slices.Sort(after); !slices.Equal(before, after) && row.name != "shared record gone" {
+		f.t.Errorf("before %q\nafter  %q", before, after)
+	}
+}
+
+func dropLeases(f *fixture, p *pod) {
+	store, err := f.plugin.addresses("net")
+	f.must(err)
+	_, err = store.Release(p.request.owner())
+	f.must(err)
+}
+
+// tables calls fn with the node's datapath.
+func (f *fixture) tables(fn func(*datapath.Datapath) error) {
+	f.t.Helper()
+	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
+	f.must(err)
+	defer d.Close()
+	f.must(fn(d))
+}
+
+func dropEndpoint(f *fixture, p *pod) {
+	f.tables(func(d *datapath.Datapath) error { return d.DeleteEndpointIP(p.ips()[0]) })
+}
+
+// dropPrograms removes the pins that keep the pod's programs attached.
+func dropPrograms(f *fixture, _ *pod) {
+	pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/[0-9]*"))
+	f.must(err)
+	if len(pins) == 0 {
+		f.t.Fatal("no program is attached")
+	}
+	for _, pin := range pins {
+		f.must(os.Remove(pin))
+	}
+}
+
+func (f *fixture) dropPorts(*pod) { f.dropServices() }
+
+func (f *fixture) redirectPorts(*pod) {
+	f.tables(func(d *datapath.Datapath) error {
+		services, err := d.Services()
+		if err != nil {
+			return err
+		}
+		for _, s := range services {
+			elsewhere := outsideAddresses[0].Addr()
+			if s.Frontend.Addr().Is6() {
+				elsewhere = outsideAddresses[1].Addr()
+			}
+			s.Backends = []netip.AddrPort{netip.AddrPortFrom(elsewhere, 9)}
+			if _, _, err := d.PutService(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestCheckTold gives CHECK results that are not those of ADD.
+func TestCheckTold(t *testing.T) {
+	f := newFixture(t)
+	p := f.added("a", network("net", "veth", ""))
+	told := text(t, p.result)
+	for _, row := range []struct{ name, old, put, want string }{
+		{"another address", p.ips()[0].String() + "/", "10.99.0.9/", "lacks address 10.99.0.9/"},
+		{"another MAC", p.result.Interfaces[1].Mac, "02:00:00:00:00:99", "not 02:00:00:00:00:99"},
+		{"another name", `"name":"eth0"`, `"name":"eth7"`, `no interface "eth0"`},
+		{"no interfaces", `"interfaces"`, `"interfaceless"`, `no interface "eth0"`},
+		{"of no version", `"cniVersion":"1.1.0"`, `"cniVersion":"9.9.9"`, "prevResult"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if !strings.Contains(told, row.old) {
+				t.Fatalf("%s lacks %s", told, row.old)
+			}
+			f.in(t).oneLine(f.checkWith(p, strings.ReplaceAll(told, row.old, row.put)), row.want)
+		})
+	}
+	missing := f.host.Do(func() error { return f.plugin.Check(t.Context(), p.request) })
+	f.oneLine(missing, "prevResult: missing")
+	f.must(f.check(p))
+	other := f.pod("other", p.request.Config)
+	other.result, other.request.ContainerID = p.result, p.request.ContainerID
+	f.oneLine(f.check(other), `"eth0"`)
+	other.request.ContainerID = "other"
+	f.oneLine(f.check(other), "container other", "not attached")
+	f.must(f.del(p))
+}
+
+// checkWith runs CHECK with a previous result.
+func (f *fixture) checkWith(p *pod, prevResult string) error {
+	request := p.request
+	request.Config = []byte(strings.TrimSuffix(string(request.Config), "}") + `,"prevResult":` + prevResult + "}")
+	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
+}
+
+// TestCheckSockets tampers with what translates sockets.
+func TestCheckSockets(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	config := []byte(strings.Replace(string(network("net", "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))
+	for _, row := range []struct {
+		name string
+		do   func(*datapath.Datapath, *nl.Namespace) error
+		want string
+	}{
+		{"pod dismissed", func(d *datapath.Datapath, ns *nl.Namespace) error {
+			cookie, err := ns.Cookie()
+			if err != nil {
+				return err
+			}
+			return d.DeleteSocketPod(cookie)
+		}, "sockets are not translated"},
+		{"programs detached", func(d *datapath.Datapath, _ *nl.Namespace) error { return d.DetachSocket(f.plugin.Cgroup) },
+			"attached to no control group"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			f := f.in(t)
+			p := f.added("a", config)
+			f.must(f.check(p))
+			f.tables(func(d *datapath.Datapath) error { return row.do(d, p.Namespace) })
+			f.oneLine(f.check(p), row.want)
+			f.must(f.del(p))
+		})
+	}
+	p := f.added("b", config)
+	f.must(os.Rename(f.plugin.BPFRoot, f.plugin.BPFRoot+"-moved"))
+	f.oneLine(f.check(p), "its datapath is gone", f.plugin.BPFRoot)
+	f.must(f.del(p))
+	p = f.added("c", config) // makes it again, and the programs for sockets
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
+// TestCheckAtOnce runs CHECK right after ADD, which must find nothing.
+func TestCheckAtOnce(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			for range 7 {
+				p := f.added("a", tampered(mode))
+				f.must(f.check(p))
+				f.must(f.del(p))
+			}
+		})
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// childVariable makes the test binary an ADD that ends in the middle.
+const childVariable = "MUSTANG_CNI_CHILD"
+
+// order is what such a child is told.
+type order struct {
+	Plugin  Plugin
+	Request Request
+	// Die is after how many steps and records it is killed.
+	Die int
+}
+
+// child runs ADD and is killed.
+func child(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	steps := 0
+	o.Plugin.after = func(string) error {
+		if steps++; steps == o.Die {
+			return unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+		return nil
+	}
+	_, err := o.Plugin.Add(context.Background(), o.Request)
+	return err
+}
+
+// killed runs ADD in a process that is killed after so many steps. It reports
+// whether there were as many.
+func (f *fixture) killed(p *pod, steps int) bool {
+	f.t.Helper()
+	text, err := json.Marshal(order{Plugin: *f.plugin, Request: p.request, Die: steps})
+	f.must(err)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	f.must(f.host.Start(cmd))
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL {
+		return true
+	}
+	if err != nil {
+		f.t.Fatalf("ADD: %v: %s", err, &output)
+	}
+	return false
+}
+
+// everything is a network whose ADD takes all steps.
+func everything(mode string) []byte {
+	return network("net", mode, `,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+}
+
+// crashModes are one of each family.
+var crashModes = []string{"veth", "bridge", "macvlan"}
+
+// TestStepFails has ADD fail after each step in turn: it undoes all.
+func TestStepFails(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newCrashFixture(t, mode)
+			before := f.left()
+			for fail := 1; ; fail++ {
+				if fail > 50 {
+					t.Fatal("ADD never ends")
+				}
+				steps := 0
+				f.plugin.after = func(step string) error {
+					if steps++; steps == fail {
+						return fmt.Errorf("no %s today", step)
+					}
+					return nil
+				}
+				p := f.pod(fmt.Sprint("a", fail), everything(mode))
+				err := f.add(p)
+				f.plugin.after = nil
+				if err == nil {
+					f.must(f.del(p))
+					break
+				}
+				if !strings.Contains(err.Error(), "today") {
+					t.Fatalf("step %d: %v", fail, err)
+				}
+				if _, err := p.Device("eth0"); err == nil {
+					t.Errorf("%v: the pod has its device still", err)
+				}
+				f.same(before, err.Error())
+			}
+			f.same(before, "DEL")
+		})
+	}
+}
+
+// TestKilled kills ADD after each step in turn. Then DEL takes away what it left,
+// with the pod's namespace there or gone, or GC does, or the next ADD.
+func TestKilled(t *testing.T) {
+	recoveries := []struct {
+		name string
+		do   func(*fixture, *pod)
+	}{
+		{"DEL", func(f *fixture, p *pod) { f.must(f.del(p)) }},
+		{"DEL without namespace", func(f *fixture, p *pod) {
+			p.request.Netns = ""
+			f.must(f.del(p))
+		}},
+		{"GC", func(f *fixture, p *pod) { f.must(f.gc(p.request.Config)) }},
+		{"ADD", func(f *fixture, p *pod) {
+			if err := f.add(p); err != nil && strings.Contains(err.Error(), "DEL it first") {
+				f.must(f.del(p)) // it was killed when all was made
+				f.must(f.add(p))
+			} else {
+				f.must(err)
+			}
+			f.must(f.check(p))
+			f.must(f.del(p))
+		}},
+	}
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newCrashFixture(t, mode)
+			before := f.left()
+			for steps := 1; ; steps++ {
+				p := f.pod(fmt.Sprint("a", steps), everything(mode))
+				if !f.killed(p, steps) {
+					f.must(f.del(p))
+					break
+				}
+				for _, recovery := range recoveries {
+					recovery.do(f, p)
+					f.same(before, fmt.Sprintf("killed after step %d, then %s", steps, recovery.name))
+					if recovery.name == "ADD" {
+						break
+					}
+					p = f.pod(fmt.Sprintf("a%d-%d", steps, len(recovery.name)), everything(mode))
+					if !f.killed(p, steps) {
+						t.Fatal("ADD has fewer steps now")
+					}
+				}
+			}
+		})
+	}
+}
+
+// newCrashFixture has what stays in the host there already.
+func newCrashFixture(t *testing.T, mode string) *fixture {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	f.must(f.del(f.added("first", everything(mode))))
+	return f
+}
+
+// same fails the test unless what is left is as before.
+func (f *fixture) same(before []string, when string) {
+	f.t.Helper()
+	if after := f.left(); !slices.Equal(before, after) {
+		f.t.Fatalf("%s:\nbefore %q\nafter  %q", when, before, after)
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+)
+
+// codeNotAvailable is the code of a plugin that can't serve ADD (CNI spec 1.1.0,
+// STATUS). The library has no name for it before 1.3.1, which is not used since its
+// package invoke starts slowly with what it brings.
+const codeNotAvailable = 50
+
+// Coded gives an error a code of the CNI spec, and one line of text.
+func Coded(err error) *types.Error {
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return types.NewError(coded.Code, oneLine(err), coded.Details)
+	}
+	return types.NewError(code(err), oneLine(err), "")
+}
+
+func code(err error) uint {
+	var (
+		full        *ipam.FullError
+		noBPF       *datapath.BPFFSError
+		tooOld      *datapath.UnsupportedError
+		unsupported *podlink.UnsupportedError
+	)
+	switch {
+	case errors.As(err, &full), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return types.ErrTryAgainLater
+	case errors.As(err, &noBPF), errors.As(err, &tooOld), errors.As(err, &unsupported):
+		return codeNotAvailable
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EROFS), errors.Is(err, unix.EIO), errors.Is(err, unix.EDQUOT):
+		return types.ErrIOFailure
+	}
+	return types.ErrInternal
+}
+
+// oneLine is an error's text without line ends: joined errors have them.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

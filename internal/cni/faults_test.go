@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/ipam"
+	"mustang/internal/testkit"
+)
+
+// refused runs ADD, which must fail with a code and one line, and leave all as it was.
+// It goes for DEL after that too.
+func (f *fixture) refused(p *pod, code uint, words ...string) {
+	f.t.Helper()
+	before := f.left()
+	err := f.add(p)
+	f.oneLine(err, words...)
+	if err != nil && Coded(err).Code != code {
+		f.t.Errorf("%v: code %d, want %d", err, Coded(err).Code, code)
+	}
+	if _, there := p.Device(p.request.IfName); there == nil {
+		f.t.Error("the pod has a device")
+	}
+	f.same(before, "ADD that fails")
+	f.must(f.del(p))
+	f.same(before, "DEL after ADD that fails")
+}
+
+// TestFull gives all addresses out.
+func TestFull(t *testing.T) {
+	f := newFixture(t)
+	config := []byte(strings.Replace(string(network("net", "veth", "")), "10.113.0.0/24", "10.113.0.0/30", 1))
+	f.must(f.status(config))
+	p := f.added("a", config)
+	f.refused(f.pod("b", config), types.ErrTryAgainLater, "no address is free in 10.113.0.0/30", "1 in use")
+	err := f.status(config)
+	f.oneLine(err, "no address is free in 10.113.0.0/30")
+	if code := Coded(err).Code; code != codeNotAvailable {
+		t.Errorf("STATUS has code %d", code)
+	}
+	f.must(f.check(p))
+	f.must(f.del(p))
+	f.must(f.status(config))
+	f.must(f.del(f.added("b", config)))
+}
+
+// tmpfs mounts a file system of so many bytes at path, in this and all namespaces.
+func tmpfs(t *testing.T, path, options string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", path, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fillDisk writes until nothing more fits.
+func fillDisk(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	path := filepath.Join(dir, "filler")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for err == nil {
+		_, err = file.Write(make([]byte, 4096))
+	}
+	return func() { _ = os.Remove(path) }
+}
+
+// TestDisk has the disk be full or read-only, with an attachment made before, which
+// DEL takes away all the same.
+func TestDisk(t *testing.T) {
+	for _, which := range []string{"state", "run"} {
+		t.Run(which, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
+			tmpfs(t, dir, "size=1m,mode=700")
+			config := everything("veth")
+			f.must(f.del(f.added("first", config)))
+			t.Run("full", func(t *testing.T) {
+				f := f.in(t)
+				p := f.added("a", config)
+				free := fillDisk(t, dir)
+				f.unwritable(config, "no space left on device")
+				free()
+				f.must(f.check(p))
+				fillDisk(t, dir)
+				f.must(f.del(p))
+				free()
+				p = f.added("b", config)
+				f.must(f.check(p))
+				f.must(f.del(p))
+			})
+			t.Run("read-only", func(t *testing.T) {
+				f := f.in(t)
+				remount := func(flags uintptr) { f.must(unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "")) }
+				remount(unix.MS_RDONLY)
+				defer remount(0)
+				p := f.pod("ro", config)
+				before := f.left()
+				err := f.add(p)
+				f.oneLine(err, "read-only file system")
+				if err != nil && Coded(err).Code != types.ErrIOFailure {
+					t.Errorf("code %d", Coded(err).Code)
+				}
+				f.same(before, "ADD")
+			})
+		})
+	}
+}
+
+// unwritable has ADD fail for a disk that takes nothing.
+func (f *fixture) unwritable(config []byte, words string) {
+	f.t.Helper()
+	f.refused(f.pod("full", config), types.ErrIOFailure, words)
+}
+
+// TestNoBPFFS has the datapath's directory be on no BPF file system.
+func TestNoBPFFS(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.BPFRoot = filepath.Join(t.TempDir(), "none")
+	config := network("net", "veth", "")
+	f.refused(f.pod("a", config), codeNotAvailable, f.plugin.BPFRoot, "BPF file system")
+	f.oneLine(f.status(config), f.plugin.BPFRoot, "BPF file system")
+	off := []byte(strings.Replace(string(config), `"tc"`, `"off"`, 1))
+	f.must(f.status(off))
+	p := f.added("a", off) // has no need of it
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
+// TestWrongHost has the host lack what the configuration names, or have something else
+// by its name.
+func TestWrongHost(t *testing.T) {
+	f := newFixture(t)
+	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
+	store, err := f.plugin.addresses("other")
+	f.must(err)
+	_, err = store.Reserve(Owner{ContainerID: "a", IfName: "eth0"}, []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
+	f.must(err)
+	_, err = store.Release(Owner{ContainerID: "a", IfName: "eth0"})
+	f.must(err)
+	command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
+	command(t, f.host, "ip link set thin up")
+	command(t, f.host, "ip link set thinner up")
+	command(t, f.host, "ip link add mst0 type veth peer name down")
+	with := func(mode string, replace ...string) []byte {
+		return []byte(strings.NewReplacer(append(replace, `"net"`, `"other"`, "10.113.", "10.114.", "fd00:113:", "fd00:114:")...).
+			Replace(string(network("net", mode, ""))))
+	}
+	for _, row := range []struct {
+		name   string
+		config []byte
+		code   uint
+		words  []string
+	}{
+		{"no parent, veth", with("veth", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig, []string{"parent", `"missing"`}},
+		{"no parent, macvlan", with("macvlan", `"uplink"`, `"missing"`), types.ErrInvalidNetworkConfig, []string{"parent", `"missing"`}},
+		{"no parent, MTU given", with("macvlan", `"uplink"`, `"missing","mtu":1400`), types.ErrInternal, []string{`"missing"`}},
+		{"MTU greater than the parent's", with("macvlan", `"uplink"`, `"uplink","mtu":9000`), types.ErrInternal, []string{"9000", "1500"}},
+		{"MTU of an IPv6 network too small", with("veth", `"uplink"`, `"uplink","mtu":1000`), types.ErrInternal, []string{"1000", "1280"}},
+		{"another kind of device by the bridge's name", with("bridge"), types.ErrInternal, []string{`"mst0"`, "veth"}},
+		{"parent down", with("macvlan", `"uplink"`, `"down"`), types.ErrInternal, []string{`"down"`}},
+	} {
+		t.Run(row.name, func(t *testing.T) { f.in(t).refused(f.pod("a", row.config), row.code, row.words...) })
+	}
+	t.Run("parent with a small MTU", func(t *testing.T) {
+		f := f.in(t)
+		p := f.added("a", with("macvlan", `"uplink"`, `"thin"`))
+		if device, err := p.Device("eth0"); err != nil || device.MTU != 1300 || p.result.Interfaces[0].Mtu != 1300 {
+			t.Errorf("MTU %d, %v: %s", device.MTU, err, text(t, p.result))
+		}
+		f.must(f.del(p))
+	})
+}
+
+// TestParentWithoutCarrier cuts the wire of the parent.
+func TestParentWithoutCarrier(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			config := network("net", mode, "")
+			f.must(f.del(f.added("first", config))) // makes what stays
+			f.must(f.outside.SetUp("far", false))
+			before := f.left()
+			p := f.pod("a", config)
+			err := f.add(p)
+			if mode == "macvlan" { // its devices have no carrier either
+				f.oneLine(err, "uplink")
+				f.same(before, "ADD")
+				return
+			}
+			f.must(err)
+			f.must(f.check(p))
+			f.reach(f.host, p.Namespace, p.ips()[0])
+			f.must(f.del(p))
+		})
+	}
+}
+
+// TestWanted has the runtime ask for addresses.
+func TestWanted(t *testing.T) {
+	f := newFixture(t)
+	asking := func(ips ...string) []byte {
+		return network("net", "veth", `,"runtimeConfig":{"ips":["`+strings.Join(ips, `","`)+`"]}`)
+	}
+	p := f.added("a", asking("10.113.0.77", "fd00:113::77/64"))
+	if got := fmt.Sprint(p.ips()); got != "[10.113.0.77 fd00:113::77]" {
+		t.Errorf("ADD gives %s", got)
+	}
+	for _, row := range []struct {
+		ips   []string
+		words []string
+	}{
+		{[]string{"10.113.0.77"}, []string{"10.113.0.77 is taken by", "a"}},
+		{[]string{"10.113.0.78", "fd00:113::77"}, []string{"fd00:113::77 is taken by"}},
+		{[]string{"10.9.9.9"}, []string{"10.9.9.9", "no address that", "gives out"}},
+		{[]string{"10.113.0.1"}, []string{"10.113.0.1", "no address that"}},
+		{[]string{"10.113.0.255"}, []string{"10.113.0.255", "no address that"}},
+		{[]string{"10.113.0.5", "10.113.0.6"}, []string{"10.113.0.6"}},
+	} {
+		t.Run(strings.Join(row.ips, " "), func(t *testing.T) {
+			f.in(t).refused(f.pod("b", asking(row.ips...)), types.ErrInternal, row.words...)
+		})
+	}
+	b := f.added("b", asking("10.113.0.78"))
+	if !slices.ContainsFunc(b.result.IPs, func(ip *types100.IPConfig) bool { return ip.Address.IP.String() == "10.113.0.78" }) {
+		t.Errorf("ADD gives %s", text(t, b.result))
+	}
+	f.must(f.check(p))
+}
+
+// TestNoIPAMPlugin names a plugin that is not there.
+func TestNoIPAMPlugin(t *testing.T) {
+	f := newFixture(t)
+	t.Setenv("CNI_PATH", "/nowhere:"+t.TempDir())
+	f.must(f.del(f.added("first", network("net", "veth", ""))))
+	before := f.left()
+	p := f.pod("a", delegating("veth", `{"type":"missing"}`))
+	f.oneLine(f.add(p), "ipam.type", `"missing"`, "/nowhere")
+	f.same(before, "ADD")
+	f.oneLine(f.status(p.request.Config), `"missing"`, "/nowhere")
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// fakeIPAM is the name by which the test binary is an IPAM plugin: it notes what it is
+// called with beside itself, in a file of its name with .log, and fails at the verb
+// that the file with .fail names.
+const fakeIPAM = "mst-fake-ipam"
+
+// runFakeIPAM is one call of it.
+func runFakeIPAM(path, verb string) error {
+	file, err := os.OpenFile(path+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := fmt.Fprintln(file, verb, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")); err != nil {
+		return err
+	}
+	if fails, err := os.ReadFile(path + ".fail"); err == nil && string(fails) == verb {
+		return fmt.Errorf(`{"cniVersion":"1.1.0","code":100,"msg":"no %s today"}`, verb)
+	}
+	if verb == "ADD" {
+		fmt.Println(`{"cniVersion":"1.1.0","ips":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/64","gateway":"fd00:77::1"}],
+			"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["10.77.0.53"]}}`)
+	}
+	return nil
+}
+
+// newFakeIPAM puts the fake plugin into a directory of its own.
+func (f *fixture) newFakeIPAM() (dir, path string) {
+	f.t.Helper()
+	dir = f.t.TempDir()
+	self, err := os.Executable()
+	f.must(err)
+	path = filepath.Join(dir, fakeIPAM)
+	f.must(os.Symlink(self, path))
+	return dir, path
+}
+
+// called is what the fake plugin has been called with since it was last asked.
+func (f *fixture) called(path string) []string {
+	f.t.Helper()
+	data, err := os.ReadFile(path + ".log")
+	if os.IsNotExist(err) {
+		return nil
+	}
+	f.must(err)
+	f.must(os.Remove(path + ".log"))
+	var calls []string
+	for line := range strings.Lines(string(data)) {
+		calls = append(calls, strings.TrimSpace(line))
+	}
+	return calls
+}
+
+// delegating is a network whose addresses are another plugin's.
+func delegating(mode, ipam string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"services":"tc","parent":"uplink","ipam":%s}`, mode, ipam)
+}
+
+// TestDelegation has another plugin give addresses: it gets each verb, and what it says
+// is passed on.
+func TestDelegation(t *testing.T) {
+	f := newFixture(t)
+	dir, path := f.newFakeIPAM()
+	fail := func(verb string) { f.must(os.WriteFile(path+".fail", []byte(verb), 0o600)) }
+	p := f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`","any":{"key":[1]}}`))
+	expect := func(verb string, calls ...string) {
+		t.Helper()
+		if got := f.called(path); !slices.Equal(got, calls) {
+			t.Errorf("%s calls %q, want %q", verb, got, calls)
+		}
+	}
+	f.worked(f.runFor(p, "DEL", dir)) // of what was never there
+	expect("DEL before ADD", "DEL a eth0")
+	f.worked(f.runFor(p, "ADD", dir)) // makes what stays
+	f.worked(f.runFor(p, "DEL", dir))
+	expect("ADD and DEL", "ADD a eth0", "DEL a eth0")
+	before := f.left()
+
+	result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", dir)))
+	f.must(err)
+	p.result = result
+	if got := fmt.Sprint(p.ips()); got != "[10.77.0.9 fd00:77::9]" || gateway(p, 1).String() != "fd00:77::1" {
+		t.Errorf("ADD gives %s: %s", got, text(t, result))
+	}
+	f.reach(f.host, p.Namespace, p.ips()[0])
+	f.reach(p.Namespace, f.host, gateway(p, 1))
+	expect("ADD", "ADD a eth0")
+	f.worked(f.runFor(p, "CHECK", dir))
+	expect("CHECK", "CHECK a eth0")
+	fail("CHECK")
+	f.failed(f.runFor(p, "CHECK", dir), 100, "no CHECK today")
+	expect("CHECK", "CHECK a eth0")
+	f.worked(f.runFor(p, "STATUS", dir))
+	expect("STATUS", "STATUS a eth0")
+	fail("STATUS")
+	f.failed(f.runFor(p, "STATUS", dir), codeNotAvailable, "no STATUS today")
+	expect("STATUS", "STATUS a eth0")
+	gc := call{verb: "GC", env: []string{"CNI_PATH=" + dir}, config: p.request.Config}
+	gc.config = []byte(strings.TrimSuffix(string(gc.config), "}") + `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
+	f.worked(f.run(gc))
+	expect("GC", "GC")
+	fail("GC")
+	f.failed(f.run(gc), 100, "no GC today")
+	expect("GC", "GC")
+
+	fail("DEL")
+	f.failed(f.runFor(p, "DEL", dir), 100, "no DEL today")
+	expect("DEL", "DEL a eth0")
+	fail("")
+	f.worked(f.runFor(p, "DEL", dir))
+	f.worked(f.runFor(p, "DEL", dir))
+	expect("DEL", "DEL a eth0", "DEL a eth0")
+	f.same(before, "DEL")
+}
+
+// TestDelegatedAddFails has the other plugin fail, and then ours after it: it is told
+// to DEL.
+func TestDelegatedAddFails(t *testing.T) {
+	f := newFixture(t)
+	dir, path := f.newFakeIPAM()
+	p := f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`"}`))
+	f.worked(f.runFor(p, "ADD", dir)) // makes what stays
+	f.worked(f.runFor(p, "DEL", dir))
+	f.called(path)
+	before := f.left()
+	f.must(os.WriteFile(path+".fail", []byte("ADD"), 0o600))
+	f.failed(f.runFor(p, "ADD", dir), 100, "no ADD today")
+	if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
+		t.Errorf("calls %q", got)
+	}
+	f.same(before, "ADD of the other plugin")
+	f.must(os.Remove(path + ".fail"))
+	p.request.Config = []byte(strings.Replace(string(p.request.Config), `"veth"`, `"macvlan"`, 1))
+	p.request.Config = []byte(strings.Replace(string(p.request.Config), `"uplink"`, `"missing"`, 1))
+	f.failed(f.runFor(p, "ADD", dir), types.ErrInvalidNetworkConfig, `"missing"`)
+	if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
+		t.Errorf("calls %q", got)
+	}
+	f.same(before, "ADD without parent")
+	f.failed(f.runFor(p, "ADD"), types.ErrInternal, fakeIPAM, "/nowhere")
+	f.same(before, "ADD without the other plugin")
+}
+
+// TestReferenceIPAM has Debian's plugins give addresses.
+func TestReferenceIPAM(t *testing.T) {
+	const place = "/the/directory"
+	for _, row := range []struct{ plugin, config, first string }{
+		{"host-local", `{"type":"host-local","dataDir":"` + place + `","ranges":[[{"subnet":"10.78.0.0/24"}],[{"subnet":"fd00:78::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}`,
+			"[10.78.0.2 fd00:78::2]"},
+		{"static", `{"type":"static","addresses":[{"address":"10.79.0.7/24","gateway":"10.79.0.1"},{"address":"fd00:79::7/64","gateway":"fd00:79::1"}]}`,
+			"[10.79.0.7 fd00:79::7]"},
+	} {
+		for _, mode := range crashModes {
+			t.Run(row.plugin+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				f, dir := newFixture(t), t.TempDir()
+				f.requirePlugin(row.plugin)
+				// Debian's plugins know no version after 1.0.0.
+				config := strings.NewReplacer("1.1.0", "1.0.0", place, dir).Replace(string(delegating(mode, row.config)))
+				p := f.pod("a", []byte(config))
+				result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", debianPlugins)))
+				f.must(err)
+				p.result = result
+				if got := fmt.Sprint(p.ips()); got != row.first {
+					t.Errorf("ADD gives %s, want %s", got, row.first)
+				}
+				for i, ip := range p.ips() {
+					f.reach(f.host, p.Namespace, ip)
+					f.reach(p.Namespace, f.host, gateway(p, i))
+				}
+				f.worked(f.runFor(p, "CHECK", debianPlugins))
+				if row.plugin == "host-local" {
+					f.must(os.Remove(filepath.Join(dir, "net", p.ips()[0].String())))
+					f.must(os.Remove(filepath.Join(dir, "net", p.ips()[1].String())))
+					f.failed(f.runFor(p, "CHECK", debianPlugins), types.ErrInternal, "host-local")
+				}
+				f.worked(f.runFor(p, "DEL", debianPlugins))
+				f.worked(f.runFor(p, "DEL", debianPlugins))
+				if left, _ := filepath.Glob(filepath.Join(dir, "net", "[1f]*")); len(left) > 0 {
+					t.Errorf("left are %q", left)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"mustang/internal/testkit"
+)
+
+// builtDir is where program has built it; TestMain removes it.
+var builtDir string
+
+// program builds the plugin, once.
+var program = sync.OnceValues(func() (path string, err error) {
+	if builtDir, err = os.MkdirTemp("", "mst-cni-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(builtDir, PluginType)
+	cmd := exec.Command("go", "build", "-o", path, "mustang/cmd/mustang-cni")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// debianPlugins is where Debian has the reference plugins.
+const debianPlugins = "/usr/lib/cni"
+
+// requirePlugin skips the test unless a reference plugin is there.
+func (f *fixture) requirePlugin(name string) {
+	f.t.Helper()
+	if _, err := os.Stat(filepath.Join(debianPlugins, name)); err != nil {
+		testkit.Skip(f.t, "needs the CNI plugin "+name+" (package containernetworking-plugins)")
+	}
+}
+
+// call is how a runtime runs a plugin.
+type call struct {
+	program string // a path; empty for ours
+	verb    string
+	env     []string // beside CNI_COMMAND
+	config  []byte
+}
+
+// answer is what a runtime gets.
+type answer struct {
+	stdout, stderr string
+	exit           int
+}
+
+// run runs a plugin on the host.
+func (f *fixture) run(c call) answer {
+	f.t.Helper()
+	if c.program == "" {
+		path, err := program()
+		f.must(err)
+		c.program = path
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(c.program)
+	cmd.Env = append([]string{
+		"MUSTANG_CNI_STATE_DIR=" + f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR=" + f.plugin.RunDir, "MUSTANG_BPF_ROOT=" + f.plugin.BPFRoot,
+		"MUSTANG_CNI_CGROUP=" + f.plugin.Cgroup, "PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb,
+	}, c.env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.config), &stdout, &stderr
+	f.must(f.host.Start(cmd))
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		f.t.Fatal(err)
+	}
+	return answer{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// runFor runs a verb of ours for a pod, with plugins of dirs beside it.
+func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
+	f.t.Helper()
+	config := p.request.Config
+	if verb == "CHECK" {
+		result, err := p.result.GetAsVersion(VersionOf(config))
+		f.must(err)
+		data, err := json.Marshal(result)
+		f.must(err)
+		config = withPrevious(config, string(data))
+	}
+	return f.run(call{verb: verb, env: p.environment(dirs...), config: config})
+}
+
+// environment is what a runtime gives for a pod beside the verb.
+func (p *pod) environment(dirs ...string) []string {
+	return []string{
+		"CNI_CONTAINERID=" + p.request.ContainerID, "CNI_IFNAME=" + p.request.IfName, "CNI_NETNS=" + p.request.Netns,
+		"CNI_PATH=" + strings.Join(append(dirs, "/nowhere"), ":"),
+	}
+}
+
+// withPrevious is a configuration with a previous result.
+func withPrevious(config []byte, result string) []byte {
+	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + `,"prevResult":` + result + "}")
+}
+
+// worked fails the test unless the plugin succeeded.
+func (f *fixture) worked(a answer) answer {
+	f.t.Helper()
+	if a.exit != 0 {
+		f.t.Fatalf("exit code %d: %s%s", a.exit, a.stdout, a.stderr)
+	}
+	return a
+}
+
+// result is what ADD said, in the types of its version.
+func (f *fixture) result(a answer) types.Result {
+	f.t.Helper()
+	result, err := create.CreateFromBytes([]byte(f.worked(a).stdout))
+	f.must(err)
+	return result
+}
+
+// failed fails the test unless the plugin failed with a code, and one line that has all
+// words.
+func (f *fixture) failed(a answer, code uint, words ...string) {
+	f.t.Helper()
+	var said struct {
+		CNIVersion string `json:"cniVersion"`
+		types.Error
+	}
+	decoder := json.NewDecoder(strings.NewReader(a.stdout))
+	decoder.DisallowUnknownFields()
+	switch err := decoder.Decode(&said); {
+	case a.exit == 0:
+		f.t.Errorf("it worked, want code %d: %s", code, a.stdout)
+		return
+	case err != nil:
+		f.t.Errorf("%v: %q is no error (stderr: %q)", err, a.stdout, a.stderr)
+		return
+	case decoder.More():
+		f.t.Errorf("%q is more than an error", a.stdout)
+	}
+	if said.Code != code || said.CNIVersion == "" || said.Msg == "" || strings.Contains(said.Msg, "\n") {
+		f.t.Errorf("want code %d, a version, and one line: %s", code, a.stdout)
+	}
+	for _, word := range words {
+		if !strings.Contains(said.Msg+said.Details, word) {
+			f.t.Errorf("want %q in %s", word, a.stdout)
+		}
+	}
+}

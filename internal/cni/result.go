@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/podlink"
+)
+
+// result is what a runtime is told of an attachment.
+func (a *attachment) result(made podlink.Attachment, given []address, netns string) *types100.Result {
+	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: a.config.DNS}
+	if made.HostIfName != "" {
+		out.Interfaces = append(out.Interfaces, &types100.Interface{
+			Name: made.HostIfName, Mac: made.HostMAC.String(), Mtu: a.network.MTU,
+		})
+	}
+	out.Interfaces = append(out.Interfaces, &types100.Interface{
+		Name: a.record.Owner.IfName, Mac: made.MAC.String(), Mtu: a.network.MTU, Sandbox: netns,
+	})
+	inPod := len(out.Interfaces) - 1
+	for i, ip := range given {
+		config := &types100.IPConfig{Interface: types100.Int(inPod), Address: ipNet(ip.Prefix)}
+		if i < len(made.Prefixes) {
+			config.Address = ipNet(made.Prefixes[i])
+		}
+		if ip.Gateway.IsValid() {
+			config.Gateway = ip.Gateway.AsSlice()
+		}
+		out.IPs = append(out.IPs, config)
+	}
+	for _, route := range made.Routes {
+		r := &types.Route{Dst: ipNet(route.Dst)}
+		if route.Via.IsValid() {
+			r.GW = route.Via.AsSlice()
+		}
+		out.Routes = append(out.Routes, r)
+	}
+	return out
+}
+
+// ipNet keeps the address of a prefix, not only its network.
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

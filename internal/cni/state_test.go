@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// loss is something of an attachment that is gone when DEL comes.
+type loss struct {
+	name string
+	do   func(*fixture, *pod)
+}
+
+func losses() []loss {
+	return []loss{
+		{"namespace", func(f *fixture, p *pod) {
+			f.must(nl.DeleteNamespace(p.Name()))
+			f.must(p.Close())
+		}},
+		{"records", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.RunDir)) }},
+		{"leases", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.StateDir)) }},
+		{"device", func(f *fixture, p *pod) {
+			if _, err := p.Device("eth0"); err == nil {
+				command(f.t, p.Namespace, "ip link del eth0")
+			}
+		}},
+		{"pins", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.BPFRoot)) }},
+		{"configuration", func(_ *fixture, p *pod) { // it has changed since ADD, to one that ADD would refuse
+			p.request.Config = []byte(strings.Replace(string(p.request.Config), `"link"`, `"more":1,"link"`, 1))
+		}},
+		{"path", func(_ *fixture, p *pod) { p.request.Netns = "" }},
+	}
+}
+
+// TestDelOfLost has DEL come when one thing is gone, and when all is. It works twice,
+// leaves nothing, and ADD works after it.
+func TestDelOfLost(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newCrashFixture(t, mode)
+			all := losses()
+			for _, one := range all {
+				t.Run(one.name, func(t *testing.T) { f.in(t).delOfLost(mode, one) })
+			}
+			everything := []loss{all[1], all[2], all[3], all[0], all[4], all[5], all[6]} // the device goes before its namespace
+			t.Run("all", func(t *testing.T) { f.in(t).delOfLost(mode, everything...) })
+			told := loss{"", func(f *fixture, p *pod) { p.request.Config = withPrevious(p.request.Config, text(f.t, p.result)) }}
+			t.Run("state, but not what the runtime was told", func(t *testing.T) { f.in(t).delOfLost(mode, all[1], all[2], told) })
+		})
+	}
+}
+
+func (f *fixture) delOfLost(mode string, losses ...loss) {
+	before := f.left()
+	p := f.added("a", everything(mode))
+	for _, l := range losses {
+		l.do(f, p)
+	}
+	for range 2 {
+		f.must(f.del(p))
+	}
+	f.nothingMore(before)
+	again := f.added("a", everything(mode))
+	f.must(f.check(again))
+	f.must(f.del(again))
+	f.nothingMore(before)
+}
+
+// nothingMore fails the test if something is left that was not there before. What was
+// there may be gone. Pins are named by what they hold, which differs where the
+// datapath has been made again.
+func (f *fixture) nothingMore(before []string) {
+	f.t.Helper()
+	for _, line := range f.left() {
+		if !slices.Contains(before, line) && !strings.HasPrefix(line, "hosts ") && !strings.Contains(line, "/links/") {
+			f.t.Error("left is", line)
+		}
+	}
+}
+
+// TestDelOfNothing has DEL come for what was never added: in each mode, on a host where
+// nothing is, which stays so.
+func TestDelOfNothing(t *testing.T) {
+	f := newFixture(t)
+	before := f.left()
+	for _, mode := range append([]string{LinkAuto}, crashModes...) {
+		p := f.pod("a", everything(mode))
+		f.must(f.del(p))
+		p.request.Netns = "/run/netns/nobody's"
+		f.must(f.del(p))
+		f.same(before, mode)
+	}
+	for _, dir := range []string{f.plugin.BPFRoot, filepath.Join(f.plugin.StateDir, "net")} {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("DEL made %s", dir)
+		}
+	}
+}
+
+// TestDelOfNonsense has DEL come with a configuration whose values have become wrong.
+func TestDelOfNonsense(t *testing.T) {
+	f := newCrashFixture(t, "veth")
+	for _, change := range [][2]string{
+		{`"link":"veth"`, `"link":"tap"`}, {`"link":"veth"`, `"link":5`}, {`"services":"tc"`, `"services":"all"`},
+		{`"subnet":"10.`, `"subnet":"910.`}, {`"ranges"`, `"rangers"`}, {`"ipam":`, `"ipan":`}, {`"masquerade":true`, `"masquerade":"x"`},
+	} {
+		for _, recorded := range []bool{true, false} {
+			before := f.left()
+			p := f.added("a", everything("veth"))
+			config := string(p.request.Config)
+			if !strings.Contains(config, change[0]) {
+				t.Fatalf("%s lacks %s", config, change[0])
+			}
+			p.request.Config = []byte(strings.Replace(config, change[0], change[1], 1))
+			if !recorded {
+				f.must(os.RemoveAll(f.plugin.RunDir))
+			}
+			if err := f.del(p); err != nil {
+				t.Errorf("%s, with record: %v: %v", change[1], recorded, err)
+			} else if after := f.left(); !slices.Equal(before, after) {
+				t.Errorf("%s, with record: %v\nbefore %q\nafter  %q", change[1], recorded, before, after)
+				f.dropServices()
+			}
+			p.request.Config = []byte(config)
+			f.must(f.del(p))
+		}
+	}
+}
+
+// TestReboot lets the machine boot with all addresses given out: they are all free
+// again, for the same pods and others.
+func TestReboot(t *testing.T) {
+	for _, kept := range []string{"addresses", "addresses and records"} {
+		t.Run(kept, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			config := []byte(strings.NewReplacer("10.113.0.0/24", "10.113.0.0/29", "fd00:113::/64", "fd00:113::/125").
+				Replace(string(network("net", "veth", ""))))
+			ids := []string{"a", "b", "c", "d", "e"}
+			for _, id := range ids {
+				f.added(id, config)
+			}
+			f.oneLine(f.add(f.pod("f", config)), "no address is free")
+			f = f.booted(kept == "addresses and records")
+			f.must(f.status(config))
+			gone := f.pod("d", config) // the runtime cleans up after the boot
+			f.must(f.del(gone))
+			var given []netip.Addr
+			for _, id := range []string{"c", "a", "g", "h", "b"} {
+				p := f.added(id, config)
+				f.must(f.check(p))
+				given = append(given, p.ips()...)
+				f.reach(f.host, p.Namespace, p.ips()[0])
+			}
+			slices.SortFunc(given, netip.Addr.Compare)
+			if given = slices.Compact(given); len(given) != 10 {
+				t.Errorf("given out are %v", given)
+			}
+			f.must(f.gc(config))
+			if leases, err := filepath.Glob(f.plugin.StateDir + "/net/[1-9a-f]*"); err != nil || len(leases) > 0 {
+				t.Errorf("left are %q, %v", leases, err)
+			}
+		})
+	}
+}
+
+// booted is a host with an empty kernel, and the files of f as if of an earlier boot.
+func (f *fixture) booted(records bool) *fixture {
+	f.t.Helper()
+	boot, err := bootID()
+	f.must(err)
+	earlier := "00000000" + boot[8:]
+	stamped := 0
+	for _, dir := range []string{f.plugin.StateDir, f.plugin.RunDir} {
+		f.must(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil || !strings.Contains(string(data), boot) {
+				return err
+			}
+			stamped++
+			return os.WriteFile(path, []byte(strings.ReplaceAll(string(data), boot, earlier)), 0o600)
+		}))
+	}
+	if stamped < 10 {
+		f.t.Fatalf("only %d files tell the boot", stamped)
+	}
+	next := newFixture(f.t)
+	next.plugin.StateDir = f.plugin.StateDir
+	if records {
+		next.plugin.RunDir = f.plugin.RunDir
+	}
+	return next
+}
+
+func (f *fixture) status(config []byte) error {
+	return f.host.Do(func() error { return f.plugin.Status(f.t.Context(), Request{Config: config}) })
+}
+
+// TestAddTwice adds what is there already: an error, and what is there stays as it is.
+func TestAddTwice(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			p := f.added("a", everything(mode))
+			before := f.left()
+			twice := *p
+			f.oneLine(f.add(&twice), "container a, interface eth0", "already")
+			elsewhere := f.pod("b", everything(mode))
+			elsewhere.request.ContainerID = "a"
+			f.oneLine(f.add(elsewhere), "container a, interface eth0", "already")
+			another := *p
+			another.request.ContainerID = "c"
+			f.oneLine(f.add(&another), `"eth0"`, "already")
+			f.same(before, "refused ADDs")
+			f.must(f.check(p))
+			f.reach(f.host, p.Namespace, p.ips()[0])
+			f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
+			f.must(f.check(p))
+			f.must(f.del(p))
+			if _, err := p.Device("eth0"); err == nil {
+				t.Error("the pod has its device still")
+			}
+		})
+	}
+}
+
+// TestTwoInterfaces gives a pod an interface each in two networks.
+func TestTwoInterfaces(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			other := map[string]string{"veth": "veth", "bridge": "bridge", "macvlan": "veth"}[mode] // one parent has one network
+			one, two := network("net", mode, ""), network("second", other, `,"bridge":"mst1"`)
+			a, peer := f.added("a", one), f.added("peer", two)
+			second := *a
+			second.request.IfName, second.request.Config = "eth1", two
+			f.must(f.add(&second))
+			f.must(f.check(a))
+			f.must(f.check(&second))
+			for _, r := range second.result.Routes {
+				if ones, _ := r.Dst.Mask.Size(); ones == 0 {
+					t.Errorf("a second default route: %v", r)
+				}
+			}
+			for _, ip := range append(a.ips(), second.ips()...) {
+				f.reach(f.host, a.Namespace, ip)
+			}
+			for _, ip := range peer.ips() {
+				f.reach(a.Namespace, peer.Namespace, ip)
+			}
+			f.must(f.del(&second))
+			f.must(f.check(a))
+			f.reach(f.host, a.Namespace, a.ips()[0])
+			f.must(f.del(a))
+		})
+	}
+}
+
+// TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay
+// translated until the other goes too.
+func TestTwoInterfacesSockets(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	socket := func(name string) []byte {
+		return []byte(strings.Replace(string(network(name, "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))
+	}
+	a := f.added("a", socket("net"))
+	second := *a
+	second.request.IfName, second.request.Config = "eth1", socket("second")
+	f.must(f.add(&second))
+	f.must(f.del(&second))
+	f.must(f.check(a))
+	f.must(f.add(&second))
+	f.must(f.del(a))
+	f.must(f.check(&second))
+	f.must(f.del(&second))
+	f.tables(func(d *datapath.Datapath) error {
+		if pods, err := d.SocketPods(); err != nil || len(pods) > 0 {
+			t.Errorf("left are %v, %v", pods, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types040 "github.com/containernetworking/cni/pkg/types/040"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"mustang/internal/nl"
+)
+
+// ofVersion is a network of a version of the spec.
+func ofVersion(version string) []byte {
+	return []byte(strings.Replace(string(network("net", "veth", "")), `"1.1.0"`, `"`+version+`"`, 1))
+}
+
+// TestVersion asks for the versions, and runs all verbs in each.
+func TestVersion(t *testing.T) {
+	f := newFixture(t)
+	all := []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+	said := f.worked(f.run(call{verb: "VERSION", config: []byte(`{"cniVersion":"1.1.0"}`)}))
+	info, err := (&version.PluginDecoder{}).Decode([]byte(said.stdout))
+	f.must(err)
+	if !slices.Equal(info.SupportedVersions(), all) || !strings.Contains(said.stdout, `"cniVersion":"1.1.0"`) {
+		t.Errorf("VERSION: %s", said.stdout)
+	}
+	for _, version := range all {
+		t.Run(version, func(t *testing.T) { f.in(t).verbsOf(version) })
+	}
+}
+
+// verbsOf runs all verbs of a version.
+func (f *fixture) verbsOf(version string) {
+	p := f.pod("a", ofVersion(version))
+	result := f.result(f.runFor(p, "ADD"))
+	if result.Version() != version {
+		f.t.Errorf("the result is of version %s", result.Version())
+	}
+	ips := 0
+	switch typed := result.(type) {
+	case *types040.Result:
+		ips = len(typed.IPs)
+		for _, ip := range typed.IPs {
+			if ip.Version != map[bool]string{true: "4", false: "6"}[ip.Address.IP.To4() != nil] {
+				f.t.Errorf("%v is said to be of version %q", ip.Address, ip.Version)
+			}
+		}
+	case *types100.Result:
+		ips = len(typed.IPs)
+	}
+	if ips != 2 {
+		f.t.Errorf("%d addresses: %v", ips, result)
+	}
+	previous, err := json.Marshal(result)
+	f.must(err)
+	check := f.run(call{verb: "CHECK", env: p.environment(), config: withPrevious(p.request.Config, string(previous))})
+	if version < "0.4.0" {
+		f.failed(check, types.ErrIncompatibleCNIVersion, "CHECK")
+	} else if f.worked(check).stdout != "" {
+		f.t.Errorf("CHECK says %q", check.stdout)
+	}
+	valid := []byte(strings.TrimSuffix(string(p.request.Config), "}") + `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
+	for _, c := range []call{{verb: "GC", config: valid}, {verb: "STATUS", config: p.request.Config}} {
+		c.env = []string{"CNI_PATH=/nowhere"}
+		if a := f.run(c); version < "1.1.0" {
+			f.failed(a, types.ErrIncompatibleCNIVersion, c.verb)
+		} else if f.worked(a).stdout != "" {
+			f.t.Errorf("%s says %q", c.verb, a.stdout)
+		}
+	}
+	if _, err := p.Device("eth0"); err != nil {
+		f.t.Errorf("GC took what is valid: %v", err)
+	}
+	for range 2 {
+		if a := f.worked(f.runFor(p, "DEL")); a.stdout != "" {
+			f.t.Errorf("DEL says %q", a.stdout)
+		}
+	}
+}
+
+// TestMisused runs the plugin as no runtime should.
+func TestMisused(t *testing.T) {
+	f := newFixture(t)
+	p := f.pod("a", network("net", "veth", ""))
+	before := f.left()
+	with := func(more ...string) []string { return append(p.environment(), more...) }
+	long := "CNI_IFNAME=" + strings.Repeat("x", 16)
+	other := f.pod("other", nil)
+	f.must(nl.DeleteNamespace(other.Name()))
+	const (
+		environment = types.ErrInvalidEnvironmentVariables
+		netns       = types.ErrInvalidNetNS
+		decoding    = types.ErrDecodingFailure
+		config      = types.ErrInvalidNetworkConfig
+	)
+	for _, row := range []struct {
+		name   string
+		verb   string
+		env    []string
+		config string
+		code   uint
+		words  string
+	}{
+		{"nothing", "ADD", nil, "", environment, "CNI_CONTAINERID CNI_NETNS CNI_IFNAME CNI_PATH"},
+		{"no namespace", "ADD", with("CNI_NETNS="), "", environment, "CNI_NETNS"},
+		{"DEL of nothing", "DEL", nil, "", environment, "CNI_CONTAINERID CNI_IFNAME CNI_PATH"},
+		{"CHECK of nothing", "CHECK", nil, "", environment, "CNI_CONTAINERID CNI_NETNS CNI_IFNAME CNI_PATH"},
+		{"GC without path", "GC", nil, "", environment, "CNI_PATH"},
+		{"STATUS without path", "STATUS", nil, "", environment, "CNI_PATH"},
+		{"unknown verb", "UPDATE", with(), "", environment, "CNI_COMMAND UPDATE"},
+		{"bad container ID", "ADD", with("CNI_CONTAINERID=../a"), "", environment, "../a"},
+		{"bad interface name", "ADD", with("CNI_IFNAME=a/b"), "", environment, "/"},
+		{"long interface name", "ADD", with(long), "", environment, "16"},
+		{"namespace of nobody", "ADD", with("CNI_NETNS=/run/netns/nobody's"), "", netns, "/run/netns/nobody's"},
+		{"namespace that went", "ADD", with("CNI_NETNS=" + other.Path()), "", netns, other.Path()},
+		{"no namespace at all", "ADD", with("CNI_NETNS=/etc/passwd"), "", netns, "/etc/passwd"},
+		{"namespace of another sort", "ADD", with("CNI_NETNS=/proc/self/ns/mnt"), "", netns, "/proc/self/ns/mnt"},
+		{"the host's own", "ADD", with("CNI_NETNS=" + f.host.Path()), "", netns, f.host.Path()},
+		{"unknown version", "ADD", with(), string(ofVersion("9.9.9")), types.ErrIncompatibleCNIVersion, "9.9.9"},
+		{"old version", "ADD", with(), string(ofVersion("0.2.0")), types.ErrIncompatibleCNIVersion, "0.2.0"},
+		{"no version", "ADD", with(), string(ofVersion("")), types.ErrIncompatibleCNIVersion, "0.1.0"},
+		{"version that is none", "CHECK", with(), string(ofVersion("new")), decoding, "new"},
+		{"no JSON", "ADD", with(), "nonsense", decoding, "config"},
+		{"nothing to read", "ADD", with(), " ", decoding, "config"},
+		{"no name", "ADD", with(), `{"cniVersion":"1.1.0"}`, config, "name"},
+		{"bad name", "ADD", with(), `{"cniVersion":"1.1.0","name":"../etc"}`, config, "../etc"},
+		{"unknown key", "ADD", with(), string(network("net", "veth", `,"lnk":"veth"`)), types.ErrUnsupportedField, `lnk "veth"`},
+		{"result of another", "ADD", with(), string(network("net", "veth", `,"prevResult":{"cniVersion":"1.1.0"}`)), config, "prevResult"},
+		{"CHECK without result", "CHECK", with(), "", config, "prevResult"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if row.config == "" {
+				row.config = string(p.request.Config)
+			}
+			f := f.in(t)
+			f.failed(f.run(call{verb: row.verb, env: row.env, config: []byte(row.config)}), row.code, strings.Fields(row.words)...)
+			f.same(before, row.name)
+		})
+	}
+	// Without a verb it says what it is, like the reference plugins.
+	if a := f.run(call{}); a.exit != 0 || !strings.Contains(a.stderr, "CNI plugin mustang-cni") {
+		t.Errorf("exit code %d, %q", a.exit, a.stderr)
+	}
+}
