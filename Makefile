@@ -8,19 +8,32 @@ BUILD    := build
 MUSTANG  := $(BUILD)/mustang
 RESULTS  ?= $(BUILD)/results
 
+# Where make install puts the CNI plugin and its configuration, and what it tells
+# mustang cni install beside that.
+CNI_BIN   ?= /opt/cni/bin
+CNI_CONF  ?= /etc/cni/net.d
+CNI_FLAGS ?= --link auto --masquerade
+
+# The Debian package: its version sorts before any release, by the time of the commit.
+DEB_ARCH       ?= amd64
+VERSION        ?= $(shell git log -1 --date=format:%Y%m%d.%H%M%S --format=0~git%cd.%h)
+DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')
+
 # Debian packages: what each task needs on a bare Debian 12.
 GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
-BENCH_PACKAGES    := iptables nftables openvswitch-switch docker.io
+BENCH_PACKAGES    := iptables nftables openvswitch-switch docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
-TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
+CNI_PACKAGES      := containernetworking-plugins containerd runc podman
+TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
 
 # Packages with tests that are run on a stock Debian kernel too, in a guest.
 VM_TESTS := $(addprefix ./,$(wildcard internal/nl internal/podlink internal/datapath internal/lab internal/tun))
+VM_PLUGIN_TESTS := TestAdd$$|TestPorts
 
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate build lint test test-host test-vm bench clean
+.PHONY: all setup generate build install uninstall deb lint test test-host test-vm bench clean
 .DELETE_ON_ERROR:
 
 all: build
@@ -50,7 +63,21 @@ $(GENERATED): $(BUILD)/packages-generate.stamp internal/datapath/generate.go $(B
 # Without C the program is static, as it must be to start in the guest of bench --vm.
 build:
 	@mkdir -p $(BUILD)
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(MUSTANG) ./cmd/mustang
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BUILD)/ ./cmd/mustang ./cmd/mustang-cni
+
+install: build
+	$(MUSTANG) cni install --bin-dir $(CNI_BIN) --conf-dir $(CNI_CONF) $(CNI_FLAGS)
+
+uninstall: build
+	$(MUSTANG) cni uninstall --bin-dir $(CNI_BIN) --conf-dir $(CNI_CONF)
+
+# nfpm has a module file of its own: it needs some sixty modules.
+deb:
+	@mkdir -p $(BUILD)/deb
+	CGO_ENABLED=0 GOARCH=$(DEB_ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(BUILD)/deb/ ./cmd/mustang ./cmd/mustang-cni
+	ARCH='$(DEB_ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(BUILD)/deb' \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
 
 lint:
 	@unformatted=$$(gofmt -l bpf cmd internal test); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
@@ -66,6 +93,7 @@ test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 
 test-vm: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 45m test $(VM_TESTS)
+	$(GO) run ./test/vm -timeout 20m -run '$(VM_PLUGIN_TESTS)' test ./internal/cni
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

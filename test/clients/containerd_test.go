@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// containerdConfig leaves containerd all its usual places, which are the machine's.
+const containerdConfig = `version = 2
+debug.level = "warn"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + imageName + `"
+  # Fewer rights than usual may not do what containerd does.
+  restrict_oom_score_adj = true
+  # The machine's own, so that none is left outside.
+  netns_mounts_under_state_dir = true
+`
+
+// runtimeVersion is the newest version of the CNI specification that containerd 1.6
+// and podman 4.3 know, Debian 12's: to a newer one they say "unsupported CNI result
+// version".
+const runtimeVersion = "1.0.0"
+
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	// containerdTimeout is how long containerd may take until it does something: a
+	// second, or much more on a busy machine.
+	containerdTimeout = 30 * time.Second
+	// criNamespace is where CRI has its containers and images.
+	criNamespace = "k8s.io"
+)
+
+// containerdPrograms are what containerd runs, and its client. It comes with the
+// Debian package containerd, which depends on runc.
+var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"}
+
+// startContainerd starts containerd with an image, for a namespace of containerd's.
+// It ends with the test.
+func (m *machine) startContainerd(t testing.TB, namespace string) {
+	t.Helper()
+	archive := built(t, image)
+	m.configure(t, min(m.plugin.version, runtimeVersion))
+	const config = "/run/containerd.toml"
+	m.write(t, config, containerdConfig)
+	daemon := m.command("containerd", "--config", config)
+	m.start(t, daemon)
+	testkit.Eventually(t, containerdTimeout, func() error {
+		_, err := m.run(m.command("ctr", "--connect-timeout", "1s", "version"))
+		return err
+	})
+	m.mustRun(t, "ctr", "--namespace", namespace, "images", "import", archive)
+}
+
+// startContainer runs a container by `ctr run`, and returns its pod and the command,
+// which ends with the container.
+func (m *machine) startContainer(t testing.TB, name string) (pod, *exec.Cmd) {
+	t.Helper()
+	run := m.command("ctr", "run", "--cni", "--rm", "--null-io", "--cgroup", "/"+m.cgroup()+"/"+name, imageName, name)
+	m.start(t, run)
+	var pid int
+	testkit.Eventually(t, containerdTimeout, func() error {
+		out, err := m.run(m.command("ctr", "task", "list"))
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			// TASK PID STATUS
+			if fields := strings.Fields(line); len(fields) == 3 && fields[0] == name && fields[2] == "RUNNING" {
+				pid, err = strconv.Atoi(fields[1])
+				return err
+			}
+		}
+		if hasEnded(run) {
+			t.Fatalf("%s ended before %s was running", run.Path, name)
+		}
+		return fmt.Errorf("%s is not running: %s", name, out)
+	})
+	return m.podOf(t, pid), run
+}
+
+// TestContainerd runs containers by containerd's own client. It calls DEL without a
+// namespace, when the container is gone.
+func TestContainerd(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, m *machine) {
+		m.startContainerd(t, "default")
+		a, runA := m.startContainer(t, "a")
+		b, runB := m.startContainer(t, "b")
+		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
+		checkPods(t, m, a, b)
+		for _, run := range []*exec.Cmd{runA, runB} {
+			if err := run.Process.Signal(unix.SIGTERM); err != nil { // which it passes on
+				t.Fatal(err)
+			}
+			if err := run.Wait(); err != nil {
+				t.Errorf("ctr run: %v", err)
+			}
+		}
+	}, containerdPrograms...)
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// criClient speaks to containerd as a kubelet does.
+type criClient struct {
+	m        *machine
+	runtimes cri.RuntimeServiceClient
+	images   cri.ImageServiceClient
+}
+
+// newCRI returns a client of the machine's containerd that is ready for pods.
+func newCRI(t testing.TB, m *machine) *criClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &criClient{m, cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn)}
+	testkit.Eventually(t, containerdTimeout, func() error {
+		image, err := c.images.ImageStatus(t.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: imageName}})
+		if err != nil {
+			return err
+		}
+		if image.Image == nil {
+			return fmt.Errorf("CRI does not know %s", imageName)
+		}
+		status, err := c.runtimes.Status(t.Context(), &cri.StatusRequest{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range status.Status.Conditions {
+			if !condition.Status {
+				return fmt.Errorf("%s: %s: %s", condition.Type, condition.Reason, condition.Message)
+			}
+		}
+		return nil
+	})
+	return c
+}
+
+// sandbox is the configuration of a pod.
+func (c *criClient) sandbox(name string, ports ...*cri.PortMapping) *cri.PodSandboxConfig {
+	return &cri.PodSandboxConfig{
+		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "default"},
+		Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: "/" + c.m.cgroup()}, PortMappings: ports,
+	}
+}
+
+// runPod runs a pod with one container, and returns its id and its network, which
+// has to be what CRI says.
+func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, pod) {
+	t.Helper()
+	ran, err := c.runtimes.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := ran.PodSandboxId
+	pid, addrs := c.podStatus(t, id)
+	p := c.m.podOf(t, pid)
+	if !slices.Equal(addrs, p.addrs) {
+		t.Errorf("CRI says that the pod has %v, it has %v", addrs, p.addrs)
+	}
+	created, err := c.runtimes.CreateContainer(t.Context(), &cri.CreateContainerRequest{
+		PodSandboxId: id, SandboxConfig: config,
+		Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: "container"}, Image: &cri.ImageSpec{Image: imageName}, Linux: &cri.LinuxContainerConfig{},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.runtimes.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+		t.Fatal(err)
+	}
+	return criPod{id, created.ContainerId}, p
+}
+
+// criPod has the ids of a pod and its container.
+type criPod struct{ sandbox, container string }
+
+// checkServices reaches services from a pod's container.
+func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.AddrPort) {
+	t.Helper()
+	request := &cri.ExecSyncRequest{ContainerId: from.container, Cmd: []string{imageProgram}, Timeout: int64(runTimeout.Seconds())}
+	for _, service := range services {
+		request.Cmd = append(request.Cmd, service.String())
+	}
+	ended, err := c.runtimes.ExecSync(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ended.ExitCode != 0 {
+		t.Errorf("from a container: %s", ended.Stderr)
+	}
+}
+
+// podStatus returns the id of a pod's process, and the pod's sorted addresses.
+func (c *criClient) podStatus(t testing.TB, id string) (int, []netip.Addr) {
+	t.Helper()
+	status, err := c.runtimes.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct{ PID int }
+	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{status.Status.Network.Ip}
+	for _, ip := range status.Status.Network.AdditionalIps {
+		texts = append(texts, ip.Ip)
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, addr)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return info.PID, addrs
+}
+
+// removePod stops and removes a pod with its containers.
+func (c *criClient) removePod(ctx context.Context, p criPod) error {
+	if _, err := c.runtimes.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
+		return err
+	}
+	_, err := c.runtimes.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+	return err
+}
+
+// TestCRI runs pods the way that Kubernetes does.
+func TestCRI(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, m *machine) {
+		m.startContainerd(t, criNamespace)
+		c := newCRI(t, m)
+		var ports []*cri.PortMapping
+		if m.plugin.ports {
+			for _, protocol := range []cri.Protocol{cri.Protocol_TCP, cri.Protocol_UDP} {
+				ports = append(ports, &cri.PortMapping{Protocol: protocol, ContainerPort: podPort, HostPort: hostPort})
+			}
+		}
+		idA, a := c.runPod(t, c.sandbox("a", ports...))
+		configB := c.sandbox("b")
+		if m.plugin.bandwidth {
+			configB.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "90M", "kubernetes.io/egress-bandwidth": "1M"}
+		}
+		idB, b := c.runPod(t, configB)
+		if m.plugin.bandwidth {
+			// containerd's burst, which is more than the kernel can keep at this rate.
+			says, err := b.ns.RateDeviation("eth0", nl.RateLimit{Rate: 1e6, Burst: math.MaxUint32})
+			if err != nil || says != "" {
+				t.Errorf("bandwidth: eth0 %s, %v", says, err)
+			}
+		}
+		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
+		checkPods(t, m, a, b)
+		if ports != nil {
+			checkPorts(t, m, a)
+		}
+		if m.plugin.services {
+			m.giveMustang(t)
+			services := m.serve(t, 1, a)
+			c.checkServices(t, idA, services...)
+			c.checkServices(t, idB, services...)
+		}
+		if err := c.removePod(t.Context(), idA); err != nil {
+			t.Error(err)
+		}
+		checkLeases(t, m, b.addrs...)
+		if err := c.removePod(t.Context(), idB); err != nil {
+			t.Error(err)
+		}
+	}, containerdPrograms...)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// Addresses of the wire between a machine and the outside.
+var (
+	hostAddrs    = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
+	outsideAddrs = []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
+)
+
+// eachPlugin runs a test with each plugin, on a machine that has the plugin and
+// its network, and some programs. All addresses have to be free when it is over.
+func eachPlugin(t *testing.T, test func(t *testing.T, m *machine), programs ...string) {
+	t.Helper()
+	t.Parallel()
+	if _, err := os.Stat(referenceDir); err != nil {
+		testkit.Skip(t, "needs the Debian package containernetworking-plugins")
+	}
+	for _, p := range plugins() {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			if p.probe != nil {
+				testkit.RequireMode(t, p.probe())
+			}
+			m := newMachine(t)
+			m.install(t, p)
+			m.give(t, slices.Concat(programs, []string{"iptables", "ip6tables"})...) // which the reference plugins run
+			test(t, m)
+			checkLeases(t, m)
+		})
+	}
+}
+
+// configure gives the machine the network's configuration, in a version of the
+// specification.
+func (m *machine) configure(t testing.TB, version string) {
+	t.Helper()
+	m.write(t, filepath.Join(configDir, "10-"+m.plugin.network()+".conflist"), m.plugin.conflist(t, version))
+}
+
+// install gives the machine the plugin, its network and a wire to the outside.
+func (m *machine) install(t testing.TB, p plugin) {
+	t.Helper()
+	m.plugin = p
+	m.outside = testkit.Namespace(t, "outside")
+	m.wire(t, uplink)
+	for ns, addrs := range map[*nl.Namespace][]netip.Prefix{m.host: hostAddrs, m.outside: outsideAddrs} {
+		if err := ns.Configure(uplink, nl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.configure(t, p.version)
+	if err := os.MkdirAll(m.path(pluginDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob(filepath.Join(referenceDir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.program != nil {
+		paths = append(paths, built(t, p.program))
+	}
+	for _, path := range paths {
+		if err := os.Symlink(path, m.path(filepath.Join(pluginDir, filepath.Base(path)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wire connects the machine and the outside by devices of that name, which is
+// returned.
+func (m *machine) wire(t testing.TB, name string) string {
+	t.Helper()
+	if err := nl.AddWire(nl.WireEnd{Namespace: m.host, Name: name}, nl.WireEnd{Namespace: m.outside, Name: name}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []*nl.Namespace{m.host, m.outside} {
+		if err := ns.Configure(name, nl.DeviceConfig{Up: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return name
+}
+
+// checkLeases fails the test unless just these addresses are reserved.
+func checkLeases(t testing.TB, m *machine, want ...netip.Addr) {
+	t.Helper()
+	got, err := m.plugin.leases(m, m.plugin.network())
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{}
+	for _, addr := range want {
+		texts = append(texts, addr.String())
+	}
+	slices.Sort(texts)
+	slices.Sort(got)
+	if !slices.Equal(got, texts) {
+		t.Errorf("addresses %v are reserved, want %v", got, texts)
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// killedVariable makes TestKilled the one that is killed.
+const killedVariable = "MUSTANG_TEST_CLIENTS_KILLED"
+
+// endTimeout is how long the kernel may take to end a machine.
+const endTimeout = 20 * time.Second
+
+// TestKilled kills a test in the middle of its work, with containers running and
+// pods up. All processes end at once, and the next run finds the rest.
+func TestKilled(t *testing.T) {
+	if os.Getenv(killedVariable) != "" {
+		eachPlugin(t, beKilled, append(containerdPrograms, "podman", "conmon")...)
+		return
+	}
+	t.Parallel()
+	testkit.RequireRoot(t)
+	for _, program := range append(containerdPrograms, "podman", "conmon") {
+		testkit.RequireTool(t, program)
+	}
+	for _, name := range []string{"bridge", "mustang-veth"} {
+		t.Run(name, func(t *testing.T) { testKilled(t, name) })
+	}
+}
+
+// testKilled kills a test with one of the plugins.
+func testKilled(t *testing.T, plugin string) {
+	before := outside(t)
+	killed := reexec(t, "^TestKilled$/^"+plugin+"$")
+	killed.Env = append(killed.Env, killedVariable+"=1")
+	if _, err := killed.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := killed.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = killed.Process.Kill(), killed.Wait() }()
+	var said strings.Builder
+	for lines := bufio.NewScanner(out); !strings.HasSuffix(said.String(), "ready\n"); {
+		if !lines.Scan() {
+			t.Fatalf("it ended: %s", said.String())
+		}
+		fmt.Fprintln(&said, lines.Text())
+	}
+	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, killed.Process.Pid)
+	for _, program := range []string{"containerd\n", "containerd-shim\n", "conmon\n", "client\n"} {
+		if !strings.Contains(strings.Join(processes(t, prefix), ""), " "+program) {
+			t.Errorf("%q is not among what runs: %q", program, processes(t, prefix))
+		}
+	}
+	_, _ = killed.Process.Kill(), killed.Wait()
+	testkit.Eventually(t, endTimeout, func() error {
+		if left := processes(t, prefix); len(left) > 0 {
+			return fmt.Errorf("they run still: %q", left)
+		}
+		return nil
+	})
+	if left := leftovers(t, killed.Process.Pid); len(left) == 0 {
+		t.Error("nothing is left to clear: the test shows nothing")
+	}
+	if out, err := reexec(t, "^$").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if left := leftovers(t, killed.Process.Pid); len(left) > 0 {
+		t.Errorf("left after the next run: %q", left)
+	}
+	if outside(t) != before {
+		t.Errorf("outside of the machine there was %s, and now is %s", before, outside(t))
+	}
+}
+
+// outside describes what runtimes and plugins would change if they were not on a
+// machine: the network namespace of the tests, and places in the file system.
+func outside(t *testing.T) string {
+	t.Helper()
+	text := testkit.RootSnapshot(t)
+	for _, pattern := range []string{
+		"/run/*cni*", "/run/contain*", "/run/libpod*", "/run/crun", "/run/runc", "/run/xtables.lock", "/run/netns/cni-*",
+		"/var/lib/cni*", "/var/lib/contain*", "/opt/*", "/etc/cni/*", "/etc/containers/*", "/sys/fs/bpf/mustang*",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += strings.Join(paths, " ") + "\n"
+	}
+	return text
+}
+
+// reexec makes a command that runs some of these tests.
+func reexec(t *testing.T, tests string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run="+tests, "-test.v")
+	cmd.Env = os.Environ()
+	return cmd
+}
+
+// beKilled has a pod, a container of each runtime, and waits.
+func beKilled(t *testing.T, m *machine) {
+	m.startContainerd(t, criNamespace)
+	c := newCRI(t, m)
+	c.runPod(t, c.sandbox("pod"))
+	m.startPodman(t)
+	m.runPodman(t, "podman")
+	fmt.Println("\nready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// processes returns the ids and names of the processes that are in a network
+// namespace or a control group whose name starts with prefix, a line each.
+func processes(t *testing.T, prefix string) []string {
+	t.Helper()
+	inodes := map[string]bool{}
+	names, err := nl.ListNamespaces(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		ns, err := nl.OpenNamespace(filepath.Join(nl.Directory, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inode, err := ns.Inode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = ns.Close()
+		inodes[fmt.Sprintf("net:[%d]", inode)] = true
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, dir := range dirs {
+		namespace, _ := os.Readlink(dir + "/ns/net") // none if it has ended
+		groups, _ := os.ReadFile(dir + "/cgroup")
+		if inodes[namespace] || strings.Contains(string(groups), "/"+prefix) {
+			name, _ := os.ReadFile(dir + "/comm")
+			found = append(found, filepath.Base(dir)+" "+string(name))
+		}
+	}
+	return found
+}
+
+// leftovers returns what a test process has left outside of its machines.
+func leftovers(t *testing.T, pid int) []string {
+	t.Helper()
+	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, pid)
+	found, err := cgroups(prefix + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces, err := nl.ListNamespaces(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	builds, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", buildPrefix, pid)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(append(found, namespaces...), builds...)
+}

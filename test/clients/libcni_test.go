@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// libcniClient is libcni on a machine, with one network.
+type libcniClient struct {
+	m         *machine
+	cni       *libcni.CNIConfig
+	list      *libcni.NetworkConfigList
+	published *nl.Namespace // the pod that has its port published, if there is one
+	hostPort  uint16
+}
+
+// conf says which pod libcni is to work on.
+func (c *libcniClient) conf(ns *nl.Namespace) *libcni.RuntimeConf {
+	conf := &libcni.RuntimeConf{ContainerID: ns.Name(), NetNS: filepath.Join(podDir, ns.Name()), IfName: "eth0"}
+	if ns == c.published {
+		conf.CapabilityArgs = object{"portMappings": []object{
+			{"hostPort": c.hostPort, "containerPort": podPort, "protocol": "tcp"},
+			{"hostPort": c.hostPort, "containerPort": podPort, "protocol": "udp"},
+		}}
+	}
+	return conf
+}
+
+func newLibcni(t testing.TB, m *machine, p plugin) *libcniClient {
+	t.Helper()
+	list, err := libcni.NetworkConfFromBytes([]byte(p.conflist(t, p.version)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{pluginDir}, "/var/lib/cni", nil)
+	return &libcniClient{m: m, cni: cni, list: list, hostPort: hostPort}
+}
+
+// forgetful is a libcni that knows of no pods, so that GC is left to the plugin.
+func (c *libcniClient) forgetful() *libcniClient {
+	other := *c
+	other.cni = libcni.NewCNIConfigWithCacheDir([]string{pluginDir}, "/var/lib/no-cni", nil)
+	return &other
+}
+
+// do runs fn on the machine.
+func (c *libcniClient) do(fn func(ctx context.Context) error) error {
+	return c.m.do(func() error { return fn(context.Background()) })
+}
+
+// add adds a pod and compares what the plugin says with what the pod has.
+func (c *libcniClient) add(t testing.TB, ns *nl.Namespace) pod {
+	t.Helper()
+	var result types.Result
+	err := c.do(func(ctx context.Context) (err error) {
+		result, err = c.cni.AddNetworkList(ctx, c.list, c.conf(ns))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	p := newPod(t, ns)
+	checkResult(t, result, p)
+	return p
+}
+
+// checkResult compares a plugin's result with the pod's device.
+func checkResult(t testing.TB, result types.Result, p pod) {
+	t.Helper()
+	r, err := types100.NewResultFromResult(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	device, err := p.ns.Device("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ip := range r.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		bits, _ := ip.Address.Mask.Size()
+		if prefix := netip.PrefixFrom(addr.Unmap(), bits); !slices.Contains(device.Addrs, prefix) {
+			t.Errorf("eth0 has the addresses %v, the result says %v", device.Addrs, prefix)
+		}
+		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+			t.Errorf("%s is on no interface of the result", addr)
+			continue
+		}
+		on := r.Interfaces[*ip.Interface]
+		if on.Name != "eth0" || on.Mac != device.MAC.String() || on.Sandbox == "" {
+			t.Errorf("%s is on %+v, want eth0 with %s", addr, on, device.MAC)
+		}
+	}
+	if len(r.IPs) != len(p.addrs) {
+		t.Errorf("the result has %d addresses, want %d", len(r.IPs), len(p.addrs))
+	}
+}
+
+func (c *libcniClient) check(ns *nl.Namespace) error {
+	return c.do(func(ctx context.Context) error { return c.cni.CheckNetworkList(ctx, c.list, c.conf(ns)) })
+}
+
+func (c *libcniClient) del(conf *libcni.RuntimeConf) error {
+	return c.do(func(ctx context.Context) error { return c.cni.DelNetworkList(ctx, c.list, conf) })
+}
+
+// gc has all be removed but what belongs to these pods.
+func (c *libcniClient) gc(valid ...*nl.Namespace) error {
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, ns := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: ns.Name(), IfName: "eth0"})
+	}
+	return c.do(func(ctx context.Context) error { return c.cni.GCNetworkList(ctx, c.list, args) })
+}
+
+// TestLibcni takes pods through their lives by the library that runtimes call
+// plugins with.
+func TestLibcni(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, m *machine) {
+		c := newLibcni(t, m, m.plugin)
+		err := c.do(func(ctx context.Context) error {
+			if _, err := c.cni.ValidateNetworkList(ctx, c.list); err != nil { // VERSION
+				return err
+			}
+			return c.cni.GetStatusNetworkList(ctx, c.list)
+		})
+		if err != nil {
+			t.Fatalf("VERSION, STATUS: %v", err)
+		}
+		if m.plugin.verbs {
+			checkStatus(t, m)
+		}
+		nsA, nsB, nsC := testkit.Namespace(t, "a"), testkit.Namespace(t, "b"), testkit.Namespace(t, "c")
+		a, b := c.add(t, nsA), c.add(t, nsB)
+		checkPods(t, m, a, b)
+		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
+		for _, ns := range []*nl.Namespace{nsA, nsB} {
+			if err := c.check(ns); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+		}
+		deleteDevice(t, nsB)
+		if c.check(nsB) == nil {
+			t.Error("CHECK: a pod without eth0 is good")
+		}
+		// The second time there is nothing left, the third not even a namespace.
+		for i, conf := range []*libcni.RuntimeConf{c.conf(nsB), c.conf(nsB), {ContainerID: nsB.Name(), IfName: "eth0"}} {
+			if err := c.del(conf); err != nil {
+				t.Errorf("DEL %d: %v", i, err)
+			}
+		}
+		checkLeases(t, m, a.addrs...)
+		testGC(t, c, a, []*nl.Namespace{nsA, nsC})
+		if err := c.del(c.conf(nsA)); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		if _, err := nsA.Device("eth0"); err == nil {
+			t.Error("DEL left eth0")
+		}
+	})
+}
+
+// testGC has the second of two pods collected, and then finds the first as it was.
+// The second has its port published: CHECK of the reference plugin portmap 1.1 looks
+// for IPv4's rules among IPv6's.
+func testGC(t *testing.T, c *libcniClient, keep pod, pods []*nl.Namespace) {
+	t.Helper()
+	m := c.m
+	if m.plugin.ports {
+		c.published = pods[1]
+	}
+	second := c.add(t, pods[1])
+	checkLeases(t, m, slices.Concat(keep.addrs, second.addrs)...)
+	if err := c.gc(pods...); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	checkLeases(t, m, slices.Concat(keep.addrs, second.addrs)...)
+	checkPods(t, m, keep, second)
+	if m.plugin.ports {
+		checkPorts(t, m, second)
+	}
+	collector := c
+	if m.plugin.verbs {
+		collector = c.forgetful()
+	}
+	if err := collector.gc(pods[0]); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	checkLeases(t, m, keep.addrs...)
+	if _, err := pods[1].Device("eth0"); m.plugin.verbs && err == nil {
+		t.Error("GC left eth0")
+	}
+	if err := c.check(pods[0]); err != nil {
+		t.Errorf("CHECK after GC: %v", err)
+	}
+}
+
+// checkStatus has the plugin say that it can't work without the device that it is to
+// sit on.
+func checkStatus(t testing.TB, m *machine) {
+	t.Helper()
+	p := m.plugin
+	first := maps.Clone(p.plugins[0])
+	first["parent"] = "nowhere"
+	p.plugins = append([]object{first}, p.plugins[1:]...)
+	c := newLibcni(t, m, p)
+	err := c.do(func(ctx context.Context) error { return c.cni.GetStatusNetworkList(ctx, c.list) })
+	var coded *types.Error
+	if !errors.As(err, &coded) || coded.Code != 50 || !strings.Contains(coded.Msg, "nowhere") {
+		t.Errorf("STATUS without a parent: %v", err)
+	}
+}
+
+// deleteDevice takes a pod's device away behind the plugin's back.
+func deleteDevice(t testing.TB, ns *nl.Namespace) {
+	t.Helper()
+	testkit.RequireTool(t, "ip")
+	cmd := exec.Command("ip", "link", "delete", "eth0")
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCnitool does the like by the command that people try plugins with.
+func TestCnitool(t *testing.T) {
+	testkit.RequireRoot(t)
+	tool := built(t, cnitool)
+	eachPlugin(t, func(t *testing.T, m *machine) {
+		run := func(ns *nl.Namespace, verb string) (string, error) {
+			cmd := m.command(filepath.Base(tool), verb, m.plugin.network(), filepath.Join(podDir, ns.Name()))
+			cmd.Env = append(cmd.Env, "CNI_PATH="+pluginDir, "NETCONFPATH="+configDir)
+			return m.run(cmd)
+		}
+		var pods []pod
+		nsA, nsB := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+		for _, ns := range []*nl.Namespace{nsA, nsB} {
+			out, err := run(ns, "add")
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := types100.NewResult([]byte(out))
+			if err != nil || !json.Valid([]byte(out)) {
+				t.Fatalf("%v in %s", err, out)
+			}
+			pod := newPod(t, ns)
+			checkResult(t, result, pod)
+			pods = append(pods, pod)
+		}
+		checkPods(t, m, pods[0], pods[1])
+		for _, verb := range []string{"status", "check", "del", "del"} {
+			if _, err := run(nsA, verb); err != nil {
+				t.Error(err)
+			}
+		}
+		checkLeases(t, m, pods[1].addrs...)
+		// It knows of no pod that stays.
+		if _, err := run(nsB, "gc"); err != nil {
+			t.Error(err)
+		}
+	}, tool)
+}

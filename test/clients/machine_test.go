@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// machineVariable makes the test's executable the first process of a machine.
+const machineVariable = "MUSTANG_TEST_CLIENTS_MACHINE"
+
+// machine is where runtimes run: a network namespace with mounts and processes of
+// its own. It sees this machine's programs and control groups, but /run, /var/lib,
+// /opt and what it writes to /etc are its own and in memory.
+//
+// It lives as long as its first process, which ends with the test, however that
+// ends; the kernel then ends all others in it. What is left is its control groups,
+// see clearCgroups.
+type machine struct {
+	host  *nl.Namespace
+	first *exec.Cmd
+	// Set by install.
+	plugin  plugin
+	outside *nl.Namespace // the other end of the host's uplink
+}
+
+// newMachine starts a machine, which ends with the test.
+func newMachine(t testing.TB) *machine {
+	t.Helper()
+	testkit.RequireRoot(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{host: testkit.Namespace(t, "host"), first: exec.Command(exe)}
+	m.first.Env = append(os.Environ(), machineVariable+"=1")
+	m.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
+	if _, err := m.first.StdinPipe(); err != nil { // closed when we are gone
+		t.Fatal(err)
+	}
+	out, err := m.first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.host.Start(m.first); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// All machines share the root of the control groups, where our plugin attaches. The
+		// kernel detaches it too when the machine's mounts are gone, but some time later.
+		if err := datapath.Remove(m.path(datapath.DefaultRoot)); err != nil {
+			t.Error(err)
+		}
+		_, _ = m.first.Process.Kill(), m.first.Wait()
+		if err := removeCgroups(m.cgroup()); err != nil {
+			t.Error(err)
+		}
+	})
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("start a machine: %s", strings.TrimSpace(line))
+	}
+	return m
+}
+
+// firstProcess is the life of a machine's first process: it makes the mounts,
+// reaps those whose parents are gone, and ends with its standard input.
+func firstProcess() int {
+	if err := machineMounts(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("ready")
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	go func() {
+		for range children {
+			for {
+				if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+					break
+				}
+			}
+		}
+	}()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+// path is where a file of the machine is seen from outside.
+func (m *machine) path(name string) string {
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.first.Process.Pid), name)
+}
+
+// cgroup is the name of the control group that the machine's containers are in,
+// one below the root of each hierarchy. It names its owner, as the name of the
+// machine's namespace does.
+func (m *machine) cgroup() string { return m.host.Name() }
+
+// do runs fn on a thread that is on the machine: its files, its network, and what
+// fn starts is a process there. Paths of programs have to be absolute.
+func (m *machine) do(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() { // must not be lost
+			defer runtime.UnlockOSThread()
+			done <- m.do(fn)
+			return
+		}
+		err := m.enter() // the thread is never unlocked, and ends with this goroutine
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// enter moves the calling thread to the machine.
+func (m *machine) enter() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare the working directory: %w", err)
+	}
+	fd, err := unix.PidfdOpen(m.first.Process.Pid, 0)
+	if err != nil {
+		return fmt.Errorf("open the machine's first process: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWPID); err != nil {
+		return fmt.Errorf("enter the machine: %w", err)
+	}
+	return nil
+}
+
+// command makes a command of the machine, which finds no programs but those that
+// are given to it by give. Others that runtimes would run, like modprobe and
+// apparmor_parser, change the kernel.
+func (m *machine) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(programDir, program), args...)
+	cmd.Env = []string{"PATH=" + programDir, "HOME=/run", "TMPDIR=/run"}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal from our terminal
+	cmd.WaitDelay = waitDelay
+	return cmd
+}
+
+const (
+	// programDir is where the machine has its programs.
+	programDir = "/run/bin"
+	// waitDelay is for what a command leaves behind that holds its output.
+	waitDelay = 5 * time.Second
+	// runTimeout is how long a command may take that does not go on: far more than it
+	// does on a busy machine.
+	runTimeout = time.Minute
+)
+
+// give gives programs to the machine, and skips the test if one is missing.
+func (m *machine) give(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, name := range programs {
+		testkit.RequireTool(t, name)
+		path, err := exec.LookPath(name)
+		if err == nil {
+			err = os.Symlink(path, m.path(filepath.Join(programDir, filepath.Base(name))))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// run runs a command on the machine, and returns what it prints to its standard
+// output.
+func (m *machine) run(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := m.do(cmd.Start); err != nil {
+		return "", fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	timer := time.AfterFunc(runTimeout, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	if err := cmd.Wait(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(cmd.Args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// mustRun is run where an error fails the test.
+func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
+	t.Helper()
+	out, err := m.run(m.command(program, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// start starts a command on the machine that ends with the test. What it prints is
+// logged if the test fails.
+func (m *machine) start(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	log, err := os.CreateTemp(m.path("/run"), "log-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := m.do(cmd.Start); err != nil {
+		t.Fatalf("start %s: %v", cmd.Path, err)
+	}
+	t.Cleanup(func() {
+		_, _ = cmd.Process.Kill(), cmd.Wait()
+		if text, _ := os.ReadFile(log.Name()); t.Failed() {
+			t.Logf("%s printed: %s", cmd.Path, text)
+		}
+	})
+}
+
+// hasEnded reports whether a command is over, and leaves it to others to wait for it.
+func hasEnded(cmd *exec.Cmd) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
+}
+
+// write writes a file of the machine.
+func (m *machine) write(t testing.TB, name, text string) {
+	t.Helper()
+	path := m.path(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// TestMixed has one host with a network of each link mode, and a pod on each. All
+// reach each other, the host, a service of each pod, and the ports that some have
+// published.
+func TestMixed(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	networks := mixed(t)
+	m.install(t, networks[0])
+	m.giveMustang(t)
+	second := m.wire(t, "uplink2")
+	var pods []pod
+	var clients []*libcniClient
+	for i, p := range networks {
+		if strings.HasPrefix(p.link(), "ipvlan") {
+			p.plugins[0]["parent"] = second // macvlan has the first
+		}
+		ns := testkit.Namespace(t, p.link())
+		c := newLibcni(t, m, p)
+		if i%2 == 0 { // their packets are translated too
+			c.published, c.hostPort = ns, hostPort+uint16(i)
+		}
+		clients, pods = append(clients, c), append(pods, c.add(t, ns))
+	}
+	for i, to := range pods {
+		services := m.serve(t, i+1, to)
+		for _, from := range pods {
+			checkServices(t, from.ns, services...)
+		}
+		if c := clients[i]; c.published != nil {
+			checkMixedPort(t, c, to, pods)
+		}
+	}
+	checkMesh(t, m, pods)
+	for i, c := range clients {
+		if err := c.check(pods[i].ns); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		if err := c.del(c.conf(pods[i].ns)); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		left, err := networks[i].leases(m, networks[i].network())
+		if err != nil || len(left) > 0 {
+			t.Errorf("addresses %v are reserved still, %v", left, err)
+		}
+	}
+}
+
+// checkMixedPort reaches a pod's published port from pods, the host and outside.
+func checkMixedPort(t *testing.T, c *libcniClient, to pod, from []pod) {
+	t.Helper()
+	for i, addr := range to.addrs {
+		for network := range payloads {
+			testkit.Echo(t, to.ns, network, netip.AddrPortFrom(addr, podPort).String())
+		}
+		target := netip.AddrPortFrom(hostAddrs[i].Addr(), c.hostPort)
+		checkServices(t, c.m.outside, target)
+		checkServices(t, c.m.host, target)
+		for _, p := range from {
+			checkServices(t, p.ns, target)
+		}
+	}
+}
+
+// mixed are the networks that one host can have at once: of ipvlan's modes one,
+// since a host has one device for all its pods.
+func mixed(t *testing.T) []plugin {
+	t.Helper()
+	var out []plugin
+	for _, p := range ours() {
+		if p.probe() == nil && p.link() != "ipvlan-l3" && p.link() != "ipvlan-l3s" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// link is the link mode of one of our networks.
+func (p plugin) link() string { return fmt.Sprint(p.plugins[0]["link"]) }
+
+// checkMesh sends from the host and from each pod to each pod, and from each pod to
+// the host. Nobody's address changes on the way.
+func checkMesh(t *testing.T, m *machine, pods []pod) {
+	t.Helper()
+	host := pod{ns: m.host, addrs: []netip.Addr{hostAddrs[0].Addr(), hostAddrs[1].Addr()}}
+	try := func(from pod, network string, i int, server netip.AddrPort) {
+		t.Helper()
+		peer, err := testkit.RoundTrip(t, from.ns, network, server.String(), make([]byte, 1200))
+		if err != nil {
+			t.Error(err)
+		} else if from.ns != m.host && peer.Addr() != from.addrs[i] {
+			t.Errorf("%s from %s to %s: the server sees %s", network, from.ns.Name(), server, peer)
+		}
+	}
+	all := append([]pod{host}, pods...)
+	for _, to := range all {
+		for i, addr := range to.addrs {
+			for network := range payloads {
+				server := testkit.Echo(t, to.ns, network, netip.AddrPortFrom(addr, 0).String())
+				for _, from := range all {
+					try(from, network, i, server)
+				}
+			}
+		}
+	}
+}

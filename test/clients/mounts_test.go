@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+)
+
+// podDir is where the machine sees the network namespaces that tests make with
+// testkit.Namespace, by name.
+const podDir = "/run/pods"
+
+// mount is one call of mount(2).
+type mount struct {
+	from, to, kind string
+	flags          uintptr
+	data           string
+}
+
+// machineMounts makes the mounts of a machine, in the mount namespace of the
+// calling process. They end with it. No daemon of this machine is seen there, and
+// no settings but those of the network can be changed.
+func machineMounts() error {
+	const (
+		build    = "/mnt" // /run is made here
+		readOnly = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY
+	)
+	// What is unmounted outside goes here as well, but nothing comes out.
+	if err := mountAll(
+		mount{"", "/", "", unix.MS_REC | unix.MS_SLAVE, ""},
+		mount{"tmpfs", build, "tmpfs", unix.MS_NOSUID, "mode=0755"},
+	); err != nil {
+		return err
+	}
+	for _, name := range []string{"/pods", "/bin", "/etc", "/work"} {
+		if err := os.Mkdir(build+name, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := mountAll(
+		mount{nl.Directory, build + "/pods", "", unix.MS_BIND | unix.MS_REC, ""},
+		mount{"overlay", "/etc", "overlay", 0, "lowerdir=/etc,upperdir=" + build + "/etc,workdir=" + build + "/work"},
+		mount{build, "/run", "", unix.MS_MOVE, ""},
+		mount{"tmpfs", "/var/lib", "tmpfs", unix.MS_NOSUID, "mode=0755"},
+		mount{"tmpfs", "/opt", "tmpfs", unix.MS_NOSUID, "mode=0755"},
+		mount{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+	); err != nil {
+		return err
+	}
+	if err := os.Mkdir("/etc/cni", 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := mountAll(mount{"tmpfs", "/etc/cni", "tmpfs", unix.MS_NOSUID, "mode=0755"}); err != nil {
+		return err // this machine's networks
+	}
+	for _, dir := range []string{"kernel", "vm", "fs"} {
+		dir = "/proc/sys/" + dir
+		if err := mountAll(mount{dir, dir, "", unix.MS_BIND, ""}, mount{"", dir, "", readOnly, ""}); err != nil {
+			return err
+		}
+	}
+	// Not on each machine. AppArmor is hidden: no profile is loaded.
+	for _, m := range []mount{
+		{"tmpfs", "/sys/kernel/security", "tmpfs", 0, ""},
+		{"bpf", "/sys/fs/bpf", "bpf", 0, "mode=0700"},
+	} {
+		if _, err := os.Stat(m.to); err != nil {
+			continue
+		}
+		if err := mountAll(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mountAll(mounts ...mount) error {
+	for _, m := range mounts {
+		if err := unix.Mount(m.from, m.to, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount %s%s on %s: %w", m.kind, m.from, m.to, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"mustang/internal/cni"
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+)
+
+// mustangCNI builds our plugin.
+var mustangCNI = sync.OnceValues(func() (string, error) { return build(cni.PluginType, "mustang/cmd/"+cni.PluginType) })
+
+// ours is our plugin, once for each link mode that needs no Open vSwitch, and once
+// where pods reach services by packets too.
+func ours() []plugin {
+	var out []plugin
+	for _, mode := range podlink.Modes() {
+		if mode.Needs() == podlink.NeedsNothing || mode.Needs() == podlink.NeedsUplink {
+			out = append(out, mustang(mode, len(out), cni.ServicesSocket))
+		}
+	}
+	both := mustang(podlink.Modes()[0], len(out), cni.ServicesBoth)
+	both.name += "-" + cni.ServicesBoth
+	return append(out, both)
+}
+
+// mustang is our plugin with a link mode. Each has subnets of its own, by number.
+func mustang(mode podlink.Mode, number int, services string) plugin {
+	object4 := object{"subnet": fmt.Sprintf("10.89.%d.0/24", number)}
+	object6 := object{"subnet": fmt.Sprintf("fd00:89:%x::/64", number)}
+	return plugin{
+		name: "mustang-" + mode.Name(), program: mustangCNI, version: "1.1.0", leases: builtIn, probe: mode.Probe,
+		ports: true, loopback: true, verbs: true, services: true,
+		bandwidth: mode.HostSide(), plugins: []object{{
+			"type": cni.PluginType, "link": mode.Name(), "parent": uplink, "services": services,
+			"capabilities": object{"portMappings": true, "bandwidth": mode.HostSide()},
+			"ipam":         object{"type": cni.IPAMType, "ranges": [][]object{{object4}, {object6}}},
+		}},
+	}
+}
+
+// builtIn lists the reservations of our plugin.
+func builtIn(m *machine, network string) ([]string, error) {
+	store, err := ipam.Open(m.path(filepath.Join(cni.DefaultStateDir, network)))
+	if err != nil {
+		return nil, err
+	}
+	leases, err := store.Leases()
+	var addrs []string
+	for _, lease := range leases {
+		addrs = append(addrs, lease.Address.String())
+	}
+	return addrs, err
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients
+
+import (
+	"context"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// TestVersions has networks in each version of the specification that runtimes still
+// ask for. The plugin answers in the same.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	p := ours()[0]
+	m.install(t, p)
+	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			p := p
+			p.version = version
+			c, ns := newLibcni(t, m, p), testkit.Namespace(t, "pod")
+			c.published = ns
+			checkPorts(t, m, c.add(t, ns))
+			err := c.do(func(context.Context) error {
+				cached, err := c.cni.GetNetworkListCachedResult(c.list, c.conf(ns))
+				if err == nil && cached.Version() != version {
+					t.Errorf("the result is of version %s", cached.Version())
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if version >= "0.4.0" {
+				if err := c.check(ns); err != nil {
+					t.Errorf("CHECK: %v", err)
+				}
+			}
+			if err := c.del(c.conf(ns)); err != nil {
+				t.Errorf("DEL: %v", err)
+			}
+			checkLeases(t, m)
+		})
+	}
+}
