@@ -99,7 +99,7 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
-		c.links(), c.probe(), c.tun(), c.socket(), c.trafficAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
+		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.trafficAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
 }
 

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"mustang/internal/cni"
+	"mustang/internal/install"
+	"mustang/internal/testkit"
+)
+
+// cniInstaller runs mustang cni with directories of the test's own.
+type cniInstaller struct {
+	t           *testing.T
+	root        string // holds all that it may change
+	bin, conf   string
+	plugin      string
+	environment map[string]string
+}
+
+func newCNIInstaller(t *testing.T) *cniInstaller {
+	t.Helper()
+	root := t.TempDir()
+	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: filepath.Join(t.TempDir(), cni.PluginType)}
+	i.environment = map[string]string{
+		envBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
+	}
+	build := exec.Command("go", "build", "-o", i.plugin, "mustang/cmd/mustang-cni")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return i
+}
+
+// run runs a command line with the test's directories.
+func (i *cniInstaller) run(args ...string) (code int, stdout, stderr string) {
+	i.t.Helper()
+	all := []string{"cni", args[0], "--bin-dir", i.bin, "--conf-dir", i.conf, "--plugin", i.plugin}
+	return command(i.t, i.environment, append(all, args[1:]...)...)
+}
+
+// entries are the names of all that is below the root.
+func (i *cniInstaller) entries() (out []string) {
+	i.t.Helper()
+	err := filepath.WalkDir(i.root, func(path string, _ os.DirEntry, err error) error {
+		out = append(out, strings.TrimPrefix(path, i.root))
+		return err
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return out
+}
+
+// TestCNIInstall installs as an administrator would, again, and takes it away.
+func TestCNIInstall(t *testing.T) {
+	testkit.RequireRoot(t)
+	i := newCNIInstaller(t)
+	picked, err := install.PickLink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin, conf := i.bin+"/mustang-cni", i.conf+"/10-mustang.conflist"
+	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket",
+		"--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64"}
+	for _, word := range []string{"written", "unchanged"} {
+		code, stdout, stderr := i.run(flags...)
+		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nconflist " + conf + " " + word + "\n"
+		if code != exitDone || stdout != want {
+			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
+		}
+		if strings.Count(stderr, "\n") != strings.Count(stderr, "mustang: note: ") {
+			t.Errorf("stderr %q", stderr)
+		}
+	}
+	if got, want := i.entries(), []string{"", "/bin", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+	list, err := libcni.ConfListFromFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := libcni.NewCNIConfig([]string{i.bin}, nil).ValidateNetworkList(context.Background(), list); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := install.PluginConfig(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cni.Parse(config)
+	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Services != cni.ServicesSocket || len(c.IPAM.Sets) != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, word := range []string{"removed", "absent"} {
+		code, stdout, stderr := i.run("uninstall")
+		if want := "conflist " + conf + " " + word + "\nplugin " + plugin + " " + word + "\n"; code != exitDone || stdout != want || stderr != "" {
+			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
+		}
+	}
+}
+
+// TestCNIInstallRefuses gives what must be refused: one line that names the culprit,
+// and nothing changed.
+func TestCNIInstallRefuses(t *testing.T) {
+	i := newCNIInstaller(t)
+	before := i.entries()
+	for _, test := range []struct {
+		args    string
+		code    int
+		culprit string
+	}{
+		{"install --link token-ring", exitMisuse, "token-ring"},
+		{"install --link tap", exitMisuse, "tap"},
+		{"install --link veth --name ../x", exitMisuse, "../x"},
+		{"install --link veth --mtu -1", exitMisuse, "-1"},
+		{"install --link veth --mtu 70000", exitMisuse, "70000"},
+		{"install --link veth --mtu big", exitMisuse, "big"},
+		{"install --link veth --services all", exitMisuse, "all"},
+		{"install --link macvlan --parent a/b", exitMisuse, "a/b"},
+		{"install --link bridge --bridge a-name-that-is-too-long", exitMisuse, "a-name-that-is-too-long"},
+		{"install --link veth --subnet 10.1.0.0", exitMisuse, `subnet "10.1.0.0"`},
+		{"install --link veth --subnet 10.1.2.3/16", exitMisuse, "10.1.2.3/16"},
+		{"install --link veth --subnet 10.1.0.0/16 --subnet 10.2.0.0/16", exitMisuse, "10.2.0.0/16"},
+		{"install --link veth --cni-version 3.0", exitMisuse, "3.0"},
+		{"install --link veth --conf-name x.conf", exitMisuse, "x.conf"},
+		{"install --link veth --conf-name ../x.conflist", exitMisuse, "../x.conflist"},
+		{"install --nope", exitMisuse, "--nope"},
+		{"install extra", exitMisuse, "extra"},
+		{"install --link veth --plugin /nonexistent/plugin", exitFailed, "/nonexistent/plugin"},
+		{"install --link veth --plugin /etc/passwd", exitFailed, "/etc/passwd"},
+		{"install --link veth --conf-dir /etc/passwd/x", exitFailed, "/etc/passwd"},
+		{"uninstall --conf-name x", exitMisuse, `"x"`},
+		{"uninstall extra", exitMisuse, "extra"},
+		{"frob", exitMisuse, ""},
+	} {
+		code, stdout, stderr := i.run(strings.Fields(test.args)...)
+		if code != test.code || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, test.culprit) || stdout != "" {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q, want one line with %q", test.args, code, stdout, stderr, test.culprit)
+		}
+		if after := i.entries(); !slices.Equal(after, before) {
+			t.Errorf("%s: there are %q, before %q", test.args, after, before)
+		}
+	}
+}
+
+// TestCNIInstallForeign leaves another's network alone, says how to replace it, and
+// says where another network comes first.
+func TestCNIInstallForeign(t *testing.T) {
+	i := newCNIInstaller(t)
+	conf := i.conf + "/10-mustang.conflist"
+	if err := os.MkdirAll(i.conf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const other = `{"name":"other","plugins":[{"type":"bridge"}]}`
+	for _, path := range []string{conf, i.conf + "/05-other.conflist"} {
+		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, verb := range []string{"install", "uninstall"} {
+		args := []string{verb}
+		if verb == "install" {
+			args = append(args, "--link", "veth")
+		}
+		code, stdout, stderr := i.run(args...)
+		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, conf) || !strings.Contains(stderr, `"bridge"`) ||
+			strings.Contains(stderr, "--force") != (verb == "install") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
+		}
+	}
+	if _, err := os.Stat(i.bin); err == nil {
+		t.Error("the plugin's directory was made")
+	}
+	code, stdout, stderr := i.run("install", "--link", "veth", "--force")
+	if code != exitDone || !strings.Contains(stdout, conf+" replaced") || !strings.Contains(stderr, "05-other.conflist") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deb
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+const version = "1.2.3"
+
+// run runs a program, and returns what it prints.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// build builds the package, and returns its path.
+func build(t *testing.T) string {
+	t.Helper()
+	testkit.RequireTool(t, "make")
+	testkit.RequireTool(t, "dpkg-deb")
+	dir := t.TempDir()
+	run(t, "make", "-C", "../..", "deb", "BUILD="+dir, "VERSION="+version, "DEB_MAINTAINER=A Tester <tester@example.org>")
+	return filepath.Join(dir, "mustang_"+version+"_amd64.deb")
+}
+
+// wanted are the package's files with their modes.
+var wanted = map[string]string{
+	"./etc/default/mustang-cni":                    "-rw-r--r--",
+	"./lib/systemd/system/mustang-bpffs.service":   "-rw-r--r--",
+	"./lib/systemd/system/mustang-cni.service":     "-rw-r--r--",
+	"./usr/bin/mustang":                            "-rwxr-xr-x",
+	"./usr/lib/cni/mustang-cni":                    "-rwxr-xr-x",
+	"./usr/share/doc/mustang/CHANGELOG.md":         "-rw-r--r--",
+	"./usr/share/doc/mustang/README.md":            "-rw-r--r--",
+	"./usr/share/doc/mustang/copyright":            "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.md":          "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.schema.json": "-rw-r--r--",
+}
+
+// TestPackage looks at the package, installs it into an empty root, uses what is
+// there, and takes it away.
+func TestPackage(t *testing.T) {
+	testkit.RequireRoot(t) // dpkg needs it, in any root
+	path := build(t)
+	checkContent(t, path)
+	root := t.TempDir()
+	for _, dir := range []string{"info", "updates"} {
+		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "dpkg", "--root="+root, "--install", path)
+	if out := run(t, "dpkg", "--root="+root, "--verify", "mustang"); out != "" {
+		t.Errorf("after the installation: %s", out)
+	}
+	for _, enabled := range []string{"etc/systemd", "opt", "etc/cni"} {
+		if _, err := os.Lstat(filepath.Join(root, enabled)); err == nil {
+			t.Errorf("the installation made %s", enabled)
+		}
+	}
+	useProgram(t, root)
+	verifyUnits(t, root)
+	run(t, "dpkg", "--root="+root, "--purge", "mustang")
+	var left []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !strings.HasPrefix(path, root+"/var/") {
+			left = append(left, path)
+		}
+		return err
+	})
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// checkContent compares the package's fields and files with what they should be.
+func checkContent(t *testing.T, path string) {
+	t.Helper()
+	fields := run(t, "dpkg-deb", "--info", path)
+	for _, want := range []string{
+		"Package: mustang\n", "Version: " + version + "\n", "Architecture: amd64\n", "Maintainer: A Tester <tester@example.org>\n", "Section: net\n",
+	} {
+		if !strings.Contains(fields, want) {
+			t.Errorf("%q lacks %q", fields, want)
+		}
+	}
+	for _, script := range []string{"preinst", "postinst", "prerm", "postrm", "Depends:"} {
+		if strings.Contains(fields, script) {
+			t.Errorf("there is a %s", script)
+		}
+	}
+	have := map[string]string{}
+	for line := range strings.Lines(run(t, "dpkg-deb", "--contents", path)) {
+		if words := strings.Fields(line); len(words) == 6 && words[1] == "root/root" {
+			have[words[5]] = words[0]
+		} else {
+			t.Errorf("content: %s", line)
+		}
+	}
+	for name, mode := range wanted {
+		if have[name] != mode {
+			t.Errorf("%s has mode %q, want %q", name, have[name], mode)
+		}
+	}
+	for name := range have {
+		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") && !strings.HasPrefix(name, "./usr/share/doc/mustang/docs/") {
+			t.Errorf("the package has %s", name)
+		}
+	}
+}
+
+// useProgram installs the package's plugin for a runtime, and takes it away.
+func useProgram(t *testing.T, root string) {
+	t.Helper()
+	place := t.TempDir()
+	conf := filepath.Join(place, "net.d")
+	mustang := filepath.Join(root, "usr/bin/mustang")
+	run(t, mustang, "cni", "install", "--link", "veth", "--bin-dir", filepath.Join(place, "bin"), "--conf-dir", conf)
+	copied, err := os.ReadFile(filepath.Join(place, "bin/mustang-cni"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := filepath.Join(root, "usr/lib/cni/mustang-cni")
+	if original, err := os.ReadFile(plugin); err != nil || !slices.Equal(copied, original) {
+		t.Errorf("the copy is another: %v", err)
+	}
+	// Where the runtime looks into the package's own directory, uninstall leaves the package whole.
+	run(t, mustang, "cni", "uninstall", "--bin-dir", filepath.Dir(plugin), "--conf-dir", conf)
+	if _, err := os.Stat(plugin); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(conf); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// verifyUnits has systemd read the units, with the program where it is now.
+func verifyUnits(t *testing.T, root string) {
+	t.Helper()
+	testkit.RequireTool(t, "systemd-analyze")
+	dir := t.TempDir()
+	args := []string{"verify", "--man=no"}
+	units, err := filepath.Glob(filepath.Join(root, "lib/systemd/system/*"))
+	if err != nil || len(units) != 2 {
+		t.Fatalf("units %q, %v", units, err)
+	}
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := strings.ReplaceAll(string(text), "/usr/bin/mustang", filepath.Join(root, "usr/bin/mustang"))
+		moved := filepath.Join(dir, filepath.Base(unit))
+		if err := os.WriteFile(moved, []byte(there), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, moved)
+	}
+	if out := run(t, "systemd-analyze", args...); strings.Contains(out, "mustang") {
+		t.Errorf("units: %s", out)
+	}
+}
