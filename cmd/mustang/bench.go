@@ -52,6 +52,7 @@ Exit code 1 if a row failed.`,
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
+  mustang bench cni --only bridge --only mustang-veth
   mustang bench latency --peer 10.0.0.1 --token-file token
   mustang bench latency --peer 10.0.0.1 --token-file token --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
@@ -86,7 +87,7 @@ Exit code 1 if a row failed.`,
 	cmd.AddCommand(c.benchServe())
 	f := cmd.Flags()
 	f.IntVar(&o.Rounds, "rounds", 0, "how often each row is measured (default 10; 6 with --quick)")
-	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick)")
+	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick); suite cni counts calls instead")
 	f.StringArrayVar(&o.Only, "only", nil, "measure only rows with this ID, beginning or pattern; repeat for more")
 	f.BoolVar(&list, "list", false, "list the rows and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")

@@ -19,16 +19,16 @@ import (
 
 const readme = "../../README.md"
 
-// shellBlocks returns the lines of the README's ```sh blocks below a heading.
-func shellBlocks(t *testing.T, heading string) []string {
+// shellBlocks returns the lines of a page's ```sh blocks below a heading.
+func shellBlocks(t *testing.T, page, heading string) []string {
 	t.Helper()
-	text, err := os.ReadFile(readme)
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
-		t.Fatalf("README has no section %q", heading)
+		t.Fatalf("%s has no section %q", page, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var lines []string
@@ -46,7 +46,7 @@ func TestReadmeHandsOn(t *testing.T) {
 	bpffs := testkit.BPFFS(t)
 	var script strings.Builder
 	for _, heading := range []string{"Try it by hand", "Services for your own pods", "TUN"} {
-		for _, line := range shellBlocks(t, heading) {
+		for _, line := range shellBlocks(t, readme, heading) {
 			line, _, _ = strings.Cut(line, "  #")
 			how := "exec "
 			if strings.Contains(line, "iperf3 -c") {
@@ -104,8 +104,8 @@ func TestReadmeTargets(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples in the help texts and in the README to the
-// commands and flags that there are.
+// TestExamples holds the examples in the help texts, in the README and on the page of
+// the CNI plugin to the commands and flags that there are.
 func TestExamples(t *testing.T) {
 	e := environment{getenv: func(string) string { return "" }}
 	var lines []string
@@ -117,7 +117,8 @@ func TestExamples(t *testing.T) {
 		}
 	}
 	walk(e.root())
-	lines = append(lines, shellBlocks(t, "Measuring")...)
+	lines = append(lines, shellBlocks(t, readme, "Measuring")...)
+	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")

@@ -104,6 +104,9 @@ func (t labTexts) into(o *lab.Options, given func(flag string) bool) (err error)
 		if o.Topology == lab.TopologyDocker && !given("link") {
 			o.Link = "bridge"
 		}
+		if o.Topology == lab.TopologyNode && !given("link") {
+			o.Link = lab.LinkHost
+		}
 	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 		o.Via = lab.ViaIPTables
 	}

@@ -18,10 +18,17 @@ import (
 func TestSuites(t *testing.T) {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
-	for _, tool := range []string{"dockerd", "ovs-vswitchd", "qemu-system-x86_64"} {
+	for _, tool := range []string{"dockerd", "ovs-vswitchd", "qemu-system-x86_64", "/usr/lib/cni/bridge"} {
 		testkit.RequireTool(t, tool)
 	}
 	program := staticProgram(t)
+	own, err := os.Executable() // beside which Missing looks for the plugin
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Dir(program), filepath.Dir(own)} {
+		buildProgram(t, "../mustang-cni", filepath.Join(dir, "mustang-cni"))
+	}
 	for _, suite := range bench.Suites() {
 		if suite.Name == bench.DefaultSuite {
 			continue // which the tests of bench run
@@ -29,7 +36,7 @@ func TestSuites(t *testing.T) {
 		t.Run(suite.Name, func(t *testing.T) {
 			before := testkit.RootSnapshot(t)
 			out, state := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "state")
-			cmd := exec.CommandContext(t.Context(), program, "bench", suite.Name, "--rounds", "2", "--duration", "40ms", "--out", out)
+			cmd := exec.CommandContext(t.Context(), program, "bench", suite.Name, "--quick", "--rounds", "2", "--duration", "40ms", "--out", out)
 			cmd.Env = append(os.Environ(), envStateDir+"="+state)
 			if text, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("bench %s: %v\n%s", suite.Name, err, text)
@@ -50,12 +57,18 @@ func TestSuites(t *testing.T) {
 func staticProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "mustang")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	buildProgram(t, ".", program)
+	return program
+}
+
+// buildProgram builds a package as a static program.
+func buildProgram(t *testing.T, pkg, program string) {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
 	}
-	return program
 }
 
 // checkSuite checks that a result file has all rows of a suite, measured or skipped

@@ -46,18 +46,20 @@ func (o Options) clock() string {
 
 // workloads are what every path of a suite is measured with.
 func (o Options) workloads(s Suite) []workload {
+	if s.calls() {
+		return o.callWorkloads(s)
+	}
 	if o.counts() {
 		return []workload{{name: traffic.UDPStream, flows: 1}, tcpRR()}
 	}
 	return s.workloads
 }
 
-// missing returns why a row can't be measured here, nil if nothing is known to be
-// in the way.
-func (o Options) missing(c cell) error {
-	p := c.path
-	if p.noUDP != "" && c.workload.name == traffic.UDPStream {
-		return errors.New(p.noUDP)
+// missing returns why a path can't be measured here, nil if nothing is known to
+// be in the way.
+func (o Options) missing(p path) error {
+	if o.counts() && p.plugin != nil {
+		return errNotCounted
 	}
 	if o.counts() && p.lab.Guests {
 		return errors.New("instructions of a virtual machine inside of a virtual machine can't be told")
@@ -73,6 +75,9 @@ func (o Options) missing(c cell) error {
 
 // spec is what a client runs for one sample of a cell.
 func (o Options) spec(c cell) traffic.Spec {
+	if c.path.plugin != nil {
+		return o.callSpec(c)
+	}
 	spec := traffic.Spec{Workload: c.workload.name, Target: c.path.connect}
 	if !o.counts() {
 		spec.Duration, spec.Warmup = o.Duration, o.Warmup
@@ -89,6 +94,10 @@ func (o Options) spec(c cell) traffic.Spec {
 // proof is what a client runs to show that its path is what it claims.
 func (o Options) proof(c cell) traffic.Spec {
 	spec := o.spec(c)
+	if c.path.plugin != nil {
+		spec.Limit = 1
+		return spec
+	}
 	if o.counts() {
 		spec.Settle, spec.Limit = 0, countProof
 		return spec
@@ -167,6 +176,7 @@ func (s *stand) release(rows []*tally) error {
 	if s.peer != nil {
 		errs = append(errs, s.peer.leave())
 	}
+	s.endPlugins()
 	for _, row := range rows {
 		o := row.cell.path.lab
 		for key, agent := range s.agents {

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"math"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/lab"
 	"mustang/internal/result"
 	"mustang/internal/traffic"
 )
@@ -100,39 +97,6 @@ func TestCountOptions(t *testing.T) {
 				t.Errorf("%+v: %v", spec, err)
 			}
 		}
-	}
-}
-
-// TestCountSkips finds the one row of suite docker whose datagrams don't come back,
-// which is measured by requests all the same.
-func TestCountSkips(t *testing.T) {
-	o := Options{Suites: []Suite{docker()}, Count: result.ClockInstructions}
-	var skipped []string
-	for _, c := range o.cells() {
-		if c.path.noUDP != "" && o.missing(c) != nil && o.missing(c).Error() == c.path.noUDP {
-			skipped = append(skipped, c.path.id+" "+c.workload.String())
-		}
-	}
-	if want := []string{"container-to-container/host-ip udp_stream"}; !slices.Equal(skipped, want) {
-		t.Errorf("skipped are %q, want %q", skipped, want)
-	}
-}
-
-// TestCarries looks for the programs that counting makes real-time ones.
-func TestCarries(t *testing.T) {
-	process := t.TempDir()
-	for name, want := range map[string][2]bool{"docker-proxy": {true, true}, "dockerd": {false, true}, "mustang": {false, true}} {
-		if err := os.WriteFile(filepath.Join(process, "comm"), []byte(name+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for i, topology := range []string{lab.TopologyDocker, lab.TopologyPodLinks} {
-			if got := carries(&lab.Lab{Options: lab.Options{Topology: topology}}, process); got != want[i] {
-				t.Errorf("topology %s: %s carries packets: %t", topology, name, got)
-			}
-		}
-	}
-	if carries(&lab.Lab{Options: dockerLab(false)}, process+"/gone") {
-		t.Error("a process that has ended carries packets")
 	}
 }
 

@@ -106,6 +106,7 @@ func merge(sum *result.Evidence, e result.Evidence) {
 	sum.Connections += e.Connections
 	sum.Client, sum.Server = e.Client, e.Server
 	sum.Hooks = e.Hooks
+	mergeAttachments(sum, e.Attachments)
 	sum.Findings = append(sum.Findings, e.Findings...)
 }
 

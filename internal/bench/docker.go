@@ -111,7 +111,6 @@ func published(id, client string) path {
 		p.route.hops = []hop{bridge}
 	default: // in at the bridge, to Docker's proxy, and out at the bridge again
 		p.note = "through Docker's user-land proxy: its rules for published ports leave out what comes from the bridge"
-		p.noUDP = "Docker's user-land proxy answers a container's datagrams from the address of the bridge, not from the one that was asked"
 		p.route.seenAs = dockerGateway
 		p.route.hops = append(outOfContainer(), over(lab.HostA, dockerBridge))
 	}

@@ -35,6 +35,9 @@ func describeRun(o Options, cpus CPUPair) (result.Run, error) {
 	f := facts{root: os.DirFS("/")}
 	machine := f.machine()
 	machine.Arch = unix.ByteSliceToString(uts.Machine[:])
+	if !o.timed() {
+		o.Duration, o.Warmup = 0, 0
+	}
 	return result.Run{
 		Suite:           o.name(),
 		Machine:         machine,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	glob "path"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -192,6 +193,9 @@ func (o Options) cells() []cell {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			for _, p := range suite.paths {
+				if p.plugin != nil {
+					p.lab.Disk = o.disk()
+				}
 				if p.crossesWire() {
 					p.lab.WireRate, p.lab.WireDelay = o.WireRate, o.WireDelay
 				}
@@ -203,6 +207,15 @@ func (o Options) cells() []cell {
 		}
 	}
 	return cells
+}
+
+// disk is the output directory as an absolute path.
+func (o Options) disk() string {
+	path, err := filepath.Abs(o.Out)
+	if err != nil { // there is no working directory
+		return ""
+	}
+	return path
 }
 
 // matches reports whether one of the names is, begins with (up to a slash or a

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 
@@ -101,6 +102,9 @@ func flip(hops []hop, place func(string) string) []hop {
 // probe returns why this machine can't build the path's network, nil if nothing
 // is known to be in the way.
 func (p path) probe() error {
+	if p.plugin != nil {
+		return cmp.Or(probeLink(p.link), p.plugin.probe())
+	}
 	mode, err := podlink.Lookup(p.lab.Link)
 	if err != nil {
 		return nil // of hosts, containers or virtual machines: the lab says when it is built

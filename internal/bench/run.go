@@ -134,6 +134,9 @@ func (o Options) announce(rows int) string {
 	if o.counts() {
 		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countPackets, countTransactions)
 	}
+	if !o.timed() {
+		return fmt.Sprintf("%s, seed %d", text, o.Seed)
+	}
 	return fmt.Sprintf("%s of %v each, seed %d", text, o.Duration, o.Seed)
 }
 
@@ -141,7 +144,7 @@ func (o Options) announce(rows int) string {
 func (r *run) rounds(ctx context.Context, rows []*tally) error {
 	o := r.options
 	if !o.counts() {
-		o.Progress.Start(live(rows)*o.Rounds, o.Duration+o.Warmup+overhead)
+		o.Progress.Start(live(rows)*o.Rounds, o.each(rows))
 	}
 	for round := range o.Rounds {
 		for _, i := range order(o.Seed, round, len(rows)) {
@@ -166,7 +169,7 @@ func (r *run) rounds(ctx context.Context, rows []*tally) error {
 // that no row starts cold, and a path that is not what it claims fails at once.
 func (r *run) prove(ctx context.Context, rows []*tally) error {
 	for _, row := range rows {
-		if err := r.options.missing(row.cell); err != nil {
+		if err := r.options.missing(row.cell.path); err != nil {
 			row.skip(err)
 			continue
 		}

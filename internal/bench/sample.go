@@ -52,6 +52,13 @@ func (s *stand) take(ctx context.Context, c cell, spec traffic.Spec) (sample, er
 	if s.peer != nil {
 		return s.takeToPeer(ctx, c, spec)
 	}
+	if c.path.plugin != nil {
+		p, err := s.pluginStand(ctx, c.path.lab)
+		if err != nil {
+			return sample{}, err
+		}
+		return p.take(ctx, c, spec)
+	}
 	l, err := s.lab(ctx, c.path.lab)
 	if err != nil {
 		return sample{}, err

@@ -30,6 +30,8 @@ type stand struct {
 	peer *peerStand
 	// remarks are what readers of the rows of a lab should know.
 	remarks map[lab.Options]string
+	// plugins is where CNI plugins run, nil until one does.
+	plugins *pluginStand
 }
 
 // agentKey names an agent: where it runs, and where it listens if it serves.
@@ -185,6 +187,7 @@ func (s *stand) Close() error {
 	for _, a := range s.agents {
 		errs = append(errs, a.Close())
 	}
+	s.endPlugins()
 	for _, l := range s.labs {
 		errs = append(errs, l.Close())
 	}

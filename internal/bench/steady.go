@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -59,7 +58,7 @@ func (s *stand) steady(l *lab.Lab) error {
 	for _, dir := range processes {
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		var stat unix.Stat_t
-		if err != nil || agents[pid] || unix.Stat(dir+"/ns/net", &stat) != nil || !inodes[stat.Ino] || !carries(l, dir) {
+		if err != nil || agents[pid] || unix.Stat(dir+"/ns/net", &stat) != nil || !inodes[stat.Ino] {
 			continue
 		}
 		if err := setPriorities(pid, helperPriority); err != nil {
@@ -67,17 +66,6 @@ func (s *stand) steady(l *lab.Lab) error {
 		}
 	}
 	return nil
-}
-
-// carries reports whether a process of a lab, by its directory in /proc, carries
-// packets. Of Docker only the proxy does. The rest of it starts agents, which ours
-// would keep from the only processor as real-time programs, and not be answered.
-func carries(l *lab.Lab, process string) bool {
-	if l.Options.Topology != dockerTopology {
-		return true
-	}
-	name, err := os.ReadFile(filepath.Join(process, "comm"))
-	return err == nil && strings.TrimSpace(string(name)) == "docker-proxy"
 }
 
 // setPriorities makes all threads of a process real-time ones. Threads that they

@@ -32,7 +32,7 @@ const All = "all"
 
 // Suites returns all suites, in the order in which they are listed and run.
 func Suites() []Suite {
-	return []Suite{interfaces(), latency(), podLinks(), switching(), docker()}
+	return []Suite{interfaces(), latency(), podLinks(), switching(), docker(), cni()}
 }
 
 // LookupSuites returns the suite of that name, or all of them for [All].
@@ -82,7 +82,6 @@ type path struct {
 	overlay        string // as in a result file; empty means none
 	target, via    string
 	note           string
-	noUDP          string      // why datagrams don't come back this way, if they don't
 	lab            lab.Options // without a name
 	client, server string      // places in the lab
 	connect        netip.AddrPort
@@ -90,10 +89,15 @@ type path struct {
 	// route is what packets pass; nil in the topology pod-links, where the link mode
 	// says so.
 	route *route
+	// plugin is what is called, where that is measured and no traffic.
+	plugin *plugin
 }
 
 // datapath is the path's datapath in the words of the result file.
 func (p path) datapath() string {
+	if p.plugin != nil && p.plugin.services {
+		return result.DatapathEBPF
+	}
 	if p.lab.Datapath == lab.DatapathEBPF {
 		return result.DatapathEBPF
 	}
@@ -117,6 +121,9 @@ func (p path) row(suite string, w workload) result.Row {
 		Suite: suite, ID: p.id, Link: p.link, Variant: p.variant, Datapath: p.datapath(),
 		Placement: p.placement(), Overlay: p.overlay, Target: p.target, Via: p.via,
 		Family: "ipv4", Workload: w.name, Engine: "native", Note: p.note,
+	}
+	if p.plugin != nil {
+		row.Engine = "exec"
 	}
 	if w.flows > 1 {
 		row.Flows = w.flows

@@ -18,7 +18,8 @@ type tally struct {
 	cpu       []float64
 	offered   []float64
 	softirqs  []float64
-	sent      uint64 // datagrams
+	perSecond []float64 // calls of plugins
+	sent      uint64    // datagrams
 	received  uint64
 	histogram *hdrhistogram.Histogram
 }
@@ -37,6 +38,9 @@ func (t *tally) add(s sample, round int) {
 	t.softirqs = append(t.softirqs, f.softirqs)
 	if m.Offered > 0 && f.timed() {
 		t.offered = append(t.offered, m.Offered)
+	}
+	if f.cpuUnit == callUnit && m.Flows > 1 {
+		t.perSecond = append(t.perSecond, float64(m.Count)/m.Seconds)
 	}
 	t.sent += m.Sent
 	t.received += m.Received
@@ -98,6 +102,9 @@ func (t *tally) result() (result.Row, bool) {
 	row.Evidence.SoftirqsPerUnit = median(t.softirqs)
 	if len(t.offered) > 0 {
 		row.Offered = median(t.offered)
+	}
+	if len(t.perSecond) > 0 {
+		row.CallsPerSecond = median(t.perSecond)
 	}
 	if t.sent > t.received {
 		row.LostShare = float64(t.sent-t.received) / float64(t.sent)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -69,10 +70,11 @@ func guest(args []string) int {
 }
 
 // killed are the labs of a process that is killed.
-func killed() []lab.Options {
+func killed(dir string) []lab.Options {
 	return []lab.Options{
 		{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables},
 		{Topology: lab.TopologyTwoHosts, Link: "ovs-veth", Overlay: lab.OverlayVXLAN},
+		node(filepath.Join(dir, "labs")), // where leftovers looks
 	}
 }
 
@@ -80,13 +82,19 @@ func killed() []lab.Options {
 func child(dir string) int {
 	var labs []*lab.Lab
 	defer runtime.KeepAlive(&labs) // a lab that is collected lets go of its lock
-	for _, o := range killed() {
+	for _, o := range killed(dir) {
 		l, err := lab.Store{Dir: dir}.Up(context.Background(), options(o))
 		if err != nil {
 			fmt.Println(err)
 			return 1
 		}
 		labs = append(labs, l)
+		if o.Topology == lab.TopologyNode {
+			if _, err := useNode(l); err != nil {
+				fmt.Println(err)
+				return 1
+			}
+		}
 		ns, err := l.Namespace(lab.PodA)
 		if err != nil {
 			fmt.Println(err)
@@ -162,7 +170,7 @@ func TestKilled(t *testing.T) {
 	if err := s.Reap(); err != nil {
 		t.Fatal(err)
 	}
-	if infos, err := s.List(); err != nil || len(infos) != len(killed()) {
+	if infos, err := s.List(); err != nil || len(infos) != len(killed(s.Dir)) {
 		t.Errorf("a live process's labs after Reap: %v, %v; want all", infos, err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -178,8 +186,8 @@ func TestKilled(t *testing.T) {
 	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
 		t.Errorf("left after Reap: %q", left)
 	}
-	if len(pids) != len(killed()) {
-		t.Fatalf("child started %d processes, want one for each of %d labs", len(pids), len(killed()))
+	if len(pids) != len(killed(s.Dir)) {
+		t.Fatalf("child started %d processes, want one for each of %d labs", len(pids), len(killed(s.Dir)))
 	}
 	for _, pid := range pids {
 		testkit.Eventually(t, 5*time.Second, func() error {

@@ -67,6 +67,9 @@ type Options struct {
 	// WireDelay its delay in each direction; 0 is what the kernel can do.
 	WireRate  uint64        `json:"wire_rate,omitempty"`
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
+	// Disk is a directory in which topology node makes one of its own, for what
+	// plugins keep on disk. Empty means beside the lab's record.
+	Disk string `json:"disk,omitempty"`
 }
 
 // Links of labs with two hosts and no pods.

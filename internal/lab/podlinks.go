@@ -104,5 +104,5 @@ func (l *Lab) addUplink(host *nl.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return nl.AddWire(nl.WireEnd{Namespace: host, Name: Uplink}, nl.WireEnd{Namespace: far, Name: "wire"}, podlink.DefaultMTU)
+	return nl.AddWire(nl.WireEnd{Namespace: host, Name: Uplink}, nl.WireEnd{Namespace: far, Name: OutsideIfName}, podlink.DefaultMTU)
 }

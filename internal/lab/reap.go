@@ -114,6 +114,7 @@ func (s Store) destroy(name string) error {
 	errs := []error{
 		endProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)), removeCgroup(name),
 		removeDockerCgroups(name), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
+		s.removePlugins(name),
 	}
 	for _, namespace := range namespaces {
 		errs = append(errs, nl.DeleteNamespace(namespace))

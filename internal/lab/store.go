@@ -43,6 +43,7 @@ const (
 	ovsSuffix   = ".ovs"
 	// dockerSuffix is short, for the paths of sockets.
 	dockerSuffix = ".docker"
+	pluginSuffix = ".cni"
 )
 
 // namespaceName is the name of a place's namespace. No lab's name has a dot, so
@@ -56,6 +57,7 @@ func (s Store) statePath(name string) string { return filepath.Join(s.labs(), na
 func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+bpfSuffix) }
 func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
 func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+dockerSuffix) }
+func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+pluginSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
 // claim records a new lab as owned by this process, for as long as the file

@@ -102,6 +102,13 @@ func Topologies() []Topology {
 			check:  Options.checkDocker,
 			build:  buildDocker,
 		},
+		{
+			Name:   TopologyNode,
+			Doc:    "one host with an uplink and no pods, for CNI plugins",
+			places: []string{Host, Outside},
+			check:  checkNode,
+			build:  buildNode,
+		},
 	}
 }
 

@@ -87,7 +87,7 @@ func (s *set) meanColumn(rank int) column {
 // referenceFigure shows each way over the reference, of the suite that is about
 // small differences from it.
 func (s *set) referenceFigure(face typeface) figure {
-	if s.suite != suiteLatency || s.reference == nil {
+	if s.suite != suiteLatency && s.suite != suiteCNI || s.reference == nil {
 		return figure{}
 	}
 	f := figure{Title: s.name + ": " + s.unit + " / " + s.reference.connection}
@@ -95,6 +95,9 @@ func (s *set) referenceFigure(face typeface) figure {
 	if s.inTime() {
 		f.Title = s.name + ": time of a transaction / " + s.reference.connection
 		f.Caption += " At the line a way adds nothing; right of it, it takes longer."
+	}
+	if ofCalls(s.workload) {
+		f.Caption += " Left of the line a plugin is faster."
 	}
 	marks, shown, cut := s.referenceMarks()
 	f.Caption += " Whiskers, where there are enough rounds, are 95\u00a0% intervals; “tied” means that no difference was found."

@@ -99,6 +99,9 @@ func (m modesMaker) add(id, link, variant string, cost float64) {
 		row.Unit, row.CPUUnit = result.UnitPerPacket, "packet"
 	case m.counted:
 		row.Unit, value = result.UnitPerTransaction, 2.9*cost
+	case ofCalls(m.workload):
+		row.Unit, row.CPUUnit, value, row.CPUUSPerUnit = result.UnitMilliseconds, "call", cost, 900*cost
+		row.LatencyUS = &result.Latency{P50: 1e3 * cost, P90: 1.1e3 * cost, P99: 1.6e3 * cost, P999: 1.7e3 * cost}
 	case m.workload == result.WorkloadTCPRR:
 		row.Unit, value, row.CPUUSPerUnit = result.UnitTransactions, 1e9/(2.9*cost), 2.9*cost/1e3
 		row.LatencyUS = &result.Latency{P50: 2.9 * cost / 1e3, P90: 3.1 * cost / 1e3, P99: 4 * cost / 1e3, P999: 9 * cost / 1e3}

@@ -14,7 +14,7 @@ func allSuites() result.File {
 	f := allModes(false)
 	f.Rows, f.Run.Comparisons = nil, nil
 	f.Run.Suite, f.Run.Started = "all", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, name := range []string{suiteInterfaces, suiteLatency, suitePodLinks, suiteSwitching, suiteDocker} {
+	for _, name := range []string{suiteInterfaces, suiteLatency, suitePodLinks, suiteSwitching, suiteDocker, suiteCNI} {
 		one := oneSuite(name)
 		f.Rows = append(f.Rows, one.Rows...)
 		f.Run.Comparisons = append(f.Run.Comparisons, one.Run.Comparisons...)
@@ -42,6 +42,8 @@ func oneSuite(name string) result.File {
 		m.switching()
 	case suiteDocker:
 		m.docker()
+	case suiteCNI:
+		m.cni()
 	}
 	return f
 }
@@ -92,13 +94,22 @@ func (m suitesMaker) detail(row *result.Row, w way) {
 	if strings.HasSuffix(w.id, "/vm") {
 		row.Note = "the pods are virtual machines, emulated in software (tcg)"
 	}
+	if w.cost == 0 && m.suite == suiteCNI {
+		row.Reason = "/usr/lib/cni/ptp is not installed (Debian package containernetworking-plugins)"
+	} else if w.cost == 0 {
+		row.Reason = "kernel 6.1.0-made-up has no ipvlan devices"
+	}
 	if w.cost == 0 {
-		row.Status, row.Reason, row.Samples, row.Median, row.CI95 = result.StatusSkipped, "kernel 6.1.0-made-up has no ipvlan devices", nil, 0, nil
+		row.Status, row.Samples, row.Median, row.CI95 = result.StatusSkipped, nil, 0, nil
 		row.LatencyUS, row.CPUUSPerUnit, row.LostShare = nil, 0, 0
 		return
 	}
 	if row.Workload == result.WorkloadUDPStream {
 		row.Offered, row.LostShare, row.OutOfOrder = row.Median*1.05, 0.05, uint64(w.cost/1000)
+	}
+	if m.suite == suiteCNI {
+		m.called(row)
+		return
 	}
 	row.Evidence.SoftirqsPerUnit = w.cost / 4000
 	row.Evidence.Devices = []result.DeviceCount{
@@ -222,5 +233,35 @@ func (m suitesMaker) docker() {
 			{"container-to-container/host-ip", "bridge", "docker", published, "docker", 19000},
 			{"container-to-container/ip", "bridge", "docker", pod, "none", 7300},
 		})
+	}
+}
+
+// called gives a row what only calls have.
+func (m suitesMaker) called(row *result.Row) {
+	row.Engine = "exec"
+	row.Evidence.Attachments = &result.Attachments{Added: 200, Removed: 200, Reached: "10.80.0.1 (host)"}
+	if row.Link == "bridge" {
+		row.Evidence.Attachments.Kept = []string{"cni0"}
+	}
+	row.Evidence.Devices = []result.DeviceCount{{Host: "pod", Name: "eth0", RxPackets: 40, TxPackets: 50}}
+	if m.flows > 1 {
+		row.CallsPerSecond = 50e3 / row.Median
+	}
+}
+
+func (m suitesMaker) cni() {
+	for _, m.flows = range []int{0, 100} {
+		for _, m.workload = range []string{result.WorkloadCNIAdd, result.WorkloadCNIDel} {
+			scale := float64(max(m.flows/2, 1))
+			called := func(id, link string, cost float64) way {
+				return way{id, link, "", result.TargetNone, "none", scale * cost}
+			}
+			m.add([]way{
+				called("bridge", "bridge", 14), called("ptp", "veth", 0), called("macvlan", "macvlan", 14.004),
+				called("mustang-veth", "veth", 4.2), called("mustang-veth+ebpf", "veth", 4.9), called("mustang-bridge", "bridge", 4.201),
+			})
+			m.compare("mustang-veth+ebpf", "mustang-veth", false)
+			m.compare("mustang-veth", "mustang-bridge", false)
+		}
 	}
 }

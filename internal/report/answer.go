@@ -40,13 +40,15 @@ func (s *set) answer() answer {
 		return s.referenceAnswer()
 	case suiteSwitching:
 		return s.switchingAnswer()
+	case suiteCNI:
+		return s.callsAnswer()
 	}
 	return answer{Name: s.name, Lead: s.fastest(), More: []string{s.costs()}}
 }
 
 // together keeps a line from breaking within names and figures.
 func together(s string) string {
-	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " instructions/", "\u00a0instructions/").Replace(s)
+	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms", " instructions/", "\u00a0instructions/").Replace(s)
 }
 
 // noun is what is ranked: "way", and what follows it.

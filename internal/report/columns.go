@@ -29,12 +29,13 @@ func (s *set) columns(wide bool) []column {
 	} else {
 		out = append(out, s.costColumn())
 	}
-	if wide {
+	if wide || ofCalls(s.workload) {
 		out = append(out, s.costInterval())
 	}
 	out = append(out, s.figures(3, []string{"CPU µs", "per " + shortUnit(s.cpuUnit)}, func(e *entry) float64 { return e.CPUUSPerUnit }))
 	out = append(out, s.lost())
 	out = append(out, s.percentiles(wide)...)
+	out = append(out, s.tailColumn(), s.perSecondColumn())
 	if wide {
 		out = append(out, s.counts()...)
 	}
@@ -57,7 +58,11 @@ func (s *set) costInterval() column {
 	if s.byID && s.reference == nil {
 		return column{}
 	}
-	return s.text(9, func(e *entry) string {
+	rank := 9
+	if ofCalls(s.workload) { // whose claims are about this figure
+		rank = 2
+	}
+	return s.text(rank, func(e *entry) string {
 		switch {
 		case s.byID:
 			return s.referenceInterval(e)
@@ -171,11 +176,11 @@ func (s *set) lostShare() column {
 // percentiles makes the columns of the latency.
 func (s *set) percentiles(wide bool) []column {
 	one := func(rank int, name string, pick func(*entry) float64) column {
-		return s.figures(rank, []string{name, "µs"}, func(e *entry) float64 {
+		return s.figures(rank, []string{name, s.latencyUnit()}, func(e *entry) float64 {
 			if e.LatencyUS == nil {
 				return 0
 			}
-			return pick(e)
+			return s.latency(pick(e))
 		})
 	}
 	out := []column{one(4, "p50", func(e *entry) float64 { return e.LatencyUS.P50 })}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -45,6 +46,15 @@ func (e *entry) ends() []string {
 	}{{"client", e.Evidence.Client}, {"server", e.Evidence.Server}} {
 		if end.Local != "" || end.Peer != "" {
 			out = append(out, fmt.Sprintf("%s %s to %s", end.name, clean(end.Local), clean(end.Peer)))
+		}
+	}
+	if a := e.Evidence.Attachments; a != nil {
+		out = append(out, fmt.Sprintf("%d attached, %d detached", a.Added, a.Removed))
+		if a.Reached != "" {
+			out = append(out, "a pod reached "+clean(a.Reached))
+		}
+		if len(a.Kept) > 0 {
+			out = append(out, "the host keeps "+clean(strings.Join(a.Kept, ", ")))
 		}
 	}
 	if n := e.Evidence.Connections; n > 0 {

@@ -108,22 +108,22 @@ const leastLatency = 1e-6
 
 // latencyFigure shows the median and the 99th percentile of the latency.
 func (s *set) latencyFigure(face typeface) figure {
-	f := figure{Title: s.name + ": latency, µs"}
+	f := figure{Title: s.name + ": latency, " + s.latencyUnit()}
 	var marks []mark
 	var shown []*entry
 	var all []float64
 	for _, e := range s.measured() {
 		if l := e.LatencyUS; l != nil && l.P50 >= leastLatency {
 			shown = append(shown, e)
-			all = append(all, l.P99)
+			all = append(all, s.latency(l.P99))
 		}
 	}
 	for _, e := range shown {
 		l, places := e.LatencyUS, fewDecimals(all...)
-		marks = append(marks, mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: l.P50, low: l.P50, high: l.P99,
-			text: number(l.P50, places) + " / " + number(l.P99, places)})
+		marks = append(marks, mark{connection: s.group(e), label: s.label(e), ink: kindOf(e).ink, value: s.latency(l.P50), low: s.latency(l.P50), high: s.latency(l.P99),
+			text: number(s.latency(l.P50), places) + " / " + number(s.latency(l.P99), places)})
 	}
-	f.Caption = "Dot: half of all transactions took less (p50). Ring: 99 of 100 took less (p99). Left is better."
+	f.Caption = "Dot: half of all " + s.events() + " took less (p50). Ring: 99 of 100 took less (p99). Left is better."
 	if wideRange(marks) {
 		f.Caption += " The scale is logarithmic."
 	}

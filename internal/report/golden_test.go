@@ -30,5 +30,6 @@ func TestTableGolden(t *testing.T) {
 // TestSuitesGolden compares a table of all suites, made up, to a stored one.
 func TestSuitesGolden(t *testing.T) {
 	golden(t, "suites.txt", tableOf(t, allSuites(), TableOptions{Width: 100}))
+	golden(t, "cni.txt", tableOf(t, oneSuite(suiteCNI), TableOptions{Width: 100}))
 	golden(t, "latency.txt", tableOf(t, oneSuite(suiteLatency), TableOptions{Width: 100}))
 }

@@ -27,6 +27,14 @@ func wordedPairs(suite string) []wordedPair {
 			{"published-port/localhost", "published-port/localhost/no-proxy", "By 127.0.0.1, Docker's proxy against rules alone"},
 			{"container-to-container/host-ip", "container-to-container/ip", "From container to container, the host's address and port against the container's own"},
 		}
+	case suiteCNI:
+		return []wordedPair{
+			{"mustang-veth", "ptp", "mustang-veth against ptp"},
+			{"mustang-macvlan", "macvlan", "mustang-macvlan against macvlan"},
+			{"mustang-veth+ebpf", "mustang-veth", "With services, mustang-veth"},
+			{"mustang-bridge+ebpf", "mustang-bridge", "With services, mustang-bridge"},
+			{"mustang-macvlan+ebpf", "mustang-macvlan", "With services, mustang-macvlan"},
+		}
 	}
 	return nil
 }

@@ -21,6 +21,8 @@ func workloadNames(counted bool) []workloadName {
 		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection"},
 		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client"},
 		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
+		{result.WorkloadCNIAdd, "ADD", "a pod is attached, one at a time", "call"},
+		{result.WorkloadCNIDel, "DEL", "a pod is detached, one at a time", "call"},
 	}
 	if counted {
 		names[1].name, names[1].plain = "UDP packets", "small ones, sent one way"
@@ -37,6 +39,10 @@ func (s *set) nameFlows(w workloadName, several bool) {
 		s.short = "1 " + w.flow
 	}
 	if s.flows == 1 && !several {
+		return
+	}
+	if ofCalls(s.workload) {
+		s.nameCalls()
 		return
 	}
 	flows := count(s.flows, w.flow)

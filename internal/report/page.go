@@ -137,11 +137,20 @@ func (su *suite) charts(counted bool) []chartGroup {
 	if counted {
 		rates.Title = "Instructions"
 	}
+	if su.name == suiteCNI {
+		rates.Title = "Times of calls"
+	}
 	costs := chartGroup{ID: "costs", Title: "What a cluster IP costs"}
 	if namedByID(su.name) {
 		costs.Title = "What each way adds"
 	}
+	if su.name == suiteCNI {
+		costs.Title = "Against the reference bridge"
+	}
 	cpu := chartGroup{ID: "cpu", Title: "CPU time per unit", Text: "With few processors this is the steadier figure: a rate also depends on how well client and server happen to share the machine."}
+	if su.name == suiteCNI {
+		cpu.Text = "Of the whole machine while the calls were made: also what the kernel does for them afterwards."
+	}
 	for _, s := range su.sets {
 		rates.add(s.rateFigure(face))
 		costs.add(s.costFigure(face))

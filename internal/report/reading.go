@@ -5,10 +5,11 @@ package report
 import "mustang/internal/result"
 
 // reading is how figures are read: which are better, and in what words. Rates of
-// a timed run are better the higher they are, instructions of a counted one the
-// lower.
+// a timed run are better the higher they are, instructions of a counted one, and
+// times of calls, the lower.
 type reading struct {
 	counted      bool
+	less         bool   // whether less is better
 	best         string // of the best of some ways
 	tied         string // of several that share that place
 	extreme      string // where the best median lies
@@ -33,25 +34,37 @@ func timed() reading {
 // counted reads instructions.
 func counted() reading {
 	return reading{
-		counted: true,
-		best:    "takes the fewest instructions", tied: "are tied for the fewest instructions", extreme: "lowest", higher: "more", lower: "fewer",
+		counted: true, less: true,
+		best: "takes the fewest instructions", tied: "are tied for the fewest instructions", extreme: "lowest", higher: "more", lower: "fewer",
 		direction:    "Instructions, not time: shorter is better.",
 		costs:        "A cluster IP costs, in instructions against the pod IP of the same connection: ",
 		costsAtRight: "Of instructions, not time. At the line a cluster IP costs nothing; right of it, it costs.",
 	}
 }
 
-// readingOf is how the figures of a run are read.
-func readingOf(run result.Run) reading {
-	if run.Counted() {
+// called reads times of calls.
+func called() reading {
+	return reading{
+		less: true,
+		best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time",
+		direction: "Time, so shorter is better.", where: " on this machine",
+	}
+}
+
+// readingOf is how the figures of a workload are read.
+func readingOf(run result.Run, workload string) reading {
+	switch {
+	case run.Counted():
 		return counted()
+	case ofCalls(workload):
+		return called()
 	}
 	return timed()
 }
 
 // better reports whether figure a is better than b.
 func (r reading) better(a, b float64) bool {
-	if r.counted {
+	if r.less {
 		return a < b
 	}
 	return a > b
@@ -60,7 +73,7 @@ func (r reading) better(a, b float64) bool {
 // worse reports whether a verdict on a ratio of figures is to the disadvantage of
 // the one above the line.
 func (r reading) worse(v verdict) bool {
-	return v == lower && !r.counted || v == higher && r.counted
+	return v == lower && !r.less || v == higher && r.less
 }
 
 // words says a verdict on a ratio.

@@ -129,6 +129,9 @@ func (v *view) method() []fact {
 		facts = slices.Insert(facts, 3, fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
 		return present(facts)
 	}
+	if run.DurationSeconds == 0 {
+		return present(facts)
+	}
 	facts = slices.Insert(facts, 3,
 		fact{"Measured per sample", seconds(run.DurationSeconds)}, fact{"Warm-up, not counted", seconds(run.WarmupSeconds)})
 	return present(facts)
@@ -155,7 +158,11 @@ func (v *view) command() string {
 	if run.Quick {
 		line += " --quick"
 	}
-	return fmt.Sprintf("%s --rounds %d --duration %s --seed %d", line, run.Rounds, seconds(run.DurationSeconds), run.Seed)
+	line += fmt.Sprintf(" --rounds %d", run.Rounds)
+	if run.DurationSeconds > 0 {
+		line += " --duration " + seconds(run.DurationSeconds)
+	}
+	return fmt.Sprintf("%s --seed %d", line, run.Seed)
 }
 
 // positive prints n, or nothing when it is not known.

@@ -16,6 +16,7 @@ const (
 	suitePodLinks   = "pod-links"
 	suiteSwitching  = "switching"
 	suiteDocker     = "docker"
+	suiteCNI        = "cni"
 )
 
 // suite is a part of the report: the sets that answer one question.
@@ -48,6 +49,9 @@ func suiteQuestions() []suiteQuestion {
 		{suiteDocker,
 			"What does each of Docker's network modes cost?",
 			"How many instructions does each of Docker's network modes cost?"},
+		{suiteCNI,
+			"How fast does a CNI plugin attach and detach a pod?",
+			"How fast does a CNI plugin attach and detach a pod? (Timed runs tell.)"},
 	}
 }
 
@@ -79,7 +83,7 @@ func newSuites(f result.File) []*suite {
 
 // namedByID says that the IDs of a suite's rows are the best names of its ways.
 func namedByID(suite string) bool {
-	return slices.Contains([]string{suiteInterfaces, suiteLatency, suiteSwitching, suiteDocker}, suite)
+	return slices.Contains([]string{suiteInterfaces, suiteLatency, suiteSwitching, suiteDocker, suiteCNI}, suite)
 }
 
 // hasReference says that all ways of a suite are held against one of them.

@@ -76,7 +76,7 @@ func flowsOf(f result.File, suite, workload string) []int {
 
 // newSet gathers the rows of a suite that have a workload and a number of flows.
 func (v *view) newSet(su *suite, flows int, w workloadName) *set {
-	s := &set{suite: su.name, workload: w.workload, flows: flows, byID: namedByID(su.name), reading: readingOf(v.file.Run),
+	s := &set{suite: su.name, workload: w.workload, flows: flows, byID: namedByID(su.name), reading: readingOf(v.file.Run, w.workload),
 		anchor: fmt.Sprintf("%s-%s-%d", su.anchor, w.workload, flows)}
 	for _, c := range v.file.Run.Comparisons {
 		if c.Workload == w.workload && max(c.Flows, 1) == flows && v.belongs(c, su.name) {

@@ -64,8 +64,8 @@ type Run struct {
 	Seed uint64 `json:"seed"`
 	// Rounds is how many times each row was to be measured.
 	Rounds int `json:"rounds"`
-	// DurationSeconds is the measured time of one sample; 0 where a sample is a
-	// number of packets or transactions.
+	// DurationSeconds is the measured time of one sample; 0 where all samples are a
+	// number of packets, transactions or calls.
 	DurationSeconds float64 `json:"duration_seconds"`
 	// WarmupSeconds is the time before it that is not counted.
 	WarmupSeconds float64 `json:"warmup_seconds"`

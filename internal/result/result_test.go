@@ -52,11 +52,12 @@ func sample() File {
 			Evidence: Evidence{
 				Devices:         []DeviceCount{{Host: "pod-a", Name: "eth0", RxPackets: 1, TxPackets: 2}},
 				SoftirqsPerUnit: 1.5, ProgramRuns: map[string]uint64{"from_pod": 7}, Connections: 1,
-				Client:   Addresses{Local: "192.168.10.11:40000", Peer: "10.96.0.100:5201"},
-				Server:   Addresses{Local: "192.168.10.10:5201", Peer: "192.168.10.11:40000"},
-				Findings: []string{"a finding"},
+				Client:      Addresses{Local: "192.168.10.11:40000", Peer: "10.96.0.100:5201"},
+				Server:      Addresses{Local: "192.168.10.10:5201", Peer: "192.168.10.11:40000"},
+				Attachments: &Attachments{Added: 20, Removed: 20, Reached: "10.88.0.1 (host)", Kept: []string{"cni0"}},
+				Findings:    []string{"a finding"},
 			},
-			LostShare: 0.125, OutOfOrder: 3,
+			LostShare: 0.125, OutOfOrder: 3, CallsPerSecond: 161,
 			Status: StatusOK, Reason: "a reason", Note: "a note",
 		}, {
 			Suite: "pod-links", ID: "macvlan/pod-ip", Link: "macvlan", Datapath: DatapathKernel,

@@ -34,6 +34,8 @@ const (
 	TargetPodIP         = "pod-ip"
 	TargetClusterIP     = "cluster-ip"
 	TargetPublishedPort = "published-port"
+	// TargetNone is that of rows without traffic.
+	TargetNone = "none"
 )
 
 // Values of [Row.Via].
@@ -53,6 +55,10 @@ const (
 	WorkloadTCPRR     = "tcp_rr"
 	WorkloadTCPCRR    = "tcp_crr"
 	WorkloadUDPRR     = "udp_rr"
+	// WorkloadCNIAdd and WorkloadCNIDel are calls of a CNI plugin. Their flows are
+	// the calls that are started at once.
+	WorkloadCNIAdd = "cni_add"
+	WorkloadCNIDel = "cni_del"
 )
 
 // Values of [Row.Unit].
@@ -61,6 +67,7 @@ const (
 	UnitTransactions   = "transactions/s"
 	UnitPerPacket      = "instructions/packet"
 	UnitPerTransaction = "instructions/transaction"
+	UnitMilliseconds   = "ms" // for one call
 )
 
 // countedUnits begin with this, and no others do.
@@ -106,8 +113,9 @@ type Row struct {
 	// Engine is the load generator: "native", "iperf3".
 	Engine string `json:"engine"`
 	// Unit is the unit of samples, median and interval: [UnitGbit] or
-	// [UnitTransactions], of which more is better, or in a file of counted
-	// instructions [UnitPerPacket] or [UnitPerTransaction], of which less is.
+	// [UnitTransactions], of which more is better, [UnitMilliseconds], of which less
+	// is, or in a file of counted instructions [UnitPerPacket] or
+	// [UnitPerTransaction], of which less is too.
 	Unit string `json:"unit"`
 	// Samples holds one figure per round, in the rounds' order; none is left
 	// out.
@@ -123,7 +131,7 @@ type Row struct {
 	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit, in
 	// microseconds; 0 where instructions are counted.
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
-	// CPUUnit is "MB" (1e6 bytes), "transaction" or "packet".
+	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet" or "call".
 	CPUUnit string `json:"cpu_unit,omitempty"`
 	// Evidence shows which path the traffic took.
 	Evidence Evidence `json:"evidence"`
@@ -135,6 +143,10 @@ type Row struct {
 	// Offered is the median of what a stream of datagrams sent, in Unit; its samples
 	// are what arrived. 0 for what is no stream of datagrams.
 	Offered float64 `json:"offered,omitempty"`
+	// CallsPerSecond is the median over the rounds of the calls of a plugin that were
+	// done in a second, from the start of the first to the end of the last. 0 where
+	// there is one at a time.
+	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
 	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
 	Status string `json:"status"`
 	// Reason says why a row was skipped or failed.
@@ -167,8 +179,24 @@ type Evidence struct {
 	// Client and Server are the addresses that both ends saw.
 	Client Addresses `json:"client,omitzero"`
 	Server Addresses `json:"server,omitzero"`
+	// Attachments are what calls of a plugin did, nil where there were none.
+	Attachments *Attachments `json:"attachments,omitempty"`
 	// Findings say in words what does not fit; empty when all does.
 	Findings []string `json:"findings,omitempty"`
+}
+
+// Attachments are what calls of a CNI plugin did to pods and host.
+type Attachments struct {
+	// Added is the number of ADDs after which the pod's device had the addresses of
+	// the result, and they were reserved.
+	Added int `json:"added"`
+	// Removed is the number of DELs after which nothing was left: no device in the
+	// pod, none on the host, no address reserved.
+	Removed int `json:"removed"`
+	// Reached is who answered a connection from a pod, as "address (place)".
+	Reached string `json:"reached"`
+	// Kept are the host's devices that the first ADD makes for all that follow.
+	Kept []string `json:"kept,omitempty"`
 }
 
 // Addresses are one end's view of a connection, as "address:port".

@@ -64,9 +64,11 @@ func (r Row) problems() []string {
 		{"datapath", r.Datapath, []string{DatapathKernel, DatapathEBPF}},
 		{"placement", r.Placement, []string{PlacementSameHost, PlacementTwoHosts}},
 		{"overlay", r.Overlay, []string{OverlayNone, OverlayVXLAN}},
-		{"target", r.Target, []string{TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort}},
+		{"target", r.Target, []string{TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort, TargetNone}},
 		{"via", r.Via, []string{ViaNone, ViaIPTables, ViaNFTables, ViaEBPFTC, ViaEBPFSocket, ViaDocker}},
-		{"workload", r.Workload, []string{WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR}},
+		{"workload", r.Workload, []string{
+			WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd, WorkloadCNIDel,
+		}},
 		{"status", r.Status, []string{StatusOK, StatusSkipped, StatusFailed}},
 		{"family", r.Family, []string{"", "ipv4", "ipv6"}},
 	} {
@@ -94,6 +96,7 @@ func (r Row) problems() []string {
 	out = append(out, finite("cpu_us_per_unit", r.CPUUSPerUnit)...)
 	out = append(out, finite("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
 	out = append(out, finite("offered", r.Offered)...)
+	out = append(out, finite("calls_per_second", r.CallsPerSecond)...)
 	if r.Flows < 0 {
 		out = append(out, fmt.Sprintf("%d flows", r.Flows))
 	}
