@@ -52,7 +52,7 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	checks := []func() error{func() error { return checkTold(device, told) }, a.checkServices, a.checkPorts}
+	checks := []func() error{func() error { return checkTold(r.IfName, device, told) }, a.checkServices, a.checkPorts}
 	if !c.Chained {
 		checks = append(checks, func() error { return a.checkAddresses(ctx) }, a.checkLink, a.checkBandwidth)
 	}
@@ -63,11 +63,12 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 	return errors.Join(errs...)
 }
 
-// checkTold compares the pod's device with what the runtime was told.
-func checkTold(device nl.Device, told *types100.Result) error {
-	i := slices.IndexFunc(told.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == device.Name })
+// checkTold compares the pod's device with what the runtime was told. The name may be
+// an alternative one of the device.
+func checkTold(name string, device nl.Device, told *types100.Result) error {
+	i := slices.IndexFunc(told.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
 	if i < 0 {
-		return fmt.Errorf("prevResult: has no interface %q in a sandbox", device.Name)
+		return fmt.Errorf("prevResult: has no interface %q in a sandbox", name)
 	}
 	var errs []error
 	if mac := told.Interfaces[i].Mac; mac != "" && mac != device.MAC.String() {
