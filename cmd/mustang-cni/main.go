@@ -3,6 +3,12 @@
 // Command mustang-cni is a CNI plugin: it plugs containers into a network by any of
 // Mustang's link modes, and gives them services in eBPF. Container runtimes run it;
 // see docs/cni.md.
+//
+// A process lives for milliseconds: it does not look, nor look again and again, for
+// the CPU limit of its cgroup, for which it would read all mounts of the host.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (
