@@ -35,18 +35,20 @@ func cni() Suite {
 		p.subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, subnet, 0, 0}), 16)
 		subnet++
 		out := path{id: id, link: link, target: result.TargetNone, via: result.ViaNone, plugin: &p, lab: nodeLab()}
-		if p.services {
-			out.variant = "services"
+		if p.serves() {
+			out.variant = "services " + p.services
 		}
 		return out
 	}
 	s.addBaseline(add("bridge", "bridge", referenceBridge()))
 	s.paths = append(s.paths, add("ptp", "veth", referencePTP()), add("macvlan", "macvlan", referenceMacvlan()))
 	for _, link := range []string{"veth", "bridge", "macvlan"} {
-		plain := add("mustang-"+link, link, mustangPlugin(link, false))
-		served := add("mustang-"+link+"+ebpf", link, mustangPlugin(link, true))
-		served.note = "the pod reaches services too: eBPF programs on its link and at its sockets"
-		s.paths = append(s.paths, plain, served)
+		plain := add("mustang-"+link, link, mustangPlugin(link, servicesOff))
+		sockets := add("mustang-"+link+"+socket", link, mustangPlugin(link, servicesSocket))
+		sockets.note = "the pod reaches services too, by its sockets, as it does by default"
+		both := add("mustang-"+link+"+ebpf", link, mustangPlugin(link, servicesBoth))
+		both.note = "the pod reaches services too: eBPF programs on its link and at its sockets"
+		s.paths = append(s.paths, plain, sockets, both)
 	}
 	for _, p := range s.paths[2:] {
 		s.compare(p.id, "bridge")
@@ -54,6 +56,7 @@ func cni() Suite {
 	s.compare("mustang-veth", "ptp")
 	s.compare("mustang-macvlan", "macvlan")
 	for _, link := range []string{"veth", "bridge", "macvlan"} {
+		s.compare("mustang-"+link+"+socket", "mustang-"+link)
 		s.compare("mustang-"+link+"+ebpf", "mustang-"+link)
 	}
 	return s

@@ -90,9 +90,9 @@ func TestCNI(t *testing.T) {
 			t.Errorf("%s: median %g %s, latency %v, %g a second", label(row), row.Median, row.Unit, row.LatencyUS, row.CallsPerSecond)
 		}
 	}
-	// Three with services against none, two against their like, nine against the
+	// Six with services against none, two against their like, twelve against the
 	// reference, under four workloads.
-	if got, want := len(file.Run.Comparisons), 4*(3+2+9); got != want {
+	if got, want := len(file.Run.Comparisons), 4*(6+2+12); got != want {
 		t.Errorf("%d comparisons, want %d", got, want)
 	}
 }
@@ -154,7 +154,7 @@ func TestCNIMissing(t *testing.T) {
 	if err := p.probe(); err == nil || !strings.Contains(err.Error(), "containernetworking-plugins") {
 		t.Errorf("reference: %v", err)
 	}
-	p = mustangPlugin("veth", false)
+	p = mustangPlugin("veth", servicesOff)
 	p.path = filepath.Join(t.TempDir(), mustangCNI)
 	if err := p.probe(); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("own: %v", err)

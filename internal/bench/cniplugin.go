@@ -39,8 +39,8 @@ type plugin struct {
 	ipam     string
 	// gateway is the place in the lab that has the subnet's first address.
 	gateway string
-	// services is whether pods get eBPF programs.
-	services bool
+	// services says where our own plugin has pods reach services; empty for others.
+	services string
 }
 
 // nodeLab is where plugins run.
@@ -62,20 +62,28 @@ func referenceMacvlan() plugin {
 		settings: map[string]any{"master": lab.Uplink, "mode": "bridge"}}
 }
 
+// Where our own plugin has pods reach services.
+const (
+	servicesOff    = "off"
+	servicesSocket = "socket" // which is the default
+	servicesBoth   = "both"   // at sockets and per packet
+)
+
 // mustangPlugin is our own.
-func mustangPlugin(link string, services bool) plugin {
+func mustangPlugin(link, services string) plugin {
 	p := plugin{program: mustangCNI, version: mustangVersion, ipam: "mustang", gateway: lab.Host, services: services,
-		settings: map[string]any{"link": link, "services": map[bool]string{true: "both", false: "off"}[services]}}
-	switch {
-	case link == "macvlan":
+		settings: map[string]any{"link": link, "services": services}}
+	switch link {
+	case "macvlan":
 		p.settings["parent"] = lab.Uplink
-	case link == "bridge" && services:
-		p.settings["bridge"] = "mst-ebpf"
-	case link == "bridge":
-		p.settings["bridge"] = "mst-plain"
+	case "bridge":
+		p.settings["bridge"] = "mst-" + services
 	}
 	return p
 }
+
+// serves reports whether pods reach services.
+func (p *plugin) serves() bool { return p.services == servicesSocket || p.services == servicesBoth }
 
 // executable is the path of the plugin's program.
 func (p *plugin) executable() (string, error) {

@@ -189,18 +189,26 @@ func (t *trial) checkAdded() error {
 
 // checkEndpoints looks whether the eBPF datapath knows the pods, or knows none.
 func (t *trial) checkEndpoints() error {
-	known, err := t.stand.lab.PluginEndpoints()
+	known, err := t.stand.lab.PluginPods()
 	if err != nil {
 		return err
 	}
-	if !t.plugin.services {
-		if len(known) > 0 {
-			return fmt.Errorf("the eBPF datapath has %d endpoints, without services", len(known))
+	packets, sockets := t.plugin.services == servicesBoth, t.plugin.services == servicesSocket
+	switch {
+	case !packets && len(known.Endpoints) > 0:
+		return fmt.Errorf("the eBPF datapath has %d endpoints, without services per packet", len(known.Endpoints))
+	case !sockets && len(known.Sockets) > 0:
+		return fmt.Errorf("the eBPF datapath has %d pods with sockets only", len(known.Sockets))
+	}
+	for i := range t.adds {
+		if cookie, err := t.stand.pods[i].ns.Cookie(); err != nil {
+			return err
+		} else if sockets && !slices.Contains(known.Sockets, cookie) {
+			return fmt.Errorf("the sockets of %s are unknown to the eBPF datapath", t.stand.pods[i].name)
 		}
-		return nil
 	}
 	for _, addr := range t.addresses {
-		if !slices.Contains(known, addr) {
+		if packets && !slices.Contains(known.Endpoints, addr) {
 			return fmt.Errorf("%s is no endpoint of the eBPF datapath", addr)
 		}
 	}
@@ -271,9 +279,9 @@ func (t *trial) checkRemoved() error {
 			return fmt.Errorf("%s has %s after %s", t.plugin.program, file, verbDel)
 		}
 	}
-	known, err := t.stand.lab.PluginEndpoints()
-	if err == nil && len(known) > 0 {
-		err = fmt.Errorf("the eBPF datapath has %d endpoints after %s", len(known), verbDel)
+	known, err := t.stand.lab.PluginPods()
+	if left := len(known.Endpoints) + len(known.Sockets); err == nil && left > 0 {
+		err = fmt.Errorf("the eBPF datapath has %d pods after %s", left, verbDel)
 	}
 	return err
 }

@@ -33,6 +33,8 @@ func interfaces() Suite {
 		toContainer("container-to-container", lab.ContainerB),
 		publishedLocally("published-port/localhost", false),
 		published("published-port/host-ip", lab.HostA),
+		publishedByUs("published-port/ebpf/localhost", netip.AddrFrom4([4]byte{127, 0, 0, 1})),
+		publishedByUs("published-port/ebpf/host-ip", lab.Gateways[0].Addr()),
 		pluggedPods("tun/pod-ip", "tun", false),
 		pluggedPods("tun-offload/pod-ip", "tun", true),
 	} {
@@ -40,6 +42,7 @@ func interfaces() Suite {
 		s.compare(p.id, "loopback")
 	}
 	s.compare("published-port/localhost", "published-port/host-ip")
+	s.compare("published-port/ebpf/localhost", "published-port/ebpf/host-ip")
 	s.compare("tun-offload/pod-ip", "tun/pod-ip")
 	s.compare("host-to-container", "container-to-host")
 	return s
@@ -66,6 +69,19 @@ func pluggedPods(id, link string, offload bool) path {
 	}
 	if link == "bridge" {
 		p.route.avoids = []device{{lab.Host, podlink.DefaultBridge}}
+	}
+	return p
+}
+
+// publishedByUs is from a host to an address of its own, where our services have a
+// port lead to a pod: at the socket, so that the packets go to the pod's address.
+func publishedByUs(id string, at netip.Addr) path {
+	p := path{link: "veth", lab: podLinksLab("veth", lab.DatapathKernel, lab.ViaEBPFSocket)}.toPod(id)
+	p.client, p.target, p.via = lab.Host, result.TargetPublishedPort, result.ViaEBPFSocket
+	p.connect = netip.AddrPortFrom(at, lab.PublishedPort)
+	p.route = &route{
+		hops:   []hop{out(lab.Host, lab.HostIfName(lab.PodA)), in(lab.PodA, lab.IfName)},
+		avoids: []device{{lab.Host, "lo"}},
 	}
 	return p
 }

@@ -54,6 +54,9 @@ func along(p path) witness {
 	for _, name := range p.route.programs {
 		w.evidence.ProgramRuns[name] = 1010
 	}
+	if p.via == result.ViaEBPFSocket {
+		w.evidence.ProgramRuns["sock_connect"] = 1
+	}
 	return w
 }
 
@@ -91,6 +94,9 @@ func TestRoutes(t *testing.T) {
 			wrong("another server", func(w *witness) { w.measurement.ServerLocal = netip.MustParseAddrPort("192.0.2.99:1") })
 			if p.route.translatedAt != "" {
 				wrong("no address is translated", func(w *witness) { w.translated = false })
+			}
+			if p.via == result.ViaEBPFSocket {
+				wrong("no socket is translated", func(w *witness) { w.evidence.ProgramRuns = nil })
 			}
 			for _, name := range p.route.programs {
 				wrong(name+" did not run", func(w *witness) { w.evidence.ProgramRuns[name] = 3 })

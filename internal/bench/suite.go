@@ -95,7 +95,7 @@ type path struct {
 
 // datapath is the path's datapath in the words of the result file.
 func (p path) datapath() string {
-	if p.plugin != nil && p.plugin.services {
+	if p.plugin != nil && p.plugin.serves() {
 		return result.DatapathEBPF
 	}
 	if p.lab.Datapath == lab.DatapathEBPF {

@@ -113,23 +113,34 @@ func (l *Lab) DeletePod(name string) error {
 	return errors.Join(ns.Close(), nl.DeleteNamespace(namespaceName(l.Options.Name, name)))
 }
 
-// PluginEndpoints returns the addresses that a node's eBPF datapath knows, which is
-// made by plugins; none if they made none.
-func (l *Lab) PluginEndpoints() (_ []netip.Addr, err error) {
+// PluginPods are the pods that a node's eBPF datapath knows.
+type PluginPods struct {
+	// Endpoints are the addresses of those whose packets it sees.
+	Endpoints []netip.Addr
+	// Sockets are the cookies of the namespaces whose sockets alone it sees.
+	Sockets []uint64
+}
+
+// PluginPods returns the pods that a node's eBPF datapath knows, which is made by
+// plugins; none if they made none.
+func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	dp, err := datapath.OpenExisting(datapath.Options{Root: l.BPFRoot()})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return pods, nil
 	}
 	if err != nil {
-		return nil, err
+		return pods, err
 	}
 	defer func() { err = errors.Join(err, dp.Close()) }()
 	endpoints, err := dp.Endpoints()
-	var out []netip.Addr
-	for _, e := range endpoints {
-		out = append(out, e.IP)
+	if err != nil {
+		return pods, err
 	}
-	return out, err
+	for _, e := range endpoints {
+		pods.Endpoints = append(pods.Endpoints, e.IP)
+	}
+	pods.Sockets, err = dp.SocketPods()
+	return pods, err
 }
 
 // removePlugins removes what plugins kept of a lab of that name, also where its

@@ -57,8 +57,8 @@ func TestNode(t *testing.T) {
 	if err := l.DeletePod(lab.PodA); err != nil || slices.Contains(l.Places(), lab.PodA) {
 		t.Errorf("delete a pod: %v, places %v", err, l.Places())
 	}
-	if known, err := l.PluginEndpoints(); err != nil || len(known) > 0 {
-		t.Errorf("endpoints %v, %v of no datapath", known, err)
+	if known, err := l.PluginPods(); err != nil || len(known.Endpoints)+len(known.Sockets) > 0 {
+		t.Errorf("pods %v, %v of no datapath", known, err)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)

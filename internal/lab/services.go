@@ -37,7 +37,11 @@ func (l *Lab) addDatapath(mode podlink.Mode) error {
 	if err := l.openDatapath(); err != nil {
 		return err
 	}
-	for _, service := range Services() {
+	services := Services()
+	if l.Options.Via == ViaEBPFSocket {
+		services = append(services, Published()...)
+	}
+	for _, service := range services {
 		if _, _, err := l.datapath.PutService(service); err != nil {
 			return err
 		}

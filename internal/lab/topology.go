@@ -42,6 +42,24 @@ func Services() []lb.Service {
 	return services
 }
 
+// Published are the services by which the host's port [PublishedPort] leads to pod-a,
+// at the host's own address and at its loopback address. A lab of topology pod-links
+// has them for sockets: via [ViaEBPFSocket].
+func Published() []lb.Service {
+	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	var services []lb.Service
+	for i, backend := range PodAIPs {
+		for _, at := range []netip.Addr{Gateways[i].Addr(), loopback[i]} {
+			services = append(services, lb.Service{
+				Frontend: netip.AddrPortFrom(at, PublishedPort),
+				Protocol: lb.Any,
+				Backends: []netip.AddrPort{netip.AddrPortFrom(backend, ServicePort)},
+			})
+		}
+	}
+	return services
+}
+
 // Names of topologies.
 const (
 	TopologyPodLinks  = "pod-links"

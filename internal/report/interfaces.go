@@ -17,6 +17,7 @@ func wordedPairs(suite string) []wordedPair {
 		return []wordedPair{
 			{"host-ip", "loopback", "The host's own address against 127.0.0.1"},
 			{"published-port/localhost", "published-port/host-ip", "A published port by 127.0.0.1 against the host's address"},
+			{"published-port/ebpf/localhost", "published-port/ebpf/host-ip", "The same by Mustang's services"},
 			{"host-to-container", "container-to-host", "Host to container against container to host"},
 			{"tun-offload/pod-ip", "tun/pod-ip", "TUN with offloads against TUN without"},
 		}
@@ -31,9 +32,12 @@ func wordedPairs(suite string) []wordedPair {
 		return []wordedPair{
 			{"mustang-veth", "ptp", "mustang-veth against ptp"},
 			{"mustang-macvlan", "macvlan", "mustang-macvlan against macvlan"},
-			{"mustang-veth+ebpf", "mustang-veth", "With services, mustang-veth"},
-			{"mustang-bridge+ebpf", "mustang-bridge", "With services, mustang-bridge"},
-			{"mustang-macvlan+ebpf", "mustang-macvlan", "With services, mustang-macvlan"},
+			{"mustang-veth+socket", "mustang-veth", "With services at the socket, mustang-veth"},
+			{"mustang-veth+ebpf", "mustang-veth", "With services per packet too, mustang-veth"},
+			{"mustang-bridge+socket", "mustang-bridge", "With services at the socket, mustang-bridge"},
+			{"mustang-bridge+ebpf", "mustang-bridge", "With services per packet too, mustang-bridge"},
+			{"mustang-macvlan+socket", "mustang-macvlan", "With services at the socket, mustang-macvlan"},
+			{"mustang-macvlan+ebpf", "mustang-macvlan", "With services per packet too, mustang-macvlan"},
 		}
 	}
 	return nil

@@ -49,7 +49,7 @@ func TestSuiteAnswers(t *testing.T) {
 			"ADD, one at a time: mustang-veth and mustang-bridge are tied as the fastest of 5 plugins", "which has the lowest median (4.200 ms",
 			"1 other plugin was skipped", "No difference to bridge found: macvlan.", "Less time than bridge: mustang-veth 70.0 % (69.8 to 70.3)",
 			"99 of 100 calls took less than: bridge 22.4 ms, macvlan 22.4 ms, mustang-veth 6.72 ms",
-			"With services, mustang-veth: 16.7 % more time", "DEL, 100 at once: ", "Calls done in a second: bridge 71.4,",
+			"With services per packet too, mustang-veth: 16.7 % more time", "DEL, 100 at once: ", "Calls done in a second: bridge 71.4,",
 		}, never: []string{"slower", "Gbit", "faster than", "again"}},
 		"few cni": {file: truncated(oneSuite(suiteCNI), 3), want: []string{"Too few rounds to tell from bridge: macvlan, mustang-veth", "too few to say which plugin is the best"},
 			never: []string{"less time", "more time"}},
