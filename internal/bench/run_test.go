@@ -109,7 +109,9 @@ func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 				t.Errorf("%s: %s %q, want skipped: %v", label(row), row.Status, row.Reason, lacking)
 			}
 		}
-		testkit.RequireMode(t, lacking)
+		if lacking != nil {
+			return
+		}
 	}
 	for _, row := range rows {
 		if row.Status != result.StatusOK || len(row.Samples) != rounds || row.Median <= 0 {

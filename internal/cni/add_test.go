@@ -39,6 +39,9 @@ func TestAddOpenVSwitch(t *testing.T) {
 			s, err := podlink.StartOpenVSwitch(f.host, filepath.Join(dir, "ovs"))
 			f.must(err)
 			t.Cleanup(func() { f.must(s.Stop()) })
+			if s.Datapath() == podlink.OVSUserSpace {
+				testkit.NeedsOther(t)
+			}
 			testPair(t, f, network("net", link, fmt.Sprintf(`,"ovsdb":%q`, s.Socket())))
 		})
 	}

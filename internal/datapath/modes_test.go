@@ -74,6 +74,9 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 		}
 	})
 	n.ovsdb, n.inUserSpace = s.Socket(), s.Datapath() == podlink.OVSUserSpace
+	if n.inUserSpace {
+		testkit.NeedsOther(t)
+	}
 	if n.inUserSpace || !mode.HostSide() {
 		n.segment = podlink.DefaultBridge
 	}

@@ -16,6 +16,7 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/nl"
+	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 )
 
@@ -48,6 +49,9 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 			t.Error(err)
 		}
 	})
+	if l.OVSDatapath() == podlink.OVSUserSpace {
+		testkit.NeedsOther(t)
+	}
 	return l
 }
 

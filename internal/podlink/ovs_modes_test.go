@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
 	"mustang/internal/testkit"
 )
 
@@ -41,24 +40,18 @@ func datapathTests() []datapathTest {
 	}
 }
 
-// TestOVSDatapaths tests both modes of Open vSwitch on each datapath that this
-// kernel has.
+// TestOVSDatapaths tests both modes of Open vSwitch on each datapath.
 func TestOVSDatapaths(t *testing.T) {
 	testkit.RequireRoot(t)
-	starters := map[string]starter{OVSUserSpace: StartUserSpaceOpenVSwitch}
-	root, err := nl.CurrentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if hasKernelDatapath(root) {
-		starters[OVSKernel] = StartOpenVSwitch
-	}
+	starters := map[string]starter{OVSUserSpace: StartUserSpaceOpenVSwitch, OVSKernel: StartOpenVSwitch}
 	for datapath, start := range starters {
 		for _, mode := range ovsModes() {
 			t.Run(datapath+"/"+mode.Name(), func(t *testing.T) {
 				testkit.RequireMode(t, mode.Probe())
 				host := testkit.Namespace(t, "host")
+				if datapath == OVSKernel {
+					testkit.RequireMode(t, host.TryGeneric(ovsFamily))
+				}
 				s := runOpenVSwitch(t, host, start)
 				network := Network{Host: host, OVSDB: s.Socket(), Gateways: []netip.Prefix{
 					netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64"),

@@ -26,6 +26,12 @@ import (
 // Any other value is as good as none: what can't be tested is skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
+// SkippedVariable is the environment variable that names a file in which we note the
+// tests that this kernel can't run, or only in part, so that they can be run on
+// another one: a line for each, with the package's directory, a tab and the test's
+// name.
+const SkippedVariable = "MUSTANG_SKIPPED"
+
 // Skip ends the test because this machine can't run it: as skipped, or as failed
 // if RequireVariable is "all" or "machine". Besides [RequireMode] it is the only
 // place where our tests are skipped.
@@ -88,7 +94,30 @@ func RequireMode(t testing.TB, probe error) {
 	if !errors.Is(probe, errors.ErrUnsupported) {
 		t.Fatalf("probe what the kernel has: %v", probe)
 	}
+	NeedsOther(t)
 	skip(t, probe.Error(), "all")
+}
+
+// NeedsOther notes in the file of SkippedVariable, if it is set, that the test is to
+// be run on another kernel, too, since this one has only a part of what it is about.
+func NeedsOther(t testing.TB) {
+	t.Helper()
+	path := os.Getenv(SkippedVariable)
+	if path == "" {
+		return
+	}
+	dir, err := os.Getwd() // the package's, as go test has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatalf("%s: %v", SkippedVariable, err)
+	}
+	_, err = fmt.Fprintf(file, "%s\t%s\n", dir, t.Name())
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatalf("%s: %v", SkippedVariable, err)
+	}
 }
 
 // Eventually calls cond until it returns nil, and fails the test with cond's

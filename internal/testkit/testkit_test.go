@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,7 @@ func TestRequire(t *testing.T) {
 		for value, want := range map[string]string{"": row.unset, "machine": row.machine, "all": row.all} {
 			t.Run(row.name+", "+value, func(t *testing.T) {
 				t.Setenv(RequireVariable, value)
+				t.Setenv(SkippedVariable, "")
 				var r recorder
 				done := make(chan struct{})
 				go func() { // which may be ended
@@ -70,6 +72,32 @@ func TestRequire(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestSkippedVariable has a list of what this kernel can't run.
+func TestSkippedVariable(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "list")
+	t.Setenv(SkippedVariable, list)
+	t.Setenv(RequireVariable, "machine")
+	t.Run("a mode", func(t *testing.T) { RequireMode(t, nil) })
+	t.Run("half a mode", func(t *testing.T) { NeedsOther(t) })
+	t.Run("no mode", func(t *testing.T) {
+		r := recorder{TB: t}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			RequireMode(&r, errors.ErrUnsupported)
+		}()
+		<-done
+	})
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%[1]s\tTestSkippedVariable/half_a_mode\n%[1]s\tTestSkippedVariable/no_mode\n", dir)
+	if got, err := os.ReadFile(list); err != nil || string(got) != want {
+		t.Errorf("the list is %q, %v, want %q", got, err, want)
 	}
 }
 

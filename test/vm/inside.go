@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -18,8 +18,9 @@ import (
 // holds the work.
 const insideName = "run-tests-in-guest"
 
-// inside runs the tests of all packages, one package after the other, and
-// returns the exit code.
+// inside runs the tests of all packages, as many at once as there are processors,
+// and returns the exit code. It prints how they ended in their order. If what they
+// print is to be seen while they run, it is one package after the other.
 func (r runner) inside(ctx context.Context, dir string) int {
 	var w work
 	data, err := os.ReadFile(filepath.Join(dir, workName))
@@ -29,33 +30,62 @@ func (r runner) inside(ctx context.Context, dir string) int {
 	if err != nil {
 		return r.fail(exitMisuse, err)
 	}
-	code := 0
-	for _, p := range w.Packages {
-		if p.Binary == "" {
-			fmt.Fprintf(r.stdout, "?   \t%s\t[no test files]\n", p.ImportPath)
-			continue
+	limit := runtime.NumCPU()
+	if w.Verbose {
+		limit = 1
+	}
+	slots := make(chan struct{}, limit)
+	outcomes := make([]chan outcome, len(w.Packages))
+	for i := range outcomes {
+		outcomes[i] = make(chan outcome, 1)
+	}
+	go func() {
+		for i, p := range w.Packages {
+			slots <- struct{}{}
+			go func() {
+				outcomes[i] <- r.testPackage(ctx, w, p)
+				<-slots
+			}()
 		}
-		ok, err := r.testPackage(ctx, w, p)
-		if err != nil {
+	}()
+	code := 0
+	for _, c := range outcomes {
+		o := <-c
+		if o.err != nil {
+			return r.fail(exitFailed, o.err)
+		}
+		if _, err := r.stdout.Write(o.said); err != nil {
 			return r.fail(exitFailed, err)
 		}
-		if !ok {
+		if o.failed {
 			code = exitFailed
 		}
 	}
 	return code
 }
 
-// testPackage runs the tests of a package and reports whether they passed. An
+// outcome is how the tests of a package ended, and what is to be said of them. An
 // error means that they could not be run.
-func (r runner) testPackage(ctx context.Context, w work, p testPackage) (passed bool, err error) {
+type outcome struct {
+	said   []byte
+	failed bool
+	err    error
+}
+
+// testPackage runs the tests of a package.
+func (r runner) testPackage(ctx context.Context, w work, p testPackage) (o outcome) {
+	if p.Binary == "" {
+		o.said = fmt.Appendf(nil, "?   \t%s\t[no test files]\n", p.ImportPath)
+		return o
+	}
 	// A file, since a guest that dies takes with it what it has in memory.
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
-		return false, err
+		o.err = err
+		return o
 	}
-	defer func() { err = errors.Join(err, log.Close(), os.Remove(p.Log)) }()
-	args := []string{"-test.paniconexit0", "-test.count=1", "-test.timeout=" + w.Timeout.String(), "-test.run=" + w.Run}
+	defer func() { o.err = errors.Join(o.err, log.Close(), os.Remove(p.Log)) }()
+	args := []string{"-test.paniconexit0", "-test.count=1", "-test.timeout=" + w.Timeout.String(), "-test.run=" + p.Run}
 	cmd := exec.CommandContext(ctx, p.Binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if w.Verbose {
@@ -68,18 +98,14 @@ func (r runner) testPackage(ctx context.Context, w work, p testPackage) (passed 
 	runErr := cmd.Run()
 	taken := time.Since(start).Seconds()
 	if runErr == nil {
-		fmt.Fprintf(r.stdout, "ok  \t%s\t%.1fs\n", p.ImportPath, taken)
-		return true, nil
+		o.said = fmt.Appendf(nil, "ok  \t%s\t%.1fs\n", p.ImportPath, taken)
+		return o
 	}
-	if _, err := log.Seek(0, io.SeekStart); err != nil {
-		return false, err
-	}
-	if _, err := io.Copy(r.stdout, log); err != nil {
-		return false, err
-	}
+	o.failed = true
+	o.said, o.err = os.ReadFile(p.Log)
 	if runErr.Error() != "exit status 1" { // which the tests explain themselves
-		fmt.Fprintln(r.stdout, runErr)
+		o.said = fmt.Appendln(o.said, runErr)
 	}
-	fmt.Fprintf(r.stdout, "FAIL\t%s\t%.1fs\n", p.ImportPath, taken)
-	return false, nil
+	o.said = fmt.Appendf(o.said, "FAIL\t%s\t%.1fs\n", p.ImportPath, taken)
+	return o
 }

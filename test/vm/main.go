@@ -10,8 +10,12 @@
 //
 // A command's exit code becomes that of vm; 125 means that the guest failed.
 // The second form builds the tests of all packages, runs them in one guest, each
-// package in its directory with MUSTANG_REQUIRE=all, and prints what go test
-// would; its exit code is 1 if one failed.
+// package in its directory with MUSTANG_REQUIRE=all, as many at once as the guest has
+// processors, and prints what go test would; its exit code is 1 if one failed. With
+// -skipped it runs the tests that this machine's kernel can't:
+//
+//	MUSTANG_SKIPPED=$PWD/list go test -count=1 ./...
+//	go run ./test/vm -skipped list test
 package main
 
 import (
@@ -55,7 +59,7 @@ type runner struct {
 	guest          vm.Options
 	console        bool
 	verbose        bool
-	run            string
+	run, skipped   string
 }
 
 // modules are those that nodes of container clusters load when they boot.
@@ -63,6 +67,7 @@ var modules = []string{"br_netfilter"}
 
 const usage = `usage: vm [FLAGS] -- COMMAND [ARGUMENT...]
        vm [FLAGS] test PACKAGE...
+       vm [FLAGS] -skipped FILE test
 
 Flags:
 `
@@ -87,6 +92,7 @@ func (r runner) main(ctx context.Context, args []string) int {
 	flags.BoolVar(&r.console, "console", false, "print what the guest's kernel prints")
 	flags.BoolVar(&r.verbose, "v", false, "test: print the output of tests that pass, too")
 	flags.StringVar(&r.run, "run", "", "test: run only the tests that match this `pattern`")
+	flags.StringVar(&r.skipped, "skipped", "", "test: run the tests in this `file`, to which MUSTANG_SKIPPED had go test write those that this kernel can't run")
 	split := slices.Index(args, "--")
 	own := args
 	if split >= 0 {
@@ -104,8 +110,10 @@ func (r runner) main(ctx context.Context, args []string) int {
 	switch {
 	case split >= 0 && flags.NArg() == 0 && split+1 < len(args):
 		return r.command(ctx, args[split+1:])
-	case split < 0 && flags.NArg() > 1 && flags.Arg(0) == "test":
-		return r.test(ctx, flags.Args()[1:])
+	case split < 0 && flags.NArg() > 1 && flags.Arg(0) == "test" && r.skipped == "":
+		return r.test(ctx, flags.Args()[1:], nil)
+	case split < 0 && flags.NArg() == 1 && flags.Arg(0) == "test" && r.skipped != "" && r.run == "":
+		return r.testSkipped(ctx)
 	}
 	flags.Usage()
 	return exitMisuse

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,6 @@ import (
 type work struct {
 	Packages []testPackage
 	Verbose  bool
-	Run      string        // as of go test -run
 	Timeout  time.Duration // of each package
 }
 
@@ -34,10 +34,25 @@ type testPackage struct {
 	Dir        string
 	Binary     string // empty if there are no tests
 	Log        string // where the guest writes what the tests print
+	Run        string // as of go test -run
 }
 
-// test builds the tests of packages and runs them in one guest.
-func (r runner) test(ctx context.Context, patterns []string) (code int) {
+// testSkipped runs the tests of the list in a guest.
+func (r runner) testSkipped(ctx context.Context) int {
+	dirs, tests, err := readSkipped(r.skipped)
+	if err != nil {
+		return r.fail(exitFailed, err)
+	}
+	if len(dirs) == 0 {
+		fmt.Fprintln(r.stdout, "guest: there is nothing to run, since this kernel ran every test")
+		return 0
+	}
+	return r.test(ctx, dirs, tests)
+}
+
+// test builds the tests of packages and runs them in one guest: of a package whose
+// directory tests has, those that match.
+func (r runner) test(ctx context.Context, packages []string, tests map[string]string) (code int) {
 	kernel, err := vm.FetchKernel(ctx, r.kernels)
 	if err != nil {
 		return r.fail(exitFailed, err)
@@ -51,9 +66,12 @@ func (r runner) test(ctx context.Context, patterns []string) (code int) {
 			code = r.fail(exitFailed, err)
 		}
 	}()
-	w := work{Verbose: r.verbose, Run: r.run, Timeout: r.timeout}
-	if w.Packages, err = r.build(ctx, dir, patterns); err != nil {
+	w := work{Verbose: r.verbose, Timeout: r.timeout}
+	if w.Packages, err = r.build(ctx, dir, packages); err != nil {
 		return r.fail(exitFailed, err)
+	}
+	for i, p := range w.Packages {
+		w.Packages[i].Run = cmp.Or(tests[p.Dir], r.run)
 	}
 	data, err := json.Marshal(w)
 	if err != nil {

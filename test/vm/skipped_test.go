@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+const partly = `package partly
+
+import "testing"
+
+func TestPartly(t *testing.T) {
+	t.Run("on any", func(t *testing.T) { t.Error("not to be run") })
+	t.Run("on|this [kernel]", func(t *testing.T) { t.Error("run") })
+}
+
+func TestOther(t *testing.T) { t.Error("not to be run") }
+
+func TestWhole(t *testing.T) {
+	t.Run("below", func(t *testing.T) { t.Error("below") })
+}
+`
+
+// TestSkipped runs what a list names, and nothing else.
+func TestSkipped(t *testing.T) {
+	program := program(t)
+	dir := module(t, map[string]string{"partly/partly_test.go": partly, "bad/bad_test.go": bad})
+	list := filepath.Join(dir, "skipped")
+	named := filepath.Join(dir, "partly")
+	text := named + "\tTestWhole\n" + named + "\tTestPartly/on|this_[kernel]\n" + named + "\tTestWhole\n"
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, output := run(t, dir, program, "-skipped", list, "test")
+	want := `^guest: .*
+--- FAIL: TestPartly \(\S+\)
+    --- FAIL: TestPartly/on\|this_\[kernel\] \(\S+\)
+        partly_test\.go:7: run
+--- FAIL: TestWhole \(\S+\)
+    --- FAIL: TestWhole/below \(\S+\)
+        partly_test\.go:13: below
+FAIL
+FAIL	example/partly	[0-9.]+s
+$`
+	if code != exitFailed || !regexp.MustCompile(want).MatchString(output) {
+		t.Errorf("exit code %d, output\n%s", code, output)
+	}
+}
+
+// TestSkippedNone has nothing to run, which is not the same as no list.
+func TestSkippedNone(t *testing.T) {
+	program, dir := program(t), t.TempDir()
+	list := filepath.Join(dir, "skipped")
+	if code, output := run(t, dir, program, "-skipped", list, "test"); code != exitFailed || !regexp.MustCompile("^vm: .*"+list+".*\n$").MatchString(output) {
+		t.Errorf("no list: exit code %d, output %q", code, output)
+	}
+	for text, want := range map[string]int{"": 0, "TestX\n": exitFailed, "\tTestX\n": exitFailed} {
+		if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, output := run(t, dir, program, "-skipped", list, "test")
+		if code != want || !regexp.MustCompile("^[^\n]+\n$").MatchString(output) {
+			t.Errorf("list %q: exit code %d, output %q", text, code, output)
+		}
+	}
+}
