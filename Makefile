@@ -57,7 +57,7 @@ $(BUILD)/modules.stamp: go.mod go.sum
 # The BPF objects and their Go are committed: build needs no clang.
 generate: $(GENERATED)
 
-$(GENERATED): $(BUILD)/packages-generate.stamp internal/datapath/generate.go $(BPF_SOURCES)
+$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go) $(BPF_SOURCES)
 	$(GO) generate ./...
 	@touch $@
 

@@ -39,9 +39,8 @@ const (
 // fs.ErrNotExist if there is no such device, and errors.ErrUnsupported if the
 // kernel has no tbf.
 //
-// It is a token bucket filter (tbf) on every kernel, which bounds all that a device
-// sends. sch_fq's maxrate bounds each flow on its own, and its departure times
-// (EDT) need a program that sets them.
+// It is a token bucket filter (tbf). Package shaper has another way, for kernels with
+// fq.
 func (n *Namespace) LimitRate(device string, limit RateLimit) error {
 	fail := func(err error) error {
 		return fmt.Errorf("limit what device %q in %q sends: %w", device, n.Name(), unknown(err))
@@ -145,19 +144,33 @@ func limitOf(handle *netlink.Handle, link netlink.Link) (*netlink.Tbf, error) {
 	return nil, nil
 }
 
+// Bytes is the rate in bytes per second and the burst in bytes, its default if none
+// is given.
+func (l RateLimit) Bytes() (rate, burst uint64) {
+	if l.Burst == 0 {
+		return l.Rate / 8, burstAt(l.Rate / 8)
+	}
+	return l.Rate / 8, l.Burst / 8
+}
+
+// bucket is the limit as a bucket for a device, or an error if nothing would pass.
+func (l RateLimit) bucket(link netlink.Link) (bucket, error) {
+	rate, burst := l.Bytes()
+	if rate == 0 {
+		return bucket{}, fmt.Errorf("a rate of %d bit/s is less than a byte", l.Rate)
+	}
+	if packet := uint64(link.Attrs().MTU + etherHeader); burst < packet {
+		return bucket{}, fmt.Errorf("a burst of %d bits has no room for a packet of %d bytes", l.Burst, packet)
+	}
+	return bucket{rate, burst, uint64(float64(rate) * limitLatency.Seconds())}, nil
+}
+
 // tbf is the limit as a queueing discipline of a device.
 func (l RateLimit) tbf(link netlink.Link) (*netlink.Tbf, error) {
-	b := bucket{rate: l.Rate / 8, burst: l.Burst / 8}
-	if b.rate == 0 {
-		return nil, fmt.Errorf("a rate of %d bit/s is less than a byte", l.Rate)
+	b, err := l.bucket(link)
+	if err != nil {
+		return nil, err
 	}
-	if l.Burst == 0 {
-		b.burst = burstAt(b.rate)
-	}
-	if packet := uint64(link.Attrs().MTU + etherHeader); b.burst < packet {
-		return nil, fmt.Errorf("a burst of %d bits has no room for a packet of %d bytes", l.Burst, packet)
-	}
-	b.queue = uint64(float64(b.rate) * limitLatency.Seconds())
 	return b.tbf(netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(limitMajor, 0),
 	}), nil
