@@ -252,6 +252,7 @@ func TestCNIConformance(t *testing.T) {
 	}
 	dirs := map[string]string{
 		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/install",
+		"podlink": "../../internal/podlink", "datapath": "../../internal/datapath",
 		"clients": "../../test/clients", "deb": "../../test/deb",
 	}
 	named := regexp.MustCompile("`([a-z]+)[.](Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)

@@ -37,8 +37,8 @@ func featureChecks() []check {
 		device("geneve", "pod networks across hosts"),
 		device("dummy", "uplinks that lead nowhere"),
 		qdisc("netem", "wires with delay and loss"),
-		qdisc("fq", "rates per connection"),
-		qdisc("tbf", "wires with a rate"),
+		qdisc("fq", "bandwidth of pods, by departure times"),
+		qdisc("tbf", "wires with a rate, bandwidth of pods without fq"),
 		check{
 			group: "vm", name: "kvm", use: "VMs at full speed, else emulated",
 			needs: "a processor that may run VMs, module kvm_intel or kvm_amd", run: file("/dev/kvm"),

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 
 	"mustang/internal/nl"
+	"mustang/internal/shaper"
 )
 
 // Bandwidth is the most that a pod receives and sends.
@@ -20,8 +21,8 @@ type Bandwidth struct {
 	FromPod nl.RateLimit
 }
 
-// SetBandwidth limits what a pod that is plugged in receives and sends, as nl.LimitRate
-// does, and ends what limits there are otherwise. It is an error to limit what
+// SetBandwidth limits what a pod that is plugged in receives and sends, as
+// shaper.Limit does, and ends what limits there are otherwise. It is an error to limit what
 // comes to the pod in a mode without a host side, or what comes from a pod without a
 // namespace. If it fails, one of the two may be set. The limits end with the
 // devices.
@@ -32,7 +33,7 @@ func SetBandwidth(mode Mode, network Network, pod Pod, bandwidth Bandwidth) (err
 		return err
 	}
 	for _, end := range ends {
-		if err := end.ns.LimitRate(end.device, end.limit); err != nil {
+		if err := shaper.Limit(end.ns, end.device, end.limit); err != nil {
 			return err
 		}
 	}
@@ -48,7 +49,7 @@ func CheckBandwidth(mode Mode, network Network, pod Pod, bandwidth Bandwidth) (e
 	}
 	var c checker
 	for _, end := range ends {
-		says, err := end.ns.RateDeviation(end.device, end.limit)
+		says, err := shaper.Deviation(end.ns, end.device, end.limit)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			c.add("device %q is missing in %q", end.device, end.ns.Name())
@@ -70,7 +71,7 @@ func RemoveBandwidth(mode Mode, network Network, pod Pod) (err error) {
 		return err
 	}
 	for _, end := range ends {
-		if err := end.ns.LimitRate(end.device, end.limit); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := shaper.Limit(end.ns, end.device, end.limit); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"mustang/internal/nl"
+	"mustang/internal/shaper"
 	"mustang/internal/testkit"
 )
 
@@ -168,7 +169,7 @@ func TestCRI(t *testing.T) {
 		idB, b := c.runPod(t, configB)
 		if m.plugin.bandwidth {
 			// containerd's burst, which is more than the kernel can keep at this rate.
-			says, err := b.ns.RateDeviation("eth0", nl.RateLimit{Rate: 1e6, Burst: math.MaxUint32})
+			says, err := shaper.Deviation(b.ns, "eth0", nl.RateLimit{Rate: 1e6, Burst: math.MaxUint32})
 			if err != nil || says != "" {
 				t.Errorf("bandwidth: eth0 %s, %v", says, err)
 			}
