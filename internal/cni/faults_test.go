@@ -97,12 +97,17 @@ func TestDisk(t *testing.T) {
 			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
 			tmpfs(t, dir, "size=1m,mode=700")
 			config := everything("veth")
+			f.must(f.status(config)) // before there is a directory
+			if files, err := filepath.Glob(dir + "/*"); err != nil || len(files) > 0 {
+				t.Errorf("STATUS leaves %q, %v", files, err)
+			}
 			f.must(f.del(f.added("first", config)))
 			t.Run("full", func(t *testing.T) {
 				f := f.in(t)
 				p := f.added("a", config)
 				free := fillDisk(t, dir)
 				f.unwritable(config, "no space left on device")
+				f.oneLine(f.status(config), dir, "no space left on device")
 				free()
 				f.must(f.check(p))
 				fillDisk(t, dir)
@@ -119,6 +124,7 @@ func TestDisk(t *testing.T) {
 				defer remount(0)
 				p := f.pod("ro", config)
 				before := f.left()
+				f.oneLine(f.status(config), dir, "read-only file system")
 				err := f.add(p)
 				f.oneLine(err, "read-only file system")
 				if err != nil && Coded(err).Code != types.ErrIOFailure {

@@ -75,7 +75,11 @@ func (p *Plugin) records(network string) records {
 
 // addresses opens the addresses of a network.
 func (p *Plugin) addresses(network string) (*ipam.Store, error) {
-	return ipam.Open(filepath.Join(or(p.StateDir, DefaultStateDir), network))
+	return ipam.Open(p.stateDir(network))
+}
+
+func (p *Plugin) stateDir(network string) string {
+	return filepath.Join(or(p.StateDir, DefaultStateDir), network)
 }
 
 func (p *Plugin) datapathOptions() datapath.Options { return datapath.Options{Root: p.BPFRoot} }

@@ -28,7 +28,7 @@ func (p *Plugin) Status(ctx context.Context, r Request) error {
 		return err
 	}
 	defer host.Close()
-	err = errors.Join(c.linkStatus(host), p.serviceStatus(c), p.addressStatus(ctx, c))
+	err = errors.Join(c.linkStatus(host), p.serviceStatus(c), p.diskStatus(c), p.addressStatus(ctx, c))
 	if err != nil {
 		return types.NewError(codeNotAvailable, oneLine(err), "")
 	}
