@@ -113,7 +113,7 @@ func (a *attachment) checkLink() error {
 		return err
 	}
 	if a.config.Masquerade {
-		return masquerades(a.host, a.config.Name)
+		return masquerades(a.host, a.config.Name, s.Gateways)
 	}
 	return nil
 }

@@ -19,11 +19,12 @@ import (
 type tampering struct {
 	name  string
 	modes string // those that it can happen in; empty for all
-	// pod and host are commands there, do is anything else; undo gives the host back what other pods need.
+	// pod and host are commands there, do is anything else.
 	pod, host string
 	do        func(*fixture, *pod)
-	undo      string
-	want      []string
+	// shared is set for what the host loses that all pods need: the next ADD repairs it.
+	shared bool
+	want   []string
 }
 
 // tamperings are all faults that CHECK has to find.
@@ -45,22 +46,23 @@ func tamperings() []tampering {
 			want: []string{"{device}", "mst0"}},
 		{name: "route to the pod removed", modes: "veth", host: "ip route del {4}", want: []string{"{4}", "is missing"}},
 		{name: "IPv4 gateway removed", modes: "bridge macvlan", host: "ip addr flush dev {gateways} to {g4}",
-			undo: "ip addr add {g4}/24 dev {gateways}", want: []string{"{gateways}", "lacks address {g4}"}},
+			shared: true, want: []string{"{gateways}", "lacks address {g4}"}},
 		{name: "IPv6 gateway removed", modes: "bridge macvlan", host: "ip -6 addr flush dev {gateways} to {g6}",
-			undo: "ip addr add {g6}/64 dev {gateways} nodad", want: []string{"{gateways}", "lacks address {g6}"}},
-		{name: "gateway removed", modes: "veth", host: "ip addr del {g4}/32 dev lo", undo: "ip addr add {g4}/32 dev lo",
+			shared: true, want: []string{"{gateways}", "lacks address {g6}"}},
+		{name: "gateway removed", modes: "veth", host: "ip addr del {g4}/32 dev lo", shared: true,
 			want: []string{`"lo"`, "lacks address {g4}"}},
-		{name: "bridge down", modes: "bridge", host: "ip link set mst0 down", undo: "ip link set mst0 up; ip addr add {g6}/64 dev mst0 nodad",
+		{name: "bridge down", modes: "bridge", host: "ip link set mst0 down", shared: true,
 			want: []string{"mst0", "is not up"}},
-		{name: "forwarding off", host: "sysctl -qw net.ipv4.ip_forward=0", undo: "sysctl -qw net.ipv4.ip_forward=1",
+		{name: "forwarding off", host: "sysctl -qw net.ipv4.ip_forward=0", shared: true,
 			want: []string{"net/ipv4/ip_forward"}},
 		{name: "IPv6 forwarding off", host: "sysctl -qw net.ipv6.conf.all.forwarding=0",
-			undo: "sysctl -qw net.ipv6.conf.all.forwarding=1", want: []string{"net/ipv6/conf/all/forwarding"}},
+			shared: true, want: []string{"net/ipv6/conf/all/forwarding"}},
 		{name: "lease removed", do: dropLeases, want: []string{"{4}", "not reserved"}},
 		{name: "endpoint removed", do: dropEndpoint, want: []string{"it is none"}},
 		{name: "program detached", do: dropPrograms, want: []string{"is not attached"}},
-		{name: "masquerade table gone", host: "nft delete table inet mustang-cni-net", undo: "rm {run}/net/network.json",
+		{name: "masquerade table gone", host: "nft delete table inet mustang-cni-net", shared: true,
 			want: []string{"mustang-cni-net", "is missing"}},
+		{name: "masquerade rules gone", host: "nft flush table inet mustang-cni-net", shared: true, want: []string{"mustang-cni-net", "empty"}},
 		{name: "host port's service gone", do: (*fixture).dropPorts, want: []string{"host port", "does not lead to"}},
 		{name: "host port leads elsewhere", do: (*fixture).redirectPorts, want: []string{"host port", "does not lead to"}},
 		{name: "limit of what the pod sends gone", pod: "tc qdisc del dev eth0 root", want: []string{`"eth0"`, "limit"}},
@@ -121,10 +123,10 @@ func (f *fixture) tamper(row tampering, mode string, before []string) {
 		want = append(want, fill(words))
 	}
 	f.oneLine(f.check(p), want...)
-	for line := range strings.SplitSeq(fill(row.undo), "; ") {
-		if line != "" {
-			command(f.t, f.host, line)
-		}
+	if row.shared {
+		next := f.added("b", []byte(strings.Replace(string(tampered(mode)), "8080", "8081", 1)))
+		f.must(f.check(next))
+		f.must(f.del(next))
 	}
 	f.must(f.del(p))
 	if row.name == "host port leads elsewhere" {

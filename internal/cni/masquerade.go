@@ -13,6 +13,9 @@ import (
 	"mustang/internal/nl"
 )
 
+// chainName is the name of the table's only chain.
+const chainName = "postrouting"
+
 // tableName is the name of a network's nftables table.
 func tableName(network string) string { return PluginType + "-" + network }
 
@@ -28,7 +31,7 @@ func masquerade(host *nl.Namespace, network string, prefixes []netip.Prefix) err
 	conn.DelTable(table)
 	table = conn.AddTable(table)
 	chain := conn.AddChain(&nftables.Chain{
-		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Name: chainName, Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 	})
 	for _, prefix := range prefixes {
@@ -67,20 +70,21 @@ func leaving(prefix netip.Prefix) []expr.Any {
 	return append(rule, &expr.Counter{}, &expr.Masq{})
 }
 
-// masquerades is an error if the table of a network is not there.
-func masquerades(host *nl.Namespace, network string) error {
+// masquerades is an error if the table of a network is not there, or lacks a rule.
+func masquerades(host *nl.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return err
 	}
-	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return err
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName(network)}
+	rules, err := conn.GetRules(table, &nftables.Chain{Name: chainName, Table: table})
+	switch {
+	case err != nil:
+		return fmt.Errorf("list nftables table inet %s: %w", table.Name, err)
+	case len(rules) == 0:
+		return fmt.Errorf("nftables table inet %s is missing, or empty", table.Name)
+	case len(rules) < len(prefixes):
+		return fmt.Errorf("nftables table inet %s has %d rules, not %d", table.Name, len(rules), len(prefixes))
 	}
-	for _, chain := range chains {
-		if chain.Table.Name == tableName(network) {
-			return nil
-		}
-	}
-	return fmt.Errorf("nftables table inet %s is missing", tableName(network))
+	return nil
 }

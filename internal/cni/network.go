@@ -55,7 +55,12 @@ func (a *attachment) setUp(gateways []netip.Prefix, again bool) error {
 	}
 	path := filepath.Join(a.plugin.runDir(a.config.Name), sharedName)
 	if have, ok := readShared(path); ok && !again && have.Boot == want.Boot && have.Digest == want.Digest && have.Datapath == want.Datapath {
-		return a.useLink(have)
+		if err := a.useLink(have); err != nil {
+			return err
+		}
+		if a.intact() {
+			return nil
+		}
 	}
 	unlock, err := lockDir(filepath.Dir(path))
 	if err != nil {
@@ -83,6 +88,13 @@ func (a *attachment) setUp(gateways []netip.Prefix, again bool) error {
 		}
 	}
 	return writeShared(path, want)
+}
+
+// intact reports whether the host still has what the notes say, as far as that is
+// told quickly: what firewalls and network managers that start anew take away.
+func (a *attachment) intact() bool {
+	intact, err := a.network.Intact()
+	return err == nil && intact && (!a.config.Masquerade || masquerades(a.host, a.config.Name, a.network.Gateways) == nil)
 }
 
 // datapathInode identifies the datapath's directory; 0 if there is none.
