@@ -53,8 +53,8 @@ func (p *cniPlace) source() (string, error) {
 type cniInstallation struct {
 	cniPlace
 	install.Network
-	subnets []string
-	force   bool
+	subnets, gateways, hosts []string
+	force                    bool
 }
 
 func (c *config) cniInstall() *cobra.Command {
@@ -68,9 +68,15 @@ fails undoes what came before. What is there and the same is not touched; what i
 and not ours is replaced with --force only.
 
 Link auto is the first of ` + strings.Join(cni.Preferred(), ", ") + ` that this kernel has, which is tried in a
-namespace that is thrown away, and needs root. The configuration gets what was picked.`,
+namespace that is thrown away, and needs root. The configuration gets what was picked.
+
+The gateway of the pods' subnet is the host: it takes that address, the subnet's first or
+the one by --gateway. If the network has a router already, as that of a macvlan's parent
+mostly has, give the host an address of its own by --host-address: then the gateway is the
+router, and its address is left alone. Otherwise both would have it.`,
 		Example: `  mustang cni install --link auto --masquerade
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
+  mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
   mustang cni install --bin-dir /usr/lib/cni --cni-version 1.0.0`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.installCNI(cmd, i) },
@@ -85,6 +91,8 @@ namespace that is thrown away, and needs root. The configuration gets what was p
 	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: the plugin's)")
 	flags.BoolVar(&i.Masquerade, "masquerade", false, "hide the pods' addresses from what is outside of their network")
 	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "where pods' addresses come from; once for each of IPv4 and IPv6")
+	flags.StringArrayVar(&i.gateways, "gateway", nil, "the gateway of the subnet of its family, an address that the host takes, unless there is a --host-address")
+	flags.StringArrayVar(&i.hosts, "host-address", nil, "the host's own address in the subnet of its family; the gateway there is another router")
 	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI spec; 1.0.0 for older runtimes, such as Debian 12's")
 	flags.BoolVar(&i.force, "force", false, "replace files that are not ours")
 	return cmd
@@ -142,6 +150,20 @@ func (i *cniInstallation) check() error {
 			return fmt.Errorf("subnet %q: want a prefix like %s", text, defaultSubnet)
 		}
 		i.Subnets = append(i.Subnets, prefix)
+	}
+	for _, list := range []struct {
+		flag  string
+		texts []string
+		into  *[]netip.Addr
+	}{{"gateway", i.gateways, &i.Gateways}, {"host-address", i.hosts, &i.HostAddresses}} {
+		*list.into = nil
+		for _, text := range list.texts {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				return fmt.Errorf("%s %q: want an address like 10.77.0.1", list.flag, text)
+			}
+			*list.into = append(*list.into, addr)
+		}
 	}
 	_, err := i.Conflist()
 	return err

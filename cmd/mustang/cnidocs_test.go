@@ -60,6 +60,11 @@ func ours(more string) string {
 	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.77.0.0/16"}]]}` + more + `}`
 }
 
+// routed is one with addresses of the host.
+func routed(hosts, more string) string {
+	return ours(`,"link":"macvlan","hostAddresses":[` + hosts + `]` + more)
+}
+
 // ranged is one with given sets of ranges.
 func ranged(sets string) string {
 	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":` + sets + `}}`
@@ -86,6 +91,8 @@ var goodConfigs = []string{
 	`{"name":"pods","type":"mustang-cni","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`,
 	chained(""), chained(`,"services":"tc","link":"auto","masquerade":false,"ipam":{}`),
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":2}]}`),
+	routed(`"10.77.0.2"`, ""), routed(`"10.77.255.254"`, `,"masquerade":false`),
+	`{"name":"pods","type":"mustang-cni","link":"ovs-veth","hostAddresses":["fd00::2","10.0.0.2"],"ipam":{"type":"dhcp"}}`,
 	runtimeConfig(`"ips":["10.77.0.7","fd00::7/64"],"mac":"02:00:00:00:00:07","aliases":["a"]`),
 	runtimeConfig(`"mac":"02-00-00-00-00-07"`), runtimeConfig(`"mac":"0200.0000.0007"`), runtimeConfig(""),
 	runtimeConfig(`"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"::"},{"hostPort":1,"containerPort":65535,"hostIP":""}]`),
@@ -101,6 +108,9 @@ var badConfigs = []string{
 	ours(`,"chained":true`), ours(`,"dns":{"nameservers":"10.96.0.10"}`), ours(`,"cni.dev/valid-attachments":{}`),
 	ours(`,"runtimeConfig":[]`), chained(`,"link":"veth"`), chained(`,"masquerade":true`), chained(`,"services":"off"`),
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[]}`),
+	ours(`,"hostAddresses":["10.77.0.2"]`), ours(`,"link":"veth","hostAddresses":["10.77.0.2"]`), ours(`,"link":"ipvlan-l3s","hostAddresses":["10.77.0.2"]`),
+	routed(`"10.77.0.2"`, `,"masquerade":true`), routed("", ""), routed(`"10.77.0.2/16"`, ""), routed(`"10.77.0.2","fd00::2","10.77.0.3"`, ""), routed("7", ""),
+	chained(`,"hostAddresses":["10.77.0.2"]`), chained(`,"link":"macvlan","hostAddresses":["10.77.0.2"]`),
 	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang"}}`, `{"name":"pods","type":"mustang-cni","ipam":{"type":7}}`,
 	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]],"routes":[]}}`,
 	ranged(`[]`), ranged(`[[]]`), ranged(`[{"subnet":"10.0.0.0/8"}]`), ranged(`[[{}]]`), ranged(`[[{"subnet":"10.0.0.0"}]]`), ranged(`[[{"subnet":"x/8"}]]`),
@@ -119,6 +129,7 @@ var meaningless = []string{
 	ranged(`[[{"subnet":"10.0.0.1/8"}]]`), ranged(`[[{"subnet":"10.0.0.0/33"}]]`), ranged(`[[{"subnet":"10.0.0.0/8","rangeStart":"11.0.0.9"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]`), ranged(`[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}]]`), runtimeConfig(`"ips":["999.1.1.1"]`),
+	routed(`"10.77.0.1"`, ""), routed(`"10.78.0.2"`, ""), routed(`"10.77.0.2","10.77.0.3"`, ""), routed(`"::ffff:10.77.0.2"`, ""),
 }
 
 // tolerated are taken by the plugin alone, as the page says.
@@ -231,7 +242,7 @@ func TestCNIDocs(t *testing.T) {
 	keys := regexp.MustCompile(`"([A-Za-z]+)": \{`).FindAllSubmatch(text, -1)
 	for _, key := range keys {
 		switch string(key[1]) { // words of the schema itself
-		case "properties", "items", "then", "else", "if", "not", "contains", "plugin", "list", "plugins", "range", "device", "strings", "port", "bits",
+		case "properties", "items", "then", "else", "if", "dependentSchemas", "not", "contains", "plugin", "list", "plugins", "range", "device", "strings", "port", "bits",
 			"address", "prefix":
 			continue
 		}

@@ -41,7 +41,7 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 		do   func() error
 	}{
 		{"addresses", func() (err error) { given, err = a.lease(ctx); return err }},
-		{"network", func() error { return a.setUp(gatewaysOf(given), false) }},
+		{"network", func() error { return a.setUp(given, false) }},
 		{"link", func() (err error) { made, err = a.link(given); return err }},
 		{"bandwidth", a.limit},
 		{"services", func() error { return a.serve() }},
@@ -120,7 +120,7 @@ func (p *Plugin) begin(ctx context.Context, c Config, r Request) (_ *attachment,
 // link plugs the pod in. Where the network turns out to be incomplete, it is made
 // again.
 func (a *attachment) link(given []address) (podlink.Attachment, error) {
-	a.record.Link, a.record.Linked = a.mode.Name(), true
+	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true
 	if err := a.record.save(); err != nil {
 		return podlink.Attachment{}, err
 	}
@@ -135,7 +135,7 @@ func (a *attachment) link(given []address) (podlink.Attachment, error) {
 		made, err = a.mode.Create(a.network, pod)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		if again := a.setUp(gatewaysOf(given), true); again != nil {
+		if again := a.setUp(given, true); again != nil {
 			return made, errors.Join(err, again)
 		}
 		made, err = a.mode.Create(a.network, pod)
@@ -163,17 +163,6 @@ func addressesOf(given []address) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range given {
 		out = append(out, a.Addr())
-	}
-	return out
-}
-
-// gatewaysOf are the gateways with the length of their networks.
-func gatewaysOf(given []address) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range given {
-		if a.Gateway.IsValid() {
-			out = append(out, netip.PrefixFrom(a.Gateway, a.Bits()))
-		}
 	}
 	return out
 }

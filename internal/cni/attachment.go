@@ -88,7 +88,8 @@ func (a *attachment) useLink(s shared) (err error) {
 		return err
 	}
 	a.network = podlink.Network{
-		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: s.MTU, Gateways: s.Gateways,
+		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: s.MTU,
+		Gateways: s.Gateways, Routers: s.Routers,
 	}
 	if a.mode.Needs() == podlink.NeedsUplink {
 		a.network.Uplink = s.Parent

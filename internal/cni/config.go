@@ -5,6 +5,7 @@ package cni
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -57,6 +58,9 @@ type Config struct {
 	Services string
 	// Masquerade hides pods' addresses from what is outside of their network.
 	Masquerade bool
+	// HostAddresses are the host's own towards the pods, one of a family, where the gateways are other routers. In a
+	// family without one the gateway is the host.
+	HostAddresses []netip.Addr
 	// Chained leaves link and addresses to the plugins before this one.
 	Chained bool
 	// IPAM says where addresses come from.
@@ -102,6 +106,7 @@ func Parse(data []byte) (Config, error) {
 	o.read("mtu", "a number of bytes", &c.MTU)
 	o.read("services", "a string", &c.Services)
 	o.read("masquerade", "true or false", &c.Masquerade)
+	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
 	o.read("chained", "true or false", &c.Chained)
 	o.read("dns", "an object with nameservers, domain, search and options", &c.DNS)
 	o.read("cni.dev/valid-attachments", "an array of attachments", &c.Valid)
@@ -114,7 +119,10 @@ func Parse(data []byte) (Config, error) {
 	if err := o.finish(); err != nil {
 		return c, err
 	}
-	return c, c.validate()
+	if err := c.validate(); err != nil {
+		return c, err
+	}
+	return c, c.keepHostAddresses()
 }
 
 // VersionOf is the version of the CNI spec that a configuration asks for.
@@ -162,6 +170,8 @@ func (c Config) validateChained() error {
 		return invalid("link: a chained plugin makes no link, got %q", c.Link)
 	case c.Masquerade:
 		return invalid("masquerade: a chained plugin leaves it to the plugin that makes the link")
+	case c.HostAddresses != nil:
+		return invalid("hostAddresses: a chained plugin gives the host no addresses")
 	case c.Services == ServicesOff && len(c.Runtime.Ports) == 0:
 		return invalid("services: a chained plugin without services does nothing")
 	}

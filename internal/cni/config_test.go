@@ -22,6 +22,23 @@ func withIPAM(more string) string {
 		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.88.0.0/16"}]]}%s}`, more)
 }
 
+// routed is one with addresses of the host, so that another is the router.
+func routed(hosts, more string) string {
+	return withIPAM(`, "link":"macvlan", "hostAddresses":[` + hosts + `]` + more)
+}
+
+// TestHostAddresses keeps the host's addresses from being given out.
+func TestHostAddresses(t *testing.T) {
+	c, err := Parse([]byte(routed(`"10.88.0.2"`, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"), Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
+	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
+		t.Errorf("got %+v", c)
+	}
+}
+
 // TestParse reads each key.
 func TestParse(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
@@ -110,6 +127,22 @@ func TestParseErrors(t *testing.T) {
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]}}`, invalid, "second set"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]}}`, invalid, "one subnet"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]],"routes":[]}}`, unknown, "ipam.routes"},
+		{withIPAM(`, "link":"veth", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: with link veth"},
+		{withIPAM(`, "link":"ipvlan-l3", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: with link ipvlan-l3"},
+		{withIPAM(`, "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: with link auto"},
+		{`{"name":"pods","chained":true,"hostAddresses":["10.88.0.2"]}`, invalid, "hostAddresses: a chained"},
+		{routed(`"10.88.0.2"`, `, "masquerade":true`), invalid, "masquerade: with hostAddresses"},
+		{routed(``, ``), invalid, "hostAddresses: want"},
+		{routed(`"here"`, ``), invalid, `hostAddresses: want an array of addresses, got ["here"]`},
+		{routed(`"10.88.0.2/16"`, ``), invalid, "hostAddresses: want"},
+		{routed(`""`, ``), invalid, "hostAddresses[0]"},
+		{routed(`"224.0.0.1"`, ``), invalid, `hostAddresses[0]: "224.0.0.1"`},
+		{routed(`"10.88.0.1"`, ``), invalid, "hostAddresses[0]: 10.88.0.1 is the gateway's"},
+		{routed(`"10.88.255.255"`, ``), invalid, "hostAddresses[0]: 10.88.255.255"},
+		{routed(`"10.89.0.1"`, ``), invalid, "hostAddresses[0]: 10.89.0.1 is in no subnet"},
+		{routed(`"fd00::2"`, ``), invalid, "hostAddresses[0]: fd00::2 is in no subnet"},
+		{routed(`"10.88.0.2","10.88.0.3"`, ``), invalid, "hostAddresses[1]: 10.88.0.3 is the second"},
+		{`{"name":"pods","link":"macvlan","hostAddresses":["10.0.0.2"],"ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/30"}]]}}`, invalid, "no address is left"},
 		{withIPAM(`, "runtimeConfig":{"ips":["here"]}`), invalid, `runtimeConfig.ips[0]: want an address, got "here"`},
 		{withIPAM(`, "runtimeConfig":{"mac":"here"}`), invalid, `"here"`},
 		{withIPAM(`, "runtimeConfig":{"infinibandGUID":"x"}`), unknown, "runtimeConfig.infinibandGUID"},

@@ -86,6 +86,7 @@ func (a *attachment) reconstruct() error {
 		return nil
 	}
 	r.Leased = true
+	_, r.Routers, _ = a.config.ends(given) // of no use without gateways
 	return a.lostLink()
 }
 

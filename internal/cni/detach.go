@@ -38,6 +38,6 @@ func (a *attachment) unlink() error {
 	if err != nil {
 		return fmt.Errorf("record of %s: %w", a.where(), err)
 	}
-	network := podlink.Network{Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB}
+	network := podlink.Network{Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers}
 	return mode.Delete(network, a.podOf(a.record.Addresses))
 }

@@ -30,26 +30,30 @@ type shared struct {
 	Link   string `json:"link"`
 	Parent string `json:"parent"`
 	MTU    int    `json:"mtu"`
-	// Gateways are the host's own addresses.
+	// Gateways are the host's own addresses, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
+	Routers  []netip.Addr   `json:"routers,omitempty"`
 }
 
 const sharedName = "network.json"
 
 // digest is of all in the configuration that what is shared depends on.
-func (c Config) digest(gateways []netip.Prefix) string {
+func (c Config) digest(s shared) string {
 	return short(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.Services, "|",
-		c.Masquerade, "|", gateways), 16)
+		c.Masquerade, "|", s.Gateways, "|", s.Routers), 16)
 }
 
 // setUp makes what is shared, or finds that it was made. again is set where it was
 // found wanting.
-func (a *attachment) setUp(gateways []netip.Prefix, again bool) error {
-	boot, err := bootID()
-	if err != nil {
+func (a *attachment) setUp(given []address, again bool) (err error) {
+	var want shared
+	if want.Boot, err = bootID(); err != nil {
 		return err
 	}
-	want := shared{Boot: boot, Digest: a.config.digest(gateways)}
+	if want.Gateways, want.Routers, err = a.config.ends(given); err != nil {
+		return err
+	}
+	want.Digest = a.config.digest(want)
 	if a.config.translatesSockets() {
 		want.Datapath = a.plugin.datapathInode()
 	}
@@ -67,8 +71,7 @@ func (a *attachment) setUp(gateways []netip.Prefix, again bool) error {
 		return err
 	}
 	defer unlock()
-	want.Gateways = gateways
-	if err := a.choose(&want, path); err != nil {
+	if err := errors.Join(a.unleased(want.Gateways), a.choose(&want, path)); err != nil {
 		return err
 	}
 	if err := a.useLink(want); err != nil {
@@ -78,7 +81,7 @@ func (a *attachment) setUp(gateways []netip.Prefix, again bool) error {
 		return err
 	}
 	if a.config.Masquerade {
-		if err := masquerade(a.host, a.config.Name, gateways); err != nil {
+		if err := masquerade(a.host, a.config.Name, want.Gateways); err != nil {
 			return err
 		}
 	}

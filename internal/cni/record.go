@@ -30,6 +30,8 @@ type Record struct {
 	Bridge string `json:"bridge,omitempty"`
 	OVSDB  string `json:"ovsdb,omitempty"`
 	IPAM   string `json:"ipam,omitempty"`
+	// Routers are the gateways that are not the host: where there are any, the host has routes to the pod.
+	Routers []netip.Addr `json:"routers,omitempty"`
 	// Linked is set from when the link is about to be made.
 	Linked bool `json:"linked,omitempty"`
 	// Secondary is set if the pod had default routes, by another device.

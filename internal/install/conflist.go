@@ -37,6 +37,9 @@ type Network struct {
 	Masquerade bool
 	// Subnets are where addresses come from, one of a family.
 	Subnets []netip.Prefix
+	// Gateways are those of the subnets, one of a family at most: the host's addresses, or those of other routers where
+	// HostAddresses are the host's.
+	Gateways, HostAddresses []netip.Addr
 }
 
 // list is a network configuration list as runtimes read it.
@@ -55,6 +58,7 @@ type plugin struct {
 	MTU          int             `json:"mtu,omitempty"`
 	Services     string          `json:"services,omitempty"`
 	Masquerade   bool            `json:"masquerade,omitempty"`
+	Hosts        []netip.Addr    `json:"hostAddresses,omitempty"`
 	Capabilities map[string]bool `json:"capabilities"`
 	IPAM         addresses       `json:"ipam"`
 }
@@ -65,7 +69,8 @@ type addresses struct {
 }
 
 type subnet struct {
-	Subnet netip.Prefix `json:"subnet"`
+	Subnet  netip.Prefix `json:"subnet"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
 // Conflist is the network's configuration list, which the plugin is known to take.
@@ -80,10 +85,13 @@ func (n Network) Conflist() ([]byte, error) {
 	p := plugin{
 		Type: cni.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU, Services: n.Services, Masquerade: n.Masquerade,
 		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
-		IPAM:         addresses{Type: cni.IPAMType},
+		Hosts:        n.HostAddresses, IPAM: addresses{Type: cni.IPAMType},
 	}
 	for _, prefix := range n.Subnets {
-		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{prefix}})
+		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{Subnet: prefix}})
+	}
+	if err := p.IPAM.setGateways(n.Gateways); err != nil {
+		return nil, err
 	}
 	text, err := json.MarshalIndent(list{n.CNIVersion, n.Name, []plugin{p}}, "", "  ")
 	if err != nil {
@@ -97,6 +105,21 @@ func (n Network) Conflist() ([]byte, error) {
 		return nil, err
 	}
 	return append(text, '\n'), nil
+}
+
+// setGateways gives the subnets their gateways, by family.
+func (a addresses) setGateways(gateways []netip.Addr) error {
+	for _, gateway := range gateways {
+		of := slices.IndexFunc(a.Ranges, func(r []subnet) bool { return r[0].Subnet.Addr().Is4() == gateway.Is4() })
+		if of < 0 {
+			return fmt.Errorf("gateway %v: there is no subnet of its family", gateway)
+		}
+		if have := a.Ranges[of][0].Gateway; have.IsValid() {
+			return fmt.Errorf("gateway %v: %v has the gateway %v already", gateway, a.Ranges[of][0].Subnet, have)
+		}
+		a.Ranges[of][0].Gateway = gateway
+	}
+	return nil
 }
 
 // PluginConfig is what a runtime gives the first plugin of a list on its standard

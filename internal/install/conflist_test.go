@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,30 @@ func TestConflist(t *testing.T) {
 	}
 }
 
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+// TestConflistRouter has another router be the gateway.
+func TestConflistRouter(t *testing.T) {
+	n := network()
+	n.Link, n.Gateways, n.HostAddresses = "macvlan", addrs("fe80::1", "10.77.0.9"), addrs("10.77.0.2", "fd00:77::2")
+	config, err := PluginConfig(conflist(t, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cni.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] || c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
+		t.Errorf("got %+v, want %+v", c, n)
+	}
+}
+
 // TestConflistErrors names what the plugin would refuse.
 func TestConflistErrors(t *testing.T) {
 	for culprit, change := range map[string]func(*Network){
@@ -54,6 +79,9 @@ func TestConflistErrors(t *testing.T) {
 		"ranges":             func(n *Network) { n.Subnets = nil },
 		"10.1.2.3/16":        func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.1.2.3/16")} },
 		"second":             func(n *Network) { n.Subnets = append(n.Subnets, netip.MustParsePrefix("10.2.0.0/16")) },
+		"10.77.0.9 already":  func(n *Network) { n.Gateways = addrs("10.77.0.9", "10.77.0.8") },
+		"gateway fe80::1:":   func(n *Network) { n.Gateways, n.Subnets = addrs("fe80::1"), n.Subnets[:1] },
+		"hostAddresses":      func(n *Network) { n.HostAddresses = addrs("10.77.0.2") },
 		"no address is left": func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.2.0.1/32")} },
 	} {
 		n := network()

@@ -32,6 +32,9 @@ func (bridged) HostSide() bool { return true }
 // Routed is false: the bridge switches.
 func (bridged) Routed() bool { return false }
 
+// Switched is true.
+func (bridged) Switched() bool { return true }
+
 // Needs implements Mode.
 func (b bridged) Needs() Need { return b.wiring.needs() }
 
@@ -76,6 +79,9 @@ func (b bridged) Setup(network Network) (err error) {
 		return err
 	}
 	if err := host.upIfDown(link); err != nil {
+		return err
+	}
+	if err := host.leaveRouters(link, network); err != nil {
 		return err
 	}
 	if undo, err = host.addGateways(link, network.Gateways); err != nil {
@@ -213,7 +219,7 @@ func (b bridged) Check(network Network, pod Pod) (err error) {
 	defer closeBoth()
 	var c checker
 	master := c.device(host, wanted{
-		name: network.bridge(), kind: "bridge", addrs: network.Gateways,
+		name: network.bridge(), kind: "bridge", addrs: network.Gateways, routers: network.Routers,
 		settings: append(forwarding(), device(network.bridge(), network.Gateways)...),
 	})
 	var ends pair

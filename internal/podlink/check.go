@@ -21,6 +21,7 @@ type wanted struct {
 	mtu        int              // 0 if it does not matter
 	mac        net.HardwareAddr // nil if it does not matter
 	addrs      []netip.Prefix
+	routers    []netip.Addr // whose addresses it must not have
 	routes     []route
 	settings   []setting
 }
@@ -95,7 +96,19 @@ func (c *checker) device(s side, want wanted) netlink.Link {
 	if err != nil && c.err == nil {
 		c.err = err
 	}
+	if err == nil {
+		c.routers(s, link, want.routers)
+	}
 	return link
+}
+
+// routers notes which addresses are the namespace's, and a router's too.
+func (c *checker) routers(s side, link netlink.Link, routers []netip.Addr) {
+	for _, router := range routers {
+		if s.owns(link, router) {
+			c.add("%q has address %v, of a router that is not the host", s.ns.Name(), router)
+		}
+	}
 }
 
 func (c *checker) routes(s side, device nl.Device, routes []route) {

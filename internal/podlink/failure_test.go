@@ -102,6 +102,31 @@ func badInputs() []failure {
 	}
 }
 
+// badRouters are failures of networks whose router is not the host.
+func badRouters() []failure {
+	return []failure{
+		{"a router's address", allOnGateways(), func(s *situation) {
+			s.f.network.Routers = s.pod.Addresses[:1]
+		}, "192.168.10.11 is a router's", nil},
+		{"the host is the router", allOnGateways(), func(s *situation) {
+			s.f.network.Routers = []netip.Addr{s.f.network.Gateways[1].Addr()}
+		}, "router fd00:10::1 is the host's own address", nil},
+		{"two routers of a family", allOnGateways(), func(s *situation) {
+			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2"), netip.MustParseAddr("192.168.10.3")}
+		}, "router 192.168.10.3 is the second one of its family", nil},
+		{"router of another family", allOnGateways(), func(s *situation) {
+			s.f.network.Gateways, s.pod.Addresses = s.f.network.Gateways[:1], s.pod.Addresses[:1]
+			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fe80::2")}
+		}, "router fe80::2: the host has no gateway of its family", nil},
+		{"router by multicast", allOnGateways(), func(s *situation) {
+			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("ff02::2")}
+		}, "router ff02::2 is not the address of a host", nil},
+		{"router on no network", append(allRouted(), stackedInLayer3()...), func(s *situation) {
+			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
+		}, "router 192.168.10.2: pods of link mode", nil},
+	}
+}
+
 // badStates are failures that come from what is there.
 func badStates() []failure {
 	hostSide := append(allRouted(), allBridged()...)
@@ -163,7 +188,7 @@ func TestCreateFails(t *testing.T) {
 		t.Parallel() // most of the time they wait for the kernel
 		shared := newFixture(t, mode, 1)
 		sharedPod := shared.newPod(t, 1)
-		for _, row := range badInputs() {
+		for _, row := range append(badInputs(), badRouters()...) {
 			row.run(t, mode, func(*testing.T) (*fixture, Pod) {
 				f, pod := *shared, sharedPod
 				f.network.Gateways, pod.Addresses = slices.Clone(f.network.Gateways), slices.Clone(pod.Addresses)

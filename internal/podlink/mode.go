@@ -36,6 +36,9 @@ type Mode interface {
 	// Routed reports whether all that a pod sends passes the host's routing, what goes
 	// to another pod too. Otherwise pods of one network reach each other directly.
 	Routed() bool
+	// Switched reports whether the pods and the host are neighbours on one network,
+	// where another than the host may be the router (Network.Routers).
+	Switched() bool
 	// Needs says what must be there besides a host and a pod.
 	Needs() Need
 	// Probe tries the mode in a throw-away namespace. It returns nil, or an

@@ -42,6 +42,11 @@ type Network struct {
 	// route (veth, netkit, netkit-l2, tun) they may be left out, and where the bridge
 	// has a Trunk or VXLAN, but no pods.
 	Gateways []netip.Prefix
+	// Routers are next hops of the pods' default routes where the host is not: others
+	// on the pods' network, in the modes that are Switched, at most one per family, and
+	// only of families with a gateway. Gateways are then no more than the host's
+	// addresses there. The host must not have a router's.
+	Routers []netip.Addr
 	// Trunk is the name of a device in Host that Setup makes a port of the bridge
 	// besides the pods', and sets up: an uplink, say. It is to have no addresses. In
 	// modes with a bridge; or empty.
@@ -140,7 +145,7 @@ type Attachment struct {
 	Routes []Route
 	// MTU of the pod's device in bytes.
 	MTU int
-	// NodeMAC is where the pod sends packets that leave its network: the MAC of its
-	// next hop.
+	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, where no
+	// other is the router.
 	NodeMAC net.HardwareAddr
 }

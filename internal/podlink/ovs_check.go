@@ -24,7 +24,7 @@ func (c *checker) ovsBridge(w ovsWork, network Network) ovsBridge {
 		c.add("bridge %q of Open vSwitch has fail_mode secure, not standalone", name)
 	}
 	c.device(w.host, wanted{
-		name: name, kind: bridge.internalKind(), addrs: network.Gateways,
+		name: name, kind: bridge.internalKind(), addrs: network.Gateways, routers: network.Routers,
 		settings: append(forwarding(), device(name, network.Gateways)...),
 	})
 	for _, port := range network.trunkNames() {

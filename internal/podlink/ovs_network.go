@@ -23,6 +23,9 @@ func (o ovs) Name() string { return o.name }
 // Routed is false: Open vSwitch switches.
 func (ovs) Routed() bool { return false }
 
+// Switched is true.
+func (ovs) Switched() bool { return true }
+
 // Needs implements Mode.
 func (ovs) Needs() Need { return NeedsOpenVSwitch }
 
@@ -81,6 +84,9 @@ func (o ovs) Setup(network Network) (err error) {
 		return err
 	}
 	if err := host.up(link); err != nil {
+		return err
+	}
+	if err := host.leaveRouters(link, network); err != nil {
 		return err
 	}
 	if undo, err = host.addGateways(link, network.Gateways); err != nil {

@@ -29,6 +29,9 @@ func (routed) HostSide() bool { return true }
 // Routed is true: pods have nothing but the host in common.
 func (routed) Routed() bool { return true }
 
+// Switched is false: the host is the only neighbour.
+func (routed) Switched() bool { return false }
+
 // Needs implements Mode.
 func (r routed) Needs() Need { return r.wiring.needs() }
 
@@ -74,8 +77,12 @@ func (r routed) Teardown(network Network) (err error) {
 }
 
 // loopback opens the host of a valid network, and finds its loopback device.
-func (routed) loopback(network Network) (side, netlink.Link, error) {
-	if err := network.validate(); err != nil {
+func (r routed) loopback(network Network) (side, netlink.Link, error) {
+	err := network.validate()
+	if err == nil {
+		err = network.hasNoRouters(r.name)
+	}
+	if err != nil {
 		return side{}, nil, err
 	}
 	host, err := openSide(network.Host)
@@ -137,6 +144,9 @@ func (r routed) Create(network Network, pod Pod) (out Attachment, err error) {
 // validate reports bad input.
 func (r routed) validate(network Network, pod Pod) error {
 	if err := pod.validateEnds(network); err != nil {
+		return err
+	}
+	if err := network.hasNoRouters(r.name); err != nil {
 		return err
 	}
 	if r.layer3 {

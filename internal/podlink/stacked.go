@@ -50,6 +50,9 @@ func (stacked) HostSide() bool { return false }
 // Routed is false: the uplink switches.
 func (stacked) Routed() bool { return false }
 
+// Switched reports whether the devices have neighbours.
+func (s stacked) Switched() bool { return !s.layer3() }
+
 // Needs implements Mode.
 func (stacked) Needs() Need { return NeedsUplink }
 
@@ -91,6 +94,9 @@ func (s stacked) Setup(network Network) (err error) {
 		return err
 	}
 	if err := host.upIfDown(link); err != nil {
+		return err
+	}
+	if err := host.leaveRouters(link, network); err != nil {
 		return err
 	}
 	if undo, err = host.addGateways(link, own.addrs); err != nil {
@@ -218,7 +224,7 @@ func (s stacked) slaveWanted(network Network) wanted {
 		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
 		settings = append(settings, setting{"net/ipv4/conf/" + s.slave() + "/arp_ignore", "1"})
 	}
-	return wanted{name: s.slave(), kind: s.kind(), addrs: network.Gateways, settings: settings}
+	return wanted{name: s.slave(), kind: s.kind(), addrs: network.Gateways, routers: network.Routers, settings: settings}
 }
 
 // Teardown deletes the host's own device, and with it the routes to pods.
@@ -232,9 +238,14 @@ func (s stacked) Teardown(network Network) (err error) {
 	return host.remove(s.slave(), s.kind())
 }
 
-func (stacked) validateNetwork(network Network) error {
+func (s stacked) validateNetwork(network Network) error {
 	if err := network.validate(); err != nil {
 		return err
+	}
+	if s.layer3() {
+		if err := network.hasNoRouters(s.name()); err != nil {
+			return err
+		}
 	}
 	if err := validateName(network.Uplink); err != nil {
 		return fmt.Errorf("uplink: %w", err)

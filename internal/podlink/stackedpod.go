@@ -61,9 +61,10 @@ func (s stacked) Create(network Network, pod Pod) (out Attachment, err error) {
 }
 
 // hostRoutes are the host's routes to a pod. Over Ethernet the gateways' prefixes
-// are enough.
+// are enough, unless another router's network is the uplink's too: then the host may
+// have the same prefix on the uplink, by which it reaches no pod.
 func (s stacked) hostRoutes(network Network, pod Pod) []route {
-	if !s.layer3() {
+	if !s.layer3() && len(network.Routers) == 0 {
 		return nil
 	}
 	return podRoutes(network, pod)
@@ -146,7 +147,8 @@ func (s stacked) deleteDevice(pod Pod) error {
 }
 
 func (s stacked) deleteRoutes(network Network, pod Pod) error {
-	if !s.layer3() {
+	routes := s.hostRoutes(network, pod)
+	if len(routes) == 0 {
 		return nil
 	}
 	host, err := network.openHost()
@@ -161,7 +163,7 @@ func (s stacked) deleteRoutes(network Network, pod Pod) error {
 	if err != nil {
 		return err
 	}
-	return host.removeRoutes(own, podRoutes(network, pod))
+	return host.removeRoutes(own, routes)
 }
 
 func (s stacked) validate(network Network, pod Pod) (interior, error) {

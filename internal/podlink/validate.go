@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,7 @@ func (n Network) validate() error {
 			return err
 		}
 	}
-	return nil
+	return n.validateRouters()
 }
 
 // validateSwitched reports what is wrong with a network whose pods are on a
@@ -156,6 +157,9 @@ func (p Pod) validateAddresses(network Network) error {
 		if gateway, ok := network.gateway(addr); ok && gateway.Addr() == addr {
 			return fmt.Errorf("pod's address %v is the gateway's", addr)
 		}
+		if slices.Contains(network.Routers, addr) {
+			return fmt.Errorf("pod's address %v is a router's", addr)
+		}
 	}
 	return nil
 }
@@ -195,7 +199,7 @@ func (p Pod) alone() []netip.Prefix {
 }
 
 // onGateways returns the pod's addresses with the prefix length of their
-// gateways, and the gateways. It is an error if an address is in no gateway's
+// gateways, and the next hops of its default routes. It is an error if an address is in no gateway's
 // prefix.
 func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Addr, err error) {
 	used := map[netip.Addr]bool{}
@@ -210,7 +214,7 @@ func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Add
 		addrs = append(addrs, netip.PrefixFrom(addr, gateway.Bits()))
 		if !used[gateway.Addr()] && !p.Secondary { // the prefix is on the device as it is
 			used[gateway.Addr()] = true
-			hops = append(hops, gateway.Addr())
+			hops = append(hops, network.hop(gateway))
 		}
 	}
 	return addrs, hops, nil

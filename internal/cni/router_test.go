@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"mustang/internal/nl"
+	"mustang/internal/podlink"
+	"mustang/internal/testkit"
+)
+
+// The pods' network of these tests has a router of its own, which is the machine
+// outside, and a machine beyond that.
+var (
+	routerAddresses = []netip.Prefix{netip.MustParsePrefix("10.113.0.1/24"), netip.MustParsePrefix("fd00:113::1/64")}
+	ownAddresses    = []netip.Prefix{netip.MustParsePrefix("10.113.0.2/24"), netip.MustParsePrefix("fd00:113::2/64")}
+	parentAddresses = []netip.Prefix{netip.MustParsePrefix("10.113.0.200/24"), netip.MustParsePrefix("fd00:113::200/64")}
+	beyondAddresses = []netip.Prefix{netip.MustParsePrefix("198.51.100.2/24"), netip.MustParsePrefix("2001:db8:2::2/64")}
+	beyondGateways  = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:2::1/64")}
+)
+
+// routed makes the machine outside the router of the pods' network.
+func (f *fixture) routed(routers []netip.Prefix) (beyond *nl.Namespace) {
+	f.t.Helper()
+	beyond = testkit.Namespace(f.t, "beyond")
+	f.must(nl.AddWire(nl.WireEnd{Namespace: f.outside, Name: "in"}, nl.WireEnd{Namespace: beyond, Name: "wire"}, 1500))
+	f.must(f.outside.Configure("far", nl.DeviceConfig{Addresses: routers, Up: true}))
+	f.must(f.outside.Configure("in", nl.DeviceConfig{Addresses: beyondGateways, Up: true}))
+	f.must(beyond.Configure("wire", nl.DeviceConfig{Addresses: beyondAddresses, Up: true}))
+	f.must(beyond.AddDefaultRoutes("wire", []netip.Addr{beyondGateways[0].Addr(), beyondGateways[1].Addr()}))
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		f.must(f.outside.SetSysctl(key, "1"))
+	}
+	return beyond
+}
+
+// withRouter is a network whose gateways are that router's.
+func withRouter(mode, more string) []byte {
+	return network("net", mode, `,"hostAddresses":["10.113.0.2","fd00:113::2"]`+more)
+}
+
+// distant is a network of other pods of the host.
+var distant = network("other", "veth", `,"services":"both"`)
+
+// hostDevice is the host's own on the pods' network.
+func hostDevice(mode string) string {
+	return map[string]string{"macvlan": podlink.HostSlave, "ipvlan-l2": podlink.IPVLANHostSlave, "bridge": podlink.DefaultBridge}[mode]
+}
+
+// TestRouter has the gateway be another machine: pods reach what is beyond it as
+// themselves, and the host and each other as ever. Nobody but the router has its
+// address. The uplink has an address of the pods' network or not, or is a port of the
+// pods' bridge.
+func TestRouter(t *testing.T) {
+	for _, row := range []struct{ mode, uplink string }{
+		{"macvlan", "other network"}, {"macvlan", "same network"}, {"ipvlan-l2", "same network"}, {"bridge", "port"},
+	} {
+		t.Run(row.mode+"/"+strings.ReplaceAll(row.uplink, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			mode, err := podlink.Lookup(row.mode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			beyond := f.routed(routerAddresses)
+			switch row.uplink {
+			case "same network":
+				f.must(f.host.Configure("uplink", nl.DeviceConfig{Addresses: parentAddresses, Up: true}))
+			case "port":
+				command(t, f.host, "ip link add mst0 type bridge")
+				command(t, f.host, "ip link set uplink master mst0")
+			}
+			config := withRouter(row.mode, `,"services":"both"`)
+			for _, c := range [][]byte{config, distant} {
+				f.must(f.del(f.added("first", c)))
+			}
+			before, routes := f.left(), f.routesBy(row.mode)
+			a, b := f.added("a", config), f.added("b", config)
+			f.throughRouter(a, beyond)
+			f.onNetwork(a, b)
+			f.elsewhere(a)
+			for _, p := range []*pod{a, b} {
+				f.must(f.check(p))
+			}
+			f.usurped(a)
+			f.onlyRouter(a, hostDevice(row.mode))
+			f.must(os.Remove(f.plugin.records("net").path(b.request.owner()))) // DEL finds what there is all the same
+			for _, p := range []*pod{a, b} {
+				f.must(f.del(p))
+			}
+			f.dropServices()
+			f.same(before, "DEL")
+			if left := f.routesBy(row.mode); left != routes {
+				t.Errorf("routes before:\n%safter:\n%s", routes, left)
+			}
+		})
+	}
+}
+
+// routesBy are the host's routes by its own device.
+func (f *fixture) routesBy(mode string) string {
+	return command(f.t, f.host, "ip route show dev "+hostDevice(mode)) + command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
+}
+
+// throughRouter reaches what is beyond, and is reached from there.
+func (f *fixture) throughRouter(p *pod, beyond *nl.Namespace) {
+	f.t.Helper()
+	for i, ip := range p.ips() {
+		if gateway(p, i) != routerAddresses[i].Addr() || p.result.Routes[i].GW.String() != routerAddresses[i].Addr().String() {
+			f.t.Errorf("the gateway is not %v: %s", routerAddresses[i], text(f.t, p.result))
+		}
+		server := testkit.Echo(f.t, beyond, "tcp", netip.AddrPortFrom(beyondAddresses[i].Addr(), 0).String())
+		seen, err := testkit.RoundTrip(f.t, p.Namespace, "tcp", server.String(), make([]byte, 5000))
+		if err != nil || seen.Addr() != ip {
+			f.t.Errorf("what is beyond the router sees %s as %v: %v", ip, seen, err)
+		}
+		f.reach(beyond, p.Namespace, ip)
+	}
+}
+
+// onNetwork has pods and host talk, by their addresses and by a service.
+func (f *fixture) onNetwork(a, b *pod) {
+	f.t.Helper()
+	for i, ip := range a.ips() {
+		f.reach(b.Namespace, a.Namespace, ip)
+		f.reach(f.host, a.Namespace, ip)
+		f.reach(a.Namespace, f.host, ownAddresses[i].Addr())
+		f.reach(f.outside, a.Namespace, ip)
+		service := f.service([]string{"10.96.0.9:80", "[fd00:96::9]:80"}[i], "tcp", a, ip)
+		f.calls(b, service)
+		if err := f.dialFrom(f.host, "tcp", service); err != nil {
+			f.t.Errorf("%s from the host: %v", service, err)
+		}
+	}
+}
+
+// calls has a pod call a service, translated at the socket and by packets.
+func (f *fixture) calls(p *pod, service netip.AddrPort) {
+	f.t.Helper()
+	if err := f.dialFrom(p.Namespace, "tcp", service); err != nil {
+		f.t.Errorf("%s by socket: %v", service, err)
+	}
+	if _, err := testkit.RoundTrip(f.t, p.Namespace, "tcp", service.String(), []byte("x")); err != nil {
+		f.t.Errorf("%s by packets: %v", service, err)
+	}
+}
+
+// elsewhere has a pod, given routes by the host's address, talk to one of another link
+// mode, and call a service that it is behind.
+func (f *fixture) elsewhere(p *pod) {
+	f.t.Helper()
+	far := f.added("far", distant)
+	for i, ip := range far.ips() {
+		own := ownAddresses[i].Addr().String()
+		for _, to := range [][]string{{"10.116.0.0/24", "10.96.0.0/12"}, {"fd00:116::/64", "fd00:96::/64"}}[i] {
+			command(f.t, p.Namespace, "ip route add "+to+" via "+own)
+		}
+		f.reach(p.Namespace, far.Namespace, ip)
+		f.reach(far.Namespace, p.Namespace, p.ips()[i])
+		f.calls(p, f.service([]string{"10.96.0.10:80", "[fd00:96::10]:80"}[i], "tcp", far, ip))
+	}
+	f.must(f.del(far))
+}
+
+// usurped gives the host a router's address, which CHECK finds.
+func (f *fixture) usurped(p *pod) {
+	f.t.Helper()
+	command(f.t, f.host, "ip addr add 10.113.0.1/32 dev lo")
+	f.oneLine(f.check(p), "address 10.113.0.1, of a router that is not the host")
+	command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
+}
+
+// onlyRouter takes the router's addresses away: nobody answers for them.
+func (f *fixture) onlyRouter(p *pod, device string) {
+	f.t.Helper()
+	have, err := f.host.Device(device)
+	f.must(err)
+	for i, router := range routerAddresses {
+		if !slices.Contains(have.Addrs, ownAddresses[i]) || slices.Contains(have.Addrs, router) {
+			f.t.Errorf("%s has %v, want %v and not %v", device, have.Addrs, ownAddresses[i], router)
+		}
+		f.must(testkit.Ping(p.Namespace, router.Addr(), 56))
+		command(f.t, f.outside, "ip addr del "+router.String()+" dev far")
+		command(f.t, p.Namespace, "ip neigh flush dev eth0")
+		if testkit.Ping(p.Namespace, router.Addr(), 56) == nil {
+			f.t.Errorf("somebody answers for %v, which the router has no more", router)
+		}
+	}
+}
+
+// TestRouterOfOneFamily has another router for IPv4 only, and the host is IPv6's.
+func TestRouterOfOneFamily(t *testing.T) {
+	f := newFixture(t)
+	beyond := f.routed(routerAddresses[:1])
+	p := f.added("a", network("net", "macvlan", `,"hostAddresses":["10.113.0.2"]`))
+	if gateway(p, 0) != routerAddresses[0].Addr() || gateway(p, 1).String() != "fd00:113::1" {
+		t.Error(text(t, p.result))
+	}
+	f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
+	f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
+	f.reach(p.Namespace, f.host, gateway(p, 1))
+	f.reach(p.Namespace, f.host, hostAddresses[1].Addr()) // past its gateway
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
+// TestRouterPorts reaches a pod by the host's ports, from beyond the router: its
+// answers go there straight.
+func TestRouterPorts(t *testing.T) {
+	for _, link := range []string{"macvlan", "ipvlan-l2"} {
+		t.Run(link, func(t *testing.T) {
+			t.Parallel()
+			mode, err := podlink.Lookup(link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			beyond := f.routed(routerAddresses)
+			p := f.added("a", withRouter(link, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`))
+			for i, ip := range p.ips() {
+				testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
+				to := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080)
+				if _, err := testkit.RoundTrip(t, beyond, "tcp", to.String(), make([]byte, 5000)); err != nil {
+					t.Errorf("%s from beyond the router: %v", to, err)
+				}
+				for _, host := range []netip.Addr{to.Addr(), ownAddresses[i].Addr()} {
+					to := netip.AddrPortFrom(host, 8080)
+					if err := f.dialFrom(f.host, "tcp", to); err != nil {
+						t.Errorf("%s from the host: %v", to, err)
+					}
+				}
+			}
+			f.must(f.check(p))
+			f.must(f.del(p))
+		})
+	}
+}
+
+// TestRouterRefused has what can't be: ADD fails, names it and changes nothing.
+func TestRouterRefused(t *testing.T) {
+	f := newFixture(t)
+	plain := network("net", "macvlan", "")
+	first := f.added("first", plain) // the host is the gateway
+	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "of a pod still", "first")
+	f.must(f.del(first))
+	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInternal, "address 10.113.0.1", "ip addr del")
+	for _, router := range routerAddresses {
+		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.HostSlave)
+	}
+	p := f.added("a", withRouter("macvlan", ""))
+	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2", "no address that")
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
+// TestRouterOfIPAM has another plugin give addresses and gateways. It does not know
+// which addresses are the host's.
+func TestRouterOfIPAM(t *testing.T) {
+	static := func(address, host string) []byte {
+		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+address+`}]}`)),
+			`{"cniVersion":"1.1.0"`, `{"cniVersion":"1.0.0","hostAddresses":["`+host+`"]`, 1))
+	}
+	f := newFixture(t)
+	f.requirePlugin("static")
+	beyond := f.routed(routerAddresses)
+	p := f.pod("a", static(`,"gateway":"10.113.0.1"`, "10.113.0.2"))
+	f.worked(f.runFor(p, "ADD", debianPlugins))
+	f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
+	f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
+	f.worked(f.runFor(p, "DEL", debianPlugins))
+	for _, row := range []struct {
+		config []byte
+		code   uint
+		words  []string
+	}{
+		{static("", "10.113.0.2"), types.ErrInvalidNetworkConfig, []string{"hostAddresses", "has no gateway"}},
+		{static(`,"gateway":"10.113.0.1"`, "10.113.0.1"), types.ErrInternal, []string{"router 10.113.0.1 is the host's own"}},
+		{static(`,"gateway":"10.113.0.1"`, "10.113.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.113.0.9"}},
+		{static(`,"gateway":"10.113.0.1"`, "10.99.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.99.0.9", "10.113.0.9/24"}},
+	} {
+		p.request.Config = row.config
+		f.failed(f.runFor(p, "ADD", debianPlugins), row.code, row.words...)
+		f.worked(f.runFor(p, "DEL", debianPlugins))
+	}
+}
