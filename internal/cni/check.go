@@ -71,7 +71,7 @@ func checkTold(name string, device nl.Device, told *types100.Result) error {
 		return fmt.Errorf("prevResult: has no interface %q in a sandbox", name)
 	}
 	var errs []error
-	if mac := told.Interfaces[i].Mac; mac != "" && mac != device.MAC.String() {
+	if mac := told.Interfaces[i].Mac; mac != "" && mac != macText(device.MAC) {
 		errs = append(errs, fmt.Errorf("device %q has MAC address %v, not %s", device.Name, device.MAC, mac))
 	}
 	for _, want := range ipsOf(told) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,7 +172,9 @@ func (f *fixture) left() []string {
 	devices, err := f.host.Devices()
 	f.must(err)
 	for _, device := range devices {
-		out = append(out, fmt.Sprintf("device %s %s %v", device.Kind, device.Name, device.Addrs))
+		// The kernel adds one a while after a device is set up.
+		addrs := slices.DeleteFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
+		out = append(out, fmt.Sprintf("device %s %s %v", device.Kind, device.Name, addrs))
 	}
 	for _, pattern := range []string{f.plugin.RunDir + "/*/*/*", f.plugin.StateDir + "/*/*"} {
 		files, err := filepath.Glob(pattern)

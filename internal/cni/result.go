@@ -17,11 +17,11 @@ func (a *attachment) result(made podlink.Attachment, given []address, netns stri
 	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: a.config.DNS}
 	if made.HostIfName != "" {
 		out.Interfaces = append(out.Interfaces, &types100.Interface{
-			Name: made.HostIfName, Mac: made.HostMAC.String(), Mtu: a.network.MTU,
+			Name: made.HostIfName, Mac: macText(made.HostMAC), Mtu: a.network.MTU,
 		})
 	}
 	out.Interfaces = append(out.Interfaces, &types100.Interface{
-		Name: a.record.Owner.IfName, Mac: made.MAC.String(), Mtu: a.network.MTU, Sandbox: netns,
+		Name: a.record.Owner.IfName, Mac: macText(made.MAC), Mtu: a.network.MTU, Sandbox: netns,
 	})
 	inPod := len(out.Interfaces) - 1
 	for i, ip := range given {
@@ -42,6 +42,15 @@ func (a *attachment) result(made podlink.Attachment, given []address, netns stri
 		out.Routes = append(out.Routes, r)
 	}
 	return out
+}
+
+// macText is a device's MAC address as runtimes are told it: all zeros where it has none,
+// as of netkit at layer 3, which is what the kernel says. podman 4 refuses an empty one.
+func macText(mac net.HardwareAddr) string {
+	if len(mac) == 0 {
+		mac = make(net.HardwareAddr, 6)
+	}
+	return mac.String()
 }
 
 // ipNet keeps the address of a prefix, not only its network.

@@ -62,7 +62,7 @@ func (f *fixture) compare(p *pod, hostSide bool) {
 		}
 		device, err := ns.Device(i.Name)
 		f.must(err)
-		if device.MAC.String() != i.Mac || device.MTU != i.Mtu || !device.Up {
+		if macText(device.MAC) != i.Mac || device.MTU != i.Mtu || !device.Up {
 			f.t.Errorf("%s is %v with MTU %d, the result has %v", i.Name, device.MAC, device.MTU, i)
 		}
 	}

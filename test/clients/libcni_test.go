@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -103,8 +104,10 @@ func checkResult(t testing.TB, result types.Result, p pod) {
 			continue
 		}
 		on := r.Interfaces[*ip.Interface]
-		if on.Name != "eth0" || on.Mac != device.MAC.String() || on.Sandbox == "" {
-			t.Errorf("%s is on %+v, want eth0 with %s", addr, on, device.MAC)
+		mac := make(net.HardwareAddr, 6) // as the kernel has it where there is none
+		copy(mac, device.MAC)
+		if on.Name != "eth0" || on.Mac != mac.String() || on.Sandbox == "" {
+			t.Errorf("%s is on %+v, want eth0 with %s", addr, on, mac)
 		}
 	}
 	if len(r.IPs) != len(p.addrs) {
