@@ -263,10 +263,7 @@ func (b bridged) validate(network Network, pod Pod) (interior, error) {
 	if err := pod.validateHostIfName(); err != nil {
 		return interior{}, err
 	}
-	addrs, hops, err := pod.onGateways(network)
-	return interior{
-		kind: b.wiring.kind(), mtu: network.mtu(), addrs: addrs, hops: hops, shared: true, relayed: relayed(b.wiring),
-	}, err
+	return interior{kind: b.wiring.kind(), mtu: network.mtu(), shared: true, relayed: relayed(b.wiring)}.onGateways(network, pod)
 }
 
 // port notes in what a port is not as plug leaves it.

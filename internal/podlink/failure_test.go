@@ -188,7 +188,7 @@ func TestCreateFails(t *testing.T) {
 		t.Parallel() // most of the time they wait for the kernel
 		shared := newFixture(t, mode, 1)
 		sharedPod := shared.newPod(t, 1)
-		for _, row := range append(badInputs(), badRouters()...) {
+		for _, row := range slices.Concat(badInputs(), badRouters(), badRoutes()) {
 			row.run(t, mode, func(*testing.T) (*fixture, Pod) {
 				f, pod := *shared, sharedPod
 				f.network.Gateways, pod.Addresses = slices.Clone(f.network.Gateways), slices.Clone(pod.Addresses)

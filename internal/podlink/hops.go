@@ -52,12 +52,11 @@ func (r routed) hostSettings(pod Pod) []setting {
 func (r routed) interior(network Network, pod Pod) interior {
 	out := interior{
 		kind: r.wiring.kind(), mtu: network.mtu(), addrs: pod.alone(), relayed: relayed(r.wiring), layer3: r.layer3,
-		prefixes: pod.prefixes(network),
 	}
 	if !r.layer3 {
 		out.hops = linkHops(pod)
 	}
-	return out
+	return out.withRoutes(network, pod, false)
 }
 
 // podRoutes are the host's routes to a pod, one for each address. The host's own

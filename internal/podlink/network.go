@@ -103,8 +103,12 @@ type Pod struct {
 	// layer 3 can't choose, and neither can the host for a pod without a namespace: it
 	// is an error there.
 	MAC net.HardwareAddr
-	// Secondary is set where the pod has its default routes by another device. It gets
-	// routes to the network's own prefixes by this one.
+	// Routes are those that the pod is to have. A default route among them takes the
+	// place of the one by the gateway that the pod has otherwise.
+	Routes []Route
+	// Secondary is set where the pod has its default routes by another device, or none.
+	// It gets routes to the network's own prefixes by this one. Default routes without a
+	// priority are left out of Routes.
 	Secondary bool
 }
 
@@ -115,14 +119,6 @@ func (p Pod) name() string {
 		return p.HostIfName
 	}
 	return p.Namespace.Name()
-}
-
-// Route is a route of a pod, by its device.
-type Route struct {
-	Dst netip.Prefix
-	// Via is the next hop, which need not be in one of the pod's prefixes; invalid in
-	// modes without neighbours, where the device alone says where to.
-	Via netip.Addr
 }
 
 // Attachment is how a pod was plugged in. What concerns the host's device is
@@ -141,7 +137,7 @@ type Attachment struct {
 	Prefixes []netip.Prefix
 	// Routes are those that the pod's device has beyond the ones to its prefixes: a
 	// default route for each family of the pod's addresses, IPv4's and IPv6's in the
-	// order of Addresses.
+	// order of Addresses, and those of Pod.Routes.
 	Routes []Route
 	// MTU of the pod's device in bytes.
 	MTU int

@@ -143,7 +143,7 @@ func (ovsInternal) configure(inside side, link netlink.Link, interior interior) 
 	if err := interior.prepare(inside, link); err != nil {
 		return err
 	}
-	if err := inside.addRoutes(link, interior.routes()); err != nil {
+	if err := inside.addRoutes(link, interior.routes); err != nil {
 		return err
 	}
 	return inside.announce(link, interior.addrs)

@@ -182,8 +182,7 @@ func (o ovs) validate(network Network, pod Pod) (interior, error) {
 	if err := pod.validateEnds(network); err != nil {
 		return interior{}, err
 	}
-	addrs, hops, err := pod.onGateways(network)
-	return interior{mtu: network.mtu(), addrs: addrs, hops: hops, shared: true}, err
+	return interior{mtu: network.mtu(), shared: true}.onGateways(network, pod)
 }
 
 // unplug is the Delete of modes whose port is an end of a pod's link. Without

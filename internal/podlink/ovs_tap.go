@@ -30,7 +30,8 @@ func (v ovsTap) Probe() error { return probe(v.name, v.ends().requires(), needsO
 // Create makes a TAP device, and it a port of the bridge.
 func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	defer wrap(&err, "create "+v.name+" link")
-	if err := v.validate(network, pod); err != nil {
+	interior, err := v.validate(network, pod)
+	if err != nil {
 		return Attachment{}, err
 	}
 	w, err := openPlugging(network, pod)
@@ -56,31 +57,29 @@ func (v ovsTap) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := w.ovs.addPort(w.bridge, ovsdbRow{"name": pod.HostIfName}); err != nil {
 		return Attachment{}, err
 	}
-	addrs, hops, err := pod.onGateways(network)
-	return interior{mtu: network.mtu(), addrs: addrs, hops: hops}.complete(ends.attachment(pod, macOf(w.master))), err
+	return interior.complete(ends.attachment(pod, macOf(w.master))), nil
 }
 
-// validate reports bad input.
-func (v ovsTap) validate(network Network, pod Pod) error {
+// validate returns how a guest is to configure its device.
+func (v ovsTap) validate(network Network, pod Pod) (interior, error) {
 	if err := v.validateNetwork(network); err != nil {
-		return err
+		return interior{}, err
 	}
 	if pod.Namespace != nil {
-		return errors.New("the pod has a namespace, and is to bring its own end of the link")
+		return interior{}, errors.New("the pod has a namespace, and is to bring its own end of the link")
 	}
 	if err := pod.validateAddresses(network); err != nil {
-		return err
+		return interior{}, err
 	}
 	if err := pod.validateHostIfName(); err != nil {
-		return err
+		return interior{}, err
 	}
-	_, _, err := pod.onGateways(network)
-	return err
+	return interior{mtu: network.mtu()}.onGateways(network, pod)
 }
 
 // Check compares the bridge and the port.
 func (v ovsTap) Check(network Network, pod Pod) (err error) {
-	if err := v.validate(network, pod); err != nil {
+	if _, err := v.validate(network, pod); err != nil {
 		return fmt.Errorf("check %s link: %w", v.name, err)
 	}
 	w, err := openWork(network, pod)

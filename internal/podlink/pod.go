@@ -15,12 +15,11 @@ type interior struct {
 	kind  string
 	mtu   int
 	addrs []netip.Prefix
-	// hops are the next hops of the default routes, at most one per family. In layer
-	// 3 there are none: the default routes are by the device alone.
-	hops []netip.Addr
-	// prefixes are those that there are routes to instead, if there are any.
-	prefixes []netip.Prefix
-	layer3   bool
+	// hops are the next hops of routes without one of their own, at most one per family.
+	// In layer 3 there are none: such routes are by the device alone.
+	hops   []netip.Addr
+	routes []route
+	layer3 bool
 	// shared is whether neighbours keep the pod's MAC address in their caches.
 	shared bool
 	// relayed is whether the device has no carrier until a program opens it.
@@ -38,58 +37,11 @@ func (i interior) settings(name string) []setting {
 	return device(name, i.addrs)
 }
 
-// routes are the pod's default routes, or those to the network's prefixes.
-func (i interior) routes() []route {
-	var routes []route
-	if len(i.prefixes) > 0 {
-		return i.prefixRoutes()
-	}
-	for _, hop := range i.hops {
-		routes = append(routes, defaultRoute(hop))
-	}
-	if i.layer3 {
-		for _, addr := range i.addrs {
-			if r := (route{dst: everywhere(addr.Addr())}); !slices.Contains(routes, r) {
-				routes = append(routes, r)
-			}
-		}
-	}
-	return routes
-}
-
-// prefixRoutes are the routes of a pod that has its default routes elsewhere.
-func (i interior) prefixRoutes() []route {
-	var routes []route
-	for _, prefix := range i.prefixes {
-		r := route{dst: prefix}
-		for _, hop := range i.hops {
-			if hop.Is4() == prefix.Addr().Is4() {
-				r.via = hop
-			}
-		}
-		routes = append(routes, r)
-	}
-	return routes
-}
-
-// prefixes are those of the network that a pod with its default routes elsewhere
-// needs routes to, where its addresses stand alone.
-func (p Pod) prefixes(network Network) []netip.Prefix {
-	var out []netip.Prefix
-	for _, gateway := range network.Gateways {
-		has := slices.ContainsFunc(p.Addresses, func(addr netip.Addr) bool { return addr.Is4() == gateway.Addr().Is4() })
-		if p.Secondary && has {
-			out = append(out, gateway.Masked())
-		}
-	}
-	return out
-}
-
 // complete adds to an attachment how the pod's device is configured.
 func (i interior) complete(out Attachment) Attachment {
 	out.Prefixes, out.MTU = slices.Clone(i.addrs), i.mtu
-	for _, r := range i.routes() {
-		out.Routes = append(out.Routes, Route{Dst: r.dst, Via: r.via})
+	for _, r := range i.routes {
+		out.Routes = append(out.Routes, Route{Dst: r.dst, Via: r.via, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority})
 	}
 	return out
 }
@@ -112,7 +64,7 @@ func (i interior) prepare(s side, link netlink.Link) error {
 }
 
 // finish waits until the device can send, unless that is up to a program, adds
-// the pod's default routes, and tells the neighbours where the pod is.
+// the pod's routes, and tells the neighbours where the pod is.
 func (i interior) finish(s side, link netlink.Link) error {
 	if !i.relayed {
 		if err := s.awaitCarrier(link); err != nil {
@@ -122,7 +74,7 @@ func (i interior) finish(s side, link netlink.Link) error {
 	if err := s.awaitLocal(link, i.addrs); err != nil {
 		return err
 	}
-	if err := s.addRoutes(link, i.routes()); err != nil {
+	if err := s.addRoutes(link, i.routes); err != nil {
 		return err
 	}
 	if i.shared && !i.relayed {
@@ -134,7 +86,7 @@ func (i interior) finish(s side, link netlink.Link) error {
 // wanted is what check compares a pod's device with.
 func (i interior) wanted(pod Pod) wanted {
 	return wanted{
-		name: pod.IfName, kind: i.kind, mtu: i.mtu, mac: pod.MAC, addrs: i.addrs, routes: i.routes(),
+		name: pod.IfName, kind: i.kind, mtu: i.mtu, mac: pod.MAC, addrs: i.addrs, routes: i.routes,
 		settings: i.settings(pod.IfName),
 	}
 }

@@ -18,6 +18,8 @@ type route struct {
 	dst netip.Prefix
 	via netip.Addr // next hop, taken as directly reachable; or invalid
 	src netip.Addr // source address for the host's own packets; or invalid
+	// mtu and advMSS in bytes, and the metric; 0 is up to the kernel
+	mtu, advMSS, priority int
 }
 
 func (r route) String() string {
@@ -28,11 +30,21 @@ func (r route) String() string {
 	if r.via.IsValid() {
 		text += " via " + r.via.String()
 	}
+	for _, more := range []struct {
+		name  string
+		value int
+	}{{"metric", r.priority}, {"mtu", r.mtu}, {"advmss", r.advMSS}} {
+		if more.value != 0 {
+			text += fmt.Sprintf(" %s %d", more.name, more.value)
+		}
+	}
 	return text
 }
 
 func (r route) netlink(index int) *netlink.Route {
-	out := &netlink.Route{LinkIndex: index, Dst: ipNet(r.dst), Scope: netlink.SCOPE_LINK}
+	out := &netlink.Route{
+		LinkIndex: index, Dst: ipNet(r.dst), Scope: netlink.SCOPE_LINK, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority,
+	}
 	if r.via.IsValid() {
 		out.Gw = r.via.AsSlice()
 		out.Flags = int(netlink.FLAG_ONLINK)
@@ -101,11 +113,19 @@ func (s side) hasRoute(index int, want route) (bool, error) {
 			dst = netip.PrefixFrom(addr.Unmap(), ones)
 		}
 		via, _ := netip.AddrFromSlice(have.Gw)
-		if dst == want.dst && via.Unmap() == want.via {
+		if dst == want.dst && via.Unmap() == want.via && have.MTU == want.mtu && have.AdvMSS == want.advMSS && have.Priority == want.metric() {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// metric is the priority that the kernel tells (IP6_RT_PRIO_USER).
+func (r route) metric() int {
+	if r.priority == 0 && r.dst.Addr().Is6() {
+		return 1024
+	}
+	return r.priority
 }
 
 // defaultRoute is the default route of hop's family by hop.

@@ -150,9 +150,11 @@ func (r routed) validate(network Network, pod Pod) error {
 		return err
 	}
 	if r.layer3 {
-		return pod.hasNoMAC(r.name)
+		if err := pod.hasNoMAC(r.name); err != nil {
+			return err
+		}
 	}
-	return nil
+	return pod.ValidateRoutes(network, false)
 }
 
 // prepareHost configures the host's end and sets it up.

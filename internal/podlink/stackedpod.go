@@ -181,15 +181,13 @@ func (s stacked) validate(network Network, pod Pod) (interior, error) {
 	out := interior{kind: s.kind(), mtu: network.mtu()}
 	if !s.layer3() {
 		out.shared = true
-		var err error
-		out.addrs, out.hops, err = pod.onGateways(network)
-		return out, err
+		return out.onGateways(network, pod)
 	}
 	for _, addr := range pod.Addresses {
 		if _, ok := network.gateway(addr); !ok {
 			return interior{}, noGateway(addr)
 		}
 	}
-	out.layer3, out.addrs, out.prefixes = true, pod.alone(), pod.prefixes(network)
-	return out, nil
+	out.layer3, out.addrs = true, pod.alone()
+	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)
 }

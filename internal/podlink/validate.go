@@ -198,26 +198,24 @@ func (p Pod) alone() []netip.Prefix {
 	return out
 }
 
-// onGateways returns the pod's addresses with the prefix length of their
-// gateways, and the next hops of its default routes. It is an error if an address is in no gateway's
-// prefix.
-func (p Pod) onGateways(network Network) (addrs []netip.Prefix, hops []netip.Addr, err error) {
-	used := map[netip.Addr]bool{}
-	for _, addr := range p.Addresses {
+// onGateways adds to a configuration the pod's addresses with the prefix length of
+// their gateways, its next hops and routes. It is an error if an address is in no
+// gateway's prefix.
+func (i interior) onGateways(network Network, pod Pod) (interior, error) {
+	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)
 		if !ok {
-			return nil, nil, noGateway(addr)
+			return interior{}, noGateway(addr)
 		}
 		if !gateway.Contains(addr) {
-			return nil, nil, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
+			return interior{}, fmt.Errorf("pod's address %v is not in the prefix of gateway %v", addr, gateway)
 		}
-		addrs = append(addrs, netip.PrefixFrom(addr, gateway.Bits()))
-		if !used[gateway.Addr()] && !p.Secondary { // the prefix is on the device as it is
-			used[gateway.Addr()] = true
-			hops = append(hops, network.hop(gateway))
+		i.addrs = append(i.addrs, netip.PrefixFrom(addr, gateway.Bits()))
+		if hop := network.hop(gateway); !slices.Contains(i.hops, hop) {
+			i.hops = append(i.hops, hop)
 		}
 	}
-	return addrs, hops, nil
+	return i.withRoutes(network, pod, true), pod.ValidateRoutes(network, true)
 }
 
 func noGateway(addr netip.Addr) error {
