@@ -70,6 +70,11 @@ func ranged(sets string) string {
 	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":` + sets + `}}`
 }
 
+// withRoutes is one with routes, and more keys.
+func withRoutes(routes, more string) string {
+	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.77.0.0/16"}]],"routes":[` + routes + `]}` + more + `}`
+}
+
 // chained is one that is chained, and more keys.
 func chained(more string) string {
 	return `{"name":"pods","type":"mustang-cni","chained":true` + more + `}`
@@ -93,6 +98,9 @@ var goodConfigs = []string{
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":2}]}`),
 	routed(`"10.77.0.2"`, ""), routed(`"10.77.255.254"`, `,"masquerade":false`),
 	`{"name":"pods","type":"mustang-cni","link":"ovs-veth","hostAddresses":["fd00::2","10.0.0.2"],"ipam":{"type":"dhcp"}}`,
+	withRoutes("", ""), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":true`), withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9"}`, `,"defaultRoute":false`),
+	withRoutes(`{"dst":"10.9.0.0/16","mtu":1400,"advmss":1000,"priority":4294967295},{"dst":"10.9.0.0/16"}`, ""),
+	chained(`,"defaultRoute":true`), `{"name":"pods","type":"mustang-cni","ipam":{"type":"dhcp","routes":7},"defaultRoute":false}`,
 	runtimeConfig(`"ips":["10.77.0.7","fd00::7/64"],"mac":"02:00:00:00:00:07","aliases":["a"]`),
 	runtimeConfig(`"mac":"02-00-00-00-00-07"`), runtimeConfig(`"mac":"0200.0000.0007"`), runtimeConfig(""),
 	runtimeConfig(`"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"::"},{"hostPort":1,"containerPort":65535,"hostIP":""}]`),
@@ -112,7 +120,12 @@ var badConfigs = []string{
 	routed(`"10.77.0.2"`, `,"masquerade":true`), routed("", ""), routed(`"10.77.0.2/16"`, ""), routed(`"10.77.0.2","fd00::2","10.77.0.3"`, ""), routed("7", ""),
 	chained(`,"hostAddresses":["10.77.0.2"]`), chained(`,"link":"macvlan","hostAddresses":["10.77.0.2"]`),
 	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang"}}`, `{"name":"pods","type":"mustang-cni","ipam":{"type":7}}`,
-	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]],"routes":[]}}`,
+	withRoutes(`7`, ""), withRoutes(`{}`, ""), withRoutes(`{"gw":"10.77.0.9"}`, ""), withRoutes(`{"dst":"10.9.0.0"}`, ""), withRoutes(`{"dst":"default"}`, ""),
+	withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9/16"}`, ""), withRoutes(`{"dst":"10.9.0.0/16","via":"10.77.0.9"}`, ""),
+	withRoutes(`{"dst":"10.9.0.0/16","table":100}`, ""), withRoutes(`{"dst":"10.9.0.0/16","scope":253}`, ""), withRoutes(`{"dst":"10.9.0.0/16","mtu":-1}`, ""),
+	withRoutes(`{"dst":"10.9.0.0/16","mtu":"1400"}`, ""), withRoutes(`{"dst":"10.9.0.0/16","advmss":65496}`, ""), withRoutes(`{"dst":"10.9.0.0/16","priority":4294967296}`, ""),
+	ours(`,"defaultRoute":"no"`), chained(`,"defaultRoute":false`),
+	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]],"routes":{}}}`,
 	ranged(`[]`), ranged(`[[]]`), ranged(`[{"subnet":"10.0.0.0/8"}]`), ranged(`[[{}]]`), ranged(`[[{"subnet":"10.0.0.0"}]]`), ranged(`[[{"subnet":"x/8"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8","start":"10.0.0.9"}]]`), ranged(`[[{"subnet":"10.0.0.0/8","rangeStart":"here"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8","gateway":"10.0.0.1/8"}]]`), ranged(`[[{"subnet":"10.0.0.0/8","exclude":"10.1.0.0/16"}]]`),
@@ -129,6 +142,9 @@ var meaningless = []string{
 	ranged(`[[{"subnet":"10.0.0.1/8"}]]`), ranged(`[[{"subnet":"10.0.0.0/33"}]]`), ranged(`[[{"subnet":"10.0.0.0/8","rangeStart":"11.0.0.9"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]`), ranged(`[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]`),
 	ranged(`[[{"subnet":"10.0.0.0/8","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}]]`), runtimeConfig(`"ips":["999.1.1.1"]`),
+	withRoutes(`{"dst":"10.9.0.1/16"}`, ""), withRoutes(`{"dst":"fd00::/64"}`, ""), withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"10.9.0.0/16"}`, ""),
+	withRoutes(`{"dst":"10.9.0.0/16","gw":"10.78.0.1"}`, ""), withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9"}`, `,"link":"veth"`),
+	withRoutes(`{"dst":"10.9.0.0/16","mtu":1500}`, `,"mtu":1400`), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":false`),
 	routed(`"10.77.0.1"`, ""), routed(`"10.78.0.2"`, ""), routed(`"10.77.0.2","10.77.0.3"`, ""), routed(`"::ffff:10.77.0.2"`, ""),
 }
 
@@ -243,7 +259,7 @@ func TestCNIDocs(t *testing.T) {
 	for _, key := range keys {
 		switch string(key[1]) { // words of the schema itself
 		case "properties", "items", "then", "else", "if", "dependentSchemas", "not", "contains", "plugin", "list", "plugins", "range", "device", "strings", "port", "bits",
-			"address", "prefix":
+			"address", "prefix", "route":
 			continue
 		}
 		if !bytes.Contains(page, []byte("`"+string(key[1])+"`")) {

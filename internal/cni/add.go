@@ -120,13 +120,17 @@ func (p *Plugin) begin(ctx context.Context, c Config, r Request) (_ *attachment,
 // link plugs the pod in. Where the network turns out to be incomplete, it is made
 // again.
 func (a *attachment) link(given []address) (podlink.Attachment, error) {
+	a.record.Secondary = a.config.NoDefaultRoute
+	pod := a.podOf(addressesOf(given))
+	if err := a.judgeRoutes(pod); err != nil {
+		return podlink.Attachment{}, err
+	}
 	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true
 	if err := a.record.save(); err != nil {
 		return podlink.Attachment{}, err
 	}
-	pod := a.podOf(addressesOf(given))
 	made, err := a.mode.Create(a.network, pod)
-	if errors.Is(err, fs.ErrExist) { // the pod has default routes, of another network
+	if errors.Is(err, fs.ErrExist) && !a.record.Secondary { // the pod has default routes, of another network
 		a.record.Secondary = true
 		if err := a.record.save(); err != nil {
 			return made, err

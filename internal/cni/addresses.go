@@ -47,7 +47,7 @@ func (a *attachment) reserve(ctx context.Context) ([]address, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.onDisk = wait
+	a.onDisk, a.record.Routes = wait, a.config.IPAM.Routes
 	return given(leases), nil
 }
 
@@ -59,6 +59,9 @@ func (a *attachment) delegate(ctx context.Context) ([]address, error) {
 	}
 	result, err := types100.NewResultFromResult(plain)
 	if err != nil {
+		return nil, err
+	}
+	if a.record.Routes, err = a.config.givenRoutes(result.Routes); err != nil {
 		return nil, err
 	}
 	var out []address

@@ -101,7 +101,7 @@ func (a *attachment) useLink(s shared) (err error) {
 func (a *attachment) podOf(addresses []netip.Addr) podlink.Pod {
 	return podlink.Pod{
 		Namespace: a.pod, IfName: a.record.Owner.IfName, HostIfName: a.record.HostIfName, Addresses: addresses, MAC: a.mac,
-		Secondary: a.record.Secondary,
+		Routes: a.record.Routes, Secondary: a.record.Secondary,
 	}
 }
 

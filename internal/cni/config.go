@@ -61,6 +61,8 @@ type Config struct {
 	// HostAddresses are the host's own towards the pods, one of a family, where the gateways are other routers. In a
 	// family without one the gateway is the host.
 	HostAddresses []netip.Addr
+	// NoDefaultRoute leaves pods without default routes.
+	NoDefaultRoute bool
 	// Chained leaves link and addresses to the plugins before this one.
 	Chained bool
 	// IPAM says where addresses come from.
@@ -107,6 +109,9 @@ func Parse(data []byte) (Config, error) {
 	o.read("services", "a string", &c.Services)
 	o.read("masquerade", "true or false", &c.Masquerade)
 	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
+	defaultRoute := true
+	o.read("defaultRoute", "true or false", &defaultRoute)
+	c.NoDefaultRoute = !defaultRoute
 	o.read("chained", "true or false", &c.Chained)
 	o.read("dns", "an object with nameservers, domain, search and options", &c.DNS)
 	o.read("cni.dev/valid-attachments", "an array of attachments", &c.Valid)
@@ -122,7 +127,10 @@ func Parse(data []byte) (Config, error) {
 	if err := c.validate(); err != nil {
 		return c, err
 	}
-	return c, c.keepHostAddresses()
+	if err := c.keepHostAddresses(); err != nil {
+		return c, err
+	}
+	return c, c.validateRoutes()
 }
 
 // VersionOf is the version of the CNI spec that a configuration asks for.
@@ -172,6 +180,8 @@ func (c Config) validateChained() error {
 		return invalid("masquerade: a chained plugin leaves it to the plugin that makes the link")
 	case c.HostAddresses != nil:
 		return invalid("hostAddresses: a chained plugin gives the host no addresses")
+	case c.NoDefaultRoute:
+		return invalid("defaultRoute: a chained plugin makes no routes")
 	case c.Services == ServicesOff && len(c.Runtime.Ports) == 0:
 		return invalid("services: a chained plugin without services does nothing")
 	}

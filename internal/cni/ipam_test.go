@@ -16,7 +16,7 @@ import (
 
 // fakeIPAM is the name by which the test binary is an IPAM plugin: it notes what it is
 // called with beside itself, in a file of its name with .log, and fails at the verb
-// that the file with .fail names.
+// that the file with .fail names. The file with .routes has the routes that it gives.
 const fakeIPAM = "mst-fake-ipam"
 
 // runFakeIPAM is one call of it.
@@ -33,8 +33,12 @@ func runFakeIPAM(path, verb string) error {
 		return fmt.Errorf(`{"cniVersion":"1.1.0","code":100,"msg":"no %s today"}`, verb)
 	}
 	if verb == "ADD" {
-		fmt.Println(`{"cniVersion":"1.1.0","ips":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/64","gateway":"fd00:77::1"}],
-			"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["10.77.0.53"]}}`)
+		routes, err := os.ReadFile(path + ".routes")
+		if err != nil {
+			routes = []byte(`{"dst":"0.0.0.0/0"}`)
+		}
+		fmt.Printf(`{"cniVersion":"1.1.0","ips":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/64","gateway":"fd00:77::1"}],
+			"routes":[%s],"dns":{"nameservers":["10.77.0.53"]}}`, routes)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"mustang/internal/ipam"
+	"mustang/internal/podlink"
 )
 
 // IPAMType is the type of the addresses that are built in. Any other is the name
@@ -19,6 +20,8 @@ type IPAM struct {
 	Type string
 	// Sets are the ranges of the addresses that are built in: a pod gets an address of each.
 	Sets []ipam.RangeSet
+	// Routes are those that the addresses that are built in come with.
+	Routes []podlink.Route
 }
 
 func (i IPAM) builtIn() bool { return i.Type == IPAMType }
@@ -42,6 +45,7 @@ func parseIPAM(raw json.RawMessage) (out IPAM, err error) {
 		}
 		out.Sets = append(out.Sets, set)
 	}
+	out.Routes = parseRoutes(o)
 	if err := o.finish(); err != nil {
 		return out, err
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"mustang/internal/lb"
+	"mustang/internal/podlink"
 )
 
 // Record is what is known of an attachment: what ADD has made, or is about to
@@ -34,8 +35,9 @@ type Record struct {
 	Routers []netip.Addr `json:"routers,omitempty"`
 	// Linked is set from when the link is about to be made.
 	Linked bool `json:"linked,omitempty"`
-	// Secondary is set if the pod had default routes, by another device.
-	Secondary bool `json:"secondary,omitempty"`
+	// Routes are those that the pod was given, Secondary is set if it had default routes by another device, or gets none.
+	Routes    []podlink.Route `json:"routes,omitempty"`
+	Secondary bool            `json:"secondary,omitempty"`
 	// Leased is set from when addresses are about to be reserved, Addresses are those of the pod.
 	Leased    bool         `json:"leased,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/podlink"
@@ -34,13 +33,7 @@ func (a *attachment) result(made podlink.Attachment, given []address, netns stri
 		}
 		out.IPs = append(out.IPs, config)
 	}
-	for _, route := range made.Routes {
-		r := &types.Route{Dst: ipNet(route.Dst)}
-		if route.Via.IsValid() {
-			r.GW = route.Via.AsSlice()
-		}
-		out.Routes = append(out.Routes, r)
-	}
+	out.Routes = toldRoutes(made.Routes)
 	return out
 }
 

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -87,7 +88,7 @@ func TestRouter(t *testing.T) {
 			a, b := f.added("a", config), f.added("b", config)
 			f.throughRouter(a, beyond)
 			f.onNetwork(a, b)
-			f.elsewhere(a)
+			f.elsewhere(row.mode)
 			for _, p := range []*pod{a, b} {
 				f.must(f.check(p))
 			}
@@ -154,21 +155,26 @@ func (f *fixture) calls(p *pod, service netip.AddrPort) {
 	}
 }
 
-// elsewhere has a pod, given routes by the host's address, talk to one of another link
-// mode, and call a service that it is behind.
-func (f *fixture) elsewhere(p *pod) {
+// elsewhere has a pod whose network has routes by the host's address talk to one of
+// another link mode, and call a service that it is behind.
+func (f *fixture) elsewhere(mode string) {
 	f.t.Helper()
+	var routes []string
+	for i, own := range ownAddresses {
+		for _, to := range [][]string{{"10.116.0.0/24", "10.96.0.0/12"}, {"fd00:116::/64", "fd00:96::/64"}}[i] {
+			routes = append(routes, fmt.Sprintf(`{"dst":%q,"gw":%q}`, to, own.Addr()))
+		}
+	}
+	p := f.added("p", routing(mode, strings.Join(routes, ","), `,"hostAddresses":["10.113.0.2","fd00:113::2"],"services":"both"`))
+	f.must(f.check(p))
 	far := f.added("far", distant)
 	for i, ip := range far.ips() {
-		own := ownAddresses[i].Addr().String()
-		for _, to := range [][]string{{"10.116.0.0/24", "10.96.0.0/12"}, {"fd00:116::/64", "fd00:96::/64"}}[i] {
-			command(f.t, p.Namespace, "ip route add "+to+" via "+own)
-		}
 		f.reach(p.Namespace, far.Namespace, ip)
 		f.reach(far.Namespace, p.Namespace, p.ips()[i])
 		f.calls(p, f.service([]string{"10.96.0.10:80", "[fd00:96::10]:80"}[i], "tcp", far, ip))
 	}
 	f.must(f.del(far))
+	f.must(f.del(p))
 }
 
 // usurped gives the host a router's address, which CHECK finds.
