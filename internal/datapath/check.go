@@ -3,20 +3,25 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"mustang/internal/nl"
 )
 
-// DeviationError says in what an endpoint is not as AddEndpoint leaves it.
+// DeviationError says in what something is not as the call leaves it that adds it.
 type DeviationError struct {
-	Endpoint   string // names the device
+	What       string // an endpoint, a host or an uplink, by its name
 	Deviations []string
 }
 
 func (e *DeviationError) Error() string {
-	return fmt.Sprintf("endpoint of %s: %s", e.Endpoint, strings.Join(e.Deviations, "; "))
+	return e.What + ": " + strings.Join(e.Deviations, "; ")
 }
 
 // CheckEndpoint is nil if a device is an endpoint with all its addresses, and has its programs; otherwise a
@@ -36,7 +41,7 @@ func (d *Datapath) CheckEndpoint(a Attach) error {
 	}
 	i := slices.IndexFunc(all, t.is)
 	if i < 0 {
-		return &DeviationError{Endpoint: a.String(), Deviations: []string{"it is none"}}
+		return deviation("endpoint of "+a.String(), "it is none")
 	}
 	id := all[i].ID
 	var found []string
@@ -50,8 +55,61 @@ func (d *Datapath) CheckEndpoint(a Attach) error {
 			found = append(found, fmt.Sprintf("program %s is not attached", h.program))
 		}
 	}
-	if len(found) > 0 {
-		return &DeviationError{Endpoint: a.String(), Deviations: found}
+	return deviation("endpoint of "+a.String(), found...)
+}
+
+// CheckHost is nil if the sockets in a host's namespace are translated: AddHost was called for it, and the programs of
+// AttachSocket are on the control group with the directory path. Otherwise it is a *DeviationError, or what kept it from
+// looking. It changes nothing, waits for no lock, and takes a system call or three for each program.
+func (d *Datapath) CheckHost(ns *nl.Namespace, path string) error {
+	cookie, err := ns.Cookie()
+	if err != nil {
+		return err
 	}
-	return nil
+	c, err := openCgroup(path)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var found, lacking []string
+	var flags uint32
+	switch err := d.namespaces.Lookup(cookie, &flags); {
+	case errors.Is(err, ebpf.ErrKeyNotExist) || err == nil && flags&namespaceHost == 0:
+		found = append(found, "its network namespace is not known to the datapath")
+	case err != nil:
+		return fmt.Errorf("read namespace: %w", err)
+	}
+	for _, h := range socketHooks() {
+		if on, err := attachedToCgroup(d.layout.socketLinkPin(c.id, h.program)); err != nil || on != c.id {
+			lacking = append(lacking, h.program)
+		}
+	}
+	if len(lacking) > 0 {
+		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.path, strings.Join(lacking, ", ")))
+	}
+	return deviation(fmt.Sprintf("sockets of host %q", ns.Name()), found...)
+}
+
+// CheckUplink is nil if a device has the programs of AddUplink; otherwise a *DeviationError, or what kept it from
+// looking. It changes nothing.
+func (d *Datapath) CheckUplink(ns *nl.Namespace, ifname string) error {
+	u, err := FindUplink(ns, ifname)
+	if err != nil {
+		return err
+	}
+	var found []string
+	for _, h := range uplinkSide.hooks() {
+		if on, err := attachedTo(d.layout.uplinkPin(u, h)); err != nil || on != u.IfIndex {
+			found = append(found, fmt.Sprintf("program %s is not attached", h.program))
+		}
+	}
+	return deviation(fmt.Sprintf("uplink %q", ifname), found...)
+}
+
+// deviation is nil if nothing was found.
+func deviation(what string, found ...string) error {
+	if len(found) == 0 {
+		return nil
+	}
+	return &DeviationError{What: what, Deviations: found}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+
+	"mustang/internal/lb"
 )
 
 // ErrNotRoot is returned by what needs root's privileges.
@@ -76,6 +78,10 @@ type FullError struct {
 
 func (e *FullError) Error() string {
 	return fmt.Sprintf("all %d rows of the map %q are taken", e.Size, e.Map)
+}
+
+func serviceNotFound(frontend netip.AddrPort, p lb.Protocol) error {
+	return &NotFoundError{What: fmt.Sprintf("service %s", lb.Service{Frontend: frontend, Protocol: p})}
 }
 
 func endpointNotFound(ip netip.Addr) error {

@@ -79,7 +79,7 @@ func (d *Datapath) DeleteService(frontend netip.AddrPort, p lb.Protocol) error {
 		found = slices.DeleteFunc(found, func(s storedService) bool { return s.Protocol != p })
 	}
 	if len(found) == 0 {
-		return &NotFoundError{What: fmt.Sprintf("service %s", lb.Service{Frontend: frontend, Protocol: p})}
+		return serviceNotFound(frontend, p)
 	}
 	for _, s := range found {
 		for _, p := range s.Protocol.Each() {
@@ -123,6 +123,24 @@ func (d *Datapath) Services() ([]lb.Service, error) {
 		return nil, fmt.Errorf("read services: %w", err)
 	}
 	return lb.Join(rows), nil
+}
+
+// Service returns the service that has a frontend with exactly this protocol. Errors: *NotFoundError; *ConflictError if a
+// service of another protocol has the frontend in part.
+func (d *Datapath) Service(frontend netip.AddrPort, p lb.Protocol) (lb.Service, error) {
+	unlock, err := d.Lock() // or backends could go meanwhile
+	if err != nil {
+		return lb.Service{}, err
+	}
+	defer unlock()
+	found, err := d.service(frontend, p)
+	if err != nil {
+		return lb.Service{}, err
+	}
+	if found == nil {
+		return lb.Service{}, serviceNotFound(frontend, p)
+	}
+	return found.Service, nil
 }
 
 // storedService is a service as the tables have it.

@@ -34,11 +34,25 @@ func (e *CgroupError) Is(target error) bool { return target == errors.ErrUnsuppo
 // CgroupRoot returns the directory that the hierarchy of control groups of version 2 is mounted on: /sys/fs/cgroup, or
 // on hosts that have version 1 as well mostly /sys/fs/cgroup/unified. The error is a *CgroupError if there is none.
 func CgroupRoot() (string, error) {
+	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if isCgroupRoot(path) {
+			return path, nil
+		}
+	}
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return "", fmt.Errorf("look for the cgroup2 file system: %w", err)
 	}
 	return cgroupRoot(string(text))
+}
+
+// isCgroupRoot is whether a directory is the whole hierarchy: there the root's id is 1, and no other group's
+// (cgroup_setup_root, kernel/cgroup/cgroup.c). It is quicker than to read all mounts, of which there may be thousands.
+func isCgroupRoot(path string) bool {
+	var mount unix.Statfs_t
+	var dir unix.Stat_t
+	return unix.Statfs(path, &mount) == nil && mount.Type == unix.CGROUP2_SUPER_MAGIC &&
+		unix.Stat(path, &dir) == nil && dir.Ino == 1
 }
 
 // cgroupRoot finds the mount in a mountinfo file (proc_pid_mountinfo(5)): one of the whole hierarchy if there is one,

@@ -101,15 +101,14 @@ func (d *Datapath) attachSocketHook(path string, h socketHook, c *cgroup) error 
 
 // attachedToCgroup returns the id of the cgroup that a pinned link is on; 0 if it was detached, or the cgroup is gone.
 func attachedToCgroup(path string) (uint64, error) {
-	info, err := linkInfo(path)
+	info, err := readLinkInfo(path)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("look at link %q: %w", path, err)
 	}
-	cgroup := info.Cgroup()
-	if cgroup == nil {
+	if info.kind != unix.BPF_LINK_TYPE_CGROUP {
 		return 0, fmt.Errorf("link %q is not of a cgroup", path)
 	}
-	return cgroup.CgroupId, nil
+	return info.cgroup, nil
 }
 
 // detachCgroup takes all programs off the cgroup with the id, also when it is gone.

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -142,7 +143,19 @@ func TestUplinks(t *testing.T) {
 		}
 		wantLinks(t, d, 4+2*want)
 	}
-	wantNotFound(t, d.DeleteUplink(n.host, "wire"))
+	deviates := func() {
+		t.Helper()
+		var deviation *DeviationError
+		if err := d.CheckUplink(n.host, "wire"); !errors.As(err, &deviation) || len(deviation.Deviations) != 2 {
+			t.Errorf("CheckUplink of none: %v", err)
+		}
+	}
+	u, err := FindUplink(n.host, "wire")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNotFound(t, d.DeleteUplink(u))
+	deviates()
 	for _, change := range []Change{Added, Unchanged} {
 		if got, err := d.AddUplink(n.host, "wire"); err != nil || got != change {
 			t.Fatalf("AddUplink: %v, %v; want %v", got, err, change)
@@ -152,10 +165,14 @@ func TestUplinks(t *testing.T) {
 	if _, err := testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one")); err != nil {
 		t.Error(err)
 	}
-	if err := d.DeleteUplink(n.host, "wire"); err != nil {
+	if err := d.CheckUplink(n.host, "wire"); err != nil {
+		t.Error(err)
+	}
+	if err := d.DeleteUplink(u); err != nil {
 		t.Fatal(err)
 	}
 	want(0)
+	deviates()
 	if _, err := d.AddUplink(n.host, "lo"); err == nil {
 		t.Error("the loopback device became an uplink")
 	}

@@ -53,7 +53,7 @@ func parseUplinkPin(name string) (Uplink, hook, bool) {
 // of devices that are gone are cleared. Errors: a device that is missing matches os.ErrNotExist; a device without a MAC
 // address is refused.
 func (d *Datapath) AddUplink(ns *nl.Namespace, ifname string) (Change, error) {
-	u, err := findUplink(ns, ifname)
+	u, err := FindUplink(ns, ifname)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -84,7 +84,9 @@ func (d *Datapath) AddUplink(ns *nl.Namespace, ifname string) (Change, error) {
 	return Added, nil
 }
 
-func findUplink(ns *nl.Namespace, ifname string) (Uplink, error) {
+// FindUplink says which uplink a device is, or would be. Errors: a device that is missing matches os.ErrNotExist; a device
+// without a MAC address is refused.
+func FindUplink(ns *nl.Namespace, ifname string) (Uplink, error) {
 	device, err := ns.Device(ifname)
 	if err != nil {
 		return Uplink{}, err
@@ -119,13 +121,8 @@ func (d *Datapath) attachUplink(u Uplink, missing []hook) (err error) {
 }
 
 // DeleteUplink ends what AddUplink began. Connections that came in by the device are left to the host, which knows
-// nothing of them. The error is a *NotFoundError if the device is no uplink; it matches os.ErrNotExist too if there is no
-// such device, whose links AddUplink and Uplinks clear.
-func (d *Datapath) DeleteUplink(ns *nl.Namespace, ifname string) error {
-	u, err := findUplink(ns, ifname)
-	if err != nil {
-		return err
-	}
+// nothing of them. The error is a *NotFoundError if the device is no uplink, or is gone.
+func (d *Datapath) DeleteUplink(u Uplink) error {
 	unlock, err := d.Lock()
 	if err != nil {
 		return err
@@ -136,7 +133,7 @@ func (d *Datapath) DeleteUplink(ns *nl.Namespace, ifname string) error {
 		return err
 	}
 	if len(attached[u]) == 0 {
-		return &NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())}
+		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 	}
 	for _, h := range uplinkSide.hooks() {
 		if err := detachLink(d.layout.uplinkPin(u, h)); err != nil {

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/lb"
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// TestCheckHost takes away what socket translation of a host rests on.
+func TestCheckHost(t *testing.T) {
+	d, host, cgroup := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
+	want := func(words ...string) {
+		t.Helper()
+		var deviation *DeviationError
+		err := d.CheckHost(host, cgroup)
+		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
+			t.Errorf("CheckHost: %v", err)
+			return
+		}
+		for _, word := range words {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("CheckHost: %v; want %q", err, word)
+			}
+		}
+	}
+	add := func() {
+		t.Helper()
+		if _, err := d.AttachSocket(cgroup); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.AddHost(host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
+	add()
+	want()
+	if err := d.DeleteHost(host); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddSocketPod(host); err != nil { // is no host by that
+		t.Fatal(err)
+	}
+	want("not known to the datapath")
+	add()
+	c, err := openCgroup(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	pinned, err := openLink(d.layout.socketLinkPin(c.id, sockProgConnect4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pinned.Close()
+	if err := pinned.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	want("lacks the socket programs connect4")
+	add()
+	want()
+}
+
+// TestService looks services up one by one.
+func TestService(t *testing.T) {
+	d := openTest(t)
+	one, all, none := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("[fd00:96::1]:80"), netip.MustParseAddrPort("10.96.0.1:81")
+	stored := []lb.Service{
+		{Frontend: one, Protocol: lb.TCP, Backends: []netip.AddrPort{netip.MustParseAddrPort("192.168.10.10:80")}},
+		{Frontend: all, Protocol: lb.Any, Backends: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10::10]:80")}},
+	}
+	for _, s := range stored {
+		if _, _, err := d.PutService(s); err != nil {
+			t.Fatal(err)
+		}
+		got, err := d.Service(s.Frontend, s.Protocol)
+		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
+			t.Errorf("Service(%s): %v, %v", s, got, err)
+		}
+	}
+	var conflict *ConflictError
+	for _, part := range []lb.Service{{Frontend: all, Protocol: lb.UDP}, {Frontend: one, Protocol: lb.Any}} {
+		if _, err := d.Service(part.Frontend, part.Protocol); !errors.As(err, &conflict) {
+			t.Errorf("Service(%s): %v", part, err)
+		}
+	}
+	for _, missing := range []lb.Service{{Frontend: one, Protocol: lb.UDP}, {Frontend: none, Protocol: lb.TCP}} {
+		_, err := d.Service(missing.Frontend, missing.Protocol)
+		wantNotFound(t, err)
+	}
+}
+
+// TestSweep sweeps pods that are gone, two devices of one pod among them, and leaves others.
+func TestSweep(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
+	for _, ns := range []*nl.Namespace{stays, goes} {
+		if _, err := d.AddSocketPod(ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone, err := goes.Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(nl.DeleteNamespace(goes.Name()), goes.Close()); err != nil {
+		t.Fatal(err)
+	}
+	second := Attach{Namespace: n.pods[0], IfName: "second", Host: n.host}
+	n.run(t, "-n HOST link add more type veth peer name second netns PODA")
+	n.run(t, "-n PODA addr add 192.168.10.99/32 dev second")
+	if _, _, err := d.AddEndpoint(second); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, "-n PODA link del second")
+	want := func(keep func(uint64) bool, endpoints, pods int) {
+		t.Helper()
+		if err := d.Sweep(keep); err != nil {
+			t.Fatal(err)
+		}
+		ids := make(map[uint32]bool)
+		all, err := d.Endpoints()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			ids[e.ID] = true
+		}
+		if sockets, err := d.SocketPods(); err != nil || len(ids) != endpoints || len(sockets) != pods {
+			t.Errorf("left are %d endpoints and pods %v, %v; want %d and %d", len(ids), sockets, err, endpoints, pods)
+		}
+	}
+	none := func(uint64) bool { return false }
+	want(func(uint64) bool { return true }, 3, 2)
+	want(func(cookie uint64) bool { return cookie == gone }, 2, 2)
+	want(none, 2, 1)
+	cookie, err := n.pods[0].Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.namespaces.Lookup(cookie, new(uint32)); err != nil {
+		t.Errorf("a pod whose second device went: %v", err)
+	}
+	n.run(t, "-n PODA link del eth0")
+	want(none, 1, 1)
+	if err := d.namespaces.Lookup(cookie, new(uint32)); err == nil {
+		t.Error("a pod without devices is known still")
+	}
+}
+
+// BenchmarkCheckHost is what each ADD of the CNI plugin asks.
+func BenchmarkCheckHost(b *testing.B) {
+	d, host, cgroup := openTest(b), testkit.Namespace(b, "host"), testkit.Cgroup(b)
+	if _, err := d.AttachSocket(cgroup); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := d.AddHost(host); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := d.CheckHost(host, cgroup); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := CgroupRoot(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
