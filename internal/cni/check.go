@@ -13,10 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/datapath"
-	"mustang/internal/lb"
 	"mustang/internal/nl"
-	"mustang/internal/podlink"
 )
 
 // Check compares all that ADD has made, and what it told the runtime, with what is
@@ -52,7 +49,7 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	checks := []func() error{func() error { return checkTold(r.IfName, device, told) }, a.checkServices, a.checkPorts}
+	checks := []func() error{func() error { return checkTold(r.IfName, device, told) }, a.checkDatapath}
 	if !c.Chained {
 		checks = append(checks, func() error { return a.checkAddresses(ctx) }, a.checkLink, a.checkBandwidth)
 	}
@@ -114,84 +111,6 @@ func (a *attachment) checkLink() error {
 	}
 	if a.config.Masquerade {
 		return masquerades(a.host, a.config.Name, s.Gateways)
-	}
-	return nil
-}
-
-// checkServices looks for the pod in the datapath, and for the programs on it.
-func (a *attachment) checkServices() error {
-	if !a.record.Endpoint && !a.record.Admitted {
-		return nil
-	}
-	if err := a.needDatapath(); err != nil {
-		return err
-	}
-	if a.record.Admitted {
-		return a.checkSockets()
-	}
-	segment, err := a.segment()
-	if err != nil {
-		return err
-	}
-	return a.dp.CheckEndpoint(a.endpoint(segment))
-}
-
-// segment is the bridge of pods whose programs sit on their own devices.
-func (a *attachment) segment() (string, error) {
-	if a.config.Chained {
-		return "", nil
-	}
-	mode, err := podlink.Lookup(a.record.Link)
-	if err != nil {
-		return "", err
-	}
-	return podlink.Segment(mode, podlink.Network{Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB})
-}
-
-// checkSockets looks for the pod among those whose sockets are translated, and for
-// the programs that do it.
-func (a *attachment) checkSockets() error {
-	pods, err := a.dp.SocketPods()
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(pods, a.record.Cookie) {
-		return fmt.Errorf("%s: its sockets are not translated to services: the datapath does not know the pod", a.where())
-	}
-	attached, err := a.dp.SocketCgroups()
-	if err == nil && len(attached) == 0 {
-		err = errors.New("sockets are not translated to services: the programs are attached to no control group")
-	}
-	return err
-}
-
-// needDatapath opens the node's datapath, which must be there.
-func (a *attachment) needDatapath() error {
-	found, err := a.findDatapath()
-	if err == nil && !found {
-		err = fmt.Errorf("%s: its datapath is gone from %s", a.where(), or(a.plugin.BPFRoot, datapath.DefaultRoot))
-	}
-	return err
-}
-
-// checkPorts looks for the services of the host's ports.
-func (a *attachment) checkPorts() error {
-	if len(a.record.Ports) == 0 {
-		return nil
-	}
-	if err := a.needDatapath(); err != nil {
-		return err
-	}
-	have, err := a.dp.Services()
-	if err != nil {
-		return err
-	}
-	for _, want := range a.record.Ports {
-		if !slices.ContainsFunc(have, func(s lb.Service) bool {
-			return s.Frontend == want.Frontend && s.Protocol == want.Protocol && s.SameBackends(want)
-		}) {
-			return fmt.Errorf("host port %s does not lead to %v", want, want.Backends)
-		}
 	}
 	return nil
 }

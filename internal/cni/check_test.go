@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,7 +12,6 @@ import (
 	"testing"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
 	"mustang/internal/testkit"
 )
 
@@ -65,6 +65,13 @@ func tamperings() []tampering {
 		{name: "masquerade rules gone", host: "nft flush table inet mustang-cni-net", shared: true, want: []string{"mustang-cni-net", "empty"}},
 		{name: "host port's service gone", do: (*fixture).dropPorts, want: []string{"host port", "does not lead to"}},
 		{name: "host port leads elsewhere", do: (*fixture).redirectPorts, want: []string{"host port", "does not lead to"}},
+		{name: "host unknown", do: dropHost, shared: true, want: []string{"sockets of host", "not known to the datapath"}},
+		{name: "socket programs detached", do: dropSockets, shared: true, want: []string{"lacks the socket programs", "connect4"}},
+		{name: "a socket program detached, its link pinned", do: detach("cgroup-*connect4"), shared: true,
+			want: []string{"lacks the socket programs connect4"}},
+		{name: "uplink gone", do: dropUplinks, shared: true, want: []string{`uplink "uplink"`, "from_uplink", "to_uplink"}},
+		{name: "an uplink's program detached, its link pinned", do: detach("uplink-*-from_uplink"), shared: true,
+			want: []string{`uplink "uplink": program from_uplink is not attached`}},
 		{name: "limit of what the pod sends gone", pod: "tc qdisc del dev eth0 root", want: []string{`"eth0"`, "limit"}},
 		{name: "limit of what the pod receives gone", modes: "veth bridge", host: "tc qdisc del dev {device} root",
 			want: []string{"{device}", "limit"}},
@@ -126,6 +133,9 @@ func (f *fixture) tamper(row tampering, mode string, before []string) {
 	if row.shared {
 		next := f.added("b", []byte(strings.Replace(string(tampered(mode)), "8080", "8081", 1)))
 		f.must(f.check(next))
+		if row.do != nil { // of the datapath, where nothing of the pod's own goes with it
+			f.must(f.check(p))
+		}
 		f.must(f.del(next))
 	}
 	f.must(f.del(p))
@@ -169,6 +179,27 @@ func dropPrograms(f *fixture, _ *pod) {
 	for _, pin := range pins {
 		f.must(os.Remove(pin))
 	}
+}
+
+func dropHost(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error { return d.DeleteHost(f.host) })
+}
+
+func dropSockets(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error { return d.DetachSocket(f.plugin.Cgroup) })
+}
+
+func dropUplinks(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error {
+		all, err := d.Uplinks()
+		if err == nil && len(all) != 1 {
+			err = fmt.Errorf("uplinks are %v", all)
+		}
+		if err != nil {
+			return err
+		}
+		return d.DeleteUplink(all[0])
+	})
 }
 
 func (f *fixture) dropPorts(*pod) { f.dropServices() }
@@ -237,25 +268,27 @@ func TestCheckSockets(t *testing.T) {
 	config := []byte(strings.Replace(string(network("net", "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))
 	for _, row := range []struct {
 		name string
-		do   func(*datapath.Datapath, *nl.Namespace) error
+		do   func(*fixture, *pod)
 		want string
+		// shared is set for what the next ADD repairs.
+		shared bool
 	}{
-		{"pod dismissed", func(d *datapath.Datapath, ns *nl.Namespace) error {
-			cookie, err := ns.Cookie()
-			if err != nil {
-				return err
-			}
-			return d.DeleteSocketPod(cookie)
-		}, "sockets are not translated"},
-		{"programs detached", func(d *datapath.Datapath, _ *nl.Namespace) error { return d.DetachSocket(f.plugin.Cgroup) },
-			"attached to no control group"},
+		{"pod dismissed", dismiss, "sockets are not translated", false},
+		{"host unknown", dropHost, "not known to the datapath", true},
+		{"programs detached", dropSockets, "lacks the socket programs", true},
+		{"one detached, its link pinned", detach("cgroup-*sendmsg6"), "lacks the socket programs sendmsg6", true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			f := f.in(t)
 			p := f.added("a", config)
 			f.must(f.check(p))
-			f.tables(func(d *datapath.Datapath) error { return row.do(d, p.Namespace) })
+			row.do(f, p)
 			f.oneLine(f.check(p), row.want)
+			if row.shared {
+				next := f.added("next", config)
+				f.must(f.check(p))
+				f.must(f.del(next))
+			}
 			f.must(f.del(p))
 		})
 	}
@@ -266,6 +299,12 @@ func TestCheckSockets(t *testing.T) {
 	p = f.added("c", config) // makes it again, and the programs for sockets
 	f.must(f.check(p))
 	f.must(f.del(p))
+}
+
+func dismiss(f *fixture, p *pod) {
+	cookie, err := p.Cookie()
+	f.must(err)
+	f.tables(func(d *datapath.Datapath) error { return d.DeleteSocketPod(cookie) })
 }
 
 // TestCheckAtOnce runs CHECK right after ADD, which must find nothing.

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
 	"mustang/internal/podlink"
 )
 
@@ -24,8 +23,6 @@ type shared struct {
 	// Boot and Digest say for which boot and which configuration this is.
 	Boot   string `json:"boot"`
 	Digest string `json:"digest"`
-	// Datapath is the inode of its directory, if sockets are translated: another one has other programs.
-	Datapath uint64 `json:"datapath,omitempty"`
 	// Link, Parent and MTU are the configuration's, or what was chosen.
 	Link   string `json:"link"`
 	Parent string `json:"parent"`
@@ -54,11 +51,8 @@ func (a *attachment) setUp(given []address, again bool) (err error) {
 		return err
 	}
 	want.Digest = a.config.digest(want)
-	if a.config.translatesSockets() {
-		want.Datapath = a.plugin.datapathInode()
-	}
 	path := filepath.Join(a.plugin.runDir(a.config.Name), sharedName)
-	if have, ok := readShared(path); ok && !again && have.Boot == want.Boot && have.Digest == want.Digest && have.Datapath == want.Datapath {
+	if have, ok := readShared(path); ok && !again && have.Boot == want.Boot && have.Digest == want.Digest {
 		if err := a.useLink(have); err != nil {
 			return err
 		}
@@ -94,19 +88,12 @@ func (a *attachment) setUp(given []address, again bool) (err error) {
 }
 
 // intact reports whether the host still has what the notes say, as far as that is
-// told quickly: what firewalls and network managers that start anew take away.
+// told quickly: what firewalls and network managers that start anew take away, and
+// what translates sockets.
 func (a *attachment) intact() bool {
 	intact, err := a.network.Intact()
-	return err == nil && intact && (!a.config.Masquerade || masquerades(a.host, a.config.Name, a.network.Gateways) == nil)
-}
-
-// datapathInode identifies the datapath's directory; 0 if there is none.
-func (p *Plugin) datapathInode() uint64 {
-	var stat unix.Stat_t
-	if err := unix.Stat(or(p.BPFRoot, datapath.DefaultRoot), &stat); err != nil {
-		return 0
-	}
-	return stat.Ino
+	return err == nil && intact && (!a.config.Masquerade || masquerades(a.host, a.config.Name, a.network.Gateways) == nil) &&
+		(!a.config.translatesSockets() || a.checkHost() == nil)
 }
 
 // choose fills in what the configuration leaves open. What was chosen before in

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"mustang/internal/datapath"
 	"mustang/internal/lb"
 )
 
@@ -22,33 +23,36 @@ func (a *attachment) publish(given []address) error {
 	if err != nil {
 		return err
 	}
+	var wanted []lb.Service
 	for _, port := range a.config.Runtime.Ports {
 		services := port.services(host, given)
 		if len(services) == 0 {
 			return fmt.Errorf("port %d: neither the host nor the pod has an address of the family of %v", port.HostPort, port.HostIP)
 		}
-		a.record.Ports = append(a.record.Ports, services...)
+		wanted = append(wanted, services...)
 	}
-	wanted := a.record.Ports
-	a.record.Ports = nil
-	if err := a.openHost(); err != nil {
+	if err := a.translateSockets(); err != nil {
 		return err
 	}
-	// Of all networks, so that two pods don't find a port free at once.
-	unlock, err := lockDir(or(a.plugin.RunDir, DefaultRunDir))
+	unlock, err := a.plugin.lockPorts()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	for _, service := range wanted {
-		// Noted before it is made, but only if it is no other pod's.
 		if err := a.free(service); err != nil {
 			return err
 		}
-		a.record.Ports = append(a.record.Ports, service)
-		if err := a.record.save(); err != nil {
-			return err
-		}
+	}
+	// Noted before they are made, but only when they are known to be no other pod's.
+	a.record.Ports = wanted
+	if err := a.record.save(); err != nil {
+		return err
+	}
+	if err := a.openUplink(); err != nil {
+		return err
+	}
+	for _, service := range wanted {
 		if _, _, err := a.dp.PutService(service); err != nil {
 			return err
 		}
@@ -56,44 +60,36 @@ func (a *attachment) publish(given []address) error {
 	return nil
 }
 
-// free is an error if a service has the frontend.
-func (a *attachment) free(wanted lb.Service) error {
-	services, err := a.dp.Services()
-	if err != nil {
-		return err
-	}
-	for _, s := range services {
-		if s.Frontend == wanted.Frontend && (s.Protocol == wanted.Protocol || s.Protocol == lb.Any) {
-			return fmt.Errorf("host port %s is taken, it leads to %v", s, s.Backends)
-		}
-	}
-	return nil
+// lockPorts keeps the pods of all networks from changing the host's ports, so that
+// two don't find one free at once, and none is published by an uplink that goes.
+func (p *Plugin) lockPorts() (unlock func(), err error) {
+	return lockDir(or(p.RunDir, DefaultRunDir))
 }
 
-// openHost has the programs see what comes in by the parent, and what the host's
-// own processes send.
-func (a *attachment) openHost() error {
-	if err := a.translateSockets(); err != nil {
-		return err
+// free is an error if a service has the frontend.
+func (a *attachment) free(wanted lb.Service) error {
+	taken, err := a.dp.Service(wanted.Frontend, wanted.Protocol)
+	var part *datapath.ConflictError // a service of all protocols
+	switch {
+	case err == nil:
+		return fmt.Errorf("host port %s is taken, it leads to %v", taken, taken.Backends)
+	case errors.As(err, &part):
+		return fmt.Errorf("host port %s is taken: %w", wanted, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
 	}
-	parent, err := a.parent()
-	if err != nil || parent == "" {
-		return err
-	}
-	_, err = a.dp.AddUplink(a.host, parent)
 	return err
 }
 
-// parent is the host's device to the outside, empty if it has none.
-func (a *attachment) parent() (string, error) {
-	if a.config.Parent != "" {
-		return a.config.Parent, nil
+// leads reports whether a host's port leads to the pod, and not to another that has
+// got it meanwhile.
+func (a *attachment) leads(port lb.Service) (bool, error) {
+	have, err := a.dp.Service(port.Frontend, port.Protocol)
+	var part *datapath.ConflictError
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &part) {
+		return false, nil
 	}
-	device, err := a.host.DefaultDevice()
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return device, err
+	return err == nil && have.SameBackends(port), err
 }
 
 // unpublish ends what publish began for the pod.
@@ -101,28 +97,26 @@ func (a *attachment) unpublish() error {
 	if len(a.record.Ports) == 0 {
 		return nil
 	}
-	found, err := a.findDatapath()
-	if err != nil || !found {
-		return err
-	}
-	have, err := a.dp.Services()
+	unlock, err := a.plugin.lockPorts()
 	if err != nil {
 		return err
 	}
+	defer unlock()
+	found, err := a.findDatapath()
+	if err != nil || !found {
+		return errors.Join(err, a.unclaimUplinks())
+	}
 	var errs []error
 	for _, port := range a.record.Ports {
-		// A port that another pod has got meanwhile is that one's.
-		mine := func(s lb.Service) bool {
-			return s.Frontend == port.Frontend && s.Protocol == port.Protocol && s.SameBackends(port)
+		mine, err := a.leads(port)
+		if mine {
+			err = a.dp.DeleteService(port.Frontend, port.Protocol)
 		}
-		if !slices.ContainsFunc(have, mine) {
-			continue
-		}
-		if err := a.dp.DeleteService(port.Frontend, port.Protocol); !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.closeUplinks())...)
 }
 
 // hostAddresses are those by which the host is reached, loopback included.

@@ -18,18 +18,35 @@ func (a *attachment) translateSockets() error {
 	if err := a.openDatapath(); err != nil {
 		return err
 	}
-	cgroup := a.plugin.Cgroup
-	if cgroup == "" {
-		var err error
-		if cgroup, err = datapath.CgroupRoot(); err != nil {
-			return err
-		}
+	if a.checkHost() == nil {
+		return nil
+	}
+	cgroup, err := a.plugin.cgroup()
+	if err != nil {
+		return err
 	}
 	if _, err := a.dp.AttachSocket(cgroup); err != nil {
 		return err
 	}
-	_, err := a.dp.AddHost(a.host)
+	_, err = a.dp.AddHost(a.host)
 	return err
+}
+
+// checkHost looks whether sockets are translated on this node, quickly.
+func (a *attachment) checkHost() error {
+	cgroup, err := a.plugin.cgroup()
+	if err != nil {
+		return err
+	}
+	return a.dp.CheckHost(a.host, cgroup)
+}
+
+// cgroup is the control group whose processes' sockets are translated.
+func (p *Plugin) cgroup() (string, error) {
+	if p.Cgroup != "" {
+		return p.Cgroup, nil
+	}
+	return datapath.CgroupRoot()
 }
 
 // serve lets the pod reach services.
