@@ -32,12 +32,16 @@ func (p *Plugin) remove(ctx context.Context, c Config, r Request) error {
 	}
 	defer a.close()
 	a.findPod(r.Netns)
-	if a.record.Boot == "" {
-		if err := a.reconstruct(); err != nil {
-			return errors.Join(err, a.record.remove())
-		}
+	if a.record.Boot != "" {
+		return a.detach(ctx)
 	}
-	return a.detach(ctx)
+	if err := a.reconstruct(); err != nil {
+		return errors.Join(err, a.record.remove())
+	}
+	if err := a.detach(ctx); err != nil {
+		return err
+	}
+	return p.sweep() // of whose addresses nothing may be known any more
 }
 
 // findPod opens the pod's namespace, if it is there still: at the path that the
@@ -73,7 +77,7 @@ func (a *attachment) reconstruct() error {
 		if r.Cookie, err = a.pod.Cookie(); err != nil {
 			return err
 		}
-		r.Admitted = a.config.translatesSockets() && a.ownsDevice()
+		r.Admitted = a.config.translatesSockets() // if another attachment needs it, that one has a record
 	}
 	host, err := a.hostAddresses()
 	if err != nil {
@@ -91,11 +95,14 @@ func (a *attachment) reconstruct() error {
 }
 
 // lostAddresses are those that are reserved for the pod, or else those that the
-// runtime was told of.
+// runtime was told of, or else those on its device.
 func (a *attachment) lostAddresses() ([]address, error) {
 	given, err := a.leased()
-	if err != nil || len(given) > 0 || a.config.PrevResult == nil {
+	if err != nil || len(given) > 0 {
 		return given, err
+	}
+	if a.config.PrevResult == nil {
+		return a.deviceAddresses(), nil
 	}
 	told, err := a.config.previous()
 	if err != nil {
@@ -105,6 +112,28 @@ func (a *attachment) lostAddresses() ([]address, error) {
 		given = append(given, address{Prefix: prefix})
 	}
 	return given, nil
+}
+
+// deviceAddresses are those of the pod's device, if the host's device that bears the
+// attachment's name is its other end.
+func (a *attachment) deviceAddresses() (out []address) {
+	if a.pod == nil || a.record.HostIfName == "" {
+		return nil
+	}
+	outside, err := a.host.Device(a.record.HostIfName)
+	if err != nil {
+		return nil
+	}
+	device, err := a.pod.Device(a.record.Owner.IfName)
+	if err != nil || device.PeerIndex != outside.Index {
+		return nil
+	}
+	for _, prefix := range device.Addrs {
+		if prefix.Addr().IsGlobalUnicast() {
+			out = append(out, address{Prefix: prefix})
+		}
+	}
+	return out
 }
 
 // lostLink finds out which link the pod has, if any.

@@ -192,6 +192,11 @@ func (f *fixture) left() []string {
 	f.must(err)
 	hosts, err := d.Hosts()
 	f.must(err)
+	sockets, err := d.SocketPods()
+	f.must(err)
+	for _, cookie := range sockets {
+		out = append(out, fmt.Sprint("sockets of ", cookie))
+	}
 	for _, e := range endpoints {
 		out = append(out, fmt.Sprintf("endpoint %d %s", e.ID, e.IP))
 	}

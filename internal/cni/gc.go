@@ -28,7 +28,7 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 			errs = append(errs, p.remove(ctx, c, Request{ContainerID: o.ContainerID, IfName: o.IfName, Config: r.Config}))
 		}
 	}
-	errs = append(errs, p.removeStrays(c))
+	errs = append(errs, p.removeStrays(c), p.sweep())
 	if c.IPAM.Type != "" && !c.IPAM.builtIn() {
 		errs = append(errs, invoke.DelegateGC(ctx, c.IPAM.Type, c.raw, nil))
 	}

@@ -83,11 +83,16 @@ func (f *fixture) delOfLost(mode string, losses ...loss) {
 // datapath has been made again.
 func (f *fixture) nothingMore(before []string) {
 	f.t.Helper()
-	for _, line := range f.left() {
-		if !slices.Contains(before, line) && !strings.HasPrefix(line, "hosts ") && !strings.Contains(line, "/links/") {
-			f.t.Error("left is", line)
-		}
+	for _, line := range f.more(before) {
+		f.t.Error("left is", line)
 	}
+}
+
+func (f *fixture) more(before []string) []string {
+	f.t.Helper()
+	return slices.DeleteFunc(f.left(), func(line string) bool {
+		return slices.Contains(before, line) || strings.HasPrefix(line, "hosts ") || strings.Contains(line, "/links/")
+	})
 }
 
 // TestDelOfNothing has DEL come for what was never added: in each mode, on a host where
