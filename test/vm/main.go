@@ -9,10 +9,10 @@
 //	go test -exec 'go run mustang/test/vm --' ./internal/nl
 //
 // A command's exit code becomes that of vm; 125 means that the guest failed.
-// The second form builds the tests of all packages, runs them in one guest, each
-// package in its directory with MUSTANG_REQUIRE=all, as many at once as the guest has
-// processors, and prints what go test would; its exit code is 1 if one failed. With
-// -skipped it runs the tests that this machine's kernel can't:
+// The second form builds the tests of all packages, runs each package in a guest of
+// its own, in its directory with MUSTANG_REQUIRE=all, as many guests at once as there
+// are processors, and prints what go test would; its exit code is 1 if one failed.
+// With -skipped it runs the tests that this machine's kernel can't:
 //
 //	MUSTANG_SKIPPED=$PWD/list go test -count=1 ./...
 //	go run ./test/vm -skipped list test
@@ -84,7 +84,7 @@ func (r runner) main(ctx context.Context, args []string) int {
 		flags.PrintDefaults()
 	}
 	flags.DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long the command, or the tests of each package, may take")
-	flags.IntVar(&r.guest.CPUs, "cpus", 0, "processors of the guest (default 2)")
+	flags.IntVar(&r.guest.CPUs, "cpus", 0, "processors of the guest (default 2, or 1 to test)")
 	flags.IntVar(&r.guest.MemoryMB, "memory", 0, "memory of the guest in MiB (default 2048)")
 	flags.StringVar(&r.guest.Share, "share", "", "`directory` that the guest may write to")
 	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false, "let the guest's clock count instructions, on one processor")

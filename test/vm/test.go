@@ -9,33 +9,33 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
 	"mustang/internal/vm"
 )
 
-// work is what the guest is to test. It stands in workName in a directory that
-// the guest writes to.
+// work is what a guest is to test: a package. It stands in workName in a directory
+// that the guest writes to, beside the tests and what they print.
 type work struct {
-	Packages []testPackage
-	Verbose  bool
-	Timeout  time.Duration // of each package
-}
-
-const workName = "work.json"
-
-// testPackage is a package with tests.
-type testPackage struct {
 	ImportPath string
 	Dir        string
-	Binary     string // empty if there are no tests
-	Log        string // where the guest writes what the tests print
+	Verbose    bool
 	Run        string // as of go test -run
+	Timeout    time.Duration
 }
+
+const (
+	workName   = "work.json"
+	binaryName = "tests"
+	logName    = "log"
+)
 
 // testSkipped runs the tests of the list in a guest.
 func (r runner) testSkipped(ctx context.Context) int {
@@ -50,8 +50,14 @@ func (r runner) testSkipped(ctx context.Context) int {
 	return r.test(ctx, dirs, tests)
 }
 
-// test builds the tests of packages and runs them in one guest: of a package whose
-// directory tests has, those that match.
+// test builds the tests of packages and runs them, each package in a guest of its own,
+// as many at once as there are processors: of a package whose directory tests has,
+// those that match. What they print comes in the order of the packages.
+//
+// A guest has one processor unless it is told otherwise. QEMU's emulation loses track
+// when one processor changes the kernel's code while another translates it, as
+// happens each time that the kernel switches a feature on; then the guest dies of a
+// breakpoint that is there no longer.
 func (r runner) test(ctx context.Context, packages []string, tests map[string]string) (code int) {
 	kernel, err := vm.FetchKernel(ctx, r.kernels)
 	if err != nil {
@@ -66,18 +72,94 @@ func (r runner) test(ctx context.Context, packages []string, tests map[string]st
 			code = r.fail(exitFailed, err)
 		}
 	}()
-	w := work{Verbose: r.verbose, Timeout: r.timeout}
-	if w.Packages, err = r.build(ctx, dir, packages); err != nil {
-		return r.fail(exitFailed, err)
-	}
-	for i, p := range w.Packages {
-		w.Packages[i].Run = cmp.Or(tests[p.Dir], r.run)
-	}
-	data, err := json.Marshal(w)
+	list, err := r.list(ctx, packages)
 	if err != nil {
 		return r.fail(exitFailed, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, workName), data, 0o600); err != nil {
+	fmt.Fprintf(r.stdout, "guest: %s, release %s\n", kernel, kernel.Release)
+	r.guest.Kernel, r.guest.CPUs = kernel, cmp.Or(r.guest.CPUs, 1)
+	limit := runtime.NumCPU()
+	if r.verbose { // to be seen while they run
+		limit = 1
+	}
+	slots, outcomes := make(chan struct{}, limit), make([]chan outcome, len(list))
+	for i := range list {
+		outcomes[i] = make(chan outcome, 1)
+	}
+	go func() {
+		for i, w := range list {
+			w.Run = cmp.Or(tests[w.Dir], r.run)
+			slots <- struct{}{}
+			go func() {
+				outcomes[i] <- r.outcome(ctx, w, filepath.Join(dir, strconv.Itoa(i)))
+				<-slots
+			}()
+		}
+	}()
+	for _, c := range outcomes {
+		o := <-c
+		code = max(code, o.code)
+		if _, err := io.Copy(r.stdout, &o.stdout); err != nil {
+			code = exitFailed
+		}
+		if _, err := io.Copy(r.stderr, &o.stderr); err != nil {
+			code = exitFailed
+		}
+	}
+	return code
+}
+
+// list returns what is to be done for packages.
+func (r runner) list(ctx context.Context, packages []string) ([]work, error) {
+	out, err := r.goTool(ctx, append([]string{"list", "-f", "{{.ImportPath}}\t{{.Dir}}", "--"}, packages...))
+	if err != nil {
+		return nil, err
+	}
+	var list []work
+	for line := range strings.Lines(out) {
+		path, source, ok := strings.Cut(strings.TrimSpace(line), "\t")
+		if !ok {
+			return nil, fmt.Errorf("go list: %q: want a path and a directory", line)
+		}
+		list = append(list, work{ImportPath: path, Dir: source, Verbose: r.verbose, Timeout: r.timeout})
+	}
+	return list, nil
+}
+
+// outcome is how the tests of a package ended, and what was printed.
+type outcome struct {
+	code           int
+	stdout, stderr bytes.Buffer
+}
+
+// outcome tests a package. What is to be seen while it runs is printed, not kept.
+func (r runner) outcome(ctx context.Context, w work, dir string) (o outcome) {
+	if !r.verbose {
+		r.stdout, r.stderr = &o.stdout, &o.stderr
+	}
+	o.code = r.inGuest(ctx, w, dir)
+	return o
+}
+
+// inGuest builds the tests of a package into dir, without C, since the guest is to
+// need nothing but the kernel, and runs them there.
+func (r runner) inGuest(ctx context.Context, w work, dir string) int {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return r.fail(exitFailed, err)
+	}
+	binary := filepath.Join(dir, binaryName)
+	if _, err := r.goTool(ctx, []string{"test", "-c", "-o", binary, w.ImportPath}); err != nil {
+		return r.fail(exitFailed, err)
+	}
+	if _, err := os.Stat(binary); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintf(r.stdout, "?   \t%s\t[no test files]\n", w.ImportPath)
+		return 0
+	}
+	data, err := json.Marshal(w)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, workName), data, 0o600)
+	}
+	if err != nil {
 		return r.fail(exitFailed, err)
 	}
 	exe, err := os.Executable()
@@ -85,43 +167,19 @@ func (r runner) test(ctx context.Context, packages []string, tests map[string]st
 		return r.fail(exitFailed, err)
 	}
 	o := r.guest
-	o.Kernel, o.Share, o.Command = kernel, dir, []string{exe, insideName, dir}
-	o.Timeout, o.Grace = time.Minute+time.Duration(len(w.Packages))*r.timeout, 5*time.Second
+	o.Share, o.Command = dir, []string{exe, insideName, dir}
+	o.Timeout, o.Grace = time.Minute+r.timeout, 5*time.Second
 	o.Stdout, o.Stderr = r.stdout, r.stderr
 	o.Modules = modules
-	fmt.Fprintf(r.stdout, "guest: %s, release %s\n", kernel, kernel.Release)
-	code, err = vm.Run(ctx, o)
+	code, err := vm.Run(ctx, o)
 	if err != nil {
-		r.unfinished(w.Packages)
+		// The log is removed when the tests are done.
+		if said, err := os.ReadFile(filepath.Join(dir, logName)); err == nil {
+			fmt.Fprintf(r.stdout, "%sFAIL\t%s\t[the guest ended]\n", said, w.ImportPath)
+		}
 		return r.fail(exitFailed, err)
 	}
 	return code
-}
-
-// build compiles the tests of packages into dir, without C, since the guest is
-// to need nothing but the kernel.
-func (r runner) build(ctx context.Context, dir string, patterns []string) ([]testPackage, error) {
-	out, err := r.goTool(ctx, append([]string{"list", "-f", "{{.ImportPath}}\t{{.Dir}}", "--"}, patterns...))
-	if err != nil {
-		return nil, err
-	}
-	var packages []testPackage
-	for line := range strings.Lines(out) {
-		path, source, ok := strings.Cut(strings.TrimSpace(line), "\t")
-		if !ok {
-			return nil, fmt.Errorf("go list: %q: want a path and a directory", line)
-		}
-		base := filepath.Join(dir, fmt.Sprint(len(packages)))
-		p := testPackage{ImportPath: path, Dir: source, Binary: base + ".test", Log: base + ".log"}
-		if _, err := r.goTool(ctx, []string{"test", "-c", "-o", p.Binary, path}); err != nil {
-			return nil, err
-		}
-		if _, err := os.Stat(p.Binary); errors.Is(err, os.ErrNotExist) {
-			p.Binary = ""
-		}
-		packages = append(packages, p)
-	}
-	return packages, nil
 }
 
 // goTool runs the go command and returns what it prints.
@@ -134,14 +192,4 @@ func (r runner) goTool(ctx context.Context, args []string) (string, error) {
 		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
 	return stdout.String(), nil
-}
-
-// unfinished prints what the tests had printed that ran when the guest ended. A
-// log is removed when its tests are done.
-func (r runner) unfinished(packages []testPackage) {
-	for _, p := range packages {
-		if data, err := os.ReadFile(p.Log); err == nil {
-			fmt.Fprintf(r.stdout, "%sFAIL\t%s\t[the guest ended]\n", data, p.ImportPath)
-		}
-	}
 }
