@@ -50,6 +50,7 @@ func machineMounts() error {
 		mount{build, "/run", "", unix.MS_MOVE, ""},
 		mount{"tmpfs", "/var/lib", "tmpfs", unix.MS_NOSUID, "mode=0755"},
 		mount{"tmpfs", "/opt", "tmpfs", unix.MS_NOSUID, "mode=0755"},
+		mount{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"}, // podman's locks
 		mount{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 	); err != nil {
 		return err
