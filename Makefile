@@ -26,10 +26,11 @@ VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
 
-# Packages whose tests ask the kernel most. And the tests that this kernel can't run,
-# or only in part, which test-host finds.
-VM_TESTS := $(addprefix ./,$(wildcard internal/nl internal/podlink internal/datapath internal/lab internal/tun internal/cni))
-SKIPPED  := $(BUILD)/skipped-tests
+# Packages whose tests ask the kernel most.
+VM_TESTS := $(addprefix ./,$(wildcard internal/nl internal/podlink internal/shaper internal/datapath internal/lab internal/tun internal/cni))
+
+# The tests that this kernel can't run, or only in part: a list that test-host writes.
+SKIPPED := $(BUILD)/skipped-tests
 
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
@@ -93,11 +94,11 @@ test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
 	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -timeout 20m ./...
 
-# In a guest whose kernel has every link mode: what test-host had to leave out.
+# In guests whose kernel has every link mode: what test-host had to leave out.
 test-vm: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 45m -memory 4096 -skipped $(SKIPPED) test
 
-# All tests of these packages in the guest, which takes more than an hour.
+# All tests of these packages, in guests.
 test-vm-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 90m test $(VM_TESTS)
 

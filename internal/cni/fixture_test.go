@@ -164,6 +164,16 @@ func (f *fixture) service(frontend string, network string, p *pod, addr netip.Ad
 	return s.Frontend
 }
 
+// requireLink skips the test if the kernel lacks a link mode.
+func requireLink(t *testing.T, name string) {
+	t.Helper()
+	mode, err := podlink.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireMode(t, mode.Probe())
+}
+
 // left lists what there is of the plugin's in the host, in its directories and in
 // its tables. Nothing of it depends on chance.
 func (f *fixture) left() []string {

@@ -65,12 +65,15 @@ func or(text, fallback string) string {
 	return text
 }
 
+// runRoot is the directory of what all networks have until a reboot.
+func (p *Plugin) runRoot() string { return or(p.RunDir, DefaultRunDir) }
+
 func (p *Plugin) runDir(network string) string {
-	return filepath.Join(or(p.RunDir, DefaultRunDir), network)
+	return filepath.Join(p.runRoot(), network)
 }
 
 func (p *Plugin) records(network string) records {
-	return records{dir: filepath.Join(p.runDir(network), "attachments")}
+	return records{dir: filepath.Join(p.runDir(network), recordsName)}
 }
 
 // addresses opens the addresses of a network.

@@ -63,7 +63,7 @@ func (a *attachment) publish(given []address) error {
 // lockPorts keeps the pods of all networks from changing the host's ports, so that
 // two don't find one free at once, and none is published by an uplink that goes.
 func (p *Plugin) lockPorts() (unlock func(), err error) {
-	return lockDir(or(p.RunDir, DefaultRunDir))
+	return lockDir(p.runRoot())
 }
 
 // free is an error if a service has the frontend.

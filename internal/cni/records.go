@@ -18,8 +18,11 @@ import (
 // that works on its attachment; the kernel frees the lock when that ends.
 type records struct{ dir string }
 
-// recordSuffix ends the names of records.
-const recordSuffix = ".record"
+// Names: of the directories of records, and the end of those of records.
+const (
+	recordsName  = "attachments"
+	recordSuffix = ".record"
+)
 
 func (s records) path(o Owner) string {
 	return filepath.Join(s.dir, o.ContainerID+"@"+o.IfName+recordSuffix)
@@ -83,6 +86,28 @@ func readRecord(file *os.File, o Owner) (*Record, error) {
 	}
 	r.Owner, r.file = o, file
 	return &r, nil
+}
+
+// recordsLike reads the records of all networks whose files match the pattern, but for
+// the suffix, by their paths, without locks. One that can't be made out is left out.
+// An error is of those that can't be read.
+func (p *Plugin) recordsLike(pattern string) (map[string]Record, error) {
+	paths, err := filepath.Glob(filepath.Join(p.runRoot(), "*", recordsName, pattern+recordSuffix))
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]Record)
+	var errs []error
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		if r, ok := parseRecord(data); ok && err == nil {
+			out[path] = r
+		}
+	}
+	return out, errors.Join(errs...)
 }
 
 // remove deletes the record, which ends the attachment.

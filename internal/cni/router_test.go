@@ -65,11 +65,7 @@ func TestRouter(t *testing.T) {
 	} {
 		t.Run(row.mode+"/"+strings.ReplaceAll(row.uplink, " ", "-"), func(t *testing.T) {
 			t.Parallel()
-			mode, err := podlink.Lookup(row.mode)
-			if err != nil {
-				t.Fatal(err)
-			}
-			testkit.RequireMode(t, mode.Probe())
+			requireLink(t, row.mode)
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			beyond := f.routed(routerAddresses)
@@ -225,11 +221,7 @@ func TestRouterPorts(t *testing.T) {
 	for _, link := range []string{"macvlan", "ipvlan-l2"} {
 		t.Run(link, func(t *testing.T) {
 			t.Parallel()
-			mode, err := podlink.Lookup(link)
-			if err != nil {
-				t.Fatal(err)
-			}
-			testkit.RequireMode(t, mode.Probe())
+			requireLink(t, link)
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			beyond := f.routed(routerAddresses)

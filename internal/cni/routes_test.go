@@ -269,13 +269,3 @@ func TestRoutesRefused(t *testing.T) {
 	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","gw":"10.113.0.2"}`, `,"runtimeConfig":{"ips":["10.113.0.2"]}`)),
 		types.ErrInvalidNetworkConfig, "ipam.routes[0].gw: 10.113.0.2 is the pod's own address")
 }
-
-// requireLink skips the test if the kernel lacks a link mode.
-func requireLink(t *testing.T, name string) {
-	t.Helper()
-	for _, mode := range modes() {
-		if mode.Name() == name {
-			testkit.RequireMode(t, mode.Probe())
-		}
-	}
-}

@@ -5,9 +5,6 @@ package cni
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 
 	"mustang/internal/datapath"
 )
@@ -85,14 +82,14 @@ func (a *attachment) endpoint(segment string) datapath.Attach {
 // sharesPod reports whether the pod has another attachment, of any network, which needs
 // its sockets translated.
 func (a *attachment) sharesPod() bool {
-	dir := or(a.plugin.RunDir, DefaultRunDir)
 	own := a.plugin.records(a.config.Name).path(a.record.Owner)
-	paths, _ := filepath.Glob(filepath.Join(dir, "*", "attachments", a.record.Owner.ContainerID+"@*"+recordSuffix))
-	return slices.ContainsFunc(paths, func(path string) bool {
-		data, err := os.ReadFile(path)
-		r, ok := parseRecord(data)
-		return path != own && err == nil && ok && r.Admitted && r.Cookie == a.record.Cookie
-	})
+	all, _ := a.plugin.recordsLike(a.record.Owner.ContainerID + "@*") // those that can be read
+	for path, r := range all {
+		if path != own && r.Admitted && r.Cookie == a.record.Cookie {
+			return true
+		}
+	}
+	return false
 }
 
 // unserve ends what serve began. The pod may be gone.

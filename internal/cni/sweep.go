@@ -5,8 +5,6 @@ package cni
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"mustang/internal/datapath"
 )
@@ -33,23 +31,11 @@ func (p *Plugin) sweep() error {
 // recorded are the cookies of pods that have an attachment with a record, in any
 // network.
 func (p *Plugin) recorded() (map[uint64]bool, error) {
-	paths, err := filepath.Glob(filepath.Join(or(p.RunDir, DefaultRunDir), "*", "attachments", "*"+recordSuffix))
-	if err != nil {
-		return nil, err
-	}
+	all, err := p.recordsLike("*")
 	out := make(map[uint64]bool)
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if r, ok := parseRecord(data); ok {
-			out[r.Cookie] = true
-		}
+	for _, r := range all {
+		out[r.Cookie] = true
 	}
 	delete(out, 0)
-	return out, nil
+	return out, err
 }

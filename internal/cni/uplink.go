@@ -15,9 +15,12 @@ import (
 // Uplinks are the plugin's: nothing else adds any. Each has a directory with a file for each attachment whose ports are
 // reached by it, and goes with the last.
 
-// claims is the directory of an uplink's. No network has a name that begins with a dot.
+// uplinksName is the directory of those directories. No network has a name that begins with a dot.
+const uplinksName = ".uplinks"
+
+// claims is the directory of an uplink's.
 func (p *Plugin) claims(u datapath.Uplink) string {
-	return filepath.Join(or(p.RunDir, DefaultRunDir), ".uplinks", fmt.Sprintf("%d-%d", u.Host, u.IfIndex))
+	return filepath.Join(p.runRoot(), uplinksName, fmt.Sprintf("%d-%d", u.Host, u.IfIndex))
 }
 
 // claim is the name of the attachment's file.
@@ -95,7 +98,7 @@ func (a *attachment) closeUplinks() error {
 
 // unclaimUplinks removes the attachment's files, and directories that have none.
 func (a *attachment) unclaimUplinks() error {
-	dirs, err := filepath.Glob(filepath.Join(or(a.plugin.RunDir, DefaultRunDir), ".uplinks", "*"))
+	dirs, err := filepath.Glob(filepath.Join(a.plugin.runRoot(), uplinksName, "*"))
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (d *Datapath) CheckEndpoint(a Attach) error {
 
 // CheckHost is nil if the sockets in a host's namespace are translated: AddHost was called for it, and the programs of
 // AttachSocket are on the control group with the directory path. Otherwise it is a *DeviationError, or what kept it from
-// looking. It changes nothing, waits for no lock, and takes a system call or three for each program.
+// looking. It changes nothing, waits for no lock, and takes a few system calls for each program.
 func (d *Datapath) CheckHost(ns *nl.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {

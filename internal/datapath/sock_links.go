@@ -101,14 +101,15 @@ func (d *Datapath) attachSocketHook(path string, h socketHook, c *cgroup) error 
 
 // attachedToCgroup returns the id of the cgroup that a pinned link is on; 0 if it was detached, or the cgroup is gone.
 func attachedToCgroup(path string) (uint64, error) {
-	info, err := readLinkInfo(path)
+	info, err := linkInfo(path)
 	if err != nil {
-		return 0, fmt.Errorf("look at link %q: %w", path, err)
+		return 0, err
 	}
-	if info.kind != unix.BPF_LINK_TYPE_CGROUP {
+	cgroup := info.Cgroup()
+	if cgroup == nil {
 		return 0, fmt.Errorf("link %q is not of a cgroup", path)
 	}
-	return info.cgroup, nil
+	return cgroup.CgroupId, nil
 }
 
 // detachCgroup takes all programs off the cgroup with the id, also when it is gone.

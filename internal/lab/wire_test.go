@@ -63,8 +63,8 @@ func requireNetem(t *testing.T, s lab.Store) {
 	testkit.RequireMode(t, netem)
 }
 
-// delay is long, since an emulated machine adds a tenth of a second of its own.
-const delay = 400 * time.Millisecond
+// wireDelay is long, since an emulated machine adds a tenth of a second of its own.
+const wireDelay = 400 * time.Millisecond
 
 // TestWireDelay measures what a delay adds to each way across the wire, and to
 // there and back: once each way, neither less nor twice.
@@ -81,7 +81,7 @@ func TestWireDelay(t *testing.T) {
 		"without any": {Link: lab.LinkHost},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := delay
+			want := wireDelay
 			if name == "without any" {
 				want = 0
 			}
@@ -123,13 +123,13 @@ func wantDelay(t *testing.T, what string, want time.Duration, try func() error) 
 			t.Errorf("%s: %v", what, err)
 			return
 		}
-		if least = min(least, time.Since(began)); least < want+delay {
+		if least = min(least, time.Since(began)); least < want+wireDelay {
 			break
 		}
 	}
 	t.Logf("%s takes %v", what, least)
-	if least < want || least >= want+delay {
-		t.Errorf("%s takes %v, want %v to %v", what, least, want, want+delay)
+	if least < want || least >= want+wireDelay {
+		t.Errorf("%s takes %v, want %v to %v", what, least, want, want+wireDelay)
 	}
 }
 

@@ -42,74 +42,77 @@ const (
 // It is a token bucket filter (tbf). Package shaper has another way, for kernels with
 // fq.
 func (n *Namespace) LimitRate(device string, limit RateLimit) error {
-	fail := func(err error) error {
-		return fmt.Errorf("limit what device %q in %q sends: %w", device, n.Name(), unknown(err))
-	}
-	handle, link, err := n.deviceHandle(device)
-	if err != nil {
-		return fmt.Errorf("limit what device %q in %q sends: %w", device, n.Name(), err)
-	}
-	defer handle.Close()
-	have, err := limitOf(handle, link)
-	if err != nil {
-		return fail(err)
-	}
-	if limit.Rate == 0 {
-		if have == nil {
+	return n.onDevice("limit what is sent by", device, func(handle *netlink.Handle, link netlink.Link) error {
+		have, err := limitOf(handle, link)
+		if err != nil {
+			return err
+		}
+		if limit.Rate == 0 {
+			if have == nil {
+				return nil
+			}
+			if err := handle.QdiscDel(have); err != nil {
+				return fmt.Errorf("remove tbf: %w", err)
+			}
 			return nil
 		}
-		if err := handle.QdiscDel(have); err != nil {
-			return fail(fmt.Errorf("remove tbf: %w", err))
+		want, err := limit.tbf(link)
+		if err != nil {
+			return err
+		}
+		if have != nil && sameLimit(have, want) {
+			return nil
+		}
+		if err := handle.QdiscReplace(want); err != nil {
+			return fmt.Errorf("add tbf: %w", err)
 		}
 		return nil
-	}
-	want, err := limit.tbf(link)
-	if err != nil {
-		return fail(err)
-	}
-	if have != nil && sameLimit(have, want) {
-		return nil
-	}
-	if err := handle.QdiscReplace(want); err != nil {
-		return fail(fmt.Errorf("add tbf: %w", err))
-	}
-	return nil
+	})
 }
 
 // RateDeviation says in what a device's limit is not as LimitRate leaves it; or is
 // empty. The error matches fs.ErrNotExist if there is no such device.
-func (n *Namespace) RateDeviation(device string, limit RateLimit) (string, error) {
-	fail := func(err error) error {
-		return fmt.Errorf("read the limit of device %q in %q: %w", device, n.Name(), err)
-	}
-	handle, link, err := n.deviceHandle(device)
-	if err != nil {
-		return "", fail(err)
-	}
-	defer handle.Close()
-	have, err := limitOf(handle, link)
-	if err != nil {
-		return "", fail(err)
-	}
-	if limit.Rate == 0 {
-		if have != nil {
-			return fmt.Sprintf("is limited to %d bit/s, not unlimited", have.Rate*8), nil
+func (n *Namespace) RateDeviation(device string, limit RateLimit) (says string, err error) {
+	err = n.onDevice("read the limit of", device, func(handle *netlink.Handle, link netlink.Link) error {
+		have, err := limitOf(handle, link)
+		if err != nil {
+			return err
 		}
-		return "", nil
+		if limit.Rate == 0 {
+			if have != nil {
+				says = fmt.Sprintf("is limited to %d bit/s, not unlimited", have.Rate*8)
+			}
+			return nil
+		}
+		want, err := limit.tbf(link)
+		if err != nil {
+			return err
+		}
+		switch {
+		case have == nil:
+			says = fmt.Sprintf("is not limited to %d bit/s", limit.Rate)
+		case have.Rate != want.Rate:
+			says = fmt.Sprintf("is limited to %d bit/s, not %d", have.Rate*8, want.Rate*8)
+		case !sameLimit(have, want):
+			says = "has another burst than it is to have"
+		}
+		return nil
+	})
+	return says, err
+}
+
+// onDevice does something with a device. What an error says begins with what was
+// tried.
+func (n *Namespace) onDevice(try, device string, do func(*netlink.Handle, netlink.Link) error) error {
+	handle, link, err := n.deviceHandle(device)
+	if err == nil {
+		defer handle.Close()
+		err = unknown(do(handle, link))
 	}
-	want, err := limit.tbf(link)
 	if err != nil {
-		return "", fail(err)
+		return fmt.Errorf("%s device %q in %q: %w", try, device, n.Name(), err)
 	}
-	switch {
-	case have == nil:
-		return fmt.Sprintf("is not limited to %d bit/s", limit.Rate), nil
-	case have.Rate != want.Rate:
-		return fmt.Sprintf("is limited to %d bit/s, not %d", have.Rate*8, want.Rate*8), nil
-	case !sameLimit(have, want):
-		return "has another burst than it is to have", nil
-	}
-	return "", nil
+	return nil
 }
 
 // deviceHandle opens a handle in n, and finds a device.
@@ -129,11 +132,20 @@ func (n *Namespace) deviceHandle(device string) (*netlink.Handle, netlink.Link, 
 	return handle, link, nil
 }
 
-// limitOf returns our limit of a device; or nil.
-func limitOf(handle *netlink.Handle, link netlink.Link) (*netlink.Tbf, error) {
+// queuesOf lists a device's queueing disciplines.
+func queuesOf(handle *netlink.Handle, link netlink.Link) ([]netlink.Qdisc, error) {
 	queues, err := Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
+	}
+	return queues, nil
+}
+
+// limitOf returns our limit of a device; or nil.
+func limitOf(handle *netlink.Handle, link netlink.Link) (*netlink.Tbf, error) {
+	queues, err := queuesOf(handle, link)
+	if err != nil {
+		return nil, err
 	}
 	for _, queue := range queues {
 		tbf, ok := queue.(*netlink.Tbf)

@@ -78,9 +78,9 @@ func (n *Namespace) Pacing(device string) (out Pacing, err error) {
 				out.Program = uint32(bpf.Id)
 			}
 		}
-		queues, err := Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
+		queues, err := queuesOf(handle, link)
 		if err != nil {
-			return fmt.Errorf("list queues: %w", err)
+			return err
 		}
 		for _, queue := range queues {
 			fq, ok := queue.(*netlink.Fq)
@@ -102,9 +102,9 @@ func (n *Namespace) Unpace(device string) error {
 		if err := removeIdle(handle, link); err != nil {
 			return fmt.Errorf("remove clsact: %w", err)
 		}
-		queues, err := Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
+		queues, err := queuesOf(handle, link)
 		if err != nil {
-			return fmt.Errorf("list queues: %w", err)
+			return err
 		}
 		for _, queue := range queues {
 			if queue.Type() == "fq" && queue.Attrs().Handle == netlink.MakeHandle(paceMajor, 0) {

@@ -4,25 +4,10 @@ package nl
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// onDevice does something with a device. What an error says begins with what was
-// tried.
-func (n *Namespace) onDevice(try, device string, do func(*netlink.Handle, netlink.Link) error) error {
-	handle, link, err := n.deviceHandle(device)
-	if err == nil {
-		defer handle.Close()
-		err = unknown(do(handle, link))
-	}
-	if err != nil {
-		return fmt.Errorf("%s device %q in %q: %w", try, device, n.Name(), err)
-	}
-	return nil
-}
 
 // clsact is where filters hang that see all that a device sends or gets.
 func clsact(link netlink.Link) *netlink.Clsact {

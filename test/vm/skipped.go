@@ -10,27 +10,26 @@ import (
 	"strings"
 )
 
-// readSkipped reads a file of testkit.SkippedVariable: it returns the directories of
-// packages, sorted, and the pattern of each one's tests, as of go test -run.
-func readSkipped(path string) (dirs []string, patterns map[string]string, err error) {
+// readSkipped reads a file of testkit.SkippedVariable: it returns the pattern of the
+// tests of each package, as of go test -run, by its directory.
+func readSkipped(path string) (map[string]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tests := map[string][]string{}
 	for line := range strings.Lines(string(data)) {
 		dir, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		if !ok || dir == "" || name == "" {
-			return nil, nil, fmt.Errorf("%s: %q: want a directory, a tab and a test", path, line)
+			return nil, fmt.Errorf("%s: %q: want a directory, a tab and a test", path, line)
 		}
 		tests[dir] = append(tests[dir], name)
 	}
-	patterns = make(map[string]string, len(tests))
+	patterns := make(map[string]string, len(tests))
 	for dir, names := range tests {
-		dirs, patterns[dir] = append(dirs, dir), pattern(names)
+		patterns[dir] = pattern(names)
 	}
-	slices.Sort(dirs)
-	return dirs, patterns, nil
+	return patterns, nil
 }
 
 // pattern matches these tests and nothing else but what is below them and, as go

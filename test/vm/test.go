@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,15 +41,15 @@ const (
 
 // testSkipped runs the tests of the list in a guest.
 func (r runner) testSkipped(ctx context.Context) int {
-	dirs, tests, err := readSkipped(r.skipped)
+	tests, err := readSkipped(r.skipped)
 	if err != nil {
 		return r.fail(exitFailed, err)
 	}
-	if len(dirs) == 0 {
+	if len(tests) == 0 {
 		fmt.Fprintln(r.stdout, "guest: there is nothing to run, since this kernel ran every test")
 		return 0
 	}
-	return r.test(ctx, dirs, tests)
+	return r.test(ctx, slices.Sorted(maps.Keys(tests)), tests)
 }
 
 // test builds the tests of packages and runs them, each package in a guest of its own,
