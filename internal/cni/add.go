@@ -94,11 +94,10 @@ func (p *Plugin) begin(ctx context.Context, c Config, r Request) (_ *attachment,
 	if a.pod, err = openPod(r.Netns, a.host); err != nil {
 		return nil, err
 	}
-	if _, err := a.pod.Device(r.IfName); !errors.Is(err, fs.ErrNotExist) && !c.Chained {
-		if err == nil {
-			err = fmt.Errorf("device %q is in network namespace %s already", r.IfName, r.Netns)
-		}
+	if taken, err := a.pod.HasDevice(r.IfName); err != nil {
 		return nil, err
+	} else if taken && !c.Chained {
+		return nil, fmt.Errorf("device %q is in network namespace %s already", r.IfName, r.Netns)
 	}
 	if c.Services != ServicesOff || len(c.Runtime.Ports) > 0 {
 		if err := a.openDatapath(); err != nil {

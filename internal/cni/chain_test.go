@@ -48,7 +48,7 @@ func (f *fixture) through(l link, p *pod, verb string) answer {
 	f.t.Helper()
 	config := l.config
 	if p.result != nil {
-		result, err := p.result.GetAsVersion(VersionOf(config))
+		result, err := p.result.GetAsVersion(HeadOf(config).CNIVersion)
 		f.must(err)
 		data, err := json.Marshal(result)
 		f.must(err)

@@ -133,14 +133,24 @@ func Parse(data []byte) (Config, error) {
 	return c, c.validateRoutes()
 }
 
-// VersionOf is the version of the CNI spec that a configuration asks for.
-func VersionOf(data []byte) string {
-	var c struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	_ = json.Unmarshal(data, &c) // it has been read before
-	return c.CNIVersion
+// Head is what can be read of a configuration before it is judged.
+type Head struct {
+	// CNIVersion is the version of the CNI spec that it asks for.
+	CNIVersion string `json:"cniVersion"`
+	// IPAM names the plugin that gives addresses.
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
 }
+
+// HeadOf reads what can be read: of data that is no configuration, nothing.
+func HeadOf(data []byte) (h Head) {
+	_ = json.Unmarshal(data, &h)
+	return h
+}
+
+// Delegates reports whether verbs run another plugin, and wait for it.
+func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAMType }
 
 // validate judges the values together.
 func (c Config) validate() error {

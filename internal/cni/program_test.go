@@ -90,7 +90,7 @@ func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
 	f.t.Helper()
 	config := p.request.Config
 	if verb == "CHECK" {
-		result, err := p.result.GetAsVersion(VersionOf(config))
+		result, err := p.result.GetAsVersion(HeadOf(config).CNIVersion)
 		f.must(err)
 		data, err := json.Marshal(result)
 		f.must(err)

@@ -27,6 +27,9 @@ type Connection struct {
 
 // Connections returns the translated connections, sorted by client.
 func (d *Datapath) Connections() ([]Connection, error) {
+	if err := d.openTables(nil); err != nil {
+		return nil, err
+	}
 	var connections []Connection
 	for row, err := range d.rows() {
 		if err != nil {

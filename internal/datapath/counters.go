@@ -54,6 +54,9 @@ func counterNames() []string {
 
 // Counters returns all counters, in a fixed order.
 func (d *Datapath) Counters() ([]Counter, error) {
+	if err := d.openTables(nil); err != nil {
+		return nil, err
+	}
 	var rows []mustangMetrics
 	if err := d.maps.Metrics.Lookup(uint32(0), &rows); err != nil {
 		return nil, fmt.Errorf("read counters: %w", err)

@@ -57,5 +57,12 @@ func isCurrent(dir *os.File, path string) (bool, error) {
 // Lock keeps all other users of the root from changing it until unlock. Every method that changes or lists services or
 // endpoints takes it itself, so a caller that holds it must call none of them.
 func (d *Datapath) Lock() (unlock func(), err error) {
-	return lock(d.layout.root)
+	if unlock, err = lock(d.layout.root); err != nil {
+		return nil, err
+	}
+	if err := d.openTables(nil); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }

@@ -43,6 +43,9 @@ func openSized(t testing.TB, o Options) *Datapath {
 			t.Error(err)
 		}
 	})
+	if err := d.openTables(nil); err != nil { // tests look into them
+		t.Fatal(err)
+	}
 	return d
 }
 

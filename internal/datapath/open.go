@@ -36,9 +36,9 @@ type Options struct {
 // processes may each have one over the same root, at once.
 type Datapath struct {
 	layout layout
-	maps   mustangMaps
 	// namespaces are those whose sockets are translated. The other maps of socket translation are only the programs'.
 	namespaces *ebpf.Map
+	tables
 }
 
 // Open creates the pinned maps and programs under o.Root, or uses those that are there. Programs of another build than
@@ -116,16 +116,19 @@ func OpenExisting(o Options) (*Datapath, error) {
 	return openMaps(l, nil)
 }
 
-// openMaps opens the maps that methods use, and creates those that are missing if sizes are given.
+// openMaps opens the maps that methods use, and creates those that are missing if sizes are given. Tables that are there
+// wait for the first method that needs them.
 func openMaps(l layout, sizes map[string]uint32) (*Datapath, error) {
 	d := &Datapath{layout: l}
-	packets := pinner{layout: l, sizes: sizes, load: loadMustang}
-	if err := packets.open(slots(&d.maps)); err != nil {
-		return nil, err
-	}
 	sockets := pinner{layout: l, sizes: sizes, load: loadSock}
 	if err := sockets.open(map[string]**ebpf.Map{sockMapNamespaces: &d.namespaces}); err != nil {
-		_ = d.maps.Close()
+		return nil, err
+	}
+	if sizes == nil || l.hasTables() {
+		return d, nil
+	}
+	if err := d.openTables(sizes); err != nil {
+		_ = d.namespaces.Close()
 		return nil, err
 	}
 	return d, nil
@@ -145,7 +148,7 @@ func (o Options) layout() (layout, error) {
 
 // Close frees what this process holds. What is pinned goes on working.
 func (d *Datapath) Close() error {
-	if err := errors.Join(d.maps.Close(), d.namespaces.Close()); err != nil {
+	if err := errors.Join(d.closeTables(), d.namespaces.Close()); err != nil {
 		return fmt.Errorf("close maps: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"mustang/internal/lb"
 	"mustang/internal/testkit"
 )
 
@@ -100,6 +102,46 @@ func TestCounterNames(t *testing.T) {
 	for i, value := range metric.Values {
 		if want := strings.ToLower(strings.TrimPrefix(value.Name, "METRIC_")); value.Value != uint64(i) || names[i] != want {
 			t.Errorf("metric %d is %s, and its name %q", value.Value, value.Name, names[i])
+		}
+	}
+}
+
+// TestFirstCall has each method be the first that needs the tables.
+func TestFirstCall(t *testing.T) {
+	n, made := routed(t), openTest(t)
+	n.attachBoth(t, made)
+	n.wire(t)
+	frontend := netip.MustParseAddrPort("10.96.0.1:80")
+	s := lb.Service{Frontend: frontend, Protocol: lb.TCP, Backends: []netip.AddrPort{netip.MustParseAddrPort(podA4 + ":80")}}
+	var endpoints []Endpoint
+	for _, call := range []struct {
+		name string
+		do   func(*Datapath) error
+	}{
+		{"Counters", func(d *Datapath) error { _, err := d.Counters(); return err }},
+		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
+		{"PutService", func(d *Datapath) error { _, _, err := d.PutService(s); return err }},
+		{"Service", func(d *Datapath) error { _, err := d.Service(frontend, lb.TCP); return err }},
+		{"Services", func(d *Datapath) error { _, err := d.Services(); return err }},
+		{"DeleteService", func(d *Datapath) error { return d.DeleteService(frontend, lb.TCP) }},
+		{"Endpoints", func(d *Datapath) (err error) { endpoints, err = d.Endpoints(); return err }},
+		{"CheckEndpoint", func(d *Datapath) error { return d.CheckEndpoint(n.attachment(0)) }},
+		{"Sweep", func(d *Datapath) error { return d.Sweep(func(uint64) bool { return false }) }},
+		{"DeleteEndpointIP", func(d *Datapath) error { return d.DeleteEndpointIP(endpoints[0].IP) }},
+		{"AddEndpoint", func(d *Datapath) error { _, _, err := d.AddEndpoint(n.attachment(0)); return err }},
+		{"AddUplink", func(d *Datapath) error { _, err := d.AddUplink(n.host, "wire"); return err }},
+		{"AttachSocket", func(d *Datapath) error { _, err := d.AttachSocket(testkit.Cgroup(t)); return err }},
+		{"AddSocketPod", func(d *Datapath) error { _, err := d.AddSocketPod(n.host); return err }},
+	} {
+		d, err := OpenExisting(Options{Root: made.layout.root})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.do(d); err != nil {
+			t.Errorf("%s: %v", call.name, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("close after %s: %v", call.name, err)
 		}
 	}
 }

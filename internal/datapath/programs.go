@@ -110,6 +110,9 @@ func (d *Datapath) ensurePrograms() error {
 
 // loadPrograms loads the instance for one side over the pinned maps, and pins it.
 func (d *Datapath) loadPrograms(s side) error {
+	if err := d.openTables(nil); err != nil {
+		return err
+	}
 	collection, err := newCollection(&d.maps, s)
 	if err != nil {
 		return err

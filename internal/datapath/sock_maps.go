@@ -35,6 +35,9 @@ func (d *Datapath) socketCollection() (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
+	if err := d.openTables(nil); err != nil {
+		return nil, err
+	}
 	private, err := d.privateMaps()
 	if err != nil {
 		return nil, err

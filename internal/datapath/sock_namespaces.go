@@ -45,7 +45,7 @@ func (d *Datapath) addNamespace(ns *nl.Namespace, flag uint32) (Change, error) {
 	if err != nil {
 		return Unchanged, err
 	}
-	unlock, err := d.Lock()
+	unlock, err := lock(d.layout.root)
 	if err != nil {
 		return Unchanged, err
 	}
@@ -64,7 +64,7 @@ func (d *Datapath) DeleteHost(ns *nl.Namespace) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := d.Lock()
+	unlock, err := lock(d.layout.root)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (d *Datapath) DeleteSocketPod(cookie uint64) error {
 }
 
 func (d *Datapath) deleteCookie(cookie uint64, flag uint32, what string) error {
-	unlock, err := d.Lock()
+	unlock, err := lock(d.layout.root)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (d *Datapath) SocketPods() ([]uint64, error) {
 
 // flagged returns the namespaces that have a flag, without their names, sorted.
 func (d *Datapath) flagged(flag uint32) ([]Host, error) {
-	unlock, err := d.Lock()
+	unlock, err := lock(d.layout.root)
 	if err != nil {
 		return nil, err
 	}

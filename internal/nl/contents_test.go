@@ -160,6 +160,14 @@ func TestDevices(t *testing.T) {
 	if _, err := a.Device("inner"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a device of another namespace: %v", err)
 	}
+	for name, want := range map[string]bool{"lo": true, "port": true, "inner": false, "none": false} {
+		if has, err := a.HasDevice(name); err != nil || has != want {
+			t.Errorf("HasDevice(%q): %t, %v", name, has, err)
+		}
+	}
+	if _, err := a.HasDevice("a-name-that-is-too-long"); err == nil {
+		t.Error("HasDevice took a name that no device can have")
+	}
 }
 
 // TestDeviceCounters counts what goes through the loopback device.

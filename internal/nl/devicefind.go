@@ -31,6 +31,22 @@ func (n *Namespace) DeviceByIndex(index int) (Device, error) {
 	return newDevice(link), nil
 }
 
+// HasDevice reports whether n has a device of that name, or with it as an alternative
+// name. It is the quickest way to ask (netdevice(7), SIOCGIFINDEX).
+func (n *Namespace) HasDevice(name string) (bool, error) {
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		err = n.withSocket(func(fd int) error { return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request) })
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for device %q in network namespace %q: %w", name, n.Name(), err)
+	}
+	return true, nil
+}
+
 // DevicesOfKind returns the devices in n that are of the kind, like "macvlan",
 // without their addresses. The kernel leaves the others out.
 func (n *Namespace) DevicesOfKind(kind string) ([]Device, error) {

@@ -3,7 +3,6 @@
 package nl
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"runtime"
@@ -15,17 +14,13 @@ import (
 // /proc/self, which is that of the process's first thread.
 const threadPath = "/proc/thread-self/ns/net"
 
-// errGoexit is what Do returns if fn ended its goroutine.
-var errGoexit = errors.New("the function ended its goroutine")
-
-// Do runs fn on an OS thread that is inside n, and returns fn's error. Sockets
-// opened, files below /proc/sys/net and processes started by fn are those of n.
+// Do runs fn inside n, and returns fn's error. Sockets opened, files below
+// /proc/sys/net and processes started by fn are those of n.
 //
-// fn runs on a goroutine of its own, locked to its thread, so the caller's
-// namespace never changes; goroutines that fn starts are outside n. Afterwards
-// the thread is put back where it came from; if that can't be done it is
-// discarded together with its goroutine. Calls nest. fn must not end its
-// goroutine (testing.T's FailNow does).
+// The calling goroutine is locked to its thread meanwhile; others, also those that
+// fn starts, are outside n. Afterwards the thread is put back where it came from. If
+// the kernel refuses that, Do panics, and the thread is never used again: whatever
+// ran on it would be inside n unknowingly. Calls nest.
 func (n *Namespace) Do(fn func() error) error {
 	return onThread(n.enter, restore, fn)
 }
@@ -44,34 +39,27 @@ func restore(origin int) error {
 }
 
 // onThread calls enter and then fn on a locked thread, which leave puts back.
-// The thread ends with its goroutine unless leave succeeds.
+// It is the caller's thread: a thread of fn's own would cost more than most calls do.
 func onThread(enter func() error, leave func(origin int) error, fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errGoexit
-		defer func() { done <- err }()
-		runtime.LockOSThread()
-		var origin int
-		origin, err = unix.Open(threadPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	runtime.LockOSThread()
+	origin, err := unix.Open(threadPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the thread's network namespace: %w", err)
+	}
+	defer func() {
+		err := leave(origin)
+		_ = unix.Close(origin)
 		if err != nil {
-			runtime.UnlockOSThread()
-			err = fmt.Errorf("open the thread's network namespace: %w", err)
-			return
+			// Still locked, the thread ends with its goroutine.
+			panic(fmt.Sprintf("a thread can't go back to its network namespace: %v", err))
 		}
-		defer func() {
-			// Still locked when the goroutine ends, a thread is killed by the runtime.
-			if leave(origin) == nil {
-				runtime.UnlockOSThread()
-			}
-			_ = unix.Close(origin)
-		}()
-		if err = enter(); err != nil {
-			return
-		}
-		err = errGoexit
-		err = fn()
+		runtime.UnlockOSThread()
 	}()
-	return <-done
+	if err := enter(); err != nil {
+		return err
+	}
+	return fn()
 }
 
 // Start starts cmd inside n. Only the network namespace is n's: the process

@@ -118,11 +118,24 @@ func TestDoGoroutines(t *testing.T) {
 	}
 }
 
-// TestDoGoexit has the function end its goroutine.
-func TestDoGoexit(t *testing.T) {
+// TestDoEnded has the function end its goroutine, and panic: the thread is put back.
+func TestDoEnded(t *testing.T) {
 	ns, _ := newTestNamespace(t)
-	if err := ns.Do(func() error { runtime.Goexit(); return nil }); !errors.Is(err, errGoexit) {
-		t.Errorf("error is %v", err)
+	outer := current(t)
+	for name, end := range map[string]func(){"Goexit": runtime.Goexit, "panic": func() { panic("fn") }} {
+		after := make(chan uint64, 1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			defer func() {
+				_ = recover()
+				after <- current(t)
+			}()
+			_ = ns.Do(func() error { end(); return nil })
+		}()
+		if got := <-after; got != outer {
+			t.Errorf("after %s it is %d, not %d", name, got, outer)
+		}
 	}
 }
 
@@ -136,8 +149,8 @@ func TestDoClosed(t *testing.T) {
 	}
 }
 
-// TestFailedRestoreKillsThread makes threads that can't be put back. None of
-// them may run a goroutine again.
+// TestFailedRestoreKillsThread makes threads that can't be put back: the caller must
+// hear of it, and none of them may run a goroutine again.
 func TestFailedRestoreKillsThread(t *testing.T) {
 	ns, inode := newTestNamespace(t)
 	broken := func(origin int) error {
@@ -148,9 +161,18 @@ func TestFailedRestoreKillsThread(t *testing.T) {
 	}
 	spoiled := map[int]bool{}
 	for range 20 {
-		err := onThread(ns.enter, broken, func() error { spoiled[unix.Gettid()] = true; return nil })
-		if err != nil {
-			t.Fatal(err)
+		said := make(chan any)
+		first := false
+		go func() {
+			defer func() { said <- recover() }()
+			_ = onThread(ns.enter, broken, func() error {
+				spoiled[unix.Gettid()] = true
+				first = unix.Gettid() == os.Getpid()
+				return nil
+			})
+		}()
+		if got := <-said; got == nil != first {
+			t.Fatalf("panicked with %v; on the first thread: %t", got, first)
 		}
 	}
 	const n = 100

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,8 @@ const Directory = "/run/netns"
 type Namespace struct {
 	file *os.File
 	path string
+	// cookie is read once: it never changes.
+	cookie func() (uint64, error)
 }
 
 // OpenNamespace opens the network namespace that path stands for, for example
@@ -47,7 +50,9 @@ func CurrentNamespace() (*Namespace, error) {
 // newNamespace takes over fd. NewFile must not hand the descriptor to the
 // poller, which is why verify has it in blocking mode.
 func newNamespace(fd int, path string) *Namespace {
-	return &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
+	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
+	n.cookie = sync.OnceValues(n.readCookie)
+	return n
 }
 
 // verify reports whether fd is a network namespace, and sets it to blocking mode.
@@ -97,18 +102,30 @@ func (n *Namespace) Inode() (uint64, error) {
 // Cookie is the number that identifies the namespace to eBPF programs
 // (bpf_get_netns_cookie). Unlike an inode it is never used again. It needs
 // Linux 5.14.
-func (n *Namespace) Cookie() (cookie uint64, err error) {
-	err = n.Do(func() error {
+func (n *Namespace) Cookie() (uint64, error) {
+	cookie, err := n.cookie()
+	if err != nil {
+		return 0, fmt.Errorf("read cookie of network namespace %q: %w", n.Name(), err)
+	}
+	return cookie, nil
+}
+
+func (n *Namespace) readCookie() (cookie uint64, err error) {
+	err = n.withSocket(func(fd int) error {
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return cookie, err
+}
+
+// withSocket calls fn with a socket inside n that is for nothing but questions.
+func (n *Namespace) withSocket(fn func(fd int) error) error {
+	return n.Do(func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
+		return fn(fd)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("read cookie of network namespace %q: %w", n.Name(), err)
-	}
-	return cookie, nil
 }
