@@ -3,19 +3,19 @@
 package podlink
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net"
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // newMAC returns a random locally administered address. One that is set
 // explicitly is never changed by udev or, on a bridge, by the kernel.
 func newMAC() (net.HardwareAddr, error) {
 	mac := make(net.HardwareAddr, 6)
-	if _, err := rand.Read(mac); err != nil {
+	if _, err := unix.Getrandom(mac, 0); err != nil { // crypto/rand maps memory first
 		return nil, fmt.Errorf("choose a MAC address: %w", err)
 	}
 	mac[0] = mac[0]&^1 | 2

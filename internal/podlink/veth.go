@@ -24,6 +24,8 @@ func (vethPair) add(host, inside side, network Network, pod Pod) (_ pair, err er
 		PeerTxQLen:    -1,
 	}
 	link.MTU = network.mtu()
+	// Left alone, the kernel makes a queue for each CPU and then uses one (veth_newlink, drivers/net/veth.c).
+	link.NumTxQueues, link.NumRxQueues = 1, 1
 	if link.HardwareAddr, err = newMAC(); err != nil {
 		return pair{}, err
 	}
