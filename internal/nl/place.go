@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Place is a network namespace as people know it.
@@ -48,8 +49,9 @@ func (p Place) String() string {
 }
 
 // containerID matches the id of a container in the name of its cgroup, as
-// Docker, containerd, CRI-O and podman make it.
-var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+// Docker, containerd, CRI-O and podman make it. Programs that live for milliseconds
+// don't ask.
+var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
 
 // addProcess says which process is in the place.
 func (p *Place) addProcess(pid int) {
@@ -63,5 +65,5 @@ func (p *Place) addProcess(pid int) {
 		p.Name = RootName
 	}
 	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-	p.Container = containerID.FindString(string(cgroups))
+	p.Container = containerID().FindString(string(cgroups))
 }
