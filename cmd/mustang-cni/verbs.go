@@ -59,7 +59,7 @@ func heed(long bool) context.Context {
 		signal.Ignore(caught...)
 		return context.Background()
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), caught...) //nolint:govet // until the process ends
+	ctx, _ := signal.NotifyContext(context.Background(), caught...) // until the process ends
 	return ctx
 }
 

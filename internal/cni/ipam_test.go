@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -16,7 +17,8 @@ import (
 
 // fakeIPAM is the name by which the test binary is an IPAM plugin: it notes what it is
 // called with beside itself, in a file of its name with .log, and fails at the verb
-// that the file with .fail names. The file with .routes has the routes that it gives.
+// that the file with .fail names. It hangs in the verb that the file with .hang names,
+// for as long as that is there. The file with .routes has the routes that it gives.
 const fakeIPAM = "mst-fake-ipam"
 
 // runFakeIPAM is one call of it.
@@ -28,6 +30,12 @@ func runFakeIPAM(path, verb string) error {
 	defer file.Close()
 	if _, err := fmt.Fprintln(file, verb, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")); err != nil {
 		return err
+	}
+	for {
+		if hangs, err := os.ReadFile(path + ".hang"); err != nil || string(hangs) != verb {
+			break
+		}
+		time.Sleep(time.Millisecond)
 	}
 	if fails, err := os.ReadFile(path + ".fail"); err == nil && string(fails) == verb {
 		return fmt.Errorf(`{"cniVersion":"1.1.0","code":100,"msg":"no %s today"}`, verb)

@@ -61,28 +61,46 @@ type answer struct {
 	exit           int
 }
 
-// run runs a plugin on the host.
-func (f *fixture) run(c call) answer {
+// running is a call that has begun.
+type running struct {
+	f              *fixture
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+}
+
+// start runs a plugin on the host.
+func (f *fixture) start(c call) *running {
 	f.t.Helper()
 	if c.program == "" {
 		path, err := program()
 		f.must(err)
 		c.program = path
 	}
-	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(c.program)
-	cmd.Env = append([]string{
+	r := &running{f: f, cmd: exec.Command(c.program)}
+	r.cmd.Env = append([]string{
 		"MUSTANG_CNI_STATE_DIR=" + f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR=" + f.plugin.RunDir, "MUSTANG_BPF_ROOT=" + f.plugin.BPFRoot,
 		"MUSTANG_CNI_CGROUP=" + f.plugin.Cgroup, "PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb,
 	}, c.env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.config), &stdout, &stderr
-	f.must(f.host.Start(cmd))
-	err := cmd.Wait()
+	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = bytes.NewReader(c.config), &r.stdout, &r.stderr
+	f.must(f.host.Start(r.cmd))
+	return r
+}
+
+// wait returns what the call has ended with.
+func (r *running) wait() answer {
+	r.f.t.Helper()
+	err := r.cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		f.t.Fatal(err)
+		r.f.t.Fatal(err)
 	}
-	return answer{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	return answer{r.stdout.String(), r.stderr.String(), r.cmd.ProcessState.ExitCode()}
+}
+
+// run runs a plugin on the host, to its end.
+func (f *fixture) run(c call) answer {
+	f.t.Helper()
+	return f.start(c).wait()
 }
 
 // runFor runs a verb of ours for a pod, with plugins of dirs beside it.
