@@ -65,6 +65,11 @@ func routed(hosts, more string) string {
 	return ours(`,"link":"macvlan","hostAddresses":[` + hosts + `]` + more)
 }
 
+// asking is one with a DHCP server, and more keys.
+func asking(more string) string {
+	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"dhcp"}` + more + `}`
+}
+
 // ranged is one with given sets of ranges.
 func ranged(sets string) string {
 	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":` + sets + `}}`
@@ -97,10 +102,11 @@ var goodConfigs = []string{
 	chained(""), chained(`,"services":"tc","link":"auto","masquerade":false,"ipam":{}`),
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":2}]}`),
 	routed(`"10.77.0.2"`, ""), routed(`"10.77.255.254"`, `,"masquerade":false`),
-	`{"name":"pods","type":"mustang-cni","link":"ovs-veth","hostAddresses":["fd00::2","10.0.0.2"],"ipam":{"type":"dhcp"}}`,
+	`{"name":"pods","type":"mustang-cni","link":"ovs-veth","hostAddresses":["fd00::2","10.0.0.2"],"ipam":{"type":"static"}}`,
+	asking(`,"link":"macvlan","hostAddresses":["10.0.0.2"]`), asking(`,"link":"bridge","hostAddresses":["fd00::2","10.0.0.2"]`),
 	withRoutes("", ""), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":true`), withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9"}`, `,"defaultRoute":false`),
 	withRoutes(`{"dst":"10.9.0.0/16","mtu":1400,"advmss":1000,"priority":4294967295},{"dst":"10.9.0.0/16"}`, ""),
-	chained(`,"defaultRoute":true`), `{"name":"pods","type":"mustang-cni","ipam":{"type":"dhcp","routes":7},"defaultRoute":false}`,
+	chained(`,"defaultRoute":true`), `{"name":"pods","type":"mustang-cni","ipam":{"type":"static","routes":7},"defaultRoute":false}`,
 	runtimeConfig(`"ips":["10.77.0.7","fd00::7/64"],"mac":"02:00:00:00:00:07","aliases":["a"]`),
 	runtimeConfig(`"mac":"02-00-00-00-00-07"`), runtimeConfig(`"mac":"0200.0000.0007"`), runtimeConfig(""),
 	runtimeConfig(`"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"::"},{"hostPort":1,"containerPort":65535,"hostIP":""}]`),
@@ -118,6 +124,8 @@ var badConfigs = []string{
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[]}`),
 	ours(`,"hostAddresses":["10.77.0.2"]`), ours(`,"link":"veth","hostAddresses":["10.77.0.2"]`), ours(`,"link":"ipvlan-l3s","hostAddresses":["10.77.0.2"]`),
 	routed(`"10.77.0.2"`, `,"masquerade":true`), routed("", ""), routed(`"10.77.0.2/16"`, ""), routed(`"10.77.0.2","fd00::2","10.77.0.3"`, ""), routed("7", ""),
+	asking(""), asking(`,"link":"macvlan"`), asking(`,"hostAddresses":["10.0.0.2"]`), asking(`,"link":"ipvlan-l2","hostAddresses":["10.0.0.2"]`),
+	asking(`,"link":"ovs-veth","hostAddresses":["10.0.0.2"]`), asking(`,"link":"macvlan","hostAddresses":["10.0.0.2"],"masquerade":true`),
 	chained(`,"hostAddresses":["10.77.0.2"]`), chained(`,"link":"macvlan","hostAddresses":["10.77.0.2"]`),
 	`{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang"}}`, `{"name":"pods","type":"mustang-cni","ipam":{"type":7}}`,
 	withRoutes(`7`, ""), withRoutes(`{}`, ""), withRoutes(`{"gw":"10.77.0.9"}`, ""), withRoutes(`{"dst":"10.9.0.0"}`, ""), withRoutes(`{"dst":"default"}`, ""),
@@ -145,6 +153,7 @@ var meaningless = []string{
 	withRoutes(`{"dst":"10.9.0.1/16"}`, ""), withRoutes(`{"dst":"fd00::/64"}`, ""), withRoutes(`{"dst":"10.9.0.0/16"},{"dst":"10.9.0.0/16"}`, ""),
 	withRoutes(`{"dst":"10.9.0.0/16","gw":"10.78.0.1"}`, ""), withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9"}`, `,"link":"veth"`),
 	withRoutes(`{"dst":"10.9.0.0/16","mtu":1500}`, `,"mtu":1400`), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":false`),
+	asking(`,"link":"macvlan","hostAddresses":["fd00::2"]`),
 	routed(`"10.77.0.1"`, ""), routed(`"10.78.0.2"`, ""), routed(`"10.77.0.2","10.77.0.3"`, ""), routed(`"::ffff:10.77.0.2"`, ""),
 }
 

@@ -40,6 +40,7 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 		name string
 		do   func() error
 	}{
+		{"plug", a.plug},
 		{"addresses", func() (err error) { given, err = a.lease(ctx); return err }},
 		{"network", func() error { return a.setUp(given, false) }},
 		{"link", func() (err error) { made, err = a.link(given); return err }},
@@ -143,11 +144,11 @@ func (a *attachment) link(given []address) (podlink.Attachment, error) {
 		}
 		made, err = a.mode.Create(a.network, pod)
 	}
-	if err != nil {
+	if err != nil && !a.plugged {
 		a.record.Linked = false // it has undone what it did
 		return made, errors.Join(err, a.record.save())
 	}
-	return made, nil
+	return made, err
 }
 
 // finish says that all is made.

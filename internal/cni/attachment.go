@@ -24,6 +24,7 @@ type attachment struct {
 
 	mode    podlink.Mode
 	network podlink.Network
+	plugged bool             // the pod's device is there, without addresses
 	mac     net.HardwareAddr // what the pod's device is to have, or nil
 	dp      *datapath.Datapath
 	onDisk  func() error // waits for the addresses to be on disk, or is nil
@@ -101,7 +102,7 @@ func (a *attachment) useLink(s shared) (err error) {
 func (a *attachment) podOf(addresses []netip.Addr) podlink.Pod {
 	return podlink.Pod{
 		Namespace: a.pod, IfName: a.record.Owner.IfName, HostIfName: a.record.HostIfName, Addresses: addresses, MAC: a.mac,
-		Routes: a.record.Routes, Secondary: a.record.Secondary,
+		Routes: a.record.Routes, Secondary: a.record.Secondary, Plugged: a.plugged,
 	}
 }
 

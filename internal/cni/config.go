@@ -176,6 +176,9 @@ func (c Config) validate() error {
 	if c.IPAM.Type == "" {
 		return invalid("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
 	}
+	if c.IPAM.asks() {
+		return c.validateAsking()
+	}
 	return nil
 }
 

@@ -18,6 +18,8 @@ const IPAMType = "mustang"
 type IPAM struct {
 	// Type is [IPAMType], or the name of an IPAM plugin.
 	Type string
+	// Daemon is the socket of the daemon that asks for addresses, where that is a plugin's way.
+	Daemon string
 	// Sets are the ranges of the addresses that are built in: a pod gets an address of each.
 	Sets []ipam.RangeSet
 	// Routes are those that the addresses that are built in come with.
@@ -33,6 +35,10 @@ func parseIPAM(raw json.RawMessage) (out IPAM, err error) {
 		return out, o.err
 	}
 	o.read("type", "a string", &out.Type)
+	if out.asks() {
+		out.Daemon = defaultDHCPDaemon
+		o.read("daemonSocketPath", "the path of a socket", &out.Daemon)
+	}
 	if o.err != nil || !out.builtIn() {
 		return out, o.err
 	}

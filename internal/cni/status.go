@@ -87,6 +87,9 @@ func (p *Plugin) addressStatus(ctx context.Context, c Config) error {
 	case c.Chained:
 		return nil
 	case !c.IPAM.builtIn():
+		if err := c.IPAM.reachDaemon(); err != nil {
+			return err
+		}
 		return invoke.DelegateStatus(ctx, c.IPAM.Type, c.raw, nil)
 	}
 	store, err := p.addresses(c.Name)

@@ -5,6 +5,7 @@ package nl_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,9 +50,8 @@ func TestAddRoute(t *testing.T) {
 		if err := a.AddRoute(dst, hops[i]); err != nil {
 			t.Fatal(err)
 		}
-		if err := testkit.Ping(a, far[i].Addr(), 8); err != nil {
-			t.Error(err)
-		}
+		// A new IPv6 address receives a moment after it is there.
+		testkit.Eventually(t, 10*time.Second, func() error { return testkit.Ping(a, far[i].Addr(), 8) })
 		if err := a.AddRoute(dst, hops[i]); err == nil {
 			t.Error("a second route to one destination")
 		}

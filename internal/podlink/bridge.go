@@ -12,7 +12,7 @@ import (
 )
 
 // newBridge is the mode that switches between veth pairs.
-func newBridge() Mode { return bridged{name: "bridge", wiring: vethPair{}} }
+func newBridge() Mode { return ports{bridged{name: "bridge", wiring: vethPair{}}} }
 
 // bridged is the modes that switch: the host's end of each pod's link is a port
 // of a bridge that has the gateways' addresses.
@@ -156,12 +156,12 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err != nil {
 		return Attachment{}, err
 	}
-	ends, err := b.wiring.add(host, inside, network, pod)
+	ends, err := b.ends(host, inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && !pod.Plugged {
 			err = errors.Join(err, removeEnds(b.wiring, host, inside, pod))
 		}
 	}()
@@ -187,6 +187,18 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 		}
 	}
 	return interior.complete(ends.attachment(pod, macOf(master))), nil
+}
+
+// ends are the pod's: those of Plug, or new ones.
+func (b bridged) ends(host, inside side, network Network, pod Pod) (ends pair, err error) {
+	if !pod.Plugged {
+		return b.wiring.add(host, inside, network, pod)
+	}
+	if ends.host, err = host.link(pod.HostIfName); err != nil {
+		return pair{}, err
+	}
+	ends.pod, err = inside.link(pod.IfName)
+	return ends, err
 }
 
 // plug makes a device a port, and sets it up. Hairpin mode lets a pod reach

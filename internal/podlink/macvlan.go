@@ -6,7 +6,7 @@ import "github.com/vishvananda/netlink"
 
 // newMacvlan is the mode in which each device on the uplink has a MAC address of
 // its own.
-func newMacvlan() Mode { return stacked{macvlan{}} }
+func newMacvlan() Mode { return ownMACs{stacked{macvlan{}}} }
 
 type macvlan struct{}
 

@@ -110,6 +110,9 @@ type Pod struct {
 	// It gets routes to the network's own prefixes by this one. Default routes without a
 	// priority are left out of Routes.
 	Secondary bool
+	// Plugged is set where [Plugger] has made the pod's device. A Create that fails leaves
+	// it, for another or for Delete.
+	Plugged bool
 }
 
 // name is what errors call the pod: its namespace's name, or that of the host's

@@ -31,14 +31,17 @@ func (s stacked) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err != nil {
 		return Attachment{}, err
 	}
-	attrs := network.attrs(pod.IfName)
-	attrs.HardwareAddr = pod.MAC
-	link, err := s.add(host, inside, uplink, attrs)
+	var link netlink.Link
+	if pod.Plugged {
+		link, err = inside.link(pod.IfName)
+	} else {
+		link, err = s.add(host, inside, uplink, network.podAttrs(pod))
+	}
 	if err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && !pod.Plugged {
 			err = errors.Join(err, inside.remove(pod.IfName, s.kind()))
 		}
 	}()
@@ -58,6 +61,13 @@ func (s stacked) Create(network Network, pod Pod) (out Attachment, err error) {
 		Addresses: slices.Clone(pod.Addresses),
 		NodeMAC:   macOf(own),
 	}), nil
+}
+
+// podAttrs are the attributes of a pod's new device.
+func (n Network) podAttrs(pod Pod) netlink.LinkAttrs {
+	out := n.attrs(pod.IfName)
+	out.HardwareAddr = pod.MAC
+	return out
 }
 
 // hostRoutes are the host's routes to a pod. Over Ethernet the gateways' prefixes

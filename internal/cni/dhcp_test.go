@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/nl"
+	"mustang/internal/testkit"
+)
+
+// dhcpTimeout is how long a daemon may take to start.
+const dhcpTimeout = 10 * time.Second
+
+// dhcpAnswer is how long a pod waits for the server, which looks for two seconds
+// whether somebody has the address.
+const dhcpAnswer = 5 * time.Second
+
+// background starts a program in a namespace, and ends it with the test.
+func (f *fixture) background(ns *nl.Namespace, args ...string) *bytes.Buffer {
+	f.t.Helper()
+	cmd, out := exec.Command(args[0], args[1:]...), &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	f.must(ns.Start(cmd))
+	f.t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		_ = cmd.Wait()
+		if f.t.Failed() {
+			f.t.Logf("%s: %s", args[0], out)
+		}
+	})
+	return out
+}
+
+// dhcp has the machine outside give out addresses, and the host run the daemon of
+// containernetworking's plugin. There are two addresses. It returns the network's key
+// ipam.
+func (f *fixture) dhcp() (ipam string) {
+	f.t.Helper()
+	f.requirePlugin(DHCPType)
+	testkit.RequireTool(f.t, "busybox")
+	dir := f.t.TempDir()
+	leases := filepath.Join(dir, "leases")
+	f.must(os.WriteFile(leases, nil, 0o600))
+	config := filepath.Join(dir, "udhcpd.conf")
+	f.must(os.WriteFile(config, fmt.Appendf(nil, `start 10.113.0.50
+end 10.113.0.51
+interface far
+lease_file %s
+pidfile %s/pid
+option subnet 255.255.255.0
+option router 10.113.0.1
+option staticroutes 203.0.113.0/24 10.113.0.1
+option lease 3600
+`, leases, dir), 0o600))
+	f.background(f.outside, "busybox", "udhcpd", "-f", config)
+	socket := filepath.Join(dir, "dhcp.sock")
+	f.background(f.host, filepath.Join(debianPlugins, DHCPType), "daemon", "-socketpath", socket, "-timeout", dhcpAnswer.String(), "-resendmax", "1s")
+	testkit.Eventually(f.t, dhcpTimeout, func() error {
+		_, err := os.Stat(socket)
+		return err
+	})
+	return fmt.Sprintf(`{"type":"dhcp","daemonSocketPath":%q}`, socket)
+}
+
+// asking is a network whose pods ask for their addresses.
+func asking(mode, ipam, more string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","hostAddresses":["10.113.0.2"],"ipam":%s%s}`,
+		mode, ipam, more)
+}
+
+// addDHCP runs ADD as a runtime does.
+func (f *fixture) addDHCP(id string, config []byte) *pod {
+	f.t.Helper()
+	p := f.pod(id, config)
+	result, err := types100.NewResultFromResult(f.result(f.runFor(p, "ADD", debianPlugins)))
+	f.must(err)
+	p.result = result
+	return p
+}
+
+// TestDHCP has pods ask a server on the parent's network for addresses.
+func TestDHCP(t *testing.T) {
+	for _, mode := range []string{"macvlan", "bridge"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			beyond := f.routed(routerAddresses[:1])
+			if mode == "bridge" {
+				command(t, f.host, "ip link add mst0 type bridge")
+				command(t, f.host, "ip link set mst0 up")
+				command(t, f.host, "ip link set uplink master mst0")
+			}
+			config := asking(mode, f.dhcp(), `,"services":"both"`)
+			f.worked(f.runFor(f.addDHCP("first", config), "DEL", debianPlugins))
+			before := f.left()
+			a, b := f.addDHCP("a", config), f.addDHCP("b", config)
+			within := netip.MustParsePrefix("10.113.0.50/31")
+			for _, p := range []*pod{a, b} {
+				if ips := p.ips(); len(ips) != 1 || !within.Contains(ips[0]) || p.result.IPs[0].Address.Mask.String() != "ffffff00" {
+					t.Fatalf("addresses %s", text(t, p.result))
+				}
+				f.worked(f.runFor(p, "CHECK", debianPlugins))
+			}
+			f.throughRouter(a, beyond)
+			f.reach(b.Namespace, a.Namespace, a.ips()[0])
+			f.reach(f.host, a.Namespace, a.ips()[0])
+			f.reach(a.Namespace, f.host, ownAddresses[0].Addr())
+			f.calls(b, f.service("10.96.0.9:80", "tcp", a, a.ips()[0]))
+			if routes := command(t, a.Namespace, "ip route show"); !strings.Contains(routes, "203.0.113.0/24 via 10.113.0.1") {
+				t.Errorf("the server's route is not among the pod's: %s", routes)
+			}
+			c := f.pod("c", config)
+			f.failed(f.runFor(c, "ADD", debianPlugins), types.ErrInternal, "no more tries")
+			f.worked(f.runFor(b, "DEL", debianPlugins)) // tells the server
+			f.worked(f.runFor(c, "ADD", debianPlugins))
+			for _, p := range []*pod{a, b, c} {
+				f.worked(f.runFor(p, "DEL", debianPlugins))
+			}
+			f.dropServices()
+			f.same(before, "DEL")
+		})
+	}
+}
+
+// TestDHCPFails has no daemon, no bridge, and leases that the host has no use for: ADD
+// undoes all, and gives those back.
+func TestDHCPFails(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	f.routed(routerAddresses[:1])
+	ipam := f.dhcp()
+	good := asking("macvlan", ipam, "")
+	f.worked(f.runFor(f.addDHCP("first", good), "DEL", debianPlugins))
+	before := f.left()
+	nowhere := filepath.Join(t.TempDir(), "sock")
+	lost := asking("macvlan", fmt.Sprintf(`{"type":"dhcp","daemonSocketPath":%q}`, nowhere), "")
+	for _, row := range []struct {
+		config []byte
+		code   uint
+		words  string
+	}{
+		{lost, types.ErrInternal, nowhere},
+		{asking("bridge", ipam, ""), types.ErrInternal, `device "mst0"`},
+		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig, "hostAddresses: 10.114.0.2"},
+		{bytes.Replace(good, []byte("10.113.0.2"), []byte("10.114.0.2"), 1), types.ErrInvalidNetworkConfig, "hostAddresses: 10.114.0.2"},
+		{bytes.Replace(good, []byte(`"uplink"`), []byte(`"missing"`), 1), types.ErrInvalidNetworkConfig, "missing"},
+	} {
+		p := f.pod("bad", row.config)
+		f.failed(f.runFor(p, "ADD", debianPlugins), row.code, row.words)
+		f.same(before, "ADD with "+row.words)
+	}
+	f.failed(f.runFor(f.pod("", bytes.Replace(lost, []byte("1.0.0"), []byte("1.1.0"), 1)), "STATUS", debianPlugins), codeNotAvailable, nowhere)
+	// Two addresses are there still. One pod has a default route already, and gets none.
+	a, b := f.addDHCP("a", good), f.pod("b", good)
+	command(t, b.Namespace, "ip route add default dev lo")
+	f.worked(f.runFor(b, "ADD", debianPlugins))
+	if routes := command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") || !strings.Contains(routes, "10.113.0.0/24") {
+		t.Errorf("routes of a pod that has a default route: %s", routes)
+	}
+	for _, p := range []*pod{a, b} {
+		f.worked(f.runFor(p, "DEL", debianPlugins))
+	}
+	f.same(before, "DEL")
+}
