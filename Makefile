@@ -23,7 +23,7 @@ DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')
 GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables openvswitch-switch docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
-CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox
+CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
 
 # Packages whose tests ask the kernel most.
