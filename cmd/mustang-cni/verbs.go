@@ -14,35 +14,24 @@ import (
 	"mustang/internal/cni"
 )
 
-// call is a verb that a runtime calls.
-type call struct {
-	cni.Request
-	version string
-	context.Context
-}
-
 // verbs are those of the CNI spec. They tell which version of it is spoken.
 func verbs(plugin *cni.Plugin, spoken func(version string)) skel.CNIFuncs {
-	accept := func(args *skel.CmdArgs, long bool) call {
+	accept := func(args *skel.CmdArgs, long bool) (context.Context, cni.Request) {
 		head := cni.HeadOf(args.StdinData)
 		spoken(head.CNIVersion)
 		request := cni.Request{ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Config: args.StdinData}
-		return call{request, head.CNIVersion, heed(long || head.Delegates())}
+		return heed(long || head.Delegates()), request
 	}
 	plain := func(verb func(context.Context, cni.Request) error, long bool) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error {
-			c := accept(args, long)
-			return coded(verb(c, c.Request))
-		}
+		return func(args *skel.CmdArgs) error { return coded(verb(accept(args, long))) }
 	}
 	return skel.CNIFuncs{
 		Add: func(args *skel.CmdArgs) error {
-			c := accept(args, false)
-			result, err := plugin.Add(c, c.Request)
+			result, err := plugin.Add(accept(args, false))
 			if err != nil {
 				return coded(err)
 			}
-			return types.PrintResult(result, c.version)
+			return types.PrintResult(result, cni.HeadOf(args.StdinData).CNIVersion)
 		},
 		Del: plain(plugin.Del, false), Check: plain(plugin.Check, false),
 		GC: plain(plugin.GC, true), Status: plain(plugin.Status, false),

@@ -66,13 +66,12 @@ func (a *attachment) delegate(ctx context.Context) ([]address, error) {
 	}
 	var out []address
 	for _, ip := range result.IPs {
-		addr, ok := netip.AddrFromSlice(ip.Address.IP)
-		bits, _ := ip.Address.Mask.Size()
-		if !ok {
+		prefix := prefixOf(ip.Address)
+		if !prefix.IsValid() {
 			return nil, fmt.Errorf("IPAM plugin %s gave no address: %v", a.config.IPAM.Type, ip)
 		}
 		gateway, _ := netip.AddrFromSlice(ip.Gateway)
-		out = append(out, address{netip.PrefixFrom(addr.Unmap(), bits), gateway.Unmap()})
+		out = append(out, address{prefix, gateway.Unmap()})
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("IPAM plugin %s gave no address", a.config.IPAM.Type)

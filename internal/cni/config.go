@@ -81,9 +81,13 @@ type Config struct {
 
 // links are the modes that a network can have: those that need no other program.
 func links() []string {
-	names := []string{LinkAuto}
+	return append([]string{LinkAuto}, linksThat(func(podlink.Mode) bool { return true })...)
+}
+
+// linksThat are those of the modes for which is holds.
+func linksThat(is func(podlink.Mode) bool) (names []string) {
 	for _, mode := range podlink.Modes() {
-		if mode.Needs() != podlink.NeedsRelay {
+		if mode.Needs() != podlink.NeedsRelay && is(mode) {
 			names = append(names, mode.Name())
 		}
 	}

@@ -22,7 +22,7 @@ func (c Config) keepHostAddresses() error {
 	switch {
 	case err != nil || !mode.Switched():
 		return invalid("hostAddresses: with link %s all that pods send passes the host, which is their only gateway (others can be with: %s)",
-			c.Link, strings.Join(switched(), ", "))
+			c.Link, strings.Join(linksThat(podlink.Mode.Switched), ", "))
 	case c.Masquerade:
 		return invalid("masquerade: with hostAddresses what pods send leaves by other routers, past the host, which can hide nothing")
 	case len(c.HostAddresses) == 0:
@@ -43,14 +43,6 @@ func (c Config) keepHostAddresses() error {
 		return invalid("hostAddresses: %v", err)
 	}
 	return nil
-}
-
-// switched are the link modes in which another than the host can be the gateway.
-func switched() []string {
-	return slices.DeleteFunc(links(), func(name string) bool {
-		mode, err := podlink.Lookup(name)
-		return err != nil || !mode.Switched()
-	})
 }
 
 // keep has the ranges not give out an address of the host. It has to be in one of

@@ -62,6 +62,17 @@ func (f *fixture) newFakeIPAM() (dir, path string) {
 	return dir, path
 }
 
+// delegated is a pod of a network with the fake plugin, and what stays of one is there.
+func (f *fixture) delegated() (dir, path string, p *pod) {
+	f.t.Helper()
+	dir, path = f.newFakeIPAM()
+	p = f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`"}`))
+	f.worked(f.runFor(p, "ADD", dir))
+	f.worked(f.runFor(p, "DEL", dir))
+	f.called(path)
+	return dir, path, p
+}
+
 // called is what the fake plugin has been called with since it was last asked.
 func (f *fixture) called(path string) []string {
 	f.t.Helper()
@@ -144,11 +155,7 @@ func TestDelegation(t *testing.T) {
 // to DEL.
 func TestDelegatedAddFails(t *testing.T) {
 	f := newFixture(t)
-	dir, path := f.newFakeIPAM()
-	p := f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`"}`))
-	f.worked(f.runFor(p, "ADD", dir)) // makes what stays
-	f.worked(f.runFor(p, "DEL", dir))
-	f.called(path)
+	dir, path, p := f.delegated()
 	before := f.left()
 	f.must(os.WriteFile(path+".fail", []byte("ADD"), 0o600))
 	f.failed(f.runFor(p, "ADD", dir), 100, "no ADD today")

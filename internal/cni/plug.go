@@ -29,10 +29,9 @@ func (i IPAM) asks() bool { return i.Type == DHCPType }
 // validateAsking judges a configuration whose addresses are asked for: the link has to
 // reach the server, and the gateway that the server names is somebody else's.
 func (c Config) validateAsking() error {
-	mode, err := podlink.Lookup(c.Link)
-	if _, ok := mode.(podlink.Plugger); err != nil || !ok {
+	if mode, err := podlink.Lookup(c.Link); err != nil || !plugs(mode) {
 		return invalid("link: by %s no pod reaches a DHCP server, as ipam.type %s wants it (it does by: %s)",
-			c.Link, DHCPType, strings.Join(pluggers(), ", "))
+			c.Link, DHCPType, strings.Join(linksThat(plugs), ", "))
 	}
 	if !slices.ContainsFunc(c.HostAddresses, netip.Addr.Is4) {
 		return invalid("hostAddresses: missing: with ipam.type %s the gateway is another router, and the host needs an IPv4 address of its own among the pods",
@@ -41,13 +40,10 @@ func (c Config) validateAsking() error {
 	return nil
 }
 
-// pluggers are the link modes by which pods can ask for addresses.
-func pluggers() []string {
-	return slices.DeleteFunc(links(), func(name string) bool {
-		mode, err := podlink.Lookup(name)
-		_, ok := mode.(podlink.Plugger)
-		return err != nil || !ok
-	})
+// plugs reports whether pods can ask for addresses by a link mode.
+func plugs(mode podlink.Mode) bool {
+	_, ok := mode.(podlink.Plugger)
+	return ok
 }
 
 // reachDaemon is an error if the daemon that asks for addresses does not run. Without it

@@ -69,11 +69,7 @@ func TestSignalledDelegate(t *testing.T) {
 	for _, signal := range stopSignals {
 		t.Run(fmt.Sprint(signal), func(t *testing.T) {
 			f := newFixture(t)
-			dir, path := f.newFakeIPAM()
-			p := f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`"}`))
-			f.worked(f.runFor(p, "ADD", dir)) // makes what stays
-			f.worked(f.runFor(p, "DEL", dir))
-			f.called(path)
+			dir, path, p := f.delegated()
 			before := f.left()
 			f.must(os.WriteFile(path+".hang", []byte("ADD"), 0o600))
 			r := f.start(call{verb: "ADD", env: p.environment(dir), config: p.request.Config})

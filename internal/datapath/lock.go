@@ -55,7 +55,8 @@ func isCurrent(dir *os.File, path string) (bool, error) {
 }
 
 // Lock keeps all other users of the root from changing it until unlock. Every method that changes or lists services or
-// endpoints takes it itself, so a caller that holds it must call none of them.
+// endpoints takes it itself, so a caller that holds it must call none of them. It opens the tables too: methods that need
+// none take the lock alone.
 func (d *Datapath) Lock() (unlock func(), err error) {
 	if unlock, err = lock(d.layout.root); err != nil {
 		return nil, err

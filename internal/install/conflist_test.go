@@ -21,14 +21,7 @@ func TestConflist(t *testing.T) {
 		CNIVersion: "1.0.0", Name: "pods", Link: "ipvlan-l2", Parent: "eth1", Bridge: "br7", MTU: 1400, Services: "tc", Masquerade: true,
 		Subnets: []netip.Prefix{netip.MustParsePrefix("fd00:1::/64"), netip.MustParsePrefix("10.1.0.0/16")},
 	}
-	config, err := PluginConfig(conflist(t, n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cni.Parse(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := reread(t, n)
 	if c.CNIVersion != n.CNIVersion || c.Name != n.Name || c.Link != n.Link || c.Parent != n.Parent || c.Bridge != n.Bridge ||
 		c.MTU != n.MTU || c.Services != n.Services || !c.Masquerade {
 		t.Errorf("got %+v, want %+v", c, n)
@@ -38,6 +31,20 @@ func TestConflist(t *testing.T) {
 			t.Errorf("got %v, want %v", c.IPAM.Sets, n.Subnets)
 		}
 	}
+}
+
+// reread is what the plugin makes of what was written for it.
+func reread(t *testing.T, n Network) cni.Config {
+	t.Helper()
+	config, err := PluginConfig(conflist(t, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cni.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func addrs(texts ...string) (out []netip.Addr) {
@@ -51,14 +58,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 func TestConflistRouter(t *testing.T) {
 	n := network()
 	n.Link, n.Gateways, n.HostAddresses = "macvlan", addrs("fe80::1", "10.77.0.9"), addrs("10.77.0.2", "fd00:77::2")
-	config, err := PluginConfig(conflist(t, n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cni.Parse(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := reread(t, n)
 	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] || c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
 		t.Errorf("got %+v, want %+v", c, n)
 	}

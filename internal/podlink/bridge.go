@@ -152,11 +152,7 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 		return Attachment{}, err
 	}
 	defer closeBoth()
-	master, err := host.link(network.bridge())
-	if err != nil {
-		return Attachment{}, err
-	}
-	ends, err := b.ends(host, inside, network, pod)
+	ends, master, err := b.join(host, inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
@@ -165,20 +161,14 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 			err = errors.Join(err, removeEnds(b.wiring, host, inside, pod))
 		}
 	}()
-	if err := b.plug(host, ends.host, master); err != nil {
-		return Attachment{}, err
-	}
 	if ends.pod != nil {
 		if err := interior.prepare(inside, ends.pod); err != nil {
 			return Attachment{}, err
 		}
 	}
 	if !interior.relayed {
-		// Only a port that can send is switched on, and only then the bridge is.
-		for _, link := range []netlink.Link{ends.host, master} {
-			if err := host.awaitCarrier(link); err != nil {
-				return Attachment{}, err
-			}
+		if err := host.awaitPort(ends.host, master); err != nil {
+			return Attachment{}, err
 		}
 	}
 	if ends.pod != nil {
@@ -189,16 +179,34 @@ func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 	return interior.complete(ends.attachment(pod, macOf(master))), nil
 }
 
-// ends are the pod's: those of Plug, or new ones.
-func (b bridged) ends(host, inside side, network Network, pod Pod) (ends pair, err error) {
-	if !pod.Plugged {
-		return b.wiring.add(host, inside, network, pod)
+// join makes the pod's two ends, the one on the host a port of the bridge, or finds those
+// of Plug. If it fails it has made none.
+func (b bridged) join(host, inside side, network Network, pod Pod) (ends pair, master netlink.Link, err error) {
+	if master, err = host.link(network.bridge()); err != nil {
+		return pair{}, nil, err
 	}
-	if ends.host, err = host.link(pod.HostIfName); err != nil {
-		return pair{}, err
+	if pod.Plugged {
+		if ends.host, err = host.link(pod.HostIfName); err == nil {
+			ends.pod, err = inside.link(pod.IfName)
+		}
+		return ends, master, err
 	}
-	ends.pod, err = inside.link(pod.IfName)
-	return ends, err
+	if ends, err = b.wiring.add(host, inside, network, pod); err != nil {
+		return pair{}, nil, err
+	}
+	if err := b.plug(host, ends.host, master); err != nil {
+		return pair{}, nil, errors.Join(err, removeEnds(b.wiring, host, inside, pod))
+	}
+	return ends, master, nil
+}
+
+// awaitPort returns when a port of a bridge can send: only then it is switched on, and
+// only with a port that is the bridge is.
+func (s side) awaitPort(port, master netlink.Link) error {
+	if err := s.awaitCarrier(port); err != nil {
+		return err
+	}
+	return s.awaitCarrier(master)
 }
 
 // plug makes a device a port, and sets it up. Hairpin mode lets a pod reach

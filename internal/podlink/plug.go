@@ -79,30 +79,17 @@ func (b ports) Plug(network Network, pod Pod) (err error) {
 		return err
 	}
 	defer closeBoth()
-	master, err := host.link(network.bridge())
+	ends, master, err := b.join(host, inside, network, pod)
 	if err != nil {
-		return err
-	}
-	ends, err := b.wiring.add(host, inside, network, pod)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, removeEnds(b.wiring, host, inside, pod))
-		}
-	}()
-	if err := b.plug(host, ends.host, master); err != nil {
 		return err
 	}
 	interior := interior{kind: b.wiring.kind(), mtu: network.mtu(), shared: true}
-	if err := interior.ready(inside, ends.pod); err != nil {
-		return err
+	err = interior.ready(inside, ends.pod)
+	if err == nil {
+		err = host.awaitPort(ends.host, master)
 	}
-	for _, link := range []netlink.Link{ends.host, master} {
-		if err := host.awaitCarrier(link); err != nil {
-			return err
-		}
+	if err != nil {
+		return errors.Join(err, removeEnds(b.wiring, host, inside, pod))
 	}
 	return nil
 }
