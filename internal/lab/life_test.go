@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,7 +131,7 @@ func leftovers(t *testing.T, name, dir string) []string {
 		}
 	}
 	entries, err := os.ReadDir(dir + "/labs")
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // where no lab ever was, none is left
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
