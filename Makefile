@@ -20,22 +20,32 @@ VERSION        ?= $(shell git log -1 --date=format:%Y%m%d.%H%M%S --format=0~git%
 DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')
 
 # Debian packages: what each task needs on a bare Debian 12.
-GENERATE_PACKAGES := clang-19 llvm-19 libbpf-dev linux-libc-dev
+GENERATE_PACKAGES := clang-19 clang-format-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables openvswitch-switch docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
-TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 chromium fonts-dejavu-core
+TEST_PACKAGES     := $(BENCH_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 openssh-server openssh-client chromium fonts-dejavu-core
 
-# Packages whose tests ask the kernel most.
-VM_TESTS := $(addprefix ./,$(wildcard internal/nl internal/podlink internal/shaper internal/datapath internal/lab internal/tun internal/cni))
+# Packages whose tests depend most on the kernel.
+GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal/linkinfo ./internal/qdisc ./internal/podlink \
+	./internal/datapath ./internal/lab ./internal/tun ./internal/cni
 
-# The tests that this kernel can't run, or only in part: a list that test-host writes.
-SKIPPED := $(BUILD)/skipped-tests
+# The tests that lacked a kernel feature here, written by test-host. test-guest runs those that match GUEST_TESTS: one
+# pass over each link mode and feature. test-guest-skipped runs all of them.
+SKIPPED     := $(BUILD)/skipped-tests
+GUEST_TESTS := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|$\
+	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|$\
+	LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
+	Check/.*|Bandwidth/.*)$$
+
+# How long each fuzz target runs.
+FUZZTIME ?= 10s
 
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate build install uninstall deb lint test test-host test-vm test-vm-all bench clean
+.PHONY: all setup generate build install uninstall deb lint bench clean
+.PHONY: test test-unit test-host test-guest test-all test-long test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
 all: build
@@ -58,7 +68,7 @@ $(BUILD)/modules.stamp: go.mod go.sum
 # The BPF objects and their Go are committed: build needs no clang.
 generate: $(GENERATED)
 
-$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go) $(BPF_SOURCES)
+$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go internal/*/*/generate.go) $(BPF_SOURCES)
 	$(GO) generate ./...
 	@touch $@
 
@@ -81,26 +91,48 @@ deb:
 		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
 
-lint:
+lint: $(BUILD)/packages-generate.stamp
+	clang-format-19 --dry-run -Werror $(BPF_SOURCES)
 	@unformatted=$$(gofmt -l bpf cmd internal test); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) tool revive -config revive.toml -set_exit_status ./...
 	$(GO) tool depguard ./...
+	$(GO) tool go-errorlint ./...
 
-test: test-host test-vm
+# Without root and without network namespaces.
+test-unit: $(BUILD)/modules.stamp
+	MUSTANG_TIER=unit $(GO) test ./...
+
+test: test-host test-guest
 
 test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -timeout 20m ./...
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 4 -timeout 20m ./...
 
-# In guests whose kernel has every link mode: what test-host had to leave out.
-test-vm: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+# In guests whose kernel has every link mode.
+test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+	$(GO) run ./test/vm -timeout 20m -memory 4096 -skipped $(SKIPPED) -run '$(GUEST_TESTS)' test
+
+test-all: test test-long test-fuzz test-guest-skipped test-guest-all
+
+# The long fault loops, with everything else.
+test-long: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
+	MUSTANG_TIER=all $(GO) test -count=1 -p 4 -timeout 60m ./...
+
+test-fuzz: $(BUILD)/modules.stamp
+	@grep -rl --include='*_test.go' '^func Fuzz' internal cmd | xargs -n1 dirname | sort -u | while read -r dir; do \
+		for fuzz in $$($(GO) test -list '^Fuzz' ./$$dir | grep '^Fuzz'); do \
+			echo "fuzz ./$$dir $$fuzz"; \
+			$(GO) test -run '^$$' -fuzz "^$$fuzz\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$dir || exit 1; \
+		done || exit 1; \
+	done
+
+test-guest-skipped: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 45m -memory 4096 -skipped $(SKIPPED) test
 
-# All tests of these packages, in guests.
-test-vm-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
-	$(GO) run ./test/vm -timeout 90m test $(VM_TESTS)
+test-guest-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+	$(GO) run ./test/vm -timeout 90m test $(GUEST_PACKAGES)
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

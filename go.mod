@@ -59,6 +59,7 @@ require (
 	github.com/mgechev/dots v1.0.0 // indirect
 	github.com/mgechev/revive v1.16.0 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
+	github.com/polyfloyd/go-errorlint v1.8.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	github.com/spf13/afero v1.15.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
@@ -81,5 +82,6 @@ tool (
 	github.com/OpenPeeDeeP/depguard/v2/cmd/depguard
 	github.com/cilium/ebpf/cmd/bpf2go
 	github.com/mgechev/revive
+	github.com/polyfloyd/go-errorlint
 	honnef.co/go/tools/cmd/staticcheck
 )

@@ -4,21 +4,29 @@
 
 #include "consts.h"
 
-/* Where on a pod's link an instance of the programs sits. */
-enum side {
-	SIDE_HOST,   /* on the host's device, by tcx */
-	SIDE_NETKIT, /* on the host's device, by netkit: it runs where a packet is sent, not where it comes out */
-	SIDE_POD,    /* on the pod's own device, by tcx */
-	SIDE_UPLINK, /* on a device of the host's own that leads outside, by tcx: what comes in there may be for a service */
+/* Where an instance of the programs is attached. */
+enum attach_point {
+	ATTACH_HOST,   /* the host's device of a pod, tcx */
+	ATTACH_TUN,    /* the same, for a device whose packets have no Ethernet header */
+	ATTACH_NETKIT, /* the host's device of a pod, netkit: runs on transmission, not on reception */
+	ATTACH_POD,    /* the pod's own device, tcx */
+	ATTACH_UPLINK, /* a device of the host that leads outside, tcx */
 };
 
-/* What an instance knows of its place. The instances share all maps. */
+/* Set before the instance is loaded. The instances share all maps. */
 struct config {
-	__u8 side; /* enum side */
-	__u8 l3;   /* packets have no Ethernet header there */
-	__u8 pad[6];
+	__u8 attach_point; /* enum attach_point */
+	__u8 reserved[7];
 };
+
+_Static_assert(sizeof(struct config) == 8, "hidden padding");
 
 const volatile struct config config SEC(".rodata");
+
+/* Whether packets have an Ethernet header here. */
+static __always_inline bool has_ethernet(void)
+{
+	return config.attach_point != ATTACH_TUN;
+}
 
 #endif

@@ -14,23 +14,23 @@
 #include <bpf/bpf_helpers.h>
 
 /*
- * What a program says of a packet that it has no quarrel with: the next program on the same hook, ours or another's,
- * has its turn, and then the kernel. TC_ACT_OK would cut the others off.
+ * Return values of the tc programs. After ACTION_NEXT the next program on the hook runs, then the kernel; TC_ACT_OK would
+ * skip the programs of others.
  */
-#define VERDICT_NEXT TC_ACT_UNSPEC
-#define VERDICT_DROP TC_ACT_SHOT
+#define ACTION_NEXT TC_ACT_UNSPEC
+#define ACTION_DROP TC_ACT_SHOT
 
-/* Source ports that are tried for a connection whose own is taken. */
+/* Source ports tried for a connection whose own port is taken. */
 #define PORT_TRIES 16
 #define PORT_FIRST 1024
 
-/* Headers between an IPv6 header and its transport. RFC 8200 foresees seven at most, none twice but one. */
+/* Extension headers of an IPv6 packet. RFC 8200 allows seven, of which one may occur twice. */
 #define EXTENSIONS_MAX 8
 
-/* No header that we look at lies further into a packet: eight extension headers of 2 KiB and what is around them. */
+/* Bound for header offsets: eight extension headers of 2 KiB, and the headers around them. */
 #define OFFSET_MASK 0x7fff
 
-/* Bytes that are made linear when a header is not. */
+/* Bytes to make linear when a header is not. */
 #define LINEAR_BYTES 512
 
 #endif

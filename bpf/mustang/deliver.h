@@ -5,16 +5,68 @@
 #include "metrics.h"
 #include "rewrite.h"
 #include "translate.h"
-#include "way.h"
 
 /*
- * The tc_index of a packet that goes from one pod's program straight to another's, which has nothing left to do then.
- * Nothing on the way changes it. A pod can set it on what it sends, by a program of its own behind ours; that leaves the
- * pod's own packets untranslated, and no others.
+ * The tc_index of a packet that one pod's program sends straight to another pod, whose program then has nothing to do. The
+ * kernel does not change it on the way. A pod can set it on packets that it sends, with a program of its own behind ours;
+ * only its own packets then stay untranslated.
  */
 #define DELIVERED 0x6d73
 
-/* <linux/if_ether.h> packs its header, of which the compiler would copy each byte alone. */
+static __always_inline int drop(struct metrics *row, __u32 reason)
+{
+	count_drop(row, reason);
+	return ACTION_DROP;
+}
+
+static __always_inline int pass(struct metrics *row)
+{
+	row->count[METRIC_PASSED]++;
+	return ACTION_NEXT;
+}
+
+/* The action for a packet that parse_packet() did not parse. */
+static __always_inline int handle_unparsed(enum parse_result parsed, struct metrics *row)
+{
+	switch (parsed) {
+	case PARSE_OTHER:
+		return pass(row);
+	case PARSE_EXTENSIONS:
+		return drop(row, DROP_EXTENSIONS);
+	default:
+		return drop(row, DROP_MALFORMED);
+	}
+}
+
+/* Whether a program of another pod, or of another device, has finished with the packet. */
+static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *row)
+{
+	if (skb->tc_index != DELIVERED)
+		return false;
+	skb->tc_index = 0;
+	row->count[METRIC_DELIVERED]++;
+	return true;
+}
+
+/* Carries out the verdict. False: the packet must be dropped, and is counted. */
+static __always_inline bool apply(struct __sk_buff *skb, const struct packet *packet, const struct decision *d,
+				  struct metrics *row)
+{
+	if (d->verdict == VERDICT_DROP) {
+		count_drop(row, d->reason);
+		return false;
+	}
+	if (d->verdict == VERDICT_PASS || !d->ct)
+		return true;
+	row->count[d->ct->flags & CT_FORWARD ? METRIC_FORWARD : METRIC_REVERSE]++;
+	if (rewrite(skb, packet, d->ct)) {
+		count_drop(row, DROP_REWRITE);
+		return false;
+	}
+	return true;
+}
+
+/* <linux/if_ether.h> packs struct ethhdr, which the compiler would copy byte by byte. */
 static __always_inline void mac_copy(__u8 *to, const __u8 *from)
 {
 	*(__u32 *)to = *(const __u32 *)from;
@@ -26,7 +78,7 @@ static __always_inline bool mac_equal(const __u8 *a, const __u8 *b)
 	return *(const __u32 *)a == *(const __u32 *)b && *(const __u16 *)(a + 4) == *(const __u16 *)(b + 4);
 }
 
-/* Gives a packet an Ethernet header, which is not filled in but for the protocol. */
+/* Adds an Ethernet header without addresses. */
 static __always_inline int add_ethernet(struct __sk_buff *skb)
 {
 	__be16 proto = skb->protocol;
@@ -41,42 +93,52 @@ static __always_inline int add_ethernet(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Through the host's device of the pod that it is for, past the host's stack. It may be the pod that it came from. */
-static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct entrance *entrance,
-					     struct metrics *row)
+/* Gives a packet the Ethernet header that the device of the path needs. The kernel removes one that it does not need. */
+static __always_inline int write_ethernet(struct __sk_buff *skb, const struct ep_path *path)
 {
-	/* The kernel takes the Ethernet header away where the device has none, but adds none. */
-	if (!(entrance->flags & ENDPOINT_L3)) {
-		struct ethhdr *eth;
+	struct ethhdr *eth;
 
-		if (config.l3 && add_ethernet(skb))
-			return VERDICT_DROP;
-		eth = header_at(skb, 0, sizeof(*eth));
-		if (!eth)
-			return VERDICT_DROP;
-		mac_copy(eth->h_dest, entrance->pod_mac);
-		mac_copy(eth->h_source, entrance->node_mac);
-	}
-	/* The kernel takes no bpf_redirect_peer() from a netkit program. */
-	if (config.side != SIDE_NETKIT && entrance->flags & ENDPOINT_PEER) {
-		row->count[METRIC_REDIRECT_PEER]++;
-		/* A bridge's port takes in what is addressed to other pods. The pod would drop it as another host's. */
-		if (skb->pkt_type != PACKET_HOST)
-			bpf_skb_change_type(skb, PACKET_HOST);
-		return bpf_redirect_peer(entrance->ifindex, 0);
-	}
-	row->count[METRIC_REDIRECT_DEVICE]++;
-	skb->tc_index = DELIVERED;
-	return bpf_redirect(entrance->ifindex, 0);
+	if (path->flags & ENDPOINT_L3)
+		return 0;
+	if (!has_ethernet() && add_ethernet(skb))
+		return -1;
+	eth = header_at(skb, 0, sizeof(*eth));
+	if (!eth)
+		return -1;
+	mac_copy(eth->h_dest, path->pod_mac);
+	mac_copy(eth->h_source, path->node_mac);
+	return 0;
 }
 
-/* On the pod's own device, back to itself. */
+/* Into the pod, which may be the sender, from its device on the host. */
+static __always_inline int deliver_to_peer(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
+{
+	if (write_ethernet(skb, path))
+		return drop(row, DROP_REWRITE);
+	row->count[METRIC_REDIRECT_PEER]++;
+	/* A port of a bridge receives frames for other pods too. The pod would drop them as another host's. */
+	if (skb->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(skb, PACKET_HOST);
+	return bpf_redirect_peer(path->ifindex, 0);
+}
+
+/* Out of a device of the host. */
+static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
+{
+	if (write_ethernet(skb, path))
+		return drop(row, DROP_REWRITE);
+	row->count[METRIC_REDIRECT_DEVICE]++;
+	skb->tc_index = DELIVERED;
+	return bpf_redirect(path->ifindex, 0);
+}
+
+/* From the pod's own device back to it. */
 static __always_inline int deliver_to_self(struct __sk_buff *skb, struct metrics *row)
 {
 	struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	if (!eth)
-		return VERDICT_DROP;
+		return drop(row, DROP_REWRITE);
 	row->count[METRIC_HAIRPIN]++;
 	skb->tc_index = DELIVERED;
 	mac_copy(eth->h_dest, eth->h_source);
@@ -84,52 +146,54 @@ static __always_inline int deliver_to_self(struct __sk_buff *skb, struct metrics
 }
 
 /*
- * On the pod's own device: to the MAC of a pod on the same segment. The kernel chose the gateway's, for the service.
- * The pods of an ipvlan all have one MAC, and a frame that is sent to it finds its pod by the IP address.
+ * To the MAC address of a pod on the same segment; the kernel has set that of the gateway. The pods of an ipvlan share one
+ * MAC address, and the kernel finds the pod by the IP address.
  */
-static __always_inline int deliver_to_mac(struct __sk_buff *skb, const struct entrance *entrance, struct metrics *row)
+static __always_inline int deliver_to_segment(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
 {
 	struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	if (!eth)
-		return VERDICT_DROP;
+		return drop(row, DROP_REWRITE);
 	row->count[METRIC_L2_DELIVERED]++;
 	skb->tc_index = DELIVERED;
-	mac_copy(eth->h_dest, entrance->pod_mac);
-	return VERDICT_NEXT;
+	mac_copy(eth->h_dest, path->pod_mac);
+	return ACTION_NEXT;
 }
 
-/* Whether a frame that is left as it is goes to a pod on the same segment: it is addressed to its MAC. */
-static __always_inline bool goes_to(struct __sk_buff *skb, const struct entrance *entrance)
+/* Whether a frame is addressed to the MAC address of a pod on the same segment. */
+static __always_inline bool addressed_to(struct __sk_buff *skb, const struct ep_path *path)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
-	return eth && entrance && mac_equal(eth->h_dest, entrance->pod_mac);
+	return eth && path && mac_equal(eth->h_dest, path->pod_mac);
 }
 
-/* Leaves a packet to the kernel. */
-static __always_inline int deliver_by_stack(struct __sk_buff *skb, const struct decision *d, struct metrics *row)
+/* By the kernel. */
+static __always_inline int deliver_to_stack(struct __sk_buff *skb, const struct decision *d, struct metrics *row)
 {
 	row->count[METRIC_PASSED]++;
-	if (config.side == SIDE_POD && !d->connection && goes_to(skb, d->entrance))
+	if (config.attach_point == ATTACH_POD && !d->ct && addressed_to(skb, d->path))
 		skb->tc_index = DELIVERED;
 	else if (skb->tc_index == DELIVERED)
-		skb->tc_index = 0; /* from another pod, which this one is a router for */
-	return VERDICT_NEXT;
+		skb->tc_index = 0; /* from another pod, for which this one is a router */
+	return ACTION_NEXT;
 }
 
-/* Sends what came from a pod on its way. */
-static __always_inline int deliver(struct __sk_buff *skb, const struct decision *d, enum way way, struct metrics *row)
+/* Sends a packet to its next hop. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct decision *d, struct metrics *row)
 {
-	switch (way) {
-	case WAY_DEVICE:
-		return deliver_to_device(skb, d->entrance, row);
-	case WAY_SELF:
+	switch (next_hop_of(d->ct, d->path)) {
+	case NEXT_HOP_PEER:
+		return deliver_to_peer(skb, d->path, row);
+	case NEXT_HOP_DEVICE:
+		return deliver_to_device(skb, d->path, row);
+	case NEXT_HOP_SEGMENT:
+		return deliver_to_segment(skb, d->path, row);
+	case NEXT_HOP_SELF:
 		return deliver_to_self(skb, row);
-	case WAY_MAC:
-		return deliver_to_mac(skb, d->entrance, row);
 	default:
-		return deliver_by_stack(skb, d, row);
+		return deliver_to_stack(skb, d, row);
 	}
 }
 

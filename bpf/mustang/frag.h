@@ -3,11 +3,12 @@
 #define MUSTANG_FRAG_H
 
 #include "maps.h"
+#include "metrics.h"
 #include "parse.h"
 
 /*
- * Remembers the ports of a first fragment, and gives them to later ones. False for a later fragment whose first one was
- * not seen: it came out of order, or was forgotten.
+ * Stores the ports of a first fragment, and sets those of later ones. False for a later fragment whose first one is not
+ * in the table: it arrived out of order, or was evicted.
  */
 __noinline int fragment_ports(struct packet *packet)
 {
@@ -36,6 +37,13 @@ __noinline int fragment_ports(struct packet *packet)
 	packet->tuple.dport = known->dport;
 	packet->traits |= TRAIT_PORTS;
 	return true;
+}
+
+/* Sets the ports of a fragment. */
+static __always_inline void find_fragment_ports(struct packet *packet, struct metrics *row)
+{
+	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT) && !fragment_ports(packet))
+		row->count[METRIC_UNKNOWN_FRAGMENT]++;
 }
 
 #endif

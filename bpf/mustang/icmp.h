@@ -4,9 +4,8 @@
 
 #include "rewrite.h"
 #include "translate.h"
-#include "way.h"
 
-/* Writes size bytes and adds the difference that they make to *diff. Offset is even from the ICMP header. */
+/* Writes size bytes and adds the change to the checksum sum *diff. offset - start of the ICMP header is even. */
 static __always_inline int patch(struct __sk_buff *skb, __u32 offset, void *bytes, __u32 size, __u32 *diff)
 {
 	__be32 old[8];
@@ -17,10 +16,10 @@ static __always_inline int patch(struct __sk_buff *skb, __u32 offset, void *byte
 	return bpf_skb_store_bytes(skb, offset, bytes, size, 0);
 }
 
-/* Adds diff to a checksum, which is two bytes at offset, if the quote reaches that far, and to *total what changed. */
+/* Adds diff to the checksum at offset, if the quote reaches that far, and the change to *total. */
 static __always_inline int patch_checksum(struct __sk_buff *skb, __u32 offset, __u32 diff, bool udp, __u32 *total)
 {
-	/* Two pairs, since sums are made of four bytes at a time. */
+	/* bpf_csum_diff() takes four bytes at a time. */
 	__sum16 old[2] = {}, new[2] = {};
 
 	if (bpf_skb_load_bytes(skb, offset, old, 2) || (udp && !old[0]))
@@ -32,7 +31,7 @@ static __always_inline int patch_checksum(struct __sk_buff *skb, __u32 offset, _
 	return bpf_skb_store_bytes(skb, offset, new, 2, 0);
 }
 
-/* Makes the quoted packet the one that its sender sent, and *diff what this adds to the sum over the quote. */
+/* Restores the quoted packet as its sender sent it. *diff: the change of the sum over the quote. */
 static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *quote, const struct tuple *to,
 				    __u32 *diff)
 {
@@ -60,7 +59,7 @@ static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *
 			      diff);
 }
 
-/* Room for the quoted packet on each CPU, which the stack has not. */
+/* Room for the quoted packet on each CPU: it does not fit on the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -68,17 +67,17 @@ struct {
 	__type(value, struct packet);
 } quotes SEC(".maps");
 
-/* The packet that an error quotes, as far as its ports. */
+/* Parses the packet that an error quotes, up to its ports. */
 static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *packet, struct packet *quote)
 {
-	enum parsed parsed;
+	enum parse_result parsed;
 	const __be16 *ports;
 
 	__builtin_memset(quote, 0, sizeof(*quote));
 	quote->l4 = packet->l4 + sizeof(struct icmp_header);
 	parsed = packet->v6 ? parse_ipv6(skb, quote) : parse_ipv4(skb, quote);
 	ports = header_at(skb, quote->l4, 8);
-	if (parsed != PARSED_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT ||
+	if (parsed != PARSE_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT ||
 	    (quote->tuple.proto != IPPROTO_TCP && quote->tuple.proto != IPPROTO_UDP))
 		return -1;
 	quote->tuple.sport = ports[0];
@@ -86,7 +85,7 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 	return 0;
 }
 
-/* Writes the error's own addresses, and adds diff, which the quote grew by, to its checksum. */
+/* Writes the addresses of the error itself, and updates its checksum by diff, the change of the sum over the quote. */
 static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
 				    __u32 diff)
 {
@@ -99,34 +98,33 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
 }
 
 /*
- * Translates an ICMP error about a packet that we translated. The answer to the quoted packet is in the connection
- * table, and what it would become says what the quoted packet once was. The error's sender stays who it is, for it may
- * be any router; unless it is the other end itself. leaving: the error comes from a pod, and what the client's to_pod
- * is to translate is left to it.
+ * Translates an ICMP error about a packet that was translated. The connection table has the reply to the quoted packet;
+ * its translation gives the packet as its sender sent it. The source of the error stays, as it may be any router, unless it
+ * is the other end of the connection. from_pod: the error leaves a pod, and to_pod of the client may translate it.
  *
- * 1: done, and the packet's tuple is the answer's; 0: nothing to do; -1: went wrong.
+ * 1: translated, and the packet's tuple is that of the reply; 0: nothing to translate; -1: error.
  */
-__noinline int translate_error(struct __sk_buff *skb, struct packet *packet, bool leaving)
+__noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
 	__u32 zero = 0, diff = 0;
 	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
 	struct tuple to, sent;
-	struct connection *c;
+	struct ct_entry *ct;
 
 	if (!packet || !quote || parse_quote(skb, packet, quote) ||
 	    !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return 0;
 	quote->tuple = tuple_reverse(&quote->tuple);
-	c = bpf_map_lookup_elem(&connections, &quote->tuple);
-	if (!c || (config.side == SIDE_UPLINK && !(c->flags & CONNECTION_UPLINK)))
+	ct = bpf_map_lookup_elem(&connections, &quote->tuple);
+	if (!ct || (config.attach_point == ATTACH_UPLINK && !(ct->flags & CT_UPLINK)))
 		return 0;
-	if (leaving && left_to_client(c, way_of(c, &c->entrance)))
+	if (from_pod && translated_at_client(ct))
 		return 0;
 	to = packet->tuple;
-	to.daddr = c->to.daddr;
+	to.daddr = ct->to.daddr;
 	if (addr_equal(&to.saddr, &quote->tuple.saddr))
-		to.saddr = c->to.saddr;
-	sent = tuple_reverse(&c->to);
+		to.saddr = ct->to.saddr;
+	sent = tuple_reverse(&ct->to);
 	if (rewrite_quote(skb, quote, &sent, &diff) || rewrite_error(skb, packet, &to, diff))
 		return -1;
 	packet->tuple = quote->tuple;

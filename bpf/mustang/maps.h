@@ -4,7 +4,19 @@
 
 #include "tuple.h"
 
-/* The layout of these structs is that of pinned maps. Whoever changes one raises LayoutVersion in layout.go. */
+/*
+ * The layout of pinned maps. Raise LayoutVersion in layout.go with every change. Reserved fields are 0. Fields and flags
+ * that no program reads yet are marked "not enforced": user space must refuse a service or endpoint that needs them.
+ */
+
+/* Who wrote a row. Each owner changes and deletes its own rows only. */
+enum owner {
+	OWNER_NONE, /* no row has it */
+	OWNER_CNI,
+	OWNER_CLI,
+	OWNER_AGENT,
+	OWNER_LAB,
+};
 
 struct service_key {
 	union addr addr;
@@ -14,16 +26,27 @@ struct service_key {
 };
 
 enum service_flag {
-	SERVICE_LOOPBACK = 1, /* its address is a loopback one: for the sockets of hosts, and for no packet */
+	SERVICE_LOOPBACK = 1,        /* a loopback address: translated for the sockets of hosts, never in packets */
+	SERVICE_REJECT = 2,          /* without backends: answer with TCP reset or ICMP unreachable; not enforced */
+	SERVICE_AFFINITY = 4,        /* a client keeps its backend for affinity_timeout; not enforced */
+	SERVICE_NODE_PORT = 8,       /* an address of a node and a node port; not enforced */
+	SERVICE_EXTERNAL = 16,       /* an external or load-balancer address; not enforced */
+	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only; not enforced */
+	SERVICE_EXTERNAL_LOCAL = 64, /* clients outside the cluster get local backends only; not enforced */
+	SERVICE_SOURCE_RANGES = 128, /* only clients in the service's source ranges are served; not enforced */
 };
 
+/* One frontend. The fields that new connections read come first. */
 struct service {
-	__u32 id;
-	/* Names the set of backends; no two sets of any service ever had the same. */
-	__u32 revision;
-	/* Backends are in slots 0..count-1 of the revision. */
-	__u32 count;
-	__u32 flags; /* enum service_flag */
+	__u32 id;               /* shared by the protocols of one service */
+	__u32 revision;         /* the set of backends; never reused */
+	__u32 count;            /* backends for new connections, in slots 0..count-1; 0: they are dropped */
+	__u32 flags;            /* enum service_flag */
+	__u32 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
+	__u32 local;            /* local backends for new connections, in slots 0..local-1; not enforced */
+	__u32 affinity_timeout; /* in seconds; not enforced */
+	__u8 owner;             /* enum owner */
+	__u8 reserved[11];
 };
 
 struct backend_key {
@@ -31,56 +54,72 @@ struct backend_key {
 	__u32 slot;
 };
 
+enum backend_state {
+	BACKEND_ACTIVE,
+	BACKEND_TERMINATING, /* serves its connections, and new ones if no backend is active */
+	BACKEND_DRAINING,    /* serves its connections */
+	BACKEND_QUARANTINED, /* failed its health check; gets no new connections */
+};
+
+enum backend_flag {
+	BACKEND_LOCAL = 1, /* on this node */
+};
+
 struct backend {
 	union addr addr;
 	__be16 port;
-	__u16 pad;
+	__u16 weight; /* relative to the service's other backends; 0 counts as 1; not enforced */
+	__u8 state;   /* enum backend_state; slots decide who gets connections, not this */
+	__u8 flags;   /* enum backend_flag */
+	__u8 reserved[10];
 };
 
-enum connection_flag {
-	CONNECTION_FORWARD = 1, /* from the client to the backend; otherwise back */
-	CONNECTION_HAIRPIN = 2, /* both ends are the same pod */
-	CONNECTION_SEGMENT = 4, /* both ends are pods without a host side, and reach each other by MAC */
-	CONNECTION_CLOSING = 8, /* a FIN or RST was seen in this direction */
-	CONNECTION_UPLINK = 16, /* the client is outside, and came in by an uplink */
+enum ct_flag {
+	CT_FORWARD = 1, /* from the client to the backend; otherwise the reply direction */
+	CT_HAIRPIN = 2, /* client and backend are the same pod */
+	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
+	CT_CLOSING = 8, /* a FIN or RST was seen in this direction */
+	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
 };
 
 enum endpoint_flag {
-	ENDPOINT_EGRESS = 1, /* what is sent from the host's device, ifindex, goes into the pod */
-	ENDPOINT_PEER = 2,   /* bpf_redirect_peer() to that device leads into the pod, and is the shorter way */
-	ENDPOINT_L3 = 4,     /* that device takes packets without an Ethernet header */
+	ENDPOINT_EGRESS = 1, /* a packet sent on ifindex, a device of the host, enters the pod */
+	ENDPOINT_PEER = 2,   /* bpf_redirect_peer() to ifindex enters the pod, and is faster */
+	ENDPOINT_L3 = 4,     /* ifindex takes packets without an Ethernet header */
 };
 
-/* How packets get into a pod. No flags: not from the host's side, or this is no pod of this node. */
-struct entrance {
+/* How packets enter a pod. Flags 0: not through the host, or no pod of this node. */
+struct ep_path {
 	__u32 ifindex;
-	__u32 flags;
+	__u32 flags; /* enum endpoint_flag */
 	__u8 pod_mac[ETH_ALEN];
 	__u8 node_mac[ETH_ALEN];
 };
 
-struct connection {
-	/* What the packet's tuple becomes. */
-	struct tuple to;
+/* One direction of a translated connection. */
+struct ct_entry {
+	struct tuple to; /* the packet's tuple after translation */
 	/* Sums to add to a checksum that covers the addresses, and the ports (0: they stay). */
 	__u32 addr_diff;
 	__u32 port_diff;
 	__u32 service;
 	__u32 revision;
-	__u32 flags;
-	/* That of the pod that the packet is for then: as it is in endpoints, to save a lookup for each packet. */
-	struct entrance entrance;
+	__u32 flags; /* enum ct_flag */
+	/* A copy of the receiver's path in endpoints: saves a lookup for each packet. */
+	struct ep_path path;
 };
 
 struct endpoint {
 	__u32 id;
-	/* Pods without a host side reach each other by MAC if this, their parent's index or bridge's, is the same. */
+	/* Pods without a host side reach each other by MAC address if this, the index of their parent or bridge, is equal. */
 	__u32 segment;
-	struct entrance entrance;
-	/* Not 0 once the address is in connected; the programs set it. */
-	__u32 connected;
-	/* The cookie of the pod's network namespace; 0 if it has none. Only user space uses it. */
-	__u64 netns;
+	struct ep_path path;
+	__u32 connected; /* not 0 once the address is in the map connected; the programs set it */
+	__u64 netns;     /* cookie of the pod's network namespace, 0 if it has none; for user space only */
+	__u32 identity;  /* security identity for network policy; not enforced */
+	__u32 policy;    /* policy flags; not enforced */
+	__u8 owner;      /* enum owner */
+	__u8 reserved[7];
 };
 
 struct fragment_key {
@@ -96,27 +135,29 @@ struct ports {
 	__be16 dport;
 };
 
-/* Numbers that are given out once each. Only user space uses them, with the root's lock held. */
+/* The last ids given out; none is reused. For user space only, which holds the node's lock. */
 struct state {
 	__u32 last_service;
 	__u32 last_revision;
 	__u32 last_endpoint;
-	__u32 pad;
+	/* Not 0 from when a set of backends is replaced until its last traces are deleted: the value of last_revision then. */
+	__u32 retiring;
 };
 
-_Static_assert(sizeof(struct service_key) == 20, "no hidden padding");
-_Static_assert(sizeof(struct service) == 16, "no hidden padding");
-_Static_assert(sizeof(struct backend_key) == 8, "no hidden padding");
-_Static_assert(sizeof(struct backend) == 20, "no hidden padding");
-_Static_assert(sizeof(struct entrance) == 20, "no hidden padding");
-_Static_assert(sizeof(struct connection) == 80, "no hidden padding");
-_Static_assert(sizeof(struct endpoint) == 40, "no hidden padding");
-_Static_assert(sizeof(struct fragment_key) == 40, "no hidden padding");
-_Static_assert(sizeof(struct state) == 16, "no hidden padding");
+_Static_assert(sizeof(struct service_key) == 20, "hidden padding");
+_Static_assert(sizeof(struct service) == 40, "hidden padding");
+_Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
+_Static_assert(sizeof(struct backend) == 32, "hidden padding");
+_Static_assert(sizeof(struct ep_path) == 20, "hidden padding");
+_Static_assert(sizeof(struct ct_entry) == 80, "hidden padding");
+_Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
+_Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
+_Static_assert(sizeof(struct ports) == 4, "hidden padding");
+_Static_assert(sizeof(struct state) == 16, "hidden padding");
 
-/* Sizes of 1 are placeholders: user space sets them when it creates the maps. */
+/* max_entries of 1 is a placeholder: user space sets the size when it creates the map. */
 
-/* The services by what clients call. */
+/* Services by the address, port and protocol that clients call. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -125,7 +166,7 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
-/* The backends of all services. A revision is complete before a service names it. */
+/* Backends of all services. User space completes a revision before a service refers to it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -134,15 +175,15 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Connections that are translated: for each of their two directions, what packets are and what they become. */
+/* Translated connections: one row for each direction, by the tuple before translation. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct tuple);
-	__type(value, struct connection);
+	__type(value, struct ct_entry);
 } connections SEC(".maps");
 
-/* The pods of this node by address. */
+/* Pods of this node by address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -152,8 +193,8 @@ struct {
 } endpoints SEC(".maps");
 
 /*
- * The addresses of pods that connections may know: who deletes a pod that is not here need not look for its connections.
- * The programs write it, before the connection.
+ * Addresses of pods that rows of connections may refer to: a pod that is not here is deleted without a search for its
+ * connections. The programs write it before the connection.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -163,7 +204,7 @@ struct {
 	__type(value, __u32);
 } connected SEC(".maps");
 
-/* The ports of fragmented packets, which only the first fragment has. */
+/* Ports of fragmented packets: only the first fragment carries them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -171,7 +212,7 @@ struct {
 	__type(value, struct ports);
 } fragments SEC(".maps");
 
-/* Counters for ids; see struct state. */
+/* The last ids given out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -5,8 +5,8 @@
 #include "consts.h"
 
 /*
- * What is counted. Go has the same list, in counters.go; a test holds the two together by the names in BTF. New ones go to
- * the end, so that counters which are pinned keep their meaning.
+ * Counters other than drops. Go has the same list in counters.go; a test compares the names. Append new ones, so that
+ * pinned counters keep their meaning.
  */
 enum metric {
 	METRIC_NONE,
@@ -25,13 +25,6 @@ enum metric {
 	METRIC_DELIVERED,
 	METRIC_PASSED,
 	METRIC_UNKNOWN_FRAGMENT,
-	METRIC_DROP_MALFORMED,
-	METRIC_DROP_EXTENSIONS,
-	METRIC_DROP_NO_BACKEND,
-	METRIC_DROP_BACKEND_MISSING,
-	METRIC_DROP_PORT_EXHAUSTED,
-	METRIC_DROP_TABLE_FULL,
-	METRIC_DROP_REWRITE,
 	METRIC_SOCK_CONNECT,
 	METRIC_SOCK_SENDMSG,
 	METRIC_SOCK_RECVMSG,
@@ -42,16 +35,33 @@ enum metric {
 	METRIC_COUNT,
 };
 
-/* Room to add a metric without a new layout. */
-#define METRIC_SLOTS 48
-
-struct metrics {
-	__u64 count[METRIC_SLOTS];
+/* Why a packet was dropped or a call refused. Append new ones; Go has the same list in counters.go. */
+enum drop_reason {
+	DROP_UNSPECIFIED,
+	DROP_MALFORMED,
+	DROP_EXTENSIONS,
+	DROP_NO_BACKEND,
+	DROP_BACKEND_MISSING,
+	DROP_PORT_EXHAUSTED,
+	DROP_TABLE_FULL,
+	DROP_REWRITE,
+	DROP_COUNT,
 };
 
-_Static_assert(METRIC_COUNT <= METRIC_SLOTS, "no slot left: a new layout version is due");
+/* Room to append without a new layout. */
+#define METRIC_SLOTS 64
+#define DROP_SLOTS 64
 
-/* Counts by enum metric, one row for each CPU. One row rather than one entry for each metric: one lookup serves all. */
+struct metrics {
+	__u64 count[METRIC_SLOTS]; /* by enum metric */
+	__u64 drops[DROP_SLOTS];   /* by enum drop_reason */
+};
+
+_Static_assert(sizeof(struct metrics) == 1024, "hidden padding");
+_Static_assert(METRIC_COUNT <= METRIC_SLOTS, "no slot left: raise the layout version");
+_Static_assert(DROP_COUNT <= DROP_SLOTS, "no slot left: raise the layout version");
+
+/* One row for each CPU with all counters: one lookup serves the whole packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -67,13 +77,21 @@ static __always_inline struct metrics *metrics_row(void)
 	return bpf_map_lookup_elem(&metrics, &zero);
 }
 
-/* Counts a metric that is not known when the program is compiled. */
+/* Counts a metric that is not a constant. */
 static __always_inline void count(struct metrics *row, __u32 metric)
 {
-	/* The compiler knows the bound from the caller, but the verifier only from here. */
+	/* The compiler drops the check where it knows the bound; the verifier does not know it. */
 	asm volatile("" : "+r"(metric));
 	if (metric < METRIC_SLOTS)
 		row->count[metric]++;
+}
+
+/* Counts a drop whose reason is not a constant. */
+static __always_inline void count_drop(struct metrics *row, __u32 reason)
+{
+	asm volatile("" : "+r"(reason));
+	if (reason < DROP_SLOTS)
+		row->drops[reason]++;
 }
 
 #endif

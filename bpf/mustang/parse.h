@@ -10,44 +10,44 @@
 #include "config.h"
 #include "tuple.h"
 
-enum parsed {
-	PARSED_IP,        /* the packet is understood */
-	PARSED_OTHER,     /* not for us: ARP, neighbour discovery, multicast, VLAN */
-	PARSED_SHORT,     /* a header lies beyond the linear part */
-	PARSED_MALFORMED, /* a header contradicts itself */
-	PARSED_EXTENSIONS /* more extension headers than we follow */
+enum parse_result {
+	PARSE_IP,        /* parsed */
+	PARSE_OTHER,     /* not translated: ARP, neighbour discovery, multicast, VLAN */
+	PARSE_SHORT,     /* a header is not linear */
+	PARSE_MALFORMED, /* a header contradicts itself, or is cut off */
+	PARSE_EXTENSIONS /* too many extension headers */
 };
 
 enum trait {
-	TRAIT_OPENING = 1,        /* TCP: SYN without ACK */
-	TRAIT_CLOSING = 2,        /* TCP: FIN or RST */
+	TRAIT_SYN = 1,            /* TCP: SYN without ACK */
+	TRAIT_FIN = 2,            /* TCP: FIN or RST */
 	TRAIT_FIRST_FRAGMENT = 4, /* has the ports; more fragments follow */
 	TRAIT_LATER_FRAGMENT = 8, /* has no ports of its own */
 	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
-	TRAIT_PORTS = 32,         /* TCP or UDP with known ports: can be translated */
+	TRAIT_PORTS = 32,         /* TCP or UDP whose ports are known: can be translated */
 };
 
 struct packet {
 	struct tuple tuple;
 	__u32 l3; /* offset of the IP header */
-	__u32 l4; /* offset of the transport header; while parsing, of what is to be read next */
+	__u32 l4; /* offset of the transport header; while parsing, of the next header */
 	__u32 fragment_id;
-	__u32 traits;
+	__u32 traits; /* enum trait */
 	__u32 v6;
 };
 
-/* The size bytes at offset, or NULL where they are not all linear. */
+/* The size bytes at offset, or NULL if they are not all linear. */
 static __always_inline void *header_at(struct __sk_buff *skb, __u32 offset, __u32 size)
 {
 	void *header = (void *)(long)skb->data;
 
-	/* The compiler must not drop the mask, whose bound the verifier needs. */
+	/* The verifier needs the mask; without this the compiler may drop it. */
 	asm volatile("" : "+r"(offset));
 	header += offset & OFFSET_MASK;
 	return header + size > (void *)(long)skb->data_end ? NULL : header;
 }
 
-/* What ICMP and ICMPv6 begin with. <linux/icmp.h> drags in the C library. */
+/* The first 8 bytes of ICMP and ICMPv6. <linux/icmp.h> includes headers of the C library. */
 struct icmp_header {
 	__u8 type;
 	__u8 code;
@@ -73,73 +73,73 @@ static __always_inline bool icmpv6_is_discovery(__u8 type)
 	return type >= 133 && type <= 137;
 }
 
-static __always_inline enum parsed parse_icmp(struct __sk_buff *skb, struct packet *packet)
+static __always_inline enum parse_result parse_icmp(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct icmp_header *icmp = header_at(skb, packet->l4, sizeof(*icmp));
 
 	if (!icmp)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	if (packet->v6 && icmpv6_is_discovery(icmp->type))
-		return PARSED_OTHER;
+		return PARSE_OTHER;
 	if (packet->v6 ? icmpv6_is_error(icmp->type) : icmp_is_error(icmp->type))
 		packet->traits |= TRAIT_ICMP_ERROR;
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-static __always_inline enum parsed parse_tcp(struct __sk_buff *skb, struct packet *packet)
+static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp));
 
 	if (!tcp)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	packet->tuple.sport = tcp->source;
 	packet->tuple.dport = tcp->dest;
 	packet->traits |= TRAIT_PORTS;
 	if (tcp->fin || tcp->rst)
-		packet->traits |= TRAIT_CLOSING;
+		packet->traits |= TRAIT_FIN;
 	else if (tcp->syn && !tcp->ack)
-		packet->traits |= TRAIT_OPENING;
-	return PARSED_IP;
+		packet->traits |= TRAIT_SYN;
+	return PARSE_IP;
 }
 
-static __always_inline enum parsed parse_udp(struct __sk_buff *skb, struct packet *packet)
+static __always_inline enum parse_result parse_udp(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct udphdr *udp = header_at(skb, packet->l4, sizeof(*udp));
 
 	if (!udp)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	packet->tuple.sport = udp->source;
 	packet->tuple.dport = udp->dest;
 	packet->traits |= TRAIT_PORTS;
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-static __always_inline enum parsed parse_transport(struct __sk_buff *skb, struct packet *packet)
+static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, struct packet *packet)
 {
 	if (packet->traits & TRAIT_LATER_FRAGMENT)
-		return PARSED_IP;
+		return PARSE_IP;
 	switch (packet->tuple.proto) {
 	case IPPROTO_TCP:
 		return parse_tcp(skb, packet);
 	case IPPROTO_UDP:
 		return parse_udp(skb, packet);
 	case IPPROTO_ICMP:
-		return packet->v6 ? PARSED_IP : parse_icmp(skb, packet);
+		return packet->v6 ? PARSE_IP : parse_icmp(skb, packet);
 	case IPPROTO_ICMPV6:
-		return packet->v6 ? parse_icmp(skb, packet) : PARSED_IP;
+		return packet->v6 ? parse_icmp(skb, packet) : PARSE_IP;
 	}
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-/* Reads an IPv4 header and steps over it. */
-static __always_inline enum parsed parse_ipv4(struct __sk_buff *skb, struct packet *packet)
+/* Parses an IPv4 header. */
+static __always_inline enum parse_result parse_ipv4(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct iphdr *ip = header_at(skb, packet->l4, sizeof(*ip));
 
 	if (!ip)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	if (ip->version != 4 || ip->ihl < 5)
-		return PARSED_MALFORMED;
+		return PARSE_MALFORMED;
 	packet->l3 = packet->l4;
 	packet->v6 = 0;
 	packet->tuple.proto = ip->protocol;
@@ -150,10 +150,10 @@ static __always_inline enum parsed parse_ipv4(struct __sk_buff *skb, struct pack
 		packet->traits |= ip->frag_off & bpf_htons(0x1fff) ? TRAIT_LATER_FRAGMENT : TRAIT_FIRST_FRAGMENT;
 	}
 	packet->l4 += ip->ihl * 4;
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-/* An IPv6 fragment header; <linux/ipv6.h> has none. */
+/* An IPv6 fragment header, which <linux/ipv6.h> lacks. */
 struct ipv6_fragment {
 	__u8 nexthdr;
 	__u8 reserved;
@@ -161,12 +161,12 @@ struct ipv6_fragment {
 	__be32 id;
 };
 
-static __always_inline enum parsed parse_ipv6_fragment(struct __sk_buff *skb, struct packet *packet)
+static __always_inline enum parse_result parse_ipv6_fragment(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct ipv6_fragment *fragment = header_at(skb, packet->l4, sizeof(*fragment));
 
 	if (!fragment)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	packet->tuple.proto = fragment->nexthdr;
 	packet->fragment_id = fragment->id;
 	if (fragment->frag_off & bpf_htons(0xfff8))
@@ -174,22 +174,22 @@ static __always_inline enum parsed parse_ipv6_fragment(struct __sk_buff *skb, st
 	else if (fragment->frag_off & bpf_htons(1))
 		packet->traits |= TRAIT_FIRST_FRAGMENT;
 	packet->l4 += sizeof(*fragment);
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-/* Steps over one extension header that says its own length, in units of 8 bytes after the first 8. */
-static __always_inline enum parsed parse_ipv6_option(struct __sk_buff *skb, struct packet *packet)
+/* Parses an extension header with a length field, which counts units of 8 bytes after the first 8. */
+static __always_inline enum parse_result parse_ipv6_option(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct ipv6_rt_hdr *option = header_at(skb, packet->l4, sizeof(*option));
 
 	if (!option)
-		return PARSED_SHORT;
-	/* With segments left the header's destination is a way-point, and checksums are made for another. */
+		return PARSE_SHORT;
+	/* With segments left, checksums cover the final destination, not the header's. */
 	if (packet->tuple.proto == IPPROTO_ROUTING && option->segments_left)
-		return PARSED_OTHER;
+		return PARSE_OTHER;
 	packet->tuple.proto = option->nexthdr;
 	packet->l4 += (option->hdrlen + 1) * 8;
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
 static __always_inline bool is_extension(__u8 proto)
@@ -199,37 +199,37 @@ static __always_inline bool is_extension(__u8 proto)
 }
 
 /*
- * Steps over all extension headers; what follows a later fragment's header is no header. A global function, like the
- * others of this project that are not static: the verifier walks it once, and not for each way to its callers.
+ * Parses all extension headers. No header follows the fragment header of a later fragment. A global function, as all of
+ * this project that are not static: the verifier checks it once, not for each path through its callers.
  */
 __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct packet *packet)
 {
-	enum parsed parsed;
+	enum parse_result parsed;
 
 	if (!packet)
-		return PARSED_MALFORMED;
+		return PARSE_MALFORMED;
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
 		if (!is_extension(packet->tuple.proto))
-			return PARSED_IP;
+			return PARSE_IP;
 		if (packet->tuple.proto == IPPROTO_FRAGMENT)
 			parsed = parse_ipv6_fragment(skb, packet);
 		else
 			parsed = parse_ipv6_option(skb, packet);
-		if (parsed != PARSED_IP || packet->traits & TRAIT_LATER_FRAGMENT)
+		if (parsed != PARSE_IP || packet->traits & TRAIT_LATER_FRAGMENT)
 			return parsed;
 	}
-	return is_extension(packet->tuple.proto) ? PARSED_EXTENSIONS : PARSED_IP;
+	return is_extension(packet->tuple.proto) ? PARSE_EXTENSIONS : PARSE_IP;
 }
 
-/* Reads an IPv6 header and steps over it and its extension headers. */
-static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct packet *packet)
+/* Parses an IPv6 header and its extension headers. */
+static __always_inline enum parse_result parse_ipv6(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct ipv6hdr *ip = header_at(skb, packet->l4, sizeof(*ip));
 
 	if (!ip)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	if (ip->version != 6)
-		return PARSED_MALFORMED;
+		return PARSE_MALFORMED;
 	packet->l3 = packet->l4;
 	packet->v6 = 1;
 	packet->tuple.proto = ip->nexthdr;
@@ -238,55 +238,63 @@ static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct pack
 		packet->tuple.daddr.words[i] = ip->daddr.in6_u.u6_addr32[i];
 	}
 	packet->l4 += sizeof(*ip);
-	return is_extension(packet->tuple.proto) ? (enum parsed)parse_ipv6_extensions(skb, packet) : PARSED_IP;
+	return is_extension(packet->tuple.proto) ? (enum parse_result)parse_ipv6_extensions(skb, packet) : PARSE_IP;
 }
 
-/* Steps over the Ethernet header, if there is one, and says what follows it. */
-static __always_inline enum parsed parse_link(struct __sk_buff *skb, struct packet *packet, __be16 *proto)
+/* Parses the Ethernet header, if there is one, and returns the protocol of the next header. */
+static __always_inline enum parse_result parse_link(struct __sk_buff *skb, struct packet *packet, __be16 *proto)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	*proto = skb->protocol;
-	if (config.l3)
-		return PARSED_IP;
+	if (!has_ethernet())
+		return PARSE_IP;
 	if (!eth)
-		return PARSED_SHORT;
+		return PARSE_SHORT;
 	if (eth->h_dest[0] & 1 || skb->vlan_present)
-		return PARSED_OTHER;
+		return PARSE_OTHER;
 	*proto = eth->h_proto;
 	packet->l4 = sizeof(*eth);
-	return PARSED_IP;
+	return PARSE_IP;
 }
 
-/* Reads what is linear of a packet as it is on the link into packet, which is zero before. */
-static __always_inline enum parsed parse(struct __sk_buff *skb, struct packet *packet)
+/* Parses the linear part of skb into packet, which must be zero. */
+static __always_inline enum parse_result parse_linear(struct __sk_buff *skb, struct packet *packet)
 {
 	__be16 proto;
-	enum parsed parsed = parse_link(skb, packet, &proto);
+	enum parse_result parsed = parse_link(skb, packet, &proto);
 
-	if (parsed != PARSED_IP)
+	if (parsed != PARSE_IP)
 		return parsed;
 	if (proto == bpf_htons(ETH_P_IP))
 		parsed = parse_ipv4(skb, packet);
 	else if (proto == bpf_htons(ETH_P_IPV6))
 		parsed = parse_ipv6(skb, packet);
 	else
-		return PARSED_OTHER;
-	return parsed == PARSED_IP ? parse_transport(skb, packet) : parsed;
+		return PARSE_OTHER;
+	return parsed == PARSE_IP ? parse_transport(skb, packet) : parsed;
 }
 
-/* Makes the headers linear and reads again. What is short even so is cut off. */
-__noinline int parse_again(struct __sk_buff *skb, struct packet *packet)
+/* Makes the headers linear and parses again. A packet that is still short is cut off. */
+__noinline int parse_pulled(struct __sk_buff *skb, struct packet *packet)
 {
-	enum parsed parsed = PARSED_SHORT;
+	enum parse_result parsed = PARSE_SHORT;
 
 	if (!packet)
-		return PARSED_MALFORMED;
+		return PARSE_MALFORMED;
 	__builtin_memset(packet, 0, sizeof(*packet));
 	if (skb->data_end - skb->data < skb->len &&
 	    !bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES))
-		parsed = parse(skb, packet);
-	return parsed == PARSED_SHORT ? PARSED_MALFORMED : parsed;
+		parsed = parse_linear(skb, packet);
+	return parsed == PARSE_SHORT ? PARSE_MALFORMED : parsed;
+}
+
+/* Parses skb into packet, which must be zero. Returns anything but PARSE_SHORT. */
+static __always_inline enum parse_result parse_packet(struct __sk_buff *skb, struct packet *packet)
+{
+	enum parse_result parsed = parse_linear(skb, packet);
+
+	return parsed == PARSE_SHORT ? (enum parse_result)parse_pulled(skb, packet) : parsed;
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include "maps.h"
 #include "parse.h"
 
-/* A checksum after what it covers grew by diff (RFC 1624, equation 3). */
+/* The checksum after the sum over the data grew by diff (RFC 1624, equation 3). */
 static __always_inline __sum16 checksum_add(__sum16 checksum, __u32 diff)
 {
 	__u32 sum = (__u16)~checksum;
@@ -18,7 +18,7 @@ static __always_inline __sum16 checksum_add(__sum16 checksum, __u32 diff)
 	return ~sum;
 }
 
-/* Writes the addresses into the IP header at offset l3, whose own checksum it keeps. */
+/* Writes the addresses into the IP header at offset l3, and updates the checksum of an IPv4 header. */
 static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bool v6, const struct tuple *to,
 					     __u32 diff)
 {
@@ -32,8 +32,9 @@ static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bo
 			ip->daddr.in6_u.u6_addr32[i] = to->daddr.words[i];
 		}
 		/*
-		 * The card's sum over the packet, if the kernel keeps one. bpf_l4_csum_replace() takes the change of the
-		 * transport's checksum out of it, which in IPv4 the header's checksum makes up for, but not in IPv6.
+		 * Updates the sum over the packet from the network card, if the kernel keeps one (CHECKSUM_COMPLETE).
+		 * bpf_l4_csum_replace() subtracts the change of the transport checksum from it. In IPv4 the change of
+		 * the header checksum compensates for the addresses; IPv6 has none.
 		 */
 		bpf_csum_update(skb, diff);
 		return 0;
@@ -48,15 +49,15 @@ static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bo
 	return 0;
 }
 
-/* Writes addresses and ports. Sizes never change, so that a GSO packet stays one. */
-static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct connection *c)
+/* Writes addresses and ports. No size changes, so that a GSO packet stays valid. */
+static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
 {
 	bool udp = packet->tuple.proto == IPPROTO_UDP;
 	__u32 check = packet->l4 + (udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check));
 	__u64 mangled = udp ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 addr_diff = c->addr_diff, port_diff = c->port_diff;
+	__u32 addr_diff = ct->addr_diff, port_diff = ct->port_diff;
 
-	if (rewrite_addresses(skb, packet->l3, packet->v6, &c->to, addr_diff))
+	if (rewrite_addresses(skb, packet->l3, packet->v6, &ct->to, addr_diff))
 		return -1;
 	if (packet->traits & TRAIT_LATER_FRAGMENT)
 		return 0;
@@ -65,9 +66,9 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 
 		if (!ports)
 			return -1;
-		ports[0] = c->to.sport;
-		ports[1] = c->to.dport;
-		/* Not with the addresses: a checksum that is left to the card covers their part only. */
+		ports[0] = ct->to.sport;
+		ports[1] = ct->to.dport;
+		/* Apart from the addresses: with checksum offload the field covers the pseudo header only. */
 		if (bpf_l4_csum_replace(skb, check, 0, port_diff, mangled))
 			return -1;
 	}

@@ -2,79 +2,112 @@
 #ifndef MUSTANG_TRANSLATE_H
 #define MUSTANG_TRANSLATE_H
 
-#include "connect.h"
+#include "ct.h"
+#include "next_hop.h"
 #include "parse.h"
 
-/* What is to be done with a packet. */
+/* What to do with a packet. */
 struct decision {
-	struct connection *connection;   /* rewrite the packet by it; NULL: leave it */
-	const struct entrance *entrance; /* of the pod that it is for then; NULL: none of this node, or nobody asked */
-	__u32 metric;                    /* a drop's reason, or something to count, or METRIC_NONE */
+	enum verdict verdict;
+	enum drop_reason reason;    /* of VERDICT_DROP */
+	struct ct_entry *ct;        /* the packet's connection; NULL if it has none */
+	const struct ep_path *path; /* into the pod that receives it; NULL if that is not on this node, or not known */
 };
 
-/* The way into the pod that has an address; NULL if no pod of this node has it. */
-static __always_inline const struct entrance *entrance_of(const union addr *addr)
+/* The path into the pod that has the address; NULL if no pod of this node has it. */
+static __always_inline const struct ep_path *ep_path_to(const union addr *addr)
 {
 	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
 
-	return endpoint ? &endpoint->entrance : NULL;
+	return endpoint ? &endpoint->path : NULL;
+}
+
+static __always_inline void decide_drop(struct decision *d, enum drop_reason reason)
+{
+	d->verdict = VERDICT_DROP;
+	d->reason = reason;
+}
+
+/* Decides to translate by a connection. */
+static __always_inline void use_connection(struct decision *d, struct ct_entry *ct, __u32 traits)
+{
+	if (traits & TRAIT_FIN)
+		ct->flags |= CT_CLOSING;
+	d->verdict = VERDICT_TRANSLATE;
+	d->ct = ct;
+	d->path = &ct->path;
+}
+
+/* Opens a connection if the packet needs one, and decides to translate by it. */
+static __always_inline void open_connection(struct decision *d, const struct tuple *t, const struct ep_path *uplink,
+					    struct metrics *row)
+{
+	struct outcome outcome = outcome_unpack(ct_open(t, uplink));
+
+	if (outcome.verdict == VERDICT_PASS)
+		return;
+	if (outcome.verdict == VERDICT_DROP) {
+		decide_drop(d, outcome.reason);
+		return;
+	}
+	count(row, outcome.metric);
+	if (outcome.metric == METRIC_PORT_CHANGED)
+		row->count[METRIC_NEW_CONNECTION]++;
+	d->ct = bpf_map_lookup_elem(&connections, t);
+	if (!d->ct) {
+		decide_drop(d, DROP_TABLE_FULL); /* evicted already */
+		return;
+	}
+	d->verdict = VERDICT_TRANSLATE;
+	d->path = &d->ct->path;
 }
 
 /*
- * Whether a packet that has no connection goes past all services for certain. TCP that is under way is not looked at
- * further; UDP may be in the way of another connection (see open_direct).
+ * Whether a packet without a connection needs none for certain. For TCP in the middle of a connection it is enough that
+ * no service is called. A UDP packet may collide with another connection (ct_open_direct).
  */
-static __always_inline bool goes_straight(const struct tuple *t, const struct entrance *entrance)
+static __always_inline bool is_direct(const struct tuple *t, const struct ep_path *path)
 {
-	struct tuple back;
+	struct tuple reply;
 
-	/* The address of a pod of this node is no service's. */
-	if (!entrance && service_of(t))
+	/* If a pod of this node has the address, no service has it. */
+	if (!path && service_lookup(t))
 		return false;
 	if (t->proto == IPPROTO_TCP)
 		return true;
-	back = tuple_reverse(t);
-	return !bpf_map_lookup_elem(&connections, &back);
+	reply = tuple_reverse(t);
+	return !bpf_map_lookup_elem(&connections, &reply);
 }
 
 /*
- * Translates services, whichever program meets the packet first; it sees plain structs only. One lookup finds a
- * connection in either direction. A SYN asks the service first, so that no new connection follows an old entry to a
- * backend that is gone. TCP in the middle of a connection to a service, whose entry was evicted, and UDP choose a
- * backend.
+ * Decides about a packet that leaves a pod. One lookup finds its connection, in either direction. A SYN asks the service
+ * first: it must not follow an old row to a backend that is gone. UDP, and TCP whose row was evicted, choose a backend.
  */
-static __always_inline void translate(const struct tuple *t, __u32 traits, struct decision *d)
+static __always_inline void translate(const struct tuple *t, __u32 traits, struct metrics *row, struct decision *d)
 {
-	if (!(traits & TRAIT_OPENING)) {
-		d->connection = bpf_map_lookup_elem(&connections, t);
-		if (d->connection) {
-			if (traits & TRAIT_CLOSING)
-				d->connection->flags |= CONNECTION_CLOSING;
-			d->entrance = &d->connection->entrance;
+	struct ct_entry *ct;
+
+	if (!(traits & TRAIT_SYN)) {
+		ct = bpf_map_lookup_elem(&connections, t);
+		if (ct) {
+			use_connection(d, ct, traits);
+			if (translated_at_client(ct))
+				d->verdict = VERDICT_PASS;
 			return;
 		}
 	}
-	d->entrance = entrance_of(&t->daddr);
-	if (!(traits & TRAIT_OPENING) && goes_straight(t, d->entrance))
-		return;
-	d->metric = open_connection(t, NULL);
-	if (d->metric == METRIC_NONE)
-		return;
-	d->connection = bpf_map_lookup_elem(&connections, t);
-	if (d->connection)
-		d->entrance = &d->connection->entrance;
+	d->path = ep_path_to(&t->daddr);
+	if (traits & TRAIT_SYN || !is_direct(t, d->path))
+		open_connection(d, t, NULL, row);
 }
 
-/* The same for what goes into a pod, which can only be an answer. */
-static __always_inline void translate_answer(const struct tuple *t, __u32 traits, struct decision *d)
+/* Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. */
+static __always_inline void translate_reply(const struct tuple *t, __u32 traits, struct decision *d)
 {
-	struct connection *c = bpf_map_lookup_elem(&connections, t);
+	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
 
-	if (!c || c->flags & CONNECTION_FORWARD)
-		return;
-	if (traits & TRAIT_CLOSING)
-		c->flags |= CONNECTION_CLOSING;
-	d->connection = c;
+	if (ct && !(ct->flags & CT_FORWARD))
+		use_connection(d, ct, traits);
 }
 
 #endif

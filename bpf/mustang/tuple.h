@@ -4,13 +4,13 @@
 
 #include "consts.h"
 
-/* The one form of an address: IPv6, or IPv4 as ::ffff:a.b.c.d. In network order. */
+/* An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d. In network order. */
 union addr {
 	__u8 bytes[16];
 	__be32 words[4];
 };
 
-/* A packet's ends as the packet has them. Ports are in network order; 0 where the protocol has none. */
+/* Addresses and ports of a packet. Ports are in network order, and 0 if the protocol has none. */
 struct tuple {
 	union addr saddr;
 	union addr daddr;
@@ -21,7 +21,7 @@ struct tuple {
 };
 
 _Static_assert(sizeof(union addr) == 16, "an address is 16 bytes");
-_Static_assert(sizeof(struct tuple) == 40, "a tuple has no hidden padding");
+_Static_assert(sizeof(struct tuple) == 40, "hidden padding");
 
 static __always_inline void addr_from_v4(union addr *addr, __be32 v4)
 {
@@ -43,7 +43,7 @@ static __always_inline bool tuple_equal(const struct tuple *a, const struct tupl
 	       a->dport == b->dport && a->proto == b->proto;
 }
 
-/* The tuple of what is sent in answer to a packet of tuple t. */
+/* The tuple of replies to a packet of tuple t. */
 static __always_inline struct tuple tuple_reverse(const struct tuple *t)
 {
 	struct tuple reverse = {
@@ -57,8 +57,8 @@ static __always_inline struct tuple tuple_reverse(const struct tuple *t)
 }
 
 /*
- * A number from all of t, the same for the same t: the step of FNV-1 over words, and the finalizer of MurmurHash3, which
- * spreads neighbouring ports over all slots.
+ * A hash of t: the step of FNV-1 over words, then the finalizer of MurmurHash3, which spreads neighbouring ports over all
+ * slots.
  */
 static __always_inline __u32 tuple_hash(const struct tuple *t)
 {

@@ -2,114 +2,81 @@
 #ifndef MUSTANG_UPLINK_H
 #define MUSTANG_UPLINK_H
 
-#include "handle.h"
+#include "pod.h"
 
-/* Where a packet came in, and whom the answer is to go to. False if it has no Ethernet header. */
-static __always_inline bool arrived(struct __sk_buff *skb, struct entrance *arrival)
+/* The path back to the sender of a packet that came in. False if it has no Ethernet header. */
+static __always_inline bool uplink_path(struct __sk_buff *skb, struct ep_path *uplink)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	if (!eth)
 		return false;
-	arrival->ifindex = skb->ifindex;
-	arrival->flags = ENDPOINT_EGRESS;
-	/* On the stack, in twos: there the verifier wants what it calls aligned. */
+	uplink->ifindex = skb->ifindex;
+	uplink->flags = ENDPOINT_EGRESS;
+	/* Two bytes at a time: this is on the stack, where the verifier requires aligned access. */
 	for (int i = 0; i < ETH_ALEN / 2; i++) {
-		((__u16 *)arrival->pod_mac)[i] = ((const __u16 *)eth->h_source)[i];
-		((__u16 *)arrival->node_mac)[i] = ((const __u16 *)eth->h_dest)[i];
+		((__u16 *)uplink->pod_mac)[i] = ((const __u16 *)eth->h_source)[i];
+		((__u16 *)uplink->node_mac)[i] = ((const __u16 *)eth->h_dest)[i];
 	}
 	return true;
 }
 
-/* Has answers go where requests come from now: another router may have taken the place of the first. */
-static __always_inline void follow_client(const struct connection *c, const struct entrance *arrival)
+/* Sends replies where requests now come from: the client's router may have changed. */
+static __always_inline void follow_client(const struct ct_entry *ct, const struct ep_path *uplink)
 {
-	struct tuple key = tuple_reverse(&c->to);
-	struct connection *back = bpf_map_lookup_elem(&connections, &key);
+	struct tuple key = tuple_reverse(&ct->to);
+	struct ct_entry *reply = bpf_map_lookup_elem(&connections, &key);
 
-	if (!back || !(back->entrance.flags & ENDPOINT_EGRESS) || !(back->flags & CONNECTION_UPLINK))
+	if (!reply || !(reply->path.flags & ENDPOINT_EGRESS) || !(reply->flags & CT_UPLINK))
 		return;
-	if (back->entrance.ifindex != arrival->ifindex || !mac_equal(back->entrance.pod_mac, arrival->pod_mac))
-		back->entrance = *arrival;
+	if (reply->path.ifindex != uplink->ifindex || !mac_equal(reply->path.pod_mac, uplink->pod_mac))
+		reply->path = *uplink;
 }
 
 /*
- * translate() for what comes from outside: only what calls a service, and what belongs to a connection that was made so.
- * Answers to pods that called a service are the stack's, which has seen the requests. A source that is a pod of this node
- * is none that comes from outside.
+ * Decides about a packet from outside. Only packets to a service, and those of connections that such packets opened, are
+ * translated. Replies to pods that called a service are left to the stack, which has seen the requests. A packet whose
+ * source is a pod of this node does not come from outside.
  */
-static __always_inline void translate_request(const struct tuple *t, __u32 traits, const struct entrance *arrival,
-					      struct decision *d)
+static __always_inline void translate_request(const struct tuple *t, __u32 traits, const struct ep_path *uplink,
+					      struct metrics *row, struct decision *d)
 {
-	struct connection *c = NULL;
+	struct ct_entry *ct = NULL;
 
-	if (!(traits & TRAIT_OPENING)) {
-		c = bpf_map_lookup_elem(&connections, t);
-		if (c && !(c->flags & CONNECTION_FORWARD && c->flags & CONNECTION_UPLINK))
+	if (!(traits & TRAIT_SYN))
+		ct = bpf_map_lookup_elem(&connections, t);
+	if (ct) {
+		if (!(ct->flags & CT_FORWARD && ct->flags & CT_UPLINK))
 			return;
-		if (c && traits & TRAIT_CLOSING)
-			c->flags |= CONNECTION_CLOSING;
+		use_connection(d, ct, traits);
+		follow_client(ct, uplink);
+	} else if (service_lookup(t) && !ep_path_to(&t->saddr)) {
+		open_connection(d, t, uplink, row);
 	}
-	if (!c) {
-		if (!service_of(t) || entrance_of(&t->saddr))
-			return;
-		d->metric = open_connection(t, arrival);
-		if (d->metric != METRIC_NONE)
-			c = bpf_map_lookup_elem(&connections, t);
-	} else {
-		follow_client(c, arrival);
-	}
-	d->connection = c;
-	if (c)
-		d->entrance = &c->entrance;
 }
 
-/* What comes in. What is of no service passes as it is, sound or not. */
-static __always_inline int handle_from_uplink(struct __sk_buff *skb, struct metrics *row)
+/* Decides about a packet that comes in. */
+static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct packet *packet,
+					       const struct ep_path *uplink, struct metrics *row, struct decision *d)
 {
-	struct packet packet = {};
-	struct entrance arrival = {};
-	struct decision d = {};
-
-	if (skb->pkt_type != PACKET_HOST || understand(skb, &packet) != PARSED_IP || !arrived(skb, &arrival))
-		return pass(row);
-	reassemble_ports(&packet, row);
-	if (packet.traits & TRAIT_PORTS)
-		translate_request(&packet.tuple, packet.traits, &arrival, &d);
-	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, true, &d))
-		return drop(row, METRIC_DROP_REWRITE);
-	if (is_drop(d.metric))
-		return drop(row, d.metric);
-	if (!d.connection)
-		return pass(row);
-	if (apply(skb, &packet, &d, row))
-		return drop(row, METRIC_DROP_REWRITE);
-	return deliver(skb, &d, way_of(d.connection, d.entrance), row);
+	find_fragment_ports(packet, row);
+	if (packet->traits & TRAIT_PORTS)
+		translate_request(&packet->tuple, packet->traits, uplink, row, d);
+	if (packet->traits & TRAIT_ICMP_ERROR)
+		handle_icmp_error(skb, packet, true, row, d);
 }
 
-/* What goes out, but for what a pod's program has sent here: answers that the stack has brought. */
-static __always_inline int handle_to_uplink(struct __sk_buff *skb, struct metrics *row)
+/* Decides about a packet that leaves: only replies to clients that came in by an uplink are translated. */
+static __always_inline void decide_to_uplink(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+					     struct decision *d)
 {
-	struct packet packet = {};
-	struct decision d = {};
-
-	if (skb->tc_index == DELIVERED) {
-		skb->tc_index = 0;
-		row->count[METRIC_DELIVERED]++;
-		return VERDICT_NEXT;
-	}
-	if (understand(skb, &packet) != PARSED_IP)
-		return pass(row);
-	reassemble_ports(&packet, row);
-	if (packet.traits & TRAIT_PORTS)
-		translate_answer(&packet.tuple, packet.traits, &d);
-	if (d.connection && !(d.connection->flags & CONNECTION_UPLINK))
-		return pass(row);
-	if (packet.traits & TRAIT_ICMP_ERROR && handle_error(skb, &packet, false, &d))
-		return drop(row, METRIC_DROP_REWRITE);
-	if (apply(skb, &packet, &d, row))
-		return drop(row, METRIC_DROP_REWRITE);
-	return pass(row);
+	find_fragment_ports(packet, row);
+	if (packet->traits & TRAIT_PORTS)
+		translate_reply(&packet->tuple, packet->traits, d);
+	if (d->ct && !(d->ct->flags & CT_UPLINK))
+		d->verdict = VERDICT_PASS;
+	if (packet->traits & TRAIT_ICMP_ERROR)
+		handle_icmp_error(skb, packet, false, row, d);
 }
 
 #endif

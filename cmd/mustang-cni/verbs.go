@@ -12,50 +12,62 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni"
+	"mustang/internal/cni/netconf"
 )
 
-// verbs are those of the CNI spec. They tell which version of it is spoken.
-func verbs(plugin *cni.Plugin, spoken func(version string)) skel.CNIFuncs {
-	accept := func(args *skel.CmdArgs, long bool) (context.Context, cni.Request) {
-		head := cni.HeadOf(args.StdinData)
-		spoken(head.CNIVersion)
-		request := cni.Request{ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Config: args.StdinData}
-		return heed(long || head.Delegates()), request
-	}
-	plain := func(verb func(context.Context, cni.Request) error, long bool) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error { return coded(verb(accept(args, long))) }
-	}
+// verbs are the verbs of the CNI specification.
+type verbs struct {
+	plugin *cni.Plugin
+	// version is the version of the CNI specification in the configuration; the newest
+	// supported version before a configuration has been read.
+	version string
+}
+
+func (v *verbs) funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{
-		Add: func(args *skel.CmdArgs) error {
-			result, err := plugin.Add(accept(args, false))
-			if err != nil {
-				return coded(err)
-			}
-			return types.PrintResult(result, cni.HeadOf(args.StdinData).CNIVersion)
-		},
-		Del: plain(plugin.Del, false), Check: plain(plugin.Check, false),
-		GC: plain(plugin.GC, true), Status: plain(plugin.Status, false),
+		Add: v.add, Del: v.run(v.plugin.Del, false), Check: v.run(v.plugin.Check, false),
+		GC: v.run(v.plugin.GC, true), Status: v.run(v.plugin.Status, false),
 	}
 }
 
-// heed returns a context that SIGINT and SIGTERM end, so that a verb undoes what it has
-// done, if the verb may take long. What takes milliseconds is finished in spite of
-// them: to be told of a signal, the Go runtime starts three threads, which made ADD
-// 0.6 ms longer.
-func heed(long bool) context.Context {
-	caught := []os.Signal{unix.SIGINT, unix.SIGTERM}
-	if !long {
-		signal.Ignore(caught...)
-		return context.Background()
+func (v *verbs) add(args *skel.CmdArgs) error {
+	result, err := v.plugin.Add(v.begin(args, false))
+	if err != nil {
+		return cni.Coded(err)
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), caught...) // until the process ends
-	return ctx
+	return types.PrintResult(result, v.version)
 }
 
-// coded keeps nil from becoming an error of a type.
-func coded(err error) error {
-	if err == nil {
+// run returns a verb without a result. slow is set for verbs that can take long.
+func (v *verbs) run(verb func(context.Context, cni.Request) error, slow bool) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		if err := verb(v.begin(args, slow)); err != nil {
+			return cni.Coded(err)
+		}
 		return nil
 	}
-	return cni.Coded(err)
+}
+
+// begin returns the context and the request of a verb.
+func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
+	head := netconf.ParseHead(args.StdinData)
+	v.version = head.CNIVersion
+	return signalContext(slow || head.Delegates()), cni.Request{
+		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
+		Config: args.StdinData,
+	}
+}
+
+// signalContext returns the context of a verb. SIGINT and SIGTERM cancel the context of a
+// slow verb, which then undoes its changes. A fast verb ignores the signals and
+// finishes: the Go runtime starts three threads to receive signals, which makes ADD
+// 0.6 ms longer.
+func signalContext(slow bool) context.Context {
+	signals := []os.Signal{unix.SIGINT, unix.SIGTERM}
+	if !slow {
+		signal.Ignore(signals...)
+		return context.Background()
+	}
+	ctx, _ := signal.NotifyContext(context.Background(), signals...) // until the process ends
+	return ctx
 }

@@ -3,58 +3,62 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"mustang/internal/bench"
+	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
-	"mustang/internal/report"
+	"mustang/internal/load"
 	"mustang/internal/result"
-	"mustang/internal/traffic"
 )
 
+// bench is the command that measures suites.
 func (c *config) bench() *cobra.Command {
 	var o bench.Options
 	var format string
 	var list, guest bool
-	var texts benchTexts
+	var flags benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench [SUITE]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
-		Long: `Build the networks of a suite in namespaces of their own, measure them side by side
-in interleaved rounds, and prove by counters that traffic took the path that each row
-claims. The suites:
+		Long: `Build the networks of a suite in network namespaces, measure them side by side in
+interleaved rounds, and prove with counters that traffic took the path that each row
+claims. The suites (pod-links if none is named):
 
 ` + suiteList() + `
-results.json in the output directory grows with each sample; Ctrl-C keeps what
-is done. The machine's own network, firewall and sysctls are not touched.
+bench writes results.json in the output directory after each sample; Ctrl-C keeps the
+samples so far. It does not change the machine's own network, firewall and sysctls.
 
-With --vm the same runs in a virtual machine with Debian's newest 6.12 kernel, which has
-all link modes. There instructions are counted, not time: instructions per packet and per
-transaction, which repeat from run to run and say nothing of caches or parallelism.
+With --vm the suite runs in a virtual machine with Debian's newest 6.12 kernel, which has
+all link modes. There bench counts the instructions per packet and per transaction, which
+are repeatable, but do not reflect caches and parallelism.
 
-With --peer the server is another machine. Ways from this machine itself are measured;
-with --uplink also those from a pod (suite latency), by a macvlan device on the uplink,
-which is not changed itself. The pod and its host then need an address of the uplink's
-network each, and the peer one in it.
+With --peer the server runs on another machine: the command starts mustang there over
+standard input and output, and ends it. It can be ssh, kubectl exec -i or nsenter; it is
+split into words with the quoting rules of a shell, but no shell runs. Load goes to the
+host of ssh, or to --peer-address. Only rows from host to host are measured, with this
+machine itself as the client. With --uplink, so are the rows of suite latency from a pod:
+the lab gets a macvlan device on the uplink, which is not changed itself, and the two free
+addresses of --uplink-addresses. The peer must have an address in the same network.
 
-Exit code 1 if a row failed.`,
+The exit code is 1 if a row failed.`,
 		Example: `  mustang bench pod-links
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
   mustang bench cni --only bridge --only mustang-veth
-  mustang bench latency --peer 10.0.0.1 --token-file token
-  mustang bench latency --peer 10.0.0.1 --token-file token --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
+  mustang bench latency --peer 'ssh root@10.0.0.1'
+  mustang bench latency --peer 'ssh root@10.0.0.1' --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
+  mustang bench latency --peer 'kubectl exec -i server --' --peer-address 10.244.1.7
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --list all`,
@@ -63,15 +67,15 @@ Exit code 1 if a row failed.`,
 			if err := checkOutput(format); err != nil {
 				return err
 			}
-			name := bench.DefaultSuite
+			name := suites.Default
 			if len(args) == 1 {
 				name = args[0]
 			}
 			var err error
-			if o.Suites, err = bench.LookupSuites(name); err != nil {
+			if o.Suites, err = suites.Lookup(name); err != nil {
 				return usage(err)
 			}
-			if err := texts.into(&o); err != nil {
+			if err := flags.parse(cmd.Context(), &o); err != nil {
 				return usage(err)
 			}
 			switch {
@@ -84,90 +88,51 @@ Exit code 1 if a row failed.`,
 		},
 	}
 	addOutput(cmd, &format)
-	cmd.AddCommand(c.benchServe())
 	f := cmd.Flags()
-	f.IntVar(&o.Rounds, "rounds", 0, "how often each row is measured (default 10; 6 with --quick)")
+	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row (default 10; 6 with --quick)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick); suite cni counts calls instead")
-	f.StringArrayVar(&o.Only, "only", nil, "measure only rows with this ID, beginning or pattern; repeat for more")
-	f.BoolVar(&list, "list", false, "list the rows and whether this machine can measure them")
+	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern with * and ? (repeatable)")
+	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
-	f.BoolVar(&o.Quick, "quick", false, "take about a minute for each suite: not for claims")
-	f.StringVar(&texts.peer, "peer", "", "address of another machine that runs mustang bench serve: measure the way to it")
-	f.StringVar(&texts.tokenFile, "token-file", "", "file with the token of the peer")
-	texts.uplink.add(f, "with --peer")
-	f.StringVar(&texts.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
-	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, where the kernel can (netem)")
-	f.StringVar(&texts.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first)")
-	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions instead of time")
-	f.StringVar(&o.Count, "count", "", "instructions: count these, on a machine whose clock does (--vm sets it)")
-	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: a random one, printed)")
+	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
+	flags.peer.add(f)
+	f.StringVar(&flags.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
+	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
+	f.StringVar(&flags.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
+	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
+	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	return cmd
 }
 
-// benchTexts are flags that have to be read.
-type benchTexts struct {
-	cpus, wireRate, peer, tokenFile string
-	uplink                          uplinkFlags
+// benchFlags are flags that have to be parsed.
+type benchFlags struct {
+	cpus, wireRate string
+	peer           peerFlags
 }
 
-// into puts what the flags say into options.
-func (t benchTexts) into(o *bench.Options) (err error) {
-	if t.peer != "" || t.tokenFile != "" {
-		if o.Peer, err = readPeer(t.peer, t.tokenFile); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !t.uplink.given():
-	case o.Peer == nil:
-		return errors.New("--uplink and --uplink-addresses need --peer")
-	default:
-		if o.Peer.Uplink, err = t.uplink.parent(); err != nil {
-			return err
-		}
+// parse sets the options that the flags name.
+func (t benchFlags) parse(ctx context.Context, o *bench.Options) (err error) {
+	if o.Peer, err = t.peer.options(ctx); err != nil {
+		return err
 	}
 	if t.wireRate != "" {
 		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
-			return fmt.Errorf("wire-rate: %w", err)
+			return fmt.Errorf("--wire-rate: %w", err)
 		}
 	}
 	if t.cpus != "" {
-		o.CPUs, err = bench.ParseCPUs(t.cpus)
+		if o.CPUs, err = host.ParseCPUs(t.cpus); err != nil {
+			return err
+		}
+		if o.Peer != nil {
+			o.Peer.CPU = o.CPUs.Server
+		}
 	}
-	return err
+	return nil
 }
 
-// guestFlags are those that concern this machine, and not the guest.
-var guestFlags = []string{"vm", "out", "count", "state-dir", "bpf-root"}
-
-// benchVM runs the same command line in a guest. What makes no sense is refused
-// before one is started.
-func (c *config) benchVM(cmd *cobra.Command, o bench.Options) error {
-	o.Count = result.ClockInstructions
-	if err := o.Validate(); err != nil {
-		return usage(err)
-	}
-	if err := requireRoot(cmd); err != nil {
-		return err
-	}
-	args := []string{cmd.Flags().Arg(0)}
-	if args[0] == "" {
-		args[0] = bench.DefaultSuite
-	}
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, value := range values {
-			if !slices.Contains(guestFlags, f.Name) {
-				args = append(args, "--"+f.Name+"="+value)
-			}
-		}
-	})
-	return c.benchInGuest(cmd.Context(), args, o.Out)
-}
-
+// runBench measures suites, and prints the result.
 func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) error {
 	if err := o.Validate(); err != nil {
 		return usage(err)
@@ -193,24 +158,11 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) er
 		if _, writeErr := c.stdout.Write(data); writeErr != nil {
 			return errors.Join(err, writeErr)
 		}
-	} else if printErr := report.Table(c.stdout, file, c.tableOptions()); printErr != nil {
+	} else if printErr := c.printReport(file); printErr != nil {
 		return errors.Join(err, printErr)
 	}
 	fmt.Fprintf(c.stderr, "results: %s; for a page with charts: mustang report %s\n", filepath.Join(o.Out, bench.ResultsName), o.Out)
 	return errors.Join(err, failures(file))
-}
-
-// tableOptions fits tables to the terminal; what goes elsewhere is not cut.
-func (c *config) tableOptions() report.TableOptions {
-	file, ok := c.stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return report.TableOptions{}
-	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		width = 0
-	}
-	return report.TableOptions{Width: width, Color: c.getenv("NO_COLOR") == ""}
 }
 
 // failures returns an error if a row failed.
@@ -227,7 +179,7 @@ func failures(file result.File) error {
 	return fmt.Errorf("%d of %d rows failed", n, len(file.Rows))
 }
 
-// rowJSON is a row as bench --list -o json prints it.
+// rowJSON is a row of bench --list -o json.
 type rowJSON struct {
 	Suite    string `json:"suite"`
 	ID       string `json:"id"`
@@ -241,23 +193,23 @@ type rowJSON struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
+// listRows lists the rows of suites. As root it probes whether this machine can build
+// their networks.
 func (c *config) listRows(o bench.Options, format string) error {
 	list := []rowJSON{}
 	var rows [][]string
 	for _, suite := range o.Suites {
-		lacking := map[string]error{}
+		var unsupported map[string]error
+		if os.Geteuid() == 0 {
+			unsupported = suite.Probe()
+		}
 		for _, row := range suite.Rows() {
-			missing, tried := lacking[row.ID]
-			if !tried && os.Geteuid() == 0 { // only root can try
-				missing = suite.Missing(row.ID)
-				lacking[row.ID] = missing
-			}
 			item := rowJSON{
 				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows,
 				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: result.StatusOK,
 			}
-			if missing != nil {
-				item.Status, item.Reason = result.StatusSkipped, missing.Error()
+			if err := unsupported[row.ID]; err != nil {
+				item.Status, item.Reason = result.StatusSkipped, err.Error()
 			}
 			list = append(list, item)
 			rows = append(rows, []string{item.Suite, item.ID, item.Workload, strconv.Itoa(item.Flows), item.Link, item.Datapath,
@@ -273,28 +225,28 @@ func (c *config) listRows(o bench.Options, format string) error {
 	return printTable(c.stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
 }
 
-// suiteList is a line for each suite.
+// suiteList returns a line for each suite.
 func suiteList() string {
 	var b strings.Builder
-	for _, suite := range bench.Suites() {
+	for _, suite := range suites.List() {
 		fmt.Fprintf(&b, "  %-11s %s\n", suite.Name, suite.Doc)
 	}
-	fmt.Fprintf(&b, "  %-11s all of them, one after the other\n", bench.All)
+	fmt.Fprintf(&b, "  %-11s all of them, one after the other\n", suites.All)
 	return b.String()
 }
 
-// trafficAgentName is what traffic.StartAgent calls.
-const trafficAgentName = "traffic-agent"
-
-// trafficAgent is the command that bench starts in pods.
-func (c *config) trafficAgent() *cobra.Command {
+// loadAgent is the command that bench starts in pods and on other machines.
+func (c *config) loadAgent() *cobra.Command {
 	return &cobra.Command{
-		Use:                trafficAgentName,
-		Short:              "Make or take load as told on stdin (started by bench)",
+		Use:                load.Command,
+		Short:              "Send or receive load, with commands on stdin (started by bench)",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return traffic.Main(cmd.Context(), args, c.stdin, c.stdout)
+			if err := load.DisablePreemption(); err != nil {
+				return err
+			}
+			return load.Main(cmd.Context(), args, c.stdin, c.stdout)
 		},
 	}
 }

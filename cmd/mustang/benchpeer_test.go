@@ -3,159 +3,112 @@
 package main
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/bench"
-	"mustang/internal/lab"
-	"mustang/internal/nl"
+	"mustang/internal/bench/suites"
 	"mustang/internal/result"
-	"mustang/internal/testkit"
 )
 
-// peerBench is two machines: one that serves, at 10.0.0.1, and one that measures,
-// at 10.0.0.2 on its device uplink.
-type peerBench struct {
-	machine *nl.Namespace
-	program string
-	token   string
-}
-
-// uplinkArgs share the device of the machine that measures.
-const uplinkArgs = "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.51/24"
-
-func newPeerBench(t *testing.T) peerBench {
-	t.Helper()
-	testkit.RequireRoot(t)
-	l, err := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}.Up(t.Context(), lab.Options{
-		Name: "peers-" + strings.ToLower(filepath.Base(t.TempDir())), Topology: lab.TopologyTwoHosts, Link: lab.LinkHost,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	p := peerBench{token: filepath.Join(t.TempDir(), "token")}
-	other, err := l.Namespace(lab.HostA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.machine, err = l.Namespace(lab.HostB); err != nil {
-		t.Fatal(err)
-	}
-	p.program = startServe(t, other, "--listen 10.0.0.1 --write-token "+p.token).cmd.Path
-	return p
-}
-
-// start starts a bench with the peer.
-func (p peerBench) start(t *testing.T, args string) started {
-	t.Helper()
-	s := started{out: filepath.Join(t.TempDir(), "out"), state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
-	s.cmd = exec.Command(p.program, append([]string{"bench", "latency", "--peer", "10.0.0.1", "--token-file", p.token,
-		"--duration", "20ms", "--out", s.out}, strings.Fields(args)...)...)
-	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
-	s.cmd.Stderr = s.stderr
-	if err := p.machine.Start(s.cmd); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
-	})
-	return s
-}
-
-// measure runs a bench with the peer to its end.
-func (p peerBench) measure(t *testing.T, args string) result.File {
-	t.Helper()
-	s := p.start(t, "--rounds 3 "+args)
-	if err := s.cmd.Wait(); err != nil {
-		t.Fatalf("bench --peer %s: %v\n%s", args, err, s.stderr)
-	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
-	file, err := result.Read(filepath.Join(s.out, bench.ResultsName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// snapshot is the machine's namespace, once its IPv6 addresses are found to be
-// nobody else's.
-func (p peerBench) snapshot(t *testing.T) (text string) {
-	t.Helper()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		if text = testkit.Snapshot(t, p.machine); strings.Contains(text, "tentative") {
-			return errors.New("an address is tentative")
-		}
-		return nil
-	})
-	return text
-}
-
-// unchanged waits until the machine's namespace is as it was: the kernel deletes
-// namespaces, and what is in them, a moment later.
-func (p peerBench) unchanged(t *testing.T, before string) {
-	t.Helper()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		was, is := strings.Split(before, "\n"), strings.Split(testkit.Snapshot(t, p.machine), "\n")
-		for i := range max(len(was), len(is)) {
-			if i >= len(was) || i >= len(is) || was[i] != is[i] {
-				return fmt.Errorf("the machine's namespace is not as it was: %d lines of %d, then %q", i, len(was), is[min(i, len(is)-1)])
-			}
-		}
-		return nil
-	})
-}
-
-// TestBenchPeer has one machine serve, and another measure the way to it.
-func TestBenchPeer(t *testing.T) {
+// TestPeer measures the rows from this machine, with a peer over ssh and in a namespace.
+func TestPeer(t *testing.T) {
 	p := newPeerBench(t)
-	for _, row := range p.measure(t, "").Rows {
-		if fromHere := strings.HasPrefix(row.ID, "host"); fromHere != (row.Status == result.StatusOK) ||
-			!fromHere && (row.Status != result.StatusSkipped || !strings.Contains(row.Reason, "--uplink-addresses")) {
-			t.Errorf("%s: %s %s", row.ID, row.Status, row.Reason)
-		}
-		if row.Status == result.StatusOK && !strings.HasPrefix(row.Evidence.Server.Local, "10.0.0.1:") {
-			t.Errorf("%s: the server was reached at %s", row.ID, row.Evidence.Server.Local)
-		}
-	}
-	if err := os.WriteFile(p.token, []byte("another secret of 24 bytes"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := p.start(t, "")
-	err := s.cmd.Wait()
-	if text := s.stderr.String(); err == nil || strings.Count(strings.TrimSpace(text), "\n") > 0 || !strings.Contains(text, "token") {
-		t.Errorf("with another token: %v, %s", err, text)
+	for name, args := range map[string][]string{
+		"ssh":          {"--peer", p.ssh + " root@10.0.0.1"},
+		"ssh, program": {"--peer", p.ssh + ` "root@10.0.0.1"`, "--peer-program", p.program, "--peer-address", "10.0.0.1"},
+		"nsenter":      {"--peer", "nsenter --net='" + p.peer.Path() + "' --", "--peer-address", "10.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, row := range p.finish(t, p.start(t, append(args, "--rounds", "3")...)).Rows {
+				if local := strings.HasPrefix(row.ID, "host"); local != (row.Status == result.StatusOK) ||
+					!local && (row.Status != result.StatusSkipped || !strings.Contains(row.Reason, "--uplink-addresses")) {
+					t.Errorf("%s: %s %s", row.ID, row.Status, row.Reason)
+				}
+				if row.Status == result.StatusOK && !strings.HasPrefix(row.Evidence.Server.Local, "10.0.0.1:") {
+					t.Errorf("%s: the server was reached at %s", row.ID, row.Evidence.Server.Local)
+				}
+			}
+		})
 	}
 }
 
-// TestBenchPeerUplink measures from pods on the network of a device as well, which
+// TestPeerFails gives bench peers that do not serve: it says why in one line, and leaves
+// nothing.
+func TestPeerFails(t *testing.T) {
+	p := newPeerBench(t)
+	for _, test := range []struct {
+		shell, args string
+		want        string // in the error
+	}{
+		{p.ssh + " -p 1 root@10.0.0.1", "", "Connection refused"},
+		{strings.Replace(p.ssh, "/user", "/stranger", 1) + " root@10.0.0.1", "", "Permission denied"},
+		{p.ssh + " root@10.0.0.1", "--peer-program no-such-program", "no-such-program"},
+		{p.ssh + " root@10.0.0.1", "--peer-program echo", `invalid message "agent-traffic `},
+		{p.ssh + " root@10.0.0.1", "--peer-program true", "load agent of the peer: ended"},
+		{p.ssh + " root@10.0.0.1 exec 2>&1; echo ", "", "invalid message"},
+		{p.ssh + " root@10.0.0.1", "--peer-address 10.0.0.9", "the peer does not have this address"},
+		{"sh -c 'echo too old >&2; exit 3'", "--peer-address 10.0.0.1", "exit status 3): too old"},
+	} {
+		t.Run(test.shell+" "+test.args, func(t *testing.T) {
+			s := p.start(t, append([]string{"--peer", test.shell}, strings.Fields(test.args)...)...)
+			_ = s.cmd.Wait()
+			text := s.stderr.String()
+			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed || strings.Count(text, "\n") != 1 || !strings.Contains(text, test.want) {
+				t.Errorf("exit code %d, want %d; stderr %q, want one line with %q", code, exitFailed, text, test.want)
+			}
+			p.checkClean(t, s)
+		})
+	}
+}
+
+// TestPeerKilled kills the server in the middle: the row that is measured fails, the other
+// one gets a new server.
+func TestPeerKilled(t *testing.T) {
+	p := newPeerBench(t)
+	s := p.startSSH(t, "--only host --rounds 100")
+	s.awaitRows(t, 2)
+	pids := p.agents(t)
+	if len(pids) == 0 {
+		t.Fatal("no process on the peer")
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	_ = s.cmd.Wait()
+	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
+		t.Errorf("exit code %d: %s", code, s.stderr)
+	}
+	var failed []string
+	for _, row := range p.result(t, s).Rows {
+		if row.Status == result.StatusFailed {
+			failed = append(failed, row.Reason)
+		}
+	}
+	if len(failed) != 1 || !strings.Contains(failed[0], "load agent of the peer ended (exit status ") || strings.Contains(failed[0], "\n") {
+		t.Errorf("failed rows: %q", failed)
+	}
+}
+
+// TestPeerUplink measures from pods on the network of a device as well, which
 // is not changed.
-func TestBenchPeerUplink(t *testing.T) {
+func TestPeerUplink(t *testing.T) {
 	p := newPeerBench(t)
 	before := p.snapshot(t)
-	file := p.measure(t, uplinkArgs)
+	file := p.finish(t, p.startSSH(t, "--rounds 3 "+uplinkArgs))
 	p.unchanged(t, before)
 	if !slices.ContainsFunc(file.Run.Notes, func(note string) bool { return strings.Contains(note, "macvlan device on uplink") }) {
 		t.Errorf("no note says how pods get there: %q", file.Run.Notes)
 	}
-	suites, err := bench.LookupSuites("latency")
+	suites, err := suites.Lookup("latency")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +126,11 @@ func TestBenchPeerUplink(t *testing.T) {
 	if len(file.Rows) != len(wants) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(wants))
 	}
+	unsupported := suites[0].Probe()
 	for _, row := range file.Rows {
-		if missing := suites[0].Missing(row.ID); missing != nil {
-			if row.Status != result.StatusSkipped || row.Reason != missing.Error() {
-				t.Errorf("%s: %s %s, want it skipped: %v", row.ID, row.Status, row.Reason, missing)
+		if err := unsupported[row.ID]; err != nil {
+			if row.Status != result.StatusSkipped || row.Reason != err.Error() {
+				t.Errorf("%s: %s %s, want it skipped: %v", row.ID, row.Status, row.Reason, err)
 			}
 			continue
 		}
@@ -193,21 +147,21 @@ func TestBenchPeerUplink(t *testing.T) {
 		}
 		for _, device := range append(strings.Fields(want.devices), "this machine/uplink") {
 			if !slices.ContainsFunc(row.Evidence.Devices, func(d result.DeviceCount) bool {
-				return d.Host+"/"+d.Name == device && d.RxPackets >= 20 && d.TxPackets >= 20
+				return d.Host+"/"+d.Name == device && d.RxPackets >= 3 && d.TxPackets >= 3
 			}) {
-				t.Errorf("%s: hardly any packets at %s: %+v", row.ID, device, row.Evidence.Devices)
+				t.Errorf("%s: no packets at %s: %+v", row.ID, device, row.Evidence.Devices)
 			}
 		}
 	}
 }
 
-// TestBenchPeerEnded ends a bench with an uplink by Ctrl-C, and by kill -9: then the
-// next command clears up. The server serves the next one.
-func TestBenchPeerEnded(t *testing.T) {
+// TestPeerBenchEnds ends a bench with an uplink with Ctrl-C, and with kill -9: the server on
+// the peer ends, and the next command removes the labs.
+func TestPeerBenchEnds(t *testing.T) {
 	p := newPeerBench(t)
 	before := p.snapshot(t)
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGKILL} {
-		s := p.start(t, "--rounds 10000 "+uplinkArgs)
+		s := p.startSSH(t, "--rounds 10000 "+uplinkArgs)
 		s.awaitRows(t, 6)
 		if err := s.cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
@@ -223,40 +177,61 @@ func TestBenchPeerEnded(t *testing.T) {
 		} else if file, err := result.Read(filepath.Join(s.out, bench.ResultsName)); err != nil || !file.Run.Interrupted {
 			t.Errorf("interrupted %t, %v: %s", file.Run.Interrupted, err, s.stderr)
 		}
-		if left := s.remains(t); len(left) > 0 {
-			t.Errorf("left after %v: %q", signal, left)
-		}
+		p.checkClean(t, s)
 		p.unchanged(t, before)
 	}
-	for _, row := range p.measure(t, "--only macvlan "+uplinkArgs).Rows {
+	for _, row := range p.finish(t, p.startSSH(t, "--rounds 3 --only macvlan "+uplinkArgs)).Rows {
 		if row.Status != result.StatusOK {
 			t.Errorf("%s afterwards: %s %s", row.ID, row.Status, row.Reason)
 		}
 	}
 }
 
-// TestBenchPeerBadInput gives bench uplinks that it must refuse in one line, with
+// TestPeerBadInput gives bench peers and uplinks that it must refuse in one line, with
 // nothing written.
-func TestBenchPeerBadInput(t *testing.T) {
+func TestPeerBadInput(t *testing.T) {
 	p := newPeerBench(t)
+	peer := "--peer ssh|root@10.0.0.1 "
 	for args, culprit := range map[string]string{
-		"--uplink uplink": "--uplink-addresses",
-		"--uplink-addresses 10.0.0.50/24,10.0.0.51/24":                 "--uplink ",
-		"--uplink uplink --uplink-addresses 10.0.0.50/24":              `"10.0.0.50/24"`,
-		"--uplink uplink --uplink-addresses 10.0.0.50,10.0.0.51":       `"10.0.0.50,10.0.0.51"`,
-		"--uplink uplink --uplink-addresses 10.0.0.50/24,x":            `"10.0.0.50/24,x"`,
-		"--uplink uplink --uplink-addresses fd00:1::5/64,fd00:1::6/64": "fd00:1::5/64",
-		"--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.50/24": "twice",
-		"--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
-		"--uplink uplink --uplink-addresses 10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
-		"--uplink uplink --uplink-addresses 10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",
-		"--uplink uplink --uplink-addresses 10.0.0.2/24,10.0.0.51/24":  "10.0.0.2/24",
-		"--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.1/24":  "the peer's",
-		"--uplink nope --uplink-addresses 10.0.0.50/24,10.0.0.51/24":   `"nope"`,
-		"--uplink lo --uplink-addresses 10.0.0.50/24,10.0.0.51/24":     "uplink lo",
+		"--peer ssh|'root@10.0.0.1":                                           "unclosed quote '",
+		"--peer ssh|\"root":                                                   "unclosed quote \"",
+		"--peer ssh|root@10.0.0.1\\":                                          "backslash at the end",
+		"--peer |":                                                            "no command",
+		"--peer=":                                                             "--peer is empty",
+		"--peer 10.0.0.1":                                                     "want a command such as 'ssh root@10.0.0.1'",
+		"--peer no-such-shell|root@10.0.0.1":                                  "no-such-shell",
+		"--peer ssh":                                                          "ssh -G",
+		"--peer ssh|-o|NoSuchOption=1|root@10.0.0.1":                          "ssh -G",
+		"--peer ssh|root@no-such-host.invalid":                                "set --peer-address",
+		"--peer env|mustang":                                                  "--peer-address is missing",
+		"--peer-address 10.0.0.1":                                             "needs --peer",
+		peer + "--peer-address host":                                          `"host"`,
+		peer + "--peer-address 224.0.0.1":                                     "unicast",
+		peer + "--peer-address fe80::1%eth0":                                  "zone",
+		peer + "--peer-program $(reboot)":                                     "--peer-program",
+		peer + "--peer-program -v":                                            "--peer-program",
+		"--uplink-addresses 10.0.0.50/24,10.0.0.51/24|":                       "need --peer",
+		peer + "--uplink uplink":                                              "--uplink-addresses",
+		peer + "--uplink-addresses 10.0.0.50/24,10.0.0.51/24":                 "--uplink ",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24":              `"10.0.0.50/24"`,
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50,10.0.0.51":       `"10.0.0.50,10.0.0.51"`,
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,x":            `"10.0.0.50/24,x"`,
+		peer + "--uplink uplink --uplink-addresses fd00:1::5/64,fd00:1::6/64": "fd00:1::5/64",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.50/24": "twice",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
+		peer + "--uplink uplink --uplink-addresses 10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.2/24,10.0.0.51/24":  "10.0.0.2/24",
+		peer + "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.1/24":  "the peer's",
+		peer + "--uplink nope --uplink-addresses 10.0.0.50/24,10.0.0.51/24":   `"nope"`,
+		peer + "--uplink lo --uplink-addresses 10.0.0.50/24,10.0.0.51/24":     "uplink lo",
 	} {
 		t.Run(args, func(t *testing.T) {
-			s := p.start(t, args)
+			fields := strings.Fields(args)
+			for i := range fields {
+				fields[i] = strings.ReplaceAll(fields[i], "|", " ")
+			}
+			s := p.start(t, fields...)
 			_ = s.cmd.Wait()
 			text := s.stderr.String()
 			if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 || !strings.Contains(text, culprit) {
@@ -269,9 +244,20 @@ func TestBenchPeerBadInput(t *testing.T) {
 			}
 		})
 	}
-	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
-	code, _, stderr := command(t, env, append([]string{"bench", "latency"}, strings.Fields(uplinkArgs)...)...)
-	if code != exitMisuse || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "need --peer") {
-		t.Errorf("without --peer: exit code %d, %q", code, stderr)
+}
+
+// TestSplitWords splits command lines as a shell does.
+func TestSplitWords(t *testing.T) {
+	for text, want := range map[string][]string{
+		"ssh root@10.0.0.1":          {"ssh", "root@10.0.0.1"},
+		"  ssh\t-p  22\n":            {"ssh", "-p", "22"},
+		`a 'b c' "d e" f\ g`:         {"a", "b c", "d e", "f g"},
+		`'a'"b"c '' ""`:              {"abc", "", ""},
+		`"\"\\\$\x" '\' \'`:          {`"\$\x`, `\`, `'`},
+		"ssh h $HOME | tee * > file": {"ssh", "h", "$HOME", "|", "tee", "*", ">", "file"},
+	} {
+		if got, err := splitWords(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q becomes %q, %v; want %q", text, got, err, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,23 +12,56 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"mustang/internal/bench"
+	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
+	"mustang/internal/result"
 	"mustang/internal/vm"
 )
 
-// envGuestKernel tells bench in a guest what kernel package the guest runs.
-const envGuestKernel = "MUSTANG_GUEST_KERNEL"
-
-// guestGrace is how long bench in a guest may take to end after Ctrl-C.
+// guestGrace limits the time that bench in a guest takes to end after Ctrl-C.
 const guestGrace = 30 * time.Second
 
-// guestMemory is a guest's memory in MiB: room for all networks of a suite at
-// once.
+// guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
 const guestMemory = 3072
 
-// benchInGuest runs bench with these arguments in a guest that counts
-// instructions. The result file grows in out, a directory of this machine, which
-// is made if it is not there; what bench prints is printed here.
+// benchVM runs bench with the same arguments in a guest, after checking the options.
+func (c *config) benchVM(cmd *cobra.Command, o bench.Options) error {
+	o.Count = result.ClockInstructions
+	if err := o.Validate(); err != nil {
+		return usage(err)
+	}
+	if err := requireRoot(cmd); err != nil {
+		return err
+	}
+	return c.benchInGuest(cmd.Context(), guestArguments(cmd), o.Out)
+}
+
+// guestArguments returns the arguments of cmd without flags that concern this machine.
+func guestArguments(cmd *cobra.Command) []string {
+	args := []string{cmp.Or(cmd.Flags().Arg(0), suites.Default)}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "vm", "out", "count", "state-dir", "bpf-root":
+			return
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			args = append(args, "--"+f.Name+"="+value)
+		}
+	})
+	return args
+}
+
+// benchInGuest runs bench with these arguments in a guest that counts instructions. It
+// writes the result file to out, a directory of this machine that is created if it does
+// not exist, and prints the output of bench.
 func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
 	if err := vm.CheckTools(); err != nil {
 		return err
@@ -41,7 +75,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return fmt.Errorf("find this executable: %w", err)
 	}
 	kernel, err := vm.FetchKernel(ctx, "")
 	if err != nil {
@@ -51,7 +85,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	code, err := vm.Run(ctx, vm.Options{
 		Kernel:            kernel,
 		Command:           slices.Concat([]string{exe, "bench"}, args, []string{"--count", "instructions", "--out", out}),
-		Env:               append(os.Environ(), envGuestKernel+"="+kernel.String()),
+		Env:               append(os.Environ(), host.EnvGuestKernel+"="+kernel.String()),
 		Modules:           []string{"br_netfilter"}, // as nodes of container clusters have it
 		Share:             out,
 		MemoryMB:          guestMemory,
@@ -62,7 +96,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	})
 	switch {
 	case ctx.Err() != nil:
-		return bench.ErrInterrupted // the results are there until the last sample
+		return bench.ErrInterrupted // the result file has all samples so far
 	case err != nil:
 		return err
 	case code == exitMisuse:

@@ -13,17 +13,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/cni"
-	"mustang/internal/install"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 )
 
-// defaultSubnet is where pods' addresses come from if nobody says.
+// defaultSubnet is the default of --subnet.
 const defaultSubnet = "10.77.0.0/16"
 
 func (c *config) cni() *cobra.Command {
-	return group("cni", "The CNI plugin: links and services for container runtimes", c.cniInstall(), c.cniUninstall())
+	return group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall())
 }
 
-// cniPlace is where a runtime looks, and the plugin to copy there.
+// cniPlace is the place where a runtime looks, and the plugin to copy there.
 type cniPlace struct {
 	install.Place
 	plugin string
@@ -31,13 +32,13 @@ type cniPlace struct {
 
 func (p *cniPlace) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&p.BinDir, "bin-dir", install.DefaultBinDir, "directory of the runtime's plugins")
-	flags.StringVar(&p.ConfDir, "conf-dir", install.DefaultConfDir, "directory of the runtime's network configurations")
-	flags.StringVar(&p.ConfName, "conf-name", install.DefaultConfName, "name of the configuration; runtimes take the first by name")
-	flags.StringVar(&p.plugin, "plugin", "", "the plugin's program (default: mustang-cni beside mustang, or in ../lib/cni)")
+	flags.StringVar(&p.BinDir, "bin-dir", install.DefaultBinDir, "plugin directory of the runtime")
+	flags.StringVar(&p.ConfDir, "conf-dir", install.DefaultConfDir, "configuration directory of the runtime")
+	flags.StringVar(&p.ConfName, "conf-name", install.DefaultConfName, "file name of the configuration; runtimes use the first by name")
+	flags.StringVar(&p.plugin, "plugin", "", "path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
 }
 
-// source is the path of the plugin's program.
+// source returns the path of the plugin to copy.
 func (p *cniPlace) source() (string, error) {
 	if p.plugin != "" {
 		return p.plugin, nil
@@ -49,7 +50,7 @@ func (p *cniPlace) source() (string, error) {
 	return install.FindPlugin(self)
 }
 
-// cniInstallation is what cni install is told.
+// cniInstallation holds the flags of cni install.
 type cniInstallation struct {
 	cniPlace
 	install.Network
@@ -62,18 +63,20 @@ func (c *config) cniInstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install the CNI plugin and a network for container runtimes",
-		Long: `Install the CNI plugin and a network for container runtimes: the program mustang-cni, and
-then a configuration that names it. Each appears whole or not at all, and a step that
-fails undoes what came before. What is there and the same is not touched; what is there
-and not ours is replaced with --force only.
+		Long: `Install the CNI plugin for container runtimes, and then a network configuration that uses
+it. Each file appears complete or not at all. If a step fails, the steps before it are
+undone. Identical files are left unchanged; files of other projects are replaced with
+--force only.
 
-Link auto is the first of ` + strings.Join(cni.Preferred(), ", ") + ` that this kernel has, which is tried in a
-namespace that is thrown away, and needs root. The configuration gets what was picked.
+Link auto selects the first of ` + strings.Join(netconf.AutoLinks(), ", ") + ` that this kernel supports.
+It creates devices in a temporary network namespace, which requires root. The
+configuration contains the selected mode.
 
-The gateway of the pods' subnet is the host: it takes that address, the subnet's first or
-the one by --gateway. If the network has a router already, as that of a macvlan's parent
-mostly has, give the host an address of its own by --host-address: then the gateway is the
-router, and its address is left alone. Otherwise both would have it.`,
+The gateway of the pod subnet is the host: the host takes the gateway address, which is
+the first address of the subnet or that of --gateway. If the network already has a
+router, as the network of a macvlan parent usually does, give the host another address
+with --host-address. Then the gateway is the router, and the host does not take its
+address.`,
 		Example: `  mustang cni install --link auto --masquerade
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
   mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
@@ -83,22 +86,22 @@ router, and its address is left alone. Otherwise both would have it.`,
 	}
 	i.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&i.Link, "link", cni.LinkAuto, "link mode of the pods (mustang probe lists them), or auto")
+	flags.StringVar(&i.Link, "link", netconf.LinkAuto, "link mode of the pods (see mustang probe), or auto")
 	flags.StringVar(&i.Name, "name", "mustang", "name of the network")
-	flags.StringVar(&i.Parent, "parent", "", "the host's device to the outside (default: the one of the default route)")
-	flags.StringVar(&i.Bridge, "bridge", "", "name of the bridge, for link modes with one")
-	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pods' devices, in bytes; 0 for the parent's, 1500 at most")
-	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: the plugin's)")
-	flags.BoolVar(&i.Masquerade, "masquerade", false, "hide the pods' addresses from what is outside of their network")
-	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "where pods' addresses come from; once for each of IPv4 and IPv6")
-	flags.StringArrayVar(&i.gateways, "gateway", nil, "the gateway of the subnet of its family, an address that the host takes, unless there is a --host-address")
-	flags.StringArrayVar(&i.hosts, "host-address", nil, "the host's own address in the subnet of its family; the gateway there is another router")
-	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI spec; 1.0.0 for older runtimes, such as Debian 12's")
-	flags.BoolVar(&i.force, "force", false, "replace files that are not ours")
+	flags.StringVar(&i.Parent, "parent", "", "uplink of the host (default: the device of the default route)")
+	flags.StringVar(&i.Bridge, "bridge", "", "name of the bridge, for link modes that use one")
+	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pod devices in bytes; 0 for the MTU of the parent, at most 1500")
+	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: socket)")
+	flags.BoolVar(&i.Masquerade, "masquerade", false, "translate the source addresses of packets that leave the network")
+	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "subnet of the pods; once for each of IPv4 and IPv6")
+	flags.StringArrayVar(&i.gateways, "gateway", nil, "gateway of the subnet of its family; the host takes this address unless --host-address is set")
+	flags.StringArrayVar(&i.hosts, "host-address", nil, "address of the host in the subnet of its family; the gateway is then another router")
+	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0], "version of the CNI specification; 1.0.0 for older runtimes, such as those of Debian 12")
+	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	return cmd
 }
 
-// installCNI installs, and says what it did.
+// installCNI installs and prints the changes.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err := i.check(); err != nil {
 		return usage(err)
@@ -108,11 +111,11 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 		return err
 	}
 	picked := ""
-	if i.Link == cni.LinkAuto {
+	if i.Link == netconf.LinkAuto {
 		if err := requireRoot(cmd); err != nil {
-			return fmt.Errorf("%w to try link modes; without it, name one by --link", err)
+			return fmt.Errorf("%w to probe link modes; otherwise set --link", err)
 		}
-		if i.Link, err = install.PickLink(); err != nil {
+		if i.Link, err = netconf.SelectLink(); err != nil {
 			return err
 		}
 		picked = fmt.Sprintf("link auto is %s\n", i.Link)
@@ -135,10 +138,10 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err := c.printChanges(changes); err != nil {
 		return err
 	}
-	return c.remarks(cmd.Context(), i, conflist)
+	return c.printNotes(cmd.Context(), i, conflist)
 }
 
-// check judges the flags, and reads the subnets.
+// check validates the flags and parses the addresses.
 func (i *cniInstallation) check() error {
 	if err := i.Place.Check(); err != nil {
 		return err
@@ -169,15 +172,14 @@ func (i *cniInstallation) check() error {
 	return err
 }
 
-// remarks are what the administrator may want to know of an installation that is
-// done: what keeps it from being used.
-func (c *config) remarks(ctx context.Context, i cniInstallation, conflist []byte) error {
+// printNotes prints what keeps the installed network from being used.
+func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {
 	before, err := i.Before()
 	if err != nil {
 		return err
 	}
 	if len(before) > 0 {
-		fmt.Fprintf(c.stderr, "mustang: note: in %s a runtime that takes one network takes %s, which comes first\n", i.ConfDir, before[0])
+		fmt.Fprintf(c.stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n", i.ConfDir, before[0])
 	}
 	if os.Geteuid() != 0 {
 		return nil
@@ -190,7 +192,7 @@ func (c *config) remarks(ctx context.Context, i cniInstallation, conflist []byte
 		StateDir: c.getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.getenv(envBPFRoot),
 	}
 	if err := plugin.Status(ctx, cni.Request{Config: config}); err != nil {
-		fmt.Fprintf(c.stderr, "mustang: note: pods can't be attached yet: %s\n", oneLine(err))
+		fmt.Fprintf(c.stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
 	}
 	return nil
 }
@@ -200,17 +202,17 @@ func (c *config) cniUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the network's configuration and the CNI plugin",
-		Long: `Remove the network's configuration, and then the plugin. What is not there is no error;
-if a file is not ours, nothing is removed. A plugin that is no copy, such as that of the
-Debian package, is left. Pods that are attached stay so, but their runtime needs the
-plugin to delete them: delete them first.`,
+		Long: `Remove the network configuration, and then the plugin. Missing files are no error. If a
+file belongs to another project, nothing is removed. A plugin that is not a copy, such as
+that of the Debian package, is left. Attached pods stay attached, but their runtime needs
+the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
 		Args:    arguments(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			if err := place.Check(); err != nil {
 				return usage(err)
 			}
-			keep, _ := place.source() // without one there is nothing to keep
+			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(keep)
 			return errors.Join(c.printChanges(changes), err)
 		},

@@ -13,8 +13,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"mustang/internal/cni"
-	"mustang/internal/install"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/testkit"
 )
 
@@ -30,7 +30,7 @@ type cniInstaller struct {
 func newCNIInstaller(t *testing.T) *cniInstaller {
 	t.Helper()
 	root := t.TempDir()
-	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: filepath.Join(t.TempDir(), cni.PluginType)}
+	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: filepath.Join(t.TempDir(), netconf.PluginType)}
 	i.environment = map[string]string{
 		envBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
 	}
@@ -66,7 +66,7 @@ func (i *cniInstaller) entries() (out []string) {
 func TestCNIInstall(t *testing.T) {
 	testkit.RequireRoot(t)
 	i := newCNIInstaller(t)
-	picked, err := install.PickLink()
+	picked, err := netconf.SelectLink()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +101,8 @@ func TestCNIInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := cni.Parse(config)
-	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Services != cni.ServicesSocket || len(c.IPAM.Sets) != 2 {
+	c, err := netconf.Parse(config)
+	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, word := range []string{"removed", "absent"} {

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"mustang/internal/cni"
-	"mustang/internal/install"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/podlink"
 )
 
@@ -51,7 +51,7 @@ func (j judges) ask(t *testing.T, text string) (bySchema, byPlugin error) {
 			return j.schema.Validate(value), err
 		}
 	}
-	_, byPlugin = cni.Parse(config)
+	_, byPlugin = netconf.Parse(config)
 	return j.schema.Validate(value), byPlugin
 }
 
@@ -223,15 +223,15 @@ func TestCNIDefaults(t *testing.T) {
 	if strings.Count(spelled.String(), ",") < 6 {
 		t.Errorf("hardly any defaults: %s", &spelled)
 	}
-	without, err := cni.Parse([]byte(ours("")))
+	without, err := netconf.Parse([]byte(ours("")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	with, err := cni.Parse([]byte(ours(spelled.String())))
+	with, err := netconf.Parse([]byte(ours(spelled.String())))
 	if err != nil {
 		t.Fatal(err)
 	}
-	exported := func(c cni.Config) string {
+	exported := func(c netconf.Config) string {
 		text, err := json.Marshal(c)
 		if err != nil {
 			t.Fatal(err)
@@ -287,7 +287,7 @@ func TestCNIConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := map[string]string{
-		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/install",
+		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/cni/install", "netconf": "../../internal/cni/netconf", "record": "../../internal/cni/record",
 		"podlink": "../../internal/podlink", "datapath": "../../internal/datapath",
 		"clients": "../../test/clients", "deb": "../../test/deb",
 	}

@@ -11,7 +11,12 @@ import (
 )
 
 func (c *config) counters() *cobra.Command {
-	cmd := &cobra.Command{Use: "counters", Short: "Show what the programs did with packets, and why they dropped any"}
+	cmd := &cobra.Command{
+		Use:   "counters",
+		Short: "Show what the programs did with packets, and why they dropped any",
+		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs.
+docs/datapath.md describes each counter.`,
+	}
 	return listing(cmd, func(format string) error {
 		counters, err := read(c, (*datapath.Datapath).Counters)
 		if err != nil {

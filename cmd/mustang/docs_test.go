@@ -11,8 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
-	"mustang/internal/bench"
-	"mustang/internal/nl"
+	"mustang/internal/bench/suites"
+	"mustang/internal/netns"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -60,7 +60,7 @@ func TestReadmeHandsOn(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		for _, name := range []string{"readme-host", "readme-pod", "readme-tun"} {
-			if err := nl.DeleteNamespace(name); err != nil {
+			if err := netns.Delete(name); err != nil {
 				t.Error(err)
 			}
 		}
@@ -122,11 +122,15 @@ func TestExamples(t *testing.T) {
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")
-		words := strings.Fields(strings.ReplaceAll(line, "'", ""))
-		if len(words) == 0 {
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		seen++
+		words, err := splitWords(line)
+		if err != nil {
+			t.Errorf("example %q: %v", line, err)
+			continue
+		}
 		if words[0] != "mustang" {
 			t.Errorf("example %q does not begin with mustang", line)
 			continue
@@ -168,7 +172,7 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 	}
-	for _, suite := range bench.Suites() {
+	for _, suite := range suites.List() {
 		for _, row := range suite.Rows() {
 			found := false
 			for id := range named[suite.Name] {

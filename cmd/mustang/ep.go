@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -42,7 +43,7 @@ which has no namespace here, its addresses and its MAC address.`,
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			return device.with(c.addEndpoint)
+			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(cmd.Context(), a) })
 		},
 	}
 	device.addFlags(cmd)
@@ -51,16 +52,16 @@ which has no namespace here, its addresses and its MAC address.`,
 }
 
 // addEndpoint makes a device an endpoint and says so.
-func (c *config) addEndpoint(a datapath.Attach) error {
+func (c *config) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
 	if err := a.Check(); err != nil {
 		return err // before anything is pinned
 	}
-	d, err := c.open()
+	d, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	endpoints, change, err := d.AddEndpoint(a)
+	endpoints, change, err := d.Endpoints().Put(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (c *config) epRemove() *cobra.Command {
 				return errors.New("there are no endpoints")
 			}
 			defer d.Close()
-			return remove(d)
+			return remove(cmd.Context(), d)
 		},
 	}
 	device.addFlags(cmd)
@@ -108,18 +109,20 @@ func (c *config) epRemove() *cobra.Command {
 }
 
 // removal returns what ep rm is to do.
-func (p *podDevice) removal(args []string) (func(*datapath.Datapath) error, error) {
+func (p *podDevice) removal(args []string) (func(context.Context, *datapath.Datapath) error, error) {
 	if len(args) == 0 {
-		return func(d *datapath.Datapath) error { return p.with(d.DeleteEndpointDevice) }, nil
+		return func(ctx context.Context, d *datapath.Datapath) error {
+			return p.with(func(a datapath.EndpointSpec) error { return d.Endpoints().DeleteDevice(ctx, a) })
+		}, nil
 	}
 	if ip, err := netip.ParseAddr(args[0]); err == nil {
-		return func(d *datapath.Datapath) error { return d.DeleteEndpointIP(ip) }, nil
+		return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().DeleteIP(ctx, ip) }, nil
 	}
 	id, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
 		return nil, usage(fmt.Errorf("endpoint %q: want an ID or an IP address", args[0]))
 	}
-	return func(d *datapath.Datapath) error { return d.DeleteEndpoint(uint32(id)) }, nil
+	return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().Delete(ctx, uint32(id)) }, nil
 }
 
 // endpointJSON is an endpoint as ep ls -o json prints it.
@@ -140,7 +143,7 @@ func (c *config) epList() *cobra.Command {
 whose index IFINDEX then is; otherwise they are on the pod's own device.`,
 	}
 	return listing(cmd, func(format string) error {
-		endpoints, err := read(c, (*datapath.Datapath).Endpoints)
+		endpoints, err := read(c, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}

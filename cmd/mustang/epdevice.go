@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/service"
 )
 
 // podDevice is the flags that name a pod's device.
@@ -52,8 +53,8 @@ func (p *podDevice) check() error {
 }
 
 // with opens the namespaces and calls a function with the device.
-func (p *podDevice) with(do func(datapath.Attach) error) error {
-	a := datapath.Attach{IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment}
+func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
+	a := datapath.EndpointSpec{Owner: service.CLI, IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment}
 	for _, text := range p.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
@@ -68,7 +69,7 @@ func (p *podDevice) with(do func(datapath.Attach) error) error {
 		}
 	}
 	if p.netns != "" {
-		if a.Namespace, err = nl.OpenNamespace(p.netns); err != nil {
+		if a.Namespace, err = netns.Open(p.netns); err != nil {
 			return err
 		}
 		defer a.Namespace.Close()
@@ -76,7 +77,7 @@ func (p *podDevice) with(do func(datapath.Attach) error) error {
 		a.IfName = ""
 	}
 	if p.hostNetns != "" {
-		if a.Host, err = nl.OpenNamespace(p.hostNetns); err != nil {
+		if a.Host, err = netns.Open(p.hostNetns); err != nil {
 			return err
 		}
 		defer a.Host.Close()

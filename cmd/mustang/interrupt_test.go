@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/bench"
+	"mustang/internal/load"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -67,7 +68,7 @@ func TestDockerInterrupted(t *testing.T) {
 	is := func(program string) func(string) bool {
 		return func(line string) bool { return strings.Contains(line, program) }
 	}
-	for _, program := range []string{"dockerd ", "containerd ", "traffic-agent"} {
+	for _, program := range []string{"dockerd ", "containerd ", load.Command} {
 		if left := s.remains(t); !slices.ContainsFunc(left, is(program)) {
 			t.Fatalf("no %s is seen in %q: the test shows nothing", program, left)
 		}

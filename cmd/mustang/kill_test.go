@@ -17,7 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/load"
+	"mustang/internal/netns"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -73,7 +74,7 @@ func (s started) awaitRows(t *testing.T, rows int) {
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid)
-	left, err := nl.ListNamespaces(prefix)
+	left, err := netns.List(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func agents(t *testing.T, state string) []int {
 	var pids []int
 	for _, path := range paths {
 		cmdline, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(cmdline, []byte("traffic-agent")) {
+		if err != nil || !bytes.Contains(cmdline, []byte(load.Command)) {
 			continue
 		}
 		environ, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))

@@ -15,29 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab/guest"
 	"mustang/internal/podlink"
+	"mustang/internal/tun"
 )
 
 func (c *config) lab() *cobra.Command {
-	return group("lab", "Labs: whole networks in namespaces, to try things in", c.labUp(), c.labList(), c.labExec(), c.labDown())
+	return group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(), c.labDown())
 }
 
-// reaped returns the store, cleared of the labs of dead processes.
+// reaped returns the store, after the labs of dead processes were removed.
 func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
 
 func (c *config) labUp() *cobra.Command {
 	var o lab.Options
-	var texts labTexts
+	var flags labFlags
 	cmd := &cobra.Command{
 		Use:   "up TOPOLOGY",
-		Short: "Build a lab that stands until it is taken down",
-		Long: `Build a lab that stands until it is taken down:
+		Short: "Build a lab, which exists until it is taken down",
+		Long: `Build a lab, which exists until it is taken down:
 
 ` + topologies() + `
 The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire
 host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2). In docker host-a
-publishes port 5201 of container-a, 172.17.0.2, as 6201. pod-to-network is the only
-one with a way out of this machine; the device that it shares is not changed.`,
+publishes port 5201 of container-a, 172.17.0.2, as 6201. Only pod-to-network leads
+out of this machine. It does not change the device that it shares.`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
   mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
   mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call
@@ -48,7 +51,7 @@ one with a way out of this machine; the device that it shares is not changed.`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
-			if err := texts.into(&o, cmd.Flags().Changed); err != nil {
+			if err := flags.apply(&o, cmd.Flags().Changed); err != nil {
 				return usage(err)
 			}
 			if err := requireRoot(cmd); err != nil {
@@ -65,65 +68,72 @@ one with a way out of this machine; the device that it shares is not changed.`,
 			if err := l.Keep(); err != nil {
 				return errors.Join(err, l.Close())
 			}
-			fmt.Fprintf(c.stdout, "lab %s stands: %s\n", o.Name, strings.Join(l.Places(), ", "))
+			fmt.Fprintf(c.stdout, "lab %s is up: %s\n", o.Name, strings.Join(l.Places(), ", "))
 			return l.Close()
 		},
 	}
 	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
-	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host, host-bridge (no pods)")
+	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host and host-bridge (no pods)")
 	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
-	cmd.Flags().StringVar(&o.Via, "via", "", "how the service is made: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
+	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
-	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments (links tap and tun)")
+	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
-	cmd.Flags().BoolVar(&o.NAT, "nat", false, "hide pods behind their host's address (two hosts, links bridge and veth)")
-	cmd.Flags().StringVar(&texts.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: what the kernel can do)")
-	texts.uplink.add(cmd.Flags(), "topology pod-to-network")
-	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of that wire in each direction, like 1ms")
+	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
+	cmd.Flags().StringVar(&flags.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
+	flags.uplink.add(cmd.Flags(), "topology pod-to-network")
+	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
 	return cmd
 }
 
-// labTexts are flags of lab up that have to be read.
-type labTexts struct {
+// labFlags are the flags of lab up that need parsing.
+type labFlags struct {
 	wireRate string
 	uplink   uplinkFlags
 }
 
-// into puts what the flags say into options of a topology. given tells which flags
-// there are.
-func (t labTexts) into(o *lab.Options, given func(flag string) bool) (err error) {
+// apply sets the options of a topology from the flags, and its defaults where a flag
+// is not set.
+func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error) {
 	if o.Name == "" {
 		o.Name = o.Topology
 	}
+	if !isSet("link") {
+		o.Link = defaultLink(o.Topology)
+	}
 	if o.Topology != lab.TopologyPodLinks {
-		// There is no service to be made, and a datapath only if asked for.
-		if !given("datapath") {
+		// Without a service, eBPF is only on request.
+		if !isSet("datapath") {
 			o.Datapath = lab.DatapathKernel
-		}
-		if o.Topology == lab.TopologyDocker && !given("link") {
-			o.Link = "bridge"
-		}
-		if o.Topology == lab.TopologyNode && !given("link") {
-			o.Link = lab.LinkHost
 		}
 	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 		o.Via = lab.ViaIPTables
 	}
-	if t.uplink.given() {
-		if o.Parent, err = t.uplink.parent(); err != nil {
+	if f.uplink.isSet() {
+		if o.Uplink, err = f.uplink.parse(); err != nil {
 			return err
 		}
 	}
-	if t.wireRate != "" {
-		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
+	if f.wireRate != "" {
+		if o.WireRate, err = lab.ParseRate(f.wireRate); err != nil {
 			return fmt.Errorf("wire-rate: %w", err)
 		}
 	}
 	return nil
 }
 
-// topologies is a line about each.
+// defaultLink returns the usual link of a topology, veth for an unknown one.
+func defaultLink(name string) string {
+	for _, topology := range lab.Topologies() {
+		if topology.Name == name {
+			return topology.Link
+		}
+	}
+	return lab.Topologies()[0].Link
+}
+
+// topologies returns a line about each topology.
 func topologies() string {
 	var text strings.Builder
 	for _, topology := range lab.Topologies() {
@@ -132,28 +142,28 @@ func topologies() string {
 	return text.String()
 }
 
-// labRelay is the command that a lab starts for pods on tap and tun.
+// labRelay is the process that labs start for each pod on tap and tun.
 func (c *config) labRelay() *cobra.Command {
 	return &cobra.Command{
-		Use:                lab.RelayName,
+		Use:                tun.RelayCommand,
 		Short:              "Carry packets between two devices (started by labs)",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.Relay(cmd.Context(), args, c.stdout)
+			return tun.Relay(cmd.Context(), args, c.stdout)
 		},
 	}
 }
 
-// labGuest is the command that a lab starts for what is to run in a guest.
+// labGuest is the process that labs start to run a command in a guest.
 func (c *config) labGuest() *cobra.Command {
 	return &cobra.Command{
-		Use:                lab.GuestName,
+		Use:                guest.Command,
 		Short:              "Boot a virtual machine and run an agent in it (started by labs)",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.Guest(cmd.Context(), args, lab.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
+			return guest.Run(cmd.Context(), args, guest.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
 		},
 	}
 }
@@ -161,11 +171,11 @@ func (c *config) labGuest() *cobra.Command {
 // labPause is the first process of a lab's containers.
 func (c *config) labPause() *cobra.Command {
 	return &cobra.Command{
-		Use:    lab.PauseName,
-		Short:  "Do nothing until the end (started by labs)",
+		Use:    dockerd.PauseCommand,
+		Short:  "Wait until the end (started by labs)",
 		Hidden: true,
 		Args:   arguments(cobra.NoArgs),
-		Run:    func(cmd *cobra.Command, _ []string) { lab.Pause(cmd.Context()) },
+		Run:    func(cmd *cobra.Command, _ []string) { dockerd.Pause(cmd.Context()) },
 	}
 }
 
@@ -207,12 +217,12 @@ func (c *config) labList() *cobra.Command {
 func (c *config) labExec() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use:   "exec PLACE -- COMMAND [ARGUMENT...]",
+		Use:   "exec [--lab NAME] PLACE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a lab",
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a.
-Files and processes are this machine's own. $` + envBPFRoot + ` is set to the
-lab's, so that mustang svc and mustang ep act on the lab. The exit code is the
-command's.`,
+The command sees the files and processes of this machine. $` + envBPFRoot + ` is set
+to the maps of the lab, so that mustang svc and mustang ep act on the lab. The exit code
+is that of the command.`,
 		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
   mustang lab exec pod-b -- iperf3 -c 10.96.0.100`,
 		Args: arguments(cobra.MinimumNArgs(1)),
@@ -221,7 +231,7 @@ command's.`,
 				args = slices.Delete(args, 1, 2)
 			}
 			if len(args) < 2 {
-				return usage(errors.New("name a place and a command: mustang lab exec pod-a -- COMMAND"))
+				return usage(errors.New("want a place and a command: mustang lab exec pod-a -- COMMAND"))
 			}
 			if err := requireRoot(cmd); err != nil {
 				return err
@@ -248,7 +258,7 @@ command's.`,
 			}
 			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, envBPFRoot+"=") })
 			env = append(env, envBPFRoot+"="+store.BPFRoot(info))
-			// The new program keeps the namespace of the thread that starts it.
+			// The new program keeps the namespace of the thread that executes it.
 			err = ns.Do(func() error { return unix.Exec(path, command, env) })
 			return fmt.Errorf("run %s: %w", path, err)
 		},
@@ -261,7 +271,7 @@ command's.`,
 func (c *config) labDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down [NAME]",
-		Short: "Take a lab down, with all that runs in it",
+		Short: "Remove a lab with all processes in it",
 		Args:  arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := requireRoot(cmd); err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
 )
 
 // linksOptions are the flags of mustang links.
@@ -25,15 +26,15 @@ func (c *config) links() *cobra.Command {
 	var o linksOptions
 	cmd := &cobra.Command{
 		Use:   "links",
-		Short: "Show interfaces, and what they are joined to in other namespaces",
-		Long: `Show every interface of a network namespace: what ip -details, brctl and ethtool tell,
-the other end of each link with the namespace that it is in, and the eBPF programs on it.
+		Short: "Show interfaces and their peers in other namespaces",
+		Long: `Show every interface of a network namespace: the information of ip -details, brctl and
+ethtool, the peer of each link with its namespace, and the eBPF programs on it.
 
-As a tree, ports stand below their bridge, and macvlan, ipvlan and VLAN devices below the
-device that they sit on, those of other namespaces too. A namespace is called by its name
-below ` + nl.Directory + `, else by its container or lowest process, else by its id. Speeds of
-virtual devices are what their drivers say; nothing holds the devices to them. The program
-at the peer of a netkit pair is shown at the primary device. Needs root.`,
+In a tree, ports are below their bridge, and macvlan, ipvlan and VLAN devices below their
+parent, those of other namespaces too. A namespace is shown by its name below
+` + netns.Directory + `, else by its container or lowest process, else by its id. Speeds of virtual
+devices are nominal. The program at the peer of a netkit pair is listed at the primary
+device. Needs root.`,
 		Example: `  mustang links
   mustang links --netns pod-a -o json
   mustang links --netns /proc/1234/ns/net -o table
@@ -65,19 +66,12 @@ func (o linksOptions) check() error {
 	return nil
 }
 
-// inventory is what is in one network namespace.
-type inventory struct {
-	place    nl.Place
-	links    []nl.Link
-	programs map[int][]datapath.AttachedProgram // by the links' indexes
-}
-
 func (c *config) showLinks(o linksOptions) error {
-	census, err := nl.TakeCensus()
+	snapshot, err := linkinfo.Take()
 	if err != nil {
 		return err
 	}
-	defer census.Close()
+	defer snapshot.Close()
 	namespaces, err := o.namespaces()
 	if err != nil {
 		return err
@@ -87,9 +81,9 @@ func (c *config) showLinks(o linksOptions) error {
 			_ = ns.Close()
 		}
 	}()
-	var inventories []inventory
+	var inventories []linkinfo.Inventory
 	for _, ns := range namespaces {
-		i, err := takeInventory(census, ns)
+		i, err := takeInventory(snapshot, ns)
 		if err != nil {
 			return err
 		}
@@ -97,41 +91,41 @@ func (c *config) showLinks(o linksOptions) error {
 	}
 	switch {
 	case o.format == "table":
-		return printLinksTable(c.stdout, inventories)
+		return linkinfo.WriteTable(c.stdout, inventories)
 	case o.format == "tree":
-		return printLinksTree(c.stdout, inventories)
+		return linkinfo.WriteTree(c.stdout, inventories)
 	case o.all:
-		return printJSON(c.stdout, allLinksJSON(inventories))
+		return linkinfo.WriteAllJSON(c.stdout, inventories)
 	}
-	return printJSON(c.stdout, linksDocument{schema, newNamespaceJSON(inventories[0])})
+	return linkinfo.WriteJSON(c.stdout, inventories[0])
 }
 
-// namespaces opens the namespaces that are asked for.
-func (o linksOptions) namespaces() (_ []*nl.Namespace, err error) {
+// namespaces opens the namespaces that the flags select.
+func (o linksOptions) namespaces() (_ []*netns.Namespace, err error) {
 	if o.netns != "" {
 		path := o.netns
 		if !strings.Contains(path, "/") {
-			path = filepath.Join(nl.Directory, path)
+			path = filepath.Join(netns.Directory, path)
 		}
-		ns, err := nl.OpenNamespace(path)
-		return []*nl.Namespace{ns}, err
+		ns, err := netns.Open(path)
+		return []*netns.Namespace{ns}, err
 	}
-	current, err := nl.CurrentNamespace()
+	current, err := netns.Current()
 	if err != nil || !o.all {
-		return []*nl.Namespace{current}, err
+		return []*netns.Namespace{current}, err
 	}
 	own, err := current.Inode()
 	if err != nil {
 		return nil, errors.Join(err, current.Close())
 	}
-	names, err := nl.ListNamespaces("")
+	names, err := netns.List("")
 	if err != nil {
 		return nil, errors.Join(err, current.Close())
 	}
-	all := []*nl.Namespace{current}
+	all := []*netns.Namespace{current}
 	for _, name := range names {
-		// A name may be left without a namespace, and some go while we look.
-		ns, err := nl.OpenNamespace(filepath.Join(nl.Directory, name))
+		// Names can be stale, and namespaces end meanwhile.
+		ns, err := netns.Open(filepath.Join(netns.Directory, name))
 		if err != nil {
 			continue
 		}
@@ -144,15 +138,20 @@ func (o linksOptions) namespaces() (_ []*nl.Namespace, err error) {
 	return all, nil
 }
 
-func takeInventory(census *nl.Census, ns *nl.Namespace) (inventory, error) {
-	place, err := census.Place(ns)
-	if err != nil {
-		return inventory{}, err
+// takeInventory reads the links of a namespace with their programs.
+func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo.Inventory, err error) {
+	if i.Namespace, err = snapshot.Info(ns); err != nil {
+		return i, err
 	}
-	links, err := census.Links(ns)
-	if err != nil {
-		return inventory{}, err
+	if i.Links, err = snapshot.Links(ns); err != nil {
+		return i, err
 	}
-	programs, err := datapath.Attached(ns, links)
-	return inventory{place: place, links: links, programs: programs}, err
+	attached, err := datapath.Attached(ns, i.Links)
+	i.Programs = map[int][]linkinfo.Program{}
+	for index, programs := range attached {
+		for _, program := range programs {
+			i.Programs[index] = append(i.Programs[index], linkinfo.Program(program))
+		}
+	}
+	return i, err
 }

@@ -8,7 +8,7 @@ import (
 	"mustang/internal/datapath"
 )
 
-// listing makes cmd a command that reads: with -o table or json, as root, and
+// listing makes cmd a command that lists something: with -o table or json, as root and
 // without arguments. It calls show with the format.
 func listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
 	var format string
@@ -26,7 +26,7 @@ func listing(cmd *cobra.Command, show func(format string) error) *cobra.Command 
 	return cmd
 }
 
-// read reads something of the node's datapath: nothing if there is none yet.
+// read lists something from the node's datapath, nothing if there is no datapath.
 func read[T any](c *config, from func(*datapath.Datapath) ([]T, error)) (list []T, err error) {
 	d, err := c.openExisting()
 	if err != nil || d == nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"mustang/internal/lab"
+	"mustang/internal/lab/guest"
 	"mustang/internal/vm"
 )
 
@@ -24,7 +24,7 @@ const signalGrace = 500 * time.Millisecond
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest
-		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
+		fmt.Fprintln(os.Stderr, vm.Init(guest.ConfigureNetwork))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -97,7 +97,7 @@ func TestBadInput(t *testing.T) {
 		{"svc add --service=host:1 --backend=192.168.10.10:5201", 2, "host"},
 		{"svc add --service=10.96.0.100:1 --backend=[fd00::1]:5201", 2, "fd00::1"},
 		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:0", 2, "192.168.10.10:0"},
-		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "twice"},
+		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "duplicate"},
 		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --protocol=sctp", 2, "sctp"},
 		{"svc add --service=10.96.0.100:1", 2, "--backend"},
 		{"svc add --backend=192.168.10.10:1", 2, "--service"},

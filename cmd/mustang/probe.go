@@ -10,20 +10,19 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 )
 
 func (c *config) probe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe",
-		Short: "Show which link modes and features this machine has, and what is missing for the others",
-		Long: `Show which link modes and features this machine has, and what is missing for the others:
-a kernel version, a module, an option of the kernel's configuration, or a Debian package.
+		Short: "Show the link modes and features of this machine, and what the others need",
+		Long: `Show the link modes and features of this machine, and what the others need: a kernel
+version, a module, an option of the kernel's configuration, or a Debian package.
 
-Each is tried, in a network namespace that is thrown away; nothing else changes, except
-that the kernel may load a module that it is asked about. The exit code is 0 whatever is
-missing. Needs root.`,
+The command tries each in a temporary network namespace. It changes nothing else, but the
+kernel may load modules. The exit code is 0 even if features are missing. Needs root.`,
 		Example: "  mustang probe\n  mustang probe -o json",
 	}
 	return listing(cmd, func(format string) error {
@@ -38,25 +37,25 @@ missing. Needs root.`,
 	})
 }
 
-// check is one thing that a machine may have.
+// check tests one feature of a machine.
 type check struct {
 	group, name string
-	// use says what it is good for.
+	// use describes the purpose of the feature.
 	use string
-	// needs names what brings it, if it is missing; module is the kernel module
-	// that does.
+	// needs names the requirement of a missing feature; module is a kernel module that
+	// provides it.
 	needs, module string
-	// run returns nil and maybe a detail for people, or why it isn't there.
+	// run returns details for the table, or an error if the feature is missing.
 	run func(p *prober) (detail string, err error)
 }
 
-// prober is what checks work with.
+// prober is the environment of checks.
 type prober struct {
-	scratch *nl.Namespace // to be thrown away
-	kernel  string        // its release
+	scratch *netns.Namespace // temporary
+	kernel  string           // the release of the running one
 }
 
-// probeReport is what probe -o json prints.
+// probeReport is the document of probe -o json.
 type probeReport struct {
 	Schema    int           `json:"schema"`
 	Kernel    string        `json:"kernel"`
@@ -65,28 +64,28 @@ type probeReport struct {
 	Features  []checkResult `json:"features"`
 }
 
-// checkResult is what became of a check. What can't be found out is not
-// available.
+// checkResult is the result of a check. A feature is unavailable if its check fails for
+// any reason.
 type checkResult struct {
 	Group     string `json:"group,omitempty"`
 	Name      string `json:"name"`
 	Available bool   `json:"available"`
 	Detail    string `json:"detail,omitempty"`
 	Use       string `json:"use,omitempty"`
-	Missing   string `json:"missing,omitempty"` // what is needed, and what the kernel said
-	Module    string `json:"module,omitempty"`  // the kernel module that a missing link mode needs
-	Since     string `json:"since,omitempty"`   // the Linux version that first had it
+	Missing   string `json:"missing,omitempty"` // the requirement, and the kernel's error
+	Module    string `json:"module,omitempty"`  // the kernel module of a missing link mode
+	Since     string `json:"since,omitempty"`   // the first Linux version that has it
 }
 
 func runProbe() (_ probeReport, err error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return probeReport{}, fmt.Errorf("read the kernel's release: %w", err)
+		return probeReport{}, fmt.Errorf("read the release of the kernel: %w", err)
 	}
 	report := probeReport{
 		Schema: schema, Kernel: unix.ByteSliceToString(name.Release[:]), Machine: unix.ByteSliceToString(name.Machine[:]),
 	}
-	scratch, err := nl.NewNamespace()
+	scratch, err := netns.New()
 	if err != nil {
 		return probeReport{}, err
 	}
@@ -123,27 +122,27 @@ func (r probeReport) print(w io.Writer) error {
 	}
 	var rows [][]string
 	for _, mode := range r.LinkModes {
-		rows = append(rows, []string{mode.Name, mode.word(), mode.note()})
+		rows = append(rows, []string{mode.Name, mode.yesNo(), mode.note()})
 	}
-	if err := printTable(w, []string{"LINK MODE", "HERE", "HOW, OR WHAT IS MISSING"}, rows); err != nil {
+	if err := printTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
 	rows = nil
 	for _, feature := range r.Features {
-		rows = append(rows, []string{feature.Group, feature.Name, feature.word(), feature.note()})
+		rows = append(rows, []string{feature.Group, feature.Name, feature.yesNo(), feature.note()})
 	}
-	return printTable(w, []string{"FEATURE OF", "NAME", "HERE", "WHAT FOR, OR WHAT IS MISSING"}, rows)
+	return printTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
 }
 
-func (r checkResult) word() string {
+func (r checkResult) yesNo() string {
 	if r.Available {
 		return "yes"
 	}
 	return "no"
 }
 
-// note is one line on the result.
+// note returns the details of the table, on one line.
 func (r checkResult) note() string {
 	switch {
 	case !r.Available:

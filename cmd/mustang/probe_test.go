@@ -12,22 +12,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// TestProbeJSON compares what probe says with the link modes' own word, and
-// looks for what it may have left.
+// TestProbeJSON compares the report with the probes of the link modes, and checks that
+// nothing is left behind.
 func TestProbeJSON(t *testing.T) {
 	testkit.RequireRoot(t)
-	root, err := nl.CurrentNamespace()
+	root, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	// What a probe needs is loaded the first time.
+	// The first probe loads modules.
 	if code, _, stderr := command(t, nil, "probe"); code != exitDone {
 		t.Fatalf("exit code %d, stderr %q", code, stderr)
 	}
@@ -72,10 +73,10 @@ func TestProbeJSON(t *testing.T) {
 	}
 }
 
-// namespaceNames are the names of all namespaces but those of other tests.
+// namespaceNames returns the names of all namespaces but those of other tests.
 func namespaceNames(t *testing.T) string {
 	t.Helper()
-	names, err := nl.ListNamespaces("")
+	names, err := netns.List("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +89,9 @@ func namespaceNames(t *testing.T) string {
 	return strings.Join(own, " ")
 }
 
-func deviceNames(t *testing.T, ns *nl.Namespace) string {
+func deviceNames(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
-	devices, err := ns.Devices()
+	devices, err := rtnl.In(ns).Devices()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func deviceNames(t *testing.T, ns *nl.Namespace) string {
 	return strings.Join(names, " ")
 }
 
-// TestProbeMissing says what is missing in one line, whatever the error.
+// TestProbeMissing describes missing requirements on one line.
 func TestProbeMissing(t *testing.T) {
 	ipvlan := &podlink.UnsupportedError{
 		Mode: "ipvlan-l2", Feature: "ipvlan devices", Module: "ipvlan", Since: "3.19", Kernel: "6.18.1", Err: unix.EOPNOTSUPP,
@@ -112,12 +113,12 @@ func TestProbeMissing(t *testing.T) {
 		check  check
 		err    error
 	}{
-		"ipvlan devices: module ipvlan (since Linux 3.19)":                         {"9.9-none", check{}, ipvlan},
-		"netkit devices, which Linux 6.7 brought (module netkit); this is 6.1.0-1": {"6.1.0-1", check{}, netkit},
-		"no program ovs-vswitchd (Debian package openvswitch-switch)":              {"", check{}, errors.New("no program ovs-vswitchd (Debian package openvswitch-switch)")},
+		"ipvlan devices: module ipvlan (since Linux 3.19)":                 {"9.9-none", check{}, ipvlan},
+		"netkit devices: since Linux 6.7 (module netkit), this is 6.1.0-1": {"6.1.0-1", check{}, netkit},
+		"no program ovs-vswitchd (Debian package openvswitch-switch)":      {"", check{}, errors.New("no program ovs-vswitchd (Debian package openvswitch-switch)")},
 		"one; two":                {"", check{}, errors.New("one\ntwo")},
 		"Debian package iptables": {"", check{needs: "Debian package iptables"}, fmt.Errorf("look: %w", fs.ErrNotExist)},
-		"Linux 6.6":               {"", check{needs: "Linux 6.6"}, &datapath.UnsupportedError{Feature: "tcx", Kernel: "6.6"}},
+		"Linux 6.6":               {"", check{needs: "Linux 6.6"}, &objects.UnsupportedError{Feature: "tcx", Kernel: "6.6"}},
 		"module geneve":           {"9.9-none", check{module: "geneve"}, fmt.Errorf("create: %w", unix.EOPNOTSUPP)},
 		"module sch_fq (operation not permitted)": {"9.9-none", check{module: "sch_fq"}, fmt.Errorf("add: %w", unix.EPERM)},
 	} {

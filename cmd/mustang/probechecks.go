@@ -8,42 +8,46 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netstat"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// debianPackage starts the needs of a check for a program.
+// debianPackage starts the requirement of a program.
 const debianPackage = "Debian package "
 
-// featureChecks are the checks that are not on link modes.
+// featureChecks returns the checks of features other than link modes.
 func featureChecks() []check {
 	var checks []check
-	for _, f := range datapath.Features() {
+	for _, f := range objects.Features() {
 		checks = append(checks, check{
 			group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs,
 			run: func(*prober) (string, error) { return f.Probe() },
 		})
 	}
 	checks = append(checks,
-		module("netfilter", "br_netfilter", "bridged packets through firewall rules", bridgeNetfilter),
+		module("netfilter", "br_netfilter", "firewall rules for bridged packets", bridgeNetfilter),
 		module("netfilter", "nf_conntrack", "connection tracking, for iptables and nftables", conntrack),
 		module("netfilter", "nf_tables", "nftables", nfTables),
 		module("device", "tun", "link modes tap and tun, VMs", tunDevice),
 		device("vxlan", "pod networks across hosts"),
 		device("geneve", "pod networks across hosts"),
-		device("dummy", "uplinks that lead nowhere"),
+		device("dummy", "uplinks without a network"),
 		qdisc("netem", "wires with delay and loss"),
-		qdisc("fq", "bandwidth of pods, by departure times"),
+		qdisc("fq", "bandwidth of pods with departure times"),
 		qdisc("tbf", "wires with a rate, bandwidth of pods without fq"),
 		check{
-			group: "vm", name: "kvm", use: "VMs at full speed, else emulated",
-			needs: "a processor that may run VMs, module kvm_intel or kvm_amd", run: file("/dev/kvm"),
+			group: "vm", name: "kvm", use: "VMs at full speed instead of emulation",
+			needs: "a processor with virtualization, module kvm_intel or kvm_amd", run: file("/dev/kvm"),
 		},
-		module("vm", "vhost_net", "a VM's packets past QEMU", file("/dev/vhost-net")),
+		module("vm", "vhost_net", "packets of VMs without QEMU", file("/dev/vhost-net")),
 		program("vm", qemuProgram(), "VMs, bench --vm", "qemu-system-x86"),
 		check{
 			group: "vm", name: "virtiofsd", use: "bench --vm",
@@ -52,29 +56,29 @@ func featureChecks() []check {
 		program("program", "iptables", "lab --via iptables", "iptables"),
 		program("program", "nft", "lab --via nftables", "nftables"),
 		program("program", "ovs-vswitchd", "link modes of Open vSwitch", "openvswitch-switch"),
-		program("program", "iperf3", "to measure by hand", "iperf3"),
+		program("program", "iperf3", "manual measurements", "iperf3"),
 	)
 	return checks
 }
 
-// bridgeNetfilter looks for the sysctls that br_netfilter has in every
-// namespace. The kernel doesn't load it by itself.
+// bridgeNetfilter looks for the sysctls of br_netfilter, which the kernel does not load
+// on demand.
 func bridgeNetfilter(p *prober) (string, error) {
-	_, err := p.scratch.Sysctl("net/bridge/bridge-nf-call-iptables")
+	_, err := rtnl.In(p.scratch).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", errors.New("it is not loaded")
+		return "", errors.New("not loaded")
 	}
 	return "", err
 }
 
 func conntrack(p *prober) (string, error) {
-	_, err := p.scratch.Flows()
+	_, err := netstat.Flows(p.scratch)
 	return "", err
 }
 
-func nfTables(p *prober) (string, error) { return "", p.scratch.TryNFTables() }
+func nfTables(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryNFTables() }
 
-// tunDevice asks /dev/net/tun what it can do.
+// tunDevice reads the features of /dev/net/tun.
 func tunDevice(*prober) (string, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -83,7 +87,7 @@ func tunDevice(*prober) (string, error) {
 	defer unix.Close(fd)
 	flags, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
 	if err != nil {
-		return "", fmt.Errorf("ask /dev/net/tun for its features: %w", err)
+		return "", fmt.Errorf("read the features of /dev/net/tun: %w", err)
 	}
 	if flags&unix.IFF_VNET_HDR == 0 {
 		return "no vnet_hdr: packets only, no batches", nil
@@ -95,31 +99,31 @@ func tunDevice(*prober) (string, error) {
 	return strings.Join(detail, ", "), nil
 }
 
-// module is a check for what a kernel module of that name brings.
+// module returns the check of a feature that the kernel module of that name provides.
 func module(group, name, use string, run func(*prober) (string, error)) check {
 	return check{group: group, name: name, use: use, module: name, run: run}
 }
 
-// device is a check for a kind of device.
+// device returns the check of a kind of device.
 func device(kind, use string) check {
-	return module("device", kind, use, func(p *prober) (string, error) { return "", p.scratch.TryDevice(kind) })
+	return module("device", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryDevice(kind) })
 }
 
-// qdisc is a check for a kind of queueing discipline.
+// qdisc returns the check of a queueing discipline.
 func qdisc(kind, use string) check {
-	c := module("queue", kind, use, func(p *prober) (string, error) { return "", p.scratch.TryQdisc(kind) })
+	c := module("queue", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryQdisc(kind) })
 	c.module = "sch_" + kind
 	return c
 }
 
-// program is a check for a program that a Debian package brings.
+// program returns the check of a program from a Debian package.
 func program(group, name, use, from string) check {
 	return check{group: group, name: name, use: use, needs: debianPackage + from, run: func(*prober) (string, error) {
 		return exec.LookPath(name)
 	}}
 }
 
-// file makes a check of a file that this process may read.
+// file returns a check that opens a file.
 func file(path string) func(*prober) (string, error) {
 	return func(*prober) (string, error) {
 		f, err := os.Open(path)
@@ -130,11 +134,117 @@ func file(path string) func(*prober) (string, error) {
 	}
 }
 
-// qemuProgram is the system emulator for this machine's processor.
+// qemuProgram returns the system emulator for this machine's processor.
 func qemuProgram() string {
 	names := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 	if name, ok := names[runtime.GOARCH]; ok {
 		return "qemu-system-" + name
 	}
 	return "qemu-system-" + runtime.GOARCH
+}
+
+// linkChecks returns a check per link mode.
+func linkChecks() []check {
+	var checks []check
+	for _, mode := range podlink.Modes() {
+		checks = append(checks, check{name: mode.Name(), run: func(p *prober) (string, error) {
+			if err := mode.Probe(); err != nil {
+				return "", err
+			}
+			return modeDetail(p, mode), nil
+		}})
+	}
+	return checks
+}
+
+// modeDetail describes the requirements of an available mode.
+func modeDetail(p *prober, mode podlink.Mode) string {
+	switch mode.Traits().Needs {
+	case podlink.NeedsUplink:
+		return "over an uplink"
+	case podlink.NeedsRelay:
+		return "with a relay in user space"
+	case podlink.NeedsOpenVSwitch:
+		if rtnl.In(p.scratch).TryGenericFamily("ovs_datapath") != nil {
+			return "with Open vSwitch's user-space datapath, without module openvswitch"
+		}
+		return "with Open vSwitch's kernel datapath"
+	}
+	return "with a device on the host for each pod"
+}
+
+// missing describes a missing requirement on one line, with the kernel's error where
+// that adds something.
+func (c check) missing(p *prober, err error) string {
+	var mode *podlink.UnsupportedError
+	if errors.As(err, &mode) {
+		if older(p.kernel, mode.Since) {
+			return fmt.Sprintf("%s: since Linux %s (module %s), this is %s", mode.Feature, mode.Since, mode.Module, p.kernel)
+		}
+		return fmt.Sprintf("%s: %s (since Linux %s)", mode.Feature, p.module(mode.Module), mode.Since)
+	}
+	needs := c.needs
+	if c.module != "" {
+		needs = p.module(c.module)
+	}
+	if needs == "" {
+		return oneLine(err)
+	}
+	if absent(err) {
+		return needs
+	}
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(next) {
+		err = next
+	}
+	return needs + " (" + oneLine(err) + ")"
+}
+
+// module describes how to get a missing module.
+func (p *prober) module(name string) string {
+	switch listed, err := p.hasModule(name); {
+	case err != nil: // no modules of this kernel are installed
+		return "module " + name
+	case listed:
+		return "modprobe " + name
+	}
+	return "module " + name + ", which is not part of this kernel"
+}
+
+// hasModule reports whether a module is installed for this kernel.
+func (p *prober) hasModule(name string) (bool, error) {
+	list, err := os.ReadFile(filepath.Join("/lib/modules", p.kernel, "modules.dep"))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(list)) {
+		file, _, _ := strings.Cut(line, ":")
+		base, _, _ := strings.Cut(filepath.Base(file), ".ko")
+		if strings.ReplaceAll(base, "-", "_") == name {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// absent reports whether an error has no information but that something is missing.
+func absent(err error) bool {
+	var feature *objects.UnsupportedError
+	var mount *objects.BPFFSError
+	return errors.As(err, &feature) || errors.As(err, &mount) || errors.Is(err, errors.ErrUnsupported) ||
+		errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound)
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// older reports whether a kernel release is before a version such as "6.7".
+func older(release, version string) bool {
+	var have, want [3]int
+	_, _ = fmt.Sscanf(release, "%d.%d.%d", &have[0], &have[1], &have[2])
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &want[0], &want[1], &want[2])
+	for i := range have {
+		if have[i] != want[i] {
+			return have[i] < want[i]
+		}
+	}
+	return false
 }

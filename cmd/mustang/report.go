@@ -10,9 +10,12 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"mustang/internal/bench"
 	"mustang/internal/report"
+	"mustang/internal/report/html"
+	"mustang/internal/report/text"
 	"mustang/internal/result"
 )
 
@@ -38,10 +41,14 @@ With -o table, print the tables again instead.`,
 				return err
 			}
 			if format == "table" {
-				return report.Table(c.stdout, file, c.tableOptions())
+				return c.printReport(file)
+			}
+			r, err := report.New(file)
+			if err != nil {
+				return err
 			}
 			var page bytes.Buffer
-			if err := report.HTML(&page, file); err != nil {
+			if err := html.Write(&page, r); err != nil {
 				return err
 			}
 			path := filepath.Join(args[0], reportName)
@@ -54,6 +61,23 @@ With -o table, print the tables again instead.`,
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "html", "output format: html or table")
 	return cmd
+}
+
+// printReport prints the tables of a result file, as wide as the terminal; what goes
+// elsewhere has all columns.
+func (c *config) printReport(file result.File) error {
+	r, err := report.New(file)
+	if err != nil {
+		return err
+	}
+	var o text.Options
+	if out, ok := c.stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		o.Color = c.getenv("NO_COLOR") == ""
+		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
+			o.Width = width
+		}
+	}
+	return text.Write(c.stdout, r, o)
 }
 
 func (c *config) version() *cobra.Command {

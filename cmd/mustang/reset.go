@@ -5,7 +5,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 )
 
 func (c *config) reset() *cobra.Command {
@@ -19,7 +19,7 @@ connections in them. Connections through a service end. Labs are not touched.`,
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			return datapath.Remove(c.bpfRoot)
+			return objects.Remove(cmd.Context(), c.bpfRoot)
 		},
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/lab"
 )
 
@@ -51,6 +51,7 @@ func (e environment) run(ctx context.Context, args []string) int {
 type usageError struct{ err error }
 
 func (u *usageError) Error() string { return u.err.Error() }
+
 func (u *usageError) Unwrap() error { return u.err }
 
 func usage(err error) error {
@@ -94,12 +95,12 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.PersistentFlags().StringVar(&c.bpfRoot, "bpf-root", e.setting(envBPFRoot, datapath.DefaultRoot),
+	root.PersistentFlags().StringVar(&c.bpfRoot, "bpf-root", e.setting(envBPFRoot, objects.DefaultRoot),
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
-		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.trafficAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
+		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 )
 
 func (c *config) socket() *cobra.Command {
@@ -33,7 +35,7 @@ func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
 }
 
 // each calls a function with each namespace that was named.
-func (r *reach) each(do func(*nl.Namespace) error) error {
+func (r *reach) each(do func(*netns.Namespace) error) error {
 	for _, name := range r.netns {
 		if err := withNamespace(name, do); err != nil {
 			return err
@@ -43,11 +45,11 @@ func (r *reach) each(do func(*nl.Namespace) error) error {
 }
 
 // withNamespace opens a namespace by its name or path.
-func withNamespace(name string, do func(*nl.Namespace) error) error {
+func withNamespace(name string, do func(*netns.Namespace) error) error {
 	if !strings.Contains(name, "/") {
-		name = filepath.Join(nl.Directory, name)
+		name = filepath.Join(netns.Directory, name)
 	}
-	ns, err := nl.OpenNamespace(name)
+	ns, err := netns.Open(name)
 	if err != nil {
 		return err
 	}
@@ -62,17 +64,17 @@ func (r *reach) check() error {
 			return usage(errors.New("--netns is empty"))
 		}
 	}
-	return r.each(func(*nl.Namespace) error { return nil })
+	return r.each(func(*netns.Namespace) error { return nil })
 }
 
 func (c *config) socketAttach() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
 		Use:   "attach [--cgroup PATH] [--netns NAME|PATH ...]",
-		Short: "Attach socket translation to a control group, and admit network namespaces",
-		Long: `Attach socket translation to a control group, and admit network namespaces. A process
-has services if it is in such a group, or in one below, and in such a namespace. The
-namespaces of endpoints are admitted with them.`,
+		Short: "Attach socket translation to a control group, and register network namespaces",
+		Long: `Attach socket translation to a control group, and register network namespaces. The
+sockets of a process are translated if it is in such a control group, or in one below,
+and in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
 		Args: arguments(cobra.NoArgs),
@@ -83,40 +85,40 @@ namespaces of endpoints are admitted with them.`,
 			if err := r.check(); err != nil {
 				return err
 			}
-			return c.attachSocket(r)
+			return c.attachSocket(cmd.Context(), r)
 		},
 	}
 	r.addFlags(cmd, "; all processes if not given", "; this one if not given")
 	return cmd
 }
 
-// attachSocket attaches, admits, and says so.
-func (c *config) attachSocket(r reach) (err error) {
-	if err := datapath.ProbeSocket(); err != nil {
+// attachSocket attaches the programs, registers the namespaces, and prints both.
+func (c *config) attachSocket(ctx context.Context, r reach) (err error) {
+	if err := objects.ProbeSocket(); err != nil {
 		return err // before anything is pinned
 	}
 	if r.cgroup == "" {
-		if r.cgroup, err = datapath.CgroupRoot(); err != nil {
+		if r.cgroup, err = objects.CgroupRoot(); err != nil {
 			return err
 		}
 	}
 	if _, err := os.Stat(r.cgroup); err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
 	}
-	d, err := c.open()
+	d, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	change, err := d.AttachSocket(r.cgroup)
+	change, err := d.Sockets().Attach(ctx, r.cgroup)
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(c.stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
 		return err
 	}
-	admit := func(ns *nl.Namespace) error {
-		change, err := d.AddHost(ns)
+	register := func(ns *netns.Namespace) error {
+		change, err := d.Sockets().AddHost(ctx, ns)
 		if err != nil {
 			return err
 		}
@@ -124,18 +126,19 @@ func (c *config) attachSocket(r reach) (err error) {
 		return err
 	}
 	if len(r.netns) > 0 {
-		return r.each(admit)
+		return r.each(register)
 	}
-	return withNamespace("/proc/self/ns/net", admit)
+	return withNamespace("/proc/self/ns/net", register)
 }
 
 func (c *config) socketDetach() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
 		Use:   "detach [--cgroup PATH] [--netns NAME|PATH|COOKIE ...]",
-		Short: "Detach socket translation from a control group, or dismiss network namespaces",
-		Long: `Detach socket translation from a control group, or dismiss network namespaces, or with
-neither named take all of it away. Connected sockets stay connected.`,
+		Short: "Detach socket translation from a control group, or unregister network namespaces",
+		Long: `Detach socket translation from a control group, or unregister network namespaces. If
+neither is named, detach it from all control groups and unregister all namespaces but
+those of endpoints. Connected sockets stay connected.`,
 		Example: `  mustang socket detach
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
@@ -152,7 +155,7 @@ neither named take all of it away. Connected sockets stay connected.`,
 				return errors.New("socket translation is attached to nothing")
 			}
 			defer d.Close()
-			return r.detach(d)
+			return r.detach(cmd.Context(), d)
 		},
 	}
 	r.addFlags(cmd, "", ", or its cookie if it is gone")
@@ -160,19 +163,25 @@ neither named take all of it away. Connected sockets stay connected.`,
 }
 
 // detach takes away what is named, or everything.
-func (r *reach) detach(d *datapath.Datapath) error {
+func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	if r.cgroup == "" && len(r.netns) == 0 {
-		return detachAll(d)
+		return detachAll(ctx, d)
 	}
 	if r.cgroup != "" {
-		if err := d.DetachSocket(r.cgroup); err != nil {
+		if err := d.Sockets().Detach(ctx, r.cgroup); err != nil {
 			return err
 		}
 	}
 	for _, name := range r.netns {
-		err := withNamespace(name, d.DeleteHost)
+		err := withNamespace(name, func(ns *netns.Namespace) error {
+			cookie, err := ns.Cookie()
+			if err != nil {
+				return err
+			}
+			return d.Sockets().DeleteHost(ctx, cookie)
+		})
 		if cookie, bad := strconv.ParseUint(name, 10, 64); bad == nil && errors.Is(err, os.ErrNotExist) {
-			err = d.DeleteHostCookie(cookie)
+			err = d.Sockets().DeleteHost(ctx, cookie)
 		}
 		if err != nil {
 			return err
@@ -181,22 +190,22 @@ func (r *reach) detach(d *datapath.Datapath) error {
 	return nil
 }
 
-func detachAll(d *datapath.Datapath) error {
-	groups, err := d.SocketCgroups()
+func detachAll(ctx context.Context, d *datapath.Datapath) error {
+	groups, err := d.Sockets().Cgroups(ctx)
 	if err != nil {
 		return err
 	}
 	for _, group := range groups {
-		if err := d.DetachSocket(group.Path); err != nil {
+		if err := d.Sockets().Detach(ctx, group.Path); err != nil {
 			return err
 		}
 	}
-	hosts, err := d.Hosts()
+	hosts, err := d.Sockets().Hosts()
 	if err != nil {
 		return err
 	}
 	for _, host := range hosts {
-		if err := d.DeleteHostCookie(host.Cookie); err != nil {
+		if err := d.Sockets().DeleteHost(ctx, host.Cookie); err != nil {
 			return err
 		}
 	}
@@ -223,11 +232,11 @@ of endpoints are not among them. A namespace without a name and without a proces
 known by its cookie alone.`,
 	}
 	return listing(cmd, func(format string) error {
-		groups, err := read(c, (*datapath.Datapath).SocketCgroups)
+		groups, err := read(c, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
 		if err != nil {
 			return err
 		}
-		hosts, err := read(c, (*datapath.Datapath).Hosts)
+		hosts, err := read(c, func(d *datapath.Datapath) ([]datapath.Host, error) { return d.Sockets().Hosts() })
 		if err != nil {
 			return err
 		}
@@ -235,7 +244,7 @@ known by its cookie alone.`,
 	})
 }
 
-func (c *config) printSockets(groups []datapath.SocketCgroup, hosts []datapath.Host, format string) error {
+func (c *config) printSockets(groups []datapath.Cgroup, hosts []datapath.Host, format string) error {
 	cgroups, namespaces := []cgroupJSON{}, []hostJSON{}
 	var rows [][]string
 	for _, g := range groups {

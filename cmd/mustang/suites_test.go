@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/bench"
+	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -22,16 +23,16 @@ func TestSuites(t *testing.T) {
 		testkit.RequireTool(t, tool)
 	}
 	program := staticProgram(t)
-	own, err := os.Executable() // beside which Missing looks for the plugin
+	own, err := os.Executable() // the plugin is expected beside it
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{filepath.Dir(program), filepath.Dir(own)} {
 		buildProgram(t, "../mustang-cni", filepath.Join(dir, "mustang-cni"))
 	}
-	for _, suite := range bench.Suites() {
-		if suite.Name == bench.DefaultSuite {
-			continue // which the tests of bench run
+	for _, suite := range suites.List() {
+		if suite.Name == suites.Default {
+			continue // package bench tests it
 		}
 		t.Run(suite.Name, func(t *testing.T) {
 			before := testkit.RootSnapshot(t)
@@ -43,7 +44,7 @@ func TestSuites(t *testing.T) {
 			}
 			checkSuite(t, suite, filepath.Join(out, bench.ResultsName))
 			if testkit.RootSnapshot(t) != before {
-				t.Error("the root namespace is not as it was")
+				t.Error("the root namespace has changed")
 			}
 			if left, err := os.ReadDir(filepath.Join(state, "labs")); err != nil || len(left) > 0 {
 				t.Errorf("labs left: %v, %v", left, err)
@@ -52,8 +53,7 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// staticProgram builds the program as it is put into containers and guests, where
-// there is no C library.
+// staticProgram builds the program as containers and guests need it, without C library.
 func staticProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "mustang")
@@ -71,9 +71,9 @@ func buildProgram(t *testing.T, pkg, program string) {
 	}
 }
 
-// checkSuite checks that a result file has all rows of a suite, measured or skipped
-// for a reason that this kernel gives.
-func checkSuite(t *testing.T, suite bench.Suite, path string) {
+// checkSuite checks that a result file has all rows of a suite, measured, or skipped for
+// the reason that the suite's probe gives.
+func checkSuite(t *testing.T, suite suites.Suite, path string) {
 	t.Helper()
 	file, err := result.Read(path)
 	if err != nil {
@@ -82,12 +82,13 @@ func checkSuite(t *testing.T, suite bench.Suite, path string) {
 	if want := len(suite.Rows()); len(file.Rows) != want {
 		t.Errorf("%d rows, want %d", len(file.Rows), want)
 	}
+	unsupported := suite.Probe()
 	for _, row := range file.Rows {
-		missing := suite.Missing(row.ID)
+		reason := unsupported[row.ID]
 		switch {
-		case missing != nil && row.Status == result.StatusSkipped && row.Reason == missing.Error():
-		case missing != nil || row.Status != result.StatusOK || len(row.Samples) != file.Run.Rounds:
-			t.Errorf("%v: %s %s, %d samples (%v)", row.Key(), row.Status, row.Reason, len(row.Samples), missing)
+		case reason != nil && row.Status == result.StatusSkipped && row.Reason == reason.Error():
+		case reason != nil || row.Status != result.StatusOK || len(row.Samples) != file.Run.Rounds:
+			t.Errorf("%v: %s %s, %d samples (%v)", row.Key(), row.Status, row.Reason, len(row.Samples), reason)
 		case row.Workload == result.WorkloadUDPStream && row.Offered <= 0:
 			t.Errorf("%v: offered nothing", row.Key())
 		case len(row.Evidence.Devices) == 0:

@@ -3,9 +3,9 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/lb"
+	"mustang/internal/service"
 )
 
 func (c *config) svc() *cobra.Command {
@@ -21,8 +21,8 @@ func (c *config) svc() *cobra.Command {
 }
 
 // open opens the node's datapath, making it if it is not there yet.
-func (c *config) open() (*datapath.Datapath, error) {
-	return datapath.Open(datapath.Options{Root: c.bpfRoot})
+func (c *config) open(ctx context.Context) (*datapath.Datapath, error) {
+	return datapath.Open(ctx, datapath.Options{Root: c.bpfRoot})
 }
 
 // openExisting opens the node's datapath, or returns nil if there is none yet.
@@ -35,7 +35,7 @@ func (c *config) openExisting() (*datapath.Datapath, error) {
 }
 
 func (c *config) svcAdd() *cobra.Command {
-	var service, protocol string
+	var address, protocol string
 	var backends []string
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
@@ -46,19 +46,19 @@ gets them in place of its own; open TCP connections stay where they are.`,
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := parseService(service, protocol, backends)
+			s, err := parseService(address, protocol, backends)
 			if err != nil {
 				return usage(err)
 			}
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			d, err := c.open()
+			d, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer d.Close()
-			change, id, err := d.PutService(s)
+			change, id, err := d.Services().Put(cmd.Context(), service.CLI, s)
 			if err != nil {
 				return err
 			}
@@ -66,51 +66,51 @@ gets them in place of its own; open TCP connections stay where they are.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&service, "service", "", "address and port that clients connect to")
+	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
 	cmd.Flags().StringArrayVar(&backends, "backend", nil, "address and port of a backend; repeat for more")
 	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp or any")
 	return cmd
 }
 
-func parseService(service, protocol string, backends []string) (s lb.Service, err error) {
-	if service == "" {
+func parseService(address, protocol string, backends []string) (s service.Service, err error) {
+	if address == "" {
 		return s, errors.New("--service is missing")
 	}
-	if s.Frontend, err = lb.ParseFrontend(service); err != nil {
+	if s.Frontend, err = service.ParseFrontend(address); err != nil {
 		return s, err
 	}
-	if s.Protocol, err = lb.ParseProtocol(protocol); err != nil {
+	if s.Protocol, err = service.ParseProtocol(protocol); err != nil {
 		return s, err
 	}
 	if len(backends) == 0 {
 		return s, errors.New("--backend is missing")
 	}
 	for _, text := range backends {
-		backend, err := lb.ParseAddrPort(text)
+		backend, err := service.ParseAddrPort(text)
 		if err != nil {
 			return s, err
 		}
-		s.Backends = append(s.Backends, backend)
+		s.Backends = append(s.Backends, service.Backend{Addr: backend})
 	}
 	return s, s.Validate()
 }
 
 func (c *config) svcRemove() *cobra.Command {
-	var service, protocol string
+	var address, protocol string
 	cmd := &cobra.Command{
 		Use:     "rm --service ADDRESS:PORT",
 		Short:   "Remove a service",
 		Example: "  mustang svc rm --service=10.96.0.100:5201",
 		Args:    arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if service == "" {
+			if address == "" {
 				return usage(errors.New("--service is missing"))
 			}
-			frontend, err := lb.ParseFrontend(service)
+			frontend, err := service.ParseFrontend(address)
 			if err != nil {
 				return usage(err)
 			}
-			p, err := lb.ParseProtocol(protocol)
+			p, err := service.ParseProtocol(protocol)
 			if err != nil {
 				return usage(err)
 			}
@@ -125,10 +125,10 @@ func (c *config) svcRemove() *cobra.Command {
 				return fmt.Errorf("service %s/%s does not exist", frontend, p)
 			}
 			defer d.Close()
-			return d.DeleteService(frontend, p)
+			return d.Services().Delete(cmd.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: p})
 		},
 	}
-	cmd.Flags().StringVar(&service, "service", "", "address and port that clients connect to")
+	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
 	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, or any for whichever it has")
 	return cmd
 }
@@ -143,8 +143,9 @@ type serviceJSON struct {
 }
 
 func (c *config) svcList() *cobra.Command {
-	return listing(&cobra.Command{Use: "ls", Short: "List services"}, func(format string) error {
-		services, err := read(c, (*datapath.Datapath).Services)
+	cmd := &cobra.Command{Use: "ls", Short: "List services"}
+	return listing(cmd, func(format string) error {
+		services, err := read(c, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
@@ -152,13 +153,13 @@ func (c *config) svcList() *cobra.Command {
 	})
 }
 
-func (c *config) printServices(services []lb.Service, format string) error {
+func (c *config) printServices(services []service.Service, format string) error {
 	list := []serviceJSON{}
 	var rows [][]string
 	for _, s := range services {
 		item := serviceJSON{
 			ID: s.ID, Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
-			Backends: addrPorts(s.Backends),
+			Backends: backendTexts(s.Backends),
 		}
 		list = append(list, item)
 		rows = append(rows, []string{
@@ -175,10 +176,10 @@ func (c *config) printServices(services []lb.Service, format string) error {
 	return printTable(c.stdout, []string{"ID", "PROTOCOL", "SERVICE", "PORT", "BACKENDS"}, rows)
 }
 
-func addrPorts(list []netip.AddrPort) []string {
+func backendTexts(list []service.Backend) []string {
 	texts := make([]string, 0, len(list))
-	for _, ap := range list {
-		texts = append(texts, ap.String())
+	for _, b := range list {
+		texts = append(texts, b.String())
 	}
 	return texts
 }

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/tun"
 )
 
@@ -18,26 +21,26 @@ func (c *config) tun() *cobra.Command {
 	var flags tunFlags
 	cmd := &cobra.Command{
 		Use:   "tun",
-		Short: "Work with a TUN device in user space: show its packets, answer them, join two devices",
-		Long: `Opens a TUN device (without packet information) and prints a line for each packet
-that is routed to it: seconds since the start, in or out, length, family,
-addresses with ports, protocol, ICMP type or TCP flags. The device, its addresses
-and its routes are gone when the command ends, however it ends. A persistent
-device of the name is opened as it is, and stays.
+		Short: "Print or answer the packets of a TUN device, or connect two devices, in user space",
+		Long: `Open a TUN device (without packet information) and print a line for each packet
+that is routed to it: seconds since the start, direction, length, family,
+addresses with ports, protocol, ICMP type or TCP flags. The kernel deletes the
+device with its addresses and routes when the command ends. An existing persistent
+device of that name is opened, and kept.
 
-With --echo it answers ICMP echo, UDP and TCP on every port, at every address that
-is routed to the device, and prints the answers too. With --switch it carries
+With --echo it answers ICMP echo, UDP and TCP on every port and every address that
+is routed to the device, and prints the answers too. With --switch it forwards
 packets between two devices and prints none. With --stats it prints a line per
-second instead. "NAME ready" on stderr says that a device is there and served.
+second instead. "NAME ready" on stderr reports that a device is open.
 
-With --offload the kernel hands over, and takes, packets of up to 64 KiB. They are
-printed and counted as they are on a wire, after the cut.`,
+With --offload the kernel delivers and accepts packets of up to 64 KiB. Their
+segments are printed and counted.`,
 		Example: `  mustang tun --ifname tun0 --address 172.21.22.23/24
   mustang tun --address 172.21.22.23/24 --address fd00:21::1/64 --echo --offload
   mustang tun --switch --offload --ifname left@pod-a --ifname right@pod-b --address 10.9.0.1/24@left --address 10.9.0.2/24@right`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			flags.mtuGiven = cmd.Flags().Changed("mtu")
+			flags.mtuSet = cmd.Flags().Changed("mtu")
 			specs, err := flags.parse()
 			if err != nil {
 				return usage(err)
@@ -50,15 +53,15 @@ printed and counted as they are on a wire, after the cut.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.ifnames, "ifname", nil,
-		"device, as NAME or NAME@NETNS (a name below "+nl.Directory+", or a path); twice with --switch (default: the first free tunN)")
+		"device, as NAME or NAME@NETNS (a name below "+netns.Directory+", or a path); twice with --switch (default: the first free tunN)")
 	f.StringArrayVar(&flags.addresses, "address", nil,
 		"address of the device with its prefix length; with --switch as PREFIX@IFNAME (repeatable)")
 	f.IntVar(&flags.mtu, "mtu", 0, "MTU in bytes (default: 1500 for a new device)")
-	f.BoolVar(&flags.offload, "offload", false, "take and hand over packets of up to 64 KiB")
-	f.BoolVar(&flags.tap, "tap", false, "TAP devices, which carry Ethernet frames, instead of TUN devices")
+	f.BoolVar(&flags.offload, "offload", false, "use packets of up to 64 KiB")
+	f.BoolVar(&flags.tap, "tap", false, "TAP devices (Ethernet frames) instead of TUN devices")
 	f.BoolVar(&flags.stats, "stats", false, "print rates each second, not packets")
 	f.BoolVar(&flags.echo, "echo", false, "answer ICMP echo, UDP and TCP")
-	f.BoolVar(&flags.join, "switch", false, "carry packets between two devices")
+	f.BoolVar(&flags.forward, "switch", false, "forward packets between two devices")
 	return cmd
 }
 
@@ -77,18 +80,29 @@ func (c *config) runTUN(ctx context.Context, flags tunFlags, specs []tunSpec) (e
 		}
 		devices = append(devices, device)
 	}
-	// What comes from here on waits in the devices' queues until it is read.
+	// Packets from here on wait in the queues of the devices until they are read.
 	for _, device := range devices {
 		fmt.Fprintf(c.stderr, "%s ready\n", device.Name())
 	}
 	return c.serveTUN(ctx, flags, specs, devices)
 }
 
+// tunFlows returns the two directions of a device, or between two devices.
+func tunFlows(specs []tunSpec, devices []*tun.Device) []tun.Flow {
+	if len(devices) == 1 {
+		return devices[0].Flows()
+	}
+	return []tun.Flow{
+		devices[0].ReadFlow(specs[0].flag + " > " + specs[1].flag),
+		devices[1].ReadFlow(specs[1].flag + " > " + specs[0].flag),
+	}
+}
+
 // open opens the device in its namespace.
 func (s tunSpec) open() (*tun.Device, error) {
-	open := nl.CurrentNamespace
+	open := netns.Current
 	if s.netns != "" {
-		open = func() (*nl.Namespace, error) { return nl.OpenNamespace(s.netns) }
+		open = func() (*netns.Namespace, error) { return netns.Open(s.netns) }
 	}
 	ns, err := open()
 	if err != nil {
@@ -98,22 +112,20 @@ func (s tunSpec) open() (*tun.Device, error) {
 	return tun.Open(ns, s.options)
 }
 
-// serveTUN does what the flags ask for until ctx ends, which is no error.
-//
-//revive:disable-next-line:argument-limit // the receiver's streams, and what was opened how
+// serveTUN prints, answers or forwards packets until ctx ends, which is no error.
 func (c *config) serveTUN(ctx context.Context, flags tunFlags, specs []tunSpec, devices []*tun.Device) error {
 	group, ctx := errgroup.WithContext(ctx)
-	printer := newTUNPrinter(c.stdout, flags.tap)
-	watch := printer.packet
+	printer := tun.NewPrinter(c.stdout, specs[0].options.Kind)
+	watch := printer.Packet
 	if flags.stats {
 		watch = func(tun.Direction, []byte) {}
-		group.Go(func() error { return printer.rates(ctx, specs, devices) })
+		group.Go(func() error { return printer.Rates(ctx, tunFlows(specs, devices)) })
 	} else {
-		group.Go(func() error { return printer.wait(ctx) })
+		group.Go(func() error { return printer.Wait(ctx) })
 	}
 	group.Go(func() error {
 		switch {
-		case flags.join:
+		case flags.forward:
 			return tun.Switch(ctx, devices[0], devices[1])
 		case flags.echo:
 			return tun.Echo(ctx, devices[0], watch)
@@ -126,4 +138,120 @@ func (c *config) serveTUN(ctx context.Context, flags tunFlags, specs []tunSpec, 
 		})
 	})
 	return group.Wait()
+}
+
+// tunFlags are the flags of mustang tun.
+type tunFlags struct {
+	ifnames, addresses                 []string
+	mtu                                int
+	mtuSet                             bool
+	offload, tap, stats, echo, forward bool
+}
+
+// tunSpec is a device to open.
+type tunSpec struct {
+	flag    string // the value of --ifname
+	netns   string // the path of its namespace; empty for that of this process
+	options tun.Options
+}
+
+// parse returns the devices to open, or an error for invalid flags.
+func (f tunFlags) parse() ([]tunSpec, error) {
+	if err := f.checkCombination(); err != nil {
+		return nil, err
+	}
+	ifnames := f.ifnames
+	if len(ifnames) == 0 {
+		ifnames = []string{""}
+	}
+	var specs []tunSpec
+	for _, ifname := range ifnames {
+		spec, err := f.spec(ifname)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, spec)
+	}
+	if len(specs) == 2 && specs[0].netns == specs[1].netns && specs[0].options.Name == specs[1].options.Name {
+		return nil, fmt.Errorf("--ifname %s: given twice", f.ifnames[1])
+	}
+	for _, address := range f.addresses {
+		if err := assignAddress(specs, address); err != nil {
+			return nil, fmt.Errorf("--address %s: %w", address, err)
+		}
+	}
+	for _, spec := range specs {
+		if err := spec.options.Check(); err != nil {
+			return nil, err
+		}
+	}
+	return specs, nil
+}
+
+// checkCombination returns an error for flags that exclude each other.
+func (f tunFlags) checkCombination() error {
+	switch {
+	case f.forward && f.echo:
+		return errors.New("--switch and --echo exclude each other")
+	case f.forward && len(f.ifnames) != 2:
+		return fmt.Errorf("--switch: want --ifname twice, not %d times", len(f.ifnames))
+	case !f.forward && len(f.ifnames) > 1:
+		return fmt.Errorf("--ifname %s: want one device without --switch", f.ifnames[1])
+	case f.tap && f.echo:
+		return errors.New("--tap and --echo: only TUN devices can echo")
+	case f.tap && f.offload && !f.forward:
+		return errors.New("--tap and --offload: only with --switch")
+	case f.mtuSet && f.mtu == 0:
+		return fmt.Errorf("--mtu 0: want %d to %d", tun.MinMTU, tun.MaxMTU)
+	}
+	return nil
+}
+
+// spec parses one --ifname, which is empty if there is none.
+func (f tunFlags) spec(ifname string) (tunSpec, error) {
+	name, ns, in := strings.Cut(ifname, "@")
+	if ifname != "" {
+		if err := tun.CheckName(name); err != nil {
+			return tunSpec{}, fmt.Errorf("--ifname %s: %w", ifname, err)
+		}
+	}
+	if in && (ns == "" || ns == "." || ns == "..") {
+		return tunSpec{}, fmt.Errorf("--ifname %s: invalid network namespace %q", ifname, ns)
+	}
+	if in && !strings.Contains(ns, "/") {
+		ns = filepath.Join(netns.Directory, ns)
+	}
+	kind := tun.TUN
+	if f.tap {
+		kind = tun.TAP
+	}
+	options := tun.Options{Name: name, Kind: kind, MTU: f.mtu, Offload: f.offload}
+	return tunSpec{flag: ifname, netns: ns, options: options}, nil
+}
+
+// assignAddress adds an address, PREFIX or PREFIX@IFNAME, to its device.
+func assignAddress(specs []tunSpec, address string) error {
+	text, owner, named := strings.Cut(address, "@")
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return errors.New("want an address with its prefix length, such as 10.9.0.1/24")
+	}
+	if !named && len(specs) > 1 {
+		return fmt.Errorf("which device? want %s@IFNAME", text)
+	}
+	var owners []int
+	for i, spec := range specs {
+		if !named || owner == spec.flag || owner == spec.options.Name {
+			owners = append(owners, i)
+		}
+	}
+	switch len(owners) {
+	case 0:
+		return fmt.Errorf("no --ifname %s", owner)
+	case 1:
+		spec := &specs[owners[0]]
+		spec.options.Addresses = append(spec.options.Addresses, prefix)
+		return nil
+	}
+	return fmt.Errorf("both devices have that name; want %s@IFNAME@NETNS", text)
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -21,7 +22,7 @@ func TestTUNEnds(t *testing.T) {
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			p := startTUN(t, 1, "--echo --ifname left@"+ns.Name()+" --address "+tunAddresses4+" --address "+tunAddresses6)
-			if _, err := ns.Device("left"); err != nil {
+			if _, err := rtnl.In(ns).Device("left"); err != nil {
 				t.Fatal(err)
 			}
 			code := p.end(t, signal)

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// output collects what a running process prints.
+// output collects the output of a running process.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

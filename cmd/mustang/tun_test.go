@@ -17,7 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -32,7 +33,7 @@ func TestTUNLines(t *testing.T) {
 		t.Run("flags"+offload, func(t *testing.T) {
 			ns := testkit.Namespace(t, "tun")
 			p := startTUN(t, 1, "--ifname left@"+ns.Name()+" --mtu 1400 --address "+tunAddresses4+" --address "+tunAddresses6+offload)
-			if device, err := ns.Device("left"); err != nil || device.MTU != 1400 {
+			if device, err := rtnl.In(ns).Device("left"); err != nil || device.MTU != 1400 {
 				t.Errorf("the device is %+v (%v), want one of MTU 1400", device, err)
 			}
 			for _, address := range []string{"10.9.0.77:53", "[fd00:9::77]:53"} {
@@ -58,7 +59,7 @@ func TestTUNLines(t *testing.T) {
 	}
 }
 
-// sendSYN begins to connect to where nobody answers.
+// sendSYN starts to connect to an address without an answer.
 func sendSYN(to netip.AddrPort) error {
 	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
 	if to.Addr().Is4() {
@@ -90,7 +91,7 @@ func TestTUNTap(t *testing.T) {
 	p.printed(t, `\S+ in 42 \S{17} > ff:ff:ff:ff:ff:ff ARP`)
 }
 
-// tunRates sums what the lines of --stats say of one direction.
+// tunRates sums the rates of one direction in the lines of --stats.
 func tunRates(text, label string) (packets, megabits float64) {
 	for _, match := range regexp.MustCompile(regexp.QuoteMeta(label)+` (\d+) packets/s (\d+\.\d{3}) Mbit/s`).FindAllStringSubmatch(text, -1) {
 		p, _ := strconv.ParseFloat(match[1], 64)
@@ -165,8 +166,8 @@ func TestTUNSwitch(t *testing.T) {
 			if code := p.end(t, unix.SIGTERM); code != exitDone {
 				t.Errorf("exit code %d: %s", code, p.stderr.String())
 			}
-			for _, ns := range []*nl.Namespace{a, b} {
-				if _, err := ns.Device("dev"); !errors.Is(err, fs.ErrNotExist) {
+			for _, ns := range []*netns.Namespace{a, b} {
+				if _, err := rtnl.In(ns).Device("dev"); !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("the device is there still (%v)", err)
 				}
 			}

@@ -7,21 +7,24 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/load"
 )
 
-// madeUpSuite has rows of two links and one that stands alone.
-func madeUpSuite() Suite {
-	s := Suite{Name: "made-up", workloads: []workload{tcpStreams(1), tcpRR()}}
+// madeUpSuite has rows of several links and one without.
+func madeUpSuite() suites.Suite {
+	s := suites.Suite{Name: "made-up", Workloads: []suites.Workload{{Name: load.TCPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}}
 	for _, id := range []string{
 		"loopback", "veth/pod-ip", "veth/pod-ip/again", "veth/cluster-ip/iptables", "veth/cluster-ip/nftables",
 		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "tun/pod-ip", "tun/cluster-ip/nftables",
 	} {
-		s.paths = append(s.paths, path{id: id})
+		s.Paths = append(s.Paths, suites.Path{ID: id})
 	}
 	return s
 }
 
-func TestSelected(t *testing.T) {
+func TestOnlySelectsRows(t *testing.T) {
 	for _, test := range []struct {
 		only  []string
 		rows  int
@@ -38,64 +41,21 @@ func TestSelected(t *testing.T) {
 		{[]string{"veth", "nope"}, 0, "nope"},
 		{[]string{"["}, 0, "["},
 	} {
-		cells, err := Options{Suites: []Suite{madeUpSuite()}, Only: test.only}.selected()
+		specs, err := Options{Suites: []suites.Suite{madeUpSuite()}, Only: test.only}.selected()
 		if test.wrong != "" {
 			if err == nil || !strings.Contains(err.Error(), test.wrong) {
 				t.Errorf("%q: error %v, want one that names %q", test.only, err, test.wrong)
 			}
 			continue
 		}
-		if err != nil || len(cells) != test.rows {
-			t.Errorf("%q: %d rows, %v; want %d", test.only, len(cells), err, test.rows)
+		if err != nil || len(specs) != test.rows {
+			t.Errorf("%q: %d rows, %v; want %d", test.only, len(specs), err, test.rows)
 		}
 	}
 }
 
-// TestPodLinksRows holds the suite to the rows that it promises.
-func TestPodLinksRows(t *testing.T) {
-	want := []string{"loopback", "host-to-pod", "veth/pod-ip/again"}
-	for _, link := range []string{
-		"veth", "bridge-call-off", "bridge-call-on", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2",
-		"ovs-veth", "ovs-internal", "tun", "tun-offload",
-	} {
-		want = append(want, link+"/pod-ip", link+"/cluster-ip/iptables", link+"/cluster-ip/nftables", link+"/cluster-ip/ebpf-socket")
-	}
-	for _, link := range []string{
-		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
-	} {
-		want = append(want, link+"+ebpf/pod-ip", link+"+ebpf/cluster-ip")
-	}
-	have := map[string]bool{}
-	for _, row := range podLinks().Rows() {
-		if have[label(row)] {
-			t.Errorf("%s is there twice", label(row))
-		}
-		have[label(row)] = true
-	}
-	for _, id := range want {
-		for _, workload := range podLinks().workloads {
-			if !have[id+" "+workload.String()] {
-				t.Errorf("%s %s is missing", id, workload)
-			}
-			delete(have, id+" "+workload.String())
-		}
-	}
-	if len(have) > 0 {
-		t.Errorf("more than promised: %v", have)
-	}
-	ids := map[string]bool{}
-	for _, p := range podLinks().paths {
-		ids[p.id] = true
-	}
-	for _, p := range podLinks().pairs {
-		if !ids[p.numerator] || !ids[p.denominator] {
-			t.Errorf("pair %q compares %s and %s, which are no rows", p.name, p.numerator, p.denominator)
-		}
-	}
-}
-
-func TestDefaults(t *testing.T) {
-	o, err := Options{Suites: []Suite{podLinks()}, Quick: true}.withDefaults()
+func TestQuickRunIsShort(t *testing.T) {
+	o, err := Options{Suites: lookup(t, suites.Default), Quick: true}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,22 +73,22 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%d rounds give no interval", o.Rounds)
 	}
 	for _, wrong := range []Options{{Rounds: -1}, {Duration: time.Millisecond}, {Duration: -time.Second}, {Seed: 1 << 60}} {
-		wrong.Suites = []Suite{podLinks()}
+		wrong.Suites = lookup(t, suites.Default)
 		if wrong.Validate() == nil {
-			t.Errorf("%+v is taken", wrong)
+			t.Errorf("%+v was accepted", wrong)
 		}
 	}
 }
 
-// TestWireOptions has each wire where it can't be.
-func TestWireOptions(t *testing.T) {
+// TestWireNeedsRowAcrossIt checks invalid wires, and wires that no selected row crosses.
+func TestWireNeedsRowAcrossIt(t *testing.T) {
 	for culprit, o := range map[string]Options{
-		"":                          {Suites: Suites(), WireRate: 1e10, WireDelay: time.Millisecond},
-		"pod-links crosses a wire":  {Suites: []Suite{podLinks()}, WireRate: 1e10},
-		"docker crosses a wire":     {Suites: []Suite{docker()}, Only: []string{"published-port/localhost"}, WireDelay: 1e6},
-		"wire rate 7":               {Suites: []Suite{latency()}, WireRate: 7},
-		"wire delay -1s":            {Suites: []Suite{docker()}, WireDelay: -time.Second},
-		"wire delay 1ns: want 1µs ": {Suites: []Suite{switching()}, WireDelay: 1},
+		"":                          {Suites: suites.List(), WireRate: 1e10, WireDelay: time.Millisecond},
+		"pod-links crosses a wire":  {Suites: lookup(t, suites.Default), WireRate: 1e10},
+		"docker crosses a wire":     {Suites: lookup(t, "docker"), Only: []string{"published-port/localhost"}, WireDelay: 1e6},
+		"wire rate 7":               {Suites: lookup(t, "latency"), WireRate: 7},
+		"wire delay -1s":            {Suites: lookup(t, "docker"), WireDelay: -time.Second},
+		"wire delay 1ns: want 1µs ": {Suites: lookup(t, "switching"), WireDelay: 1},
 	} {
 		err := o.Validate()
 		if culprit == "" && err == nil {

@@ -10,15 +10,32 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Width of the parts of the live line, so that all fits in 80 columns.
+// Reporter shows the progress of a run.
+type Reporter interface {
+	// Note prints a line.
+	Note(text string)
+	// Start sets the number of samples and the expected time of one. It is not called
+	// where instructions are counted.
+	Start(samples int, each time.Duration)
+	// Sample names the row whose sample begins.
+	Sample(row string)
+	// Done ends a sample.
+	Done()
+	// Round ends a round.
+	Round(round, rounds int)
+	// Finish ends the display.
+	Finish()
+}
+
+// Width of the parts of the live line, which fits in 80 columns.
 const (
 	rowColumns = 36
 	barColumns = 12
 )
 
 // NewProgress returns a reporter that writes to w, usually standard error. On a
-// terminal it keeps one live line with the row that runs and the time left;
-// elsewhere it writes a line per round. Notes are lines in both.
+// terminal it keeps one live line with the current row and the time left; elsewhere it
+// writes a line per round. Notes are lines in both.
 func NewProgress(w io.Writer, terminal bool) Reporter {
 	return newProgress(w, terminal, time.Now)
 }
@@ -41,19 +58,19 @@ type linePrinter struct {
 // Note prints a line.
 func (p *linePrinter) Note(text string) { _, _ = fmt.Fprintln(p.w, text) }
 
-// Start prints how much there is to do.
+// Start prints the number of samples and the expected time.
 func (p *linePrinter) Start(samples int, each time.Duration) {
 	p.pace = pace{total: samples, each: each, started: p.now()}
 	p.Note(fmt.Sprintf("%d samples, about %s", samples, clockTime(p.pace.left(p.pace.started))))
 }
 
-// Sample prints nothing: a line per sample would bury the rest.
+// Sample prints nothing: a line per sample would be too much.
 func (*linePrinter) Sample(string) {}
 
 // Done counts a sample.
 func (p *linePrinter) Done() { p.pace.done++ }
 
-// Round prints how far the run is.
+// Round prints the round and the time left.
 func (p *linePrinter) Round(round, rounds int) {
 	p.pace.complete(round, rounds)
 	text := fmt.Sprintf("round %d of %d done", round, rounds)
@@ -66,7 +83,7 @@ func (p *linePrinter) Round(round, rounds int) {
 // Finish has nothing to clear.
 func (*linePrinter) Finish() {}
 
-// livePrinter reports in one line that it draws over and over.
+// livePrinter reports in one line that it redraws.
 type livePrinter struct {
 	w    io.Writer
 	now  func() time.Time
@@ -99,14 +116,14 @@ func (p *livePrinter) Start(samples int, each time.Duration) {
 		progressbar.OptionSetWidth(barColumns),
 		progressbar.OptionShowCount(),
 		progressbar.OptionSetElapsedTime(false),
-		progressbar.OptionSetPredictTime(false), // it has its own idea of a pace
+		progressbar.OptionSetPredictTime(false), // pace predicts it
 		progressbar.OptionSetDescription(p.describe()),
 		progressbar.OptionClearOnFinish(),
 	)
 	_ = p.bar.RenderBlank()
 }
 
-// Sample shows which row runs.
+// Sample shows the row.
 func (p *livePrinter) Sample(row string) {
 	p.row = row
 	p.show()
@@ -118,7 +135,7 @@ func (p *livePrinter) Done() {
 	p.show()
 }
 
-// Round moves the bar to the round's end, also when rows fell away.
+// Round moves the bar to the end of the round, past samples of failed rows.
 func (p *livePrinter) Round(round, rounds int) {
 	p.pace.complete(round, rounds)
 	p.show()
@@ -133,8 +150,8 @@ func (p *livePrinter) Finish() {
 	p.bar = nil
 }
 
-// show draws the line anew. The last sample leaves the bar one short of full,
-// since a full bar ends itself.
+// show redraws the line. The last sample leaves the bar one short of full, since a full
+// bar ends itself.
 func (p *livePrinter) show() {
 	if p.bar == nil {
 		return
@@ -162,4 +179,30 @@ func clockTime(d time.Duration) string {
 		return fmt.Sprintf("%dm%02ds", seconds/60, seconds%60)
 	}
 	return fmt.Sprintf("%dh%02dm", seconds/3600, seconds%3600/60)
+}
+
+// pace estimates the time that the rest of a run takes.
+type pace struct {
+	total   int
+	each    time.Duration // expected time of a sample
+	started time.Time
+	done    int
+}
+
+// left returns the time that the remaining samples take: initially from the expected
+// time of a sample, later from the time of those that are done.
+func (p pace) left(now time.Time) time.Duration {
+	remaining := time.Duration(max(p.total-p.done, 0))
+	if p.done == 0 {
+		return max(remaining*p.each-now.Sub(p.started), 0)
+	}
+	return remaining * (now.Sub(p.started) / time.Duration(p.done))
+}
+
+// complete sets the number of samples done to a share of the total, to account for
+// samples of failed rows.
+func (p *pace) complete(part, whole int) {
+	if whole > 0 {
+		p.done = p.total * part / whole
+	}
 }

@@ -84,7 +84,7 @@ func TestProgressTerminal(t *testing.T) {
 	}
 }
 
-func TestProgressNothingToDo(t *testing.T) {
+func TestProgressWithoutSamplesIsSilent(t *testing.T) {
 	var out bytes.Buffer
 	p := NewProgress(&out, true)
 	p.Start(0, time.Second)
@@ -107,5 +107,29 @@ func TestClockTime(t *testing.T) {
 		if got := clockTime(d); got != want {
 			t.Errorf("clockTime(%v) = %q, want %q", d, got, want)
 		}
+	}
+}
+
+func TestPace(t *testing.T) {
+	start := time.Unix(1000, 0)
+	p := pace{total: 10, each: time.Second, started: start}
+	after := func(d time.Duration) time.Duration { return p.left(start.Add(d)) }
+	if got := after(400 * time.Millisecond); got != 9600*time.Millisecond {
+		t.Errorf("at first %v", got)
+	}
+	if got := after(time.Minute); got != 0 {
+		t.Errorf("when the first sample is late: %v", got)
+	}
+	p.done = 4
+	if got := after(8 * time.Second); got != 12*time.Second {
+		t.Errorf("4 of 10 in 8 s: %v left", got)
+	}
+	p.complete(2, 4)
+	if got := after(10 * time.Second); p.done != 5 || got != 10*time.Second {
+		t.Errorf("half done in 10 s: %d, %v left", p.done, got)
+	}
+	p.done = 12
+	if got := after(time.Minute); got != 0 {
+		t.Errorf("more than all done: %v", got)
 	}
 }

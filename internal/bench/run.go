@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package bench measures the rows of suites side by side. In each round every row runs
+// once, in random order, and rows are compared by their ratios within rounds, so that a
+// slow phase of the machine affects both. Package evidence proves with each sample that
+// traffic took the path that its row claims; package suites holds the suites.
 package bench
 
 import (
@@ -10,70 +14,56 @@ import (
 	"path/filepath"
 	"time"
 
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/host"
+	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
 
 // ResultsName is the name of the result file in a run's directory.
 const ResultsName = "results.json"
 
-// ErrInterrupted says that the run was stopped before its end. What was measured
-// until then is in the result.
+// ErrInterrupted means that the run was stopped before its end. The result holds the
+// samples until then.
 var ErrInterrupted = errors.New("interrupted")
 
-// proofDuration is the measured time of a sample that only proves its path, and
-// proofRate what it offers at most of datagrams, in bits per second: any path
-// carries that.
-const (
-	proofDuration = 10 * time.Millisecond
-	proofRate     = 20e6
-)
-
-// overhead is what a sample takes beside its duration and warm-up, for the
-// estimate of the time left.
-const overhead = 25 * time.Millisecond
-
-// Run runs a suite and returns what it measured; a row that could not be
-// measured is in it with the reason. The result file is written after each
-// sample, or after each network where instructions are counted. When ctx ends,
-// Run returns what is done with [ErrInterrupted].
+// Run runs suites and returns the result, in which rows that could not be measured have
+// the reason. It writes the result file after each sample, or after each lab where
+// instructions are counted. If ctx ends, Run returns the result so far and
+// [ErrInterrupted].
 func Run(ctx context.Context, o Options) (file result.File, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
 		return file, err
 	}
-	cells, err := o.selected()
+	specs, err := o.selected()
 	if err != nil {
 		return file, err
 	}
-	if o.counts() {
-		if err := checkCounting(); err != nil {
+	if o.counting() {
+		if err := clock.CheckCounting(); err != nil {
 			return file, fmt.Errorf("count %s: %w", o.Count, err)
 		}
 	}
 	if err := os.MkdirAll(o.Out, 0o700); err != nil {
 		return file, fmt.Errorf("output directory: %w", err)
 	}
-	s, err := newStand(o)
+	t, err := newTestbed(o)
 	if err != nil {
 		return file, err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { err = errors.Join(err, t.Close()) }()
 	if o.Peer != nil {
-		if s.peer, err = s.connect(ctx, *o.Peer); err != nil {
+		if t.peer, err = connectPeer(ctx, *o.Peer, t.agentOptions(false)); err != nil {
 			return file, err
 		}
 	}
-	r := &run{options: o, stand: s, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
-	for _, c := range cells {
-		r.rows = append(r.rows, newTally(c))
+	r := &run{options: o, testbed: t, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
+	for _, s := range specs {
+		r.rows = append(r.rows, newRow(s))
 	}
-	r.head, err = describeRun(o, s.cpus)
-	if err != nil {
+	if r.head, err = describeRun(o, t.cpus); err != nil {
 		return file, err
-	}
-	r.head.Offloads = map[string]string{}
-	if o.Peer != nil {
-		r.head.Notes = append(r.head.Notes, o.Peer.notes()...)
 	}
 	defer o.Progress.Finish()
 	if err := r.measure(ctx); err != nil {
@@ -82,27 +72,59 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	return r.file(), r.write()
 }
 
+// describeRun returns the head of a result file: the options, and the properties of
+// the machine.
+func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
+	machine, err := host.Describe()
+	if err != nil {
+		return result.Run{}, err
+	}
+	if !o.timed() {
+		o.Duration, o.Warmup = 0, 0
+	}
+	head := result.Run{
+		Suite:           o.suiteName(),
+		Machine:         machine.Machine,
+		Clock:           o.clock(),
+		Kernel:          machine.Kernel,
+		Versions:        machine.Versions,
+		Settings:        machine.Settings,
+		Offloads:        map[string]string{},
+		Pinning:         map[string]int{"client": cpus.Client, "server": cpus.Server},
+		Seed:            o.Seed,
+		Rounds:          o.Rounds,
+		DurationSeconds: o.Duration.Seconds(),
+		WarmupSeconds:   o.Warmup.Seconds(),
+		Started:         time.Now().UTC(),
+		Quick:           o.Quick,
+	}
+	if o.Peer != nil {
+		head.Notes = o.Peer.notes()
+	}
+	return head, nil
+}
+
 // run is the state of a run.
 type run struct {
 	options Options
-	stand   *stand
+	testbed *testbed
 	head    result.Run
-	rows    []*tally
+	rows    []*measuredRow
 	path    string
-	// unwritten is why the result could not be written; no other try is made then.
+	// unwritten is the error of writing the result file, which is not tried again.
 	unwritten error
-	// compared are the comparisons, each as of when one of its rows last changed.
+	// compared are the comparisons so far.
 	compared comparisons
 }
 
-// measure sets up what the rows need, and measures them in rounds.
+// measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	o.Progress.Note(o.announce(len(r.rows)))
-	groups := r.groups()
+	groups := groupRows(r.rows, o.counting())
 	for i, rows := range groups {
 		switch {
-		case o.counts():
+		case o.counting():
 			o.Progress.Note(fmt.Sprintf("network %d of %d: %s", i+1, len(groups), describeGroup(rows)))
 		case len(groups) > 1:
 			o.Progress.Note(fmt.Sprintf("suite %d of %d, %s: building the networks and checking each path", i+1, len(groups), rows[0].row.Suite))
@@ -112,14 +134,14 @@ func (r *run) measure(ctx context.Context) error {
 		if err := r.prove(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}
-		if err := r.stand.settle(); err != nil {
+		if err := r.testbed.setPriorities(); err != nil {
 			return err
 		}
 		if err := r.rounds(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}
 		if len(groups) > 1 {
-			if err := errors.Join(r.write(), r.stand.release(rows)); err != nil {
+			if err := errors.Join(r.write(), r.testbed.release(rows)); err != nil {
 				return err
 			}
 		}
@@ -128,79 +150,96 @@ func (r *run) measure(ctx context.Context) error {
 	return nil
 }
 
-// announce says what is going to be measured.
+// announce describes the run in one line.
 func (o Options) announce(rows int) string {
-	text := fmt.Sprintf("%s: %d rows, %d rounds", o.name(), rows, o.Rounds)
-	if o.counts() {
-		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countPackets, countTransactions)
-	}
-	if !o.timed() {
+	text := fmt.Sprintf("%s: %d rows, %d rounds", o.suiteName(), rows, o.Rounds)
+	switch {
+	case o.counting():
+		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countedPackets, countedTransactions)
+	case !o.timed():
 		return fmt.Sprintf("%s, seed %d", text, o.Seed)
 	}
 	return fmt.Sprintf("%s of %v each, seed %d", text, o.Duration, o.Seed)
 }
 
+// prove builds the labs of rows and sends a little traffic over each path, so that no
+// row starts cold, and a wrong path fails at once.
+func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
+	for _, row := range rows {
+		if reason := r.options.unsupported(row.spec.path); reason != nil {
+			row.skip(reason)
+			continue
+		}
+		_, err := r.take(ctx, row.spec, true)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, errors.ErrUnsupported): // by this kernel
+			row.skip(err)
+		default:
+			if err := r.fail(row, err); err != nil {
+				return err
+			}
+		}
+	}
+	for _, row := range rows {
+		row.addNote(r.testbed.notes[row.spec.path.Lab])
+	}
+	if err := r.testbed.offloads(r.head.Offloads); err != nil || r.options.counting() {
+		return err
+	}
+	return r.write()
+}
+
+// take measures a row once; a proof is as short as its path allows.
+func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
+	switch {
+	case s.path.Plugin != nil && proof:
+		return sample{}, r.testbed.provePlugin(ctx, s.path)
+	case s.path.Plugin != nil:
+		return r.testbed.takeCalls(ctx, s, r.options.calls(s.workload))
+	case proof:
+		return r.testbed.take(ctx, s.path, r.options.proofSpec(s.path, s.workload))
+	}
+	return r.testbed.take(ctx, s.path, r.options.spec(s.path, s.workload))
+}
+
+// fail marks a row as failed, which excludes it from further rounds.
+func (r *run) fail(row *measuredRow, reason error) error {
+	row.fail(reason)
+	r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", row.spec.name(), row.row.Reason))
+	return r.testbed.reset(row.spec.path)
+}
+
 // rounds measures rows in rounds.
-func (r *run) rounds(ctx context.Context, rows []*tally) error {
+func (r *run) rounds(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
-	if !o.counts() {
-		o.Progress.Start(live(rows)*o.Rounds, o.each(rows))
+	if !o.counting() {
+		o.Progress.Start(pending(rows)*o.Rounds, o.sampleTime(rows[0].spec.path))
 	}
 	for round := range o.Rounds {
 		for _, i := range order(o.Seed, round, len(rows)) {
 			row := rows[i]
-			if row.over() {
+			if row.done() {
 				continue
 			}
-			o.Progress.Sample(label(row.row))
+			o.Progress.Sample(row.spec.name())
 			if err := r.sample(ctx, row, round); err != nil {
 				return err
 			}
 			o.Progress.Done()
 		}
-		if !o.counts() {
+		if !o.counting() {
 			o.Progress.Round(round+1, o.Rounds)
 		}
 	}
 	return nil
 }
 
-// prove builds the labs of rows and sends a little traffic down each path, so
-// that no row starts cold, and a path that is not what it claims fails at once.
-func (r *run) prove(ctx context.Context, rows []*tally) error {
-	for _, row := range rows {
-		if err := r.options.missing(row.cell.path); err != nil {
-			row.skip(err)
-			continue
-		}
-		if _, err := r.stand.take(ctx, row.cell, r.options.proof(row.cell)); err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			if errors.Is(err, errors.ErrUnsupported) { // by this kernel
-				row.skip(err)
-				continue
-			}
-			row.fail(err)
-			r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", label(row.row), row.row.Reason))
-			if err := r.stand.drop(row.cell.path); err != nil {
-				return err
-			}
-		}
-	}
-	for _, row := range rows {
-		row.remark(r.stand.remarks[row.cell.path.lab])
-	}
-	if err := r.stand.offloads(r.head.Offloads); err != nil || r.options.counts() {
-		return err
-	}
-	return r.write()
-}
-
-// sample measures a row once. A row that fails is out of the rounds that follow;
-// the run goes on.
-func (r *run) sample(ctx context.Context, row *tally, round int) error {
-	s, err := r.stand.take(ctx, row.cell, r.options.spec(row.cell))
+// sample measures a row once.
+func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
+	s, err := r.take(ctx, row.spec, false)
 	if err == nil {
 		s.figure, err = r.options.figure(s.measurement)
 	}
@@ -208,10 +247,8 @@ func (r *run) sample(ctx context.Context, row *tally, round int) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		row.evidence(s.evidence)
-		row.fail(fmt.Errorf("round %d: %w", round+1, err))
-		r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", label(row.row), row.row.Reason))
-		if err := r.stand.drop(row.cell.path); err != nil {
+		evidence.Merge(&row.row.Evidence, s.evidence)
+		if err := r.fail(row, fmt.Errorf("round %d: %w", round+1, err)); err != nil {
 			return err
 		}
 		return r.write()
@@ -220,13 +257,14 @@ func (r *run) sample(ctx context.Context, row *tally, round int) error {
 	if used := s.measurement.ClientCongestion; used != "" {
 		r.head.Settings["tcp_congestion_control_used"] = used
 	}
-	if r.options.counts() {
-		return nil // a row takes a moment, and an emulated machine long to write a file
+	if r.options.counting() {
+		return nil // an emulated machine writes a file slower than it measures a row
 	}
 	return r.write()
 }
 
-// stopped marks the run as interrupted if ctx ended, and writes what is done.
+// stopped ends the run after an error, or marks it as interrupted if ctx ended, and
+// writes the result so far.
 func (r *run) stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return errors.Join(err, r.write())
@@ -236,34 +274,25 @@ func (r *run) stopped(ctx context.Context, err error) error {
 	return errors.Join(ErrInterrupted, r.write())
 }
 
-// live counts the rows that are still to be measured.
-func live(rows []*tally) int {
-	n := 0
-	for _, row := range rows {
-		if !row.over() {
-			n++
-		}
-	}
-	return n
-}
-
-// file returns the result as far as it is known. Rows that have no sample yet
-// are left out.
+// file returns the result so far, without rows that have neither samples nor a reason.
 func (r *run) file() result.File {
 	f := result.File{Schema: result.Schema, Run: r.head, Rows: []result.Row{}}
-	measured := map[result.Key]*tally{}
+	measured := map[result.Key]*measuredRow{}
 	for _, row := range r.rows {
 		if finished, ok := row.result(); ok {
 			f.Rows = append(f.Rows, finished)
 			measured[finished.Key()] = row
 		}
 	}
-	f.Run.Comparisons = r.compared.all(r.options, measured)
+	for _, suite := range r.options.Suites {
+		f.Suites = append(f.Suites, suite.Describe(f.Rows, r.options.counting()))
+	}
+	f.Run.Comparisons = r.compared.update(r.options, measured)
 	return f
 }
 
-// write writes the result as far as it is known. After an error, which ends the
-// run, it does nothing: the same would be said twice.
+// write writes the result so far. After an error, which ends the run, it does nothing,
+// so that the error is reported once.
 func (r *run) write() error {
 	if r.unwritten != nil {
 		return nil

@@ -12,24 +12,27 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
+	"mustang/internal/load"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
-	"mustang/internal/traffic"
+	"mustang/internal/tun"
 )
 
-// TestMain also is the programs that labs start.
+// TestMain also runs the programs that labs start.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == lab.RelayName {
-		if err := lab.Relay(context.Background(), os.Args[2:], os.Stdout); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == tun.RelayCommand {
+		if err := tun.Relay(context.Background(), os.Args[2:], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
 	}
-	if len(os.Args) > 1 && os.Args[1] == "traffic-agent" {
-		if err := traffic.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == load.Command {
+		if err := load.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
 		return
@@ -40,24 +43,57 @@ func TestMain(m *testing.M) {
 // quiet is a Reporter that calls a function at each sample.
 type quiet struct{ sample func() }
 
-func (quiet) Note(string)              {}
-func (quiet) Start(int, time.Duration) {}
-func (q quiet) Sample(string)          { q.sample() }
-func (quiet) Done()                    {}
-func (quiet) Round(int, int)           {}
-func (quiet) Finish()                  {}
+func (quiet) Note(string) {}
 
+func (quiet) Start(int, time.Duration) {}
+
+func (q quiet) Sample(string) { q.sample() }
+
+func (quiet) Done() {}
+
+func (quiet) Round(int, int) {}
+
+func (quiet) Finish() {}
+
+// lookup returns the suite of that name.
+func lookup(t *testing.T, name string) []suites.Suite {
+	t.Helper()
+	found, err := suites.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// find returns the path of that ID in the default suite.
+func find(t *testing.T, id string) suites.Path {
+	t.Helper()
+	for _, p := range lookup(t, suites.Default)[0].Paths {
+		if p.ID == id {
+			return p
+		}
+	}
+	t.Fatalf("no path %q", id)
+	return suites.Path{}
+}
+
+// rowName returns a row's ID and workload.
+func rowName(row result.Row) string {
+	return row.ID + " " + suites.Workload{Name: row.Workload, Flows: row.Flows}.String()
+}
+
+// testOptions returns the options of a short run of suite pod-links.
 func testOptions(t *testing.T, only ...string) Options {
 	t.Helper()
 	testkit.RequireRoot(t)
 	return Options{
-		Suites: []Suite{podLinks()}, Only: only, Rounds: 3, Duration: 20 * time.Millisecond, Seed: 7,
+		Suites: lookup(t, suites.Default), Only: only, Rounds: 3, Duration: 20 * time.Millisecond, Seed: 7,
 		Out: filepath.Join(t.TempDir(), "out"), Store: lab.Store{Dir: t.TempDir() + "/state"}, Progress: quiet{func() {}},
 	}
 }
 
-// TestRun measures every row of the suite that this kernel can have.
-func TestRun(t *testing.T) {
+// TestRunMeasuresEveryRow measures every row of the suite that this kernel supports.
+func TestRunMeasuresEveryRow(t *testing.T) {
 	o := testOptions(t)
 	before := testkit.RootSnapshot(t)
 	file, err := Run(context.Background(), o)
@@ -65,7 +101,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if testkit.RootSnapshot(t) != before {
-		t.Error("the root namespace is not as it was")
+		t.Error("the root namespace has changed")
 	}
 	if len(file.Rows) != len(o.Suites[0].Rows()) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Suites[0].Rows()))
@@ -73,16 +109,16 @@ func TestRun(t *testing.T) {
 	measured := map[string]bool{}
 	byLink := map[string][]result.Row{}
 	for _, row := range file.Rows {
-		measured[label(row)] = row.Status == result.StatusOK
+		measured[rowName(row)] = row.Status == result.StatusOK
 		byLink[row.Link] = append(byLink[row.Link], row)
 	}
 	for link, rows := range byLink {
 		t.Run(link, func(t *testing.T) { checkRows(t, link, rows, o.Rounds) })
 	}
 	want := 0
-	for _, p := range o.Suites[0].pairs {
-		for _, workload := range o.Suites[0].workloads {
-			if measured[p.numerator+" "+workload.String()] && measured[p.denominator+" "+workload.String()] {
+	for _, p := range o.Suites[0].Pairs {
+		for _, workload := range o.Suites[0].Workloads {
+			if measured[p.Numerator+" "+workload.String()] && measured[p.Denominator+" "+workload.String()] {
 				want++
 			}
 		}
@@ -99,14 +135,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// checkRows checks the rows of a link mode: all are measured, or all skipped with
-// the reason that the kernel lacks it.
+// checkRows checks that all rows of a link mode are measured, or skipped if the kernel
+// lacks the mode.
 func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 	if mode, err := podlink.Lookup(link); err == nil {
 		lacking := mode.Probe()
 		for _, row := range rows {
 			if lacking != nil && (row.Status != result.StatusSkipped || row.Reason != lacking.Error()) {
-				t.Errorf("%s: %s %q, want skipped: %v", label(row), row.Status, row.Reason, lacking)
+				t.Errorf("%s: %s %q, want skipped: %v", rowName(row), row.Status, row.Reason, lacking)
 			}
 		}
 		if lacking != nil {
@@ -115,36 +151,36 @@ func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 	}
 	for _, row := range rows {
 		if row.Status != result.StatusOK || len(row.Samples) != rounds || row.Median <= 0 {
-			t.Errorf("%s: %s %s, %d samples, median %g", label(row), row.Status, row.Reason, len(row.Samples), row.Median)
+			t.Errorf("%s: %s %s, %d samples, median %g", rowName(row), row.Status, row.Reason, len(row.Samples), row.Median)
 		}
-		if row.Workload == traffic.TCPRR && (row.LatencyUS == nil || row.LatencyUS.P50 <= 0) {
-			t.Errorf("%s: no latencies", label(row))
+		if row.Workload == load.TCPRR && (row.LatencyUS == nil || row.LatencyUS.P50 <= 0) {
+			t.Errorf("%s: no latencies", rowName(row))
 		}
 		if len(row.Evidence.Devices) == 0 || row.Evidence.Client.Peer == "" {
-			t.Errorf("%s: no evidence", label(row))
+			t.Errorf("%s: no evidence", rowName(row))
 		}
 	}
 }
 
-// TestLie runs paths that claim to be what they are not.
-func TestLie(t *testing.T) {
+// TestWrongPathFails measures rows whose labs have another path than they claim.
+func TestWrongPathFails(t *testing.T) {
 	cluster := find(t, "veth+ebpf/cluster-ip")
 	for name, test := range map[string]struct {
-		change func(*path)
+		change func(*suites.Path)
 		reason string
 	}{
-		"iptables in the place of eBPF": {func(p *path) {
-			p.lab = podLinksLab("veth", lab.DatapathKernel, lab.ViaIPTables)
+		"iptables instead of eBPF": {func(p *suites.Path) {
+			p.Lab.Datapath, p.Lab.Via = lab.DatapathKernel, lab.ViaIPTables
 		}, "tracks"},
-		"eBPF in the place of nftables":                   {func(p *path) { p.via = result.ViaNFTables }, "no translated entry"},
-		"the pod's address in the place of the service's": {func(p *path) { p.connect = p.listen }, "0 entries"},
-		"another link": {func(p *path) { p.lab.Link = "macvlan" }, "veth-pod-a"},
+		"eBPF instead of nftables":     {func(p *suites.Path) { p.Via = result.ViaNFTables }, "no translated entry"},
+		"pod IP instead of cluster IP": {func(p *suites.Path) { p.Connect = p.Listen }, "0 entries"},
+		"another link":                 {func(p *suites.Path) { p.Lab.Link = "macvlan" }, "veth-pod-a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lie := cluster
-			test.change(&lie)
+			wrong := cluster
+			test.change(&wrong)
 			o := testOptions(t)
-			o.Suites = []Suite{{Name: "lies", workloads: []workload{tcpStreams(1), tcpRR()}, paths: []path{lie}}}
+			o.Suites = []suites.Suite{{Name: "wrong", Workloads: o.Suites[0].Workloads, Paths: []suites.Path{wrong}}}
 			file, err := Run(context.Background(), o)
 			if err != nil {
 				t.Fatal(err)
@@ -159,7 +195,7 @@ func TestLie(t *testing.T) {
 	}
 }
 
-func TestInterrupt(t *testing.T) {
+func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	o := testOptions(t, "loopback", "veth/pod-ip tcp_rr")
 	o.Rounds = 1000
 	ctx, cancel := context.WithCancel(context.Background())
@@ -189,36 +225,52 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestServerDies kills a server between two samples: its rows fail, the others
-// go on.
-func TestServerDies(t *testing.T) {
+// TestResetReplacesDeadServer ends a server between two samples: the next sample fails, and after a
+// reset samples succeed again.
+func TestResetReplacesDeadServer(t *testing.T) {
 	o := testOptions(t, "loopback tcp_rr", "veth/pod-ip tcp_rr")
 	if _, err := o.withDefaults(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := newStand(o)
+	s, err := newTestbed(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	broken := cell{"pod-links", find(t, "veth/pod-ip"), tcpRR()}
-	if _, err := s.take(context.Background(), broken, o.spec(broken)); err != nil {
+	row := rowSpec{o.Suites[0], find(t, "veth/pod-ip"), suites.Workload{Name: load.TCPRR, Flows: 1}}
+	if _, err := s.take(context.Background(), row.path, o.spec(row.path, row.workload)); err != nil {
 		t.Fatal(err)
 	}
-	_, server, err := s.ends(context.Background(), broken.path)
+	_, server, err := s.ends(context.Background(), row.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.take(context.Background(), broken, o.spec(broken)); err == nil {
-		t.Error("a sample without a server")
+	if _, err := s.take(context.Background(), row.path, o.spec(row.path, row.workload)); err == nil {
+		t.Error("a sample without a server succeeded")
 	}
-	if err := s.drop(broken.path); err != nil {
+	if err := s.reset(row.path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.take(context.Background(), broken, o.spec(broken)); err != nil {
-		t.Errorf("after the ends were started anew: %v", err)
+	if _, err := s.take(context.Background(), row.path, o.spec(row.path, row.workload)); err != nil {
+		t.Errorf("after the reset: %v", err)
+	}
+}
+
+// TestDescribeRunHoldsOptions checks that a run's head holds its options and is valid.
+func TestDescribeRunHoldsOptions(t *testing.T) {
+	o := Options{Suites: []suites.Suite{{Name: "s"}}, Rounds: 6, Duration: time.Second, Warmup: 100 * time.Millisecond, Seed: 9, Quick: true}
+	head, err := describeRun(o, host.CPUPair{Client: 1, Server: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if head.Suite != "s" || head.Rounds != 6 || head.DurationSeconds != 1 || head.WarmupSeconds != 0.1 || head.Seed != 9 ||
+		!head.Quick || head.Pinning["client"] != 1 || head.Started.IsZero() || !head.Finished.IsZero() {
+		t.Errorf("head %+v", head)
+	}
+	if err := (result.File{Schema: result.Schema, Run: head}).Validate(); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,39 +3,67 @@
 package bench
 
 import (
+	"fmt"
 	"math/rand/v2"
-	"time"
+	"slices"
+	"strings"
+
+	"mustang/internal/lab"
 )
 
+// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite,
+// or where instructions are counted, which needs no interleaving, those of a lab, so
+// that no other lab adds work.
+func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
+	type key struct {
+		suite string
+		lab   lab.Options
+	}
+	index := map[key]int{}
+	var groups [][]*measuredRow
+	for _, row := range rows {
+		k := key{suite: row.spec.suite.Name}
+		if counting {
+			k.lab = row.spec.path.Lab
+		}
+		i, ok := index[k]
+		if !ok {
+			i, index[k] = len(groups), len(groups)
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], row)
+	}
+	return groups
+}
+
+// describeGroup names the paths of a group, or the first ones.
+func describeGroup(rows []*measuredRow) string {
+	var ids []string
+	for _, row := range rows {
+		if id := row.row.ID; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) <= 3 {
+		return strings.Join(ids, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
+}
+
+// pending counts the rows that take further samples.
+func pending(rows []*measuredRow) int {
+	n := 0
+	for _, row := range rows {
+		if !row.done() {
+			n++
+		}
+	}
+	return n
+}
+
 // order returns the order in which n rows run in a round: a permutation that
-// the seed and the round's number (from 0) decide, so that a run can be
+// the seed and the round's number (from 0) determine, so that a run can be
 // repeated, and no row always follows the same other.
 func order(seed uint64, round, n int) []int {
 	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
-}
-
-// pace estimates how long the rest of a run takes.
-type pace struct {
-	total   int
-	each    time.Duration // what a sample should take
-	started time.Time
-	done    int
-}
-
-// left returns the time that the remaining samples take: at first by what a
-// sample should take, later by what samples took so far.
-func (p pace) left(now time.Time) time.Duration {
-	remaining := time.Duration(max(p.total-p.done, 0))
-	if p.done == 0 {
-		return max(remaining*p.each-now.Sub(p.started), 0)
-	}
-	return remaining * (now.Sub(p.started) / time.Duration(p.done))
-}
-
-// complete sets what is done to a share of the whole, for samples that fell
-// away with their row.
-func (p *pace) complete(part, whole int) {
-	if whole > 0 {
-		p.done = p.total * part / whole
-	}
 }

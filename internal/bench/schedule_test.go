@@ -5,10 +5,12 @@ package bench
 import (
 	"slices"
 	"testing"
-	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/result"
 )
 
-func TestOrder(t *testing.T) {
+func TestOrderIsUniform(t *testing.T) {
 	const rows, rounds = 8, 4000
 	var at [rows][rows]int     // how often a row had a place
 	var follow [rows][rows]int // how often a row came right after another
@@ -54,26 +56,30 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
-	start := time.Unix(1000, 0)
-	p := pace{total: 10, each: time.Second, started: start}
-	after := func(d time.Duration) time.Duration { return p.left(start.Add(d)) }
-	if got := after(400 * time.Millisecond); got != 9600*time.Millisecond {
-		t.Errorf("at first %v", got)
-	}
-	if got := after(time.Minute); got != 0 {
-		t.Errorf("when the first sample is late: %v", got)
-	}
-	p.done = 4
-	if got := after(8 * time.Second); got != 12*time.Second {
-		t.Errorf("4 of 10 in 8 s: %v left", got)
-	}
-	p.complete(2, 4)
-	if got := after(10 * time.Second); p.done != 5 || got != 10*time.Second {
-		t.Errorf("half done in 10 s: %d, %v left", p.done, got)
-	}
-	p.done = 12
-	if got := after(time.Minute); got != 0 {
-		t.Errorf("more than all done: %v", got)
+// TestGroupsInterleaveOnlyTimedRows checks that labs are measured one after the other where instructions are
+// counted, and interleaved otherwise.
+func TestGroupsInterleaveOnlyTimedRows(t *testing.T) {
+	for count, want := range map[string]func(groups, labs int) bool{
+		"":                       func(groups, _ int) bool { return groups == 1 },
+		result.ClockInstructions: func(groups, labs int) bool { return groups == labs && labs > 5 },
+	} {
+		specs, err := Options{Suites: lookup(t, suites.Default), Count: count}.selected()
+		if err != nil {
+			t.Fatal(err)
+		}
+		labs := map[any]bool{}
+		var rows []*measuredRow
+		for _, s := range specs {
+			rows = append(rows, newRow(s))
+			labs[s.path.Lab] = true
+		}
+		total := 0
+		groups := groupRows(rows, count != "")
+		for _, group := range groups {
+			total += len(group)
+		}
+		if !want(len(groups), len(labs)) || total != len(specs) {
+			t.Errorf("count %q: %d groups of %d rows for %d labs and %d rows", count, len(groups), total, len(labs), len(specs))
+		}
 	}
 }

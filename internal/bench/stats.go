@@ -11,13 +11,12 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// minInterval is the least number of samples that a 95 % interval is given for:
-// below it, not even the whole range of the samples covers the median that
-// often (1 - 2 * 0.5^5 = 0.9375).
+// minInterval is the least number of samples for a 95 % interval: with fewer, not even
+// the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
 
-// resamples is how often the bootstrap draws. The error of an interval's end
-// from drawing is then well below the interval's width.
+// resamples is the number of samples that the bootstrap draws, which keeps the sampling
+// error of an interval's ends well below its width.
 const resamples = 4000
 
 // median returns the middle of the values, the mean of the middle two where
@@ -37,9 +36,9 @@ func middle(sorted []float64, at func(int) int) float64 {
 	return low + (high-low)/2
 }
 
-// summarize returns the median of the values and its 95 % confidence interval
-// by order statistics, which assumes nothing of their distribution (benchmath's
-// AssumeNothing). The interval is nil under six values. No value is left out.
+// summarize returns the median of the values and its 95 % confidence interval from
+// order statistics, which assume no distribution (benchmath's AssumeNothing). The
+// interval is nil for fewer than minInterval values. Outliers count.
 func summarize(values []float64) (float64, *[2]float64) {
 	center := median(values)
 	if len(values) < minInterval {
@@ -53,16 +52,16 @@ func summarize(values []float64) (float64, *[2]float64) {
 	return center, &[2]float64{min(summary.Lo, center), max(summary.Hi, center)}
 }
 
-// paired is the outcome of a comparison within rounds.
+// paired is a comparison of two rows within rounds.
 type paired struct {
 	values []float64   // one ratio per round
 	median float64     // their median
 	ci95   *[2]float64 // its interval, nil under six rounds
 }
 
-// pairedRatios divides a by b round by round; both hold one value per round, in
-// the same order, and none of b is 0. What slows the machine in a round slows
-// both and cancels out. The seed makes the interval repeatable.
+// pairedRatios divides a by b round by round; both hold one value per round, in the
+// same order, and none of b is 0. The machine's speed in a round affects both and
+// cancels out. The seed makes the interval repeatable.
 func pairedRatios(a, b []float64, seed uint64) paired {
 	p := paired{values: make([]float64, min(len(a), len(b)))}
 	for i := range p.values {
@@ -75,17 +74,16 @@ func pairedRatios(a, b []float64, seed uint64) paired {
 	return p
 }
 
-// bootstrap returns the 95 % percentile interval of the median: the medians of
-// many samples of the same size, drawn from the values with replacement, less
-// the lowest and the highest (B. Efron and R. Tibshirani, An Introduction to
-// the Bootstrap, 1993, chapter 13). How many those are, see [tailShare]. The
-// interval always holds the median itself.
+// bootstrap returns the 95 % percentile interval of the median: the range of the
+// medians of many samples of the same size, drawn from the values with replacement,
+// without the share [tailShare] at each end (B. Efron and R. Tibshirani, An Introduction
+// to the Bootstrap, 1993, chapter 13). The interval always contains the median itself.
 func bootstrap(values []float64, seed uint64) *[2]float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
 	rng := rand.New(rand.NewPCG(seed, uint64(n)))
 	medians := make([]float64, resamples)
-	drawn := make([]int, n) // how often each value was drawn
+	drawn := make([]int, n) // number of draws of each value
 	for i := range medians {
 		clear(drawn)
 		for range n {
@@ -99,18 +97,18 @@ func bootstrap(values []float64, seed uint64) *[2]float64 {
 	return &[2]float64{min(medians[tail], center), max(medians[resamples-1-tail], center)}
 }
 
-// tailShare returns the share of resamples to leave out at each end. For many
-// values it is 0.025. For few, intervals so cut are too narrow, and the same
-// thing measured twice would differ too often; so less is cut, as in T.
-// Hesterberg's expanded percentile interval (What Teachers Should Know About
-// the Bootstrap, The American Statistician 69(4), 2015).
+// tailShare returns the share of resamples to cut off at each end. It tends to 0.025 for
+// many values. For few values that interval would be too narrow, and A/A comparisons
+// would differ too often; so less is cut off, as in T. Hesterberg's expanded percentile
+// interval (What Teachers Should Know About the Bootstrap, The American Statistician
+// 69(4), 2015).
 func tailShare(n int) float64 {
 	quantile := stats.InvCDF(stats.TDist{V: float64(n - 1)})(0.025)
 	return stats.StdNormal.CDF(quantile * math.Sqrt(float64(n)/float64(n-1)))
 }
 
-// ranked returns the index of the value that stands at a rank when each value
-// is there as often as it was drawn.
+// ranked returns the index of the value at a rank, with each value repeated as often as
+// it was drawn.
 func ranked(drawn []int, rank int) int {
 	for i, times := range drawn {
 		if rank < times {

@@ -181,12 +181,12 @@ func TestTailShare(t *testing.T) {
 	}
 }
 
-// TestCoverage simulates many comparisons. The interval must hold the true
+// TestIntervalsCoverTrueRatio simulates many comparisons. The interval must hold the true
 // ratio about 95 times of 100, and the same thing measured twice (A/A) must
 // differ by no more than that allows. With few rounds an interval can only end
 // at a few places, so the share jumps from one number of rounds to the next; 11
 // is the worst below 30.
-func TestCoverage(t *testing.T) {
+func TestIntervalsCoverTrueRatio(t *testing.T) {
 	for _, tt := range []struct {
 		rounds    int
 		low, high float64
@@ -218,9 +218,9 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestPower checks that the pairing finds a difference that the machine's drift
+// TestPairingFindsMoreThanUnpaired checks that the pairing finds a difference that the machine's drift
 // hides from a test of unpaired samples.
-func TestPower(t *testing.T) {
+func TestPairingFindsMoreThanUnpaired(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	const simulations = 100
 	foundPaired, foundUnpaired := 0, 0
@@ -236,6 +236,6 @@ func TestPower(t *testing.T) {
 	}
 	t.Logf("10 %% less was found %d times paired, %d times unpaired, of %d", foundPaired, foundUnpaired, simulations)
 	if foundPaired < 60 || foundUnpaired > foundPaired/2 {
-		t.Error("pairing does not do what it is for")
+		t.Error("paired comparisons find too little, or unpaired ones too much")
 	}
 }

@@ -6,102 +6,141 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
+	"mustang/internal/ipam"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// Add plugs a pod into the network, and returns what a runtime is to know of it.
-// If it fails, it has undone all that it did.
+// step is a step of ADD. Its name prefixes its error.
+type step struct {
+	name string
+	do   func() error
+}
+
+// Add attaches a pod to the network and returns the result for the runtime. If it fails,
+// it has undone all its changes.
 func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, err error) {
-	c, err := Parse(r.Config)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return nil, err
 	}
 	if c.Chained {
-		return p.chain(ctx, c, r)
+		return p.addChained(ctx, c, r)
+	}
+	if c.PrevResult != nil {
+		return nil, netconf.Invalidf("prevResult: %s creates the interface; set chained to add services to another plugin's", c)
 	}
 	a, err := p.begin(ctx, c, r)
 	if err != nil {
 		return nil, err
 	}
 	defer a.close()
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.detach(context.WithoutCancel(ctx)))
-		}
-	}()
-	var given []address
-	var made podlink.Attachment
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
-		{"plug", a.plug},
-		{"addresses", func() (err error) { given, err = a.lease(ctx); return err }},
-		{"network", func() error { return a.setUp(given, false) }},
-		{"link", func() (err error) { made, err = a.link(given); return err }},
-		{"bandwidth", a.limit},
-		{"services", func() error { return a.serve() }},
-		{"ports", func() error { return a.publish(given) }},
-		{"disk", a.awaitDisk},
-		{"result", func() error { result = a.result(made, given, r.Netns); return a.finish() }},
-	} {
-		if err := p.done(ctx, step.name, step.do); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
-		}
+	var addresses []netconf.PodAddress
+	var link podlink.Attachment
+	err = a.run(ctx, []step{
+		{"device", a.createDevice},
+		{"addresses", func() (err error) { addresses, err = a.reserveAddresses(ctx); return err }},
+		{"network", func() error { return a.ensureNetwork(ctx, addresses, false) }},
+		{"link", func() (err error) { link, err = a.createLink(ctx, addresses); return err }},
+		{"bandwidth", a.setBandwidth},
+		{"services", func() error { return a.addServices(ctx) }},
+		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},
+		{"disk", a.syncAddresses},
+		{"result", func() error { result = a.result(link, addresses); return a.finish() }},
+	})
+	if err != nil {
+		return nil, err
 	}
 	return result, nil
 }
 
-// begin opens what ADD works on, and starts the record. An ADD that was killed is
-// undone first.
-func (p *Plugin) begin(ctx context.Context, c Config, r Request) (_ *attachment, err error) {
-	if c.PrevResult != nil && !c.Chained {
-		return nil, invalid("prevResult: %s makes the interface, and is not chained to another plugin", c)
-	}
-	a, err := p.open(c, r.owner(), true)
+// addChained adds services to the link of the previous plugin, and returns its result.
+func (p *Plugin) addChained(ctx context.Context, c netconf.Config, r Request) (*types100.Result, error) {
+	result, err := c.PreviousResult()
 	if err != nil {
 		return nil, err
 	}
-	fresh := false
+	a, err := p.begin(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	var addresses []netconf.PodAddress
+	err = a.run(ctx, []step{
+		{"device", func() (err error) { addresses, err = a.useDevice(ctx); return err }},
+		{"services", func() error { return a.addServices(ctx) }},
+		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},
+		{"result", a.finish},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// run runs the steps of ADD. If one fails, it deletes what the record lists.
+func (a *attachment) run(ctx context.Context, steps []step) error {
+	for _, step := range steps {
+		err := ctx.Err()
+		if err == nil {
+			err = step.do()
+		}
+		if err == nil {
+			err = a.plugin.stepDone(step.name)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", step.name, err), a.delete(context.WithoutCancel(ctx)))
+		}
+	}
+	return nil
+}
+
+// begin opens the attachment and starts its record. It deletes first what a killed ADD
+// has left.
+func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *attachment, err error) {
+	boot, err := ipam.BootID()
+	if err != nil {
+		return nil, err
+	}
+	a, err := p.open(c, r, true)
+	if err != nil {
+		return nil, err
+	}
+	if a.record.Boot != "" {
+		if a.record.Done && a.record.Boot == boot {
+			a.close()
+			return nil, a.errAttached()
+		}
+		a.findPod()
+		err := a.delete(ctx)
+		a.close()
+		if err != nil {
+			return nil, fmt.Errorf("delete what an earlier ADD left: %w", err)
+		}
+		return p.begin(ctx, c, r)
+	}
 	defer func() {
 		if err != nil {
-			if fresh {
-				err = errors.Join(err, a.record.remove())
-			}
+			err = errors.Join(err, a.record.Remove())
 			a.close()
 		}
 	}()
-	boot, err := bootID()
-	if err != nil {
-		return nil, err
-	}
-	switch stale := a.record.Boot != boot; {
-	case a.record.Done && !stale:
-		return nil, a.inUse()
-	case a.record.Boot != "":
-		a.findPod(r.Netns)
-		if err := a.detach(ctx); err != nil {
-			return nil, fmt.Errorf("undo what an earlier ADD left: %w", err)
-		}
-		a.close()
-		return p.begin(ctx, c, r)
-	}
-	fresh = true
 	if a.pod, err = openPod(r.Netns, a.host); err != nil {
 		return nil, err
 	}
-	if taken, err := a.pod.HasDevice(r.IfName); err != nil {
+	if exists, err := rtnl.In(a.pod).HasDevice(r.IfName); err != nil {
 		return nil, err
-	} else if taken && !c.Chained {
-		return nil, fmt.Errorf("device %q is in network namespace %s already", r.IfName, r.Netns)
+	} else if exists && !c.Chained {
+		return nil, fmt.Errorf("device %q already exists in network namespace %s", r.IfName, r.Netns)
 	}
-	if c.Services != ServicesOff || len(c.Runtime.Ports) > 0 {
-		if err := a.openDatapath(); err != nil {
+	if c.Services != netconf.ServicesOff || len(c.Runtime.Ports) > 0 {
+		if err := a.openDatapath(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -112,60 +151,44 @@ func (p *Plugin) begin(ctx context.Context, c Config, r Request) (_ *attachment,
 	}
 	a.record.Bridge, a.record.OVSDB, a.record.IPAM = c.Bridge, c.OVSDB, c.IPAM.Type
 	if !c.Chained {
-		a.record.HostIfName = deviceName(c.Name, r.owner())
+		a.record.HostIfName = record.DeviceName(c.Name, r.owner())
 	}
-	return a, a.record.save()
+	return a, a.save()
 }
 
-// link plugs the pod in. Where the network turns out to be incomplete, it is made
-// again.
-func (a *attachment) link(given []address) (podlink.Attachment, error) {
-	a.record.Secondary = a.config.NoDefaultRoute
-	pod := a.podOf(addressesOf(given))
-	if err := a.judgeRoutes(pod); err != nil {
-		return podlink.Attachment{}, err
+// useDevice takes the pod's device of the previous plugin, and returns its addresses.
+func (a *attachment) useDevice(ctx context.Context) (addresses []netconf.PodAddress, err error) {
+	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
+	if err != nil {
+		return nil, err
 	}
-	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true
-	if err := a.record.save(); err != nil {
-		return podlink.Attachment{}, err
+	if mode, err := podlink.Lookup(device.Kind); err != nil || mode.Traits().Delivery != podlink.DeliverToPeer {
+		return nil, fmt.Errorf("chained: device %q in %s is a %s device, and a chained plugin supports veth only",
+			device.Name, a.record.Netns, device.Kind)
 	}
-	made, err := a.mode.Create(a.network, pod)
-	if errors.Is(err, fs.ErrExist) && !a.record.Secondary { // the pod has default routes, of another network
-		a.record.Secondary = true
-		if err := a.record.save(); err != nil {
-			return made, err
+	for _, prefix := range device.Addrs {
+		if prefix.Addr().IsGlobalUnicast() {
+			addresses = append(addresses, netconf.PodAddress{Prefix: prefix})
 		}
-		pod = a.podOf(addressesOf(given))
-		made, err = a.mode.Create(a.network, pod)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if again := a.setUp(given, true); again != nil {
-			return made, errors.Join(err, again)
+	a.record.Addresses = addrsOf(addresses)
+	if a.config.TranslatesSockets() {
+		if err := a.enableSockets(ctx); err != nil {
+			return nil, err
 		}
-		made, err = a.mode.Create(a.network, pod)
 	}
-	if err != nil && !a.plugged {
-		a.record.Linked = false // it has undone what it did
-		return made, errors.Join(err, a.record.save())
-	}
-	return made, err
+	return addresses, a.save()
 }
 
-// finish says that all is made.
+// finish marks the attachment as complete.
 func (a *attachment) finish() error {
 	a.record.Done = true
-	return a.record.save()
+	return a.save()
 }
 
-// address is one of a pod's.
-type address struct {
-	netip.Prefix            // with the length of its network
-	Gateway      netip.Addr // of the network; invalid if there is none
-}
-
-func addressesOf(given []address) []netip.Addr {
+func addrsOf(addresses []netconf.PodAddress) []netip.Addr {
 	var out []netip.Addr
-	for _, a := range given {
+	for _, a := range addresses {
 		out = append(out, a.Addr())
 	}
 	return out

@@ -3,19 +3,27 @@
 package cni
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
-	"mustang/internal/podlink"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// TestAdd plugs two pods in by each link mode, and sends real traffic: to each
-// other, to the host and back, to a service; then CHECK, and DEL, which leaves
-// nothing.
+// TestAdd attaches two pods in each link mode and sends traffic between them, to the host, to a machine outside, and to a service.
 func TestAdd(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode.Name(), func(t *testing.T) {
@@ -25,9 +33,9 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestAddOpenVSwitch does the same with a switch of Open vSwitch.
+// TestAddOpenVSwitch does the same with Open vSwitch.
 func TestAddOpenVSwitch(t *testing.T) {
-	if err := podlink.FindOpenVSwitch(); err != nil {
+	if err := ovs.FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	for _, link := range []string{"ovs-veth", "ovs-internal"} {
@@ -36,10 +44,10 @@ func TestAddOpenVSwitch(t *testing.T) {
 			dir, err := os.MkdirTemp("", "mst-ovs-") // short, for the paths of sockets
 			f.must(err)
 			t.Cleanup(func() { f.must(os.RemoveAll(dir)) })
-			s, err := podlink.StartOpenVSwitch(f.host, filepath.Join(dir, "ovs"))
+			s, err := ovs.Start(f.host, filepath.Join(dir, "ovs"), "")
 			f.must(err)
 			t.Cleanup(func() { f.must(s.Stop()) })
-			if s.Datapath() == podlink.OVSUserSpace {
+			if s.Datapath() == ovs.UserSpace {
 				testkit.NeedsOther(t)
 			}
 			testPair(t, f, network("net", link, fmt.Sprintf(`,"ovsdb":%q`, s.Socket())))
@@ -47,7 +55,7 @@ func TestAddOpenVSwitch(t *testing.T) {
 	}
 }
 
-// testPair plugs two pods in and out.
+// testPair attaches two pods, sends traffic, and detaches them.
 func testPair(t *testing.T, f *fixture, config []byte) {
 	f.must(f.del(f.added("first", config))) // makes what stays
 	before := f.left()
@@ -75,5 +83,226 @@ func testPair(t *testing.T, f *fixture, config []byte) {
 	f.dropServices()
 	if after := f.left(); !slices.Equal(before, after) {
 		t.Errorf("before %q\nafter  %q", before, after)
+	}
+}
+
+// TestResult compares the result of ADD with the devices and routes.
+func TestResult(t *testing.T) {
+	for _, mode := range modes() {
+		for _, mtu := range []int{0, 1400} {
+			t.Run(fmt.Sprintf("%s, MTU %d", mode.Name(), mtu), func(t *testing.T) {
+				t.Parallel()
+				testkit.RequireMode(t, mode.Probe())
+				f := newFixture(t)
+				more := fmt.Sprintf(`,"mtu":%d`, mtu)
+				if slices.Contains(crashModes, mode.Name()) { // others can't choose the address
+					more += fmt.Sprintf(`,"runtimeConfig":{"mac":"02:00:00:00:%02x:%02x"}`, mtu>>8, mtu&0xff)
+				}
+				p := f.added("a", network("net", mode.Name(), more))
+				f.compare(p, mode.Traits().HostSide)
+				if want := map[int]int{0: 1500, 1400: 1400}[mtu]; p.result.Interfaces[0].Mtu != want {
+					t.Errorf("MTU is %d, want %d", p.result.Interfaces[0].Mtu, want)
+				}
+				f.must(f.check(p))
+				f.must(f.del(p))
+			})
+		}
+	}
+}
+
+// compare compares the result with the kernel.
+func (f *fixture) compare(p *pod, hostSide bool) {
+	f.t.Helper()
+	want := 1
+	if hostSide {
+		want = 2
+	}
+	if len(p.result.Interfaces) != want || p.result.CNIVersion != "1.1.0" {
+		f.t.Fatalf("want %d interfaces of version 1.1.0: %s", want, text(f.t, p.result))
+	}
+	for _, i := range p.result.Interfaces {
+		ns := f.host
+		if i.Sandbox != "" {
+			ns = p.Namespace
+			if i.Name != p.request.IfName || i.Sandbox != p.request.Netns {
+				f.t.Errorf("interface %s in %s", i.Name, i.Sandbox)
+			}
+		}
+		device, err := rtnl.In(ns).Device(i.Name)
+		f.must(err)
+		if macText(device.MAC) != i.Mac || device.MTU != i.Mtu || !device.Up {
+			f.t.Errorf("%s is %v with MTU %d, the result has %v", i.Name, device.MAC, device.MTU, i)
+		}
+	}
+	inPod := slices.IndexFunc(p.result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" })
+	device, err := rtnl.In(p.Namespace).Device(p.request.IfName)
+	f.must(err)
+	told := prefixesOf(p.result)
+	for i, ip := range p.result.IPs {
+		if ip.Interface == nil || *ip.Interface != inPod {
+			f.t.Errorf("%v is of interface %v, want %d", ip, ip.Interface, inPod)
+		}
+		if !slices.Contains(device.Addrs, told[i]) {
+			f.t.Errorf("device has %v, the result %v", device.Addrs, told[i])
+		}
+		subnet := []string{"10.113.0.1", "fd00:113::1"}[i]
+		if gateway(p, i).String() != subnet {
+			f.t.Errorf("gateway of %v is %v, want %s", told[i], gateway(p, i), subnet)
+		}
+	}
+	for _, addr := range device.Addrs {
+		if addr.Addr().IsGlobalUnicast() && !slices.Contains(told, addr) {
+			f.t.Errorf("device has %v, which the result lacks", addr)
+		}
+	}
+	if have, told := f.routes(p.Namespace), routesOf(p.result); !slices.Equal(have, told) {
+		f.t.Errorf("default routes are %q, the result has %q", have, told)
+	}
+}
+
+// routes returns the default routes of a namespace as iproute2 prints them.
+func (f *fixture) routes(ns *netns.Namespace) []string {
+	f.t.Helper()
+	var out []string
+	for _, family := range []string{"-4", "-6"} {
+		var list []struct{ Dst, Gateway, Dev string }
+		f.must(json.Unmarshal([]byte(command(f.t, ns, "ip -json "+family+" route show default")), &list))
+		for _, r := range list {
+			out = append(out, strings.TrimSpace(family+" "+r.Gateway))
+		}
+	}
+	return out
+}
+
+// routesOf returns those of a result in the same form.
+func routesOf(result *types100.Result) []string {
+	var out []string
+	for _, r := range result.Routes {
+		family := map[bool]string{true: "-4", false: "-6"}[r.Dst.IP.To4() != nil]
+		hop, _ := netip.AddrFromSlice(r.GW)
+		if ones, _ := r.Dst.Mask.Size(); ones != 0 {
+			family += " " + r.Dst.String()
+		}
+		if hop.IsValid() {
+			family += " " + hop.Unmap().String()
+		}
+		out = append(out, family)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestPassedOn checks that values for the runtime are passed on.
+func TestPassedOn(t *testing.T) {
+	f := newFixture(t)
+	dns := types.DNS{Nameservers: []string{"10.96.0.10", "fd00:96::10"}, Domain: "pods.test", Search: []string{"a.test", "b.test"}, Options: []string{"ndots:5"}}
+	data, err := json.Marshal(dns)
+	f.must(err)
+	p := f.added("a", network("net", "veth", `,"dns":`+string(data)+`,"capabilities":{"aliases":true},"args":{"cni":{"labels":[]}},
+		"runtimeConfig":{"aliases":{"net":["web","db"]}}`))
+	if !reflect.DeepEqual(p.result.DNS, dns) {
+		t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)
+	}
+	f.must(f.check(p))
+	f.must(f.del(p))
+	if p = f.added("b", network("net", "veth", "")); !reflect.DeepEqual(p.result.DNS, types.DNS{}) {
+		t.Errorf("ADD gives %+v", p.result.DNS)
+	}
+}
+
+// TestServices reaches a service from a pod by a translated socket and by translated packets.
+func TestServices(t *testing.T) {
+	for _, mode := range modes() {
+		for _, test := range []struct {
+			services         string
+			sockets, packets bool
+		}{
+			{netconf.ServicesSocket, true, false},
+			{netconf.ServicesTC, false, true},
+			{netconf.ServicesBoth, true, true},
+			{netconf.ServicesOff, false, false},
+		} {
+			t.Run(mode.Name()+"/"+test.services, func(t *testing.T) {
+				t.Parallel()
+				testkit.RequireMode(t, mode.Probe())
+				f := newFixture(t)
+				f.plugin.Cgroup = testkit.Cgroup(t)
+				f.must(f.add(f.pod("other", network("net", mode.Name(), `,"services":"both"`)))) // has the datapath made
+				config := network("net", mode.Name(), fmt.Sprintf(`,"services":%q`, test.services))
+				a, b := f.added("a", config), f.added("b", config)
+				for i, frontend := range []string{"10.96.0.9:80", "[fd00:96::9]:80"} {
+					service := f.service(frontend, "tcp", a, a.ips()[i])
+					if err := f.dialFrom(f.host, "tcp", service); err != nil {
+						t.Errorf("%s from the host: %v", service, err)
+					}
+					err := f.dialFrom(b.Namespace, "tcp", service)
+					if works := err == nil; works != (test.sockets || test.packets) {
+						t.Errorf("%s in the control group: %v", service, err)
+					}
+					if err == nil {
+						_, err = testkit.RoundTrip(t, b.Namespace, "tcp", service.String(), []byte("x"))
+						if works := err == nil; works != test.packets {
+							t.Errorf("%s outside of the control group: %v", service, err)
+						}
+					}
+				}
+				for _, p := range []*pod{a, b} {
+					f.must(f.check(p))
+					f.must(f.del(p))
+				}
+			})
+		}
+	}
+}
+
+// TestMasquerade reaches a machine outside, which knows no way to pods: it sees the
+// host. Within the host pods are seen as themselves.
+func TestMasquerade(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newFixture(t)
+			p := f.added("a", network("net", mode, `,"services":"off","masquerade":true`))
+			other := f.added("b", network("net", mode, `,"services":"off","masquerade":true`))
+			for i, outside := range outsideAddresses {
+				for _, test := range []struct {
+					at   *netns.Namespace
+					addr netip.Addr
+					seen netip.Addr
+				}{
+					{f.outside, outside.Addr(), hostAddresses[i].Addr()},
+					{other.Namespace, other.ips()[i], p.ips()[i]},
+				} {
+					server := testkit.Echo(t, test.at, "tcp", netip.AddrPortFrom(test.addr, 0).String())
+					seen, err := testkit.RoundTrip(t, p.Namespace, "tcp", server.String(), []byte("x"))
+					if err != nil || seen.Addr() != test.seen {
+						t.Errorf("%s sees the pod as %s, want %s: %v", test.addr, seen, test.seen, err)
+					}
+				}
+			}
+			f.must(f.check(p))
+		})
+	}
+}
+
+// TestMAC requests a MAC address, and an invalid one.
+func TestMAC(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newFixture(t)
+			const want = "02:00:00:00:00:07"
+			p := f.added("a", network("net", mode, `,"services":"off","runtimeConfig":{"mac":"`+want+`"}`))
+			device, err := rtnl.In(p.Namespace).Device("eth0")
+			f.must(err)
+			if device.MAC.String() != want {
+				t.Errorf("the device has %v, want %s", device.MAC, want)
+			}
+			f.must(f.check(p))
+			before := f.left()
+			bad := f.pod("b", network("net", mode, `,"services":"off","runtimeConfig":{"mac":"ff:ff:ff:ff:ff:ff"}`))
+			if err := f.add(bad); err == nil {
+				t.Error("a pod has the broadcast address as its MAC address")
+			}
+			f.same(before, "ADD that failed")
+		})
 	}
 }

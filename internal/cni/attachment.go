@@ -3,49 +3,52 @@
 package cni
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 )
 
-// attachment is one that is worked on. Its record is locked until close.
+// attachment is the attachment of one request. Its record is locked until close.
 type attachment struct {
-	plugin *Plugin
-	config Config
-	record *Record
-	host   *nl.Namespace
-	pod    *nl.Namespace // nil if it is gone
+	plugin  *Plugin
+	request Request
+	config  netconf.Config
+	record  *record.Record
+	host    *netns.Namespace
+	pod     *netns.Namespace // nil if it no longer exists
 
-	mode    podlink.Mode
-	network podlink.Network
-	plugged bool             // the pod's device is there, without addresses
-	mac     net.HardwareAddr // what the pod's device is to have, or nil
-	dp      *datapath.Datapath
-	onDisk  func() error // waits for the addresses to be on disk, or is nil
+	mode       podlink.Mode
+	network    podlink.Network
+	hasDevice  bool             // the pod's device exists, without addresses
+	mac        net.HardwareAddr // requested MAC address of the pod's device, or nil
+	dp         *datapath.Datapath
+	waitSynced func() error // waits until the addresses are on disk, or nil
 }
 
-// open begins to work on an attachment. If create is not set and there is no
-// record, the error matches fs.ErrNotExist.
-func (p *Plugin) open(c Config, o Owner, create bool) (_ *attachment, err error) {
-	a := &attachment{plugin: p, config: c}
+// open opens the record of an attachment. Without create, the error matches
+// fs.ErrNotExist if there is no record.
+func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, err error) {
+	a := &attachment{plugin: p, request: r, config: c}
 	defer func() {
 		if err != nil {
 			a.close()
 		}
 	}()
-	if a.host, err = nl.CurrentNamespace(); err != nil {
+	if a.host, err = netns.Current(); err != nil {
 		return nil, err
 	}
-	if a.record, err = p.records(c.Name).open(o, create); err != nil {
-		return a, err
+	if a.record, err = p.records().Open(c.Name, r.owner(), create); err != nil {
+		return nil, err
 	}
-	a.record.hook = p.passed
 	return a, nil
 }
 
@@ -57,22 +60,30 @@ func (a *attachment) close() {
 		_ = a.pod.Close()
 	}
 	if a.record != nil {
-		a.record.close()
+		a.record.Close()
 	}
 	if a.host != nil {
 		_ = a.host.Close()
 	}
 }
 
-// openDatapath opens the node's datapath, and makes it if it is not there yet.
-func (a *attachment) openDatapath() (err error) {
+// save saves the record.
+func (a *attachment) save() error {
+	if err := a.record.Save(); err != nil {
+		return err
+	}
+	return a.plugin.stepDone("record")
+}
+
+// openDatapath opens the node's datapath, and creates it if it does not exist.
+func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	if a.dp == nil {
-		a.dp, err = datapath.Open(a.plugin.datapathOptions())
+		a.dp, err = datapath.Open(ctx, a.plugin.datapathOptions())
 	}
 	return err
 }
 
-// findDatapath opens the node's datapath, if there is one.
+// findDatapath opens the node's datapath if it exists.
 func (a *attachment) findDatapath() (found bool, err error) {
 	if a.dp == nil {
 		a.dp, err = datapath.OpenExisting(a.plugin.datapathOptions())
@@ -83,33 +94,33 @@ func (a *attachment) findDatapath() (found bool, err error) {
 	return a.dp != nil, err
 }
 
-// useLink makes the attachment one of a link mode.
-func (a *attachment) useLink(s shared) (err error) {
-	if a.mode, err = podlink.Lookup(s.Link); err != nil {
+// useNetwork sets the link mode and the network of the attachment.
+func (a *attachment) useNetwork(n record.Network) (err error) {
+	if a.mode, err = podlink.Lookup(n.Link); err != nil {
 		return err
 	}
 	a.network = podlink.Network{
-		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: s.MTU,
-		Gateways: s.Gateways, Routers: s.Routers,
+		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: n.MTU,
+		Gateways: n.Gateways, Routers: n.Routers, DeleteDevice: a.plugin.DeleteDevice,
 	}
-	if a.mode.Needs() == podlink.NeedsUplink {
-		a.network.Uplink = s.Parent
+	if a.mode.Traits().Needs == podlink.NeedsUplink {
+		a.network.Uplink = n.Parent
 	}
 	return nil
 }
 
-// podOf is the pod as podlink is told of it.
-func (a *attachment) podOf(addresses []netip.Addr) podlink.Pod {
+// podWith returns the pod with addresses, as package podlink takes it.
+func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 	return podlink.Pod{
 		Namespace: a.pod, IfName: a.record.Owner.IfName, HostIfName: a.record.HostIfName, Addresses: addresses, MAC: a.mac,
-		Routes: a.record.Routes, Secondary: a.record.Secondary, Plugged: a.plugged,
+		Routes: a.record.Routes, Secondary: a.record.Secondary, Linked: a.hasDevice,
 	}
 }
 
-// where names the attachment for messages.
-func (a *attachment) where() string { return describe(a.record.Owner) }
+// String names the attachment in messages.
+func (a *attachment) String() string { return a.record.Owner.String() }
 
-// inUse is the error of an ADD whose attachment or device is there already.
-func (a *attachment) inUse() error {
-	return fmt.Errorf("%s is attached to %s already: DEL it first", a.where(), a.config)
+// errAttached is the error of an ADD for an attachment that exists.
+func (a *attachment) errAttached() error {
+	return fmt.Errorf("%s is already attached to %s: run DEL first", a, a.config)
 }

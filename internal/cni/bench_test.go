@@ -10,8 +10,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// BenchmarkAddDel plugs pods in and out, one after the other, without the start of
-// a process. It reports the median of each step of ADD.
+// BenchmarkAddDel attaches and detaches pods one after the other, without the start of a
+// process. It reports the median of each step of ADD.
 func BenchmarkAddDel(b *testing.B) {
 	for _, mode := range []string{"veth", "bridge", "macvlan"} {
 		for _, services := range []string{"off", "socket", "tc"} {

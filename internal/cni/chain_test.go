@@ -15,40 +15,42 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// chained is the configuration of ours behind another plugin.
+// chained is the configuration of the plugin behind another plugin.
 func chained(more string) []byte {
 	return []byte(`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","chained":true,"services":"tc","parent":"uplink"` + more + `}`)
 }
 
-// reference is a network of Debian's bridge or ptp.
+// reference is a network of Debian's bridge or ptp plugin.
 func (f *fixture) reference(plugin string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":%q,"isGateway":true,"ipam":{"type":"host-local","dataDir":%q,
 		"ranges":[[{"subnet":"10.80.0.0/24"}],[{"subnet":"fd00:80::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`,
 		plugin, filepath.Join(filepath.Dir(f.plugin.StateDir), "host-local"))
 }
 
-// link is one of a chain of plugins.
+// link is a plugin in a chain.
 type link struct {
 	program string // empty for ours
 	config  []byte
 }
 
-// references are Debian's plugin and ours behind it.
+// references are Debian's plugin and the chained plugin.
 func (f *fixture) references(plugin, more string) (theirs, ours link) {
 	f.requirePlugin(plugin)
 	f.requirePlugin("host-local")
 	return link{filepath.Join(debianPlugins, plugin), f.reference(plugin)}, link{"", chained(more)}
 }
 
-// through runs a verb of one plugin for a pod, with what ADD has told so far.
+// through runs a verb of a plugin in a chain, with the previous result.
 func (f *fixture) through(l link, p *pod, verb string) answer {
 	f.t.Helper()
 	config := l.config
 	if p.result != nil {
-		result, err := p.result.GetAsVersion(HeadOf(config).CNIVersion)
+		result, err := p.result.GetAsVersion(netconf.ParseHead(config).CNIVersion)
 		f.must(err)
 		data, err := json.Marshal(result)
 		f.must(err)
@@ -63,8 +65,8 @@ func (f *fixture) through(l link, p *pod, verb string) answer {
 	return a
 }
 
-// TestChained adds services to Debian's plugins' links: pods reach a service, the
-// result is passed on, CHECK finds what is wrong, and DEL works in either order.
+// TestChained adds services to the links of Debian's plugins: pods reach a service, the
+// result is passed on, CHECK reports faults, and DEL works in either order.
 func TestChained(t *testing.T) {
 	for _, plugin := range []string{"ptp", "bridge"} {
 		t.Run(plugin, func(t *testing.T) {
@@ -111,7 +113,7 @@ func TestChained(t *testing.T) {
 	}
 }
 
-// serves has a pod reach a service that another serves.
+// serves checks that a pod reaches a service of another.
 func (f *fixture) serves(server, client *pod, ip netip.Addr, frontend string) {
 	f.t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
@@ -136,7 +138,7 @@ func TestChainedFaults(t *testing.T) {
 	f.failed(f.through(ours, p, "ADD"), types.ErrInternal, "already")
 	f.same(before, "ADD twice")
 	dropEndpoint(f, p)
-	f.failed(f.through(ours, p, "CHECK"), types.ErrInternal, "it is none")
+	f.failed(f.through(ours, p, "CHECK"), types.ErrInternal, "not found")
 	f.worked(f.through(ours, p, "DEL"))
 	f.worked(f.through(ours, p, "ADD"))
 	f.worked(f.through(ours, p, "CHECK"))
@@ -152,7 +154,7 @@ func TestChainedFaults(t *testing.T) {
 	f.failed(f.through(ours, other, "ADD"), types.ErrInternal, `"eth0"`, "macvlan", "veth only")
 	f.worked(f.through(ours, other, "DEL"))
 	f.same(before, "ADD to a macvlan")
-	if _, err := other.Device("eth0"); err != nil {
+	if _, err := rtnl.In(other.Namespace).Device("eth0"); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,49 +7,49 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/nl"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/rtnl"
 )
 
-// Check compares all that ADD has made, and what it told the runtime, with what is
-// there. The error names what differs.
+// Check compares the attachment with its record and with the result of ADD. The error
+// lists the differences.
 func (p *Plugin) Check(ctx context.Context, r Request) error {
-	c, err := Parse(r.Config)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}
-	told, err := c.previous()
+	result, err := c.PreviousResult()
 	if err != nil {
 		return err
 	}
-	a, err := p.open(c, r.owner(), false)
+	a, err := p.open(c, r, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not attached to %s: it has no record", describe(r.owner()), c)
+		return fmt.Errorf("%s is not attached to %s: no record", r.owner(), c)
 	}
 	if err != nil {
 		return err
 	}
 	defer a.close()
 	if !a.record.Done {
-		return fmt.Errorf("%s is not attached to %s: ADD was not finished", a.where(), c)
+		return fmt.Errorf("%s is not attached to %s: ADD did not finish", a, c)
 	}
 	if a.pod, err = openPod(r.Netns, a.host); err != nil {
 		return err
 	}
-	device, err := a.pod.Device(r.IfName)
-	if errors.Is(err, fs.ErrNotExist) { // and all that is on it
+	device, err := rtnl.In(a.pod).Device(r.IfName)
+	if errors.Is(err, fs.ErrNotExist) { // everything else is on it
 		return fmt.Errorf("device %q is missing in %s", r.IfName, r.Netns)
 	}
 	if err != nil {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	checks := []func() error{func() error { return checkTold(r.IfName, device, told) }, a.checkDatapath}
+	checks := []func() error{func() error { return checkResult(r.IfName, device, result) }, func() error { return a.checkDatapath(ctx) }}
 	if !c.Chained {
 		checks = append(checks, func() error { return a.checkAddresses(ctx) }, a.checkLink, a.checkBandwidth)
 	}
@@ -60,18 +60,18 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 	return errors.Join(errs...)
 }
 
-// checkTold compares the pod's device with what the runtime was told. The name may be
-// an alternative one of the device.
-func checkTold(name string, device nl.Device, told *types100.Result) error {
-	i := slices.IndexFunc(told.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
+// checkResult compares the pod's device with the result of ADD. name may be an
+// alternative name of the device.
+func checkResult(name string, device rtnl.Device, result *types100.Result) error {
+	i := slices.IndexFunc(result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
 	if i < 0 {
-		return fmt.Errorf("prevResult: has no interface %q in a sandbox", name)
+		return fmt.Errorf("prevResult: no interface %q in a sandbox", name)
 	}
 	var errs []error
-	if mac := told.Interfaces[i].Mac; mac != "" && mac != macText(device.MAC) {
-		errs = append(errs, fmt.Errorf("device %q has MAC address %v, not %s", device.Name, device.MAC, mac))
+	if mac := result.Interfaces[i].Mac; mac != "" && mac != macText(device.MAC) {
+		errs = append(errs, fmt.Errorf("device %q has MAC address %v, want %s", device.Name, device.MAC, mac))
 	}
-	for _, want := range ipsOf(told) {
+	for _, want := range prefixesOf(result) {
 		if !slices.Contains(device.Addrs, want) {
 			errs = append(errs, fmt.Errorf("device %q lacks address %v", device.Name, want))
 		}
@@ -79,38 +79,62 @@ func checkTold(name string, device nl.Device, told *types100.Result) error {
 	return errors.Join(errs...)
 }
 
-// checkAddresses looks for the reservations.
+// checkAddresses checks that the addresses are reserved.
 func (a *attachment) checkAddresses(ctx context.Context) error {
-	if !a.config.IPAM.builtIn() {
-		return invoke.DelegateCheck(ctx, a.config.IPAM.Type, a.config.raw, nil)
+	if !a.config.IPAM.BuiltIn() {
+		_, err := runPlugin(ctx, a.config.IPAM.Type, "CHECK", a.request)
+		return err
 	}
-	leased, err := a.leased()
+	leases, err := a.leasedAddresses()
 	if err != nil {
 		return err
 	}
-	have := addressesOf(leased)
+	have := addrsOf(leases)
 	for _, want := range a.record.Addresses {
 		if !slices.Contains(have, want) {
-			return fmt.Errorf("address %v is not reserved for %s", want, a.where())
+			return fmt.Errorf("address %v is not reserved for %s", want, a)
 		}
 	}
 	return nil
 }
 
-// checkLink has the link mode compare its devices and routes.
+// checkLink checks the devices, routes and masquerading rules.
 func (a *attachment) checkLink() error {
-	s, ok := readShared(filepath.Join(a.plugin.runDir(a.config.Name), sharedName))
+	network, ok := a.plugin.records().Network(a.config.Name)
 	if !ok {
-		return fmt.Errorf("%s has no record of what its pods share", a.config)
+		return fmt.Errorf("%s has no record of its shared state", a.config)
 	}
-	if err := a.useLink(s); err != nil {
+	if err := a.useNetwork(network); err != nil {
 		return err
 	}
-	if err := a.mode.Check(a.network, a.podOf(a.record.Addresses)); err != nil {
+	if err := a.mode.Check(a.network, a.podWith(a.record.Addresses)); err != nil {
 		return err
 	}
 	if a.config.Masquerade {
-		return masquerades(a.host, a.config.Name, s.Gateways)
+		return checkMasquerade(a.host, a.config.Name, network.Gateways)
 	}
 	return nil
+}
+
+// checkDatapath checks the entries and programs of the datapath for the pod.
+func (a *attachment) checkDatapath(ctx context.Context) error {
+	sockets, ports := a.config.TranslatesSockets(), len(a.record.Ports) > 0
+	if !a.record.Endpoint && !a.record.Admitted && !ports {
+		return nil
+	}
+	found, err := a.findDatapath()
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%s: its datapath in %s no longer exists", a, or(a.plugin.BPFRoot, objects.DefaultRoot))
+	}
+	errs := []error{a.checkServices(ctx)}
+	if sockets || ports {
+		errs = append(errs, a.checkSockets())
+	}
+	if ports {
+		errs = append(errs, a.checkHostPorts(ctx), a.checkUplink())
+	}
+	return errors.Join(errs...)
 }

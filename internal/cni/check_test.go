@@ -3,14 +3,24 @@
 package cni
 
 import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// tampering is something that happens to an attachment behind the plugin's back.
+// tampering is a change of an attachment behind the back of the plugin.
 type tampering struct {
 	name  string
 	modes string // those that it can happen in; empty for all
@@ -22,7 +32,7 @@ type tampering struct {
 	want   []string
 }
 
-// tamperings are all faults that CHECK has to find.
+// tamperings are the faults that CHECK reports.
 func tamperings() []tampering {
 	return []tampering{
 		{name: "device deleted", pod: "ip link del eth0", want: []string{`device "eth0" is missing`}},
@@ -30,7 +40,7 @@ func tamperings() []tampering {
 		{name: "IPv6 address removed", pod: "ip -6 addr flush dev eth0 to {6}", want: []string{`"eth0"`, "lacks address {6}"}},
 		{name: "IPv4 default route removed", pod: "ip route del default", want: []string{"default route via {via4}", "is missing"}},
 		{name: "IPv6 default route removed", pod: "ip -6 route del default", want: []string{"default route via {via6}", "is missing"}},
-		{name: "MAC changed", pod: "ip link set eth0 address 02:00:00:00:00:99", want: []string{"MAC address 02:00:00:00:00:99, not"}},
+		{name: "MAC changed", pod: "ip link set eth0 address 02:00:00:00:00:99", want: []string{"MAC address 02:00:00:00:00:99, want"}},
 		{name: "MTU changed", pod: "ip link set eth0 mtu 1400", want: []string{"MTU 1400, not 1500"}},
 		{name: "device down", pod: "ip link set eth0 down", want: []string{`"eth0"`, "is not up"}},
 		{name: "host's device deleted", modes: "veth bridge", host: "ip link del {device}", want: []string{`device "eth0" is missing`}},
@@ -53,7 +63,7 @@ func tamperings() []tampering {
 		{name: "IPv6 forwarding off", host: "sysctl -qw net.ipv6.conf.all.forwarding=0",
 			shared: true, want: []string{"net/ipv6/conf/all/forwarding"}},
 		{name: "lease removed", do: dropLeases, want: []string{"{4}", "not reserved"}},
-		{name: "endpoint removed", do: dropEndpoint, want: []string{"it is none"}},
+		{name: "endpoint removed", do: dropEndpoint, want: []string{"not found"}},
 		{name: "program detached", do: dropPrograms, want: []string{"is not attached"}},
 		{name: "masquerade table gone", host: "nft delete table inet mustang-cni-net", shared: true,
 			want: []string{"mustang-cni-net", "is missing"}},
@@ -71,11 +81,11 @@ func tamperings() []tampering {
 		{name: "limit of what the pod receives gone", modes: "veth bridge", host: "tc qdisc del dev {device} root",
 			want: []string{"{device}", "limit"}},
 		{name: "record gone", host: "rm -r {run}/net/attachments", want: []string{"not attached"}},
-		{name: "shared record gone", host: "rm {run}/net/network.json", want: []string{"no record of what its pods share"}},
+		{name: "shared record gone", host: "rm {run}/net/network.json", want: []string{"no record of its shared state"}},
 	}
 }
 
-// tampered is a network whose ADD takes all steps that the mode has.
+// tampered is a network whose ADD runs all steps of the link mode.
 func tampered(mode string) []byte {
 	bandwidth := `{"ingressRate":80000000,"ingressBurst":800000,"egressRate":80000000,"egressBurst":800000}`
 	if mode == "macvlan" { // has no device that what comes to the pod goes through
@@ -104,7 +114,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// tamper is one row of the table.
+// tamper tests one row of the table.
 func (f *fixture) tamper(row tampering, mode string, before []string) {
 	p := f.added("a", tampered(mode))
 	f.must(f.check(p))
@@ -151,14 +161,14 @@ func dropLeases(f *fixture, p *pod) {
 	f.must(err)
 }
 
-// TestCheckTold gives CHECK results that are not those of ADD.
+// TestCheckTold runs CHECK with results that are not those of ADD.
 func TestCheckTold(t *testing.T) {
 	f := newFixture(t)
 	p := f.added("a", network("net", "veth", ""))
 	told := text(t, p.result)
 	for _, row := range []struct{ name, old, put, want string }{
 		{"another address", p.ips()[0].String() + "/", "10.99.0.9/", "lacks address 10.99.0.9/"},
-		{"another MAC", p.result.Interfaces[1].Mac, "02:00:00:00:00:99", "not 02:00:00:00:00:99"},
+		{"another MAC", p.result.Interfaces[1].Mac, "02:00:00:00:00:99", "want 02:00:00:00:00:99"},
 		{"another name", `"name":"eth0"`, `"name":"eth7"`, `no interface "eth0"`},
 		{"no interfaces", `"interfaces"`, `"interfaceless"`, `no interface "eth0"`},
 		{"of no version", `"cniVersion":"1.1.0"`, `"cniVersion":"9.9.9"`, "prevResult"},
@@ -188,7 +198,7 @@ func (f *fixture) checkWith(p *pod, prevResult string) error {
 	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
 }
 
-// TestCheckAtOnce runs CHECK right after ADD, which must find nothing.
+// TestCheckAtOnce runs CHECK right after ADD, which must succeed.
 func TestCheckAtOnce(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -201,5 +211,154 @@ func TestCheckAtOnce(t *testing.T) {
 				f.must(f.del(p))
 			}
 		})
+	}
+}
+
+// tables calls fn with the datapath of the node.
+func (f *fixture) tables(fn func(*datapath.Datapath) error) {
+	f.t.Helper()
+	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
+	f.must(err)
+	defer d.Close()
+	f.must(fn(d))
+}
+
+func dropEndpoint(f *fixture, p *pod) {
+	f.tables(func(d *datapath.Datapath) error { return d.Endpoints().DeleteIP(f.t.Context(), p.ips()[0]) })
+}
+
+// dropPrograms removes the pins that keep the pod's programs attached.
+func dropPrograms(f *fixture, _ *pod) {
+	pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/[0-9]*"))
+	f.must(err)
+	if len(pins) == 0 {
+		f.t.Fatal("no program is attached")
+	}
+	for _, pin := range pins {
+		f.must(os.Remove(pin))
+	}
+}
+
+func dropHost(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error {
+		cookie, err := f.host.Cookie()
+		f.must(err)
+		return d.Sockets().DeleteHost(f.t.Context(), cookie)
+	})
+}
+
+func dropSockets(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error { return d.Sockets().Detach(f.t.Context(), f.plugin.Cgroup) })
+}
+
+func dropUplinks(f *fixture, _ *pod) {
+	f.tables(func(d *datapath.Datapath) error {
+		all, err := d.Uplinks().List(f.t.Context())
+		if err == nil && len(all) != 1 {
+			err = fmt.Errorf("uplinks are %v", all)
+		}
+		if err != nil {
+			return err
+		}
+		return d.Uplinks().Delete(f.t.Context(), all[0])
+	})
+}
+
+func (f *fixture) dropPorts(*pod) { f.dropServices() }
+
+func (f *fixture) redirectPorts(*pod) {
+	f.tables(func(d *datapath.Datapath) error {
+		services, err := d.Services().List(f.t.Context())
+		if err != nil {
+			return err
+		}
+		for _, s := range services {
+			elsewhere := outsideAddresses[0].Addr()
+			if s.Frontend.Addr().Is6() {
+				elsewhere = outsideAddresses[1].Addr()
+			}
+			s.Backends = service.Backends(netip.AddrPortFrom(elsewhere, 9))
+			if _, _, err := d.Services().Put(f.t.Context(), s.Owner, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestCheckSockets removes parts of the socket translation.
+func TestCheckSockets(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	config := []byte(strings.Replace(string(network("net", "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))
+	for _, row := range []struct {
+		name string
+		do   func(*fixture, *pod)
+		want string
+		// shared is set for what the next ADD repairs.
+		shared bool
+	}{
+		{"pod dismissed", dismiss, "sockets are not enabled", false},
+		{"host unknown", dropHost, "not known to the datapath", true},
+		{"programs detached", dropSockets, "lacks the socket programs", true},
+		{"one detached, its link pinned", detach("cgroup-*sendmsg6"), "lacks the socket programs sendmsg6", true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			f := f.in(t)
+			p := f.added("a", config)
+			f.must(f.check(p))
+			row.do(f, p)
+			f.oneLine(f.check(p), row.want)
+			if row.shared {
+				next := f.added("next", config)
+				f.must(f.check(p))
+				f.must(f.del(next))
+			}
+			f.must(f.del(p))
+		})
+	}
+	p := f.added("b", config)
+	f.must(os.Rename(f.plugin.BPFRoot, f.plugin.BPFRoot+"-moved"))
+	f.oneLine(f.check(p), "no longer exists", f.plugin.BPFRoot)
+	f.must(f.del(p))
+	p = f.added("c", config) // makes it again, and the programs for sockets
+	f.must(f.check(p))
+	f.must(f.del(p))
+}
+
+func dismiss(f *fixture, p *pod) {
+	cookie, err := p.Cookie()
+	f.must(err)
+	f.tables(func(d *datapath.Datapath) error { return d.Sockets().DeletePod(f.t.Context(), cookie) })
+}
+
+// detach detaches the program of a link that stays pinned, as `bpftool link detach`
+// does.
+func detach(pattern string) func(*fixture, *pod) {
+	return func(f *fixture, _ *pod) {
+		f.t.Helper()
+		pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links", pattern))
+		f.must(err)
+		if len(pins) != 1 {
+			f.t.Fatalf("pinned are %q", pins)
+		}
+		path, err := unix.BytePtrFromString(pins[0])
+		f.must(err)
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(path)
+		get := struct { // union bpf_attr, <linux/bpf.h>
+			path      uint64
+			fd, flags uint32
+		}{path: uint64(uintptr(unsafe.Pointer(path)))}
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET, uintptr(unsafe.Pointer(&get)), unsafe.Sizeof(get))
+		if errno != 0 {
+			f.t.Fatal(errno)
+		}
+		defer unix.Close(int(fd))
+		link := uint32(fd)
+		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)), unsafe.Sizeof(link)); errno != 0 {
+			f.t.Fatal(errno)
+		}
 	}
 }

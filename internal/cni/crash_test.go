@@ -17,17 +17,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/rtnl"
+	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
-// childVariable makes the test binary an ADD that ends in the middle.
+// childVariable turns the test binary into an ADD that is killed at a step.
 const childVariable = "MUSTANG_CNI_CHILD"
 
-// order is what such a child is told.
+// order is the input of the killed process.
 type order struct {
-	Plugin  Plugin
-	Request Request
-	// Die is after how many steps and records it is killed.
+	StateDir, RunDir, BPFRoot, Cgroup string
+	Request                           Request
+	// Die is the number of steps and records after which it is killed.
 	Die int
 }
 
@@ -38,21 +40,22 @@ func child(text string) error {
 		return err
 	}
 	steps := 0
-	o.Plugin.after = func(string) error {
+	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: unlink.Device}
+	plugin.after = func(string) error {
 		if steps++; steps == o.Die {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)
 		}
 		return nil
 	}
-	_, err := o.Plugin.Add(context.Background(), o.Request)
+	_, err := plugin.Add(context.Background(), o.Request)
 	return err
 }
 
-// killed runs ADD in a process that is killed after so many steps. It reports
-// whether there were as many.
+// killed runs ADD in a process that is killed after a number of steps. It reports
+// whether there are that many.
 func (f *fixture) killed(p *pod, steps int) bool {
 	f.t.Helper()
-	text, err := json.Marshal(order{Plugin: *f.plugin, Request: p.request, Die: steps})
+	text, err := json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup, p.request, steps})
 	f.must(err)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
@@ -70,15 +73,15 @@ func (f *fixture) killed(p *pod, steps int) bool {
 	return false
 }
 
-// everything is a network whose ADD takes all steps.
+// everything is a network whose ADD runs all steps.
 func everything(mode string) []byte {
 	return network("net", mode, `,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 }
 
-// crashModes are one of each family.
+// crashModes has a mode of each family.
 var crashModes = []string{"veth", "bridge", "macvlan"}
 
-// TestStepFails has ADD fail after each step in turn: it undoes all.
+// TestStepFails makes ADD fail after each step in turn: it undoes all steps.
 func TestStepFails(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -105,7 +108,7 @@ func TestStepFails(t *testing.T) {
 				if !strings.Contains(err.Error(), "today") {
 					t.Fatalf("step %d: %v", fail, err)
 				}
-				if _, err := p.Device("eth0"); err == nil {
+				if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 					t.Errorf("%v: the pod has its device still", err)
 				}
 				f.same(before, err.Error())
@@ -115,8 +118,8 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
-// TestKilled kills ADD after each step in turn. Then DEL takes away what it left,
-// with the pod's namespace there or gone, or GC does, or the next ADD.
+// TestKilled kills ADD after each step in turn. Then DEL, with and without the pod's
+// namespace, GC, or the next ADD deletes what it has left.
 func TestKilled(t *testing.T) {
 	recoveries := []struct {
 		name string
@@ -129,8 +132,8 @@ func TestKilled(t *testing.T) {
 		}},
 		{"GC", func(f *fixture, p *pod) { f.must(f.gc(p.request.Config)) }},
 		{"ADD", func(f *fixture, p *pod) {
-			if err := f.add(p); err != nil && strings.Contains(err.Error(), "DEL it first") {
-				f.must(f.del(p)) // it was killed when all was made
+			if err := f.add(p); err != nil && strings.Contains(err.Error(), "run DEL first") {
+				f.must(f.del(p)) // killed after the last step
 				f.must(f.add(p))
 			} else {
 				f.must(err)
@@ -157,7 +160,7 @@ func TestKilled(t *testing.T) {
 					}
 					p = f.pod(fmt.Sprintf("a%d-%d", steps, len(recovery.name)), everything(mode))
 					if !f.killed(p, steps) {
-						t.Fatal("ADD has fewer steps now")
+						t.Fatal("ADD has fewer steps than before")
 					}
 				}
 			}
@@ -165,7 +168,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// newCrashFixture has what stays in the host there already.
+// newCrashFixture is a fixture in which the shared state of the host exists.
 func newCrashFixture(t *testing.T, mode string) *fixture {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
@@ -173,7 +176,7 @@ func newCrashFixture(t *testing.T, mode string) *fixture {
 	return f
 }
 
-// same fails the test unless what is left is as before.
+// same fails the test if the state differs from before.
 func (f *fixture) same(before []string, when string) {
 	f.t.Helper()
 	if after := f.left(); !slices.Equal(before, after) {

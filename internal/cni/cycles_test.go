@@ -4,29 +4,22 @@ package cni
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
-// cyclesVariable says how many times TestCycles goes round. With 10000 it takes some
-// minutes, and what it logs of the kernel's memory means something on a machine that
-// does nothing else.
-const cyclesVariable = "MUSTANG_CNI_CYCLES"
-
-// TestCycles plugs a pod in and out again and again: nothing grows.
+// TestCycles attaches and detaches a pod many times: nothing grows. It logs the kernel's memory, which tells of leaks on a
+// machine that does nothing else.
 func TestCycles(t *testing.T) {
-	cycles := 60
-	if text := os.Getenv(cyclesVariable); text != "" {
-		var err error
-		if cycles, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cycles := testkit.Repeats(60, 500)
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			f := newFixture(t)
@@ -57,7 +50,7 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// settledFiles counts them when the number has been the same for a while.
+// settledFiles counts the open files when their number no longer changes.
 func settledFiles(t *testing.T) int {
 	t.Helper()
 	for last := openFiles(t); ; {
@@ -70,7 +63,7 @@ func settledFiles(t *testing.T) int {
 	}
 }
 
-// openFiles counts the files that this process has open.
+// openFiles counts the open files of the process.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -99,4 +92,56 @@ func kernelMemory(t *testing.T) (sum int) {
 		}
 	}
 	return sum
+}
+
+// TestAtOnce runs 100 ADDs at once, which create the network as well, then 100 DELs.
+func TestAtOnce(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			const pods = 100
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			config := network("net", mode, `,"services":"socket"`)
+			var all []*pod
+			for i := range pods {
+				all = append(all, f.pod(fmt.Sprint("p", i), config))
+			}
+			atOnce(t, all, f.add)
+			seen := map[netip.Addr]bool{}
+			for _, p := range all {
+				for _, ip := range p.ips() {
+					if seen[ip] {
+						t.Errorf("%s is given out twice", ip)
+					}
+					seen[ip] = true
+				}
+			}
+			f.reach(all[0].Namespace, all[pods-1].Namespace, all[pods-1].ips()[0])
+			f.reach(all[pods/2].Namespace, f.host, gateway(all[0], 0))
+			atOnce(t, all, f.del)
+			after := f.left()
+			f.must(f.del(f.added("one", config)))
+			f.same(after, "one more")
+			for _, p := range all {
+				f.must(p.Close())
+				f.must(netns.Delete(p.Name()))
+			}
+		})
+	}
+}
+
+// atOnce calls do for all pods at once.
+func atOnce(t *testing.T, pods []*pod, do func(*pod) error) {
+	t.Helper()
+	var wait sync.WaitGroup
+	errs := make([]error, len(pods))
+	for i, p := range pods {
+		wait.Go(func() { errs[i] = do(p) })
+	}
+	wait.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("%s: %v", pods[i].Name(), err)
+		}
+	}
 }

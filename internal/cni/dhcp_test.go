@@ -17,19 +17,20 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
-// dhcpTimeout is how long a daemon may take to start.
+// dhcpTimeout bounds the start of a daemon.
 const dhcpTimeout = 10 * time.Second
 
-// dhcpAnswer is how long a pod waits for the server, which looks for two seconds
-// whether somebody has the address.
+// dhcpAnswer bounds the answer of the server, which checks for two seconds whether the
+// address is in use.
 const dhcpAnswer = 5 * time.Second
 
 // background starts a program in a namespace, and ends it with the test.
-func (f *fixture) background(ns *nl.Namespace, args ...string) *bytes.Buffer {
+func (f *fixture) background(ns *netns.Namespace, args ...string) *bytes.Buffer {
 	f.t.Helper()
 	cmd, out := exec.Command(args[0], args[1:]...), &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -49,7 +50,7 @@ func (f *fixture) background(ns *nl.Namespace, args ...string) *bytes.Buffer {
 // ipam.
 func (f *fixture) dhcp() (ipam string) {
 	f.t.Helper()
-	f.requirePlugin(DHCPType)
+	f.requirePlugin(netconf.DHCPType)
 	testkit.RequireTool(f.t, "busybox")
 	dir := f.t.TempDir()
 	leases := filepath.Join(dir, "leases")
@@ -67,7 +68,7 @@ option lease 3600
 `, leases, dir), 0o600))
 	f.background(f.outside, "busybox", "udhcpd", "-f", config)
 	socket := filepath.Join(dir, "dhcp.sock")
-	f.background(f.host, filepath.Join(debianPlugins, DHCPType), "daemon", "-socketpath", socket, "-timeout", dhcpAnswer.String(), "-resendmax", "1s")
+	f.background(f.host, filepath.Join(debianPlugins, netconf.DHCPType), "daemon", "-socketpath", socket, "-timeout", dhcpAnswer.String(), "-resendmax", "1s")
 	testkit.Eventually(f.t, dhcpTimeout, func() error {
 		_, err := os.Stat(socket)
 		return err
@@ -75,13 +76,13 @@ option lease 3600
 	return fmt.Sprintf(`{"type":"dhcp","daemonSocketPath":%q}`, socket)
 }
 
-// asking is a network whose pods ask for their addresses.
+// asking is a network with addresses by DHCP.
 func asking(mode, ipam, more string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink","hostAddresses":["10.113.0.2"],"ipam":%s%s}`,
 		mode, ipam, more)
 }
 
-// addDHCP runs ADD as a runtime does.
+// addDHCP runs ADD in a process, as a runtime does.
 func (f *fixture) addDHCP(id string, config []byte) *pod {
 	f.t.Helper()
 	p := f.pod(id, config)
@@ -91,7 +92,7 @@ func (f *fixture) addDHCP(id string, config []byte) *pod {
 	return p
 }
 
-// TestDHCP has pods ask a server on the parent's network for addresses.
+// TestDHCP requests addresses from a server in the parent's network.
 func TestDHCP(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {
@@ -136,8 +137,8 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// TestDHCPFails has no daemon, no bridge, and leases that the host has no use for: ADD
-// undoes all, and gives those back.
+// TestDHCPFails runs ADD without a daemon, without a bridge, and with unusable leases. ADD
+// undoes its steps and releases the leases.
 func TestDHCPFails(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)

@@ -10,17 +10,17 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
 )
 
-// codeNotAvailable is the code of a plugin that can't serve ADD (CNI spec 1.1.0,
-// STATUS). The library has no name for it before 1.3.1, which is not used since its
-// package invoke starts slowly with what it brings.
+// codeNotAvailable is the code of a plugin that cannot serve ADD (CNI spec 1.1.0,
+// STATUS). The library exports it since version 1.3.1, whose package invoke has
+// dependencies that start slowly.
 const codeNotAvailable = 50
 
-// Coded gives an error a code of the CNI spec, and one line of text.
+// Coded converts an error to one with a code of the CNI specification and a text of one line.
 func Coded(err error) *types.Error {
 	var coded *types.Error
 	if errors.As(err, &coded) {
@@ -32,8 +32,8 @@ func Coded(err error) *types.Error {
 func code(err error) uint {
 	var (
 		full        *ipam.FullError
-		noBPF       *datapath.BPFFSError
-		tooOld      *datapath.UnsupportedError
+		noBPF       *objects.BPFFSError
+		tooOld      *objects.UnsupportedError
 		unsupported *podlink.UnsupportedError
 	)
 	switch {
@@ -47,5 +47,5 @@ func code(err error) uint {
 	return types.ErrInternal
 }
 
-// oneLine is an error's text without line ends: joined errors have them.
+// oneLine replaces the line breaks of joined errors.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

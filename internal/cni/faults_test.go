@@ -15,12 +15,14 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cni/record"
 	"mustang/internal/ipam"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// refused runs ADD, which must fail with a code and one line, and leave all as it was.
-// It goes for DEL after that too.
+// refused runs ADD, which must fail with a code and one line and change nothing. DEL must
+// work after it.
 func (f *fixture) refused(p *pod, code uint, words ...string) {
 	f.t.Helper()
 	before := f.left()
@@ -29,7 +31,7 @@ func (f *fixture) refused(p *pod, code uint, words ...string) {
 	if err != nil && Coded(err).Code != code {
 		f.t.Errorf("%v: code %d, want %d", err, Coded(err).Code, code)
 	}
-	if _, there := p.Device(p.request.IfName); there == nil {
+	if _, there := rtnl.In(p.Namespace).Device(p.request.IfName); there == nil {
 		f.t.Error("the pod has a device")
 	}
 	f.same(before, "ADD that fails")
@@ -37,15 +39,15 @@ func (f *fixture) refused(p *pod, code uint, words ...string) {
 	f.same(before, "DEL after ADD that fails")
 }
 
-// TestFull gives all addresses out.
+// TestFull assigns all addresses.
 func TestFull(t *testing.T) {
 	f := newFixture(t)
 	config := []byte(strings.Replace(string(network("net", "veth", "")), "10.113.0.0/24", "10.113.0.0/30", 1))
 	f.must(f.status(config))
 	p := f.added("a", config)
-	f.refused(f.pod("b", config), types.ErrTryAgainLater, "no address is free in 10.113.0.0/30", "1 in use")
+	f.refused(f.pod("b", config), types.ErrTryAgainLater, "no free address in 10.113.0.0/30", "1 in use")
 	err := f.status(config)
-	f.oneLine(err, "no address is free in 10.113.0.0/30")
+	f.oneLine(err, "no free address in 10.113.0.0/30")
 	if code := Coded(err).Code; code != codeNotAvailable {
 		t.Errorf("STATUS has code %d", code)
 	}
@@ -55,7 +57,7 @@ func TestFull(t *testing.T) {
 	f.must(f.del(f.added("b", config)))
 }
 
-// tmpfs mounts a file system of so many bytes at path, in this and all namespaces.
+// tmpfs mounts a file system with a number of bytes at path, in this and all namespaces.
 func tmpfs(t *testing.T, path, options string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -71,7 +73,7 @@ func tmpfs(t *testing.T, path, options string) {
 	})
 }
 
-// fillDisk writes until nothing more fits.
+// fillDisk writes until the disk is full.
 func fillDisk(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -86,8 +88,7 @@ func fillDisk(t *testing.T, dir string) (free func()) {
 	return func() { _ = os.Remove(path) }
 }
 
-// TestDisk has the disk be full or read-only, with an attachment made before, which
-// DEL takes away all the same.
+// TestDisk fills the disk or makes it read-only. DEL of an existing attachment still works.
 func TestDisk(t *testing.T) {
 	for _, which := range []string{"state", "run"} {
 		t.Run(which, func(t *testing.T) {
@@ -136,13 +137,13 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// unwritable has ADD fail for a disk that takes nothing.
+// unwritable checks that ADD fails because of the disk.
 func (f *fixture) unwritable(config []byte, words string) {
 	f.t.Helper()
 	f.refused(f.pod("full", config), types.ErrIOFailure, words)
 }
 
-// TestNoBPFFS has the datapath's directory be on no BPF file system.
+// TestNoBPFFS puts the directory of the datapath on another file system.
 func TestNoBPFFS(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.BPFRoot = filepath.Join(t.TempDir(), "none")
@@ -156,16 +157,15 @@ func TestNoBPFFS(t *testing.T) {
 	f.must(f.del(p))
 }
 
-// TestWrongHost has the host lack what the configuration names, or have something else
-// by its name.
+// TestWrongHost configures devices that the host lacks, or that are of another kind.
 func TestWrongHost(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store, err := f.plugin.addresses("other")
 	f.must(err)
-	_, err = store.Reserve(Owner{ContainerID: "a", IfName: "eth0"}, []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
+	_, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"}, []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
 	f.must(err)
-	_, err = store.Release(Owner{ContainerID: "a", IfName: "eth0"})
+	_, err = store.Release(record.Owner{ContainerID: "a", IfName: "eth0"})
 	f.must(err)
 	command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
 	command(t, f.host, "ip link set thin up")
@@ -194,7 +194,7 @@ func TestWrongHost(t *testing.T) {
 	t.Run("parent with a small MTU", func(t *testing.T) {
 		f := f.in(t)
 		p := f.added("a", with("macvlan", `"uplink"`, `"thin"`))
-		if device, err := p.Device("eth0"); err != nil || device.MTU != 1300 || p.result.Interfaces[0].Mtu != 1300 {
+		if device, err := rtnl.In(p.Namespace).Device("eth0"); err != nil || device.MTU != 1300 || p.result.Interfaces[0].Mtu != 1300 {
 			t.Errorf("MTU %d, %v: %s", device.MTU, err, text(t, p.result))
 		}
 		f.must(f.del(p))
@@ -209,7 +209,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 			f := newFixture(t)
 			config := network("net", mode, "")
 			f.must(f.del(f.added("first", config))) // makes what stays
-			f.must(f.outside.SetUp("far", false))
+			f.must(rtnl.In(f.outside).SetUp("far", false))
 			before := f.left()
 			p := f.pod("a", config)
 			err := f.add(p)
@@ -226,7 +226,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 	}
 }
 
-// TestWanted has the runtime ask for addresses.
+// TestWanted requests addresses.
 func TestWanted(t *testing.T) {
 	f := newFixture(t)
 	asking := func(ips ...string) []byte {
@@ -240,11 +240,11 @@ func TestWanted(t *testing.T) {
 		ips   []string
 		words []string
 	}{
-		{[]string{"10.113.0.77"}, []string{"10.113.0.77 is taken by", "a"}},
-		{[]string{"10.113.0.78", "fd00:113::77"}, []string{"fd00:113::77 is taken by"}},
-		{[]string{"10.9.9.9"}, []string{"10.9.9.9", "no address that", "gives out"}},
-		{[]string{"10.113.0.1"}, []string{"10.113.0.1", "no address that"}},
-		{[]string{"10.113.0.255"}, []string{"10.113.0.255", "no address that"}},
+		{[]string{"10.113.0.77"}, []string{"10.113.0.77 is in use by", "a"}},
+		{[]string{"10.113.0.78", "fd00:113::77"}, []string{"fd00:113::77 is in use by"}},
+		{[]string{"10.9.9.9"}, []string{"10.9.9.9 is not available in 10.113.0.0/24"}},
+		{[]string{"10.113.0.1"}, []string{"10.113.0.1 is not available"}},
+		{[]string{"10.113.0.255"}, []string{"10.113.0.255 is not available"}},
 		{[]string{"10.113.0.5", "10.113.0.6"}, []string{"10.113.0.6"}},
 	} {
 		t.Run(strings.Join(row.ips, " "), func(t *testing.T) {
@@ -258,14 +258,15 @@ func TestWanted(t *testing.T) {
 	f.must(f.check(p))
 }
 
-// TestNoIPAMPlugin names a plugin that is not there.
+// TestNoIPAMPlugin configures a missing IPAM plugin.
 func TestNoIPAMPlugin(t *testing.T) {
 	f := newFixture(t)
-	t.Setenv("CNI_PATH", "/nowhere:"+t.TempDir())
 	f.must(f.del(f.added("first", network("net", "veth", ""))))
 	before := f.left()
 	p := f.pod("a", delegating("veth", `{"type":"missing"}`))
+	p.request.Path = "/nowhere:" + t.TempDir()
 	f.oneLine(f.add(p), "ipam.type", `"missing"`, "/nowhere")
 	f.same(before, "ADD")
-	f.oneLine(f.status(p.request.Config), `"missing"`, "/nowhere")
+	status := func() error { return f.plugin.Status(t.Context(), p.request) }
+	f.oneLine(f.host.Do(status), `"missing"`, "/nowhere")
 }

@@ -5,6 +5,8 @@ package cni
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,17 +14,20 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/rtnl/unlink"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// fixture is a host with an uplink to a machine outside, and the plugin on it.
+// fixture is a host with the plugin, and an uplink to a machine outside.
 type fixture struct {
 	t             testing.TB
-	host, outside *nl.Namespace
+	host, outside *netns.Namespace
 	plugin        *Plugin
 }
 
@@ -37,13 +42,14 @@ func newFixture(t testing.TB) *fixture {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	f := &fixture{t: t, host: testkit.Namespace(t, "host"), outside: testkit.Namespace(t, "outside")}
-	f.must(nl.AddWire(nl.WireEnd{Namespace: f.host, Name: "uplink"}, nl.WireEnd{Namespace: f.outside, Name: "far"}, 1500))
-	f.must(f.host.Configure("uplink", nl.DeviceConfig{Addresses: hostAddresses, Up: true}))
-	f.must(f.outside.Configure("far", nl.DeviceConfig{Addresses: outsideAddresses, Up: true}))
-	f.must(f.host.AddDefaultRoutes("uplink", []netip.Addr{outsideAddresses[0].Addr(), outsideAddresses[1].Addr()}))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: f.outside, Name: "far"}, 1500))
+	f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: hostAddresses, Up: true}))
+	f.must(rtnl.In(f.outside).Configure("far", rtnl.DeviceConfig{Addresses: outsideAddresses, Up: true}))
+	f.must(rtnl.In(f.host).AddDefaultRoutes("uplink", []netip.Addr{outsideAddresses[0].Addr(), outsideAddresses[1].Addr()}))
 	dir := t.TempDir()
 	f.plugin = &Plugin{
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), BPFRoot: filepath.Join(testkit.BPFFS(t), "root"),
+		DeleteDevice: unlink.Device,
 	}
 	return f
 }
@@ -55,15 +61,15 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// in is the fixture of a subtest.
+// in returns the fixture for a subtest.
 func (f *fixture) in(t testing.TB) *fixture {
 	part := *f
 	part.t = t
 	return &part
 }
 
-// network is the configuration of a network with addresses of both families, and
-// more keys. Services are by packets, unless more says otherwise.
+// network is the configuration of a network with addresses of both families and more
+// keys. Services are translated by packet, unless more configures them.
 func network(name, link, more string) []byte {
 	n := len(name) + int(name[0])
 	if !strings.Contains(more, `"services"`) {
@@ -73,9 +79,9 @@ func network(name, link, more string) []byte {
 		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.%d.0.0/24"}],[{"subnet":"fd00:%d::/64"}]]}%s}`, name, link, n, n, more)
 }
 
-// pod is a network namespace for the plugin.
+// pod is a pod with a network namespace.
 type pod struct {
-	*nl.Namespace
+	*netns.Namespace
 	request Request
 	result  *types100.Result
 }
@@ -93,7 +99,7 @@ func (f *fixture) add(p *pod) (err error) {
 	})
 }
 
-// added makes a pod and runs ADD, which must work.
+// added creates a pod and runs ADD, which must succeed.
 func (f *fixture) added(id string, config []byte) *pod {
 	f.t.Helper()
 	p := f.pod(id, config)
@@ -130,18 +136,18 @@ func text(t testing.TB, result *types100.Result) string {
 	return string(data)
 }
 
-// ips are the addresses that ADD told of.
+// ips returns the addresses of the result.
 func (p *pod) ips() []netip.Addr {
 	var out []netip.Addr
-	for _, prefix := range ipsOf(p.result) {
+	for _, prefix := range prefixesOf(p.result) {
 		out = append(out, prefix.Addr())
 	}
 	return out
 }
 
-// reach sends over TCP and UDP from one namespace to an address of another, and
-// the answer back.
-func (f *fixture) reach(from, to *nl.Namespace, addr netip.Addr) {
+// reach sends a message over TCP and UDP from one namespace to an address of another, and
+// receives the answer.
+func (f *fixture) reach(from, to *netns.Namespace, addr netip.Addr) {
 	f.t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		server := testkit.Echo(f.t, to, network, netip.AddrPortFrom(addr, 0).String())
@@ -151,20 +157,20 @@ func (f *fixture) reach(from, to *nl.Namespace, addr netip.Addr) {
 	}
 }
 
-// service puts a service before a server in a pod.
+// service creates a service with a server in a pod as its backend.
 func (f *fixture) service(frontend string, network string, p *pod, addr netip.Addr) netip.AddrPort {
 	f.t.Helper()
 	server := testkit.Echo(f.t, p.Namespace, network, netip.AddrPortFrom(addr, 0).String())
 	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
 	f.must(err)
 	defer d.Close()
-	s := lb.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: []netip.AddrPort{server}}
-	_, _, err = d.PutService(s)
+	s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(server)}
+	_, _, err = d.Services().Put(f.t.Context(), service.CLI, s)
 	f.must(err)
 	return s.Frontend
 }
 
-// requireLink skips the test if the kernel lacks a link mode.
+// requireLink skips the test if the kernel does not support a link mode.
 func requireLink(t *testing.T, name string) {
 	t.Helper()
 	mode, err := podlink.Lookup(name)
@@ -174,12 +180,11 @@ func requireLink(t *testing.T, name string) {
 	testkit.RequireMode(t, mode.Probe())
 }
 
-// left lists what there is of the plugin's in the host, in its directories and in
-// its tables. Nothing of it depends on chance.
+// left lists the state of the plugin on the host, in its directories and in the datapath.
 func (f *fixture) left() []string {
 	f.t.Helper()
 	var out []string
-	devices, err := f.host.Devices()
+	devices, err := rtnl.In(f.host).Devices()
 	f.must(err)
 	for _, device := range devices {
 		// The kernel adds one a while after a device is set up.
@@ -196,13 +201,13 @@ func (f *fixture) left() []string {
 		return out
 	}
 	defer d.Close()
-	endpoints, err := d.Endpoints()
+	endpoints, err := d.Endpoints().List(f.t.Context())
 	f.must(err)
-	services, err := d.Services()
+	services, err := d.Services().List(f.t.Context())
 	f.must(err)
-	hosts, err := d.Hosts()
+	hosts, err := d.Sockets().Hosts()
 	f.must(err)
-	sockets, err := d.SocketPods()
+	sockets, err := d.Sockets().Pods()
 	f.must(err)
 	for _, cookie := range sockets {
 		out = append(out, fmt.Sprint("sockets of ", cookie))
@@ -218,31 +223,107 @@ func (f *fixture) left() []string {
 	return append(append(out, fmt.Sprint("hosts ", len(hosts))), links...)
 }
 
-// modes are the link modes of networks that need no Open vSwitch.
+// modes are the link modes that need neither Open vSwitch nor another process.
 func modes() []podlink.Mode {
 	var out []podlink.Mode
 	for _, mode := range podlink.Modes() {
-		if mode.Needs() == podlink.NeedsNothing || mode.Needs() == podlink.NeedsUplink {
+		if mode.Traits().Needs == podlink.NeedsNothing || mode.Traits().Needs == podlink.NeedsUplink {
 			out = append(out, mode)
 		}
 	}
 	return out
 }
 
-// gateway is that of a pod's address.
+// gateway returns the gateway of a pod's address.
 func gateway(p *pod, i int) netip.Addr {
 	addr, _ := netip.AddrFromSlice(p.result.IPs[i].Gateway)
 	return addr.Unmap()
 }
 
-// dropServices removes all services.
+// dropServices deletes all services.
 func (f *fixture) dropServices() {
 	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
 	f.must(err)
 	defer d.Close()
-	services, err := d.Services()
+	services, err := d.Services().List(f.t.Context())
 	f.must(err)
 	for _, s := range services {
-		f.must(d.DeleteService(s.Frontend, s.Protocol))
+		f.must(d.Services().Delete(f.t.Context(), s.Owner, s.Key()))
+	}
+}
+
+func TestMain(m *testing.M) {
+	for variable, role := range map[string]func(string) error{childVariable: child, dialVariable: dial} {
+		if text := os.Getenv(variable); text != "" {
+			if err := role(text); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
+		}
+	}
+	if filepath.Base(os.Args[0]) == fakeIPAM {
+		if err := runFakeIPAM(os.Args[0], os.Getenv("CNI_COMMAND")); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := testkit.CheckLeaks(m)
+	if builtDir != "" {
+		_ = os.RemoveAll(builtDir)
+	}
+	os.Exit(code)
+}
+
+// command runs a program in a namespace. It must succeed.
+func command(t testing.TB, ns *netns.Namespace, line string) string {
+	t.Helper()
+	args := strings.Fields(line)
+	testkit.RequireTool(t, args[0])
+	var output strings.Builder
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s in %s: %v: %s", line, ns.Name(), err, &output)
+	}
+	return output.String()
+}
+
+// fill puts a pod's names into a text: {device} is the host's device of the pod,
+// {gateways} the device that has the gateways, {4} and {6} are the pod's addresses,
+// {g4} and {g6} their gateways, {via4} and {via6} the next hops of its default routes.
+func (f *fixture) fill(p *pod, mode, text string) string {
+	gateways := map[string]string{"veth": "lo", "bridge": podlink.DefaultBridge, "macvlan": podlink.MacvlanHostDevice}[mode]
+	ips := p.ips()
+	hop4, hop6 := gateway(p, 0).String(), gateway(p, 1).String()
+	if mode == "veth" { // the next hops are the same for all pods
+		hop4, hop6 = "169.254.1.1", "fe80::1"
+	}
+	return strings.NewReplacer(
+		"{device}", record.DeviceName("net", p.request.owner()), "{gateways}", gateways,
+		"{4}", ips[0].String(), "{6}", ips[1].String(), "{g4}", gateway(p, 0).String(), "{g6}", gateway(p, 1).String(),
+		"{via4}", hop4, "{via6}", hop6,
+	).Replace(text)
+}
+
+// oneLine fails the test unless the coded error is one line that contains the words.
+func (f *fixture) oneLine(err error, words ...string) {
+	f.t.Helper()
+	if err == nil {
+		f.t.Errorf("no error, want one with %q", words)
+		return
+	}
+	said := Coded(err).Msg
+	if strings.Contains(said, "\n") {
+		f.t.Errorf("%q is more than one line", said)
+	}
+	for _, word := range words {
+		if !strings.Contains(said, word) {
+			f.t.Errorf("%q lacks %q", said, word)
+		}
 	}
 }

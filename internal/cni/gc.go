@@ -5,40 +5,47 @@ package cni
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-
-	"mustang/internal/nl"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// GC takes down all attachments of the network that are not among the valid ones,
-// whatever is left of them: records, addresses, devices.
+// GC deletes all attachments of the network that are not listed as valid: those with a
+// record, with addresses, or with a device.
 func (p *Plugin) GC(ctx context.Context, r Request) error {
-	c, err := Parse(r.Config)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}
-	owners, err := p.known(c)
+	owners, err := p.owners(c)
 	errs := []error{err}
 	for _, o := range owners {
-		if !c.valid(o) {
-			errs = append(errs, p.remove(ctx, c, Request{ContainerID: o.ContainerID, IfName: o.IfName, Config: r.Config}))
+		if !c.Keeps(o.ContainerID, o.IfName) {
+			one := r
+			one.ContainerID, one.IfName, one.Netns = o.ContainerID, o.IfName, ""
+			errs = append(errs, p.detach(ctx, c, one))
 		}
 	}
-	errs = append(errs, p.removeStrays(c), p.sweep())
-	if c.IPAM.Type != "" && !c.IPAM.builtIn() {
-		errs = append(errs, invoke.DelegateGC(ctx, c.IPAM.Type, c.raw, nil))
+	errs = append(errs, p.deleteDevices(c), p.sweep(ctx))
+	if c.IPAM.Type != "" && !c.IPAM.BuiltIn() {
+		_, err := runPlugin(ctx, c.IPAM.Type, "GC", r)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// known lists the attachments that have a record, or addresses.
-func (p *Plugin) known(c Config) ([]Owner, error) {
-	owners, err := p.records(c.Name).owners()
-	if err != nil || !c.IPAM.builtIn() {
+// owners lists the attachments of a network that have a record or addresses.
+func (p *Plugin) owners(c netconf.Config) ([]record.Owner, error) {
+	owners, err := p.records().Owners(c.Name)
+	if err != nil || !c.IPAM.BuiltIn() {
 		return owners, err
 	}
 	store, err := p.addresses(c.Name)
@@ -54,32 +61,55 @@ func (p *Plugin) known(c Config) ([]Owner, error) {
 	return owners, err
 }
 
-// removeStrays deletes devices of the network that are on the host, and whose
-// attachment nobody knows any more.
-func (p *Plugin) removeStrays(c Config) error {
-	host, err := nl.CurrentNamespace()
+// deleteDevices deletes the host devices of a network that belong to no valid attachment.
+func (p *Plugin) deleteDevices(c netconf.Config) error {
+	host, err := netns.Current()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	devices, err := host.Devices()
+	devices, err := rtnl.In(host).Devices()
 	if err != nil {
 		return err
 	}
 	var keep []string
 	for _, valid := range c.Valid {
-		keep = append(keep, deviceName(c.Name, Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
+		keep = append(keep, record.DeviceName(c.Name, record.Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
 	}
 	var errs []error
 	for _, device := range devices {
-		if !strings.HasPrefix(device.Name, devicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
+		if !strings.HasPrefix(device.Name, record.DevicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
 			continue
 		}
-		mode, err := podlink.Lookup(modeOf(device.Kind))
+		mode, err := podlink.Lookup(modeForKind(device.Kind))
 		if err != nil {
-			continue // it only has such a name
+			continue // not a device of this plugin
 		}
-		errs = append(errs, mode.Delete(podlink.Network{Host: host}, podlink.Pod{HostIfName: device.Name}))
+		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice}, podlink.Pod{HostIfName: device.Name}))
 	}
 	return errors.Join(errs...)
+}
+
+// sweep deletes from the datapath the pods that no longer exist and have no record.
+func (p *Plugin) sweep(ctx context.Context) error {
+	d, err := datapath.OpenExisting(p.datapathOptions())
+	var noBPF *objects.BPFFSError
+	var otherLayout *objects.LayoutError
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &noBPF) || errors.As(err, &otherLayout) {
+		return nil // no datapath of this version, so it holds no pods
+	}
+	if err != nil {
+		return err
+	}
+	records, err := p.records().List("")
+	if err == nil {
+		recorded := make(map[uint64]bool)
+		for _, r := range records {
+			recorded[r.Cookie] = true
+		}
+		delete(recorded, 0)
+		keep := func(cookie uint64) bool { return recorded[cookie] }
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Sockets().Sweep(ctx, keep))
+	}
+	return errors.Join(err, d.Close())
 }

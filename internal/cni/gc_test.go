@@ -3,14 +3,21 @@
 package cni
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
-	"mustang/internal/nl"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
-// TestGC keeps valid attachments, and takes away all others, of this network alone:
-// with their namespaces there or gone, and with all records lost.
+// TestGC keeps valid attachments and deletes all others of the network, with and without
+// their namespaces, and without records.
 func TestGC(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -20,11 +27,11 @@ func TestGC(t *testing.T) {
 			other := f.added("other", network("elsewhere", "veth", ""))
 			before := f.left()
 			stale, gone := f.added("stale", config), f.added("gone", everything(mode))
-			f.must(nl.DeleteNamespace(gone.Name()))
+			f.must(netns.Delete(gone.Name()))
 			f.must(gone.Close())
 			f.must(f.gc(config, kept))
 			f.same(before, "GC")
-			if _, err := stale.Device("eth0"); err == nil {
+			if _, err := rtnl.In(stale.Namespace).Device("eth0"); err == nil {
 				t.Error("the stale pod has its device still")
 			}
 			f.must(f.check(kept))
@@ -35,8 +42,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestGCWithoutRecords has GC find what there is by the addresses and the names of
-// devices alone.
+// TestGCWithoutRecords deletes attachments by their addresses and device names.
 func TestGCWithoutRecords(t *testing.T) {
 	for _, mode := range []string{"veth", "bridge"} {
 		t.Run(mode, func(t *testing.T) {
@@ -46,7 +52,7 @@ func TestGCWithoutRecords(t *testing.T) {
 			before := f.left()
 			f.added("a", config)
 			b := f.added("b", config)
-			f.must(os.RemoveAll(f.plugin.records("net").dir))
+			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
 			f.must(f.gc(config, b))
 			reservations, err := f.plugin.addresses("net")
 			f.must(err)
@@ -57,8 +63,63 @@ func TestGCWithoutRecords(t *testing.T) {
 			}
 			f.reach(f.host, b.Namespace, b.ips()[0])
 			f.must(f.gc(config))
-			f.must(os.RemoveAll(f.plugin.records("net").dir))
+			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
 			f.same(before, "GC of all")
+		})
+	}
+}
+
+// TestSweep loses records, leases and the previous result. DEL finds the entries of the
+// datapath by the namespace or the device of the pod; GC finds pods that no longer exist.
+// Pods of other networks are unaffected.
+func TestSweep(t *testing.T) {
+	for _, test := range []struct {
+		mode, services string
+		// byDEL is set where DEL can tell that the device is the attachment's: by its name.
+		byDEL bool
+	}{
+		{"veth", netconf.ServicesBoth, true}, {"veth", netconf.ServicesSocket, true}, {"bridge", netconf.ServicesTC, true},
+		{"macvlan", netconf.ServicesTC, false}, {"macvlan", netconf.ServicesSocket, true},
+	} {
+		t.Run(test.mode+"/"+test.services, func(t *testing.T) {
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			services := `,"services":"` + test.services + `"`
+			config := network("net", test.mode, services)
+			kept := f.added("kept", network("kept", "veth", services))
+			f.must(f.del(f.added("first", config))) // makes what stays
+			before := f.left()
+			lost := func(more string) *pod {
+				p := f.added("a", network("net", test.mode, services+more))
+				for _, dir := range []string{filepath.Join(f.plugin.RunDir, "net"), f.plugin.stateDir("net")} {
+					f.must(os.RemoveAll(dir))
+				}
+				return p
+			}
+			if test.byDEL {
+				f.must(f.del(lost("")))
+				f.nothingMore(before)
+			}
+			if test.mode != "macvlan" {
+				p := lost(`,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+				f.uplinks(1)
+				f.must(f.del(p))
+				f.nothingMore(before)
+				f.uplinks(0)
+			}
+			p := lost("")
+			f.must(netns.Delete(p.Name()))
+			f.must(p.Close())
+			testkit.Eventually(t, 10*time.Second, func() error { // the kernel takes devices away some time after their namespace
+				if err := f.gc(config); err != nil {
+					return err
+				}
+				if more := f.more(before); len(more) > 0 {
+					return fmt.Errorf("left is %q", more)
+				}
+				return nil
+			})
+			f.must(f.check(kept))
 		})
 	}
 }

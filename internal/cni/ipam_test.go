@@ -15,13 +15,12 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// fakeIPAM is the name by which the test binary is an IPAM plugin: it notes what it is
-// called with beside itself, in a file of its name with .log, and fails at the verb
-// that the file with .fail names. It hangs in the verb that the file with .hang names,
-// for as long as that is there. The file with .routes has the routes that it gives.
+// fakeIPAM is the name under which the test binary is an IPAM plugin. It appends its calls
+// to the file NAME.log, fails at the verb in NAME.fail, hangs at the verb in NAME.hang
+// while that file exists, and returns the routes in NAME.routes.
 const fakeIPAM = "mst-fake-ipam"
 
-// runFakeIPAM is one call of it.
+// runFakeIPAM handles a call.
 func runFakeIPAM(path, verb string) error {
 	file, err := os.OpenFile(path+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -51,7 +50,7 @@ func runFakeIPAM(path, verb string) error {
 	return nil
 }
 
-// newFakeIPAM puts the fake plugin into a directory of its own.
+// newFakeIPAM links the fake plugin into a directory of its own.
 func (f *fixture) newFakeIPAM() (dir, path string) {
 	f.t.Helper()
 	dir = f.t.TempDir()
@@ -62,7 +61,7 @@ func (f *fixture) newFakeIPAM() (dir, path string) {
 	return dir, path
 }
 
-// delegated is a pod of a network with the fake plugin, and what stays of one is there.
+// delegated is a pod of a network with the fake plugin, whose shared state exists.
 func (f *fixture) delegated() (dir, path string, p *pod) {
 	f.t.Helper()
 	dir, path = f.newFakeIPAM()
@@ -73,7 +72,7 @@ func (f *fixture) delegated() (dir, path string, p *pod) {
 	return dir, path, p
 }
 
-// called is what the fake plugin has been called with since it was last asked.
+// called returns the calls of the fake plugin since the last time.
 func (f *fixture) called(path string) []string {
 	f.t.Helper()
 	data, err := os.ReadFile(path + ".log")
@@ -89,13 +88,12 @@ func (f *fixture) called(path string) []string {
 	return calls
 }
 
-// delegating is a network whose addresses are another plugin's.
+// delegating is a network with an IPAM plugin.
 func delegating(mode, ipam string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"services":"tc","parent":"uplink","ipam":%s}`, mode, ipam)
 }
 
-// TestDelegation has another plugin give addresses: it gets each verb, and what it says
-// is passed on.
+// TestDelegation checks that an IPAM plugin gets each verb and that its result is passed on.
 func TestDelegation(t *testing.T) {
 	f := newFixture(t)
 	dir, path := f.newFakeIPAM()
@@ -151,8 +149,7 @@ func TestDelegation(t *testing.T) {
 	f.same(before, "DEL")
 }
 
-// TestDelegatedAddFails has the other plugin fail, and then ours after it: it is told
-// to DEL.
+// TestDelegatedAddFails fails in the IPAM plugin, and after it: the plugin gets a DEL.
 func TestDelegatedAddFails(t *testing.T) {
 	f := newFixture(t)
 	dir, path, p := f.delegated()
@@ -175,7 +172,7 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without the other plugin")
 }
 
-// TestReferenceIPAM has Debian's plugins give addresses.
+// TestReferenceIPAM assigns addresses with Debian's plugins.
 func TestReferenceIPAM(t *testing.T) {
 	const place = "/the/directory"
 	for _, row := range []struct{ plugin, config, first string }{

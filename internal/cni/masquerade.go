@@ -10,19 +10,19 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
 )
 
-// chainName is the name of the table's only chain.
+// chainName is the only chain of the table.
 const chainName = "postrouting"
 
-// tableName is the name of a network's nftables table.
-func tableName(network string) string { return PluginType + "-" + network }
+// tableName returns the name of a network's nftables table.
+func tableName(network string) string { return netconf.PluginType + "-" + network }
 
-// masquerade hides what pods send to outside of their network behind the host's
-// address: one rule for each family, whatever the number of pods. It makes the
-// table anew in one transaction.
-func masquerade(host *nl.Namespace, network string, prefixes []netip.Prefix) error {
+// setMasquerade adds one rule for each prefix: packets that leave the prefix get an
+// address of the host as their source. It replaces the network's table in one transaction.
+func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return fmt.Errorf("masquerade: %w", err)
@@ -35,7 +35,7 @@ func masquerade(host *nl.Namespace, network string, prefixes []netip.Prefix) err
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 	})
 	for _, prefix := range prefixes {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: leaving(prefix.Masked())})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: masqueradeRule(prefix.Masked())})
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("masquerade %v in %q: %w", prefixes, host.Name(), err)
@@ -43,9 +43,9 @@ func masquerade(host *nl.Namespace, network string, prefixes []netip.Prefix) err
 	return nil
 }
 
-// leaving matches packets from a prefix to elsewhere, and masquerades them.
-func leaving(prefix netip.Prefix) []expr.Any {
-	// Where the addresses are in the header (RFC 791, RFC 8200).
+// masqueradeRule matches packets from a prefix to other destinations and masquerades them.
+func masqueradeRule(prefix netip.Prefix) []expr.Any {
+	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
 	family, source, destination, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
 	if prefix.Addr().Is6() {
 		family, source, destination, size = unix.NFPROTO_IPV6, 8, 24, 16
@@ -70,8 +70,8 @@ func leaving(prefix netip.Prefix) []expr.Any {
 	return append(rule, &expr.Counter{}, &expr.Masq{})
 }
 
-// masquerades is an error if the table of a network is not there, or lacks a rule.
-func masquerades(host *nl.Namespace, network string, prefixes []netip.Prefix) error {
+// checkMasquerade returns an error if the table of a network is missing or lacks a rule.
+func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return err
@@ -82,9 +82,9 @@ func masquerades(host *nl.Namespace, network string, prefixes []netip.Prefix) er
 	case err != nil:
 		return fmt.Errorf("list nftables table inet %s: %w", table.Name, err)
 	case len(rules) == 0:
-		return fmt.Errorf("nftables table inet %s is missing, or empty", table.Name)
+		return fmt.Errorf("nftables table inet %s is missing or empty", table.Name)
 	case len(rules) < len(prefixes):
-		return fmt.Errorf("nftables table inet %s has %d rules, not %d", table.Name, len(rules), len(prefixes))
+		return fmt.Errorf("nftables table inet %s has %d rules, want %d", table.Name, len(rules), len(prefixes))
 	}
 	return nil
 }

@@ -1,82 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package cni implements the verbs of the Container Network Interface (CNI spec 1.1.0) as
+// functions over link modes, addresses and the eBPF datapath.
+//
+// ADD records each part of an attachment before it creates the part. DEL, GC, a failed
+// ADD, and the ADD after a killed one all delete what the record lists.
 package cni
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/ipam"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 )
 
-// Where state is kept.
+// Default directories of [Plugin].
 const (
-	// DefaultStateDir has the addresses. It outlives a reboot, and they don't.
+	// DefaultStateDir holds the reserved addresses. It survives a reboot; its contents
+	// expire with the boot.
 	DefaultStateDir = "/var/lib/cni/mustang"
-	// DefaultRunDir has the records of attachments.
+	// DefaultRunDir holds the records of attachments.
 	DefaultRunDir = "/run/mustang/cni"
 )
 
-// Plugin is the plugin on one host: the network namespace that the process is in.
+// Plugin is the plugin on one host: the network namespace of the process.
 type Plugin struct {
-	// StateDir, RunDir and BPFRoot are where addresses, records and the datapath are
-	// kept; empty for [DefaultStateDir], [DefaultRunDir] and datapath.DefaultRoot.
+	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the
+	// datapath. Empty means [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
 	StateDir, RunDir, BPFRoot string
-	// Cgroup is the directory of the control group whose processes' sockets are
-	// translated; empty for all processes.
+	// Cgroup is the directory of the control group whose sockets are translated; empty
+	// means the root cgroup.
 	Cgroup string
-	// Stderr is told what the plugin chose; nil for nothing.
+	// DeleteDevice deletes the devices of pods: see podlink.Network.
+	DeleteDevice func(ns *netns.Namespace, index int) error
+	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
 
-	// after is called by tests after each step of ADD, and each note of it in the record.
+	// after is called after each step of ADD and each write of a record. Tests set it.
 	after func(step string) error
 }
 
-// passed is called after each step.
-func (p *Plugin) passed(step string) error {
+// Request holds the parameters of a verb. Each verb uses those that the CNI
+// specification lists for it.
+type Request struct {
+	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
+	ContainerID, IfName string
+	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS).
+	Netns string
+	// Args are passed to delegated plugins (CNI_ARGS).
+	Args string
+	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
+	Path string
+	// Config is the network configuration.
+	Config []byte
+}
+
+func (r Request) owner() record.Owner {
+	return record.Owner{ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// stepDone is called after each step of ADD.
+func (p *Plugin) stepDone(step string) error {
 	if p.after == nil {
 		return nil
 	}
 	return p.after(step)
 }
 
-// Request is what a runtime passes beside the verb.
-type Request struct {
-	// ContainerID and IfName identify the attachment, Netns is the path of the pod's network namespace, or empty.
-	ContainerID, IfName, Netns string
-	// Config is the network configuration.
-	Config []byte
-}
+func (p *Plugin) records() record.Store { return record.Store{Root: or(p.RunDir, DefaultRunDir)} }
 
-func (r Request) owner() Owner { return Owner{ContainerID: r.ContainerID, IfName: r.IfName} }
-
-func or(text, fallback string) string {
-	if text == "" {
-		return fallback
-	}
-	return text
-}
-
-// runRoot is the directory of what all networks have until a reboot.
-func (p *Plugin) runRoot() string { return or(p.RunDir, DefaultRunDir) }
-
-func (p *Plugin) runDir(network string) string {
-	return filepath.Join(p.runRoot(), network)
-}
-
-func (p *Plugin) records(network string) records {
-	return records{dir: filepath.Join(p.runDir(network), recordsName)}
-}
-
-// addresses opens the addresses of a network.
+// addresses opens the address store of a network.
 func (p *Plugin) addresses(network string) (*ipam.Store, error) {
 	return ipam.Open(p.stateDir(network))
 }
@@ -87,33 +88,30 @@ func (p *Plugin) stateDir(network string) string {
 
 func (p *Plugin) datapathOptions() datapath.Options { return datapath.Options{Root: p.BPFRoot} }
 
-// say tells what the plugin chose.
-func (p *Plugin) say(format string, args ...any) {
+// cgroup returns the control group whose sockets are translated.
+func (p *Plugin) cgroup() (string, error) {
+	if p.Cgroup != "" {
+		return p.Cgroup, nil
+	}
+	return objects.CgroupRoot()
+}
+
+func (p *Plugin) logf(format string, args ...any) {
 	if p.Stderr != nil {
-		_, _ = fmt.Fprintf(p.Stderr, PluginType+": "+format+"\n", args...)
+		_, _ = fmt.Fprintf(p.Stderr, netconf.PluginType+": "+format+"\n", args...)
 	}
 }
 
-// done runs a step of ADD.
-func (p *Plugin) done(ctx context.Context, name string, step func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
+func or(text, fallback string) string {
+	if text == "" {
+		return fallback
 	}
-	if err := step(); err != nil {
-		return err
-	}
-	return p.passed(name)
+	return text
 }
 
-// bootID identifies the boot of this machine.
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(data)), err
-}
-
-// openPod opens the pod's network namespace, which must be another than the host's.
-func openPod(path string, host *nl.Namespace) (*nl.Namespace, error) {
-	pod, err := nl.OpenNamespace(path)
+// openPod opens the pod's network namespace, which must not be the host's.
+func openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
+	pod, err := netns.Open(path)
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetNS, oneLine(err), "")
 	}
@@ -121,7 +119,7 @@ func openPod(path string, host *nl.Namespace) (*nl.Namespace, error) {
 	if err == nil {
 		var outside uint64
 		if outside, err = host.Inode(); err == nil && inside == outside {
-			err = types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the plugin's own network namespace", path), "")
+			err = types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the network namespace of the host", path), "")
 		}
 	}
 	if err != nil {

@@ -3,19 +3,22 @@
 package cni
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
-	"mustang/internal/lb"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
-// publish has the host's ports lead to the pod: services on the host's own
-// addresses, for what comes in by the parent and for the host's own processes.
-func (a *attachment) publish(given []address) error {
+// addHostPorts adds services on the host's addresses for the pod's port mappings. They
+// serve connections that enter through the uplink, and those of the host's processes.
+func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAddress) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
 	}
@@ -23,105 +26,113 @@ func (a *attachment) publish(given []address) error {
 	if err != nil {
 		return err
 	}
-	var wanted []lb.Service
+	var wanted []service.Service
 	for _, port := range a.config.Runtime.Ports {
-		services := port.services(host, given)
+		services := portServices(port, host, addresses)
 		if len(services) == 0 {
-			return fmt.Errorf("port %d: neither the host nor the pod has an address of the family of %v", port.HostPort, port.HostIP)
+			return fmt.Errorf("port %d: host and pod have no address of the family of %v in common", port.HostPort, port.HostIP)
 		}
 		wanted = append(wanted, services...)
 	}
-	if err := a.translateSockets(); err != nil {
+	if err := a.enableSockets(ctx); err != nil {
 		return err
 	}
-	unlock, err := a.plugin.lockPorts()
+	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	for _, service := range wanted {
-		if err := a.free(service); err != nil {
+	for _, s := range wanted {
+		if err := a.checkPortFree(ctx, s); err != nil {
 			return err
 		}
 	}
-	// Noted before they are made, but only when they are known to be no other pod's.
+	// Recorded before they are added, but only once no other pod has them.
 	a.record.Ports = wanted
-	if err := a.record.save(); err != nil {
+	if err := a.save(); err != nil {
 		return err
 	}
-	if err := a.openUplink(); err != nil {
+	if err := a.addUplink(ctx); err != nil {
 		return err
 	}
-	for _, service := range wanted {
-		if _, _, err := a.dp.PutService(service); err != nil {
+	for _, s := range wanted {
+		if _, _, err := a.dp.Services().Put(ctx, service.CNI, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lockPorts keeps the pods of all networks from changing the host's ports, so that
-// two don't find one free at once, and none is published by an uplink that goes.
-func (p *Plugin) lockPorts() (unlock func(), err error) {
-	return lockDir(p.runRoot())
-}
-
-// free is an error if a service has the frontend.
-func (a *attachment) free(wanted lb.Service) error {
-	taken, err := a.dp.Service(wanted.Frontend, wanted.Protocol)
-	var part *datapath.ConflictError // a service of all protocols
+// checkPortFree returns an error if a service has the frontend.
+func (a *attachment) checkPortFree(ctx context.Context, wanted service.Service) error {
+	taken, err := a.dp.Services().Get(ctx, wanted.Key())
+	var conflict *datapath.ConflictError // with a service of all protocols
 	switch {
 	case err == nil:
-		return fmt.Errorf("host port %s is taken, it leads to %v", taken, taken.Backends)
-	case errors.As(err, &part):
-		return fmt.Errorf("host port %s is taken: %w", wanted, err)
+		return fmt.Errorf("host port %s is in use by %v", taken, taken.Backends)
+	case errors.As(err, &conflict):
+		return fmt.Errorf("host port %s is in use: %w", wanted, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
 	return err
 }
 
-// leads reports whether a host's port leads to the pod, and not to another that has
-// got it meanwhile.
-func (a *attachment) leads(port lb.Service) (bool, error) {
-	have, err := a.dp.Service(port.Frontend, port.Protocol)
-	var part *datapath.ConflictError
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &part) {
+// ownsPort reports whether a host port still belongs to the pod, and not to another that
+// got it in the meantime.
+func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
+	have, err := a.dp.Services().Get(ctx, port.Key())
+	var conflict *datapath.ConflictError
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &conflict) {
 		return false, nil
 	}
 	return err == nil && have.SameBackends(port), err
 }
 
-// unpublish ends what publish began for the pod.
-func (a *attachment) unpublish() error {
+// checkHostPorts checks that the services of the pod's host ports exist.
+func (a *attachment) checkHostPorts(ctx context.Context) error {
+	for _, port := range a.record.Ports {
+		own, err := a.ownsPort(ctx, port)
+		if err != nil {
+			return err
+		}
+		if !own {
+			return fmt.Errorf("host port %s does not lead to %v", port, port.Backends)
+		}
+	}
+	return nil
+}
+
+// deleteHostPorts deletes the services of the pod's host ports.
+func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
 	}
-	unlock, err := a.plugin.lockPorts()
+	unlock, err := a.plugin.records().LockPorts()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	found, err := a.findDatapath()
 	if err != nil || !found {
-		return errors.Join(err, a.unclaimUplinks())
+		return errors.Join(err, a.plugin.records().Unclaim(a.record))
 	}
 	var errs []error
 	for _, port := range a.record.Ports {
-		mine, err := a.leads(port)
-		if mine {
-			err = a.dp.DeleteService(port.Frontend, port.Protocol)
+		own, err := a.ownsPort(ctx, port)
+		if own {
+			err = a.dp.Services().Delete(ctx, service.CNI, port.Key())
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, a.closeUplinks())...)
+	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
 }
 
-// hostAddresses are those by which the host is reached, loopback included.
+// hostAddresses returns the unicast addresses of the host, loopback included.
 func (a *attachment) hostAddresses() ([]netip.Addr, error) {
-	devices, err := a.host.Devices()
+	devices, err := rtnl.In(a.host).Devices()
 	if err != nil {
 		return nil, err
 	}
@@ -136,24 +147,92 @@ func (a *attachment) hostAddresses() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// services are what leads a host's port to the pod, one for each address of the
-// host that it is on.
-func (p Port) services(host []netip.Addr, pod []address) []lb.Service {
+// portServices returns the services of a port mapping, one for each address of the host
+// that has an address of the pod of the same family.
+func portServices(p netconf.Port, host []netip.Addr, pod []netconf.PodAddress) []service.Service {
 	if p.HostIP.IsValid() {
 		host = []netip.Addr{p.HostIP}
 	}
-	var out []lb.Service
+	var out []service.Service
 	for _, addr := range host {
-		for _, backend := range pod {
-			if backend.Addr().Is4() != addr.Is4() {
-				continue
-			}
-			out = append(out, lb.Service{
-				Frontend: netip.AddrPortFrom(addr, p.HostPort), Protocol: p.Protocol,
-				Backends: []netip.AddrPort{netip.AddrPortFrom(backend.Addr(), p.ContainerPort)},
-			})
-			break
+		i := slices.IndexFunc(pod, func(backend netconf.PodAddress) bool { return backend.Addr().Is4() == addr.Is4() })
+		if i < 0 {
+			continue
 		}
+		out = append(out, service.Service{
+			Frontend: netip.AddrPortFrom(addr, p.HostPort), Protocol: p.Protocol,
+			Backends: service.Backends(netip.AddrPortFrom(pod[i].Addr(), p.ContainerPort)),
+		})
 	}
 	return out
+}
+
+// The uplinks of the datapath belong to the plugin, and nothing else adds any. Each is
+// claimed by the attachments whose host ports it serves, and deleted with the last claim.
+
+// addUplink attaches the datapath to the parent device, if there is one. The caller
+// holds the lock of the host ports.
+func (a *attachment) addUplink(ctx context.Context) error {
+	parent, err := a.parent()
+	if err != nil || parent == "" {
+		return err
+	}
+	uplink, err := datapath.FindUplink(a.host, parent)
+	if err != nil {
+		return err
+	}
+	if err := a.plugin.records().Claim(uplinkName(uplink), a.record); err != nil {
+		return err
+	}
+	_, err = a.dp.Uplinks().Put(ctx, a.host, parent)
+	return err
+}
+
+// checkUplink checks that the datapath is attached to the parent device.
+func (a *attachment) checkUplink() error {
+	parent, err := a.parent()
+	if err != nil || parent == "" {
+		return err
+	}
+	return a.dp.Uplinks().Check(a.host, parent)
+}
+
+// deleteUplinks removes the attachment's claims, and detaches the datapath from the
+// host's devices that are no longer claimed. The caller holds the lock of the host ports.
+func (a *attachment) deleteUplinks(ctx context.Context) error {
+	store := a.plugin.records()
+	if err := store.Unclaim(a.record); err != nil {
+		return err
+	}
+	host, err := a.host.Cookie()
+	if err != nil {
+		return err
+	}
+	uplinks, err := a.dp.Uplinks().List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range uplinks {
+		if u.Host != host || store.Claimed(uplinkName(u)) {
+			continue
+		}
+		if err := a.dp.Uplinks().Delete(ctx, u); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return a.dp.Uplinks().Sweep(ctx)
+}
+
+func uplinkName(u datapath.Uplink) string { return fmt.Sprintf("%d-%d", u.Host, u.IfIndex) }
+
+// parent returns the configured parent device, or the device of the default route, or "".
+func (a *attachment) parent() (string, error) {
+	if a.config.Parent != "" {
+		return a.config.Parent, nil
+	}
+	device, err := rtnl.In(a.host).DefaultDevice()
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return device, err
 }

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -12,18 +13,20 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"mustang/internal/nl"
+	"mustang/internal/datapath"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
-// dialVariable makes the test binary a client: it says "tcp" or "udp", and where to.
+// dialVariable turns the test binary into a client: it has the protocol and the address.
 const dialVariable = "MUSTANG_CNI_DIAL"
 
-// dial sends a line to an echo server, and reads it back.
+// dial sends a line to an echo server and reads it back.
 func dial(text string) error {
 	network, addr, _ := strings.Cut(text, " ")
 	conn, err := net.DialTimeout(network, addr, 2*time.Second)
@@ -51,9 +54,9 @@ func dial(text string) error {
 	return err
 }
 
-// dialFrom is such a client in a namespace and in the control group whose sockets
-// are translated.
-func (f *fixture) dialFrom(ns *nl.Namespace, network string, to netip.AddrPort) error {
+// dialFrom runs a client in a namespace, and in the control group whose sockets are
+// translated.
+func (f *fixture) dialFrom(ns *netns.Namespace, network string, to netip.AddrPort) error {
 	group, err := os.Open(f.plugin.Cgroup)
 	if err != nil {
 		return err
@@ -116,5 +119,132 @@ func TestPorts(t *testing.T) {
 			f.must(f.add(other))
 			f.must(f.del(other))
 		})
+	}
+}
+
+// publishing is a network with a TCP host port for one pod.
+func publishing(name, mode string, port int) []byte {
+	return network(name, mode, fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":%d,"containerPort":80}]}`, port))
+}
+
+// uplinks checks the number of uplinks.
+func (f *fixture) uplinks(want int) {
+	f.t.Helper()
+	f.tables(func(d *datapath.Datapath) error {
+		all, err := d.Uplinks().List(f.t.Context())
+		if err == nil && len(all) != want {
+			f.t.Errorf("uplinks are %v, want %d", all, want)
+		}
+		return err
+	})
+}
+
+// TestLastPort deletes pods with host ports, of two networks with one parent under two
+// names. Connections of the other pod continue, and the last DEL or GC detaches the uplink.
+func TestLastPort(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			command(t, f.host, "ip link property add dev uplink altname other")
+			one := publishing("net", mode, 8080)
+			two := []byte(strings.Replace(string(publishing("two", "veth", 8081)), `"parent":"uplink"`, `"parent":"other"`, 1))
+			for _, config := range [][]byte{one, two} {
+				f.must(f.del(f.added("first", config)))
+			}
+			f.uplinks(0)
+			before := f.left()
+			a, b := f.added("a", one), f.added("b", two)
+			f.uplinks(1)
+			testkit.Echo(t, b.Namespace, "tcp", netip.AddrPortFrom(b.ips()[0], 80).String())
+			speak := f.conversation(netip.AddrPortFrom(hostAddresses[0].Addr(), 8081))
+			speak()
+			f.must(f.del(a))
+			speak()
+			f.uplinks(1)
+			f.must(f.check(b))
+			f.must(f.del(f.added("a", network("net", mode, "")))) // has no ports
+			f.must(f.gc(one))
+			f.uplinks(1)
+			speak()
+			f.must(f.gc(two))
+			f.uplinks(0)
+			f.same(before, "GC")
+		})
+	}
+}
+
+// conversation connects from outside, and returns a function that sends a line and reads it back.
+func (f *fixture) conversation(to netip.AddrPort) func() {
+	f.t.Helper()
+	var conn net.Conn
+	f.must(f.outside.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", to.String(), 5*time.Second)
+		return err
+	}))
+	f.t.Cleanup(func() { _ = conn.Close() })
+	answers := bufio.NewReader(conn)
+	return func() {
+		f.t.Helper()
+		f.must(conn.SetDeadline(time.Now().Add(5 * time.Second)))
+		_, err := fmt.Fprintln(conn, "hello")
+		f.must(err)
+		for { // the first line tells who has called
+			line, err := answers.ReadString('\n')
+			f.must(err)
+			if strings.HasSuffix(line, "hello\n") {
+				return
+			}
+		}
+	}
+}
+
+// TestLastPortLost loses all records of host ports: the next deletion of a host port
+// detaches the uplink.
+func TestLastPortLost(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	p := f.added("a", publishing("net", "veth", 8080))
+	f.must(os.RemoveAll(f.plugin.RunDir))
+	f.uplinks(1)
+	f.must(f.del(p))
+	f.uplinks(0)
+}
+
+// TestPortAtOnce requests the same port for pods of two networks at once: one gets it.
+func TestPortAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	f.must(f.del(f.added("first", publishing("net", "veth", 8080))))
+	f.must(f.del(f.added("first", publishing("two", "veth", 8080))))
+	before := f.left()
+	for range 3 {
+		var pods []*pod
+		for i := range 6 {
+			pods = append(pods, f.pod(fmt.Sprint("p", i), publishing([]string{"net", "two"}[i%2], "veth", 8080)))
+		}
+		var wait sync.WaitGroup
+		errs := make([]error, len(pods))
+		for i, p := range pods {
+			wait.Go(func() { errs[i] = f.add(p) })
+		}
+		wait.Wait()
+		won := 0
+		for i, p := range pods {
+			if errs[i] != nil {
+				f.oneLine(errs[i], ":8080/tcp is in use by")
+				continue
+			}
+			won++
+			f.must(f.check(p))
+			testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(p.ips()[0], 80).String())
+			f.conversation(netip.AddrPortFrom(hostAddresses[0].Addr(), 8080))()
+		}
+		if won != 1 {
+			t.Errorf("%d pods got the port: %v", won, errs)
+		}
+		atOnce(t, pods, f.del)
+		f.same(before, "DEL")
 	}
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/testkit"
 )
 
-// builtDir is where program has built it; TestMain removes it.
+// builtDir is the directory of the built plugin. TestMain removes it.
 var builtDir string
 
 // program builds the plugin, once.
@@ -27,7 +28,7 @@ var program = sync.OnceValues(func() (path string, err error) {
 	if builtDir, err = os.MkdirTemp("", "mst-cni-"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(builtDir, PluginType)
+	path = filepath.Join(builtDir, netconf.PluginType)
 	cmd := exec.Command("go", "build", "-o", path, "mustang/cmd/mustang-cni")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -36,10 +37,10 @@ var program = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// debianPlugins is where Debian has the reference plugins.
+// debianPlugins is the directory of the reference plugins in Debian.
 const debianPlugins = "/usr/lib/cni"
 
-// requirePlugin skips the test unless a reference plugin is there.
+// requirePlugin skips the test if a reference plugin is missing.
 func (f *fixture) requirePlugin(name string) {
 	f.t.Helper()
 	if _, err := os.Stat(filepath.Join(debianPlugins, name)); err != nil {
@@ -47,7 +48,7 @@ func (f *fixture) requirePlugin(name string) {
 	}
 }
 
-// call is how a runtime runs a plugin.
+// call is a call of a plugin by a runtime.
 type call struct {
 	program string // a path; empty for ours
 	verb    string
@@ -55,20 +56,20 @@ type call struct {
 	config  []byte
 }
 
-// answer is what a runtime gets.
+// answer is the output of a plugin.
 type answer struct {
 	stdout, stderr string
 	exit           int
 }
 
-// running is a call that has begun.
+// running is a call that has started.
 type running struct {
 	f              *fixture
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
 }
 
-// start runs a plugin on the host.
+// start starts a plugin on the host.
 func (f *fixture) start(c call) *running {
 	f.t.Helper()
 	if c.program == "" {
@@ -86,7 +87,7 @@ func (f *fixture) start(c call) *running {
 	return r
 }
 
-// wait returns what the call has ended with.
+// wait returns the output at the end of the call.
 func (r *running) wait() answer {
 	r.f.t.Helper()
 	err := r.cmd.Wait()
@@ -97,18 +98,18 @@ func (r *running) wait() answer {
 	return answer{r.stdout.String(), r.stderr.String(), r.cmd.ProcessState.ExitCode()}
 }
 
-// run runs a plugin on the host, to its end.
+// run runs a plugin on the host.
 func (f *fixture) run(c call) answer {
 	f.t.Helper()
 	return f.start(c).wait()
 }
 
-// runFor runs a verb of ours for a pod, with plugins of dirs beside it.
+// runFor runs a verb of the plugin for a pod, with dirs in CNI_PATH.
 func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
 	f.t.Helper()
 	config := p.request.Config
 	if verb == "CHECK" {
-		result, err := p.result.GetAsVersion(HeadOf(config).CNIVersion)
+		result, err := p.result.GetAsVersion(netconf.ParseHead(config).CNIVersion)
 		f.must(err)
 		data, err := json.Marshal(result)
 		f.must(err)
@@ -117,7 +118,7 @@ func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
 	return f.run(call{verb: verb, env: p.environment(dirs...), config: config})
 }
 
-// environment is what a runtime gives for a pod beside the verb.
+// environment is the environment of a call without the verb.
 func (p *pod) environment(dirs ...string) []string {
 	return []string{
 		"CNI_CONTAINERID=" + p.request.ContainerID, "CNI_IFNAME=" + p.request.IfName, "CNI_NETNS=" + p.request.Netns,
@@ -125,7 +126,7 @@ func (p *pod) environment(dirs ...string) []string {
 	}
 }
 
-// withPrevious is a configuration with a previous result.
+// withPrevious adds a previous result to a configuration.
 func withPrevious(config []byte, result string) []byte {
 	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + `,"prevResult":` + result + "}")
 }
@@ -139,7 +140,7 @@ func (f *fixture) worked(a answer) answer {
 	return a
 }
 
-// result is what ADD said, in the types of its version.
+// result parses the result of ADD in its version.
 func (f *fixture) result(a answer) types.Result {
 	f.t.Helper()
 	result, err := create.CreateFromBytes([]byte(f.worked(a).stdout))

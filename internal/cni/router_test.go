@@ -12,8 +12,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -27,32 +28,32 @@ var (
 	beyondGateways  = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:2::1/64")}
 )
 
-// routed makes the machine outside the router of the pods' network.
-func (f *fixture) routed(routers []netip.Prefix) (beyond *nl.Namespace) {
+// routed makes the machine outside the router of the pod network.
+func (f *fixture) routed(routers []netip.Prefix) (beyond *netns.Namespace) {
 	f.t.Helper()
 	beyond = testkit.Namespace(f.t, "beyond")
-	f.must(nl.AddWire(nl.WireEnd{Namespace: f.outside, Name: "in"}, nl.WireEnd{Namespace: beyond, Name: "wire"}, 1500))
-	f.must(f.outside.Configure("far", nl.DeviceConfig{Addresses: routers, Up: true}))
-	f.must(f.outside.Configure("in", nl.DeviceConfig{Addresses: beyondGateways, Up: true}))
-	f.must(beyond.Configure("wire", nl.DeviceConfig{Addresses: beyondAddresses, Up: true}))
-	f.must(beyond.AddDefaultRoutes("wire", []netip.Addr{beyondGateways[0].Addr(), beyondGateways[1].Addr()}))
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.outside, Name: "in"}, rtnl.VethEnd{Namespace: beyond, Name: "wire"}, 1500))
+	f.must(rtnl.In(f.outside).Configure("far", rtnl.DeviceConfig{Addresses: routers, Up: true}))
+	f.must(rtnl.In(f.outside).Configure("in", rtnl.DeviceConfig{Addresses: beyondGateways, Up: true}))
+	f.must(rtnl.In(beyond).Configure("wire", rtnl.DeviceConfig{Addresses: beyondAddresses, Up: true}))
+	f.must(rtnl.In(beyond).AddDefaultRoutes("wire", []netip.Addr{beyondGateways[0].Addr(), beyondGateways[1].Addr()}))
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		f.must(f.outside.SetSysctl(key, "1"))
+		f.must(rtnl.In(f.outside).SetSysctl(key, "1"))
 	}
 	return beyond
 }
 
-// withRouter is a network whose gateways are that router's.
+// withRouter is a network with that router as its gateway.
 func withRouter(mode, more string) []byte {
 	return network("net", mode, `,"hostAddresses":["10.113.0.2","fd00:113::2"]`+more)
 }
 
-// distant is a network of other pods of the host.
+// distant is another network of pods on the host.
 var distant = network("other", "veth", `,"services":"both"`)
 
-// hostDevice is the host's own on the pods' network.
+// hostDevice is the host's own device in the pod network.
 func hostDevice(mode string) string {
-	return map[string]string{"macvlan": podlink.HostSlave, "ipvlan-l2": podlink.IPVLANHostSlave, "bridge": podlink.DefaultBridge}[mode]
+	return map[string]string{"macvlan": podlink.MacvlanHostDevice, "ipvlan-l2": podlink.IPVLANHostDevice, "bridge": podlink.DefaultBridge}[mode]
 }
 
 // TestRouter has the gateway be another machine: pods reach what is beyond it as
@@ -71,7 +72,7 @@ func TestRouter(t *testing.T) {
 			beyond := f.routed(routerAddresses)
 			switch row.uplink {
 			case "same network":
-				f.must(f.host.Configure("uplink", nl.DeviceConfig{Addresses: parentAddresses, Up: true}))
+				f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: parentAddresses, Up: true}))
 			case "port":
 				command(t, f.host, "ip link add mst0 type bridge")
 				command(t, f.host, "ip link set uplink master mst0")
@@ -90,7 +91,7 @@ func TestRouter(t *testing.T) {
 			}
 			f.usurped(a)
 			f.onlyRouter(a, hostDevice(row.mode))
-			f.must(os.Remove(f.plugin.records("net").path(b.request.owner()))) // DEL finds what there is all the same
+			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL finds what there is all the same
 			for _, p := range []*pod{a, b} {
 				f.must(f.del(p))
 			}
@@ -103,13 +104,13 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// routesBy are the host's routes by its own device.
+// routesBy returns the host's routes by its own device.
 func (f *fixture) routesBy(mode string) string {
 	return command(f.t, f.host, "ip route show dev "+hostDevice(mode)) + command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
 }
 
-// throughRouter reaches what is beyond, and is reached from there.
-func (f *fixture) throughRouter(p *pod, beyond *nl.Namespace) {
+// throughRouter sends traffic to and from the network behind the router.
+func (f *fixture) throughRouter(p *pod, beyond *netns.Namespace) {
 	f.t.Helper()
 	for i, ip := range p.ips() {
 		if gateway(p, i) != routerAddresses[i].Addr() || p.result.Routes[i].GW.String() != routerAddresses[i].Addr().String() {
@@ -124,7 +125,7 @@ func (f *fixture) throughRouter(p *pod, beyond *nl.Namespace) {
 	}
 }
 
-// onNetwork has pods and host talk, by their addresses and by a service.
+// onNetwork sends traffic between pods and host, by address and by service.
 func (f *fixture) onNetwork(a, b *pod) {
 	f.t.Helper()
 	for i, ip := range a.ips() {
@@ -140,7 +141,7 @@ func (f *fixture) onNetwork(a, b *pod) {
 	}
 }
 
-// calls has a pod call a service, translated at the socket and by packets.
+// calls calls a service from a pod, translated at the socket and by packet.
 func (f *fixture) calls(p *pod, service netip.AddrPort) {
 	f.t.Helper()
 	if err := f.dialFrom(p.Namespace, "tcp", service); err != nil {
@@ -151,8 +152,8 @@ func (f *fixture) calls(p *pod, service netip.AddrPort) {
 	}
 }
 
-// elsewhere has a pod whose network has routes by the host's address talk to one of
-// another link mode, and call a service that it is behind.
+// elsewhere sends traffic between a pod whose network has routes through the host and a pod
+// of another link mode, and calls a service of that pod.
 func (f *fixture) elsewhere(mode string) {
 	f.t.Helper()
 	var routes []string
@@ -173,18 +174,18 @@ func (f *fixture) elsewhere(mode string) {
 	f.must(f.del(p))
 }
 
-// usurped gives the host a router's address, which CHECK finds.
+// usurped gives the host an address of the router, which CHECK reports.
 func (f *fixture) usurped(p *pod) {
 	f.t.Helper()
 	command(f.t, f.host, "ip addr add 10.113.0.1/32 dev lo")
-	f.oneLine(f.check(p), "address 10.113.0.1, of a router that is not the host")
+	f.oneLine(f.check(p), "address 10.113.0.1 of a router other than the host")
 	command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
 }
 
-// onlyRouter takes the router's addresses away: nobody answers for them.
+// onlyRouter removes the router's addresses: nobody answers for them.
 func (f *fixture) onlyRouter(p *pod, device string) {
 	f.t.Helper()
-	have, err := f.host.Device(device)
+	have, err := rtnl.In(f.host).Device(device)
 	f.must(err)
 	for i, router := range routerAddresses {
 		if !slices.Contains(have.Addrs, ownAddresses[i]) || slices.Contains(have.Addrs, router) {
@@ -199,7 +200,7 @@ func (f *fixture) onlyRouter(p *pod, device string) {
 	}
 }
 
-// TestRouterOfOneFamily has another router for IPv4 only, and the host is IPv6's.
+// TestRouterOfOneFamily has another router for IPv4 only; the host is the gateway of IPv6.
 func TestRouterOfOneFamily(t *testing.T) {
 	f := newFixture(t)
 	beyond := f.routed(routerAddresses[:1])
@@ -215,8 +216,8 @@ func TestRouterOfOneFamily(t *testing.T) {
 	f.must(f.del(p))
 }
 
-// TestRouterPorts reaches a pod by the host's ports, from beyond the router: its
-// answers go there straight.
+// TestRouterPorts reaches a pod by host ports from behind the router. Replies take the
+// direct way.
 func TestRouterPorts(t *testing.T) {
 	for _, link := range []string{"macvlan", "ipvlan-l2"} {
 		t.Run(link, func(t *testing.T) {
@@ -245,25 +246,25 @@ func TestRouterPorts(t *testing.T) {
 	}
 }
 
-// TestRouterRefused has what can't be: ADD fails, names it and changes nothing.
+// TestRouterRefused runs ADD with impossible values: it fails, names them and changes nothing.
 func TestRouterRefused(t *testing.T) {
 	f := newFixture(t)
 	plain := network("net", "macvlan", "")
 	first := f.added("first", plain) // the host is the gateway
-	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "of a pod still", "first")
+	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInvalidNetworkConfig, "10.113.0.2", "is still reserved", "first")
 	f.must(f.del(first))
 	f.refused(f.pod("a", withRouter("macvlan", "")), types.ErrInternal, "address 10.113.0.1", "ip addr del")
 	for _, router := range routerAddresses {
-		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.HostSlave)
+		command(t, f.host, "ip addr del "+router.String()+" dev "+podlink.MacvlanHostDevice)
 	}
 	p := f.added("a", withRouter("macvlan", ""))
-	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2", "no address that")
+	f.refused(f.pod("b", withRouter("macvlan", `,"runtimeConfig":{"ips":["10.113.0.2"]}`)), types.ErrInternal, "10.113.0.2 is not available")
 	f.must(f.check(p))
 	f.must(f.del(p))
 }
 
-// TestRouterOfIPAM has another plugin give addresses and gateways. It does not know
-// which addresses are the host's.
+// TestRouterOfIPAM gets addresses and gateways from an IPAM plugin, which does not know the
+// addresses of the host.
 func TestRouterOfIPAM(t *testing.T) {
 	static := func(address, host string) []byte {
 		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+address+`}]}`)),
@@ -282,7 +283,7 @@ func TestRouterOfIPAM(t *testing.T) {
 		code   uint
 		words  []string
 	}{
-		{static("", "10.113.0.2"), types.ErrInvalidNetworkConfig, []string{"hostAddresses", "has no gateway"}},
+		{static("", "10.113.0.2"), types.ErrInvalidNetworkConfig, []string{"hostAddresses", "has none"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.113.0.1"), types.ErrInternal, []string{"router 10.113.0.1 is the host's own"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.113.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.113.0.9"}},
 		{static(`,"gateway":"10.113.0.1"`, "10.99.0.9"), types.ErrInvalidNetworkConfig, []string{"hostAddresses: 10.99.0.9", "10.113.0.9/24"}},

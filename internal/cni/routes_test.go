@@ -14,10 +14,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// routing is a network with routes, and more keys.
+// routing is a network with routes and more keys.
 func routing(mode, routes, more string) []byte {
 	config := string(network("net", mode, more))
 	return []byte(strings.Replace(config, `/64"}]]`, `/64"}]],"routes":[`+routes+`]`, 1))
@@ -66,7 +67,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// onlink is the next hop of a pod's first route, for iproute2.
+// onlink returns the next hop of a pod's first route, for iproute2.
 func onlink(p *pod) string {
 	i := slices.IndexFunc(p.result.Routes, func(r *types.Route) bool { return r.Priority == 5 })
 	if hop := p.result.Routes[i].GW; hop != nil {
@@ -75,7 +76,7 @@ func onlink(p *pod) string {
 	return ""
 }
 
-// toldRoutes are the routes that a result tells of, which must be those that there are.
+// toldRoutes returns the routes of the result, which must be those of the kernel.
 func (f *fixture) toldRoutes(p *pod) (told []string) {
 	f.t.Helper()
 	for _, r := range p.result.Routes {
@@ -119,8 +120,8 @@ func describeRoute(dst string, via netip.Addr, priority int, metrics [2]int) str
 	return fmt.Sprintf("%s via %v metric %d mtu %d advmss %d", dst, via, priority, metrics[0], metrics[1])
 }
 
-// TestRoutesByNeighbour has another machine of the pods' network lead to one that the
-// gateway does not lead to.
+// TestRoutesByNeighbour routes through another machine of the pod network to a machine that
+// the gateway does not reach.
 func TestRoutesByNeighbour(t *testing.T) {
 	neighbour := []netip.Prefix{netip.MustParsePrefix("10.113.0.77/24"), netip.MustParsePrefix("fd00:113::77/64")}
 	for _, link := range []string{"macvlan", "ipvlan-l2", "bridge"} {
@@ -155,8 +156,8 @@ func TestRoutesByNeighbour(t *testing.T) {
 	}
 }
 
-// TestDefaultRoutes gives default routes: they take the place of those by the gateway,
-// in their family.
+// TestDefaultRoutes adds default routes: they replace those through the gateway in their
+// family.
 func TestDefaultRoutes(t *testing.T) {
 	f := newFixture(t)
 	for _, row := range []struct{ mode, routes, more, want string }{
@@ -201,7 +202,7 @@ func TestRoutesOfTwo(t *testing.T) {
 	}
 }
 
-// TestRoutesOfIPAM has other plugins give routes: Debian's, and one that gives anything.
+// TestRoutesOfIPAM gets routes from Debian's plugins and from the fake one.
 func TestRoutesOfIPAM(t *testing.T) {
 	f := newFixture(t)
 	dir, path := f.newFakeIPAM()
@@ -215,8 +216,8 @@ func TestRoutesOfIPAM(t *testing.T) {
 		{fakeIPAM, `{"dst":"0.0.0.0/0","gw":"10.77.0.1"},{"dst":"fd00:9::/48","mtu":1400}`, "", 0,
 			"default via 10.77.0.1, default via fd00:77::1, fd00:9::/48 via fd00:77::1 mtu 1400"},
 		{fakeIPAM, `{"dst":"0.0.0.0/0","gw":"10.77.0.1"},{"dst":"10.9.0.0/16"}`, `,"defaultRoute":false`, 0, "10.9.0.0/16 via 10.77.0.1"},
-		{"static", `{"dst":"10.9.0.0/16","gw":"10.99.0.3"}`, "", types.ErrInvalidNetworkConfig, "routes[0].gw: 10.99.0.3 can't be reached"},
-		{"host-local", `{"dst":"::/0"}`, "", types.ErrInvalidNetworkConfig, "routes[0].dst: ::/0 is of a family"},
+		{"static", `{"dst":"10.9.0.0/16","gw":"10.99.0.3"}`, "", types.ErrInvalidNetworkConfig, "routes[0].gw: 10.99.0.3 is unreachable"},
+		{"host-local", `{"dst":"::/0"}`, "", types.ErrInvalidNetworkConfig, "routes[0].dst: ::/0: the pod has no address of its family"},
 		{fakeIPAM, `{"dst":"10.9.0.0/16","table":100}`, "", types.ErrInternal, "routes[0]: table and scope"},
 		{fakeIPAM, `{"dst":"10.9.0.0/16","mtu":9000}`, "", types.ErrInvalidNetworkConfig, "routes[0].mtu: 9000"},
 	} {
@@ -238,7 +239,7 @@ func TestRoutesOfIPAM(t *testing.T) {
 			a := f.runFor(p, "ADD", dirs)
 			if row.code != 0 {
 				f.failed(a, row.code, row.want)
-				if _, err := p.Device("eth0"); err == nil {
+				if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 					t.Error("the pod has a device")
 				}
 				f.worked(f.runFor(p, "DEL", dirs))
@@ -259,12 +260,12 @@ func TestRoutesOfIPAM(t *testing.T) {
 	}
 }
 
-// TestRoutesRefused has what ADD alone can know: it names the key and changes nothing.
+// TestRoutesRefused adds routes that only ADD can reject: it names the key and changes nothing.
 func TestRoutesRefused(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "auto", ""))))
 	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","gw":"10.113.0.9"}`, "")), types.ErrInvalidNetworkConfig,
-		"ipam.routes[0].gw: 10.113.0.9 can't be reached: the pod's only neighbour is the host, 10.113.0.1")
+		"ipam.routes[0].gw: 10.113.0.9 is unreachable: the pod's only neighbour is the host, 10.113.0.1")
 	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","mtu":2000}`, "")), types.ErrInvalidNetworkConfig, "ipam.routes[0].mtu: 2000")
 	f.refused(f.pod("a", routing("auto", `{"dst":"10.9.0.0/16","gw":"10.113.0.2"}`, `,"runtimeConfig":{"ips":["10.113.0.2"]}`)),
 		types.ErrInvalidNetworkConfig, "ipam.routes[0].gw: 10.113.0.2 is the pod's own address")

@@ -12,12 +12,16 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/ipam"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
-// loss is something of an attachment that is gone when DEL comes.
+// loss is a part of an attachment that is lost before DEL.
 type loss struct {
 	name string
 	do   func(*fixture, *pod)
@@ -26,13 +30,13 @@ type loss struct {
 func losses() []loss {
 	return []loss{
 		{"namespace", func(f *fixture, p *pod) {
-			f.must(nl.DeleteNamespace(p.Name()))
+			f.must(netns.Delete(p.Name()))
 			f.must(p.Close())
 		}},
 		{"records", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.RunDir)) }},
 		{"leases", func(f *fixture, _ *pod) { f.must(os.RemoveAll(f.plugin.StateDir)) }},
 		{"device", func(f *fixture, p *pod) {
-			if _, err := p.Device("eth0"); err == nil {
+			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 				command(f.t, p.Namespace, "ip link del eth0")
 			}
 		}},
@@ -44,8 +48,8 @@ func losses() []loss {
 	}
 }
 
-// TestDelOfLost has DEL come when one thing is gone, and when all is. It works twice,
-// leaves nothing, and ADD works after it.
+// TestDelOfLost runs DEL without one part, and without all. It succeeds twice and leaves
+// nothing, and ADD works after it.
 func TestDelOfLost(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -78,9 +82,8 @@ func (f *fixture) delOfLost(mode string, losses ...loss) {
 	f.nothingMore(before)
 }
 
-// nothingMore fails the test if something is left that was not there before. What was
-// there may be gone. Pins are named by what they hold, which differs where the
-// datapath has been made again.
+// nothingMore fails the test if there is more state than before. Less is allowed. Pins have
+// other names after the datapath was created again.
 func (f *fixture) nothingMore(before []string) {
 	f.t.Helper()
 	for _, line := range f.more(before) {
@@ -95,12 +98,11 @@ func (f *fixture) more(before []string) []string {
 	})
 }
 
-// TestDelOfNothing has DEL come for what was never added: in each mode, on a host where
-// nothing is, which stays so.
+// TestDelOfNothing runs DEL without ADD, in each mode: it creates nothing.
 func TestDelOfNothing(t *testing.T) {
 	f := newFixture(t)
 	before := f.left()
-	for _, mode := range append([]string{LinkAuto}, crashModes...) {
+	for _, mode := range append([]string{netconf.LinkAuto}, crashModes...) {
 		p := f.pod("a", everything(mode))
 		f.must(f.del(p))
 		p.request.Netns = "/run/netns/nobody's"
@@ -114,7 +116,7 @@ func TestDelOfNothing(t *testing.T) {
 	}
 }
 
-// TestDelOfNonsense has DEL come with a configuration whose values have become wrong.
+// TestDelOfNonsense runs DEL with a configuration that has become invalid.
 func TestDelOfNonsense(t *testing.T) {
 	f := newCrashFixture(t, "veth")
 	for _, change := range [][2]string{
@@ -157,7 +159,7 @@ func TestReboot(t *testing.T) {
 			for _, id := range ids {
 				f.added(id, config)
 			}
-			f.oneLine(f.add(f.pod("f", config)), "no address is free")
+			f.oneLine(f.add(f.pod("f", config)), "no free address")
 			f = f.booted(kept == "addresses and records")
 			f.must(f.status(config))
 			gone := f.pod("d", config) // the runtime cleans up after the boot
@@ -181,10 +183,10 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// booted is a host with an empty kernel, and the files of f as if of an earlier boot.
+// booted is a host with an empty kernel and the files of an earlier boot of f.
 func (f *fixture) booted(records bool) *fixture {
 	f.t.Helper()
-	boot, err := bootID()
+	boot, err := ipam.BootID()
 	f.must(err)
 	earlier := "00000000" + boot[8:]
 	stamped := 0
@@ -216,7 +218,7 @@ func (f *fixture) status(config []byte) error {
 	return f.host.Do(func() error { return f.plugin.Status(f.t.Context(), Request{Config: config}) })
 }
 
-// TestAddTwice adds what is there already: an error, and what is there stays as it is.
+// TestAddTwice runs ADD for an existing attachment: an error, and nothing changes.
 func TestAddTwice(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -226,10 +228,10 @@ func TestAddTwice(t *testing.T) {
 			p := f.added("a", everything(mode))
 			before := f.left()
 			twice := *p
-			f.oneLine(f.add(&twice), "container a, interface eth0", "already")
+			f.oneLine(f.add(&twice), "interface eth0 of container a", "already")
 			elsewhere := f.pod("b", everything(mode))
 			elsewhere.request.ContainerID = "a"
-			f.oneLine(f.add(elsewhere), "container a, interface eth0", "already")
+			f.oneLine(f.add(elsewhere), "interface eth0 of container a", "already")
 			another := *p
 			another.request.ContainerID = "c"
 			f.oneLine(f.add(&another), `"eth0"`, "already")
@@ -239,14 +241,14 @@ func TestAddTwice(t *testing.T) {
 			f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
 			f.must(f.check(p))
 			f.must(f.del(p))
-			if _, err := p.Device("eth0"); err == nil {
+			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 				t.Error("the pod has its device still")
 			}
 		})
 	}
 }
 
-// TestTwoInterfaces gives a pod an interface each in two networks.
+// TestTwoInterfaces attaches a pod to two networks.
 func TestTwoInterfaces(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -279,8 +281,8 @@ func TestTwoInterfaces(t *testing.T) {
 	}
 }
 
-// TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay
-// translated until the other goes too.
+// TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled
+// until the other is deleted.
 func TestTwoInterfacesSockets(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
@@ -298,9 +300,30 @@ func TestTwoInterfacesSockets(t *testing.T) {
 	f.must(f.check(&second))
 	f.must(f.del(&second))
 	f.tables(func(d *datapath.Datapath) error {
-		if pods, err := d.SocketPods(); err != nil || len(pods) > 0 {
+		if pods, err := d.Sockets().Pods(); err != nil || len(pods) > 0 {
 			t.Errorf("left are %v, %v", pods, err)
 		}
 		return nil
 	})
+}
+
+// TestDeleteDevice deletes the devices of pods with the plugin's own function.
+func TestDeleteDevice(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode, func(t *testing.T) {
+			f := newCrashFixture(t, mode)
+			p := f.added("a", network("net", mode, ""))
+			calls := 0
+			f.plugin.DeleteDevice = func(ns *netns.Namespace, index int) error {
+				calls++
+				return unlink.Device(ns, index)
+			}
+			f.must(f.del(p))
+			if calls != 1 {
+				t.Errorf("%d devices deleted, want 1", calls)
+			}
+			f.plugin.DeleteDevice = nil // deletes in place
+			f.must(f.del(f.added("b", network("net", mode, ""))))
+		})
+	}
 }

@@ -8,52 +8,55 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// Status is nil if ADD can be expected to work, and says what is missing if not.
-// It changes nothing.
+// Status returns nil if ADD can be expected to succeed. Otherwise the error lists the
+// missing requirements. Status changes nothing.
 func (p *Plugin) Status(ctx context.Context, r Request) error {
-	c, err := Parse(r.Config)
+	c, err := netconf.Parse(r.Config)
 	if err != nil {
 		return err
 	}
-	host, err := nl.CurrentNamespace()
+	host, err := netns.Current()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	err = errors.Join(c.linkStatus(host), p.serviceStatus(c), p.diskStatus(c), p.addressStatus(ctx, c))
+	err = errors.Join(linkStatus(c, host), p.serviceStatus(c), p.diskStatus(c), p.addressStatus(ctx, c, r))
 	if err != nil {
 		return types.NewError(codeNotAvailable, oneLine(err), "")
 	}
 	return nil
 }
 
-// linkStatus tries the link mode, and looks for its parent.
-func (c Config) linkStatus(host *nl.Namespace) error {
+// linkStatus probes the link mode and looks up its parent.
+func linkStatus(c netconf.Config, host *netns.Namespace) error {
 	if c.Chained {
 		return nil
 	}
 	if c.Parent != "" {
-		if _, err := host.Device(c.Parent); err != nil {
+		if _, err := rtnl.In(host).Device(c.Parent); err != nil {
 			return fmt.Errorf("parent: %w", err)
 		}
 	}
-	if c.Link == LinkAuto {
-		_, err := pickLink()
+	if c.Link == netconf.LinkAuto {
+		_, err := netconf.SelectLink()
 		return err
 	}
 	mode, err := podlink.Lookup(c.Link)
 	if err != nil {
 		return err
 	}
-	if mode.Needs() == podlink.NeedsOpenVSwitch {
+	if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
 		if _, err := os.Stat(c.OVSDB); err != nil {
 			return fmt.Errorf("ovsdb: %w", err)
 		}
@@ -61,19 +64,19 @@ func (c Config) linkStatus(host *nl.Namespace) error {
 	return mode.Probe()
 }
 
-// serviceStatus reports what keeps services from working.
-func (p *Plugin) serviceStatus(c Config) error {
-	if c.Services == ServicesOff {
+// serviceStatus checks that the datapath works, or can be created.
+func (p *Plugin) serviceStatus(c netconf.Config) error {
+	if c.Services == netconf.ServicesOff {
 		return nil
 	}
-	if c.translatesSockets() {
-		if err := datapath.ProbeSocket(); err != nil {
+	if c.TranslatesSockets() {
+		if err := objects.ProbeSocket(); err != nil {
 			return err
 		}
 	}
 	d, err := datapath.OpenExisting(p.datapathOptions())
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // the first ADD makes it
+		return nil // the first ADD creates it
 	}
 	if err != nil {
 		return err
@@ -81,16 +84,26 @@ func (p *Plugin) serviceStatus(c Config) error {
 	return d.Close()
 }
 
-// addressStatus reports that no address is free.
-func (p *Plugin) addressStatus(ctx context.Context, c Config) error {
+// diskStatus checks that the directories of the network are writable.
+func (p *Plugin) diskStatus(c netconf.Config) error {
+	err := p.records().CheckWritable(c.Name)
+	if !c.Chained && c.IPAM.BuiltIn() {
+		err = errors.Join(err, record.CheckWritable(p.stateDir(c.Name)))
+	}
+	return err
+}
+
+// addressStatus checks that an address is free.
+func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request) error {
 	switch {
 	case c.Chained:
 		return nil
-	case !c.IPAM.builtIn():
-		if err := c.IPAM.reachDaemon(); err != nil {
+	case !c.IPAM.BuiltIn():
+		if err := checkDaemon(c.IPAM); err != nil {
 			return err
 		}
-		return invoke.DelegateStatus(ctx, c.IPAM.Type, c.raw, nil)
+		_, err := runPlugin(ctx, c.IPAM.Type, "STATUS", r)
+		return err
 	}
 	store, err := p.addresses(c.Name)
 	if err != nil {

@@ -4,24 +4,33 @@ package cni
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types040 "github.com/containernetworking/cni/pkg/types/040"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/cni/record"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
-// ofVersion is a network of a version of the spec.
+// ofVersion is a network of a version of the specification.
 func ofVersion(version string) []byte {
 	return []byte(strings.Replace(string(network("net", "veth", "")), `"1.1.0"`, `"`+version+`"`, 1))
 }
 
-// TestVersion asks for the versions, and runs all verbs in each.
+// TestVersion lists the versions, and runs all verbs in each.
 func TestVersion(t *testing.T) {
 	f := newFixture(t)
 	all := []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
@@ -75,7 +84,7 @@ func (f *fixture) verbsOf(version string) {
 			f.t.Errorf("%s says %q", c.verb, a.stdout)
 		}
 	}
-	if _, err := p.Device("eth0"); err != nil {
+	if _, err := rtnl.In(p.Namespace).Device("eth0"); err != nil {
 		f.t.Errorf("GC took what is valid: %v", err)
 	}
 	for range 2 {
@@ -85,7 +94,7 @@ func (f *fixture) verbsOf(version string) {
 	}
 }
 
-// TestMisused runs the plugin as no runtime should.
+// TestMisused runs the plugin against the protocol.
 func TestMisused(t *testing.T) {
 	f := newFixture(t)
 	p := f.pod("a", network("net", "veth", ""))
@@ -93,7 +102,7 @@ func TestMisused(t *testing.T) {
 	with := func(more ...string) []string { return append(p.environment(), more...) }
 	long := "CNI_IFNAME=" + strings.Repeat("x", 16)
 	other := f.pod("other", nil)
-	f.must(nl.DeleteNamespace(other.Name()))
+	f.must(netns.Delete(other.Name()))
 	const (
 		environment = types.ErrInvalidEnvironmentVariables
 		netns       = types.ErrInvalidNetNS
@@ -147,5 +156,78 @@ func TestMisused(t *testing.T) {
 	// Without a verb it says what it is, like the reference plugins.
 	if a := f.run(call{}); a.exit != 0 || !strings.Contains(a.stderr, "CNI plugin mustang-cni") {
 		t.Errorf("exit code %d, %q", a.exit, a.stderr)
+	}
+}
+
+// stopSignals are the signals that ask a process to end.
+var stopSignals = []os.Signal{unix.SIGINT, unix.SIGTERM}
+
+// waitsFor reports whether a process waits for a file lock, by /proc/locks.
+func waitsFor(locks string, pid int) bool {
+	for line := range strings.Lines(locks) {
+		fields := strings.Fields(line)
+		if len(fields) > 5 && fields[1] == "->" && fields[2] == "FLOCK" && fields[5] == strconv.Itoa(pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestSignalled sends signals to fast verbs that wait for a lock: they finish.
+func TestSignalled(t *testing.T) {
+	f := newFixture(t)
+	p := f.pod("a", network("net", "veth", ""))
+	for _, verb := range []string{"ADD", "DEL"} {
+		dir := filepath.Join(f.plugin.StateDir, "net")
+		unlock, err := record.Store{Root: f.plugin.StateDir}.LockNetwork("net")
+		f.must(err)
+		r := f.start(call{verb: verb, env: p.environment(), config: p.request.Config})
+		waiting := func() error {
+			if locks, err := os.ReadFile("/proc/locks"); err != nil || !waitsFor(string(locks), r.cmd.Process.Pid) {
+				return fmt.Errorf("%s does not wait for %s: %v", verb, dir, err)
+			}
+			return nil
+		}
+		testkit.Eventually(t, 10*time.Second, waiting)
+		for _, signal := range stopSignals {
+			f.must(r.cmd.Process.Signal(signal))
+		}
+		time.Sleep(50 * time.Millisecond)
+		if err := waiting(); err != nil {
+			t.Error(err)
+		}
+		unlock()
+		f.worked(r.wait())
+		if has, err := rtnl.In(p.Namespace).HasDevice("eth0"); err != nil || has != (verb == "ADD") {
+			t.Errorf("after %s there is a device: %t, %v", verb, has, err)
+		}
+	}
+}
+
+// TestSignalledDelegate sends signals to an ADD that waits for an IPAM plugin: it stops
+// waiting and undoes its steps.
+func TestSignalledDelegate(t *testing.T) {
+	for _, signal := range stopSignals {
+		t.Run(fmt.Sprint(signal), func(t *testing.T) {
+			f := newFixture(t)
+			dir, path, p := f.delegated()
+			before := f.left()
+			f.must(os.WriteFile(path+".hang", []byte("ADD"), 0o600))
+			r := f.start(call{verb: "ADD", env: p.environment(dir), config: p.request.Config})
+			testkit.Eventually(t, 10*time.Second, func() error {
+				if log, err := os.ReadFile(path + ".log"); err != nil || string(log) != "ADD a eth0\n" {
+					return fmt.Errorf("calls %q, %v; want the ADD", log, err)
+				}
+				return nil
+			})
+			f.must(r.cmd.Process.Signal(signal))
+			if a := r.wait(); a.exit == 0 {
+				t.Errorf("ADD succeeded: %s", a.stdout)
+			}
+			if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
+				t.Errorf("calls %q", got)
+			}
+			f.same(before, "an interrupted ADD")
+		})
 	}
 }

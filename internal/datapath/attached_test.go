@@ -9,16 +9,20 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
 // programsOn returns the programs on a device, each by its hook.
-func programsOn(t *testing.T, ns *nl.Namespace, device string) map[string]AttachedProgram {
+func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]objects.AttachedProgram {
 	t.Helper()
-	census, err := nl.TakeCensus()
+	census, err := linkinfo.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +35,7 @@ func programsOn(t *testing.T, ns *nl.Namespace, device string) map[string]Attach
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]AttachedProgram{}
+	out := map[string]objects.AttachedProgram{}
 	for _, l := range links {
 		for _, p := range programs[l.Index] {
 			if l.Name != device {
@@ -50,16 +54,16 @@ func programsOn(t *testing.T, ns *nl.Namespace, device string) map[string]Attach
 func TestAttached(t *testing.T) {
 	for name, c := range map[string]struct {
 		network func(testing.TB) network
-		where   func(network) (*nl.Namespace, string)
+		where   func(network) (*netns.Namespace, string)
 		want    map[string]string
 	}{
 		"host": {
-			routed, func(n network) (*nl.Namespace, string) { return n.host, "va" },
-			map[string]string{"tcx ingress": mustangProgFromPod, "tcx egress": mustangProgToPod},
+			routed, func(n network) (*netns.Namespace, string) { return n.host, "va" },
+			map[string]string{"tcx ingress": "from_pod", "tcx egress": "to_pod"},
 		},
 		"pod": {
-			slaves, func(n network) (*nl.Namespace, string) { return n.pods[0], "eth0" },
-			map[string]string{"tcx egress": mustangProgFromPod, "tcx ingress": mustangProgToPod},
+			slaves, func(n network) (*netns.Namespace, string) { return n.pods[0], "eth0" },
+			map[string]string{"tcx egress": "from_pod", "tcx ingress": "to_pod"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +96,8 @@ func TestAttachedForeign(t *testing.T) {
 	n := routed(t)
 	dir := testkit.BPFFS(t)
 	pinned := func(kind ebpf.ProgramType, name string) *ebpf.Program {
-		spec := passing(kind, ebpf.AttachNone)
-		spec.Name = name
+		spec := &ebpf.ProgramSpec{Name: name, Type: kind, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}
 		p, err := ebpf.NewProgram(spec)
 		if err != nil {
 			t.Fatal(err)
@@ -105,7 +109,7 @@ func TestAttachedForeign(t *testing.T) {
 		return p
 	}
 	pinned(ebpf.SchedCLS, "filter")
-	namesake, xdp := pinned(ebpf.SchedCLS, mustangProgFromPod), pinned(ebpf.XDP, "dropper")
+	namesake, xdp := pinned(ebpf.SchedCLS, "from_pod"), pinned(ebpf.XDP, "dropper")
 	for _, args := range [][]string{
 		{"qdisc", "add", "dev", "va", "clsact"},
 		{"filter", "add", "dev", "va", "ingress", "bpf", "da", "object-pinned", filepath.Join(dir, "filter")},
@@ -122,7 +126,7 @@ func TestAttachedForeign(t *testing.T) {
 			t.Fatalf("tc %v: %v: %s", args, err, errs.String())
 		}
 	}
-	device, err := n.host.Device("va")
+	device, err := rtnl.In(n.host).Device("va")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +148,7 @@ func TestAttachedForeign(t *testing.T) {
 	}
 	got := programsOn(t, n.host, "va")
 	for hook, want := range map[string]string{
-		"tc ingress": "filter", "tc egress": "filter", "tcx egress": mustangProgFromPod, "xdp": "dropper",
+		"tc ingress": "filter", "tc egress": "filter", "tcx egress": "from_pod", "xdp": "dropper",
 	} {
 		if p := got[hook]; p.Name != want || p.Mustang || p.ID == 0 {
 			t.Errorf("%s has %+v, want %s, which is not ours", hook, p, want)
@@ -159,10 +163,12 @@ func TestAttachedForeign(t *testing.T) {
 func TestAttachedNetkit(t *testing.T) {
 	d, n := openTest(t), plugged("netkit")(t)
 	n.attachBoth(t, d)
-	if _, err := probeNetkit(); err != nil {
-		t.Errorf("netkit works, but probing for it says: %v", err)
+	for _, f := range objects.Features() {
+		if _, err := f.Probe(); f.Name == "netkit programs" && err != nil {
+			t.Errorf("netkit works, but its probe fails: %v", err)
+		}
 	}
-	census, err := nl.TakeCensus()
+	census, err := linkinfo.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +182,7 @@ func TestAttachedNetkit(t *testing.T) {
 			continue
 		}
 		got := programsOn(t, n.host, l.Peer.Name)
-		for hook, want := range map[string]string{"netkit peer": mustangProgFromPod, "netkit primary": mustangProgToPod} {
+		for hook, want := range map[string]string{"netkit peer": "from_pod", "netkit primary": "to_pod"} {
 			if p := got[hook]; p.Name != want || !p.Mustang {
 				t.Errorf("%s has %+v, want our %s", hook, p, want)
 			}
@@ -191,7 +197,7 @@ func TestFeatures(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	here := map[string]bool{}
-	for _, f := range Features() {
+	for _, f := range objects.Features() {
 		if f.Name == "" || f.Use == "" || f.Needs == "" {
 			t.Errorf("feature %+v is not described", f)
 		}

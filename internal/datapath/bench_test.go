@@ -8,9 +8,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"mustang/internal/datapath/objects"
 )
 
-// BenchmarkProgram gives the time of one packet of an open connection, less that of an empty program.
+// BenchmarkProgram measures the time of one packet of an open connection, less that of an empty program.
 func BenchmarkProgram(b *testing.B) {
 	empty, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.SchedCLS,
@@ -26,19 +28,19 @@ func BenchmarkProgram(b *testing.B) {
 		name  string
 		v6    bool
 		proto uint8
-		hook  hook
-		own   side
+		hook  objects.Hook
+		own   objects.AttachPoint
 		to    func(*world) packet
 	}{
-		{"cluster-ip/tcp4", false, protoTCP, fromHost, hostSide, toService},
-		{"cluster-ip/tcp6", true, protoTCP, fromHost, hostSide, toService},
-		{"cluster-ip/udp4", false, protoUDP, fromHost, hostSide, toService},
-		{"cluster-ip/tcp4/own-device", false, protoTCP, fromOwn, podSide, toService},
-		{"pod-ip/tcp4", false, protoTCP, fromHost, hostSide, toPod},
-		{"pod-ip/tcp6", true, protoTCP, fromHost, hostSide, toPod},
-		{"pod-ip/udp4", false, protoUDP, fromHost, hostSide, toPod},
-		{"pod-ip/tcp4/own-device", false, protoTCP, fromOwn, podSide, toPod},
-		{"into-pod/tcp4", false, protoTCP, toOwn, podSide, toPod},
+		{"cluster-ip/tcp4", false, protoTCP, fromHost, objects.AttachHost, toService},
+		{"cluster-ip/tcp6", true, protoTCP, fromHost, objects.AttachHost, toService},
+		{"cluster-ip/udp4", false, protoUDP, fromHost, objects.AttachHost, toService},
+		{"cluster-ip/tcp4/own-device", false, protoTCP, fromOwn, objects.AttachPod, toService},
+		{"pod-ip/tcp4", false, protoTCP, fromHost, objects.AttachHost, toPod},
+		{"pod-ip/tcp6", true, protoTCP, fromHost, objects.AttachHost, toPod},
+		{"pod-ip/udp4", false, protoUDP, fromHost, objects.AttachHost, toPod},
+		{"pod-ip/tcp4/own-device", false, protoTCP, fromOwn, objects.AttachPod, toPod},
+		{"into-pod/tcp4", false, protoTCP, toOwn, objects.AttachPod, toPod},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			w := newWorld(with, c.v6, c.proto)
@@ -55,9 +57,10 @@ func BenchmarkProgram(b *testing.B) {
 }
 
 func toService(w *world) packet { return w.next(w.client, w.service) }
-func toPod(w *world) packet     { return w.next(w.client, w.backend) }
 
-// perRun is the nanoseconds of one run: the fastest of several rounds, since others share the machine.
+func toPod(w *world) packet { return w.next(w.client, w.backend) }
+
+// perRun returns the ns of one run: the fastest of several rounds, as other processes share the machine.
 func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	const repeat = 200_000
 	best := time.Duration(1 << 62)
@@ -71,22 +74,22 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	return float64(best.Nanoseconds())
 }
 
-// pingPong makes a connection between client and service, and what it becomes a connection that becomes the first. The
-// kernel runs a program on one packet again and again, and so each run has something to translate.
-func (w *world) pingPong(b *testing.B, s side) {
+// pingPong stores two connections, each of which translates to the tuple of the other: the kernel runs the program on the
+// same packet again and again, and each run must translate.
+func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
-	there := mustangTuple{Saddr: encodeAddr(w.client.Addr()), Sport: toBE(w.client.Port()),
-		Daddr: encodeAddr(w.service.Addr()), Dport: toBE(w.service.Port()), Proto: w.proto}
+	there := objects.Tuple{Saddr: encodeAddr(w.client.Addr()), Sport: swapPort(w.client.Port()),
+		Daddr: encodeAddr(w.service.Addr()), Dport: swapPort(w.service.Port()), Proto: w.proto}
 	back := there
 	back.Daddr = encodeAddr(w.other.Addr())
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.other.Addr())
-	flags := uint32(mustangConnectionFlagCONNECTION_FORWARD)
-	if s == podSide {
-		flags |= uint32(mustangConnectionFlagCONNECTION_SEGMENT)
+	flags := uint32(objects.ConnectionForward)
+	if s == objects.AttachPod {
+		flags |= 4
 	}
-	for from, to := range map[mustangTuple]mustangTuple{there: back, back: there} {
-		if err := w.maps.Connections.Put(from, mustangConnection{To: to, AddrDiff: 1, Service: 1, Flags: flags}); err != nil {
+	for from, to := range map[objects.Tuple]objects.Tuple{there: back, back: there} {
+		if err := w.objects.Connections.Put(from, objects.Connection{To: to, AddrDiff: 1, Service: 1, Flags: flags}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -20,7 +23,7 @@ func TestCheckHost(t *testing.T) {
 	want := func(words ...string) {
 		t.Helper()
 		var deviation *DeviationError
-		err := d.CheckHost(host, cgroup)
+		err := d.Sockets().Check(host, cgroup)
 		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
 			t.Errorf("CheckHost: %v", err)
 			return
@@ -33,20 +36,20 @@ func TestCheckHost(t *testing.T) {
 	}
 	add := func() {
 		t.Helper()
-		if _, err := d.AttachSocket(cgroup); err != nil {
+		if _, err := d.Sockets().Attach(t.Context(), cgroup); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.AddHost(host); err != nil {
+		if _, err := d.Sockets().AddHost(t.Context(), host); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
 	add()
 	want()
-	if err := d.DeleteHost(host); err != nil {
+	if err := d.Sockets().DeleteHost(t.Context(), cookieOf(t, host)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.AddSocketPod(host); err != nil { // is no host by that
+	if _, err := d.Sockets().AddPod(t.Context(), host); err != nil { // is no host by that
 		t.Fatal(err)
 	}
 	want("not known to the datapath")
@@ -56,7 +59,7 @@ func TestCheckHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	pinned, err := openLink(d.layout.socketLinkPin(c.id, sockProgConnect4))
+	pinned, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.id}.String()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,27 +76,27 @@ func TestCheckHost(t *testing.T) {
 func TestService(t *testing.T) {
 	d := openTest(t)
 	one, all, none := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("[fd00:96::1]:80"), netip.MustParseAddrPort("10.96.0.1:81")
-	stored := []lb.Service{
-		{Frontend: one, Protocol: lb.TCP, Backends: []netip.AddrPort{netip.MustParseAddrPort("192.168.10.10:80")}},
-		{Frontend: all, Protocol: lb.Any, Backends: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10::10]:80")}},
+	stored := []service.Service{
+		{Frontend: one, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))},
+		{Frontend: all, Protocol: service.Any, Backends: service.Backends(netip.MustParseAddrPort("[fd00:10::10]:80"))},
 	}
 	for _, s := range stored {
-		if _, _, err := d.PutService(s); err != nil {
+		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
 			t.Fatal(err)
 		}
-		got, err := d.Service(s.Frontend, s.Protocol)
+		got, err := d.Services().Get(t.Context(), s.Key())
 		if err != nil || got.ID == 0 || got.Frontend != s.Frontend || got.Protocol != s.Protocol || !slices.Equal(got.Backends, s.Backends) {
-			t.Errorf("Service(%s): %v, %v", s, got, err)
+			t.Errorf("Get(%s): %v, %v", s, got, err)
 		}
 	}
 	var conflict *ConflictError
-	for _, part := range []lb.Service{{Frontend: all, Protocol: lb.UDP}, {Frontend: one, Protocol: lb.Any}} {
-		if _, err := d.Service(part.Frontend, part.Protocol); !errors.As(err, &conflict) {
-			t.Errorf("Service(%s): %v", part, err)
+	for _, part := range []service.Service{{Frontend: all, Protocol: service.UDP}, {Frontend: one, Protocol: service.Any}} {
+		if _, err := d.Services().Get(t.Context(), part.Key()); !errors.As(err, &conflict) {
+			t.Errorf("Get(%s): %v", part, err)
 		}
 	}
-	for _, missing := range []lb.Service{{Frontend: one, Protocol: lb.UDP}, {Frontend: none, Protocol: lb.TCP}} {
-		_, err := d.Service(missing.Frontend, missing.Protocol)
+	for _, missing := range []service.Service{{Frontend: one, Protocol: service.UDP}, {Frontend: none, Protocol: service.TCP}} {
+		_, err := d.Services().Get(t.Context(), missing.Key())
 		wantNotFound(t, err)
 	}
 }
@@ -103,8 +106,8 @@ func TestSweep(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
 	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
-	for _, ns := range []*nl.Namespace{stays, goes} {
-		if _, err := d.AddSocketPod(ns); err != nil {
+	for _, ns := range []*netns.Namespace{stays, goes} {
+		if _, err := d.Sockets().AddPod(t.Context(), ns); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,30 +115,30 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(nl.DeleteNamespace(goes.Name()), goes.Close()); err != nil {
+	if err := errors.Join(netns.Delete(goes.Name()), goes.Close()); err != nil {
 		t.Fatal(err)
 	}
-	second := Attach{Namespace: n.pods[0], IfName: "second", Host: n.host}
+	second := EndpointSpec{Namespace: n.pods[0], IfName: "second", Host: n.host}
 	n.run(t, "-n HOST link add more type veth peer name second netns PODA")
 	n.run(t, "-n PODA addr add 192.168.10.99/32 dev second")
-	if _, _, err := d.AddEndpoint(second); err != nil {
+	if _, _, err := d.Endpoints().Put(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
 	n.run(t, "-n PODA link del second")
 	want := func(keep func(uint64) bool, endpoints, pods int) {
 		t.Helper()
-		if err := d.Sweep(keep); err != nil {
+		if err := errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), keep)); err != nil {
 			t.Fatal(err)
 		}
 		ids := make(map[uint32]bool)
-		all, err := d.Endpoints()
+		all, err := d.Endpoints().List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range all {
 			ids[e.ID] = true
 		}
-		if sockets, err := d.SocketPods(); err != nil || len(ids) != endpoints || len(sockets) != pods {
+		if sockets, err := d.Sockets().Pods(); err != nil || len(ids) != endpoints || len(sockets) != pods {
 			t.Errorf("left are %d endpoints and pods %v, %v; want %d and %d", len(ids), sockets, err, endpoints, pods)
 		}
 	}
@@ -147,12 +150,12 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.namespaces.Lookup(cookie, new(uint32)); err != nil {
-		t.Errorf("a pod whose second device went: %v", err)
+	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || !ok {
+		t.Errorf("a pod whose second device went: %v, %v", ok, err)
 	}
 	n.run(t, "-n PODA link del eth0")
 	want(none, 1, 1)
-	if err := d.namespaces.Lookup(cookie, new(uint32)); err == nil {
+	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || ok {
 		t.Error("a pod without devices is known still")
 	}
 }
@@ -160,17 +163,17 @@ func TestSweep(t *testing.T) {
 // BenchmarkCheckHost is what each ADD of the CNI plugin asks.
 func BenchmarkCheckHost(b *testing.B) {
 	d, host, cgroup := openTest(b), testkit.Namespace(b, "host"), testkit.Cgroup(b)
-	if _, err := d.AttachSocket(cgroup); err != nil {
+	if _, err := d.Sockets().Attach(b.Context(), cgroup); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := d.AddHost(host); err != nil {
+	if _, err := d.Sockets().AddHost(b.Context(), host); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := d.CheckHost(host, cgroup); err != nil {
+		if err := d.Sockets().Check(host, cgroup); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := CgroupRoot(); err != nil {
+		if _, err := objects.CgroupRoot(); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -2,10 +2,7 @@
 
 package datapath
 
-import (
-	"fmt"
-	"strings"
-)
+import "mustang/internal/datapath/objects"
 
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
 type Counter struct {
@@ -16,62 +13,72 @@ type Counter struct {
 	Packets uint64
 }
 
-// counterNames are the counters' names by enum metric of bpf/mustang/metrics.h, less its prefix.
-func counterNames() []string {
+// metricNames returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case.
+func metricNames() []string {
 	return []string{
 		"none",
-		"from_pod",             // runs of the program
-		"to_pod",               // runs of the program
-		"forward",              // translated, from client to backend
-		"reverse",              // translated, from backend to client
-		"new_connection",       // connections that were made
-		"kept_connection",      // repeated SYNs
-		"port_changed",         // connections whose source port was taken
-		"icmp_error",           // ICMP errors translated, with what they quote
-		"redirect_peer",        // delivered from the host's side of one pod into another
-		"redirect_device",      // delivered out of the host's device of another pod
-		"l2_delivered",         // sent to the MAC of another pod, from a pod's own device
-		"hairpin",              // sent back to the pod that it came from, from the pod's own device
-		"delivered",            // came from another pod's program, with nothing left to do
-		"passed",               // left to the kernel, or to the next program
-		"unknown_fragment",     // later fragments that came without their first, and were not translated
-		"drop_malformed",       // a header is cut off or contradicts itself
-		"drop_extensions",      // too many IPv6 extension headers
-		"drop_no_backend",      // the service has none
-		"drop_backend_missing", // the service has one, and the table has not
-		"drop_port_exhausted",  // no free source port was found
-		"drop_table_full",      // the connection table took no row
-		"drop_rewrite",         // the packet could not be written
-		"sock_connect",         // connects to a service that became connects to a backend
-		"sock_sendmsg",         // datagrams of unconnected sockets to a service that were sent to a backend
-		"sock_recvmsg",         // datagrams of a backend that were received as the service's
-		"sock_getpeername",     // backends that were named as the service
-		"sock_destroy",         // connected UDP sockets that were ended because their backend was gone
-		"from_uplink",          // runs of the program
-		"to_uplink",            // runs of the program
+		"from_pod",         // runs of the program
+		"to_pod",           // runs of the program
+		"forward",          // translated, from client to backend
+		"reverse",          // translated, from backend to client
+		"new_connection",   // connections that were made
+		"kept_connection",  // repeated SYNs
+		"port_changed",     // connections whose source port was taken
+		"icmp_error",       // ICMP errors translated, with what they quote
+		"redirect_peer",    // delivered from the host's side of one pod into another
+		"redirect_device",  // delivered out of the host's device of another pod
+		"l2_delivered",     // sent to the MAC of another pod, from a pod's own device
+		"hairpin",          // sent back to the pod that it came from, from the pod's own device
+		"delivered",        // came from another pod's program, with nothing left to do
+		"passed",           // left to the kernel, or to the next program
+		"unknown_fragment", // later fragments that came without their first, and were not translated
+		"sock_connect",     // connects to a service that became connects to a backend
+		"sock_sendmsg",     // datagrams of unconnected sockets to a service that were sent to a backend
+		"sock_recvmsg",     // datagrams of a backend that were received as the service's
+		"sock_getpeername", // backends that were named as the service
+		"sock_destroy",     // connected UDP sockets that were ended because their backend was gone
+		"from_uplink",      // runs of the program
+		"to_uplink",        // runs of the program
+	}
+}
+
+// dropNames returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case.
+func dropNames() []string {
+	return []string{
+		"unspecified",
+		"malformed",       // a header is cut off or contradicts itself
+		"extensions",      // too many IPv6 extension headers
+		"no_backend",      // the service has none
+		"backend_missing", // the service has one, and the table has not
+		"port_exhausted",  // no free source port was found
+		"table_full",      // the connection table took no row
+		"rewrite",         // the packet could not be written
 	}
 }
 
 // Counters returns all counters, in a fixed order.
 func (d *Datapath) Counters() ([]Counter, error) {
-	if err := d.openTables(nil); err != nil {
+	if err := d.objects.OpenTables(); err != nil {
 		return nil, err
 	}
-	var rows []mustangMetrics
-	if err := d.maps.Metrics.Lookup(uint32(0), &rows); err != nil {
-		return nil, fmt.Errorf("read counters: %w", err)
+	rows, _, err := d.objects.Metrics.Get(0)
+	if err != nil {
+		return nil, err
 	}
-	names := counterNames()
-	counters := make([]Counter, 0, len(names))
-	for i, name := range names {
-		if i == 0 {
-			continue
+	var counters []Counter
+	add := func(names []string, prefix string, slot func(objects.Metrics, int) uint64) {
+		for i, name := range names {
+			if i == 0 {
+				continue // counts nothing
+			}
+			c := Counter{Name: prefix + name, Drop: prefix != ""}
+			for _, row := range rows {
+				c.Packets += slot(row, i)
+			}
+			counters = append(counters, c)
 		}
-		c := Counter{Name: name, Drop: strings.HasPrefix(name, "drop_")}
-		for _, row := range rows {
-			c.Packets += row.Count[i]
-		}
-		counters = append(counters, c)
 	}
+	add(metricNames(), "", func(m objects.Metrics, i int) uint64 { return m.Count[i] })
+	add(dropNames(), "drop_", func(m objects.Metrics, i int) uint64 { return m.Drops[i] })
 	return counters, nil
 }

@@ -4,16 +4,20 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -50,8 +54,8 @@ func (n network) unplug(t *testing.T, pod int) {
 // wanted is the row of the first pod's IPv4 address.
 func (n network) wanted(t *testing.T) Endpoint {
 	t.Helper()
-	device := func(ns *nl.Namespace, name string) nl.Device {
-		d, err := ns.Device(name)
+	device := func(ns *netns.Namespace, name string) rtnl.Device {
+		d, err := rtnl.In(ns).Device(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,29 +67,29 @@ func (n network) wanted(t *testing.T) Endpoint {
 		t.Fatal(err)
 	}
 	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: wholeMAC(pod.MAC)}
-	var node nl.Device
+	var node rtnl.Device
 	switch {
 	case n.segment != "":
 		node = device(n.host, n.segment)
 		e.segment = uint32(node.Index)
 	case pod.Kind == "macvlan" || pod.Kind == "ipvlan":
-		node = device(n.host, map[string]string{"macvlan": "mst-host", "ipvlan": podlink.IPVLANHostSlave}[pod.Kind])
+		node = device(n.host, map[string]string{"macvlan": "mst-host", "ipvlan": podlink.IPVLANHostDevice}[pod.Kind])
 		e.segment = uint32(pod.ParentIndex)
 	default:
 		node = device(n.host, "va")
-		e.Host, e.IfIndex, e.flags = true, node.Index, mustangEndpointFlagENDPOINT_EGRESS
+		e.Host, e.IfIndex, e.flags = true, node.Index, objects.EndpointEgress
 		if pod.Kind != "tun" {
-			e.flags |= mustangEndpointFlagENDPOINT_PEER
+			e.flags |= objects.EndpointPeer
 		} else if len(pod.MAC) == 0 {
-			e.flags |= mustangEndpointFlagENDPOINT_L3
+			e.flags |= objects.EndpointL3
 		}
 	}
 	e.NodeMAC = wholeMAC(node.MAC)
 	return e
 }
 
-func (n network) attachment(pod int) Attach {
-	a := Attach{Namespace: n.pods[pod], IfName: "eth0", Host: n.host, Segment: n.segment}
+func (n network) attachment(pod int) EndpointSpec {
+	a := EndpointSpec{Namespace: n.pods[pod], IfName: "eth0", Host: n.host, Segment: n.segment}
 	if n.relayed[pod] {
 		a.HostIfName = hostDevices()[pod]
 	}
@@ -94,7 +98,7 @@ func (n network) attachment(pod int) Attach {
 
 func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	t.Helper()
-	endpoints, err := d.Endpoints()
+	endpoints, err := d.Endpoints().List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +115,7 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 // wantLinks counts the pinned attachments.
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
-	entries, err := os.ReadDir(d.layout.links())
+	entries, err := os.ReadDir(pins(d, "links"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +128,7 @@ func TestEndpoints(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
 		endpoints := wantEndpoints(t, d, podA4, podA6, podB4, podB6)
-		pod, err := n.pods[0].Device("eth0")
+		pod, err := rtnl.In(n.pods[0]).Device("eth0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,28 +138,30 @@ func TestEndpoints(t *testing.T) {
 		}
 		wantLinks(t, d, 4)
 		// The same once more changes nothing.
-		if again, change, err := d.AddEndpoint(n.attachment(0)); err != nil || change != Unchanged || !reflect.DeepEqual(again, endpoints[:2]) {
-			t.Errorf("AddEndpoint again = %v, %v, %v", again, change, err)
+		if again, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Unchanged || !reflect.DeepEqual(again, endpoints[:2]) {
+			t.Errorf("Put again = %v, %v, %v", again, change, err)
 		}
 		// An address comes, and one goes.
 		n.run(t, "-n PODA addr add 192.168.10.99/32 dev eth0\n-n PODA addr del "+prefixOf(pod, podA6)+" dev eth0")
-		if _, change, err := d.AddEndpoint(n.attachment(0)); err != nil || change != Updated {
-			t.Errorf("AddEndpoint = %v, %v; want an update", change, err)
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
+			t.Errorf("Put = %v, %v; want an update", change, err)
 		}
 		wantEndpoints(t, d, podA4, "192.168.10.99", podB4, podB6)
 		// A program that someone removed comes back.
-		if err := d.detach(1); err != nil {
-			t.Fatal(err)
+		for _, h := range objects.EndpointHooks() {
+			if err := d.objects.Detach(objects.Link{Hook: h, ID: 1}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if _, change, err := d.AddEndpoint(n.attachment(0)); err != nil || change != Updated {
-			t.Errorf("AddEndpoint = %v, %v; want the programs attached again", change, err)
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Updated {
+			t.Errorf("Put = %v, %v; want the programs attached again", change, err)
 		}
 		wantLinks(t, d, 4)
 		testDelete(t, n, d)
 	})
 }
 
-func prefixOf(d nl.Device, addr string) string {
+func prefixOf(d rtnl.Device, addr string) string {
 	for _, p := range d.Addrs {
 		if p.Addr().String() == addr {
 			return p.String()
@@ -167,16 +173,16 @@ func prefixOf(d nl.Device, addr string) string {
 // testDelete deletes by each name that an endpoint has.
 func testDelete(t *testing.T, n network, d *Datapath) {
 	for name, remove := range map[string]func() error{
-		"device":  func() error { return d.DeleteEndpointDevice(n.attachment(0)) },
-		"address": func() error { return d.DeleteEndpointIP(netip.MustParseAddr(podA4)) },
+		"device":  func() error { return d.Endpoints().DeleteDevice(t.Context(), n.attachment(0)) },
+		"address": func() error { return d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)) },
 		"id": func() error {
-			endpoints, err := d.Endpoints()
+			endpoints, err := d.Endpoints().List(t.Context())
 			for _, e := range endpoints {
 				if e.IP.String() == podA4 {
-					return d.DeleteEndpoint(e.ID)
+					return d.Endpoints().Delete(t.Context(), e.ID)
 				}
 			}
-			return errors.Join(err, d.DeleteEndpoint(4711))
+			return errors.Join(err, d.Endpoints().Delete(t.Context(), 4711))
 		},
 	} {
 		if err := remove(); err != nil {
@@ -187,11 +193,11 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 		if err := remove(); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("delete by %s once more: error %v", name, err)
 		}
-		if _, _, err := d.AddEndpoint(n.attachment(0)); err != nil {
+		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := d.DeleteEndpoint(2); err != nil {
+	if err := d.Endpoints().Delete(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
 	wantEndpoints(t, d, podA4, "192.168.10.99")
@@ -201,7 +207,7 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 func TestReplaced(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		n.attachBoth(t, d)
-		pod, err := n.pods[0].Device("eth0")
+		pod, err := rtnl.In(n.pods[0]).Device("eth0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,13 +216,13 @@ func TestReplaced(t *testing.T) {
 		}
 		n.run(t, "-n PODB addr add "+podA4+"/32 dev eth0")
 		var conflict *ConflictError
-		if _, _, err := d.AddEndpoint(n.attachment(1)); !errors.As(err, &conflict) {
+		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(1)); !errors.As(err, &conflict) {
 			t.Errorf("an address that is in use: error %v", err)
 		}
 		wantEndpoints(t, d, podA4, podA6, podB4, podB6)
 		n.unplug(t, 0)
-		if _, change, err := d.AddEndpoint(n.attachment(1)); err != nil || change != Updated {
-			t.Errorf("AddEndpoint = %v, %v", change, err)
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(1)); err != nil || change != Updated {
+			t.Errorf("Put = %v, %v", change, err)
 		}
 		wantEndpoints(t, d, podA4, podB4, podB6)
 		wantLinks(t, d, 2)
@@ -227,11 +233,11 @@ func TestReplaced(t *testing.T) {
 func TestUndone(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		attach := n.attachment(0)
-		endpoints, _, err := d.AddEndpoint(attach)
+		endpoints, _, err := d.Endpoints().Put(t.Context(), attach)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.DeleteEndpoint(endpoints[0].ID); err != nil {
+		if err := d.Endpoints().Delete(t.Context(), endpoints[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		// In the place of the second program there is something else.
@@ -240,8 +246,12 @@ func TestUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer place.close()
-		path := d.layout.programPin(mustangDigest, hook{place.side, mustangProgToPod})
-		other, err := d.maps.State.Clone()
+		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.point, Program: "to_pod"}.String()))
+		if err != nil || len(pinned) != 1 {
+			t.Fatal(pinned, err)
+		}
+		path := pinned[0]
+		other, err := d.objects.State.Map.Clone()
 		if err == nil {
 			err = os.Remove(path)
 		}
@@ -252,7 +262,7 @@ func TestUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer other.Close()
-		if _, _, err := d.AddEndpoint(attach); err == nil {
+		if _, _, err := d.Endpoints().Put(t.Context(), attach); err == nil {
 			t.Fatal("no error although a program is missing")
 		}
 		wantEndpoints(t, d)
@@ -260,9 +270,9 @@ func TestUndone(t *testing.T) {
 	})
 	t.Run("table full", func(t *testing.T) {
 		n, root := routed(t), testkit.BPFFS(t)
-		d := openSized(t, Options{Root: root + "/root", MaxEndpoints: 1, MaxConnections: 64})
-		var full *FullError
-		if _, _, err := d.AddEndpoint(n.attachment(0)); !errors.As(err, &full) {
+		d := openSized(t, Options{Root: root + "/root", Sizes: objects.Sizes{Endpoints: 1, Connections: 64}})
+		var full *objects.FullError
+		if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); !errors.As(err, &full) {
 			t.Errorf("error %v, want that the table is full", err)
 		}
 		wantEndpoints(t, d)
@@ -276,15 +286,71 @@ func TestAddTogether(t *testing.T) {
 	var group errgroup.Group
 	for i := range 6 {
 		group.Go(func() error {
-			_, _, err := d.AddEndpoint(n.attachment(i % 2))
+			_, _, err := d.Endpoints().Put(t.Context(), n.attachment(i%2))
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if endpoints, err := d.Endpoints(); err != nil || len(endpoints) != 4 {
+	if endpoints, err := d.Endpoints().List(t.Context()); err != nil || len(endpoints) != 4 {
 		t.Errorf("endpoints %v, %v", endpoints, err)
 	}
 	wantLinks(t, d, 4)
+}
+
+// TestDeleteKilled has endpoints that a process deleted which died after the rows: the same call, a new endpoint of the
+// device, and Sweep delete what is left.
+func TestDeleteKilled(t *testing.T) {
+	n := routed(t)
+	d := openTest(t)
+	cookie := cookieOf(t, n.pods[0])
+	links := func() (ids []uint64) {
+		all, err := d.objects.Links()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range all {
+			ids = append(ids, k.ID)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	for _, c := range []struct {
+		name   string
+		repair func() error
+		links  []uint64
+	}{
+		{"Delete", func() error {
+			if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("error %w, want that it does not exist", err)
+			}
+			return nil
+		}, nil},
+		{"Sweep", func() error {
+			return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return true })
+		}, nil},
+		{"Put", func() error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }, []uint64{4, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			made, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range made {
+				if err := d.objects.Endpoints.Delete(encodeAddr(e.IP)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.repair(); err != nil {
+				t.Fatal(err)
+			}
+			if got := links(); !slices.Equal(got, c.links) {
+				t.Errorf("links of endpoints %v, want %v", got, c.links)
+			}
+			if flags, _, err := d.objects.Namespaces.Get(cookie); err != nil || (flags != 0) != (c.links != nil) {
+				t.Errorf("flags of the network namespace %d, %v", flags, err)
+			}
+		})
+	}
 }

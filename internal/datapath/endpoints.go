@@ -3,209 +3,342 @@
 package datapath
 
 import (
-	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 
-	"github.com/cilium/ebpf"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
-// Endpoint is one address of a pod, as the table has it.
+// Endpoints are the pods of a datapath: their addresses, and the programs on their devices.
+type Endpoints struct{ o *objects.Objects }
+
+// Endpoint is one address of a pod.
 type Endpoint struct {
 	// ID is shared by all addresses of one device.
-	ID uint32
-	IP netip.Addr
-	// Host is whether the programs sit on the host's side of the pod's link, whose index IfIndex then is. Otherwise
-	// they sit on the pod's own device, and IfIndex is its index in the pod's namespace.
+	ID    uint32
+	IP    netip.Addr
+	Owner service.Owner
+	// Host tells whether the programs sit on the host's side of the pod's link, whose index IfIndex then is. Otherwise
+	// they sit on the pod's own device, and IfIndex is its index in the pod's network namespace.
 	Host    bool
 	IfIndex int
-	// PodMAC is the MAC of the device in the pod; zero if it has none, like TUN.
+	// PodMAC is the MAC address of the device in the pod; zero if it has none, like TUN.
 	PodMAC net.HardwareAddr
-	// NodeMAC is the node's MAC on the pod's link: that of the host's side; for a macvlan or ipvlan that of the host's
-	// own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none of these.
+	// NodeMAC is the node's MAC address on the pod's link: that of the host's side; for a macvlan or ipvlan that of the
+	// host's own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none.
 	NodeMAC net.HardwareAddr
 
-	flags   mustangEndpointFlag // how packets get in from the host's side
-	segment uint32              // which other pods without a host side are reached by MAC; 0 is none
-	netns   uint64              // the cookie of the pod's namespace; 0 if it has none
+	flags   uint32 // how packets enter the pod from the host's side
+	segment uint32 // pods without a host side reach each other by MAC address if theirs are equal; 0 is none
+	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
 }
 
-// Endpoints returns all endpoints, sorted by id and address.
-func (d *Datapath) Endpoints() ([]Endpoint, error) {
-	unlock, err := d.Lock()
+// Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
+func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
+	if err := e.o.OpenTables(); err != nil {
+		return Endpoint{}, err
+	}
+	value, ok, err := e.o.Endpoints.Get(encodeAddr(ip))
+	if err == nil && !ok {
+		err = endpointNotFound(ip)
+	}
 	if err != nil {
+		return Endpoint{}, err
+	}
+	return decodeEndpoint(encodeAddr(ip), value), nil
+}
+
+// List returns all endpoints, sorted by ID and address. It takes no lock.
+func (e Endpoints) List(context.Context) ([]Endpoint, error) {
+	if err := e.o.OpenTables(); err != nil {
 		return nil, err
 	}
-	defer unlock()
-	return d.endpoints()
+	return e.list()
 }
 
-// endpoints is Endpoints for a caller that has the lock.
-func (d *Datapath) endpoints() ([]Endpoint, error) {
+func (e Endpoints) list() ([]Endpoint, error) {
 	var all []Endpoint
-	for row, err := range batches[mustangAddr, mustangEndpoint](d.maps.Endpoints, mustangMapEndpoints, 512) {
+	for row, err := range e.o.Endpoints.All() {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, decodeEndpoint(row.key, row.value))
+		all = append(all, decodeEndpoint(row.Key, row.Value))
 	}
 	sortEndpoints(all)
 	return all, nil
 }
 
-// concerned returns the endpoints that match by one of their addresses, and those that share a namespace with one. MACs
-// are nothing to match by. The caller has the lock.
-func (d *Datapath) concerned(match func(Endpoint) bool) ([]Endpoint, error) {
-	var rows []row[mustangAddr, mustangEndpoint]
+// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints. The
+// programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
+// a macvlan. An existing endpoint of the device is updated, and keeps its owner; one that has an address and whose device
+// is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
+// os.ErrNotExist; *ConflictError if another pod that is alive has an address; *objects.FullError.
+func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
+	t, err := spec.find()
+	if err != nil {
+		return nil, Unchanged, err
+	}
+	defer t.close()
+	if err := t.requireAddress(spec); err != nil {
+		return nil, Unchanged, err
+	}
+	// Endpoints change with this lock only.
+	links, err := lockLinks(ctx, e.o)
+	if err != nil {
+		return nil, Unchanged, err
+	}
+	defer links.Unlock()
+	all, err := e.matching(func(e Endpoint) bool { return t.is(e) || slices.Contains(t.addresses, e.IP) })
+	if err != nil {
+		return nil, Unchanged, err
+	}
+	if all, err = e.replaceStale(ctx, all, t); err != nil {
+		return nil, Unchanged, err
+	}
+	i := slices.IndexFunc(all, t.is)
+	if i < 0 {
+		return e.add(ctx, t)
+	}
+	t.owner = all[i].Owner
+	rows, change, stale, err := e.update(ctx, all, all[i].ID, t)
+	links.Unlock()
+	if len(stale) > 0 {
+		// A program that has read an old row may be about to store a connection made from it.
+		waitForPrograms()
+		err = errors.Join(err, e.flushAddresses(stale))
+	}
+	return rows, change, err
+}
+
+// add creates the endpoint of a device that has none.
+func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Change, err error) {
+	// A process that died while it deleted the device's or the address's last pod leaves its programs and connections.
+	if err := errors.Join(e.sweepRemains(ctx), e.disconnect(t.addresses)); err != nil {
+		return nil, Unchanged, err
+	}
+	defer func() {
+		if err != nil {
+			others, listErr := e.list()
+			err = errors.Join(err, listErr, e.remove(context.WithoutCancel(ctx), append(others, rows...), rows))
+			rows = nil
+		}
+	}()
+	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
+	if err := withTables(ctx, e.o, func() error {
+		state, err := readState(e.o)
+		if err != nil {
+			return err
+		}
+		state.LastEndpoint++
+		if err := e.o.State.Put(0, state); err != nil {
+			return err
+		}
+		rows = t.endpoints(state.LastEndpoint)
+		return errors.Join(e.write(rows), enableSockets(e.o, t.netns))
+	}); err != nil {
+		return rows, Unchanged, err
+	}
+	if err := t.on.Do(func() error {
+		_, err := e.attach(t, rows[0].ID)
+		return err
+	}); err != nil {
+		return rows, Unchanged, err
+	}
+	return rows, Added, nil
+}
+
+// update changes the endpoint of a device. Connections of the stale addresses are left to the caller, which deletes them
+// when no program uses the old rows any more.
+func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *target) (
+	want []Endpoint, change Change, stale map[netip.Addr]bool, err error,
+) {
+	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
+	want = t.endpoints(id)
+	if !reflect.DeepEqual(have, want) {
+		change = Updated
+	}
+	if err := withTables(ctx, e.o, func() error {
+		// Rows that stay keep what the programs have noted in them.
+		fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
+			return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
+		})
+		if err := e.write(fresh); err != nil {
+			return err
+		}
+		var err error
+		if stale, err = e.deleteRows(have, want); err != nil {
+			return err
+		}
+		return enableSockets(e.o, t.netns)
+	}); err != nil {
+		return nil, change, stale, err
+	}
+	err = t.on.Do(func() error {
+		changed, err := e.attach(t, id)
+		if changed {
+			change = Updated
+		}
+		return err
+	})
+	return want, change, stale, err
+}
+
+// attach attaches the programs that are missing on the device; all or none. It must run in the device's network namespace.
+func (e Endpoints) attach(t *target, id uint32) (changed bool, err error) {
+	var made []objects.Link
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, k := range made {
+			err = errors.Join(err, e.o.Detach(k))
+		}
+	}()
+	for _, k := range t.links(id) {
+		on, err := e.o.Attached(k)
+		if err == nil && (on == uint64(t.ifindex) || on != 0 && k.Hook.InPeer()) {
+			continue // a netkit's peer has the index that it has in the pod
+		}
+		if err := errors.Join(e.o.Detach(k), e.o.Attach(k, t.ifindex)); err != nil {
+			return false, err
+		}
+		made = append(made, k)
+	}
+	return len(made) > 0, nil
+}
+
+// deleteRows deletes the rows of addresses that are no longer wanted, and returns the addresses of all rows that changed.
+func (e Endpoints) deleteRows(have, want []Endpoint) (stale map[netip.Addr]bool, err error) {
+	stale = make(map[netip.Addr]bool)
+	for _, old := range have {
+		i := slices.IndexFunc(want, func(w Endpoint) bool { return w.IP == old.IP })
+		if i >= 0 && reflect.DeepEqual(old, want[i]) {
+			continue
+		}
+		stale[old.IP] = true
+		if i >= 0 {
+			continue
+		}
+		if err := e.o.Endpoints.Delete(encodeAddr(old.IP)); err != nil {
+			return stale, err
+		}
+	}
+	return stale, nil
+}
+
+// replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.
+func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *target) ([]Endpoint, error) {
+	var stale []Endpoint
+	for _, other := range all {
+		if !slices.Contains(t.addresses, other.IP) || t.is(other) {
+			continue
+		}
+		if e.alive(other.ID) {
+			return nil, &ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use", other.IP, other.ID)}
+		}
+		stale = append(stale, other)
+	}
+	if len(stale) == 0 {
+		return all, nil
+	}
+	if err := e.remove(ctx, all, stale); err != nil {
+		return nil, fmt.Errorf("replace endpoint %d: %w", stale[0].ID, err)
+	}
+	return slices.DeleteFunc(all, func(e Endpoint) bool { return hasID(stale, e.ID) }), nil
+}
+
+func hasID(all []Endpoint, id uint32) bool {
+	return slices.ContainsFunc(all, func(e Endpoint) bool { return e.ID == id })
+}
+
+// alive reports whether a device still has a program of the endpoint.
+func (e Endpoints) alive(id uint32) bool {
+	for _, h := range objects.EndpointHooks() {
+		if on, err := e.o.Attached(objects.Link{Hook: h, ID: uint64(id)}); err == nil && on != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// matching returns the endpoints of which one address matches, and those that share a network namespace with one. MAC
+// addresses are not set for match. The caller has the lock of the links.
+func (e Endpoints) matching(match func(Endpoint) bool) ([]Endpoint, error) {
+	var rows []objects.Row[objects.Addr, objects.Endpoint]
 	ids, namespaces := make(map[uint32]bool), make(map[uint64]bool)
-	for row, err := range batches[mustangAddr, mustangEndpoint](d.maps.Endpoints, mustangMapEndpoints, 512) {
+	for row, err := range e.o.Endpoints.All() {
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, row)
-		if match(decodePlace(row.key, row.value)) {
-			ids[row.value.Id], namespaces[row.value.Netns] = true, true
+		if match(decodeEndpointPlace(row.Key, row.Value)) {
+			ids[row.Value.Id], namespaces[row.Value.Netns] = true, true
 		}
 	}
 	delete(namespaces, 0)
 	var found []Endpoint
 	for _, row := range rows {
-		if ids[row.value.Id] || namespaces[row.value.Netns] {
-			found = append(found, decodeEndpoint(row.key, row.value))
+		if ids[row.Value.Id] || namespaces[row.Value.Netns] {
+			found = append(found, decodeEndpoint(row.Key, row.Value))
 		}
 	}
 	sortEndpoints(found)
 	return found, nil
 }
 
-// DeleteEndpoint removes all addresses of the endpoint with the id, its programs, and its connections. The error is a
-// *NotFoundError if there is none. The device need not be there any more.
-func (d *Datapath) DeleteEndpoint(id uint32) error {
-	return d.deleteEndpoint(&NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
-		func(e Endpoint) bool { return e.ID == id })
-}
-
-// DeleteEndpointIP removes the endpoint that has the address, with its other addresses, as DeleteEndpoint does.
-func (d *Datapath) DeleteEndpointIP(ip netip.Addr) error {
-	return d.deleteEndpoint(endpointNotFound(ip), func(e Endpoint) bool { return e.IP == ip.Unmap() })
-}
-
-// DeleteEndpointDevice removes the endpoint of a device that still exists, as DeleteEndpoint does.
-func (d *Datapath) DeleteEndpointDevice(a Attach) error {
-	t, err := a.find()
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	return d.deleteEndpoint(&NotFoundError{What: fmt.Sprintf("endpoint of %s", a)}, t.is)
-}
-
-// deleteEndpoint removes the first endpoint that one of the addresses that match belongs to.
-func (d *Datapath) deleteEndpoint(none error, match func(Endpoint) bool) error {
-	unlock, err := d.Lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	all, err := d.concerned(match)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(all, match)
-	if i < 0 {
-		return none
-	}
-	return d.drop(all, all[i].ID)
-}
-
-// drop removes an endpoint: first its addresses, so that no other pod's program delivers to it. It waits for no program:
-// one that has seen the pod still, and stores a connection after this has looked for them, finds the pod gone and takes
-// the connection back (still_wanted in bpf/mustang/connect.h).
-func (d *Datapath) drop(all []Endpoint, id uint32) error {
-	var gone []netip.Addr
-	var left []Endpoint
-	var netns uint64
-	for _, e := range all {
-		if e.ID != id {
-			left = append(left, e)
-			continue
-		}
-		gone, netns = append(gone, e.IP), e.netns
-		if err := remove(d.maps.Endpoints, mustangMapEndpoints, encodeAddr(e.IP)); err != nil {
-			return err
-		}
-	}
-	return errors.Join(d.dismiss(netns, left), d.detach(id), d.disconnect(gone))
-}
-
-// disconnect forgets the connections of addresses that no pod has any more: another pod may get the address, and
-// connections know the way into their pods. Most pods that go have none.
-func (d *Datapath) disconnect(gone []netip.Addr) error {
-	known := make(map[netip.Addr]bool)
-	for _, ip := range gone {
-		var one uint32
-		err := d.maps.Connected.Lookup(encodeAddr(ip), &one)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read whether %s is connected: %w", ip, err)
-		}
-		known[ip] = err == nil
-	}
-	maps.DeleteFunc(known, func(_ netip.Addr, is bool) bool { return !is })
-	if len(known) == 0 {
-		return nil
-	}
-	if err := d.flushAddresses(known); err != nil {
-		return err
-	}
-	// Last, so that who has the address next finds what a process that dies here leaves.
-	for ip := range known {
-		if err := remove(d.maps.Connected, mustangMapConnected, encodeAddr(ip)); err != nil {
+// write stores rows.
+func (e Endpoints) write(rows []Endpoint) error {
+	for _, row := range rows {
+		key, value := encodeEndpoint(row)
+		if err := e.o.Endpoints.Put(key, value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// flushAddresses forgets the connections that know one of the addresses.
-func (d *Datapath) flushAddresses(gone map[netip.Addr]bool) error {
-	return d.flush(func(from, to mustangTuple, _ mustangConnection) bool {
-		return gone[decodeAddr(from.Saddr)] || gone[decodeAddr(to.Daddr)]
-	})
+// Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes no
+// lock and changes nothing.
+func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
+	t, err := spec.find()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.requireAddress(spec); err != nil {
+		return err
+	}
+	all, err := e.List(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, t.is)
+	if i < 0 {
+		return deviation("endpoint of "+spec.String(), "not found")
+	}
+	id := all[i].ID
+	t.owner = all[i].Owner
+	var found []string
+	for _, want := range t.endpoints(id) {
+		if !slices.ContainsFunc(all, func(have Endpoint) bool { return reflect.DeepEqual(have, want) }) {
+			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
+		}
+	}
+	for _, k := range t.links(id) {
+		if on, err := e.o.Attached(k); err != nil || on == 0 {
+			found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
+		}
+	}
+	return deviation("endpoint of "+spec.String(), found...)
 }
 
 func sortEndpoints(all []Endpoint) {
 	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.IP.Compare(b.IP)) })
-}
-
-func encodeEndpoint(e Endpoint) (mustangAddr, mustangEndpoint) {
-	value := mustangEndpoint{Id: e.ID, Segment: e.segment, Netns: e.netns,
-		Entrance: mustangEntrance{Ifindex: uint32(e.IfIndex), Flags: uint32(e.flags)}}
-	copy(value.Entrance.PodMac[:], e.PodMAC)
-	copy(value.Entrance.NodeMac[:], e.NodeMAC)
-	return encodeAddr(e.IP), value
-}
-
-func decodeEndpoint(key mustangAddr, value mustangEndpoint) Endpoint {
-	e := decodePlace(key, value)
-	e.PodMAC, e.NodeMAC = bytes.Clone(value.Entrance.PodMac[:]), bytes.Clone(value.Entrance.NodeMac[:])
-	return e
-}
-
-// decodePlace is decodeEndpoint without the MACs.
-func decodePlace(key mustangAddr, value mustangEndpoint) Endpoint {
-	flags := mustangEndpointFlag(value.Entrance.Flags)
-	return Endpoint{
-		ID:      value.Id,
-		IP:      decodeAddr(key),
-		Host:    flags&mustangEndpointFlagENDPOINT_EGRESS != 0,
-		IfIndex: int(value.Entrance.Ifindex),
-		flags:   flags,
-		segment: value.Segment,
-		netns:   value.Netns,
-	}
 }

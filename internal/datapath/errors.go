@@ -5,55 +5,15 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
+	"strings"
 
-	"mustang/internal/lb"
+	"mustang/internal/service"
 )
 
-// ErrNotRoot is returned by what needs root's privileges.
-var ErrNotRoot = errors.New("the datapath needs root")
-
-// BPFFSError says that a root lies on no BPF file system.
-type BPFFSError struct {
-	// Root is the directory that was asked for.
-	Root string
-}
-
-func (e *BPFFSError) Error() string {
-	return fmt.Sprintf("%q is on no BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`", e.Root)
-}
-
-// UnsupportedError names what the running kernel lacks, and the version that has it.
-type UnsupportedError struct {
-	Feature, Kernel string
-	Err             error
-}
-
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("this kernel has no %s, which Linux %s brought: %v", e.Feature, e.Kernel, e.Err)
-}
-
-// Unwrap returns what the kernel said.
-func (e *UnsupportedError) Unwrap() error { return e.Err }
-
-// Is makes the error match errors.ErrUnsupported.
-func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// LayoutError says that what is pinned was made by another version of Mustang, with other maps.
-type LayoutError struct {
-	Root        string
-	Found, Want string
-}
-
-func (e *LayoutError) Error() string {
-	return fmt.Sprintf("%q holds maps of layout %s, and this program has layout %s: remove them first, with the program "+
-		"that made them", e.Root, e.Found, e.Want)
-}
-
-// NotFoundError says what was looked for and is not there. It matches os.ErrNotExist.
+// NotFoundError names an object that does not exist. It matches os.ErrNotExist.
 type NotFoundError struct {
-	// What is for people: `service 10.96.0.100:5201/tcp`.
+	// What names the object: "service 10.96.0.100:5201/tcp".
 	What string
 }
 
@@ -62,28 +22,44 @@ func (e *NotFoundError) Error() string { return e.What + " does not exist" }
 // Is makes the error match os.ErrNotExist.
 func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist }
 
-// ConflictError says that another service or endpoint, which is in use, has what was asked for.
+// ConflictError reports that another object uses the frontend, address or control group.
 type ConflictError struct {
-	// What is for people, and names the other one.
+	// What describes the conflict.
 	What string
+	// Owner is the owner of the other service; NoOwner for other objects.
+	Owner service.Owner
 }
 
 func (e *ConflictError) Error() string { return e.What }
 
-// FullError says that a map has no room left. Its size is given when the datapath is first opened.
-type FullError struct {
-	Map  string
-	Size uint32
+// NotSupportedError names the first field of a service that the programs cannot serve yet. It matches
+// errors.ErrUnsupported.
+type NotSupportedError struct {
+	Service service.Key
+	Field   string
 }
 
-func (e *FullError) Error() string {
-	return fmt.Sprintf("all %d rows of the map %q are taken", e.Size, e.Map)
+func (e *NotSupportedError) Error() string {
+	return fmt.Sprintf("service %s: %s: not supported yet", e.Service, e.Field)
 }
 
-func serviceNotFound(frontend netip.AddrPort, p lb.Protocol) error {
-	return &NotFoundError{What: fmt.Sprintf("service %s", lb.Service{Frontend: frontend, Protocol: p})}
+// Is makes the error match errors.ErrUnsupported.
+func (e *NotSupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// DeviationError tells how an object differs from the state in which it was created.
+type DeviationError struct {
+	What       string // an endpoint, a host or an uplink, with its name
+	Deviations []string
 }
 
-func endpointNotFound(ip netip.Addr) error {
-	return &NotFoundError{What: fmt.Sprintf("endpoint %s", ip)}
+func (e *DeviationError) Error() string {
+	return e.What + ": " + strings.Join(e.Deviations, "; ")
+}
+
+// deviation returns nil if nothing was found.
+func deviation(what string, found ...string) error {
+	if len(found) == 0 {
+		return nil
+	}
+	return &DeviationError{What: what, Deviations: found}
 }

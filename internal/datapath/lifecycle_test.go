@@ -3,53 +3,55 @@
 package datapath
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"testing"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 // TestLifecycle is the table of what becomes of connections when services change and clients come back.
 func TestLifecycle(t *testing.T) {
-	runCases(t, hostSide, slices.Concat(repeatCases(), changeCases(), collisionCases()))
+	runCases(t, objects.AttachHost, slices.Concat(repeatCases(), changeCases(), collisionCases()))
 }
 
 // repeatCases are clients that begin again.
 func repeatCases() []translateCase {
 	return []translateCase{
-		{"SYN is repeated", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN is repeated", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("kept_connection", "forward", "redirect_peer")})
 		}},
-		{"SYN is repeated after the way back was evicted", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN is repeated after the way back was evicted", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
-			key := mustangTuple{Saddr: encodeAddr(w.backend.Addr()), Daddr: encodeAddr(w.client.Addr()),
-				Sport: toBE(w.backend.Port()), Dport: toBE(w.client.Port()), Proto: w.proto}
-			if err := w.maps.Connections.Delete(key); err != nil {
+			key := objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Daddr: encodeAddr(w.client.Addr()),
+				Sport: swapPort(w.backend.Port()), Dport: swapPort(w.client.Port()), Proto: w.proto}
+			if err := w.objects.Connections.Delete(key); err != nil {
 				t.Fatal(err)
 			}
 			w.send(t, fromHost, p)
 			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
 		}},
-		{"SYN after a FIN", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN after a FIN", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN })
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 			w.closing(t, true)
 			p = w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
 			w.closing(t, false)
 		}},
-		{"RST closes", lb.TCP, func(t *testing.T, w *world) {
+		{"RST closes", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
@@ -61,61 +63,61 @@ func repeatCases() []translateCase {
 // changeCases are services and pods that change under their clients.
 func changeCases() []translateCase {
 	return []translateCase{
-		{"SYN after the backends changed", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN after the backends changed", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
 			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
 		}},
-		{"SYN after the service was made anew", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN after the service was made anew", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.unserve(t, w.service)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
 		}},
-		{"SYN after the service is gone", lb.TCP, func(t *testing.T, w *world) {
+		{"SYN after the service is gone", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.unserve(t, w.service)
-			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictNext, nil, once("passed")})
+			w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext, nil, once("passed")})
 		}},
-		{"open connection after the backends changed", lb.TCP, func(t *testing.T, w *world) {
+		{"open connection after the backends changed", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.serve(t, w.service, w.remote)
 			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 		}},
-		{"datagram after the backends changed", lb.UDP, func(t *testing.T, w *world) {
+		{"datagram after the backends changed", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.remote)
-			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
 		}},
-		{"datagram after a backend was added", lb.UDP, func(t *testing.T, w *world) {
+		{"datagram after a backend was added", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.next(w.client, w.service)
 			w.send(t, fromHost, p)
 			w.serve(t, w.service, w.backend, w.remote)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 		}},
-		{"datagram after the service is gone", lb.UDP, func(t *testing.T, w *world) {
+		{"datagram after the service is gone", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.next(w.client, w.service))
 			w.unserve(t, w.service)
 			w.connected(t)
-			w.check(t, fromHost, w.next(w.client, w.service), wants{verdictNext, nil, once("passed")})
+			w.check(t, fromHost, w.next(w.client, w.service), wants{actionNext, nil, once("passed")})
 		}},
 		{"endpoint is deleted", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			if err := w.DeleteEndpoint(1); err != nil {
+			if err := w.Endpoints().Delete(context.Background(), 1); err != nil {
 				t.Fatal(err)
 			}
 			w.connected(t)
@@ -132,7 +134,7 @@ func collisionCases() []translateCase {
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.checkChanged(t, w.other, once("new_connection", "port_changed", "forward", "redirect_peer"))
 			p := w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
 		}},
 		{"straight to the backend of an open connection", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -147,14 +149,14 @@ func collisionCases() []translateCase {
 				}
 			}
 		}},
-		{"straight to the backend of a closed connection", lb.TCP, func(t *testing.T, w *world) {
+		{"straight to the backend of a closed connection", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN }))
 			p := w.first(w.client, w.backend)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
 			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
 		}},
 	}
 }
@@ -167,7 +169,7 @@ func (w *world) checkChanged(t *testing.T, dst netip.AddrPort, count map[string]
 	before := counts(t, w.Datapath)
 	verdict, out := w.run(t, fromHost, p.frame())
 	diff := delta(t, w.Datapath, before)
-	delete(diff, fromHost.program)
+	delete(diff, fromHost.Program)
 	for name, n := range count {
 		if diff[name] != n {
 			t.Errorf("counted %v, want %v", diff, count)
@@ -179,16 +181,16 @@ func (w *world) checkChanged(t *testing.T, dst netip.AddrPort, count map[string]
 	}
 	source := netip.AddrPortFrom(w.client.Addr(), uint16(out[l4])<<8|uint16(out[l4+1]))
 	want := p.became(source, w.backend, "0a").frame()
-	if verdict != verdictRedirect || source == w.client || string(out) != string(want) {
+	if verdict != actionRedirect || source == w.client || string(out) != string(want) {
 		t.Fatalf("verdict %d, source %v", verdict, source)
 	}
 	p = w.next(w.backend, source)
-	w.check(t, fromHost, p, wants{verdictRedirect, p.became(dst, w.client, "0c"), once("reverse", "redirect_peer")})
+	w.check(t, fromHost, p, wants{actionRedirect, p.became(dst, w.client, "0c"), once("reverse", "redirect_peer")})
 }
 
 func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	t.Helper()
-	if err := w.DeleteService(frontend, lb.Protocol(w.proto)); err != nil {
+	if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Protocol(w.proto)}); err != nil {
 		t.Fatal(err)
 	}
 }

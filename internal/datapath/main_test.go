@@ -3,11 +3,16 @@
 package datapath
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -21,20 +26,29 @@ func TestMain(m *testing.M) {
 	if how := os.Getenv(openVariable); how != "" {
 		os.Exit(openOnce(how))
 	}
+	if root := os.Getenv(contenderVariable); root != "" {
+		os.Exit(contender(root))
+	}
+	if root := os.Getenv(applyVariable); root != "" {
+		os.Exit(applyChild(root))
+	}
+	if root := os.Getenv(endpointVariable); root != "" {
+		os.Exit(endpointChild(root))
+	}
 	os.Exit(testkit.CheckLeaks(m))
 }
 
 // openTest opens a datapath under a root of its own.
 func openTest(t testing.TB) *Datapath {
 	t.Helper()
-	return openSized(t, Options{Root: testkit.BPFFS(t) + "/root", MaxServices: 64, MaxBackends: 256, MaxConnections: 4096, MaxEndpoints: 32})
+	return openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 32}})
 }
 
 func openSized(t testing.TB, o Options) *Datapath {
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
-	d, err := Open(o)
+	d, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +57,33 @@ func openSized(t testing.TB, o Options) *Datapath {
 			t.Error(err)
 		}
 	})
-	if err := d.openTables(nil); err != nil { // tests look into them
+	if err := d.objects.OpenTables(); err != nil { // tests look into them
 		t.Fatal(err)
 	}
 	return d
+}
+
+// pins returns a path of pins.
+func pins(d *Datapath, path ...string) string {
+	return filepath.Join(append([]string{d.objects.Root(), fmt.Sprintf("v%d", objects.LayoutVersion)}, path...)...)
+}
+
+// cookieOf returns the cookie of a network namespace.
+func cookieOf(t testing.TB, ns *netns.Namespace) uint64 {
+	t.Helper()
+	cookie, err := ns.Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cookie
+}
+
+// openers returns the ways to open a datapath.
+func openers() map[string]func(Options) (*Datapath, error) {
+	return map[string]func(Options) (*Datapath, error){
+		"Open":         func(o Options) (*Datapath, error) { return Open(context.Background(), o) },
+		"OpenExisting": OpenExisting,
+	}
 }
 
 // counts returns the counters by name.

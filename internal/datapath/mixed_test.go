@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/lb"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -33,7 +34,7 @@ func TestMixedTraffic(t *testing.T) {
 			for _, addresses := range [][4]string{
 				{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},
 			} {
-				for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+				for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 					c := mixedCase{n, d, protocol}
 					c.test(t, 0, addresses[1], addresses[0], addresses[2])
 					c.test(t, 1, addresses[0], addresses[1], addresses[3])
@@ -54,37 +55,37 @@ func mixed(t *testing.T, names [2]string) network {
 	if strings.HasPrefix(names[0], "ipvlan") {
 		strictness = "2"
 	}
-	if err := n.host.SetSysctl("net/ipv4/conf/all/rp_filter", strictness); err != nil {
+	if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/all/rp_filter", strictness); err != nil {
 		t.Fatal(err)
 	}
 	n.uplink(t)
 	n.run(t, "-n HOST addr add 172.16.9.1/24 dev up0")
 	n.plug(t, a, n.subnet(t, a, gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
 	n.plug(t, b, n.subnet(t, b, elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
-	n.relayed = [2]bool{a.Needs() == podlink.NeedsRelay, b.Needs() == podlink.NeedsRelay}
+	n.relayed = [2]bool{a.Traits().Needs == podlink.NeedsRelay, b.Traits().Needs == podlink.NeedsRelay}
 	return n
 }
 
 type mixedCase struct {
 	network  network
 	datapath *Datapath
-	protocol lb.Protocol
+	protocol service.Protocol
 }
 
 // test has the other pod call a service of pod i.
 //
 //revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
-func (c mixedCase) test(t *testing.T, i int, client, pod, service string) {
+func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	t.Helper()
 	protocol := c.protocol.String()
 	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(service, servicePort))
-	s := lb.Service{Frontend: frontend, Protocol: c.protocol, Backends: []netip.AddrPort{backend}}
-	if _, _, err := c.datapath.PutService(s); err != nil {
+	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
+	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
+	if _, _, err := c.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
 		t.Fatal(err)
 	}
 	size := 5000 // in fragments
-	if c.protocol == lb.TCP {
+	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, c.datapath)

@@ -10,8 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 	"mustang/internal/tun"
 )
@@ -23,13 +25,13 @@ func plugged(name string) func(testing.TB) network {
 		mode := usable(t, name)
 		n := newNetwork(t)
 		n.uplink(t)
-		if mode.Needs() == podlink.NeedsOpenVSwitch {
+		if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
 			n.startOpenVSwitch(t, mode)
 		}
 		on := n.subnet(t, mode, gateway4+"/24", gateway6+"/64")
 		n.plug(t, mode, on, 0, podA4, podA6)
 		n.plug(t, mode, on, 1, podB4, podB6)
-		n.relayed = [2]bool{mode.Needs() == podlink.NeedsRelay, mode.Needs() == podlink.NeedsRelay}
+		n.relayed = [2]bool{mode.Traits().Needs == podlink.NeedsRelay, mode.Traits().Needs == podlink.NeedsRelay}
 		return n
 	}
 }
@@ -56,7 +58,7 @@ func (n network) uplink(t testing.TB) {
 // startOpenVSwitch starts one that ends with the test. The programs go where its packets can be met.
 func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 	t.Helper()
-	if err := podlink.FindOpenVSwitch(); err != nil {
+	if err := ovs.FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	dir, err := os.MkdirTemp("", "mst-ovs-") // a test's own path is too long for a socket
@@ -64,7 +66,7 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s, err := podlink.StartOpenVSwitch(n.host, filepath.Join(dir, "run"))
+	s, err := ovs.Start(n.host, filepath.Join(dir, "run"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +75,11 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 			t.Error(err)
 		}
 	})
-	n.ovsdb, n.inUserSpace = s.Socket(), s.Datapath() == podlink.OVSUserSpace
+	n.ovsdb, n.inUserSpace = s.Socket(), s.Datapath() == ovs.UserSpace
 	if n.inUserSpace {
 		testkit.NeedsOther(t)
 	}
-	if n.inUserSpace || !mode.HostSide() {
+	if n.inUserSpace || !mode.Traits().HostSide {
 		n.segment = podlink.DefaultBridge
 	}
 }
@@ -107,7 +109,7 @@ func (n network) plug(t testing.TB, mode podlink.Mode, on podlink.Network, i int
 	if _, err := mode.Create(on, pod); err != nil {
 		t.Fatal(err)
 	}
-	if mode.Needs() == podlink.NeedsRelay {
+	if mode.Traits().Needs == podlink.NeedsRelay {
 		relay(t, mode.Name(), n.host, pod)
 	}
 }
@@ -118,38 +120,38 @@ func hostDevices() [2]string { return [2]string{"va", "vb"} }
 // TestWithoutNamespace has a pod behind TAP of which only its address and MAC are known, as of a VM.
 func TestWithoutNamespace(t *testing.T) {
 	n, d := plugged("tap")(t), openTest(t)
-	vm, err := n.pods[1].Device("eth0")
+	vm, err := rtnl.In(n.pods[1]).Device("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	attach := Attach{Host: n.host, HostIfName: "vb", MAC: vm.MAC, Addresses: []netip.Addr{
+	attach := EndpointSpec{Host: n.host, HostIfName: "vb", MAC: vm.MAC, Addresses: []netip.Addr{
 		netip.MustParseAddr(podB4), netip.MustParseAddr(podB6), netip.MustParseAddr("fe80::1"),
 	}}
-	for i, a := range []Attach{n.attachment(0), attach} {
-		if endpoints, change, err := d.AddEndpoint(a); err != nil || change != Added || len(endpoints) != 2 {
+	for i, a := range []EndpointSpec{n.attachment(0), attach} {
+		if endpoints, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added || len(endpoints) != 2 {
 			t.Fatalf("AddEndpoint %d: %v, %v, %v", i, endpoints, change, err)
 		}
 	}
-	if _, change, err := d.AddEndpoint(attach); err != nil || change != Unchanged {
-		t.Errorf("AddEndpoint again: %v, %v", change, err)
+	if _, change, err := d.Endpoints().Put(t.Context(), attach); err != nil || change != Unchanged {
+		t.Errorf("Put again: %v, %v", change, err)
 	}
 	for _, f := range families() {
 		testTraffic(t, trafficCase{n, d, f, "tcp", "redirect_device", false})
 	}
-	if err := d.DeleteEndpointDevice(attach); err != nil {
+	if err := d.Endpoints().DeleteDevice(t.Context(), attach); err != nil {
 		t.Error(err)
 	}
 	wantEndpoints(t, d, podA4, podA6)
 }
 
 // relay joins the two ends of a pod's link, and returns when packets can pass.
-func relay(t testing.TB, mode string, host *nl.Namespace, pod podlink.Pod) {
+func relay(t testing.TB, mode string, host *netns.Namespace, pod podlink.Pod) {
 	t.Helper()
 	kind := tun.TUN
 	if mode == "tap" {
 		kind = tun.TAP
 	}
-	open := func(ns *nl.Namespace, name string) *tun.Device {
+	open := func(ns *netns.Namespace, name string) *tun.Device {
 		device, err := tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true})
 		if err != nil {
 			t.Fatal(err)

@@ -7,14 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
 // network is a host with two pods.
 type network struct {
-	host *nl.Namespace
-	pods [2]*nl.Namespace
+	host *netns.Namespace
+	pods [2]*netns.Namespace
 	// relayed is whether the host's device and the pod's are joined by a program only.
 	relayed [2]bool
 	// segment is a device of the host, if the pods' own devices are to be used whatever their kind.
@@ -54,7 +55,7 @@ func newNetwork(t testing.TB) network {
 	n := network{host: testkit.Namespace(t, "host")}
 	n.pods[0], n.pods[1] = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := n.host.SetSysctl(key, "1"); err != nil {
+		if err := rtnl.In(n.host).SetSysctl(key, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +85,7 @@ func routed(t testing.TB) network {
 		-n HOST route add `+podA6+` dev va
 		-n HOST route add `+podB6+` dev vb`)
 	for _, device := range []string{"va", "vb"} {
-		if err := n.host.SetSysctl("net/ipv4/conf/"+device+"/proxy_arp", "1"); err != nil {
+		if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+device+"/proxy_arp", "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,12 +151,12 @@ func (n network) onLink(t testing.TB) {
 func (n network) attachBoth(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i := range n.pods {
-		endpoints, change, err := d.AddEndpoint(n.attachment(i))
+		endpoints, change, err := d.Endpoints().Put(t.Context(), n.attachment(i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if change != Added || len(endpoints) != 2 {
-			t.Fatalf("AddEndpoint: %v, %v; want two addresses added", change, endpoints)
+			t.Fatalf("Put: %v, %v; want two addresses added", change, endpoints)
 		}
 	}
 }

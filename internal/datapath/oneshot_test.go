@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/lb"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -40,7 +41,7 @@ type oneShots struct {
 }
 
 func (o oneShots) run(b *testing.B) {
-	if _, _, err := o.d.AddEndpoint(o.network.attachment(1)); err != nil {
+	if _, _, err := o.d.Endpoints().Put(b.Context(), o.network.attachment(1)); err != nil {
 		b.Fatal(err)
 	}
 	o.opening(b)
@@ -48,10 +49,10 @@ func (o oneShots) run(b *testing.B) {
 		var add, remove []time.Duration
 		for b.Loop() {
 			begin := time.Now()
-			e, _, err := o.d.AddEndpoint(o.network.attachment(0))
+			e, _, err := o.d.Endpoints().Put(b.Context(), o.network.attachment(0))
 			added := time.Now()
 			if err == nil {
-				err = o.d.DeleteEndpoint(e[0].ID)
+				err = o.d.Endpoints().Delete(b.Context(), e[0].ID)
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -65,7 +66,7 @@ func (o oneShots) run(b *testing.B) {
 		var again []time.Duration
 		for b.Loop() {
 			begin := time.Now()
-			if _, _, err := o.d.AddEndpoint(o.network.attachment(1)); err != nil {
+			if _, _, err := o.d.Endpoints().Put(b.Context(), o.network.attachment(1)); err != nil {
 				b.Fatal(err)
 			}
 			again = append(again, time.Since(begin))
@@ -80,9 +81,9 @@ func (o oneShots) run(b *testing.B) {
 		var add, remove []time.Duration
 		for b.Loop() {
 			begin := time.Now()
-			_, err := o.d.AddSocketPod(o.network.pods[0])
+			_, err := o.d.Sockets().AddPod(b.Context(), o.network.pods[0])
 			added := time.Now()
-			if err = errors.Join(err, o.d.DeleteSocketPod(cookie)); err != nil {
+			if err = errors.Join(err, o.d.Sockets().DeletePod(b.Context(), cookie)); err != nil {
 				b.Fatal(err)
 			}
 			add, remove = append(add, added.Sub(begin)), append(remove, time.Since(added))
@@ -95,13 +96,13 @@ func (o oneShots) run(b *testing.B) {
 		var remove []time.Duration
 		for b.Loop() {
 			o.network.replug(b)
-			e, _, err := o.d.AddEndpoint(o.network.attachment(0))
+			e, _, err := o.d.Endpoints().Put(b.Context(), o.network.attachment(0))
 			if err != nil {
 				b.Fatal(err)
 			}
 			o.network.run(b, "-n PODA link del eth0")
 			begin := time.Now()
-			if err := o.d.DeleteEndpoint(e[0].ID); err != nil {
+			if err := o.d.Endpoints().Delete(b.Context(), e[0].ID); err != nil {
 				b.Fatal(err)
 			}
 			remove = append(remove, time.Since(begin))
@@ -112,14 +113,14 @@ func (o oneShots) run(b *testing.B) {
 
 // service measures a host port, of both protocols.
 func (o oneShots) service(b *testing.B) {
-	s := lb.Service{Frontend: netip.MustParseAddrPort("172.16.1.1:80"), Protocol: lb.Any,
-		Backends: []netip.AddrPort{netip.MustParseAddrPort(podB4 + ":80")}}
+	s := service.Service{Frontend: netip.MustParseAddrPort("172.16.1.1:80"), Protocol: service.Any,
+		Backends: service.Backends(netip.MustParseAddrPort(podB4 + ":80"))}
 	var add, remove []time.Duration
 	for b.Loop() {
 		begin := time.Now()
-		_, _, err := o.d.PutService(s)
+		_, _, err := o.d.Services().Put(b.Context(), service.CLI, s)
 		added := time.Now()
-		if err = errors.Join(err, o.d.DeleteService(s.Frontend, s.Protocol)); err != nil {
+		if err = errors.Join(err, o.d.Services().Delete(b.Context(), s.Owner, s.Key())); err != nil {
 			b.Fatal(err)
 		}
 		add, remove = append(add, added.Sub(begin)), append(remove, time.Since(added))
@@ -130,7 +131,7 @@ func (o oneShots) service(b *testing.B) {
 
 // opening measures the ways to get at what is pinned.
 func (o oneShots) opening(b *testing.B) {
-	for name, open := range map[string]func(Options) (*Datapath, error){"Open": Open, "OpenExisting": OpenExisting} {
+	for name, open := range openers() {
 		b.Run(name, func(b *testing.B) {
 			var all []time.Duration
 			for b.Loop() {
@@ -170,11 +171,7 @@ const openVariable = "MUSTANG_DATAPATH_OPEN"
 
 func openOnce(how string) int {
 	name, root, _ := strings.Cut(how, " ")
-	open := Open
-	if name == "OpenExisting" {
-		open = OpenExisting
-	}
-	_, err := open(Options{Root: root})
+	_, err := openers()[name](Options{Root: root})
 	fmt.Println(time.Now().UnixNano())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -198,7 +195,7 @@ func (n network) crowd(b *testing.B, d *Datapath, others int) {
 		e.IP = netip.AddrFrom4([4]byte{192, 168, 20, byte(i)})
 		v6 := e
 		v6.IP = netip.MustParseAddr(fmt.Sprintf("fd00:20::%x", i))
-		if err := errors.Join(d.putEndpoints([]Endpoint{e, v6}), d.admit(e.netns)); err != nil {
+		if err := errors.Join(d.Endpoints().write([]Endpoint{e, v6}), enableSockets(d.objects, e.netns)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -218,11 +215,11 @@ func (n network) crowd(b *testing.B, d *Datapath, others int) {
 // replug gives the first pod its device again, if it has none.
 func (n network) replug(b *testing.B) {
 	b.Helper()
-	if _, err := n.pods[0].Device("eth0"); err == nil {
+	if _, err := rtnl.In(n.pods[0]).Device("eth0"); err == nil {
 		return
 	}
 	link := "-n HOST link add va type veth peer name eth0 netns PODA"
-	if _, err := n.host.Device("mst-host"); err == nil {
+	if _, err := rtnl.In(n.host).Device("mst-host"); err == nil {
 		link = "-n HOST link add link up0 name eth0 netns PODA type macvlan mode bridge"
 	}
 	n.run(b, link+`

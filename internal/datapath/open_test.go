@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,9 +12,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -22,12 +25,13 @@ func TestOpenErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	base := testkit.BPFFS(t)
 	later := filepath.Join(base, "later")
-	if err := os.MkdirAll(filepath.Join(later, "v4", "maps"), 0o700); err != nil {
+	other, ours := fmt.Sprintf("v%d", objects.LayoutVersion+1), fmt.Sprintf("v%d", objects.LayoutVersion)
+	if err := os.MkdirAll(filepath.Join(later, other, "maps"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, open := range map[string]func(Options) (*Datapath, error){"Open": Open, "OpenExisting": OpenExisting} {
+	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
-			var noFS *BPFFSError
+			var noFS *objects.BPFFSError
 			elsewhere := filepath.Join(t.TempDir(), "root")
 			if _, err := open(Options{Root: elsewhere}); !errors.As(err, &noFS) || !strings.Contains(err.Error(), elsewhere) ||
 				!strings.Contains(err.Error(), "mount -t bpf") {
@@ -36,11 +40,11 @@ func TestOpenErrors(t *testing.T) {
 			if _, err := os.Stat(elsewhere); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("no bpffs: something was made there: %v", err)
 			}
-			var layout *LayoutError
-			if _, err := open(Options{Root: later}); !errors.As(err, &layout) || layout.Found != "v4" || layout.Want != "v3" {
+			var layout *objects.LayoutError
+			if _, err := open(Options{Root: later}); !errors.As(err, &layout) || layout.Found != other || layout.Want != ours {
 				t.Errorf("another layout: error %v", err)
 			}
-			if _, err := os.Stat(filepath.Join(later, "v3")); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(filepath.Join(later, ours)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("another layout: something was made there: %v", err)
 			}
 			if err := syscall.Seteuid(65534); err != nil {
@@ -50,7 +54,7 @@ func TestOpenErrors(t *testing.T) {
 			if err := syscall.Seteuid(0); err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(err, ErrNotRoot) {
+			if !errors.Is(err, objects.ErrNotRoot) {
 				t.Errorf("not root: error %v", err)
 			}
 		})
@@ -58,7 +62,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := OpenExisting(Options{Root: filepath.Join(base, "none")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing there: error %v", err)
 	}
-	if err := Remove(t.TempDir()); err == nil {
+	if err := objects.Remove(t.Context(), t.TempDir()); err == nil {
 		t.Error("Remove took a directory on another file system")
 	}
 }
@@ -66,7 +70,7 @@ func TestOpenErrors(t *testing.T) {
 // TestPrivate wants nobody else to look into the root.
 func TestPrivate(t *testing.T) {
 	d := openTest(t)
-	for _, dir := range []string{d.layout.root, d.layout.version(), d.layout.maps(), d.layout.programs(), d.layout.links()} {
+	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
 		info, err := os.Stat(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -79,29 +83,32 @@ func TestPrivate(t *testing.T) {
 
 // TestUnsupported wants the feature and the version in the message.
 func TestUnsupported(t *testing.T) {
-	err := error(&UnsupportedError{Feature: "tcx", Kernel: "6.6", Err: syscall.EINVAL})
+	err := error(&objects.UnsupportedError{Feature: "tcx", Kernel: "6.6", Err: syscall.EINVAL})
 	if !strings.Contains(err.Error(), "tcx") || !strings.Contains(err.Error(), "6.6") || !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestCounterNames compares the names in Go with the programs' own.
+// TestCounterNames compares the names in Go with those in the type information.
 func TestCounterNames(t *testing.T) {
-	spec, err := loadMustang()
+	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var metric *btf.Enum
-	if err := spec.Types.TypeByName("metric", &metric); err != nil {
-		t.Fatal(err)
-	}
-	names := append(counterNames(), "count")
-	if len(metric.Values) != len(names) {
-		t.Fatalf("%d metrics, %d names", len(metric.Values), len(names))
-	}
-	for i, value := range metric.Values {
-		if want := strings.ToLower(strings.TrimPrefix(value.Name, "METRIC_")); value.Value != uint64(i) || names[i] != want {
-			t.Errorf("metric %d is %s, and its name %q", value.Value, value.Name, names[i])
+	for enum, names := range map[string][]string{"metric": metricNames(), "drop_reason": dropNames()} {
+		var values *btf.Enum
+		if err := spec.Types.TypeByName(enum, &values); err != nil {
+			t.Fatal(err)
+		}
+		prefix, _, _ := strings.Cut(enum, "_")
+		names = append(names, "count")
+		if len(values.Values) != len(names) {
+			t.Fatalf("enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
+		}
+		for i, value := range values.Values {
+			if want := strings.ToUpper(prefix + "_" + names[i]); value.Value != uint64(i) || value.Name != want {
+				t.Errorf("enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
+			}
 		}
 	}
 }
@@ -112,7 +119,7 @@ func TestFirstCall(t *testing.T) {
 	n.attachBoth(t, made)
 	n.wire(t)
 	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	s := lb.Service{Frontend: frontend, Protocol: lb.TCP, Backends: []netip.AddrPort{netip.MustParseAddrPort(podA4 + ":80")}}
+	s := service.Service{Frontend: frontend, Protocol: service.TCP, Backends: service.Backends(netip.MustParseAddrPort(podA4 + ":80"))}
 	var endpoints []Endpoint
 	for _, call := range []struct {
 		name string
@@ -120,20 +127,22 @@ func TestFirstCall(t *testing.T) {
 	}{
 		{"Counters", func(d *Datapath) error { _, err := d.Counters(); return err }},
 		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
-		{"PutService", func(d *Datapath) error { _, _, err := d.PutService(s); return err }},
-		{"Service", func(d *Datapath) error { _, err := d.Service(frontend, lb.TCP); return err }},
-		{"Services", func(d *Datapath) error { _, err := d.Services(); return err }},
-		{"DeleteService", func(d *Datapath) error { return d.DeleteService(frontend, lb.TCP) }},
-		{"Endpoints", func(d *Datapath) (err error) { endpoints, err = d.Endpoints(); return err }},
-		{"CheckEndpoint", func(d *Datapath) error { return d.CheckEndpoint(n.attachment(0)) }},
-		{"Sweep", func(d *Datapath) error { return d.Sweep(func(uint64) bool { return false }) }},
-		{"DeleteEndpointIP", func(d *Datapath) error { return d.DeleteEndpointIP(endpoints[0].IP) }},
-		{"AddEndpoint", func(d *Datapath) error { _, _, err := d.AddEndpoint(n.attachment(0)); return err }},
-		{"AddUplink", func(d *Datapath) error { _, err := d.AddUplink(n.host, "wire"); return err }},
-		{"AttachSocket", func(d *Datapath) error { _, err := d.AttachSocket(testkit.Cgroup(t)); return err }},
-		{"AddSocketPod", func(d *Datapath) error { _, err := d.AddSocketPod(n.host); return err }},
+		{"Services.Put", func(d *Datapath) error { _, _, err := d.Services().Put(t.Context(), service.CLI, s); return err }},
+		{"Services.Get", func(d *Datapath) error { _, err := d.Services().Get(t.Context(), s.Key()); return err }},
+		{"Services.List", func(d *Datapath) error { _, err := d.Services().List(t.Context()); return err }},
+		{"Services.Delete", func(d *Datapath) error {
+			return d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.TCP})
+		}},
+		{"Endpoints.List", func(d *Datapath) (err error) { endpoints, err = d.Endpoints().List(t.Context()); return err }},
+		{"Endpoints.Check", func(d *Datapath) error { return d.Endpoints().Check(t.Context(), n.attachment(0)) }},
+		{"Endpoints.Sweep", func(d *Datapath) error { return d.Endpoints().Sweep(t.Context(), func(uint64) bool { return false }) }},
+		{"Endpoints.DeleteIP", func(d *Datapath) error { return d.Endpoints().DeleteIP(t.Context(), endpoints[0].IP) }},
+		{"Endpoints.Put", func(d *Datapath) error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }},
+		{"Uplinks.Put", func(d *Datapath) error { _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); return err }},
+		{"Sockets.Attach", func(d *Datapath) error { _, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); return err }},
+		{"Sockets.AddPod", func(d *Datapath) error { _, err := d.Sockets().AddPod(t.Context(), n.host); return err }},
 	} {
-		d, err := OpenExisting(Options{Root: made.layout.root})
+		d, err := OpenExisting(Options{Root: made.objects.Root()})
 		if err != nil {
 			t.Fatal(err)
 		}

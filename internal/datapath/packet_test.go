@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Numbers that packets are made of.
+// Protocol numbers, extension headers and TCP flags.
 const (
 	protoICMP, protoTCP, protoUDP, protoICMPv6, protoSCTP = 1, 6, 17, 58, 132
 
@@ -18,9 +18,9 @@ const (
 	flagFIN, flagSYN, flagRST, flagPSH, flagACK = 0x01, 0x02, 0x04, 0x08, 0x10
 )
 
-// packet describes a frame. The zero value of each field is the ordinary case. Checksums come out right.
+// packet describes a frame. The zero value of each field is the common case. Checksums are correct.
 type packet struct {
-	bare           bool   // without an Ethernet header
+	noEthernet     bool   // without an Ethernet header
 	ethDst, ethSrc string // one hex digit pair, repeated: "02" is 02:02:02:02:02:02
 	ethType        uint16 // if not IP's
 	src, dst       netip.AddrPort
@@ -29,12 +29,12 @@ type packet struct {
 	payload        string
 	options        int             // 4-byte words of IPv4 options
 	extensions     []extension     // of IPv6
-	fragment       *fragmentPart   // this is a part of a larger packet
+	fragment       *fragmentPart   // set if this is a fragment
 	zeroChecksum   bool            // UDP without
 	icmpType       uint8           // with proto ICMP or ICMPv6
-	quote          *packet         // that an ICMP error is about
-	quoteBytes     int             // how much of its transport is quoted; all if 0
-	mangle         func(ip []byte) // a last change, after the checksums are made
+	quote          *packet         // the packet that an ICMP error is about
+	quoteBytes     int             // bytes of its transport that are quoted; 0: all
+	mangle         func(ip []byte) // changes the packet after the checksums are computed
 }
 
 type extension struct {
@@ -52,20 +52,20 @@ type fragmentPart struct {
 
 func (p packet) v6() bool { return p.src.Addr().Is6() }
 
-// with returns a copy that change was applied to.
+// with returns a changed copy.
 func (p packet) with(change func(*packet)) packet {
 	p.extensions = slices.Clone(p.extensions)
 	change(&p)
 	return p
 }
 
-// frame is the packet as it is on the link.
+// frame returns the bytes on the link.
 func (p packet) frame() []byte {
 	ip := p.ip()
 	if p.mangle != nil {
 		p.mangle(ip)
 	}
-	if p.bare {
+	if p.noEthernet {
 		return ip
 	}
 	kind := p.ethType
@@ -147,7 +147,7 @@ func (p packet) ipv6Header(body int) []byte {
 	return ip
 }
 
-// transport is what follows the IP header.
+// transport returns the bytes after the IP header.
 func (p packet) transport() []byte {
 	if p.fragment != nil && p.fragment.offset > 0 {
 		return []byte(p.payload)
@@ -194,7 +194,7 @@ func (p packet) transport() []byte {
 	return b
 }
 
-// quoted is the packet that an ICMP error is about, as far as it is quoted.
+// quoted returns the packet that an ICMP error is about, up to quoteBytes of its transport.
 func (p packet) quoted() []byte {
 	ip := p.quote.ip()
 	if p.quoteBytes == 0 {
@@ -203,7 +203,7 @@ func (p packet) quoted() []byte {
 	return ip[:len(ip)-len(p.quote.transport())+p.quoteBytes]
 }
 
-// pseudo is the header that a transport's checksum covers besides itself.
+// pseudo returns the pseudo header of the transport checksum.
 func (p packet) pseudo(length int) []byte {
 	if p.proto == protoICMP {
 		return nil
@@ -213,7 +213,7 @@ func (p packet) pseudo(length int) []byte {
 	return binary.BigEndian.AppendUint32(pseudo, uint32(p.proto))
 }
 
-// sum is the ones' complement sum of RFC 1071 over parts of which all but the last have an even length.
+// sum returns the ones' complement sum (RFC 1071) over parts, of which all but the last have an even length.
 func sum(parts ...[]byte) uint16 {
 	var total uint32
 	for _, part := range parts {
@@ -231,9 +231,9 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(total)
 }
 
-// TestPacketBuilder holds the builder against a published sum, and against the rule that a good packet sums to ones.
+// TestPacketBuilder compares the builder with a published sum, and checks that a correct packet sums to all ones.
 func TestPacketBuilder(t *testing.T) {
-	// RFC 1071 gives this sum as its example.
+	// The example of RFC 1071.
 	if got := sum([]byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}); got != 0xddf2 {
 		t.Errorf("sum = %#x, want 0xddf2", got)
 	}

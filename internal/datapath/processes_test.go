@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"testing"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
 
@@ -43,7 +45,7 @@ func child(root string) int {
 	worker, err := strconv.Atoi(os.Getenv(workerVariable))
 	var d *Datapath
 	if err == nil {
-		d, err = Open(Options{Root: root, MaxConnections: 64})
+		d, err = Open(context.Background(), Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	}
 	if err == nil {
 		err = errors.Join(addServices(d, worker), d.Close())

@@ -12,20 +12,21 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
-// What the programs answer.
+// Actions that the programs return.
 const (
-	verdictNext     = 0xffffffff // TC_ACT_UNSPEC
-	verdictDrop     = 2          // TC_ACT_SHOT
-	verdictRedirect = 7          // TC_ACT_REDIRECT
+	actionNext     = 0xffffffff // TC_ACT_UNSPEC
+	actionDrop     = 2          // TC_ACT_SHOT
+	actionRedirect = 7          // TC_ACT_REDIRECT
 )
 
-// bench is a datapath with its programs, and nobody attached.
+// bench is a datapath whose programs run on test packets only.
 type bench struct {
 	*Datapath
-	programs map[hook]*ebpf.Program
+	programs map[objects.Hook]*ebpf.Program
 }
 
 func newBench(t testing.TB) *bench {
@@ -35,7 +36,7 @@ func newBench(t testing.TB) *bench {
 
 func benchOn(t testing.TB, d *Datapath) *bench {
 	t.Helper()
-	b := &bench{Datapath: d, programs: make(map[hook]*ebpf.Program)}
+	b := &bench{Datapath: d, programs: make(map[objects.Hook]*ebpf.Program)}
 	t.Cleanup(func() {
 		for _, p := range b.programs {
 			_ = p.Close()
@@ -44,11 +45,11 @@ func benchOn(t testing.TB, d *Datapath) *bench {
 	return b
 }
 
-// loaded is the program of a hook.
-func (b *bench) loaded(t testing.TB, h hook) *ebpf.Program {
+// loaded returns the program of a hook.
+func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 	t.Helper()
 	if b.programs[h] == nil {
-		p, err := b.program(h)
+		p, err := b.objects.Program(h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,10 +58,17 @@ func (b *bench) loaded(t testing.TB, h hook) *ebpf.Program {
 	return b.programs[h]
 }
 
-// clear empties all tables but the counters.
+// clear empties all maps but the counters.
 func (b *bench) clear(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{b.maps.Services, b.maps.Backends, b.maps.Connections, b.maps.Endpoints, b.maps.Connected, b.maps.Fragments} {
+	fragments, err := ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fragments.Close()
+	for _, m := range []*ebpf.Map{
+		b.objects.Services.Map, b.objects.Backends.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, b.objects.Connected.Map, fragments,
+	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
 			if err := m.Delete(key); err != nil {
@@ -70,100 +78,100 @@ func (b *bench) clear(t testing.TB) {
 	}
 }
 
-// put makes a service, and fails the test if that doesn't work.
-func (b *bench) put(t testing.TB, p lb.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
+// put stores a service.
+func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
-	_, id, err := b.PutService(lb.Service{Frontend: frontend, Protocol: p, Backends: backends})
+	_, id, err := b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backends...)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-// tapPod makes a pod one that is behind a TAP device. The programs are those of hostSide.
-const tapPod side = "tap"
+// tapPod is the attach point of a pod behind a TAP device. Its programs are those of objects.AttachHost.
+const tapPod objects.AttachPoint = "tap"
 
-// pod is an endpoint whose MAC is a digit pair, such as "0a", on a segment of one letter.
+// pod is an endpoint. pair is a hex digit pair, such as "0a", that its MAC address repeats; segment is one letter.
 type pod struct {
 	id            uint32
-	side          side
+	at            objects.AttachPoint
 	pair, segment string
 }
 
-// endpoint makes a row for an address of a pod.
+// endpoint stores the row of an address of a pod.
 func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	t.Helper()
 	e := Endpoint{ID: p.id, IP: ip, IfIndex: int(100 + p.id), PodMAC: mac(p.pair), NodeMAC: net.HardwareAddr(mac("ee"))}
-	switch p.side {
-	case podSide:
+	switch p.at {
+	case objects.AttachPod:
 		e.segment = uint32(p.segment[0])
-	case tunSide:
+	case objects.AttachTun:
 		e.flags, e.PodMAC, e.NodeMAC = intoTun, nil, nil
 	case tapPod:
 		e.flags = intoTap
 	default:
 		e.flags = intoPeer
 	}
-	if err := b.putEndpoints([]Endpoint{e}); err != nil {
+	if err := b.Endpoints().write([]Endpoint{e}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// run passes a frame through a program.
-func (b *bench) run(t testing.TB, h hook, frame []byte) (uint32, []byte) {
+// run runs a program on a frame, and returns the action and the frame after it.
+func (b *bench) run(t testing.TB, h objects.Hook, frame []byte) (uint32, []byte) {
 	t.Helper()
 	out := make([]byte, len(frame)+64)
 	opts := &ebpf.RunOptions{Data: frame, DataOut: out}
-	verdict, err := b.loaded(t, h).Run(opts)
+	action, err := b.loaded(t, h).Run(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return verdict, opts.DataOut
+	return action, opts.DataOut
 }
 
-// send is a packet that a case has passed before the one that it is about.
-func (b *bench) send(t testing.TB, h hook, p packet) {
+// send runs a program on a packet that prepares a case.
+func (b *bench) send(t testing.TB, h objects.Hook, p packet) {
 	t.Helper()
-	if verdict, _ := b.run(t, h, p.frame()); verdict == verdictDrop {
-		t.Fatalf("a packet of the preparation was dropped: %v to %v", p.src, p.dst)
+	if action, _ := b.run(t, h, p.frame()); action == actionDrop {
+		t.Fatalf("a packet that prepares the case was dropped: %v to %v", p.src, p.dst)
 	}
 }
 
-// wants is what a packet must come to.
+// wants is the expected action, packet and counters.
 type wants struct {
-	verdict uint32
-	out     *packet // nil: as it went in
-	counts  map[string]uint64
+	action uint32
+	out    *packet // nil: unchanged
+	counts map[string]uint64
 }
 
-// check passes p and compares all that came of it. The run itself need not be in the counts.
-func (b *bench) check(t *testing.T, h hook, p packet, w wants) {
+// check runs a program on p and compares the results. The counter of the run itself is not part of w.counts.
+func (b *bench) check(t *testing.T, h objects.Hook, p packet, w wants) {
 	t.Helper()
 	b.checkFrame(t, h, p.frame(), w)
 }
 
-func (b *bench) checkFrame(t *testing.T, h hook, frame []byte, w wants) {
+func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) {
 	t.Helper()
 	before := counts(t, b.Datapath)
-	verdict, out := b.run(t, h, frame)
-	if verdict != w.verdict {
-		t.Errorf("verdict %d, want %d", int32(verdict), int32(w.verdict))
+	action, out := b.run(t, h, frame)
+	if action != w.action {
+		t.Errorf("action %d, want %d", int32(action), int32(w.action))
 	}
 	want := frame
 	if w.out != nil {
 		want = w.out.frame()
 	}
-	if !bytes.Equal(out, want) && w.verdict != verdictDrop {
-		t.Errorf("came out as\n%s, want\n%s", hex.Dump(out), hex.Dump(want))
+	if !bytes.Equal(out, want) && w.action != actionDrop {
+		t.Errorf("packet after the program\n%s, want\n%s", hex.Dump(out), hex.Dump(want))
 	}
 	expected := maps.Clone(w.counts)
-	expected[h.program]++
+	expected[h.Program]++
 	if diff := delta(t, b.Datapath, before); !maps.Equal(diff, expected) {
 		t.Errorf("counted %v, want %v", diff, expected)
 	}
 }
 
-// once is the counts of counters that go up by one.
+// once returns a count of one for each name.
 func once(names ...string) map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, name := range names {

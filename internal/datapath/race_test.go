@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 // TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that knows
@@ -19,12 +20,14 @@ func TestDeleteWhileOpening(t *testing.T) {
 		name   string
 		remove func() error
 	}{
-		{"endpoint", func() error { return w.DeleteEndpoint(1) }},
-		{"service", func() error { return w.DeleteService(w.service, lb.UDP) }},
+		{"endpoint", func() error { return w.Endpoints().Delete(t.Context(), 1) }},
+		{"service", func() error {
+			return w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP})
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 300 {
-				w.reset(t, hostSide)
+				w.reset(t, objects.AttachHost)
 				id := w.serve(t, w.service, w.backend)
 				stop := w.opening(t)
 				if err := c.remove(); err != nil {
@@ -64,11 +67,11 @@ func (w *world) opening(t *testing.T) (stop func()) {
 // unknown fails the test if a connection knows the first pod, or the service with the id.
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
-	for row, err := range w.rows() {
+	for row, err := range w.objects.Connections.All() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !service && row.value.Entrance.Ifindex == 101 || service && row.value.Service == id {
+		if !service && row.Value.Path.Ifindex == 101 || service && row.Value.Service == id {
 			t.Fatalf("connection %v stays", row)
 		}
 	}

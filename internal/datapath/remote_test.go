@@ -8,8 +8,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -22,12 +23,12 @@ const (
 // wire joins the host to another node. The ends make checksums themselves, so that the other node looks at each: what
 // the pods left to be done, and what the programs made of it, must be right. The way there has a smaller MTU than
 // the pods, and the wire has not, so that only an ICMP error tells.
-func (n network) wire(t testing.TB) *nl.Namespace {
+func (n network) wire(t testing.TB) *netns.Namespace {
 	t.Helper()
 	testkit.RequireTool(t, "ethtool")
 	far := testkit.Namespace(t, "far")
-	for _, ns := range []*nl.Namespace{n.host, far} {
-		if err := ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0"); err != nil {
+	for _, ns := range []*netns.Namespace{n.host, far} {
+		if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/accept_dad", "0"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,7 +77,7 @@ func TestRemote(t *testing.T) {
 				if diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] != 1 {
 					t.Errorf("counted %v", diff)
 				}
-				if c.protocol == lb.TCP && diff["icmp_error"] == 0 {
+				if c.protocol == service.TCP && diff["icmp_error"] == 0 {
 					t.Errorf("no packet was too big: counted %v", diff)
 				}
 			})
@@ -106,7 +107,7 @@ func TestBehindUplink(t *testing.T) {
 }
 
 // behindUplink makes another node of the uplink's far end.
-func (n network) behindUplink(t testing.TB) *nl.Namespace {
+func (n network) behindUplink(t testing.TB) *netns.Namespace {
 	t.Helper()
 	far := testkit.Namespace(t, "far")
 	n.run(t, `
@@ -124,12 +125,12 @@ func (n network) behindUplink(t testing.TB) *nl.Namespace {
 // farCase is a service with its backend on another node.
 type farCase struct {
 	backend, service, client string
-	protocol                 lb.Protocol
+	protocol                 service.Protocol
 }
 
 func eachFar(t *testing.T, test func(*testing.T, farCase)) {
 	for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
-		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 			c := farCase{addresses[0], addresses[1], addresses[2], protocol}
 			t.Run(c.backend+"/"+protocol.String(), func(t *testing.T) { test(t, c) })
 		}
@@ -137,16 +138,16 @@ func eachFar(t *testing.T, test func(*testing.T, farCase)) {
 }
 
 // call has the second pod call the service, and returns what was counted.
-func (c farCase) call(t *testing.T, n network, d *Datapath, far *nl.Namespace) (map[string]uint64, error) {
+func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace) (map[string]uint64, error) {
 	t.Helper()
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
-	s := lb.Service{Frontend: frontend, Protocol: c.protocol, Backends: []netip.AddrPort{backend}}
-	if _, _, err := d.PutService(s); err != nil {
+	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
 		t.Fatal(err)
 	}
 	size := 1200
-	if c.protocol == lb.TCP {
+	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, d)

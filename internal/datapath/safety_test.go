@@ -15,8 +15,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -40,8 +41,8 @@ func TestSafety(t *testing.T) {
 // safety is a pod that tries.
 type safety struct {
 	network network
-	pod     *nl.Namespace
-	device  nl.Device
+	pod     *netns.Namespace
+	device  rtnl.Device
 	d       *Datapath
 	service netip.AddrPort
 }
@@ -52,11 +53,11 @@ func newSafety(t *testing.T, n network) *safety {
 	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
 	n.attachBoth(t, s.d)
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := s.d.PutService(lb.Service{Frontend: s.service, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+	if _, _, err := s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if s.device, err = s.pod.Device("eth0"); err != nil {
+	if s.device, err = rtnl.In(s.pod).Device("eth0"); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -220,10 +221,10 @@ func (s *safety) deleteDevice(t *testing.T) {
 	if err := s.run("ip link del eth0")(t); err != nil {
 		t.Fatal(err)
 	}
-	if s.d.alive(2) {
+	if s.d.Endpoints().alive(2) {
 		t.Error("the endpoint looks alive")
 	}
-	if err := s.d.DeleteEndpointIP(netip.MustParseAddr(podB4)); err != nil {
+	if err := s.d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podB4)); err != nil {
 		t.Error(err)
 	}
 	wantEndpoints(t, s.d, podA4, podA6)

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,28 +13,29 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// service makes a service of text.
-func service(p lb.Protocol, frontend string, backends ...string) lb.Service {
-	s := lb.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}
+// newService makes a service of text.
+func newService(p service.Protocol, frontend string, backends ...string) service.Service {
+	s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}
 	for _, backend := range backends {
-		s.Backends = append(s.Backends, netip.MustParseAddrPort(backend))
+		s.Backends = append(s.Backends, service.Backend{Addr: netip.MustParseAddrPort(backend)})
 	}
 	return s
 }
 
-// wantServices compares the services, less their ids.
-func wantServices(t *testing.T, d *Datapath, want ...lb.Service) {
+// wantServices compares the services without IDs, revisions and owners.
+func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	t.Helper()
-	got, err := d.Services()
+	got, err := d.Services().List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range got {
-		got[i].ID = 0
+		got[i].ID, got[i].Revision, got[i].Owner = 0, 0, service.NoOwner
 	}
 	if len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
 		t.Errorf("services\n%v, want\n%v", got, want)
@@ -44,9 +46,10 @@ func wantServices(t *testing.T, d *Datapath, want ...lb.Service) {
 func wantSlots(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	n := 0
-	var key mustangBackendKey
-	var value mustangBackend
-	for entries := d.maps.Backends.Iterate(); entries.Next(&key, &value); {
+	for _, err := range d.objects.Backends.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
 		n++
 	}
 	if n != want {
@@ -57,33 +60,33 @@ func wantSlots(t *testing.T, d *Datapath, want int) {
 // TestServices puts and deletes, one step after another.
 func TestServices(t *testing.T) {
 	d := openTest(t)
-	one := service(lb.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
-	fewer := service(lb.TCP, "10.96.0.1:80", "192.168.10.11:8080")
-	six := service(lb.Any, "[fd00:96::1]:80", "[fd00:10::a]:8080")
-	udp := service(lb.UDP, "10.96.0.1:80", "192.168.10.10:53")
+	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+	fewer := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080")
+	six := newService(service.Any, "[fd00:96::1]:80", "[fd00:10::a]:8080")
+	udp := newService(service.UDP, "10.96.0.1:80", "192.168.10.10:53")
 	conflict := func(err error) bool { var c *ConflictError; return errors.As(err, &c) }
 	missing := func(err error) bool {
 		var n *NotFoundError
 		return errors.As(err, &n) && errors.Is(err, os.ErrNotExist)
 	}
-	put := func(s lb.Service, want Change, wantID uint32) func(t *testing.T) {
+	put := func(s service.Service, want Change, wantID uint32) func(t *testing.T) {
 		return func(t *testing.T) {
-			if change, id, err := d.PutService(s); err != nil || change != want || id != wantID {
-				t.Errorf("PutService = %v, %d, %v; want %v, %d", change, id, err, want, wantID)
+			if change, id, err := d.Services().Put(t.Context(), service.CLI, s); err != nil || change != want || id != wantID {
+				t.Errorf("Put = %v, %d, %v; want %v, %d", change, id, err, want, wantID)
 			}
 		}
 	}
-	refuse := func(s lb.Service, want func(error) bool) func(t *testing.T) {
+	refuse := func(s service.Service, want func(error) bool) func(t *testing.T) {
 		return func(t *testing.T) {
-			if _, _, err := d.PutService(s); !want(err) {
+			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); !want(err) {
 				t.Errorf("PutService: error %v", err)
 			}
 		}
 	}
-	remove := func(frontend string, p lb.Protocol, want func(error) bool) func(t *testing.T) {
+	remove := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
 		return func(t *testing.T) {
-			if err := d.DeleteService(netip.MustParseAddrPort(frontend), p); !want(err) {
-				t.Errorf("DeleteService: error %v", err)
+			if err := d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}); !want(err) {
+				t.Errorf("Delete: error %v", err)
 			}
 		}
 	}
@@ -91,25 +94,25 @@ func TestServices(t *testing.T) {
 	for _, step := range []struct {
 		name  string
 		do    func(*testing.T)
-		want  []lb.Service
+		want  []service.Service
 		slots int
 	}{
 		{"nothing yet", func(*testing.T) {}, nil, 0},
-		{"add", put(one, Added, 1), []lb.Service{one}, 2},
-		{"again", put(one, Unchanged, 1), []lb.Service{one}, 2},
-		{"in another order", put(service(lb.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080"), Unchanged, 1), []lb.Service{one}, 2},
-		{"add any", put(six, Added, 2), []lb.Service{one, six}, 3},
-		{"add the other protocol", put(udp, Added, 3), []lb.Service{one, six, udp}, 4},
-		{"update", put(fewer, Updated, 1), []lb.Service{fewer, six, udp}, 3},
-		{"any over one", refuse(service(lb.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict), []lb.Service{fewer, six, udp}, 3},
-		{"one over any", refuse(service(lb.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict), []lb.Service{fewer, six, udp}, 3},
-		{"invalid", refuse(service(lb.TCP, "10.96.0.9:80", "[fd00:10::a]:1"), func(err error) bool { return err != nil }), []lb.Service{fewer, six, udp}, 3},
-		{"delete a part of any", remove("[fd00:96::1]:80", lb.TCP, missing), []lb.Service{fewer, six, udp}, 3},
-		{"delete another port", remove("10.96.0.1:81", lb.TCP, missing), []lb.Service{fewer, six, udp}, 3},
-		{"delete any", remove("[fd00:96::1]:80", lb.Any, fine), []lb.Service{fewer, udp}, 2},
-		{"delete it again", remove("[fd00:96::1]:80", lb.Any, missing), []lb.Service{fewer, udp}, 2},
-		{"ids are not used again", put(six, Added, 4), []lb.Service{fewer, udp, six}, 3},
-		{"delete both protocols", remove("10.96.0.1:80", lb.Any, fine), []lb.Service{six}, 1},
+		{"add", put(one, Added, 1), []service.Service{one}, 2},
+		{"again", put(one, Unchanged, 1), []service.Service{one}, 2},
+		{"in another order", put(newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080"), Unchanged, 1), []service.Service{one}, 2},
+		{"add any", put(six, Added, 2), []service.Service{one, six}, 3},
+		{"add the other protocol", put(udp, Added, 3), []service.Service{one, six, udp}, 4},
+		{"update", put(fewer, Updated, 1), []service.Service{fewer, six, udp}, 3},
+		{"any over one", refuse(newService(service.Any, "10.96.0.1:80", "192.168.10.10:1"), conflict), []service.Service{fewer, six, udp}, 3},
+		{"one over any", refuse(newService(service.TCP, "[fd00:96::1]:80", "[fd00:10::a]:1"), conflict), []service.Service{fewer, six, udp}, 3},
+		{"invalid", refuse(newService(service.TCP, "10.96.0.9:80", "[fd00:10::a]:1"), func(err error) bool { return err != nil }), []service.Service{fewer, six, udp}, 3},
+		{"delete a part of any", remove("[fd00:96::1]:80", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
+		{"delete another port", remove("10.96.0.1:81", service.TCP, missing), []service.Service{fewer, six, udp}, 3},
+		{"delete any", remove("[fd00:96::1]:80", service.Any, fine), []service.Service{fewer, udp}, 2},
+		{"delete it again", remove("[fd00:96::1]:80", service.Any, missing), []service.Service{fewer, udp}, 2},
+		{"ids are not used again", put(six, Added, 4), []service.Service{fewer, udp, six}, 3},
+		{"delete both protocols", remove("10.96.0.1:80", service.Any, fine), []service.Service{six}, 1},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			step.do(t)
@@ -125,7 +128,7 @@ func TestGoroutines(t *testing.T) {
 	var group errgroup.Group
 	for worker := range 4 {
 		group.Go(func() error {
-			own, err := Open(Options{Root: d.layout.root})
+			own, err := Open(t.Context(), Options{Root: d.objects.Root()})
 			if err != nil {
 				return err
 			}
@@ -144,11 +147,11 @@ const perWorker = 8
 func addServices(d *Datapath, worker int) error {
 	for i := range perWorker {
 		own := fmt.Sprintf("10.96.%d.%d:80", worker, i)
-		if _, _, err := d.PutService(service(lb.TCP, own, "192.168.10.10:8080", "192.168.10.11:8080")); err != nil {
+		if _, _, err := d.Services().Put(context.Background(), service.CLI, newService(service.TCP, own, "192.168.10.10:8080", "192.168.10.11:8080")); err != nil {
 			return err
 		}
 		backend := fmt.Sprintf("192.168.%d.%d:8080", worker, i)
-		if _, _, err := d.PutService(service(lb.TCP, "10.96.99.99:80", backend)); err != nil {
+		if _, _, err := d.Services().Put(context.Background(), service.CLI, newService(service.TCP, "10.96.99.99:80", backend)); err != nil {
 			return err
 		}
 	}
@@ -157,7 +160,7 @@ func addServices(d *Datapath, worker int) error {
 
 func wantWorkers(t *testing.T, d *Datapath, workers int) {
 	t.Helper()
-	services, err := d.Services()
+	services, err := d.Services().List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,18 +177,18 @@ func wantWorkers(t *testing.T, d *Datapath, workers int) {
 // TestReopen closes and opens: what was there is there, and the ids go on.
 func TestReopen(t *testing.T) {
 	d := openTest(t)
-	one := service(lb.UDP, "10.96.0.1:53", "192.168.10.10:53")
-	if _, _, err := d.PutService(one); err != nil {
+	one := newService(service.UDP, "10.96.0.1:53", "192.168.10.10:53")
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, one); err != nil {
 		t.Fatal(err)
 	}
-	for name, open := range map[string]func(Options) (*Datapath, error){"Open": Open, "OpenExisting": OpenExisting} {
-		again, err := open(Options{Root: d.layout.root, MaxServices: 1})
+	for name, open := range openers() {
+		again, err := open(Options{Root: d.objects.Root(), Sizes: objects.Sizes{Services: 1}})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		wantServices(t, again, one)
-		if change, id, err := again.PutService(one); err != nil || change != Unchanged || id != 1 {
-			t.Errorf("%s: PutService = %v, %d, %v", name, change, id, err)
+		if change, id, err := again.Services().Put(t.Context(), service.CLI, one); err != nil || change != Unchanged || id != 1 {
+			t.Errorf("%s: Put = %v, %d, %v", name, change, id, err)
 		}
 		if err := again.Close(); err != nil {
 			t.Error(err)
@@ -193,15 +196,14 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestRemove takes everything away, twice.
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
 	root := testkit.BPFFS(t)
-	openSized(t, Options{Root: root, MaxConnections: 64})
+	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	if err := os.Mkdir(root+"/others", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Remove(root); err != nil {
+	if err := objects.Remove(t.Context(), root); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(root)
@@ -210,11 +212,12 @@ func TestRemoveBesideOthers(t *testing.T) {
 	}
 }
 
+// TestRemove takes everything away, twice.
 func TestRemove(t *testing.T) {
 	root := testkit.BPFFS(t) + "/root"
-	d := openSized(t, Options{Root: root, MaxConnections: 64})
+	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	for range 2 {
-		if err := Remove(root); err != nil {
+		if err := objects.Remove(t.Context(), root); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +227,42 @@ func TestRemove(t *testing.T) {
 	if _, err := OpenExisting(Options{Root: root}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("OpenExisting: error %v", err)
 	}
-	if _, _, err := d.PutService(service(lb.TCP, "10.96.0.1:80", "192.168.10.10:80")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("PutService after Remove: error %v", err)
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Put after Remove: error %v", err)
+	}
+}
+
+// TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes neither.
+func TestRecreated(t *testing.T) {
+	root := testkit.BPFFS(t)
+	if err := os.Mkdir(root+"/others", 0o700); err != nil { // the root stays
+		t.Fatal(err)
+	}
+	o := Options{Root: root, Sizes: objects.Sizes{Services: 8, Backends: 8, Connections: 64, Endpoints: 8}}
+	old := openSized(t, o)
+	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")
+	change := func() map[string]error {
+		_, _, put := old.Services().Put(t.Context(), service.CLI, one)
+		_, apply := old.Services().Apply(t.Context(), service.CLI, []service.Service{one})
+		return map[string]error{"Put": put, "Apply": apply, "Delete": old.Endpoints().Delete(t.Context(), 1)}
+	}
+	if err := objects.Remove(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range change() {
+		if !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s of removed maps: error %v", name, err)
+		}
+	}
+	fresh := openSized(t, o)
+	for name, err := range change() {
+		var missing *NotFoundError
+		if !errors.Is(err, os.ErrNotExist) || errors.As(err, &missing) {
+			t.Errorf("%s of maps that were created anew: error %v", name, err)
+		}
+	}
+	wantServices(t, fresh)
+	if change, _, err := fresh.Services().Put(t.Context(), service.CLI, one); err != nil || change != Added {
+		t.Errorf("Put = %v, %v", change, err)
 	}
 }

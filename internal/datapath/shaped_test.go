@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
-	"mustang/internal/shaper"
+	"mustang/internal/netns"
+	"mustang/internal/qdisc"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -32,34 +32,34 @@ func TestShaped(t *testing.T) {
 			far := n.wire(t)
 			shaped := n.attachment(0)
 			shaped.Shaped = true
-			for i, a := range []Attach{shaped, n.attachment(1)} {
-				if _, change, err := d.AddEndpoint(a); err != nil || change != Added {
+			for i, a := range []EndpointSpec{shaped, n.attachment(1)} {
+				if _, change, err := d.Endpoints().Put(t.Context(), a); err != nil || change != Added {
 					t.Fatalf("AddEndpoint %d: %v, %v", i, change, err)
 				}
 			}
-			if _, change, err := d.AddEndpoint(shaped); err != nil || change != Unchanged {
-				t.Errorf("AddEndpoint again: %v, %v", change, err)
+			if _, change, err := d.Endpoints().Put(t.Context(), shaped); err != nil || change != Unchanged {
+				t.Errorf("Put again: %v, %v", change, err)
 			}
-			if _, err := d.AddUplink(n.host, "wire"); err != nil {
+			if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
 				t.Fatal(err)
 			}
 			server := listenUDP(t, n.pods[0], podA4, 1)[0]
-			service := netip.MustParseAddrPort(near4 + ":5201")
-			s := lb.Service{Frontend: service, Protocol: lb.UDP, Backends: []netip.AddrPort{server.addr}}
-			if _, _, err := d.PutService(s); err != nil {
+			vip := netip.MustParseAddrPort(near4 + ":5201")
+			s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
+			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
 				t.Fatal(err)
 			}
 			for name, c := range map[string]struct {
-				from *nl.Namespace
+				from *netns.Namespace
 				to   netip.AddrPort
 			}{
-				"straight": {n.pods[1], server.addr}, "service": {n.pods[1], service}, "outside": {far, service},
+				"straight": {n.pods[1], server.addr}, "service": {n.pods[1], vip}, "outside": {far, vip},
 			} {
 				t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
 			}
 			// Without it, the queue is passed by where there is a shorter way.
-			if _, change, err := d.AddEndpoint(n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
-				t.Errorf("AddEndpoint without a queue: %v, %v", change, err)
+			if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
+				t.Errorf("Put without a queue: %v, %v", change, err)
 			}
 		})
 	}
@@ -67,8 +67,8 @@ func TestShaped(t *testing.T) {
 		n, d := slaves(t), openTest(t)
 		a := n.attachment(0)
 		a.Shaped = true
-		if _, _, err := d.AddEndpoint(a); err == nil || !strings.Contains(err.Error(), "no host's side") {
-			t.Errorf("AddEndpoint: error %v", err)
+		if _, _, err := d.Endpoints().Put(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no device on the host") {
+			t.Errorf("Put: error %v", err)
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestShaped(t *testing.T) {
 // flood sends more at once than a limit lets through, which is one kilobyte per second and five datagrams at first.
 //
 //revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
-func flood(t *testing.T, n network, server *counter, from *nl.Namespace, to netip.AddrPort) {
+func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to netip.AddrPort) {
 	t.Helper()
 	const count = 50
 	conn, err := testkit.Dial(from, "udp", to.String())
@@ -91,11 +91,11 @@ func flood(t *testing.T, n network, server *counter, from *nl.Namespace, to neti
 	}
 	send() // neighbours find each other
 	server.received(t)
-	if err := shaper.Limit(n.host, "va", nl.RateLimit{Rate: 8_000, Burst: 44_000}); err != nil {
+	if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := shaper.Limit(n.host, "va", nl.RateLimit{}); err != nil {
+		if err := qdisc.SetLimit(n.host, "va", qdisc.Limit{}); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -10,7 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -21,16 +22,16 @@ func testSpread(t *testing.T, s *stage) {
 	for _, server := range servers {
 		backends = append(backends, server.addr)
 	}
-	service := s.serve("10.96.0.100:5201", backends...)
+	frontend := s.serve("10.96.0.100:5201", backends...)
 	for name, send := range map[string]func(*socketFD, string){
 		"connected": func(c *socketFD, text string) {
-			c.mustConnect(service)
+			c.mustConnect(frontend)
 			c.mustSend(text, netip.AddrPort{})
 			c.mustSend(text, netip.AddrPort{})
 		},
 		"unconnected": func(c *socketFD, text string) {
-			c.mustSend(text, service)
-			c.mustSend(text, service)
+			c.mustSend(text, frontend)
+			c.mustSend(text, frontend)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,17 +63,17 @@ func testSpread(t *testing.T, s *stage) {
 func testChanges(t *testing.T, whole *stage) {
 	for _, change := range []struct {
 		name string
-		do   func(s *stage, service, old, other netip.AddrPort)
+		do   func(s *stage, frontend, old, other netip.AddrPort)
 		ends bool // for connected UDP
 		left bool // the service is there still
 	}{
-		{"replaced backend", func(s *stage, service, _, other netip.AddrPort) { s.serve(service.String(), other) }, true, true},
-		{"removed service", func(s *stage, service, _, _ netip.AddrPort) {
-			if err := s.DeleteService(service, lb.Any); err != nil {
+		{"replaced backend", func(s *stage, frontend, _, other netip.AddrPort) { s.serve(frontend.String(), other) }, true, true},
+		{"removed service", func(s *stage, frontend, _, _ netip.AddrPort) {
+			if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}); err != nil {
 				s.t.Fatal(err)
 			}
 		}, true, false},
-		{"added backend", func(s *stage, service, old, other netip.AddrPort) { s.serve(service.String(), other, old) }, false, true},
+		{"added backend", func(s *stage, frontend, old, other netip.AddrPort) { s.serve(frontend.String(), other, old) }, false, true},
 	} {
 		for _, d := range dialects() {
 			t.Run(change.name+"/"+d.name, func(t *testing.T) {
@@ -80,24 +81,24 @@ func testChanges(t *testing.T, whole *stage) {
 				before := counts(t, s.Datapath)
 				old := s.echo("udp", d.pod)
 				other := testkit.Echo(t, s.pods[1], "udp", net.JoinHostPort(d.client, "0"))
-				service := s.serve(d.service, old)
+				frontend := s.serve(d.service, old)
 				connected := s.client().open(t, d.v6, unix.SOCK_DGRAM)
-				connected.mustConnect(service)
-				connected.ask(netip.AddrPort{}, service)
+				connected.mustConnect(frontend)
+				connected.ask(netip.AddrPort{}, frontend)
 				direct := s.client().open(t, d.v6, unix.SOCK_DGRAM)
 				direct.mustConnect(old)
 				loose := s.client().open(t, d.v6, unix.SOCK_DGRAM)
-				loose.mustConnect(service)
+				loose.mustConnect(frontend)
 				loose.disconnect()
 				loose.ask(old, old)
-				change.do(s, service, old, other)
+				change.do(s, frontend, old, other)
 				direct.ask(netip.AddrPort{}, old)
 				loose.ask(old, old)
 				if !change.ends {
-					connected.ask(netip.AddrPort{}, service)
+					connected.ask(netip.AddrPort{}, frontend)
 					return
 				}
-				if _, err := unix.Read(connected.fd, make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+				if _, err := connected.read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 					t.Errorf("a socket whose backend is gone receives: %v, want ECONNABORTED", err)
 				}
 				if err := connected.send("x", netip.AddrPort{}); !errors.Is(err, unix.EDESTADDRREQ) {
@@ -107,8 +108,8 @@ func testChanges(t *testing.T, whole *stage) {
 					t.Errorf("counted %v, want one socket ended", got)
 				}
 				if change.left {
-					connected.mustConnect(service)
-					connected.ask(netip.AddrPort{}, service)
+					connected.mustConnect(frontend)
+					connected.ask(netip.AddrPort{}, frontend)
 				}
 			})
 		}
@@ -118,61 +119,61 @@ func testChanges(t *testing.T, whole *stage) {
 // testFollows has one unconnected socket send on while the service changes, and TCP stay.
 func testFollows(t *testing.T, s *stage) {
 	servers := listenUDP(t, s.pods[0], podA4, 2)
-	service := s.serve("10.96.0.100:5201", servers[0].addr)
+	frontend := s.serve("10.96.0.100:5201", servers[0].addr)
 	c := s.client().open(t, false, unix.SOCK_DGRAM)
-	c.mustSend("first", service)
-	s.serve(service.String(), servers[1].addr)
-	c.mustSend("second", service)
+	c.mustSend("first", frontend)
+	s.serve(frontend.String(), servers[1].addr)
+	c.mustSend("second", frontend)
 	for i, want := range []string{"first", "second"} {
 		if got := servers[i].received(t); len(got) != 1 || got[0] != want {
 			t.Errorf("server %d got %q, want %q", i, got, want)
 		}
 	}
-	s.serve(service.String(), s.echo("tcp", podA4))
+	s.serve(frontend.String(), s.echo("tcp", podA4))
 	stream := s.client().open(t, false, unix.SOCK_STREAM)
-	stream.mustConnect(service)
+	stream.mustConnect(frontend)
 	stream.exchange()
-	if err := s.DeleteService(service, lb.Any); err != nil {
+	if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}); err != nil {
 		t.Fatal(err)
 	}
 	stream.mustSend("more", netip.AddrPort{})
 	buffer := make([]byte, 16)
-	if n, err := unix.Read(stream.fd, buffer); err != nil || string(buffer[:n]) != "more" {
+	if n, err := stream.read(buffer); err != nil || string(buffer[:n]) != "more" {
 		t.Errorf("read %q, %v: a connection ended with its service", buffer[:n], err)
 	}
-	if stream.peer() != service {
+	if stream.peer() != frontend {
 		t.Errorf("the peer is %s", stream.peer())
 	}
 }
 
 // testRefused calls services that cannot be served.
 func testRefused(t *testing.T, s *stage) {
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	for _, row := range []struct {
 		name, count string
-		spoil       func(*mustangService)
+		spoil       func(*objects.Service)
 	}{
-		{"missing backend", "drop_backend_missing", func(s *mustangService) { s.Revision += 100 }},
-		{"no backend", "drop_no_backend", func(s *mustangService) { s.Count = 0 }},
+		{"missing backend", "drop_backend_missing", func(s *objects.Service) { s.Revision += 100 }},
+		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			for _, p := range lb.Any.Each() {
-				var value mustangService
-				key := serviceKey(service, p)
-				if err := s.maps.Services.Lookup(key, &value); err != nil {
-					t.Fatal(err)
+			for _, p := range service.Any.Each() {
+				key := serviceKey(frontend, p)
+				value, ok, err := s.objects.Services.Get(key)
+				if err != nil || !ok {
+					t.Fatal(ok, err)
 				}
 				row.spoil(&value)
-				if err := s.maps.Services.Put(key, value); err != nil {
+				if err := s.objects.Services.Put(key, value); err != nil {
 					t.Fatal(err)
 				}
 			}
 			before := counts(t, s.Datapath)
 			for _, v6 := range []bool{false, true} {
 				for name, err := range map[string]error{
-					"tcp":             s.client().open(t, v6, unix.SOCK_STREAM).connect(service),
-					"connected udp":   s.client().open(t, v6, unix.SOCK_DGRAM).connect(service),
-					"unconnected udp": s.client().open(t, v6, unix.SOCK_DGRAM).send("x", service),
+					"tcp":             s.client().open(t, v6, unix.SOCK_STREAM).connect(frontend),
+					"connected udp":   s.client().open(t, v6, unix.SOCK_DGRAM).connect(frontend),
+					"unconnected udp": s.client().open(t, v6, unix.SOCK_DGRAM).send("x", frontend),
 				} {
 					if !errors.Is(err, unix.ECONNREFUSED) {
 						t.Errorf("%s: %v, want it refused", name, err)

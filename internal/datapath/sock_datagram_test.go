@@ -14,24 +14,24 @@ func testReuse(t *testing.T, s *stage) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
 			backend := s.echo("udp", d.pod)
-			service := s.serve(d.service, backend)
+			frontend := s.serve(d.service, backend)
 			none := netip.AddrPort{}
 			c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
-			c.ask(service, service)
+			c.ask(frontend, frontend)
 			c.ask(backend, backend) // straight, after the service
-			c.ask(service, service)
-			c.mustConnect(service)
-			c.ask(none, service)
-			c.ask(service, service)
+			c.ask(frontend, frontend)
+			c.mustConnect(frontend)
+			c.ask(none, frontend)
+			c.ask(frontend, frontend)
 			c.mustConnect(backend) // straight
 			if c.peer() != backend {
 				t.Errorf("the peer is %s, want the backend that was named", c.peer())
 			}
 			c.ask(none, backend)
-			c.mustConnect(service)
+			c.mustConnect(frontend)
 			c.disconnect()
 			c.ask(backend, backend)
-			c.ask(service, service)
+			c.ask(frontend, frontend)
 		})
 	}
 }

@@ -136,7 +136,9 @@ func (s *socketFD) mustSend(text string, a netip.AddrPort) {
 func (s *socketFD) receive() (string, netip.AddrPort) {
 	s.t.Helper()
 	buffer := make([]byte, 2048)
-	n, from, err := unix.Recvfrom(s.fd, buffer, 0)
+	var n int
+	var from unix.Sockaddr
+	err := uninterrupted(func() (err error) { n, from, err = unix.Recvfrom(s.fd, buffer, 0); return err })
 	if err != nil {
 		s.t.Fatalf("receive: %v", err)
 	}
@@ -153,6 +155,20 @@ func (s *socketFD) ask(a, want netip.AddrPort) {
 	}
 }
 
+func (s *socketFD) read(buffer []byte) (n int, err error) {
+	err = uninterrupted(func() error { n, err = unix.Read(s.fd, buffer); return err })
+	return n, err
+}
+
+// uninterrupted repeats a call that a signal of Go's scheduler interrupts: no call with a timeout is restarted.
+func uninterrupted(call func() error) error {
+	err := call()
+	for errors.Is(err, unix.EINTR) {
+		err = call()
+	}
+	return err
+}
+
 // exchange makes sure that a connected TCP socket has an echo server at the other end, and returns the address that it
 // sees.
 func (s *socketFD) exchange() string {
@@ -160,7 +176,7 @@ func (s *socketFD) exchange() string {
 	s.mustSend("hello", netip.AddrPort{})
 	buffer, got := make([]byte, 256), ""
 	for !strings.HasSuffix(got, "\nhello") {
-		n, err := unix.Read(s.fd, buffer)
+		n, err := s.read(buffer)
 		if err != nil || n == 0 {
 			s.t.Fatalf("read %q, then %v", got, err)
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
 )
 
 // socketChild makes the test binary a process that attaches to that cgroup, under the root of childVariable.
@@ -23,26 +25,26 @@ const socketChild = "MUSTANG_DATAPATH_SOCKET_CHILD"
 // TestSocketProcess attaches from a process that ends.
 func TestSocketProcess(t *testing.T) {
 	if path := os.Getenv(socketChild); path != "" {
-		d, err := Open(Options{Root: os.Getenv(workerVariable)})
+		d, err := Open(t.Context(), Options{Root: os.Getenv(workerVariable)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.AttachSocket(path); err != nil {
+		if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSocketProcess$")
-	cmd.Env = append(os.Environ(), socketChild+"="+s.cgroup, workerVariable+"="+s.layout.root)
+	cmd.Env = append(os.Environ(), socketChild+"="+s.cgroup, workerVariable+"="+s.objects.Root())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	s.attachBoth(t, s.Datapath)
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	before := counts(t, s.Datapath)
 	c := s.client().open(t, false, unix.SOCK_STREAM)
-	c.mustConnect(service)
+	c.mustConnect(frontend)
 	c.exchange()
 	if got := delta(t, s.Datapath, before); got["sock_connect"] != 1 {
 		t.Errorf("counted %v", got)
@@ -58,13 +60,13 @@ func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 	}
 	defer dir.Close()
 	all := make(map[string][]ebpf.ProgramID)
-	for _, h := range socketHooks() {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.attach})
+	for _, h := range objects.AttachCgroup.Hooks() {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.AttachType()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range result.Programs {
-			all[h.program] = append(all[h.program], p.ID)
+			all[h.Program] = append(all[h.Program], p.ID)
 		}
 	}
 	return all
@@ -74,9 +76,9 @@ func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 func wantAttached(t testing.TB, path string, want int) {
 	t.Helper()
 	all := attached(t, path)
-	for _, h := range socketHooks() {
-		if len(all[h.program]) != want {
-			t.Errorf("%s has programs %v, want %d", h.program, all[h.program], want)
+	for _, h := range objects.AttachCgroup.Hooks() {
+		if len(all[h.Program]) != want {
+			t.Errorf("%s has programs %v, want %d", h.Program, all[h.Program], want)
 		}
 	}
 }
@@ -84,39 +86,39 @@ func wantAttached(t testing.TB, path string, want int) {
 // TestSocketAttach attaches and detaches, with another's program beside.
 func TestSocketAttach(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
-	wantNotFound(t, d.DetachSocket(path))
-	if list, err := d.SocketCgroups(); err != nil || len(list) != 0 {
+	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
+	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("cgroups %v, %v", list, err)
 	}
-	for _, h := range socketHooks() {
-		foreign(t, path, h.attach)
+	for _, h := range objects.AttachCgroup.Hooks() {
+		foreign(t, path, h.AttachType())
 	}
 	for _, want := range []Change{Added, Unchanged} {
-		if change, err := d.AttachSocket(path + "/."); err != nil || change != want {
-			t.Fatalf("AttachSocket: %v, %v; want %v", change, err, want)
+		if change, err := d.Sockets().Attach(t.Context(), path+"/."); err != nil || change != want {
+			t.Fatalf("Attach: %v, %v; want %v", change, err, want)
 		}
 		wantAttached(t, path, 2)
 	}
-	if list, err := d.SocketCgroups(); err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0 {
+	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0 {
 		t.Errorf("cgroups %v, %v", list, err)
 	}
-	links, err := d.socketLinks()
+	links, err := d.objects.Links()
 	if err != nil || len(links) != 8 {
 		t.Fatalf("links %v, %v", links, err)
 	}
 	// One that somebody took away comes back.
-	if err := detachLink(links[3].path); err != nil {
+	if err := d.objects.Detach(links[3]); err != nil {
 		t.Fatal(err)
 	}
-	if change, err := d.AttachSocket(path); err != nil || change != Updated {
-		t.Errorf("AttachSocket: %v, %v; want it updated", change, err)
+	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Updated {
+		t.Errorf("Attach: %v, %v; want it updated", change, err)
 	}
 	wantAttached(t, path, 2)
-	if err := d.DetachSocket(path); err != nil {
+	if err := d.Sockets().Detach(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 	wantAttached(t, path, 1)
-	wantNotFound(t, d.DetachSocket(path))
+	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
 }
 
 // foreign attaches a program that allows everything.
@@ -139,11 +141,11 @@ func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 
 // testRemove takes the programs away with everything else.
 func testRemove(t *testing.T, s *stage) {
-	if err := Remove(s.layout.root); err != nil {
+	if err := objects.Remove(t.Context(), s.objects.Root()); err != nil {
 		t.Fatal(err)
 	}
 	wantAttached(t, s.cgroup, 0)
-	if _, err := os.Stat(s.layout.root); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(s.objects.Root()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root is there still: %v", err)
 	}
 }
@@ -156,46 +158,46 @@ func TestSocketUndo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	last := socketHooks()[7].program
-	obstacle := d.layout.socketLinkPin(c.id, last)
+	last := objects.AttachCgroup.Hooks()[7].Program
+	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last}, ID: c.id}.String())
 	if err := os.Mkdir(obstacle, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if change, err := d.AttachSocket(path); err == nil || change != Unchanged {
-		t.Errorf("AttachSocket: %v, %v; want it to fail", change, err)
+	if change, err := d.Sockets().Attach(t.Context(), path); err == nil || change != Unchanged {
+		t.Errorf("Attach: %v, %v; want it to fail", change, err)
 	}
 	wantAttached(t, path, 0)
-	if links, err := d.socketLinks(); err != nil || len(links) != 1 {
+	if links, err := d.objects.Links(); err != nil || len(links) != 1 {
 		t.Errorf("links %v, %v; want the obstacle alone", links, err)
 	}
 	if err := os.Remove(obstacle); err != nil {
 		t.Fatal(err)
 	}
-	if change, err := d.AttachSocket(path); err != nil || change != Added {
-		t.Errorf("AttachSocket: %v, %v", change, err)
+	if change, err := d.Sockets().Attach(t.Context(), path); err != nil || change != Added {
+		t.Errorf("Attach: %v, %v", change, err)
 	}
 }
 
 // testUpgrade opens a root whose programs are of another build, while sockets are connected.
 func testUpgrade(t *testing.T, s *stage) {
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	c := s.client().open(t, false, unix.SOCK_STREAM)
-	c.mustConnect(service)
-	pins := socketPins(t, s.Datapath)
-	for _, name := range pins {
+	c.mustConnect(frontend)
+	pinned := socketPins(t, s.Datapath)
+	for _, name := range pinned {
 		_, rest, _ := strings.Cut(name, "-")
-		if err := os.Rename(filepath.Join(s.layout.socketPrograms(), name), filepath.Join(s.layout.socketPrograms(), "0000-"+rest)); err != nil {
+		if err := os.Rename(filepath.Join(pins(s.Datapath, "socks"), name), filepath.Join(pins(s.Datapath, "socks"), "0000-"+rest)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := attached(t, s.cgroup)
-	again, err := Open(Options{Root: s.layout.root})
+	again, err := Open(t.Context(), Options{Root: s.objects.Root()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got := socketPins(t, s.Datapath); !slices.Equal(got, pins) {
-		t.Errorf("pinned programs %v, want %v", got, pins)
+	if got := socketPins(t, s.Datapath); !slices.Equal(got, pinned) {
+		t.Errorf("pinned programs %v, want %v", got, pinned)
 	}
 	wantAttached(t, s.cgroup, 1)
 	for name, ids := range attached(t, s.cgroup) {
@@ -204,16 +206,16 @@ func testUpgrade(t *testing.T, s *stage) {
 		}
 	}
 	c.exchange()
-	if c.peer() != service {
+	if c.peer() != frontend {
 		t.Errorf("the peer is %s, want the service", c.peer())
 	}
 	c = s.client().open(t, false, unix.SOCK_STREAM)
-	c.mustConnect(service)
+	c.mustConnect(frontend)
 }
 
 func socketPins(t *testing.T, d *Datapath) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(d.layout.socketPrograms())
+	entries, err := os.ReadDir(pins(d, "socks"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,10 +228,10 @@ func socketPins(t *testing.T, d *Datapath) (names []string) {
 // testDetached leaves a connection alone.
 func testDetached(t *testing.T, s *stage) {
 	backend := s.echo("tcp", podA4)
-	service := s.serve("10.96.0.100:5201", backend)
+	frontend := s.serve("10.96.0.100:5201", backend)
 	c := s.client().open(t, false, unix.SOCK_STREAM)
-	c.mustConnect(service)
-	if err := s.DetachSocket(s.cgroup); err != nil {
+	c.mustConnect(frontend)
+	if err := s.Sockets().Detach(t.Context(), s.cgroup); err != nil {
 		t.Fatal(err)
 	}
 	c.exchange()
@@ -237,6 +239,6 @@ func testDetached(t *testing.T, s *stage) {
 		t.Errorf("the peer is %s, want the backend", c.peer())
 	}
 	before := counts(t, s.Datapath)
-	s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(service)
+	s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(frontend)
 	s.counted(before, nil)
 }

@@ -16,11 +16,11 @@ import (
 // pods keep their loopback addresses to themselves.
 func TestSocketLoopback(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.AttachSocket(s.cgroup); err != nil {
+	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
 		t.Fatal(err)
 	}
 	s.attachBoth(t, s.Datapath)
-	if change, err := s.AddHost(s.host); err != nil || change != Added {
+	if change, err := s.Sockets().AddHost(t.Context(), s.host); err != nil || change != Added {
 		t.Fatalf("AddHost: %v, %v", change, err)
 	}
 	for _, d := range []dialect{
@@ -33,10 +33,10 @@ func TestSocketLoopback(t *testing.T) {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
 			t.Run(d.name+"/"+protocol, func(t *testing.T) {
 				part := s.in(t)
-				service := part.serve(d.service, part.echo(protocol, d.pod))
-				part.hostCalls(d, kind, service)
+				frontend := part.serve(d.service, part.echo(protocol, d.pod))
+				part.hostCalls(d, kind, frontend)
 				if d.client != "" {
-					part.podsKeep(d, protocol, service)
+					part.podsKeep(d, protocol, frontend)
 				}
 			})
 		}
@@ -44,18 +44,18 @@ func TestSocketLoopback(t *testing.T) {
 }
 
 // hostCalls calls a service by a process of the host.
-func (s *stage) hostCalls(d dialect, kind int, service netip.AddrPort) {
+func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	s.t.Helper()
 	at := place{s.host, s.cgroup}
 	before := counts(s.t, s.Datapath)
 	c := at.open(s.t, d.v6, kind)
-	c.mustConnect(service)
-	if c.peer() != service {
-		s.t.Errorf("the peer is %s, want %s", c.peer(), service)
+	c.mustConnect(frontend)
+	if c.peer() != frontend {
+		s.t.Errorf("the peer is %s, want %s", c.peer(), frontend)
 	}
 	if kind == unix.SOCK_DGRAM {
-		c.ask(netip.AddrPort{}, service)
-		at.open(s.t, d.v6, kind).ask(service, service)
+		c.ask(netip.AddrPort{}, frontend)
+		at.open(s.t, d.v6, kind).ask(frontend, frontend)
 	} else {
 		c.exchange()
 	}
@@ -65,21 +65,21 @@ func (s *stage) hostCalls(d dialect, kind int, service netip.AddrPort) {
 }
 
 // podsKeep calls the same address in pods, with and without an endpoint: they get servers of their own.
-func (s *stage) podsKeep(d dialect, protocol string, service netip.AddrPort) {
+func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 	s.t.Helper()
 	sockets := testkit.Namespace(s.t, "sockets")
-	if change, err := s.AddSocketPod(sockets); err != nil || change != Added {
+	if change, err := s.Sockets().AddPod(s.t.Context(), sockets); err != nil || change != Added {
 		s.t.Fatalf("AddSocketPod: %v, %v", change, err)
 	}
 	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
 	for _, at := range []place{s.client(), {sockets, s.cgroup}} {
-		testkit.Echo(s.t, at.ns, protocol, service.String())
+		testkit.Echo(s.t, at.ns, protocol, frontend.String())
 		before := counts(s.t, s.Datapath)
 		c := at.open(s.t, d.v6, kind)
-		c.mustConnect(service)
+		c.mustConnect(frontend)
 		if kind == unix.SOCK_DGRAM {
-			c.ask(netip.AddrPort{}, service)
-			at.open(s.t, d.v6, kind).ask(service, service)
+			c.ask(netip.AddrPort{}, frontend)
+			at.open(s.t, d.v6, kind).ask(frontend, frontend)
 		} else if seen := netip.MustParseAddrPort(c.exchange()).Addr().Unmap().String(); seen != d.client {
 			s.t.Errorf("the server saw %s, want %s", seen, d.client)
 		}
@@ -91,11 +91,11 @@ func (s *stage) podsKeep(d dialect, protocol string, service netip.AddrPort) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if pods, err := s.SocketPods(); err != nil || !slices.Equal(pods, []uint64{cookie}) {
+	if pods, err := s.Sockets().Pods(); err != nil || !slices.Equal(pods, []uint64{cookie}) {
 		s.t.Errorf("socket pods %v, %v", pods, err)
 	}
-	if err := s.DeleteSocketPod(cookie); err != nil {
+	if err := s.Sockets().DeletePod(s.t.Context(), cookie); err != nil {
 		s.t.Error(err)
 	}
-	wantNotFound(s.t, s.DeleteSocketPod(cookie))
+	wantNotFound(s.t, s.Sockets().DeletePod(s.t.Context(), cookie))
 }

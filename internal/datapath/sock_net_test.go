@@ -15,8 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -24,7 +25,7 @@ import (
 func testCgroup(t testing.TB) string {
 	t.Helper()
 	testkit.RequireRoot(t)
-	if err := ProbeSocket(); err != nil {
+	if err := objects.ProbeSocket(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	for i := 1; ; i++ {
@@ -60,7 +61,7 @@ func threaded(t testing.TB, path string) {
 // ownCgroup is the cgroup that the test is in.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
-	root, err := CgroupRoot()
+	root, err := objects.CgroupRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func ownCgroup(t testing.TB) string {
 
 // place is where a client runs.
 type place struct {
-	ns     *nl.Namespace
+	ns     *netns.Namespace
 	cgroup string // empty: the test's own
 }
 
@@ -115,7 +116,7 @@ type counter struct {
 }
 
 // listenUDP starts count silent servers in ns.
-func listenUDP(t testing.TB, ns *nl.Namespace, addr string, count int) []*counter {
+func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*counter {
 	t.Helper()
 	var all []*counter
 	for range count {
@@ -162,8 +163,8 @@ type stage struct {
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if change, err := s.AttachSocket(s.cgroup); err != nil || change != Added {
-		t.Fatalf("AttachSocket: %v, %v", change, err)
+	if change, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil || change != Added {
+		t.Fatalf("Attach: %v, %v", change, err)
 	}
 	s.admitBoth()
 	return s
@@ -173,7 +174,7 @@ func newStage(t testing.TB) *stage {
 func (s *stage) admitBoth() {
 	s.t.Helper()
 	for _, pod := range s.pods {
-		if change, err := s.AddHost(pod); err != nil || change != Added {
+		if change, err := s.Sockets().AddHost(s.t.Context(), pod); err != nil || change != Added {
 			s.t.Fatalf("AddHost: %v, %v", change, err)
 		}
 	}
@@ -188,13 +189,14 @@ func (s *stage) in(t testing.TB) *stage {
 
 // client and server are where the pods' processes run.
 func (s *stage) client() place { return place{s.pods[1], s.cgroup} }
+
 func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
 
 // serve makes a service, of both protocols.
 func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
 	f := netip.MustParseAddrPort(frontend)
-	if _, _, err := s.PutService(lb.Service{Frontend: f, Protocol: lb.Any, Backends: backends}); err != nil {
+	if _, _, err := s.Services().Put(s.t.Context(), service.CLI, service.Service{Frontend: f, Protocol: service.Any, Backends: service.Backends(backends...)}); err != nil {
 		s.t.Fatal(err)
 	}
 	return f

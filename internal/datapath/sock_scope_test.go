@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
 
@@ -22,9 +24,9 @@ func testScope(t *testing.T, s *stage) {
 	s.run(t, `
 		-n PODB addr add 10.96.0.100/32 dev lo
 		-n `+stranger.Name()+` addr add 10.96.0.100/32 dev lo`)
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
-	testkit.Echo(t, s.pods[1], "tcp", service.String())
-	testkit.Echo(t, stranger, "tcp", service.String())
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	testkit.Echo(t, s.pods[1], "tcp", frontend.String())
+	testkit.Echo(t, stranger, "tcp", frontend.String())
 	below := filepath.Join(s.cgroup, "below")
 	if err := os.Mkdir(below, 0o700); err != nil {
 		t.Fatal(err)
@@ -45,77 +47,82 @@ func testScope(t *testing.T, s *stage) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := row.at.open(t, false, unix.SOCK_STREAM)
-			c.mustConnect(service)
+			c.mustConnect(frontend)
 			if got := netip.MustParseAddrPort(c.exchange()).Addr().String(); got != row.client {
 				t.Errorf("the server saw %s, want %s", got, row.client)
 			}
-			if c.peer() != service {
+			if c.peer() != frontend {
 				t.Errorf("the peer is %s", c.peer())
 			}
 		})
 	}
 }
 
-// testHosts admits and dismisses a namespace.
+// testHosts enables and disables the sockets of a namespace.
 func testHosts(t *testing.T, s *stage) {
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	translated := func() bool {
 		t.Helper()
 		before := counts(t, s.Datapath)["sock_connect"]
-		s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(service)
+		s.client().open(t, false, unix.SOCK_DGRAM).mustConnect(frontend)
 		return counts(t, s.Datapath)["sock_connect"] != before
 	}
 	if !translated() {
-		t.Error("an admitted namespace has no service")
+		t.Error("a host has no service")
 	}
-	if change, err := s.AddHost(s.pods[1]); err != nil || change != Unchanged {
+	if change, err := s.Sockets().AddHost(t.Context(), s.pods[1]); err != nil || change != Unchanged {
 		t.Errorf("a second AddHost: %v, %v", change, err)
 	}
-	if hosts, err := s.Hosts(); err != nil || len(hosts) != 2 || hosts[1].Name != s.pods[1].Name() || hosts[0].Name != s.pods[0].Name() {
-		t.Errorf("hosts %v, %v", hosts, err)
+	hosts, err := s.Sockets().Hosts()
+	// Cookies grow on each CPU, so that those of two namespaces come in any order.
+	for _, ns := range s.pods {
+		want := Host{Cookie: cookieOf(t, ns), Name: ns.Name()}
+		if err != nil || len(hosts) != len(s.pods) || !slices.Contains(hosts, want) {
+			t.Errorf("hosts %v, %v; want %v among %d", hosts, err, want, len(s.pods))
+		}
 	}
-	if err := s.DeleteHost(s.pods[1]); err != nil {
+	if err := s.Sockets().DeleteHost(t.Context(), cookieOf(t, s.pods[1])); err != nil {
 		t.Error(err)
 	}
 	if translated() {
-		t.Error("a dismissed namespace has the service still")
+		t.Error("a namespace that is no host any more still has the service")
 	}
-	wantNotFound(t, s.DeleteHost(s.pods[1]))
+	wantNotFound(t, s.Sockets().DeleteHost(t.Context(), cookieOf(t, s.pods[1])))
 	cookie, err := s.pods[0].Cookie()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteHostCookie(cookie); err != nil {
+	if err := s.Sockets().DeleteHost(t.Context(), cookie); err != nil {
 		t.Error(err)
 	}
-	wantNotFound(t, s.DeleteHostCookie(cookie))
-	if hosts, err := s.Hosts(); err != nil || len(hosts) != 0 {
+	wantNotFound(t, s.Sockets().DeleteHost(t.Context(), cookie))
+	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v", hosts, err)
 	}
 	s.admitBoth()
 }
 
-// TestSocketEndpoints has namespaces admitted by their endpoints, and packets' programs at work too.
+// TestSocketEndpoints has namespaces enabled through their endpoints, with the packet programs at work too.
 func TestSocketEndpoints(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
-	if _, err := s.AttachSocket(s.cgroup); err != nil {
+	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
 		t.Fatal(err)
 	}
 	s.attachBoth(t, s.Datapath)
-	if hosts, err := s.Hosts(); err != nil || len(hosts) != 0 {
+	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v; endpoints are none", hosts, err)
 	}
 	for _, d := range dialects() {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
 			t.Run(d.name+"/"+protocol, func(t *testing.T) {
-				service := s.serve(d.service, s.echo(protocol, d.pod))
+				frontend := s.serve(d.service, s.echo(protocol, d.pod))
 				before := settled(t, s.Datapath)
 				c := s.client().open(t, d.v6, kind)
-				c.mustConnect(service)
+				c.mustConnect(frontend)
 				if protocol == "tcp" {
 					c.exchange()
 				} else {
-					c.ask(netip.AddrPort{}, service)
+					c.ask(netip.AddrPort{}, frontend)
 				}
 				got := delta(t, s.Datapath, before)
 				if got["sock_connect"] != 1 || got["forward"] != 0 || got["reverse"] != 0 || got["redirect_peer"] == 0 {
@@ -123,32 +130,32 @@ func TestSocketEndpoints(t *testing.T) {
 				}
 				// Who is in no cgroup of ours has the packets' programs.
 				c = place{ns: s.pods[1]}.open(t, d.v6, kind)
-				c.mustConnect(service)
+				c.mustConnect(frontend)
 				if got = delta(t, s.Datapath, before); got["sock_connect"] != 1 || protocol == "tcp" && got["forward"] == 0 {
 					t.Errorf("counted %v, want packets to be translated", got)
 				}
 			})
 		}
 	}
-	all, err := s.Endpoints()
+	all, err := s.Endpoints().List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range all {
-		if err := s.DeleteEndpointIP(e.IP); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := s.Endpoints().DeleteIP(t.Context(), e.IP); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 	}
-	if flags, err := s.admitted(); err != nil || len(flags) != 0 {
+	if flags, err := namespaceFlags(s.objects); err != nil || len(flags) != 0 {
 		t.Errorf("namespaces %v, %v; want none without endpoints", flags, err)
 	}
 }
 
-// TestSocketShared keeps a namespace admitted as long as anything is in it.
+// TestSocketShared keeps a namespace enabled as long as a host or an endpoint needs it.
 func TestSocketShared(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	if _, err := d.AddHost(n.pods[0]); err != nil {
+	if _, err := d.Sockets().AddHost(t.Context(), n.pods[0]); err != nil {
 		t.Fatal(err)
 	}
 	cookie, err := n.pods[0].Cookie()
@@ -157,40 +164,40 @@ func TestSocketShared(t *testing.T) {
 	}
 	want := func(want uint32) {
 		t.Helper()
-		if all, err := d.admitted(); err != nil || all[cookie] != want {
+		if all, err := namespaceFlags(d.objects); err != nil || all[cookie] != want {
 			t.Errorf("flags %v, %v; want %d for %d", all, err, want, cookie)
 		}
 	}
-	want(namespaceHost | namespacePod)
+	want(objects.NamespaceHost | objects.NamespacePod)
 	second := Endpoint{ID: 99, IP: netip.MustParseAddr("192.168.10.99"), netns: cookie}
-	if err := d.putEndpoints([]Endpoint{second}); err != nil {
+	if err := d.Endpoints().write([]Endpoint{second}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.DeleteHost(n.pods[0]); err != nil {
+	if err := d.Sockets().DeleteHost(t.Context(), cookie); err != nil {
 		t.Fatal(err)
 	}
-	want(namespacePod)
-	if _, err := d.AddHost(n.pods[0]); err != nil {
+	want(objects.NamespacePod)
+	if _, err := d.Sockets().AddHost(t.Context(), n.pods[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.DeleteEndpointIP(netip.MustParseAddr(podA4)); err != nil {
+	if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); err != nil {
 		t.Fatal(err)
 	}
-	want(namespaceHost | namespacePod)
-	if err := d.DeleteEndpoint(second.ID); err != nil {
+	want(objects.NamespaceHost | objects.NamespacePod)
+	if err := d.Endpoints().Delete(t.Context(), second.ID); err != nil {
 		t.Fatal(err)
 	}
-	want(namespaceHost)
+	want(objects.NamespaceHost)
 }
 
 // testMultipath calls a service by multipath TCP, which falls back to TCP where the kernel has none.
 func testMultipath(t *testing.T, s *stage) {
-	service := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
+	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	before := counts(t, s.Datapath)
 	err := s.client().do(t, func() error {
 		var dialer net.Dialer
 		dialer.SetMultipathTCP(true)
-		conn, err := dialer.DialContext(context.Background(), "tcp", service.String())
+		conn, err := dialer.DialContext(context.Background(), "tcp", frontend.String())
 		if err != nil {
 			return err
 		}

@@ -98,11 +98,11 @@ func (s *stage) counted(before map[string]uint64, want map[string]uint64) {
 	}
 }
 
-func callTCP(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
+func callTCP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
 	before := counts(t, s.Datapath)
 	c := s.client().open(t, d.v6, unix.SOCK_STREAM)
-	c.mustConnect(service)
-	if c.peer() != service {
+	c.mustConnect(frontend)
+	if c.peer() != frontend {
 		t.Errorf("the peer is %s, want the service", c.peer())
 	}
 	if seen := netip.MustParseAddrPort(c.exchange()); seen.Addr().Unmap() != netip.MustParseAddr(d.client) {
@@ -111,44 +111,44 @@ func callTCP(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
 	s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1})
 }
 
-func callConnected(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
+func callConnected(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
 	before := counts(t, s.Datapath)
 	c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
-	c.mustConnect(service)
-	if c.peer() != service {
+	c.mustConnect(frontend)
+	if c.peer() != frontend {
 		t.Errorf("the peer is %s, want the service", c.peer())
 	}
 	for range 3 {
 		c.mustSend("x", netip.AddrPort{})
-		if text, from := c.receive(); text != "x" || from != service {
+		if text, from := c.receive(); text != "x" || from != frontend {
 			t.Errorf("received %q from %s, want it from the service", text, from)
 		}
 	}
 	s.counted(before, map[string]uint64{"sock_connect": 1, "sock_getpeername": 1, "sock_recvmsg": 3})
 }
 
-func callUnconnected(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
+func callUnconnected(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
 	before := counts(t, s.Datapath)
 	c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
 	for range 3 {
-		c.ask(service, service)
+		c.ask(frontend, frontend)
 	}
 	s.counted(before, map[string]uint64{"sock_sendmsg": 3, "sock_recvmsg": 3})
 }
 
 // callSelfTCP lets the pod that backs the service call it.
-func callSelfTCP(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
+func callSelfTCP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
 	c := s.server().open(t, d.v6, unix.SOCK_STREAM)
-	c.mustConnect(service)
+	c.mustConnect(frontend)
 	c.exchange()
-	if c.peer() != service {
+	if c.peer() != frontend {
 		t.Errorf("the peer is %s, want the service", c.peer())
 	}
 }
 
-func callSelfUDP(t *testing.T, s *stage, d dialect, service netip.AddrPort) {
+func callSelfUDP(t *testing.T, s *stage, d dialect, frontend netip.AddrPort) {
 	c := s.server().open(t, d.v6, unix.SOCK_DGRAM)
-	c.ask(service, service)
-	c.mustConnect(service)
-	c.ask(netip.AddrPort{}, service)
+	c.ask(frontend, frontend)
+	c.mustConnect(frontend)
+	c.ask(netip.AddrPort{}, frontend)
 }

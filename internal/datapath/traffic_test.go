@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/lb"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -76,12 +76,12 @@ func wantNoDrops(t *testing.T, d *Datapath) {
 // testAgain deletes both pods, which then reach each other but no service, and makes them endpoints again.
 func testAgain(t *testing.T, n network, d *Datapath) {
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	service := netip.MustParseAddrPort(service4 + ":99")
-	if _, _, err := d.PutService(lb.Service{Frontend: service, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+	frontend := netip.MustParseAddrPort(service4 + ":99")
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, ip := range []string{podA4, podB4} {
-		if err := d.DeleteEndpointIP(netip.MustParseAddr(ip)); err != nil {
+		if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,11 +93,11 @@ func testAgain(t *testing.T, n network, d *Datapath) {
 		t.Errorf("without programs: counted %v", diff)
 	}
 	for i := range n.pods {
-		if _, change, err := d.AddEndpoint(n.attachment(i)); err != nil || change != Added {
-			t.Fatalf("AddEndpoint once more: %v, %v", change, err)
+		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(i)); err != nil || change != Added {
+			t.Fatalf("Put once more: %v, %v", change, err)
 		}
 	}
-	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", service.String(), []byte("again")); err != nil {
+	if _, err := testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again")); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 }
@@ -130,12 +130,12 @@ func (c trafficCase) marked() bool { return c.delivered != "redirect_peer" && !c
 func testTraffic(t *testing.T, c trafficCase) {
 	backend := testkit.Echo(t, c.network.pods[0], c.protocol, net.JoinHostPort(c.family.pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
-	p, err := lb.ParseProtocol(c.protocol)
+	p, err := service.ParseProtocol(c.protocol)
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := lb.Service{Frontend: frontend, Protocol: p, Backends: []netip.AddrPort{backend}}
-	if _, _, err := c.datapath.PutService(service); err != nil {
+	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
+	if _, _, err := c.datapath.Services().Put(t.Context(), service.CLI, s); err != nil {
 		t.Fatal(err)
 	}
 	client := netip.MustParseAddr(c.family.client)

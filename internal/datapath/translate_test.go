@@ -6,28 +6,29 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
-// world is the addresses of one family and the packets of one protocol that the cases are made of.
+// world has the addresses of one family and builds the packets of one protocol.
 type world struct {
 	*bench
 	v6                       bool
 	proto                    uint8
-	client, backend, remote  netip.AddrPort // pod b, pod a, and a backend elsewhere
+	client, backend, remote  netip.AddrPort // pod b, pod a, and a backend on another node
 	service, other, outsider netip.AddrPort
 }
 
 var (
-	fromHost = hook{hostSide, mustangProgFromPod}
-	toHost   = hook{hostSide, mustangProgToPod}
-	fromOwn  = hook{podSide, mustangProgFromPod}
-	toOwn    = hook{podSide, mustangProgToPod}
+	fromHost = objects.Hook{Point: objects.AttachHost, Program: "from_pod"}
+	toHost   = objects.Hook{Point: objects.AttachHost, Program: "to_pod"}
+	fromOwn  = objects.Hook{Point: objects.AttachPod, Program: "from_pod"}
+	toOwn    = objects.Hook{Point: objects.AttachPod, Program: "to_pod"}
 
-	fromNetkit = hook{netkitSide, mustangProgFromPod}
-	toNetkit   = hook{netkitSide, mustangProgToPod}
-	fromTun    = hook{tunSide, mustangProgFromPod}
-	toTun      = hook{tunSide, mustangProgToPod}
+	fromNetkit = objects.Hook{Point: objects.AttachNetkit, Program: "from_pod"}
+	toNetkit   = objects.Hook{Point: objects.AttachNetkit, Program: "to_pod"}
+	fromTun    = objects.Hook{Point: objects.AttachTun, Program: "from_pod"}
+	toTun      = objects.Hook{Point: objects.AttachTun, Program: "to_pod"}
 )
 
 func newWorld(b *bench, v6 bool, proto uint8) *world {
@@ -43,8 +44,8 @@ func newWorld(b *bench, v6 bool, proto uint8) *world {
 	return w
 }
 
-// reset empties the tables and makes both pods endpoints on one side.
-func (w *world) reset(t testing.TB, s side) {
+// reset empties the maps and stores both pods as endpoints of one attach point.
+func (w *world) reset(t testing.TB, s objects.AttachPoint) {
 	t.Helper()
 	w.clear(t)
 	w.endpoint(t, pod{1, s, "0a", "s"}, w.backend.Addr())
@@ -53,10 +54,10 @@ func (w *world) reset(t testing.TB, s side) {
 
 func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
-	return w.put(t, lb.Protocol(w.proto), frontend, backends...)
+	return w.put(t, service.Protocol(w.proto), frontend, backends...)
 }
 
-// first is the packet that opens a connection; next is one in the middle.
+// first returns the packet that opens a connection; next returns one of an open connection.
 func (w *world) first(src, dst netip.AddrPort) packet {
 	return packet{src: src, dst: dst, proto: w.proto, flags: flagSYN, payload: "hello"}
 }
@@ -65,7 +66,7 @@ func (w *world) next(src, dst netip.AddrPort) packet {
 	return packet{src: src, dst: dst, proto: w.proto, flags: flagACK, payload: "more"}
 }
 
-// became is p with other ends and, where a pair is given, delivered to the pod with that MAC.
+// became returns p with other ends and, if pair is not empty, delivered to the pod with that MAC address.
 func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
 	p.src, p.dst = src, dst
 	if pair != "" {
@@ -74,20 +75,22 @@ func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
 	return &p
 }
 
-// toMAC is p with other ends, sent on to another MAC.
+// toMAC returns p with other ends and another destination MAC address.
 func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
 	p.src, p.dst, p.ethDst = src, dst, pair
 	return &p
 }
 
-// TestTranslate is the table of decisions about packets that are whole and sound.
-func TestTranslate(t *testing.T) { runCases(t, hostSide, append(pathCases(), serviceCases()...)) }
+// TestTranslate is the table of decisions about complete, valid packets.
+func TestTranslate(t *testing.T) {
+	runCases(t, objects.AttachHost, append(pathCases(), serviceCases()...))
+}
 
-// runCases runs each case for TCP and UDP in IPv4 and IPv6, with pods that have their programs on one side.
-func runCases(t *testing.T, s side, cases []translateCase) {
+// runCases runs each case for TCP and UDP in IPv4 and IPv6, with both pods at one attach point.
+func runCases(t *testing.T, s objects.AttachPoint, cases []translateCase) {
 	b := newBench(t)
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 			w := newWorld(b, family == "ipv6", uint8(protocol))
 			for _, c := range cases {
 				if c.only != 0 && c.only != protocol {
@@ -104,82 +107,82 @@ func runCases(t *testing.T, s side, cases []translateCase) {
 
 type translateCase struct {
 	name string
-	only lb.Protocol
+	only service.Protocol
 	run  func(*testing.T, *world)
 }
 
-// pathCases are the ways that packets take.
+// pathCases cover the paths between pods and nodes.
 func pathCases() []translateCase {
 	return []translateCase{
 		{"opens to a pod of the node", 0, func(t *testing.T, w *world) {
 			id := w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
-			w.connected(t, Connection{Protocol: lb.Protocol(w.proto), Client: w.client, Service: w.service,
+			w.connected(t, Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
 				Source: w.client, Backend: w.backend, ServiceID: id})
 		}},
 		{"goes on to a pod of the node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.client, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 		}},
 		{"comes back from a pod of the node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
 		}},
 		{"opens to another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
 			p := w.first(w.client, w.service)
-			w.check(t, fromHost, p, wants{verdictNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
 		}},
 		{"comes back from another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.remote, w.client)
-			w.check(t, toHost, p, wants{verdictNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+			w.check(t, toHost, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
 		}},
 		{"straight to a pod", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
-				w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
 			}
 			w.connected(t)
 		}},
 		{"straight to elsewhere", 0, func(t *testing.T, w *world) {
 			for _, p := range []packet{w.first(w.client, w.outsider), w.next(w.client, w.outsider)} {
-				w.check(t, fromHost, p, wants{verdictNext, nil, once("passed")})
+				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 			}
 		}},
 		{"into a pod, of no connection", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			for _, p := range []packet{w.first(w.outsider, w.backend), w.next(w.outsider, w.service)} {
-				w.check(t, toHost, p, wants{verdictNext, nil, once("passed")})
+				w.check(t, toHost, p, wants{actionNext, nil, once("passed")})
 			}
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, toHost, w.next(w.client, w.service), wants{verdictNext, nil, once("passed")})
+			w.check(t, toHost, w.next(w.client, w.service), wants{actionNext, nil, once("passed")})
 		}},
 	}
 }
 
-// serviceCases are services in each state, and clients of each kind.
+// serviceCases cover the states of services and the kinds of clients.
 func serviceCases() []translateCase {
 	return []translateCase{
 		{"another port of the service's address", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, netip.AddrPortFrom(w.service.Addr(), 81))
-			w.check(t, fromHost, p, wants{verdictNext, nil, once("passed")})
+			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 		}},
 		{"service without a backend", 0, func(t *testing.T, w *world) {
-			key := serviceKey(w.service, lb.Protocol(w.proto))
-			if err := w.maps.Services.Put(key, mustangService{Id: 9, Revision: 9}); err != nil {
+			key := serviceKey(w.service, service.Protocol(w.proto))
+			if err := w.objects.Services.Put(key, objects.Service{Id: 9, Revision: 9}); err != nil {
 				t.Fatal(err)
 			}
-			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictDrop, nil, once("drop_no_backend")})
-			w.check(t, fromHost, w.next(w.client, w.service), wants{verdictDrop, nil, once("drop_no_backend")})
+			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
+			w.check(t, fromHost, w.next(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
 			w.connected(t)
 		}},
 		{"service at a loopback address", 0, func(t *testing.T, w *world) {
@@ -188,16 +191,16 @@ func serviceCases() []translateCase {
 				own = netip.MustParseAddrPort("[::1]:80")
 			}
 			w.serve(t, own, w.backend)
-			w.check(t, fromHost, w.first(w.client, own), wants{verdictNext, nil, once("passed")})
-			w.check(t, fromHost, w.next(w.client, own), wants{verdictNext, nil, once("passed")})
-			w.check(t, fromUplink, w.first(w.outsider, own).arriving("aa"), wants{verdictNext, nil, once("passed")})
+			w.check(t, fromHost, w.first(w.client, own), wants{actionNext, nil, once("passed")})
+			w.check(t, fromHost, w.next(w.client, own), wants{actionNext, nil, once("passed")})
+			w.check(t, fromUplink, w.first(w.outsider, own).arriving("aa"), wants{actionNext, nil, once("passed")})
 		}},
 		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
-			key := serviceKey(w.service, lb.Protocol(w.proto))
-			if err := w.maps.Services.Put(key, mustangService{Id: 9, Revision: 9, Count: 1}); err != nil {
+			key := serviceKey(w.service, service.Protocol(w.proto))
+			if err := w.objects.Services.Put(key, objects.Service{Id: 9, Revision: 9, Count: 1}); err != nil {
 				t.Fatal(err)
 			}
-			w.check(t, fromHost, w.first(w.client, w.service), wants{verdictDrop, nil, once("drop_backend_missing")})
+			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_backend_missing")})
 		}},
 		{"entry was evicted", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend, w.remote)
@@ -216,24 +219,24 @@ func serviceCases() []translateCase {
 			self := netip.AddrPortFrom(w.backend.Addr(), 40000)
 			seen := netip.AddrPortFrom(w.service.Addr(), 40000)
 			p := w.first(self, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(seen, w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(seen, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
 			p = w.next(w.backend, seen)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.service, self, "0a"), once("reverse", "redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, self, "0a"), once("reverse", "redirect_peer")})
 		}},
 		{"hairpin to another address of the pod", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			w.endpoint(t, pod{1, hostSide, "0a", "s"}, w.outsider.Addr())
+			w.endpoint(t, pod{1, objects.AttachHost, "0a", "s"}, w.outsider.Addr())
 			self := netip.AddrPortFrom(w.outsider.Addr(), 40000)
 			p := w.first(self, w.service)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(netip.AddrPortFrom(w.service.Addr(), 40000), w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(netip.AddrPortFrom(w.service.Addr(), 40000), w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
 		}},
-		{"checksum of zero", lb.UDP, func(t *testing.T, w *world) {
+		{"checksum of zero", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.client, w.service)
 			p.zeroChecksum = true
-			w.check(t, fromHost, p, wants{verdictRedirect, p.became(w.client, w.backend, "0a"),
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
 		}},
 	}
@@ -256,10 +259,10 @@ func (w *world) connected(t *testing.T, want ...Connection) {
 	}
 }
 
-// forget empties the connection table.
+// forget empties the map of connections.
 func (w *world) forget(t *testing.T) {
 	t.Helper()
-	if err := w.flush(func(mustangTuple, mustangTuple, mustangConnection) bool { return true }); err != nil {
+	if err := flush(w.objects, func(objects.Tuple, objects.Connection) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	w.connected(t)

@@ -12,7 +12,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -22,7 +23,7 @@ func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
-	if _, _, err := d.PutService(lb.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: lb.TCP, Backends: []netip.AddrPort{backend}}); err != nil {
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"), Protocol: service.TCP, Backends: service.Backends(backend)}); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := testkit.Dial(n.pods[1], "tcp", service4+":80")
@@ -30,21 +31,21 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	pins := programPins(t, d)
-	for _, name := range pins {
+	pinned := programPins(t, d)
+	for _, name := range pinned {
 		_, rest, _ := strings.Cut(name, "-")
-		if err := os.Rename(filepath.Join(d.layout.programs(), name), filepath.Join(d.layout.programs(), "0000-"+rest)); err != nil {
+		if err := os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := linkedProgram(t, n, d)
-	again, err := Open(Options{Root: d.layout.root})
+	again, err := Open(t.Context(), Options{Root: d.objects.Root()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got := programPins(t, d); !slices.Equal(got, pins) {
-		t.Errorf("pinned programs %v, want %v", got, pins)
+	if got := programPins(t, d); !slices.Equal(got, pinned) {
+		t.Errorf("pinned programs %v, want %v", got, pinned)
 	}
 	if after := linkedProgram(t, n, d); after == before {
 		t.Error("the old program is attached still")
@@ -64,7 +65,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 
 func programPins(t *testing.T, d *Datapath) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(d.layout.programs())
+	entries, err := os.ReadDir(pins(d, "progs"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 		t.Fatal(err)
 	}
 	defer place.close()
-	l, err := link.LoadPinnedLink(d.layout.linkPin(1, hook{place.side, mustangProgFromPod}), nil)
+	l, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.point, Program: "from_pod"}, ID: 1}.String()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,79 +6,82 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/lb"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 var (
-	fromUplink = hook{uplinkSide, mustangProgFromUplink}
-	toUplink   = hook{uplinkSide, mustangProgToUplink}
+	fromUplink = objects.Hook{Point: objects.AttachUplink, Program: "from_uplink"}
+	toUplink   = objects.Hook{Point: objects.AttachUplink, Program: "to_uplink"}
 )
 
-// arriving is p as it comes in by the device that test runs have, whose MAC is all zeros.
+// arriving returns p as it comes in by the device of test runs, whose MAC address is all zeros.
 func (p packet) arriving(from string) packet {
 	p.ethDst, p.ethSrc = "00", from
 	return p
 }
 
-// answered is p as it goes out there again.
+// answered returns p as a reply that leaves by that device.
 func (p packet) answered(src, dst netip.AddrPort, to string) *packet {
 	p.src, p.dst, p.ethDst, p.ethSrc = src, dst, to, "00"
 	return &p
 }
 
-// TestFromUplink is the table of decisions about packets between the outside and pods.
-func TestFromUplink(t *testing.T) { runCases(t, hostSide, append(outsideCases(), untouchedCases()...)) }
+// TestFromUplink is the table of decisions about packets between clients outside and pods.
+func TestFromUplink(t *testing.T) {
+	runCases(t, objects.AttachHost, append(outsideCases(), untouchedCases()...))
+}
 
 func outsideCases() []translateCase {
 	return []translateCase{
 		{"there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{verdictRedirect, p.became(w.outsider, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+			w.check(t, fromUplink, p, wants{actionRedirect, p.became(w.outsider, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
 			p = w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.answered(w.service, w.outsider, "aa"), once("reverse", "redirect_device")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"), once("reverse", "redirect_device")})
 			p = w.next(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{verdictRedirect, p.became(w.outsider, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.check(t, fromUplink, p, wants{actionRedirect, p.became(w.outsider, w.backend, "0a"), once("forward", "redirect_peer")})
 		}},
 		{"from another router", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
 			w.send(t, fromUplink, w.next(w.outsider, w.service).arriving("bb"))
 			p := w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{verdictRedirect, p.answered(w.service, w.outsider, "bb"), once("reverse", "redirect_device")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "bb"), once("reverse", "redirect_device")})
 		}},
 		{"to a pod without a host side, elsewhere", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, podSide, "0a", "s"}, w.backend.Addr())
+			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{verdictNext, p.toMAC(w.outsider, w.backend, "00"), once("new_connection", "forward", "passed")})
+			w.check(t, fromUplink, p, wants{actionNext, p.toMAC(w.outsider, w.backend, "00"), once("new_connection", "forward", "passed")})
 			p = w.next(w.backend, w.outsider)
-			w.check(t, fromOwn, p, wants{verdictNext, nil, once("passed")})
-			w.check(t, toUplink, p, wants{verdictNext, p.became(w.service, w.outsider, ""), once("reverse", "passed")})
+			w.check(t, fromOwn, p, wants{actionNext, nil, once("passed")})
+			w.check(t, toUplink, p, wants{actionNext, p.became(w.service, w.outsider, ""), once("reverse", "passed")})
 		}},
 		{"to a pod on the uplink", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, podSide, "0a", "\x01"}, w.backend.Addr()) // the index of the device of test runs
+			w.endpoint(t, pod{1, objects.AttachPod, "0a", "\x01"}, w.backend.Addr()) // the index of the device of test runs
 			w.serve(t, w.service, w.backend)
 			p := w.first(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{verdictNext, p.toMAC(w.outsider, w.backend, "0a"), once("new_connection", "forward", "l2_delivered")})
+			w.check(t, fromUplink, p, wants{actionNext, p.toMAC(w.outsider, w.backend, "0a"), once("new_connection", "forward", "l2_delivered")})
 			p = w.next(w.backend, w.outsider)
-			w.check(t, fromOwn, p, wants{verdictNext, p.toMAC(w.service, w.outsider, "aa"), once("reverse", "l2_delivered")})
+			w.check(t, fromOwn, p, wants{actionNext, p.toMAC(w.service, w.outsider, "aa"), once("reverse", "l2_delivered")})
 		}},
-		{"error about an answer", lb.UDP, func(t *testing.T, w *world) {
+		{"error about an answer", service.UDP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
 			p := w.icmp(w.other.Addr(), w.service.Addr(), 3, 1).about(w.next(w.service, w.outsider)).arriving("aa")
 			out := p.about(w.next(w.backend, w.outsider)).became(p.src, netip.AddrPortFrom(w.backend.Addr(), 0), "0a")
-			w.check(t, fromUplink, p, wants{verdictRedirect, out, once("icmp_error", "redirect_peer")})
+			w.check(t, fromUplink, p, wants{actionRedirect, out, once("icmp_error", "redirect_peer")})
 		}},
 	}
 }
 
-// untouchedCases are packets that are none of ours.
+// untouchedCases are packets that must pass unchanged.
 func untouchedCases() []translateCase {
 	untouched := func(t *testing.T, w *world, p packet) {
 		t.Helper()
-		w.check(t, fromUplink, p, wants{verdictNext, nil, once("passed")})
+		w.check(t, fromUplink, p, wants{actionNext, nil, once("passed")})
 	}
 	return []translateCase{
 		{"to the host", 0, func(t *testing.T, w *world) {
@@ -117,10 +120,10 @@ func untouchedCases() []translateCase {
 			untouched(t, w, p)
 		}},
 		{"out, of no connection", 0, func(t *testing.T, w *world) {
-			w.check(t, toUplink, w.next(w.service, w.outsider), wants{verdictNext, nil, once("passed")})
+			w.check(t, toUplink, w.next(w.service, w.outsider), wants{actionNext, nil, once("passed")})
 			w.serve(t, w.service, w.remote)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.check(t, toUplink, w.next(w.remote, w.client), wants{verdictNext, nil, once("passed")})
+			w.check(t, toUplink, w.next(w.remote, w.client), wants{actionNext, nil, once("passed")})
 		}},
 	}
 }

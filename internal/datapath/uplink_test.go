@@ -9,8 +9,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/lb"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -46,7 +47,7 @@ func TestUplink(t *testing.T) {
 
 func (c uplinkCase) test(t *testing.T) {
 	n, d := c.make(t), openTest(t)
-	far, uplink := (*nl.Namespace)(nil), "wire"
+	far, uplink := (*netns.Namespace)(nil), "wire"
 	if c.below {
 		far, uplink = n.behindUplink(t), "up0"
 	} else {
@@ -54,17 +55,17 @@ func (c uplinkCase) test(t *testing.T) {
 	}
 	if !c.stack { // the host forwards nothing, so that nothing takes the way through it
 		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			if err := n.host.SetSysctl(key, "0"); err != nil {
+			if err := rtnl.In(n.host).SetSysctl(key, "0"); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	n.attachBoth(t, d)
-	if change, err := d.AddUplink(n.host, uplink); err != nil || change != Added {
+	if change, err := d.Uplinks().Put(t.Context(), n.host, uplink); err != nil || change != Added {
 		t.Fatalf("AddUplink: %v, %v", change, err)
 	}
 	for _, f := range [][3]string{{near4, podA4, far4}, {near6, podA6, far6}} {
-		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 			t.Run(f[0]+"/"+protocol.String(), func(t *testing.T) {
 				o := outside{n, d, far, protocol, c}
 				o.callService(t, f[0], f[1], f[2])
@@ -79,8 +80,8 @@ func (c uplinkCase) test(t *testing.T) {
 type outside struct {
 	network  network
 	d        *Datapath
-	far      *nl.Namespace
-	protocol lb.Protocol
+	far      *netns.Namespace
+	protocol service.Protocol
 	how      uplinkCase
 }
 
@@ -90,12 +91,12 @@ type outside struct {
 func (o outside) callService(t *testing.T, host, pod, client string) {
 	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
 	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
-	s := lb.Service{Frontend: frontend, Protocol: o.protocol, Backends: []netip.AddrPort{backend}}
-	if _, _, err := o.d.PutService(s); err != nil {
+	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
+	if _, _, err := o.d.Services().Put(t.Context(), service.CLI, s); err != nil {
 		t.Fatal(err)
 	}
 	sizes := []int{1, 1200, 8000} // the last is in fragments
-	if o.protocol == lb.TCP {
+	if o.protocol == service.TCP {
 		sizes = []int{1, 1 << 20}
 	}
 	for _, size := range sizes {
@@ -133,12 +134,12 @@ func TestUplinks(t *testing.T) {
 	n.attachBoth(t, d)
 	frontend := netip.MustParseAddrPort(near4 + ":5201")
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	if _, _, err := d.PutService(lb.Service{Frontend: frontend, Protocol: lb.UDP, Backends: []netip.AddrPort{backend}}); err != nil {
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
 		t.Fatal(err)
 	}
 	want := func(want int) {
 		t.Helper()
-		if all, err := d.Uplinks(); err != nil || len(all) != want {
+		if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != want {
 			t.Errorf("uplinks %v, %v; want %d", all, err, want)
 		}
 		wantLinks(t, d, 4+2*want)
@@ -146,7 +147,7 @@ func TestUplinks(t *testing.T) {
 	deviates := func() {
 		t.Helper()
 		var deviation *DeviationError
-		if err := d.CheckUplink(n.host, "wire"); !errors.As(err, &deviation) || len(deviation.Deviations) != 2 {
+		if err := d.Uplinks().Check(n.host, "wire"); !errors.As(err, &deviation) || len(deviation.Deviations) != 2 {
 			t.Errorf("CheckUplink of none: %v", err)
 		}
 	}
@@ -154,10 +155,10 @@ func TestUplinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantNotFound(t, d.DeleteUplink(u))
+	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
 	deviates()
 	for _, change := range []Change{Added, Unchanged} {
-		if got, err := d.AddUplink(n.host, "wire"); err != nil || got != change {
+		if got, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil || got != change {
 			t.Fatalf("AddUplink: %v, %v; want %v", got, err, change)
 		}
 		want(1)
@@ -165,20 +166,30 @@ func TestUplinks(t *testing.T) {
 	if _, err := testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one")); err != nil {
 		t.Error(err)
 	}
-	if err := d.CheckUplink(n.host, "wire"); err != nil {
+	if err := d.Uplinks().Check(n.host, "wire"); err != nil {
 		t.Error(err)
 	}
-	if err := d.DeleteUplink(u); err != nil {
+	if err := d.Uplinks().Delete(t.Context(), u); err != nil {
 		t.Fatal(err)
 	}
 	want(0)
 	deviates()
-	if _, err := d.AddUplink(n.host, "lo"); err == nil {
+	if _, err := d.Uplinks().Put(t.Context(), n.host, "lo"); err == nil {
 		t.Error("the loopback device became an uplink")
 	}
-	if _, err := d.AddUplink(n.host, "wire"); err != nil {
+	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
 		t.Fatal(err)
 	}
+	if got, err := d.Uplinks().Get(t.Context(), n.host, "wire"); err != nil || got != u {
+		t.Errorf("Get = %v, %v; want %v", got, err, u)
+	}
 	n.run(t, "-n HOST link del wire")
+	if all, err := d.Uplinks().List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("uplinks %v, %v of a device that is gone", all, err)
+	}
+	wantLinks(t, d, 4+2)
+	if err := d.Uplinks().Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
 	want(0)
 }

@@ -4,18 +4,21 @@ package datapath
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// Uplink is a device of a host's own by which clients outside reach services.
+// Uplinks are the devices of hosts through which clients outside reach services.
+type Uplinks struct{ o *objects.Objects }
+
+// Uplink is one such device.
 type Uplink struct {
 	// Host is the cookie of the network namespace that the device is in; it is not used again.
 	Host uint64
@@ -23,59 +26,53 @@ type Uplink struct {
 	IfIndex int
 }
 
-// uplinkPrefix starts the names of pinned links to uplinks. Those of endpoints start with a digit.
-const uplinkPrefix = "uplink-"
-
-func (l layout) uplinkPin(u Uplink, h hook) string {
-	return filepath.Join(l.links(), fmt.Sprintf("%s%d-%d-%s", uplinkPrefix, u.Host, u.IfIndex, h.program))
+// FindUplink returns the uplink that a device is, or would be. Errors: a device that is missing matches os.ErrNotExist; a
+// device without a MAC address is refused.
+func FindUplink(ns *netns.Namespace, ifname string) (Uplink, error) {
+	device, err := rtnl.In(ns).Device(ifname)
+	if err != nil {
+		return Uplink{}, err
+	}
+	if len(device.MAC) != 6 || device.Kind == "loopback" {
+		return Uplink{}, fmt.Errorf("device %q in network namespace %q has no MAC address, which an uplink needs", ifname, ns.Name())
+	}
+	cookie, err := ns.Cookie()
+	return Uplink{Host: cookie, IfIndex: device.Index}, err
 }
 
-// parseUplinkPin is the reverse of uplinkPin, for a file's name.
-func parseUplinkPin(name string) (Uplink, hook, bool) {
-	rest, ok := strings.CutPrefix(name, uplinkPrefix)
-	parts := strings.Split(rest, "-")
-	if !ok || len(parts) != 3 {
-		return Uplink{}, hook{}, false
+// links returns the links of the uplink's programs.
+func (u Uplink) links() []objects.Link {
+	var links []objects.Link
+	for _, h := range objects.AttachUplink.Hooks() {
+		links = append(links, objects.Link{Hook: h, ID: u.Host, IfIndex: u.IfIndex})
 	}
-	host, err := strconv.ParseUint(parts[0], 10, 64)
-	index, err2 := strconv.Atoi(parts[1])
-	i := slices.IndexFunc(uplinkSide.hooks(), func(h hook) bool { return h.program == parts[2] })
-	if err != nil || err2 != nil || i < 0 {
-		return Uplink{}, hook{}, false
-	}
-	return Uplink{host, index}, uplinkSide.hooks()[i], true
+	return links
 }
 
-// AddUplink has services served for clients whose packets come in by the device: one whose frontend is an address of the
-// host, or any that is routed here. Packets go to backends that are endpoints with a host's side, or sit on this very
-// device, past the host's stack and netfilter, and so do the answers, to the MAC address that the request came from; to
-// others, and from them, through the stack. All other packets pass as they are. What is attached already stays. Links
-// of devices that are gone are cleared. Errors: a device that is missing matches os.ErrNotExist; a device without a MAC
-// address is refused.
-func (d *Datapath) AddUplink(ns *nl.Namespace, ifname string) (Change, error) {
+// Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all that
+// are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass the host's
+// stack and netfilter, and so do the replies, to the MAC address that the request came from; packets to and from others
+// pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are gone
+// are deleted. Errors: those of FindUplink.
+func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
 		return Unchanged, err
 	}
-	unlock, err := d.Lock()
+	lock, err := lockLinks(ctx, s.o)
 	if err != nil {
 		return Unchanged, err
 	}
-	defer unlock()
-	attached, err := d.clearUplinks()
+	defer lock.Unlock()
+	attached, err := s.attached(s.o.Detach)
 	if err != nil {
 		return Unchanged, err
 	}
-	var missing []hook
-	for _, h := range uplinkSide.hooks() {
-		if !slices.Contains(attached[u], h) {
-			missing = append(missing, h)
-		}
-	}
+	missing := slices.DeleteFunc(u.links(), func(k objects.Link) bool { return slices.Contains(attached[u], k) })
 	if len(missing) == 0 {
 		return Unchanged, nil
 	}
-	if err := ns.Do(func() error { return d.attachUplink(u, missing) }); err != nil {
+	if err := ns.Do(func() error { return s.attach(u, missing) }); err != nil {
 		return Unchanged, fmt.Errorf("uplink %q in network namespace %q: %w", ifname, ns.Name(), err)
 	}
 	if len(attached[u]) > 0 {
@@ -84,73 +81,78 @@ func (d *Datapath) AddUplink(ns *nl.Namespace, ifname string) (Change, error) {
 	return Added, nil
 }
 
-// FindUplink says which uplink a device is, or would be. Errors: a device that is missing matches os.ErrNotExist; a device
-// without a MAC address is refused.
-func FindUplink(ns *nl.Namespace, ifname string) (Uplink, error) {
-	device, err := ns.Device(ifname)
-	if err != nil {
-		return Uplink{}, err
-	}
-	if len(device.MAC) != 6 || device.Kind == "loopback" {
-		return Uplink{}, fmt.Errorf("device %q in network namespace %q has no MAC address: it can be no uplink", ifname, ns.Name())
-	}
-	cookie, err := ns.Cookie()
-	return Uplink{Host: cookie, IfIndex: device.Index}, err
-}
-
-// attachUplink attaches programs in the device's namespace; all or none. Answers first, so that no request is translated
-// whose answer would not be.
-func (d *Datapath) attachUplink(u Uplink, missing []hook) (err error) {
-	var made []string
+// attach attaches programs in the device's network namespace; all or none. Replies come first, so that no request is
+// translated whose reply would not be.
+func (s Uplinks) attach(u Uplink, missing []objects.Link) (err error) {
+	var made []objects.Link
 	defer func() {
 		if err == nil {
 			return
 		}
-		for _, path := range made {
-			err = errors.Join(err, detachLink(path))
+		for _, k := range made {
+			err = errors.Join(err, s.o.Detach(k))
 		}
 	}()
-	for _, h := range slices.Backward(missing) {
-		path := d.layout.uplinkPin(u, h)
-		if err := d.attachOne(path, h, u.IfIndex); err != nil {
+	for _, k := range slices.Backward(missing) {
+		if err := s.o.Attach(k, u.IfIndex); err != nil {
 			return err
 		}
-		made = append(made, path)
+		made = append(made, k)
 	}
 	return nil
 }
 
-// DeleteUplink ends what AddUplink began. Connections that came in by the device are left to the host, which knows
-// nothing of them. The error is a *NotFoundError if the device is no uplink, or is gone.
-func (d *Datapath) DeleteUplink(u Uplink) error {
-	unlock, err := d.Lock()
+// Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them. The
+// error is a *NotFoundError if the device is no uplink, or is gone.
+func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
+	lock, err := s.o.LockLinks(ctx)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	attached, err := d.clearUplinks()
+	defer lock.Unlock()
+	attached, err := s.attached(s.o.Detach)
 	if err != nil {
 		return err
 	}
 	if len(attached[u]) == 0 {
 		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 	}
-	for _, h := range uplinkSide.hooks() {
-		if err := detachLink(d.layout.uplinkPin(u, h)); err != nil {
+	for _, k := range u.links() {
+		if err := s.o.Detach(k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Uplinks returns the devices that were added with AddUplink and are there still, sorted by host and index.
-func (d *Datapath) Uplinks() ([]Uplink, error) {
-	unlock, err := d.Lock()
+// Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of an
+// uplink. It takes no lock.
+func (s Uplinks) Get(ctx context.Context, ns *netns.Namespace, ifname string) (Uplink, error) {
+	u, err := FindUplink(ns, ifname)
 	if err != nil {
-		return nil, err
+		return Uplink{}, err
 	}
-	defer unlock()
-	attached, err := d.clearUplinks()
+	all, err := s.List(ctx)
+	if err == nil && !slices.Contains(all, u) {
+		err = &NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())}
+	}
+	return u, err
+}
+
+// Sweep deletes the links of devices that are gone.
+func (s Uplinks) Sweep(ctx context.Context) error {
+	lock, err := s.o.LockLinks(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	_, err = s.attached(s.o.Detach)
+	return err
+}
+
+// List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes nothing.
+func (s Uplinks) List(context.Context) ([]Uplink, error) {
+	attached, err := s.attached(func(objects.Link) error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -164,31 +166,48 @@ func (d *Datapath) Uplinks() ([]Uplink, error) {
 	return all, nil
 }
 
-// clearUplinks removes the links of uplinks that are gone, and returns what is attached to the others. The caller has the
-// lock.
-func (d *Datapath) clearUplinks() (map[Uplink][]hook, error) {
-	entries, err := os.ReadDir(d.layout.links())
+// attached returns the links of uplinks, and calls gone with those of devices that no longer exist. If gone detaches them,
+// the caller has the lock of the links.
+func (s Uplinks) attached(gone func(objects.Link) error) (map[Uplink][]objects.Link, error) {
+	links, err := s.o.Links()
 	if err != nil {
-		return nil, fmt.Errorf("read links: %w", err)
+		return nil, err
 	}
-	attached := make(map[Uplink][]hook)
-	for _, entry := range entries {
-		u, h, ok := parseUplinkPin(entry.Name())
-		if !ok {
+	attached := make(map[Uplink][]objects.Link)
+	for _, k := range links {
+		if k.Hook.Point != objects.AttachUplink {
 			continue
 		}
-		path := d.layout.uplinkPin(u, h)
-		on, err := attachedTo(path)
+		on, err := s.o.Attached(k)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was detached meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}
-		if on == u.IfIndex {
-			attached[u] = append(attached[u], h)
+		if on == uint64(k.IfIndex) {
+			u := Uplink{k.ID, k.IfIndex}
+			attached[u] = append(attached[u], k)
 			continue
 		}
-		if err := detachLink(path); err != nil {
+		if err := gone(k); err != nil {
 			return nil, err
 		}
 	}
 	return attached, nil
+}
+
+// Check returns a *DeviationError unless a device has the programs of an uplink. It takes no lock and changes nothing.
+func (s Uplinks) Check(ns *netns.Namespace, ifname string) error {
+	u, err := FindUplink(ns, ifname)
+	if err != nil {
+		return err
+	}
+	var found []string
+	for _, k := range u.links() {
+		if on, err := s.o.Attached(k); err != nil || on != uint64(u.IfIndex) {
+			found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))
+		}
+	}
+	return deviation(fmt.Sprintf("uplink %q", ifname), found...)
 }

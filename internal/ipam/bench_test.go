@@ -94,11 +94,11 @@ func crowded(b *testing.B, held int) *Store {
 	release(b, s, pod("a"))
 	for i := range held {
 		o := pod(fmt.Sprint("held", i))
-		pools, err := plan(wide, nil)
+		pools, err := preparePools(wide, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
-		leases, err := s.choose(o, pools)
+		leases, err := s.allocate(o, pools)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -118,7 +118,7 @@ var recoveries = map[string]func(t *testing.T, s *Store){
 	},
 	"others first": func(t *testing.T, s *Store) {
 		// They take the addresses that v was to have, where it has no hold of them yet.
-		if err := os.Remove(s.path(turnsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(s.path(cursorFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 		got := reserve(t, s, pod("x"), dual) + " " + reserve(t, s, pod("y"), dual)

@@ -33,7 +33,7 @@ func TestEarlierBoot(t *testing.T) {
 	s.Boot = "third"
 	want(t, "release of an earlier boot's", release(t, s, pod("a")), "10.1.0.2")
 	want(t, "files", files(t, s), "10.1.0.3 c@eth0")
-	if freed, err := s.Keep(everyone); err != nil || len(freed) != 0 {
+	if freed, err := s.Keep(anyOwner); err != nil || len(freed) != 0 {
 		t.Errorf("keep: %v, %v", freed, err)
 	}
 	want(t, "files after keep", files(t, s), "")
@@ -47,7 +47,7 @@ func TestStaleAmongLive(t *testing.T) {
 	old.Boot = "another"
 	publish := func() {
 		t.Helper()
-		pools, err := plan(two, addrs("10.1.0.3"))
+		pools, err := preparePools(two, addrs("10.1.0.3"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestBroken(t *testing.T) {
 			want(t, "in turn", reserve(t, s, pod("d"), two), "10.1.0.3")
 			release(t, s, pod("d"))
 			damage()
-			if freed, err := s.Keep(everyone); err != nil || len(freed) != 0 {
+			if freed, err := s.Keep(anyOwner); err != nil || len(freed) != 0 {
 				t.Errorf("keep: %v, %v", freed, err)
 			}
 			want(t, "files", files(t, s), "10.1.0.2 a@eth0")

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newFile is a record that is being written. There is one writer at a time, so one name does.
+// newFile is a record that is being written. The lock permits one writer at a time.
 const newFile = ".new"
 
-// lock opens the directory and waits for its lock, which ends when it is closed.
+// lock opens the directory and waits for its lock. Closing the directory releases it.
 func (s *Store) lock(how int) (*os.File, error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -32,8 +32,8 @@ func (s *Store) lock(how int) (*os.File, error) {
 	return dir, nil
 }
 
-// locked does something under the lock, or nothing where no address was ever reserved.
-func (s *Store) locked(how int, do func() error) error {
+// locked calls fn with the lock, or does nothing if the directory does not exist.
+func (s *Store) locked(how int, fn func() error) error {
 	dir, err := s.lock(how)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -42,7 +42,7 @@ func (s *Store) locked(how int, do func() error) error {
 		return err
 	}
 	defer dir.Close()
-	return do()
+	return fn()
 }
 
 func unlock(dir *os.File) error { return flock(dir, unix.LOCK_UN) }
@@ -57,7 +57,7 @@ func flock(dir *os.File, how int) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// names lists the directory.
+// names lists the directory, unsorted.
 func (s *Store) names() ([]string, error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) names() ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// publish writes the record and gives it its names, or leaves nothing.
+// publish writes the record and links it to its names. On an error it leaves nothing.
 func (s *Store) publish(r record) (file *os.File, err error) {
 	file, err = s.write(r)
 	if err != nil {
@@ -76,73 +76,73 @@ func (s *Store) publish(r record) (file *os.File, err error) {
 	defer func() {
 		if err != nil {
 			_ = file.Close()
-			_, undo := s.drop(r)
-			err = also(err, undo)
+			_, undo := s.unlink(r)
+			err = joinUndo(err, undo)
 		}
 	}()
 	name := s.path(r.Owner.file())
-	if err := s.do("name", func() error { return os.Rename(s.path(newFile), name) }); err != nil {
-		return nil, also(err, s.remove(newFile))
+	if err := s.change("rename the record", func() error { return os.Rename(s.path(newFile), name) }); err != nil {
+		return nil, joinUndo(err, s.remove(newFile))
 	}
 	for _, l := range r.Leases {
-		if err := s.do("link", func() error { return os.Link(name, s.path(l.Address.String())) }); err != nil {
+		if err := s.change("link the record", func() error { return os.Link(name, s.path(l.Address.String())) }); err != nil {
 			return nil, err
 		}
 	}
 	return file, nil
 }
 
-// write puts the record into the new file.
+// write writes the record to the new file.
 func (s *Store) write(r record) (file *os.File, err error) {
-	err = s.do("create", func() (err error) {
+	err = s.change("create the record", func() (err error) {
 		file, err = os.OpenFile(s.path(newFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = s.do("write", func() error {
+	err = s.change("write the record", func() error {
 		_, err := file.Write(r.marshal())
 		return err
 	})
 	if err != nil {
 		_ = file.Close()
-		return nil, also(err, s.remove(newFile))
+		return nil, joinUndo(err, s.remove(newFile))
 	}
 	return file, nil
 }
 
 // sync waits until a new record and its names are on disk.
 func (s *Store) sync(file, dir *os.File) error {
-	if err := s.do("sync the file", file.Sync); err != nil {
+	if err := s.change("sync the record", file.Sync); err != nil {
 		return err
 	}
-	return s.do("sync the directory", dir.Sync)
+	return s.change("sync the directory", dir.Sync)
 }
 
-// held is those leases of r that it has: if its writer was killed, there may be a record of more.
-func (s *Store) held(r record) ([]Lease, error) {
+// linked returns the leases of r whose addresses are linked to it. A killed writer can leave a record with others.
+func (s *Store) linked(r record) ([]Lease, error) {
 	var leases []Lease
 	for _, l := range r.Leases {
-		has, err := s.read(l.Address.String())
-		if err != nil && !noLease(err) {
+		other, err := s.read(l.Address.String())
+		if err != nil && !holdsNoLease(err) {
 			return nil, err
 		}
-		if has.Owner == r.Owner {
+		if other.Owner == r.Owner {
 			leases = append(leases, l)
 		}
 	}
 	return leases, nil
 }
 
-// drop takes the names away from a record, its owner's last, and returns the addresses that are free by that.
-func (s *Store) drop(r record) ([]netip.Addr, error) {
-	held, err := s.held(r)
+// unlink removes the names of a record, its owner's last, and returns the released addresses.
+func (s *Store) unlink(r record) ([]netip.Addr, error) {
+	linked, err := s.linked(r)
 	if err != nil {
 		return nil, err
 	}
 	var freed []netip.Addr
-	for _, l := range held {
+	for _, l := range linked {
 		if err := s.remove(l.Address.String()); err != nil {
 			return nil, err
 		}
@@ -151,10 +151,10 @@ func (s *Store) drop(r record) ([]netip.Addr, error) {
 	return freed, s.remove(r.Owner.file())
 }
 
-// remove removes a file, if there is one.
+// remove removes a file if it exists.
 func (s *Store) remove(name string) error {
-	err := s.do("remove", func() error { return os.Remove(s.path(name)) })
-	if errors.Is(err, unix.EROFS) { // which the kernel says of what is not there too
+	err := s.change("remove a record", func() error { return os.Remove(s.path(name)) })
+	if errors.Is(err, unix.EROFS) { // the kernel returns it for missing files as well
 		if _, missing := os.Lstat(s.path(name)); missing != nil {
 			err = missing
 		}
@@ -165,26 +165,26 @@ func (s *Store) remove(name string) error {
 	return err
 }
 
-// sweep removes whatever is of no use: broken, of an earlier boot, or of an owner who is not valid. It returns such owners
-// of this boot. What is not ours stays.
+// sweep removes damaged records, records of earlier boots, and those of owners that are not valid. It returns such owners
+// of this boot. Foreign files stay.
 func (s *Store) sweep(valid func(Owner) bool) ([]Owner, error) {
 	names, err := s.names()
 	if err != nil {
 		return nil, err
 	}
-	var ranked [owner + 1][]string
+	var byKind [ownerFile + 1][]string
 	for _, name := range names {
-		ranked[rank(name)] = append(ranked[rank(name)], name)
+		byKind[kindOf(name)] = append(byKind[kindOf(name)], name)
 	}
 	freed := map[Owner]bool{}
-	for _, name := range slices.Concat(ranked[unfinished:]...) {
+	for _, name := range slices.Concat(byKind[unfinishedFile:]...) {
 		r, err := s.read(name)
 		switch {
 		case err == nil && valid(r.Owner), errors.Is(err, errForeign), errors.Is(err, fs.ErrNotExist):
 			continue
 		case err == nil:
 			freed[r.Owner] = true
-		case !noLease(err):
+		case !holdsNoLease(err):
 			return nil, err
 		}
 		if err := s.remove(name); err != nil {
@@ -196,40 +196,18 @@ func (s *Store) sweep(valid func(Owner) bool) ([]Owner, error) {
 	}), nil
 }
 
-// What a file is by its name, in the order in which a sweep removes them. An owner's file goes last, so that a sweep that
-// is killed leaves nothing that its owner can't find.
-const (
-	foreign = iota
-	unfinished
-	address
-	owner
-)
-
-func rank(name string) int {
-	if name == newFile {
-		return unfinished
-	}
-	if addr, err := netip.ParseAddr(name); err == nil && addr.String() == name {
-		return address
-	}
-	if _, ok := ownerOf(name); ok {
-		return owner
-	}
-	return foreign
-}
-
-// also is err, and what went wrong while it was undone.
-func also(err, undo error) error {
+// joinUndo adds the error of undoing a failed change.
+func joinUndo(err, undo error) error {
 	if undo == nil {
 		return err
 	}
-	return fmt.Errorf("%w; and undoing it: %w", err, undo)
+	return fmt.Errorf("%w; undo: %w", err, undo)
 }
 
-// do is a step that changes the disk.
-func (s *Store) do(what string, change func() error) error {
+// change runs a change of the disk. what names it in errors.
+func (s *Store) change(what string, fn func() error) error {
 	if err := s.step(what); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return change()
+	return fn()
 }

@@ -66,12 +66,12 @@ func TestGivenOut(t *testing.T) {
 		{"two subnets", "10.2.0.0/30,10.1.0.0/30", "10.2.0.2 10.1.0.2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pools, err := plan(parseSets(tt.set), nil)
+			pools, err := preparePools(parseSets(tt.set), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for addr := range behind(pools[0].spans, netip.Addr{}) {
+			for addr := range addressesAfter(pools[0].free, netip.Addr{}) {
 				got = append(got, addr.StringExpanded())
 			}
 			var want []string
@@ -85,9 +85,9 @@ func TestGivenOut(t *testing.T) {
 	}
 }
 
-// TestBehind goes round from each address of two spans.
-func TestBehind(t *testing.T) {
-	pools, err := plan(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil)
+// TestAddressesAfter starts after each address of two intervals.
+func TestAddressesAfter(t *testing.T) {
+	pools, err := preparePools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +95,11 @@ func TestBehind(t *testing.T) {
 		"10.1.0.2": "3 6 7 2", "10.1.0.3": "6 7 2 3", "10.1.0.6": "7 2 3 6", "10.1.0.7": "2 3 6 7", "10.9.0.1": "2 3 6 7",
 	} {
 		var got []string
-		for addr := range behind(pools[0].spans, netip.MustParseAddr(last)) {
+		for addr := range addressesAfter(pools[0].free, netip.MustParseAddr(last)) {
 			got = append(got, strings.TrimPrefix(addr.String(), "10.1.0."))
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("behind %s: %s, want %s", last, got, want)
+			t.Errorf("after %s: %s, want %s", last, got, want)
 		}
 	}
 }
@@ -114,11 +114,11 @@ func TestValidate(t *testing.T) {
 		{[]string{"10.1.0.0/24 end=10.1.0.9,10.1.0.0/24 start=10.1.0.10"}, ""},
 		{[]string{"fd00::/64 gw=fe80::1"}, ""},
 		{[]string{"10.1.0.7/24"}, "the subnet 10.1.0.7/24 has host bits set; want 10.1.0.0/24"},
-		{[]string{"::ffff:10.1.0.0/120"}, "write the IPv4 subnet"},
+		{[]string{"::ffff:10.1.0.0/120"}, "without ::ffff"},
 		{[]string{"10.1.0.0/24 start=10.2.0.1"}, "the start 10.2.0.1 is not in 10.1.0.0/24"},
 		{[]string{"10.1.0.0/24 end=fd00::1"}, "the end fd00::1 is not in 10.1.0.0/24"},
 		{[]string{"fd00::/64 start=fd00::1%eth0"}, "the start fd00::1%eth0 is not in fd00::/64"},
-		{[]string{"10.1.0.0/24 start=10.1.0.9 end=10.1.0.8"}, "the start 10.1.0.9 is behind the end 10.1.0.8"},
+		{[]string{"10.1.0.0/24 start=10.1.0.9 end=10.1.0.8"}, "the start 10.1.0.9 is after the end 10.1.0.8"},
 		{[]string{"10.1.0.0/24 gw=fd00::1"}, "the gateway fd00::1"},
 		{[]string{"fd00::/64 gw=::ffff:10.1.0.1"}, "the gateway ::ffff:10.1.0.1"},
 		{[]string{"fd00::/64 gw=fe80::1%eth0"}, "the gateway fe80::1%eth0"},
@@ -129,8 +129,8 @@ func TestValidate(t *testing.T) {
 		{[]string{"10.1.0.0/24", "10.1.0.0/25 start=10.1.0.9"},
 			"ranges 10.1.0.0/24 and 10.1.0.9-10.1.0.126 of 10.1.0.0/25 overlap"},
 		{[]string{"10.1.0.0/16,10.1.2.0/24"}, "ranges 10.1.0.0/16 and 10.1.2.0/24 overlap"},
-		{[]string{"10.1.0.0/24,fd00::/64"}, "ranges 10.1.0.0/24 and fd00::/64 are of two families"},
-		{nil, "there are no ranges"},
+		{[]string{"10.1.0.0/24,fd00::/64"}, "ranges 10.1.0.0/24 and fd00::/64 of one set are of different families"},
+		{nil, "no ranges"},
 	} {
 		err := Validate(parseSets(tt.sets...))
 		switch {
@@ -150,5 +150,24 @@ func TestValidate(t *testing.T) {
 	}
 	if err := (Range{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}).Validate(); err == nil {
 		t.Error("an exclusion of nothing is valid")
+	}
+}
+
+// TestManyExclusions validates more exclusions than a configuration can have. Every second address is excluded, so none
+// can be merged.
+func TestManyExclusions(t *testing.T) {
+	r := Range{Subnet: netip.MustParsePrefix("10.0.0.0/8")}
+	addr := r.Subnet.Addr()
+	const count = 100_000
+	for range count {
+		addr = addr.Next().Next()
+		r.Exclude = append(r.Exclude, netip.PrefixFrom(addr, 32))
+	}
+	pools, err := preparePools([]RangeSet{{r}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(pools[0].free); got != count { // 10.0.0.1 is the gateway
+		t.Errorf("%d intervals, want %d", got, count)
 	}
 }

@@ -15,49 +15,57 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// record is what a file holds: all that an owner has.
+// record is the content of a file: all leases of an owner.
 type record struct {
 	Boot string `json:"boot"`
 	Owner
 	Leases []Lease `json:"leases"`
 }
 
-// Why a file holds no lease.
+// Reasons why a file holds no lease.
 var (
-	errBroken  = errors.New("not a whole record") // empty, cut short, or another's by its content
-	errStale   = errors.New("of an earlier boot")
-	errForeign = errors.New("not a regular file, so not one of ours")
+	errBroken  = errors.New("damaged record") // empty, cut short, or with another owner's content
+	errStale   = errors.New("record of an earlier boot")
+	errForeign = errors.New("not a regular file")
 )
 
-// noLease tells whether a file that could not be read holds no lease. An error of the disk says nothing of the kind.
-func noLease(err error) bool {
+// holdsNoLease reports whether the error of a read means that the file holds no lease. Other errors are those of the disk.
+func holdsNoLease(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errBroken) || errors.Is(err, errStale) || errors.Is(err, errForeign)
 }
 
-// maxRecord is far more than a record can be, in bytes.
+// maxRecord bounds the size of a file, in bytes.
 const maxRecord = 1 << 16
 
-// read returns the record in a file, whose name is that of its owner or of one of its addresses. A stale record is
-// returned with its error.
+// read reads the record of a file, which is named after its owner or one of its addresses. With errStale it returns the
+// record as well.
 func (s *Store) read(name string) (record, error) {
 	data, err := s.content(name)
 	if err != nil {
 		return record{}, err
 	}
-	var r record
-	if err := json.Unmarshal(data, &r); err != nil || !r.named(name) {
-		return record{}, fmt.Errorf("%s: %w", s.path(name), errBroken)
+	r, err := parseRecord(name, data)
+	if err == nil && r.Boot != s.Boot {
+		err = errStale
 	}
-	for i := range r.Leases {
-		r.Leases[i].Owner = r.Owner
-	}
-	if r.Boot != s.Boot {
-		return r, fmt.Errorf("%s: %w", s.path(name), errStale)
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", s.path(name), err)
 	}
 	return r, nil
 }
 
-// content reads a regular file, and waits for no writer of a pipe.
+// parseRecord decodes the content of a file of that name.
+func parseRecord(name string, data []byte) (r record, err error) {
+	if err := json.Unmarshal(data, &r); err != nil || !r.matches(name) {
+		return record{}, errBroken
+	}
+	for i := range r.Leases {
+		r.Leases[i].Owner = r.Owner
+	}
+	return r, nil
+}
+
+// content reads a regular file. It does not wait for the writer of a named pipe.
 func (s *Store) content(name string) ([]byte, error) {
 	file, err := os.OpenFile(s.path(name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a symbolic link, a socket
@@ -77,8 +85,8 @@ func (s *Store) content(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxRecord))
 }
 
-// named tells whether a file with this record can be called so.
-func (r record) named(name string) bool {
+// matches reports whether a file with this record can have that name.
+func (r record) matches(name string) bool {
 	if r.validate() != nil {
 		return false
 	}
@@ -86,28 +94,43 @@ func (r record) named(name string) bool {
 	return found || name == r.file()
 }
 
-// lease is the record's lease of the address that a file is named after.
+// lease returns the lease of the address that a file is named after.
 func (r record) lease(name string) (Lease, bool) {
-	at := slices.IndexFunc(r.Leases, func(l Lease) bool { return l.Address.String() == name })
-	if at < 0 {
+	i := slices.IndexFunc(r.Leases, func(l Lease) bool { return l.Address.String() == name })
+	if i < 0 {
 		return Lease{}, false
 	}
-	return r.Leases[at], true
-}
-
-// addresses are those of the leases.
-func addresses(leases []Lease) []netip.Addr {
-	addrs := make([]netip.Addr, len(leases))
-	for i, l := range leases {
-		addrs[i] = l.Address
-	}
-	return addrs
+	return r.Leases[i], true
 }
 
 func (r record) marshal() []byte {
 	data, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // strings and addresses can always be written
+		panic(err) // strings and addresses always have a JSON form
 	}
 	return append(data, '\n')
+}
+
+// fileKind is the kind of a file by its name, in the order in which a sweep removes files. Owners' files are last, so that
+// a killed sweep leaves nothing that its owner cannot find.
+type fileKind int
+
+const (
+	foreignFile fileKind = iota
+	unfinishedFile
+	addressFile
+	ownerFile
+)
+
+func kindOf(name string) fileKind {
+	if name == newFile {
+		return unfinishedFile
+	}
+	if addr, err := netip.ParseAddr(name); err == nil && addr.String() == name {
+		return addressFile
+	}
+	if _, ok := parseOwner(name); ok {
+		return ownerFile
+	}
+	return foreignFile
 }

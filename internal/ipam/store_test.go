@@ -45,7 +45,7 @@ func reserve(t testing.TB, s *Store, o Owner, sets []RangeSet, wanted ...string)
 			t.Errorf("lease %+v, want it to be of %s", l, o)
 		}
 	}
-	return text(addresses(leases))
+	return text(addressesOf(leases))
 }
 
 func release(t testing.TB, s *Store, o Owner) string {
@@ -80,14 +80,14 @@ func want(t testing.TB, what, got, want string) {
 	}
 }
 
-// files lists what is in the store's directory, but for the turns.
+// files lists the store's directory without the cursors.
 func files(t testing.TB, s *Store) string {
 	t.Helper()
 	names, err := s.names()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == turnsFile })
+	names = slices.DeleteFunc(names, func(name string) bool { return name == cursorFile })
 	slices.Sort(names)
 	return strings.Join(names, " ")
 }
@@ -98,7 +98,7 @@ func leased(t testing.TB, s *Store) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text(addresses(leases))
+	return text(addressesOf(leases))
 }
 
 var dual = parseSets("10.1.0.0/24", "fd00::/64")
@@ -107,7 +107,7 @@ func TestReserveAndRelease(t *testing.T) {
 	s := open(t)
 	want(t, "release before there is a directory", release(t, s, pod("a")), "")
 	want(t, "leases before there is a directory", leased(t, s), "")
-	if freed, err := s.Keep(everyone); err != nil || freed != nil {
+	if freed, err := s.Keep(anyOwner); err != nil || freed != nil {
 		t.Errorf("keep before there is a directory: %v, %v", freed, err)
 	}
 	if _, err := os.Stat(s.dir); !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func TestReserveAndRelease(t *testing.T) {
 	want(t, "leases", leased(t, s), "10.1.0.2 10.1.0.3 fd00::2 fd00::3")
 
 	_, err = s.Reserve(pod("a"), dual, nil)
-	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "eth0 of a: it has 10.1.0.2, fd00::2 already") {
+	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "interface eth0 of container a: 10.1.0.2, fd00::2 already reserved") {
 		t.Errorf("a second time: %v", err)
 	}
 	want(t, "another interface of a", reserve(t, s, Owner{"a", "net1"}, dual), "10.1.0.4 fd00::4")
@@ -147,7 +147,7 @@ func TestReserveAndRelease(t *testing.T) {
 func TestModes(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "state", "net"))
 	reserve(t, s, pod("a"), dual)
-	for _, name := range []string{"", "..", turnsFile, "a@eth0", "10.1.0.2"} {
+	for _, name := range []string{"", "..", cursorFile, "a@eth0", "10.1.0.2"} {
 		info, err := os.Lstat(filepath.Join(s.dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestTurn(t *testing.T) {
 	}
 	want(t, "sets side by side have their own turns", reserve(t, s, pod("b"), parseSets("10.9.0.0/24")), "10.9.0.2")
 	want(t, "back to the first", reserve(t, s, pod("c"), sets), "10.1.0.12")
-	if err := os.WriteFile(s.path(turnsFile), []byte("what?\n"), 0o600); err != nil {
+	if err := os.WriteFile(s.path(cursorFile), []byte("what?\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "no turns: from the start", reserve(t, s, pod("d"), sets), "10.1.0.11")
@@ -188,7 +188,7 @@ func TestManySetsOfTurns(t *testing.T) {
 		reserve(t, s, pod("a"), sets)
 		release(t, s, pod("a"))
 	}
-	info, err := os.Stat(s.path(turnsFile))
+	info, err := os.Stat(s.path(cursorFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,8 +209,8 @@ func TestFull(t *testing.T) {
 	if !errors.As(err, &full) || full.InUse != 32 || !reflect.DeepEqual(full.Ranges, sets[1]) {
 		t.Fatalf("error %#v", err)
 	}
-	want(t, "error", err.Error(), "reserve addresses for eth0 of late: "+
-		"no address is free in 10.1.0.10-10.1.0.40 of 10.1.0.0/24, 10.2.0.0/30: 32 in use")
+	want(t, "error", err.Error(), "reserve addresses for interface eth0 of container late: "+
+		"no free address in 10.1.0.10-10.1.0.40 of 10.1.0.0/24, 10.2.0.0/30: 32 in use")
 	want(t, "files after", files(t, s), before)
 	want(t, "freed", release(t, s, pod("p2")), "fd00::4 10.1.0.12")
 	want(t, "the only free one, behind more than are probed", reserve(t, s, pod("late"), sets), "fd00::22 10.1.0.12")
@@ -233,7 +233,7 @@ func TestWanted(t *testing.T) {
 		var outside *OutsideError
 		_, err := s.Reserve(pod("c"), sets, addrs(out))
 		if !errors.As(err, &outside) || len(outside.Ranges) != 2 ||
-			!strings.Contains(err.Error(), out+" is no address that 10.1.0.0/24, fd00::/64 gives out") {
+			!strings.Contains(err.Error(), out+" is not available in 10.1.0.0/24, fd00::/64") {
 			t.Errorf("%s: %v", out, err)
 		}
 	}
@@ -280,7 +280,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("freed %v, %v", freed, err)
 	}
 	want(t, "files", files(t, s), "10.1.0.4 10.1.0.6 a@net1 b@eth0 fd00::4 fd00::6")
-	if freed, err := s.Keep(everyone); err != nil || len(freed) != 0 {
+	if freed, err := s.Keep(anyOwner); err != nil || len(freed) != 0 {
 		t.Errorf("freed %v, %v", freed, err)
 	}
 }
@@ -293,4 +293,27 @@ func TestHugeRange(t *testing.T) {
 	const last = "fd00:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 	want(t, "last", reserve(t, s, pod("b"), sets, last), last)
 	want(t, "round", reserve(t, s, pod("c"), sets), "fd00:c000::1")
+}
+
+// TestFreeBeforeAndAfter looks for a free address before and after the only one is reserved.
+func TestFreeBeforeAndAfter(t *testing.T) {
+	s := open(t)
+	sets := parseSets("10.1.0.0/30", "fd00::/64")
+	if err := s.Free(sets); err != nil {
+		t.Fatal(err)
+	}
+	owner := Owner{ContainerID: "a", IfName: "eth0"}
+	if _, err := s.Reserve(owner, sets, nil); err != nil {
+		t.Fatal(err)
+	}
+	var full *FullError
+	if err := s.Free(sets); !errors.As(err, &full) || full.InUse == 0 {
+		t.Errorf("the only address of 10.1.0.0/30 is reserved, and Free returns %v", err)
+	}
+	if _, err := s.Release(owner); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Free(sets); err != nil {
+		t.Error(err)
+	}
 }

@@ -15,29 +15,34 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 )
 
-// cgroupFile is where a cgroup's processes are listed, and moved to.
-const cgroupFile = "cgroup.procs"
+// cgroupProcs is the file that lists a control group's processes and moves them there.
+const cgroupProcs = "cgroup.procs"
 
-// cgroupPath is the control group of a lab of that name. Socket translation of
-// the lab is attached to it, and reaches the processes in it only.
-func cgroupPath(name string) (string, error) {
-	root, err := datapath.CgroupRoot()
+// errNoCgroup reports that socket translation is not possible on this machine.
+var errNoCgroup = errors.New("socket translation needs a cgroup v2 file system, and none is mounted")
+
+// cgroupPath returns the path of the control group of a lab. Socket translation is
+// attached to it and affects the processes in it.
+func cgroupPath(lab string) (string, error) {
+	root, err := objects.CgroupRoot()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(root, "mst-"+name), nil
+	return filepath.Join(root, "mst-"+lab), nil
 }
 
-// errNoCgroup says that a lab can't have socket translation.
-var errNoCgroup = errors.New("no cgroup v2 file system is mounted, which socket translation needs")
+// dockerCgroup returns the name of the control group of a lab's containers. It is not
+// below the lab's own: with cgroup v2, a group has either processes or child groups
+// with controllers.
+func dockerCgroup(lab string) string { return "mst-" + lab + ".docker" }
 
-// addCgroup makes the lab's control group, if there is a cgroup v2 file system.
-// Labs without socket translation have one as well: being in one costs each
-// process a little, which would stand between the figures otherwise.
+// addCgroup creates the lab's control group, if there is a cgroup v2 file system. Labs
+// without socket translation have one too, because membership has a small cost that
+// would otherwise distort comparisons.
 func (l *Lab) addCgroup() error {
 	path, err := cgroupPath(l.Options.Name)
 	if err != nil {
@@ -50,14 +55,14 @@ func (l *Lab) addCgroup() error {
 	return nil
 }
 
-// removeCgroup removes the control group of a lab whose processes were killed.
-// They may take a moment to be gone. It is no error if there is none.
-func removeCgroup(name string) error {
-	path, err := cgroupPath(name)
+// removeCgroup removes the control group of a lab whose processes were killed. They
+// may stay in it for a moment. A group that does not exist is no error.
+func removeCgroup(lab string) error {
+	path, err := cgroupPath(lab)
 	if err != nil {
-		return nil // no cgroup v2: no lab has one
+		return nil // without cgroup v2 no lab has one
 	}
-	for deadline := time.Now().Add(endTimeout); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
 		err := unix.Rmdir(path)
 		switch {
 		case err == nil || errors.Is(err, fs.ErrNotExist):
@@ -68,29 +73,8 @@ func removeCgroup(name string) error {
 	}
 }
 
-// Start starts cmd at a place in the lab, so that the lab's services reach it:
-// in the place's network namespace, and in the lab's control group if it has
-// one. cmd.SysProcAttr must not be set. Where the place is a guest, the guest is
-// booted for cmd, see [Lab.startGuest]; in a container the command runs by
-// `docker exec`, and has to be this program's.
-func (l *Lab) Start(place string, cmd *exec.Cmd) error {
-	if g, ok := l.guests.at[place]; ok {
-		return l.startGuest(g, cmd)
-	}
-	ns, err := l.Namespace(place)
-	if err != nil {
-		return err
-	}
-	if l.isContainer(place) {
-		if err := l.docker.inContainer(place, cmd); err != nil {
-			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
-		}
-	}
-	return l.startIn(ns, cmd)
-}
-
-// startIn starts cmd in a namespace, and in the lab's control group.
-func (l *Lab) startIn(ns *nl.Namespace, cmd *exec.Cmd) error {
+// startIn starts cmd in a namespace and in the lab's control group.
+func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	if l.cgroup != "" {
 		dir, err := os.Open(l.cgroup)
 		if err != nil {
@@ -102,14 +86,14 @@ func (l *Lab) startIn(ns *nl.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
-// Join moves the calling process into the control group of a recorded lab, if
-// the lab has one.
+// Join moves the calling process into the control group of a recorded lab, if the lab
+// has one.
 func (s Store) Join(info Info) error {
 	path, err := cgroupPath(info.Name)
 	if err != nil {
 		return nil
 	}
-	err = os.WriteFile(filepath.Join(path, cgroupFile), []byte(strconv.Itoa(os.Getpid())), 0)
+	err = os.WriteFile(filepath.Join(path, cgroupProcs), []byte(strconv.Itoa(os.Getpid())), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("join control group of lab %s: %w", info.Name, err)
 	}

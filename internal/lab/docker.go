@@ -4,86 +4,85 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"os"
 
-	"mustang/internal/nl"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// TopologyDocker is the name of the topology whose host-a runs Docker.
-const TopologyDocker = "docker"
-
-// Places of the docker topology, besides the two hosts.
+// Places of topology docker besides the two hosts.
 const (
-	// ContainerA is on Docker's bridge; its [ServicePort] is published by host-a as
+	// ContainerA is on Docker's bridge. host-a publishes its [ServicePort] as
 	// [PublishedPort].
 	ContainerA = "container-a"
 	// ContainerB is on the same bridge.
 	ContainerB = "container-b"
-	// ContainerHost has no network of its own, but that of host-a.
+	// ContainerHost is in the network namespace of host-a.
 	ContainerHost = "container-host"
 )
 
-// PublishedPort is where host-a publishes container-a's [ServicePort], for TCP and
-// UDP, on all of its addresses.
+// dockerLink is the link of Docker's containers in options and results.
+const dockerLink = "bridge"
+
+// PublishedPort is the port of host-a that leads to container-a's [ServicePort], for
+// TCP and UDP on all addresses.
 const PublishedPort = 6201
 
-// dockerBridge is the address of Docker's bridge, and the range of its containers.
-const dockerBridge = "172.17.0.1/16"
+// dockerBridge is the address of Docker's bridge with the range of its containers.
+var dockerBridge = netip.MustParsePrefix("172.17.0.1/16")
 
-// dockerContainers are the containers' own addresses, which Docker hands out in
-// the order in which they are started.
-var dockerContainers = map[string]netip.Addr{
+// containerAddresses are the addresses that Docker assigns, in the order in which the
+// containers are started.
+var containerAddresses = map[string]netip.Addr{
 	ContainerA: netip.MustParseAddr("172.17.0.2"),
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
 }
 
-// dockerAddresses returns where a place of the docker topology is reached.
+// dockerAddresses returns the addresses of a place of topology docker.
 func dockerAddresses(place string) []netip.Addr {
-	if addr, ok := dockerContainers[place]; ok {
+	if addr, ok := containerAddresses[place]; ok {
 		return []netip.Addr{addr}
 	}
 	switch place {
 	case HostA, ContainerHost:
-		return both(Underlay, 1)
+		return numbered(Underlay, 1)
 	case HostB:
-		return both(Underlay, 2)
+		return numbered(Underlay, 2)
 	}
 	return nil
 }
 
-// checkDocker returns an error that names the first option that the docker
-// topology does not have.
-func (o Options) checkDocker() error {
+// checkDocker returns an error that names the first option that topology docker does
+// not have.
+func checkDocker(o Options) error {
 	switch {
-	case o.Topology != TopologyDocker && o.NoProxy:
-		return optionErrorf("no-proxy is a setting of topology docker, not of %s", o.Topology)
-	case o.Topology != TopologyDocker:
-		return nil
-	case o.Link != "bridge":
-		return optionErrorf("link %q: topology docker has link bridge", o.Link)
+	case o.Link != dockerLink:
+		return optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)
 	case o.Datapath != DatapathKernel || o.Via != ViaNone:
 		return optionErrorf("datapath %s, via %s: topology docker has the kernel's datapath and no services", o.Datapath, o.Via)
 	case o.NetfilterCall:
-		return optionErrorf("netfilter call is a setting of our bridges: that of topology docker always has it")
-	case o.Guests || o.NAT || o.Overlay != "" && o.Overlay != OverlayNone:
-		return optionErrorf("topology docker has no guests, NAT or overlay of ours")
+		return optionErrorf("netfilter call: topology docker always has it")
+	case o.Guests || o.NAT || o.hasOverlay():
+		return optionErrorf("topology docker has no guests, NAT or overlay")
 	}
 	return CheckWire(o.WireRate, o.WireDelay)
 }
 
-// buildDocker builds two hosts that are joined by a wire, with Docker on host-a
-// and its containers.
+// buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
 func buildDocker(ctx context.Context, l *Lab) error {
-	programs, err := findDocker()
-	if err != nil {
+	if err := dockerd.CheckInstalled(); err != nil {
 		return err
 	}
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	var hosts []*nl.Namespace
+	var hosts []*netns.Namespace
 	for _, place := range []string{HostA, HostB} {
-		ns, err := l.addPlace(place, hostSysctls)
+		ns, err := l.addNamespace(place, hostSysctls...)
 		if err != nil {
 			return err
 		}
@@ -93,20 +92,110 @@ func buildDocker(ctx context.Context, l *Lab) error {
 		return err
 	}
 	for i, host := range hosts {
-		var addrs []netip.Prefix
-		for j, addr := range both(Underlay, i+1) {
-			addrs = append(addrs, netip.PrefixFrom(addr, Underlay[j].Bits()))
-		}
-		if err := host.Configure(Uplink, nl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
+		if err := rtnl.In(host).Configure(Uplink, rtnl.DeviceConfig{Up: true, Addresses: numberedPrefixes(Underlay, i+1)}); err != nil {
 			return err
 		}
 	}
-	if err := l.slowWire(hosts...); err != nil {
+	if err := l.limitWire(hosts...); err != nil {
 		return err
 	}
-	engine, err := l.startDocker(ctx, programs)
+	if err := l.startDocker(ctx); err != nil {
+		return err
+	}
+	for _, place := range []string{ContainerA, ContainerB, ContainerHost} {
+		if err := l.addContainer(ctx, place); err != nil {
+			return fmt.Errorf("%s: %w", place, err)
+		}
+	}
+	return nil
+}
+
+// startDocker starts an engine on host-a and imports the image of its containers.
+func (l *Lab) startDocker(ctx context.Context) (err error) {
+	if err := l.checkBridgeNetfilter(); err != nil {
+		return err
+	}
+	l.docker, err = dockerd.Start(ctx, dockerd.Options{
+		Namespace: l.namespaces[HostA], Dir: l.store.dockerDir(l.Options.Name), Cgroup: dockerCgroup(l.Options.Name),
+		Bridge: dockerBridge, NoProxy: l.Options.NoProxy,
+	})
 	if err != nil {
 		return err
 	}
-	return l.addContainers(ctx, engine)
+	program := l.store.Program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return fmt.Errorf("find the running program: %w", err)
+		}
+	}
+	return l.docker.ImportImage(ctx, program)
+}
+
+// checkBridgeNetfilter returns a *podlink.UnsupportedError unless module br_netfilter is
+// loaded, which passes Docker's bridged packets to its rules. dockerd would load it,
+// and with that affect bridges outside of the lab.
+func (l *Lab) checkBridgeNetfilter() error {
+	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
+		return nil
+	}
+	return &podlink.UnsupportedError{
+		Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
+		Kernel: kernelRelease(),
+	}
+}
+
+// addContainer starts a container and adds its network namespace as a place.
+func (l *Lab) addContainer(ctx context.Context, place string) error {
+	container := dockerd.Container{Name: place, HostNetwork: place == ContainerHost}
+	if place == ContainerA {
+		container.Published = map[uint16]uint16{ServicePort: PublishedPort}
+	}
+	state, err := l.docker.Run(ctx, container)
+	if err != nil {
+		return err
+	}
+	if place == ContainerHost {
+		host, err := netns.Open(l.namespaces[HostA].Path())
+		if err != nil {
+			return err
+		}
+		l.namespaces[place] = host
+		return nil
+	}
+	ns, err := netns.Bind(fmt.Sprintf("/proc/%d/ns/net", state.PID), namespaceName(l.Options.Name, place))
+	if err != nil {
+		return err
+	}
+	l.namespaces[place], l.devices[place] = ns, IfName
+	if want := containerAddresses[place]; state.IP != want {
+		return fmt.Errorf("dockerd assigned the address %s, not %s", state.IP, want)
+	}
+	return nil
+}
+
+// isContainer reports whether commands at that place run in a container.
+func (l *Lab) isContainer(place string) bool {
+	return l.docker != nil && (place == ContainerA || place == ContainerB || place == ContainerHost)
+}
+
+// HostDevice returns the name of the host's device of a container's veth pair, which
+// is a port of Docker's bridge. It is empty for places without one.
+func (l *Lab) HostDevice(place string) (string, error) {
+	if l.docker == nil || l.devices[place] == "" {
+		return "", nil
+	}
+	inside, err := rtnl.In(l.namespaces[place]).Device(l.devices[place])
+	if err != nil {
+		return "", err
+	}
+	devices, err := rtnl.In(l.namespaces[HostA]).Devices()
+	if err != nil {
+		return "", err
+	}
+	for _, device := range devices {
+		if device.Index == inside.PeerIndex {
+			return device.Name, nil
+		}
+	}
+	return "", fmt.Errorf("lab %s: the peer of %s's %s is not in %s", l.Options.Name, place, inside.Name, HostA)
 }

@@ -5,23 +5,28 @@ package lab_test
 import (
 	"bufio"
 	"context"
-	"errors"
+	"debug/elf"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
-	"mustang/internal/nl"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/load"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
-// dockerStages are what comes to be while a docker lab is built, in this order.
+// dockerStages returns the objects that appear while a docker lab is built, in order.
 func dockerStages() []string {
 	return []string{"namespace host-b", "file dockerd.log", "file docker.pid", "file docker.sock", "control group",
 		"namespace container-a", "namespace container-b", "all"}
@@ -31,7 +36,7 @@ func dockerStages() []string {
 func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	t.Helper()
 	kind, what, _ := strings.Cut(stage, " ")
-	path := filepath.Join(nl.Directory, "mst-"+name+"."+what)
+	path := filepath.Join(netns.Directory, "mst-"+name+"."+what)
 	switch kind {
 	case "control":
 		for _, group := range cgroupsOf(t, name) {
@@ -49,8 +54,8 @@ func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	return err == nil
 }
 
-// TestDockerKilled kills the process that builds a lab at each stage, and looks
-// at what is left of the lab once it was cleared.
+// TestDockerKilled kills the process that builds a lab at each stage, and checks that
+// Reap leaves nothing.
 func TestDockerKilled(t *testing.T) {
 	testkit.NotInGuest(t) // where each start of Docker takes a minute
 	s := dockerStore(t)
@@ -150,7 +155,7 @@ func TestDockerCancelled(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		}()
-		checkFailedDocker(t, s, o, func(o lab.Options) (*lab.Lab, error) { return s.Up(t.Context(), o) }, "dockerd ended")
+		checkFailedDocker(t, s, o, func(o lab.Options) (*lab.Lab, error) { return s.Up(t.Context(), o) }, "dockerd")
 	})
 }
 
@@ -169,26 +174,105 @@ func checkFailedDocker(t *testing.T, s lab.Store, o lab.Options, up func(lab.Opt
 	}
 }
 
-func TestDockerOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
-	for name, o := range map[string]lab.Options{
-		"link \"veth\"":     {Link: "veth"},
-		"datapath ebpf":     {Link: "bridge", Datapath: lab.DatapathEBPF},
-		"guests":            {Link: "bridge", Guests: true},
-		"overlay":           {Link: "bridge", Overlay: lab.OverlayVXLAN},
-		"not of pod-links":  {Topology: "pod-links", Link: "bridge", NoProxy: true},
-		"via iptables":      {Link: "bridge", Via: lab.ViaIPTables},
-		"call is a setting": {Link: "bridge", NetfilterCall: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if o.Topology == "" {
-				o.Topology = lab.TopologyDocker
-			}
-			_, err := s.Up(t.Context(), options(o))
-			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), name) {
-				t.Errorf("error %v, want an OptionError that says %q", err, name)
-			}
-		})
+const (
+	dockerChildVariable   = "MUSTANG_TEST_DOCKER_CHILD"
+	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
+)
+
+// dockerProcess is what containers of a test program that is static run, and the
+// process that builds a lab and is killed. It reports whether this is one.
+func dockerProcess() (code int, ok bool) {
+	if dir := os.Getenv(dockerChildVariable); dir != "" {
+		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true
 	}
+	if len(os.Args) < 2 {
+		return 0, false
+	}
+	switch os.Args[1] {
+	case dockerd.PauseCommand:
+		dockerd.Pause(context.Background())
+	case load.Command:
+		if err := load.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1, true
+		}
+	default:
+		return 0, false
+	}
+	return 0, true
 }
+
+// dockerChild builds a lab, says so, and waits to be killed.
+func dockerChild(s lab.Store) int {
+	l, err := s.Up(context.Background(), options(dockerOptions))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer runtime.KeepAlive(l)
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
+	return 0
+}
+
+// dockerOptions are those that make the docker topology.
+var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
+
+// dockerStore returns a store whose labs can have containers.
+func dockerStore(t *testing.T) lab.Store {
+	t.Helper()
+	testkit.RequireRoot(t)
+	if err := dockerd.CheckInstalled(); err != nil {
+		testkit.Skip(t, err.Error())
+	}
+	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return lab.Store{Dir: filepath.Join(dir, "s"), Program: program(t)}
+}
+
+// program returns a static program for containers: this one if it is built
+// without C, otherwise mustang.
+func program(t *testing.T) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := elf.Open(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, segment := range file.Progs {
+		if segment.Type == elf.PT_INTERP {
+			path, err := mustang()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+	}
+	return exe
+}
+
+// mustang builds the program once. The file stays until the tests are over.
+var mustang = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "mst-program-")
+	if err != nil {
+		return "", err
+	}
+	programDir = dir
+	path := filepath.Join(dir, "mustang")
+	cmd := exec.Command("go", "build", "-o", path, "mustang/cmd/mustang")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return path, nil
+})
+
+// programDir is a directory that TestMain removes.
+var programDir string

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,9 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
+	"mustang/internal/load"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
-	"mustang/internal/traffic"
 	"mustang/internal/vm"
 )
 
@@ -43,9 +46,9 @@ func guestProgram(t *testing.T) string {
 }
 
 // bootAgent starts an agent at a place, which ends with the test.
-func bootAgent(t *testing.T, l *lab.Lab, program, place string) *traffic.Agent {
+func bootAgent(t *testing.T, l *lab.Lab, program, place string) *load.Agent {
 	t.Helper()
-	a, err := traffic.StartAgent(traffic.AgentOptions{
+	a, err := load.StartAgent(t.Context(), load.AgentOptions{
 		Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(place, cmd) },
 	})
 	if err != nil {
@@ -84,7 +87,7 @@ func TestGuests(t *testing.T) {
 			agents := startGuests(t, l, program)
 			checkTraffic(t, l, agents)
 			checkCPU(t, agents[lab.PodB])
-			if err := l.Start(lab.PodA, exec.Command(program)); err == nil || !strings.Contains(err.Error(), "runs already") {
+			if err := l.Start(lab.PodA, exec.Command(program)); err == nil || !strings.Contains(err.Error(), "already runs") {
 				t.Errorf("a second command in a guest: %v", err)
 			}
 			if link == "tap" {
@@ -103,16 +106,16 @@ func TestGuests(t *testing.T) {
 }
 
 // startGuests starts agents in both guests, at the same time, and on the host.
-func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*traffic.Agent {
+func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*load.Agent {
 	t.Helper()
 	cpus := runtime.NumCPU()
-	agents := map[string]*traffic.Agent{}
+	agents := map[string]*load.Agent{}
 	var mu sync.Mutex
 	var starts errgroup.Group
 	for i, place := range []string{lab.PodA, lab.PodB, lab.Host} {
 		starts.Go(func() error {
 			begin := time.Now()
-			a, err := traffic.StartAgent(traffic.AgentOptions{
+			a, err := load.StartAgent(t.Context(), load.AgentOptions{
 				Exe: program, CPU: i % cpus, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error {
 					mu.Lock() // a lab is not for several goroutines at once
 					defer mu.Unlock()
@@ -137,31 +140,31 @@ func startGuests(t *testing.T, l *lab.Lab, program string) map[string]*traffic.A
 }
 
 // checkTraffic sends from pod-b to pod-a and to the host.
-func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*traffic.Agent) {
+func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*load.Agent) {
 	t.Helper()
 	host := place(t, l, lab.Host)
 	for _, test := range []struct {
 		name, workload, server string
 		at                     netip.Addr
 	}{
-		{"TCP", traffic.TCPStream, lab.PodA, lab.PodAIPs[0]},
-		{"TCP IPv6", traffic.TCPStream, lab.PodA, lab.PodAIPs[1]},
-		{"UDP", traffic.UDPStream, lab.PodA, lab.PodAIPs[0]},
-		{"round trips", traffic.TCPRR, lab.PodA, lab.PodAIPs[0]},
-		{"TCP to the host", traffic.TCPStream, lab.Host, lab.Gateways[0].Addr()},
+		{"TCP", load.TCPStream, lab.PodA, lab.PodAIPs[0]},
+		{"TCP IPv6", load.TCPStream, lab.PodA, lab.PodAIPs[1]},
+		{"UDP", load.UDPStream, lab.PodA, lab.PodAIPs[0]},
+		{"round trips", load.TCPRR, lab.PodA, lab.PodAIPs[0]},
+		{"TCP to the host", load.TCPStream, lab.Host, lab.Gateways[0].Addr()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := agents[test.server]
 			if err := server.Listen(t.Context(), netip.AddrPortFrom(test.at, 0)); err != nil {
 				t.Fatal(err)
 			}
-			spec := traffic.Spec{
+			spec := load.Spec{
 				Workload: test.workload, Target: server.Address(), Duration: 300 * time.Millisecond, Stall: 10 * time.Second,
 			}
-			if test.workload == traffic.UDPStream {
+			if test.workload == load.UDPStream {
 				spec.Rate = 5e6
 			}
-			before, err := host.Device(podlink.DefaultBridge)
+			before, err := rtnl.In(host).Device(podlink.DefaultBridge)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +172,7 @@ func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*traffic.Agent) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			after, err := host.Device(podlink.DefaultBridge)
+			after, err := rtnl.In(host).Device(podlink.DefaultBridge)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +190,7 @@ func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*traffic.Agent) {
 // checkNoBoot starts a program that no guest can boot with.
 func checkNoBoot(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	_, err := traffic.StartAgent(traffic.AgentOptions{
+	_, err := load.StartAgent(t.Context(), load.AgentOptions{
 		Exe: "/bin/sh", Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
 	})
 	if err == nil || !strings.Contains(err.Error(), "guest pod-a") || !strings.Contains(err.Error(), "/bin/sh is not static") ||
@@ -196,8 +199,8 @@ func checkNoBoot(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// checkCPU wants a guest to run where its agent was to run.
-func checkCPU(t *testing.T, a *traffic.Agent) {
+// checkCPU checks that a guest runs on the CPU of its agent.
+func checkCPU(t *testing.T, a *load.Agent) {
 	t.Helper()
 	for _, pid := range processTree(t, a.PID())[1:] {
 		var set unix.CPUSet
@@ -209,7 +212,7 @@ func checkCPU(t *testing.T, a *traffic.Agent) {
 
 // checkRestart kills the process of a guest, which leaves nothing, and starts
 // another one in its place.
-func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*traffic.Agent) {
+func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*load.Agent) {
 	t.Helper()
 	processes := processTree(t, agents[lab.PodB].PID())
 	if len(processes) != 2 {
@@ -224,25 +227,109 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*t
 	if err := server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)); err != nil {
 		t.Fatal(err)
 	}
-	spec := traffic.Spec{Workload: traffic.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond, Stall: 10 * time.Second}
+	spec := load.Spec{Workload: load.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond, Stall: 10 * time.Second}
 	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
 		t.Errorf("after another boot: %v", err)
 	}
 }
 
-// TestGuestOptions wants no lab of what does not go together.
-func TestGuestOptions(t *testing.T) {
-	s := store(t)
-	for name, o := range map[string]lab.Options{
-		"link":     {Link: "veth", Guests: true},
-		"no guest": {Link: "ovs-tap"},
-		"datapath": {Link: "tap", Guests: true, Datapath: lab.DatapathEBPF},
-		"service":  {Link: "tap", Guests: true, Via: lab.ViaIPTables},
-		"offload":  {Link: "tap", Guests: true, Offload: true},
-	} {
-		_, err := s.Up(context.Background(), options(o))
-		if wrong := (*lab.OptionError)(nil); !errors.As(err, &wrong) {
-			t.Errorf("%s: error %v, want an OptionError", name, err)
+// processTree lists a process and its children.
+func processTree(t *testing.T, pid int) []int {
+	t.Helper()
+	pids := []int{pid}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for field := range strings.FieldsSeq(string(text)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
 		}
 	}
+	return pids
+}
+
+// mustEnd waits until processes have ended.
+func mustEnd(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
+				return fmt.Errorf("process %d lives: %v", pid, err)
+			}
+			return nil
+		})
+	}
+}
+
+// guestVariable makes the test's executable the owner of a lab with a guest that
+// runs this program.
+const guestVariable = "MUSTANG_TEST_LAB_GUEST"
+
+// guestChild builds a lab, boots a guest in it, says so, and waits to be killed.
+func guestChild(dir, program string) int {
+	os.Unsetenv(guestVariable) // its own children are not such owners
+	l, err := lab.Store{Dir: dir}.Up(context.Background(), options(lab.Options{Link: "tap", Guests: true}))
+	if err == nil {
+		var a *load.Agent
+		a, err = load.StartAgent(context.Background(), load.AgentOptions{
+			Exe: program, CPU: -1, Timeout: time.Minute, Start: func(cmd *exec.Cmd) error { return l.Start(lab.PodA, cmd) },
+		})
+		if err == nil {
+			fmt.Println(a.PID())
+			_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	runtime.KeepAlive(l)
+	return 1
+}
+
+// TestGuestOwnerKilled kills the process that owns a lab with a guest.
+func TestGuestOwnerKilled(t *testing.T) {
+	program := guestProgram(t)
+	s := store(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childVariable+"="+s.Dir, guestVariable+"="+program)
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	_, scanErr := fmt.Fscan(out, &pid)
+	var processes []int
+	if scanErr == nil {
+		processes = processTree(t, pid)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if scanErr != nil || len(processes) != 2 {
+		t.Fatalf("the child: %v, processes %v", scanErr, processes)
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, fmt.Sprintf("test-%d-", cmd.Process.Pid), s.Dir); len(left) > 0 {
+		t.Errorf("left after Reap: %q", left)
+	}
+	mustEnd(t, processes)
 }

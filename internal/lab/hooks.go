@@ -8,11 +8,11 @@ import (
 	"github.com/google/nftables"
 )
 
-// HookChain is a chain of rules that packets meet at a netfilter hook.
+// HookChain is a chain of rules at a netfilter hook.
 type HookChain struct {
 	// Hook is "prerouting", "input", "forward", "output" or "postrouting".
 	Hook string
-	// Table and Chain name it; Family is "ip", "ip6" or "inet".
+	// Family is "ip", "ip6" or "inet".
 	Family, Table, Chain string
 }
 
@@ -26,8 +26,8 @@ var familyNames = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
-// Hooks returns the chains at the hooks of a place's IP layer: those of nftables,
-// which iptables makes too where it is iptables-nft.
+// Hooks returns the nftables chains at the IP hooks of a place, with those of
+// iptables-nft.
 func (l *Lab) Hooks(place string) ([]HookChain, error) {
 	ns, err := l.Namespace(place)
 	if err != nil {

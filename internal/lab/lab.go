@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package lab builds whole networks of network namespaces on one machine, see
+// [Topologies]: hosts, pods on a link mode, services, Docker and its containers.
+// Pods can be virtual machines.
+//
+// A lab does not touch the root network namespace. Firewall rules and sysctls are
+// those of its own hosts, and eBPF maps and programs are pinned on its own bpffs, so
+// that deleting the namespaces and unmounting the bpffs removes all of it.
+//
+// A lab belongs to the process that created it, which holds a lock on the lab's state
+// file. [Store.Reap] removes labs whose owner was killed, which their free lock shows.
+// A lab that [Lab.Keep] released from its owner exists until [Store.Down].
 package lab
 
 import (
@@ -12,37 +23,44 @@ import (
 	"strings"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab/guest"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// Lab is a network that stands. Its methods are not for several goroutines at
-// once.
+// Lab is a network. Its methods are not for concurrent use.
 type Lab struct {
-	// Options is what it was built from, with defaults filled in.
+	// Options are those that it was built with, with defaults filled in.
 	Options Options
 
 	store       Store
 	state       *os.File // holds the lock while this process owns the lab
-	namespaces  map[string]*nl.Namespace
+	namespaces  map[string]*netns.Namespace
+	devices     map[string]string // names of the pods' devices
+	cgroup      string            // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath
-	devices     map[string]string // the true names of the pods' devices
-	cgroup      string            // path of the lab's control group, if it has one
-	ovsDatapath string            // that of the lab's Open vSwitch, if it has one
-	docker      *dockerClient     // runs commands in containers, if it has any
-	children    []*exec.Cmd       // which end with the lab
-	guests      guests            // the pods that are virtual machines
+	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
+	docker      *dockerd.Engine         // nil without Docker
+	relays      []*exec.Cmd             // processes of tap and tun links
+	machine     guest.Machine           // of the guests
+	guests      map[string]*guest.Guest // by place
 	kept        bool
 }
 
-// Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep].
-// If it fails or ctx ends, nothing of it is left. What makes no sense is an
-// [*OptionError]; a name that is taken matches os.ErrExist.
+// Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On
+// error, and when ctx ends, Up removes what it built. Invalid options are an
+// [*OptionError]; a name in use matches os.ErrExist.
 func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Options: o, store: s, namespaces: map[string]*nl.Namespace{}, devices: map[string]string{}}
+	topology, _ := lookupTopology(o.Topology) // known, or the options would be invalid
+	l := &Lab{
+		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
+		guests: map[string]*guest.Guest{},
+	}
 	if l.state, err = s.claim(o); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
@@ -51,29 +69,31 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			err = errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), l.Close())
 		}
 	}()
-	if err := l.prepareGuests(ctx); err != nil {
-		return nil, err
-	}
-	for _, topology := range Topologies() {
-		if topology.Name == o.Topology {
-			return l, topology.build(ctx, l)
+	if o.Guests {
+		if l.machine, err = guest.FindMachine(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return nil, optionErrorf("unknown topology %q", o.Topology)
+	return l, topology.build(ctx, l)
 }
 
-// addNamespace creates the namespace of a place.
-func (l *Lab) addNamespace(place string) (*nl.Namespace, error) {
-	ns, err := nl.CreateNamespace(namespaceName(l.Options.Name, place))
+// addNamespace creates the namespace of a place and sets some of its sysctls to 0.
+func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespace, error) {
+	ns, err := netns.Create(namespaceName(l.Options.Name, place))
 	if err != nil {
 		return nil, err
 	}
 	l.namespaces[place] = ns
+	for _, key := range zeroSysctls {
+		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
+			return nil, err
+		}
+	}
 	return ns, nil
 }
 
-// Places returns the names of the places in the lab that have a network
-// namespace, sorted: all but guests.
+// Places returns the names of the places with a network namespace, sorted: all but
+// guests.
 func (l *Lab) Places() []string {
 	var places []string
 	for place := range l.namespaces {
@@ -84,26 +104,46 @@ func (l *Lab) Places() []string {
 }
 
 // Namespace returns the network namespace of a place. It belongs to the lab.
-func (l *Lab) Namespace(place string) (*nl.Namespace, error) {
+func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 	ns, ok := l.namespaces[place]
 	if !ok {
-		return nil, fmt.Errorf("lab %s: no %q in it (there are: %s)", l.Options.Name, place, strings.Join(l.Places(), ", "))
+		return nil, fmt.Errorf("lab %s: no place %q (places: %s)", l.Options.Name, place, strings.Join(l.Places(), ", "))
 	}
 	return ns, nil
 }
 
-// Device returns the true name of a pod's device: [IfName], or another where the
-// link mode needs that, and IfName is an alternative name only.
+// Device returns the name of a pod's device: [IfName], or another one where the link
+// mode requires it and IfName is only an alternative name.
 func (l *Lab) Device(pod string) string { return l.devices[pod] }
 
-// Datapath returns the lab's eBPF datapath, nil when it has none. It belongs to
-// the lab.
-func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
+// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is
+// empty if the lab has none.
+func (l *Lab) Acceleration() string { return l.machine.Acceleration }
 
-// BPFRoot is where the lab's datapath is pinned, whether it has one or not.
-func (l *Lab) BPFRoot() string { return l.store.pinRoot(l.Options.Name) }
+// Start starts cmd at a place, in its network namespace and in the lab's control
+// group. cmd.SysProcAttr must not be set. At a guest it boots the guest for cmd, see
+// [guest.Guest.Start]; in a container it runs cmd, which has to be a command of the
+// running program, with `docker exec`.
+func (l *Lab) Start(place string, cmd *exec.Cmd) error {
+	if g, ok := l.guests[place]; ok {
+		if err := g.Start(cmd, l.startIn); err != nil {
+			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
+		}
+		return nil
+	}
+	ns, err := l.Namespace(place)
+	if err != nil {
+		return err
+	}
+	if l.isContainer(place) {
+		if err := l.docker.Exec(place, cmd); err != nil {
+			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
+		}
+	}
+	return l.startIn(ns, cmd)
+}
 
-// Keep makes the lab stand on its own after this process, until [Store.Down].
+// Keep releases the lab from this process. It exists until [Store.Down].
 func (l *Lab) Keep() error {
 	if err := l.store.keep(l.Options, l.state); err != nil {
 		return fmt.Errorf("lab %s: keep: %w", l.Options.Name, err)
@@ -112,8 +152,8 @@ func (l *Lab) Keep() error {
 	return nil
 }
 
-// Close lets go of the lab, and removes it with all that runs in it unless it
-// was kept.
+// Close releases the resources of this process, and removes the lab with all
+// processes in it unless it was kept.
 func (l *Lab) Close() error {
 	var errs []error
 	if l.datapath != nil {
@@ -126,14 +166,26 @@ func (l *Lab) Close() error {
 	clear(l.namespaces)
 	if l.state != nil {
 		if !l.kept {
-			errs = append(errs, l.store.destroy(l.Options.Name))
-			for _, child := range l.children {
-				errs = append(errs, ignoreExit(child.Wait()))
-			}
-			l.children = nil
+			errs = append(errs, l.store.destroy(l.Options.Name), l.reapChildren())
 		}
 		errs = append(errs, l.state.Close())
 		l.state = nil
 	}
+	return errors.Join(errs...)
+}
+
+// reapChildren waits for the killed child processes of a lab.
+func (l *Lab) reapChildren() error {
+	var errs []error
+	for _, relay := range l.relays {
+		var exit *exec.ExitError
+		if err := relay.Wait(); !errors.As(err, &exit) {
+			errs = append(errs, err)
+		}
+	}
+	if l.docker != nil {
+		errs = append(errs, l.docker.Wait())
+	}
+	l.relays, l.docker = nil, nil
 	return errors.Join(errs...)
 }

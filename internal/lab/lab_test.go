@@ -5,18 +5,19 @@ package lab_test
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mustang/internal/lab"
-	"mustang/internal/nl"
-	"mustang/internal/podlink"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -49,13 +50,13 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 			t.Error(err)
 		}
 	})
-	if l.OVSDatapath() == podlink.OVSUserSpace {
+	if l.OVSDatapath() == lab.OVSUserSpace {
 		testkit.NeedsOther(t)
 	}
 	return l
 }
 
-func place(t *testing.T, l *lab.Lab, name string) *nl.Namespace {
+func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	t.Helper()
 	ns, err := l.Namespace(name)
 	if err != nil {
@@ -87,7 +88,7 @@ func TestService(t *testing.T) {
 			a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)
 			bulk := bytes.Repeat([]byte("mustang "), 1<<17)
 			for i, service := range lab.Services() {
-				backend := service.Backends[0].String()
+				backend := service.Backends[0].Addr.String()
 				testkit.Echo(t, a, "tcp", backend)
 				testkit.Echo(t, a, "udp", backend)
 				for _, target := range []string{backend, service.Frontend.String()} {
@@ -107,12 +108,11 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestNoService proves that what answers on the service is the way that the
-// lab was built with: without one there is no answer.
+// TestNoService checks that a service without an implementation has no answer.
 func TestNoService(t *testing.T) {
 	l := up(t, store(t), options(lab.Options{Link: "veth", Datapath: lab.DatapathKernel}))
 	service := lab.Services()[0]
-	testkit.Echo(t, place(t, l, lab.PodA), "tcp", service.Backends[0].String())
+	testkit.Echo(t, place(t, l, lab.PodA), "tcp", service.Backends[0].Addr.String())
 	if _, err := testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", service.Frontend.String(), []byte("x")); err == nil {
 		t.Error("the service answers in a lab that has none")
 	}
@@ -170,28 +170,121 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%d lines became %d", len(x), len(y))
 }
 
-func TestOptions(t *testing.T) {
-	s := lab.Store{Dir: t.TempDir() + "/state"}
-	for name, test := range map[string]struct {
-		options lab.Options
-		culprit string
-	}{
-		"name":     {lab.Options{Name: "../x", Topology: "pod-links", Link: "veth"}, "../x"},
-		"topology": {lab.Options{Name: "x", Topology: "ring", Link: "veth"}, "ring"},
-		"link":     {lab.Options{Name: "x", Topology: "pod-links", Link: "token-ring"}, "token-ring"},
-		"datapath": {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", Datapath: "magic"}, "magic"},
-		"via":      {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", Datapath: "ebpf", Via: "iptables"}, "iptables"},
-		"call":     {lab.Options{Name: "x", Topology: "pod-links", Link: "veth", NetfilterCall: true}, "bridge"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.Up(context.Background(), test.options)
-			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), test.culprit) {
-				t.Errorf("error %v, want an OptionError that names %q", err, test.culprit)
+// TestPodToHostDatapath checks that the pod's packets to another host and back pass the
+// programs of the lab's datapath.
+func TestPodToHostDatapath(t *testing.T) {
+	o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathEBPF})
+	l := up(t, store(t), o)
+	endpoints, err := l.Datapath().Endpoints().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(endpoints) != 2 {
+		t.Errorf("endpoints are %+v, want both addresses of pod-b", endpoints)
+	}
+	for _, addr := range lab.Addresses(o, lab.HostA) {
+		before := counters(t, l)
+		server := testkit.Echo(t, place(t, l, lab.HostA), "tcp", netip.AddrPortFrom(addr, 0).String())
+		if _, err := testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", server.String(), make([]byte, 1<<18)); err != nil {
+			t.Fatal(err)
+		}
+		after := counters(t, l)
+		for _, name := range []string{"from_pod", "to_pod", "passed"} {
+			if after[name] < before[name]+5 {
+				t.Errorf("%v: counter %s went from %d to %d", addr, name, before[name], after[name])
 			}
-			if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Error("something was written")
+		}
+		if after["forward"] != 0 || after["drop_malformed"] != 0 {
+			t.Errorf("%v: counters are %v, but there is no service", addr, after)
+		}
+	}
+}
+
+// counters are those of a lab's datapath, by name.
+func counters(t *testing.T, l *lab.Lab) map[string]uint64 {
+	t.Helper()
+	all, err := l.Datapath().Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]uint64{}
+	for _, counter := range all {
+		out[counter.Name] = counter.Packets
+	}
+	return out
+}
+
+// TestIperf3 has a foreign client send to the service of every lab: by TCP and
+// UDP, IPv4 and IPv6.
+func TestIperf3(t *testing.T) {
+	testkit.RequireTool(t, "iperf3")
+	s := store(t)
+	for name, o := range variants() {
+		t.Run(name, func(t *testing.T) {
+			l := up(t, s, options(o))
+			a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)
+			server := exec.Command("iperf3", "-s")
+			if err := a.Start(server); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = server.Process.Kill()
+				_ = server.Wait()
+			})
+			for _, service := range lab.Services() {
+				for _, protocol := range [][]string{{"-n", "256M"}, {"-u", "-b", "20M", "-l", "1400", "-n", "1M"}} {
+					got, sent := iperf3(t, b, service.Frontend, protocol...)
+					// iperf3's server stops counting when the client says that it is done, which may
+					// overtake the last of the data.
+					if got < sent/2 || sent < 1<<20 {
+						t.Errorf("%s %v: %d of %d bytes received", service.Frontend, protocol, got, sent)
+					}
+				}
 			}
 		})
 	}
+}
+
+// iperf3Report is the used part of iperf3's JSON.
+type iperf3Report struct {
+	Error string
+	End   struct {
+		Sum struct {
+			Bytes, Packets int64
+			Lost           int64 `json:"lost_packets"`
+		}
+		SumSent     struct{ Bytes int64 } `json:"sum_sent"`
+		SumReceived struct{ Bytes int64 } `json:"sum_received"`
+	}
+}
+
+// iperf3 runs a client and returns the bytes that the server received, and those
+// that the client sent.
+func iperf3(t *testing.T, from *netns.Namespace, to netip.AddrPort, args ...string) (got, sent int64) {
+	t.Helper()
+	args = append(args, "-c", to.Addr().String(), "-p", strconv.Itoa(int(to.Port())), "-J",
+		"--connect-timeout", "3000", "--get-server-output")
+	var report iperf3Report
+	testkit.Eventually(t, 10*time.Second, func() (err error) { // the server may not listen yet, or be busy with the last client
+		cmd := exec.Command("iperf3", args...)
+		pipe, err := cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		report = iperf3Report{}
+		if err := from.Start(cmd); err != nil {
+			return err
+		}
+		decodeErr := json.NewDecoder(pipe).Decode(&report)
+		// With -J it may exit with 0 in spite of an error.
+		if err := cmd.Wait(); err != nil || report.Error != "" {
+			return fmt.Errorf("iperf3: %v: %s", err, report.Error)
+		}
+		return decodeErr
+	})
+	end := report.End
+	if end.Sum.Packets > 0 { // UDP: the sum is the server's count
+		return end.Sum.Bytes * (end.Sum.Packets - end.Sum.Lost) / end.Sum.Packets, end.Sum.Bytes
+	}
+	return end.SumReceived.Bytes, end.SumSent.Bytes
 }

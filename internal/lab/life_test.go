@@ -20,8 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab"
-	"mustang/internal/nl"
+	"mustang/internal/lab/guest"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
+	"mustang/internal/tun"
 )
 
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
@@ -29,8 +31,8 @@ const childVariable = "MUSTANG_TEST_LAB_CHILD"
 // TestMain also is the processes that tests start: one that builds a lab and is
 // killed, a client, a relay, those in containers and one that runs a guest.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == lab.GuestName {
-		os.Exit(guest(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == guest.Command {
+		os.Exit(runGuest(os.Args[2:]))
 	}
 	if program := os.Getenv(guestVariable); program != "" {
 		os.Exit(guestChild(os.Getenv(childVariable), program))
@@ -41,7 +43,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
 		os.Exit(serveClient())
 	}
-	if len(os.Args) > 1 && os.Args[1] == lab.RelayName {
+	if len(os.Args) > 1 && os.Args[1] == tun.RelayCommand {
 		os.Exit(relay(os.Args[2:]))
 	}
 	if code, ok := dockerProcess(); ok {
@@ -52,18 +54,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// relay is what the hidden subcommand of mustang does.
+// relay runs the hidden subcommand of relays.
 func relay(args []string) int {
-	if err := lab.Relay(context.Background(), args, os.Stdout); err != nil {
+	if err := tun.Relay(context.Background(), args, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-// guest is what another hidden subcommand of mustang does.
-func guest(args []string) int {
-	if err := lab.Guest(context.Background(), args, lab.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
+// runGuest runs the hidden subcommand of guests.
+func runGuest(args []string) int {
+	if err := guest.Run(context.Background(), args, guest.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -79,7 +81,7 @@ func killed(dir string) []lab.Options {
 	}
 }
 
-// child builds labs, starts a process in one, says so, and waits to be killed.
+// child builds labs, starts a process in each, reports that, and waits to be killed.
 func child(dir string) int {
 	var labs []*lab.Lab
 	defer runtime.KeepAlive(&labs) // a lab that is collected lets go of its lock
@@ -113,11 +115,10 @@ func child(dir string) int {
 	return 0
 }
 
-// leftovers lists what is there of labs whose names begin so: namespaces and
-// mounts.
+// leftovers lists the namespaces, mounts and files of labs whose names have a prefix.
 func leftovers(t *testing.T, name, dir string) []string {
 	t.Helper()
-	left, err := nl.ListNamespaces("mst-" + name)
+	left, err := netns.List("mst-" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// zombie reports whether a process ended, but was not reaped by its new parent.
+// zombie reports whether a process has ended and was not reaped.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(stat), ") Z ")
@@ -234,7 +235,7 @@ func TestStanding(t *testing.T) {
 	}
 	a, b := enter(t, s, info, lab.PodA), enter(t, s, info, lab.PodB)
 	service := lab.Services()[1]
-	testkit.Echo(t, a, "udp", service.Backends[0].String())
+	testkit.Echo(t, a, "udp", service.Backends[0].Addr.String())
 	if _, err := testkit.RoundTrip(t, b, "udp", service.Frontend.String(), []byte("still there?")); err != nil {
 		t.Errorf("the standing lab: %v", err)
 	}
@@ -252,7 +253,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-func enter(t *testing.T, s lab.Store, info lab.Info, place string) *nl.Namespace {
+func enter(t *testing.T, s lab.Store, info lab.Info, place string) *netns.Namespace {
 	t.Helper()
 	ns, err := s.Enter(info, place)
 	if err != nil {
@@ -262,7 +263,7 @@ func enter(t *testing.T, s lab.Store, info lab.Info, place string) *nl.Namespace
 	return ns
 }
 
-// TestFailedUp has a namespace of the lab's last pod in the way.
+// TestFailedUp creates the namespace of the lab's last pod before the lab.
 func TestFailedUp(t *testing.T) {
 	for _, o := range []lab.Options{
 		{Link: "bridge"},
@@ -277,11 +278,11 @@ func TestFailedUp(t *testing.T) {
 func testFailedUp(t *testing.T, o lab.Options) {
 	s := store(t)
 	name := "mst-" + o.Name + ".pod-b"
-	ns, err := nl.CreateNamespace(name)
+	ns, err := netns.Create(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nl.DeleteNamespace(name)
+	defer netns.Delete(name)
 	defer ns.Close()
 	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {
 		t.Fatalf("error %v, want one that matches os.ErrExist", err)

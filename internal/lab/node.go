@@ -12,32 +12,20 @@ import (
 	"path/filepath"
 
 	"mustang/internal/datapath"
-	"mustang/internal/nl"
-	"mustang/internal/podlink"
+	"mustang/internal/netns"
 )
 
-// TopologyNode is the name of the topology that others plug pods into, such as CNI
-// plugins.
-const TopologyNode = "node"
-
-// Outside is where the uplink of a node leads, and OutsideIfName its device there.
-const (
-	Outside       = outside
-	OutsideIfName = "wire"
-)
-
-// PluginDirs are where plugins that run in a lab keep what they have to know of it.
-// All of it goes with the lab.
+// PluginDirs are the directories of the CNI plugins of a lab. They go with the lab.
 type PluginDirs struct {
 	// State is below Options.Disk if that is set, Run beside the lab's record.
 	State, Run string
-	// BPFRoot is where eBPF programs and maps are pinned.
+	// BPFRoot is the directory where eBPF programs and maps are pinned.
 	BPFRoot string
 	// Cgroup is the lab's control group; empty if the machine has no cgroup v2.
 	Cgroup string
 }
 
-// PluginDirs returns where plugins that run in a node keep what they have to know.
+// PluginDirs returns the directories of plugins in a lab of topology node.
 func (l *Lab) PluginDirs() PluginDirs {
 	run := l.store.pluginDir(l.Options.Name)
 	state := l.Options.diskDir()
@@ -47,7 +35,7 @@ func (l *Lab) PluginDirs() PluginDirs {
 	return PluginDirs{State: state, Run: run, BPFRoot: l.BPFRoot(), Cgroup: l.cgroup}
 }
 
-// diskDir is the lab's directory on the disk; empty if it has none.
+// diskDir returns the lab's directory below Options.Disk; empty if that is not set.
 func (o Options) diskDir() string {
 	if o.Disk == "" {
 		return ""
@@ -55,14 +43,14 @@ func (o Options) diskDir() string {
 	return filepath.Join(o.Disk, ".mst-"+o.Name)
 }
 
-// checkNode refuses what a host without pods can't have.
+// checkNode checks the options of topology node.
 func checkNode(o Options) error {
 	switch {
 	case o.Link != LinkHost:
 		return optionErrorf("link %s: topology %s has no pods, want %s", o.Link, o.Topology, LinkHost)
 	case o.Datapath != DatapathKernel || o.Via != ViaNone:
 		return optionErrorf("datapath %s, via %s: topology %s has neither pods nor services", o.Datapath, o.Via, o.Topology)
-	case o.overlaid() || o.NAT || o.WireRate != 0 || o.WireDelay != 0:
+	case o.hasOverlay() || o.NAT || o.WireRate != 0 || o.WireDelay != 0:
 		return optionErrorf("overlay, nat, wire rate and wire delay: topology %s has one host only", o.Topology)
 	case o.Disk != "" && !filepath.IsAbs(o.Disk):
 		return optionErrorf("disk %q: want an absolute path", o.Disk)
@@ -70,12 +58,12 @@ func checkNode(o Options) error {
 	return nil
 }
 
-// buildNode builds one host with an uplink, and directories for plugins.
+// buildNode builds one host with an uplink, and the directories of plugins.
 func buildNode(_ context.Context, l *Lab) error {
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	host, err := l.addPlace(Host, hostSysctls)
+	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {
 		return err
 	}
@@ -91,38 +79,38 @@ func buildNode(_ context.Context, l *Lab) error {
 	return mountBPF(l.store.bpfMount(l.Options.Name))
 }
 
-// AddPod gives a lab of topology node another namespace, with nothing in it but
-// loopback, until DeletePod or the lab's end.
-func (l *Lab) AddPod(name string) (*nl.Namespace, error) {
+// AddPod adds a namespace, with only a loopback device, to a lab of topology node. It
+// exists until DeletePod or the end of the lab.
+func (l *Lab) AddPod(name string) (*netns.Namespace, error) {
 	if l.Options.Topology != TopologyNode {
-		return nil, fmt.Errorf("lab %s: topology %s has its pods", l.Options.Name, l.Options.Topology)
+		return nil, fmt.Errorf("lab %s: only topology %s takes further pods, not %s", l.Options.Name, TopologyNode, l.Options.Topology)
 	}
 	if !validName.MatchString(name) || l.namespaces[name] != nil {
-		return nil, fmt.Errorf("lab %s: %q is no name for another pod", l.Options.Name, name)
+		return nil, fmt.Errorf("lab %s: name %q of a pod is invalid or in use", l.Options.Name, name)
 	}
 	return l.addNamespace(name)
 }
 
-// DeletePod deletes a namespace that AddPod made.
+// DeletePod deletes a namespace that AddPod added.
 func (l *Lab) DeletePod(name string) error {
 	ns, ok := l.namespaces[name]
 	if !ok || name == Host || name == Outside {
-		return fmt.Errorf("lab %s: no pod %q in it", l.Options.Name, name)
+		return fmt.Errorf("lab %s: no pod %q", l.Options.Name, name)
 	}
 	delete(l.namespaces, name)
-	return errors.Join(ns.Close(), nl.DeleteNamespace(namespaceName(l.Options.Name, name)))
+	return errors.Join(ns.Close(), netns.Delete(namespaceName(l.Options.Name, name)))
 }
 
-// PluginPods are the pods that a node's eBPF datapath knows.
+// PluginPods are the pods in the eBPF datapath of a node.
 type PluginPods struct {
-	// Endpoints are the addresses of those whose packets it sees.
+	// Endpoints are the addresses of pods whose packets pass eBPF programs.
 	Endpoints []netip.Addr
-	// Sockets are the cookies of the namespaces whose sockets alone it sees.
+	// Sockets are the cookies of the namespaces whose sockets alone pass them.
 	Sockets []uint64
 }
 
-// PluginPods returns the pods that a node's eBPF datapath knows, which is made by
-// plugins; none if they made none.
+// PluginPods returns the pods that plugins added to the node's eBPF datapath; none if
+// there is no datapath.
 func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	dp, err := datapath.OpenExisting(datapath.Options{Root: l.BPFRoot()})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,43 +120,34 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 		return pods, err
 	}
 	defer func() { err = errors.Join(err, dp.Close()) }()
-	endpoints, err := dp.Endpoints()
+	endpoints, err := dp.Endpoints().List(context.Background())
 	if err != nil {
 		return pods, err
 	}
 	for _, e := range endpoints {
 		pods.Endpoints = append(pods.Endpoints, e.IP)
 	}
-	pods.Sockets, err = dp.SocketPods()
+	pods.Sockets, err = dp.Sockets().Pods()
 	return pods, err
 }
 
-// removePlugins removes what plugins kept of a lab of that name, also where its
-// record can't be read.
-func (s Store) removePlugins(name string) error {
-	errs := []error{os.RemoveAll(s.pluginDir(name))}
-	var info Info
-	switch err := readState(s.statePath(name), &info); {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return errors.Join(errs...) // a record that can't be read names no directory
-	case info.Name == name && info.Disk != "":
-		errs = append(errs, os.RemoveAll(info.diskDir()))
-	}
-	return errors.Join(errs...)
-}
-
-// ReferencePlugins is where Debian's package has the reference plugins of CNI.
+// ReferencePlugins is the directory of the CNI reference plugins in Debian's package.
 const ReferencePlugins = "/usr/lib/cni"
 
-// pluginPackage is the package's name.
-const pluginPackage = "containernetworking-plugins"
+// MissingPluginError reports a CNI plugin that is not installed.
+type MissingPluginError struct{ Path string }
 
-// FindReferencePlugins returns the directory of the reference plugins of CNI. If
-// one of them is missing, the error is a *podlink.MissingProgramError.
+func (e *MissingPluginError) Error() string {
+	return e.Path + " is not installed (Debian package containernetworking-plugins)"
+}
+
+// FindReferencePlugins returns the directory of the CNI reference plugins. The error is
+// a [*MissingPluginError] if one of the named plugins is not installed.
 func FindReferencePlugins(names ...string) (string, error) {
 	for _, name := range names {
-		if info, err := os.Stat(filepath.Join(ReferencePlugins, name)); err != nil || info.Mode()&0o111 == 0 {
-			return "", &podlink.MissingProgramError{Program: filepath.Join(ReferencePlugins, name), Package: pluginPackage}
+		path := filepath.Join(ReferencePlugins, name)
+		if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
+			return "", &MissingPluginError{path}
 		}
 	}
 	return ReferencePlugins, nil

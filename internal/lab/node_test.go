@@ -11,7 +11,8 @@ import (
 	"testing"
 
 	"mustang/internal/lab"
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -21,7 +22,7 @@ func node(disk string) lab.Options {
 }
 
 // useNode makes a pod of a node, and writes where plugins do.
-func useNode(l *lab.Lab) (*nl.Namespace, error) {
+func useNode(l *lab.Lab) (*netns.Namespace, error) {
 	dirs := l.PluginDirs()
 	for _, dir := range []string{dirs.State, dirs.Run} {
 		if err := os.WriteFile(filepath.Join(dir, "10.0.0.2"), nil, 0o600); err != nil {
@@ -42,7 +43,7 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if devices, err := pod.Devices(); err != nil || devices[0].Name != "lo" || !devices[0].Up {
+	if devices, err := rtnl.In(pod).Devices(); err != nil || devices[0].Name != "lo" || !devices[0].Up {
 		t.Errorf("a pod has %v, %v", devices, err)
 	}
 	if dirs := l.PluginDirs(); filepath.Dir(dirs.State) != disk || !strings.HasPrefix(dirs.Run, s.Dir) {
@@ -79,35 +80,5 @@ func TestNodeWithoutDisk(t *testing.T) {
 	}
 	if _, err := up(t, s, options(lab.Options{Link: "veth"})).AddPod("another"); err == nil {
 		t.Error("a lab with pods gets another")
-	}
-}
-
-func TestNodeOptions(t *testing.T) {
-	for culprit, o := range map[string]lab.Options{
-		"has no pods":        {Link: "veth"},
-		"link host-bridge":   {Link: lab.LinkHostBridge},
-		"neither pods nor":   {Link: lab.LinkHost, Datapath: lab.DatapathEBPF},
-		"via nftables":       {Link: lab.LinkHost, Via: lab.ViaNFTables},
-		"one host only":      {Link: lab.LinkHost, WireRate: 1e9},
-		"an absolute path":   {Link: lab.LinkHost, Disk: "here"},
-		"overlay, nat, wire": {Link: lab.LinkHost, NAT: true},
-	} {
-		o.Name, o.Topology = "x", lab.TopologyNode
-		_, err := lab.Store{Dir: t.TempDir() + "/state"}.Up(t.Context(), o)
-		var option *lab.OptionError
-		if !errors.As(err, &option) || !strings.Contains(err.Error(), culprit) {
-			t.Errorf("error %v, want an OptionError that names %q", err, culprit)
-		}
-	}
-}
-
-func wantEmpty(t *testing.T, dir string) {
-	t.Helper()
-	left, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range left {
-		t.Errorf("left: %s", filepath.Join(dir, entry.Name()))
 	}
 }

@@ -3,8 +3,9 @@
 package lab
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,20 +20,48 @@ const (
 	DatapathEBPF   = "ebpf"
 )
 
-// Ways in which a lab's service is made.
+// Implementations of a lab's service.
 const (
 	ViaNone     = "none"
 	ViaIPTables = "iptables"
 	ViaNFTables = "nftables"
 	ViaEBPFTC   = "ebpf-tc"
-	// ViaEBPFSocket translates at the socket, which an open connection then pays
-	// nothing for.
+	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"
 )
 
-// Options say what lab to build.
+// Links of labs with two hosts and no pods.
+const (
+	// LinkHost has the hosts' addresses on the wire itself.
+	LinkHost = "host"
+	// LinkHostBridge has them on a bridge whose only port is the wire.
+	LinkHostBridge = "host-bridge"
+)
+
+// Overlays, which make one segment of the pods of two hosts.
+const (
+	OverlayNone = "none"
+	// OverlayVXLAN is a VXLAN port on the pods' own switch: a VXLAN device on a bridge,
+	// or a VXLAN port of an Open vSwitch.
+	OverlayVXLAN = "vxlan"
+	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port
+	// below the pods' bridge. A veth pair joins the two, or an internal port of the Open
+	// vSwitch that is also a port of the bridge.
+	OverlayBridgedVeth     = "vxlan-ovs-veth"
+	OverlayBridgedInternal = "vxlan-ovs-internal"
+)
+
+// Limits of the wire between two hosts.
+const (
+	minWireRate  = 1_000_000
+	maxWireRate  = 400_000_000_000
+	minWireDelay = time.Microsecond // the resolution of netem
+	maxWireDelay = time.Second
+)
+
+// Options describe a lab to build.
 type Options struct {
-	// Name tells labs apart: 1 to 40 lower-case letters, digits and dashes.
+	// Name identifies the lab: 1 to 40 lower-case letters, digits and dashes.
 	Name string `json:"name"`
 	// Topology is the name of one of [Topologies].
 	Topology string `json:"topology"`
@@ -43,60 +72,57 @@ type Options struct {
 	NetfilterCall bool `json:"netfilter_call"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
-	// Via is how the service is made: none, iptables, nftables or ebpf-socket with
-	// the kernel's datapath, ebpf-tc or ebpf-socket with that of eBPF. Empty means
-	// none, or ebpf-tc.
+	// Via is the implementation of the service: none, iptables, nftables or ebpf-socket
+	// with the kernel's datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or
+	// ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Offload lets the program that links tap and tun go through carry batches of
-	// segments instead of packets.
+	// Offload makes the relay of links tap and tun carry batches of segments instead of
+	// packets.
 	Offload bool `json:"offload,omitempty"`
-	// Overlay is how the segments of two hosts are joined: [OverlayNone] or one of
-	// the ways of VXLAN. Empty means none.
+	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN.
+	// Empty means none.
 	Overlay string `json:"overlay,omitempty"`
-	// NAT hides pods behind the address of their host, which masquerades what leaves
-	// it.
+	// NAT masquerades packets of pods that leave their host.
 	NAT bool `json:"nat,omitempty"`
 	// Guests makes the pods virtual machines.
 	Guests bool `json:"guests,omitempty"`
 	// NoProxy leaves published ports of containers to firewall rules alone, without
 	// Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
-	// Parent is what the uplink of topology pod-to-network sits on.
-	Parent Parent `json:"parent,omitzero"`
+	// Uplink is the device of this machine below the uplink of topology pod-to-network.
+	Uplink UplinkDevice `json:"parent,omitzero"`
 	// WireRate is the rate of the wire between two hosts in bits per second, and
-	// WireDelay its delay in each direction; 0 is what the kernel can do.
+	// WireDelay its delay in each direction; 0 means no limit.
 	WireRate  uint64        `json:"wire_rate,omitempty"`
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
-	// Disk is a directory in which topology node makes one of its own, for what
-	// plugins keep on disk. Empty means beside the lab's record.
+	// Disk is a directory in which topology node creates one for the files of plugins.
+	// Empty means beside the lab's record.
 	Disk string `json:"disk,omitempty"`
 }
 
-// Links of labs with two hosts and no pods.
-const (
-	// LinkHost has the hosts' addresses on the wire itself.
-	LinkHost = "host"
-	// LinkHostBridge has them on a bridge with the wire as its only port.
-	LinkHostBridge = "host-bridge"
-)
+// OptionError reports invalid options, as opposed to a lab that cannot be built.
+type OptionError struct{ Err error }
 
-// Ways in which the pods' segments of two hosts are one.
-const (
-	OverlayNone = "none"
-	// OverlayVXLAN is by the pods' own switch: a bridge with a VXLAN device of the
-	// kernel as a port, an Open vSwitch with a VXLAN port of its own.
-	OverlayVXLAN = "vxlan"
-	// OverlayBridgedVeth and OverlayBridgedInternal are by an Open vSwitch with a
-	// VXLAN port, below the bridge that the pods are on: joined by a veth pair, or by
-	// an internal port of the Open vSwitch that is a port of the bridge too.
-	OverlayBridgedVeth     = "vxlan-ovs-veth"
-	OverlayBridgedInternal = "vxlan-ovs-internal"
-)
+func (e *OptionError) Error() string { return e.Err.Error() }
+
+func (e *OptionError) Unwrap() error { return e.Err }
+
+func optionErrorf(format string, args ...any) error {
+	return &OptionError{Err: fmt.Errorf(format, args...)}
+}
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
-// withDefaults fills in what may be left out and returns an error that names
-// the first field that makes no sense.
+// checkName returns an *OptionError unless name can be that of a lab.
+func checkName(name string) error {
+	if !validName.MatchString(name) {
+		return optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", name)
+	}
+	return nil
+}
+
+// withDefaults fills in defaults and returns an *OptionError for the first invalid
+// option.
 func (o Options) withDefaults() (Options, error) {
 	if o.Datapath == "" {
 		o.Datapath = DatapathKernel
@@ -107,44 +133,246 @@ func (o Options) withDefaults() (Options, error) {
 			o.Via = ViaEBPFTC
 		}
 	}
-	ways := map[string][]string{
+	implementations := map[string][]string{
 		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaEBPFSocket},
 		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
 	}
-	mode, err := podlink.Lookup(o.Link)
-	if err != nil && !o.hostsOnly() {
+	if _, err := podlink.Lookup(o.Link); err != nil && !o.hostsOnly() {
 		return o, &OptionError{Err: err}
 	}
-	switch allowed, known := ways[o.Datapath]; {
-	case !validName.MatchString(o.Name):
-		return o, optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", o.Name)
+	switch allowed, known := implementations[o.Datapath]; {
+	case checkName(o.Name) != nil:
+		return o, checkName(o.Name)
 	case !known:
 		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
-	case o.NetfilterCall && o.Link != "bridge":
-		return o, optionErrorf("netfilter call is a setting of link bridge, not of %s", o.Link)
-	case o.Offload && (mode == nil || mode.Needs() != podlink.NeedsRelay):
-		return o, optionErrorf("offload is a setting of links tap and tun, not of %s", o.Link)
+	case o.NoProxy && o.Topology != TopologyDocker:
+		return o, optionErrorf("no-proxy: only in topology %s, not in %s", TopologyDocker, o.Topology)
+	case o.Uplink != (UplinkDevice{}) && o.Topology != TopologyPodToNetwork:
+		return o, optionErrorf("uplink %s: only topology %s has a device of this machine", o.Uplink.Name, TopologyPodToNetwork)
 	}
-	if err := errors.Join(o.checkGuests(), o.checkDocker(), o.checkParent()); err != nil {
+	if err := cmp.Or(o.checkLink(), o.checkGuests()); err != nil {
 		return o, err
 	}
-	for _, topology := range Topologies() {
-		if topology.Name == o.Topology {
-			return o, topology.check(o)
-		}
+	topology, ok := lookupTopology(o.Topology)
+	if !ok {
+		return o, optionErrorf("unknown topology %q (known: %s)", o.Topology, strings.Join(topologyNames(), ", "))
 	}
-	return o, optionErrorf("unknown topology %q (there are: %s)", o.Topology, strings.Join(topologyNames(), ", "))
+	return o, topology.check(o)
 }
 
-// OptionError says that options make no sense, as opposed to a lab that cannot
-// be built.
-type OptionError struct{ Err error }
+// traits returns the facts about the link mode; none for links of hosts without pods.
+func (o Options) traits() podlink.Traits {
+	mode, err := podlink.Lookup(o.Link)
+	if err != nil {
+		return podlink.Traits{}
+	}
+	return mode.Traits()
+}
 
-func (e *OptionError) Error() string { return e.Err.Error() }
-func (e *OptionError) Unwrap() error { return e.Err }
+// linksWith returns the names of the link modes whose traits match.
+func linksWith(match func(podlink.Traits) bool) string {
+	var names []string
+	for _, mode := range slices.Concat(podlink.Modes(), podlink.GuestModes()) {
+		if match(mode.Traits()) {
+			names = append(names, mode.Name())
+		}
+	}
+	return strings.Join(names, ", ")
+}
 
-func optionErrorf(format string, args ...any) error {
-	return &OptionError{Err: fmt.Errorf(format, args...)}
+// Requirements of options on the link.
+func takesNetfilterCall(t podlink.Traits) bool { return t.NetfilterCall }
+func hasRelay(t podlink.Traits) bool           { return t.Needs == podlink.NeedsRelay }
+func takesGuests(t podlink.Traits) bool        { return t.Guests }
+
+// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone
+// carries them.
+func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
+
+// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF
+// while the other host has none.
+func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
+
+// takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
+func takesUplinkNetwork(t podlink.Traits) bool {
+	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
+}
+
+// checkLink checks the options that only some links have.
+func (o Options) checkLink() error {
+	switch t := o.traits(); {
+	case o.NetfilterCall && !takesNetfilterCall(t):
+		return optionErrorf("netfilter call: takes links %s, not %s", linksWith(takesNetfilterCall), o.Link)
+	case o.Offload && !hasRelay(t):
+		return optionErrorf("offload: takes links %s, not %s", linksWith(hasRelay), o.Link)
+	}
+	return nil
+}
+
+// checkGuests checks the options of guests.
+func (o Options) checkGuests() error {
+	switch t := o.traits(); {
+	case !o.Guests && t.GuestsOnly:
+		return optionErrorf("link %s: only for guests", o.Link)
+	case !o.Guests:
+		return nil
+	case !takesGuests(t):
+		return optionErrorf("guests: take links %s, not %s", linksWith(takesGuests), o.Link)
+	case o.Datapath != DatapathKernel:
+		return optionErrorf("datapath %s: not for guests", o.Datapath)
+	case o.Via != ViaNone:
+		return optionErrorf("via %s: guests have no services", o.Via)
+	case o.Offload:
+		return optionErrorf("offload: only for links between namespaces, not for guests")
+	}
+	return nil
+}
+
+// checkPodLinks checks the options of topology pod-links.
+func checkPodLinks(o Options) error {
+	switch {
+	case o.hostsOnly():
+		return optionErrorf("link %s: only in topologies %s and %s", o.Link, TopologyTwoHosts, TopologyPodToHost)
+	case o.hasOverlay():
+		return optionErrorf("overlay %s: only in topology %s", o.Overlay, TopologyTwoHosts)
+	case o.NAT:
+		return optionErrorf("nat: only in topologies %s and %s", TopologyTwoHosts, TopologyPodToHost)
+	case o.WireRate != 0 || o.WireDelay != 0:
+		return optionErrorf("wire rate and wire delay: topology %s has no wire", o.Topology)
+	}
+	return nil
+}
+
+// checkTwoHosts checks the options of topology two-hosts.
+func checkTwoHosts(o Options) error {
+	if o.Datapath == DatapathEBPF {
+		return optionErrorf("datapath ebpf: in topology %s, only %s and %s have one",
+			o.Topology, TopologyPodLinks, TopologyPodToHost)
+	}
+	return o.checkHosts()
+}
+
+// checkPodToHost checks the options of topology pod-to-host.
+func checkPodToHost(o Options) error {
+	if o.hasOverlay() {
+		return optionErrorf("overlay %s: host-a of topology %s has no pods; only %s can have one",
+			o.Overlay, o.Topology, TopologyTwoHosts)
+	}
+	return cmp.Or(o.checkPodDatapath(), o.checkHosts())
+}
+
+// checkPodToNetwork checks the options of topology pod-to-network.
+func checkPodToNetwork(o Options) error {
+	switch {
+	case o.hostsOnly():
+		return optionErrorf("link %s: topology %s has a pod", o.Link, o.Topology)
+	case o.WireRate != 0 || o.WireDelay != 0:
+		return optionErrorf("wire rate and wire delay: topology %s has no wire", o.Topology)
+	case o.hasOverlay():
+		return optionErrorf("overlay %s: only in topology %s", o.Overlay, TopologyTwoHosts)
+	case !o.NAT && !takesUplinkNetwork(o.traits()):
+		return optionErrorf("link %s: topology %s takes links %s, or nat", o.Link, o.Topology, linksWith(takesUplinkNetwork))
+	}
+	return cmp.Or(o.checkPodDatapath(), o.checkHosts(), o.Uplink.Check())
+}
+
+// checkPodDatapath checks the datapath of a single pod.
+func (o Options) checkPodDatapath() error {
+	if o.Datapath == DatapathEBPF && (o.NAT || !takesPodDatapath(o.traits())) {
+		return optionErrorf("datapath ebpf: in topology %s only with links %s, without nat", o.Topology, linksWith(takesPodDatapath))
+	}
+	return nil
+}
+
+// overlayLinks returns the requirement of an overlay on the link.
+func overlayLinks(overlay string) (takes func(podlink.Traits) bool, known bool) {
+	switch overlay {
+	case "", OverlayNone:
+		return func(podlink.Traits) bool { return true }, true
+	case OverlayVXLAN:
+		return func(t podlink.Traits) bool { return t.Bridge }, true
+	case OverlayBridgedVeth, OverlayBridgedInternal:
+		return func(t podlink.Traits) bool { return t.Bridge && t.Needs != podlink.NeedsOpenVSwitch }, true
+	}
+	return nil, false
+}
+
+// checkHosts checks the options that all topologies with an uplink share.
+func (o Options) checkHosts() error {
+	takesOverlay, known := overlayLinks(o.Overlay)
+	switch {
+	case !known:
+		return optionErrorf("overlay %q: want %s, %s, %s or %s",
+			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
+	case o.hasOverlay() && !takesOverlay(o.traits()):
+		return optionErrorf("overlay %s: takes links %s, not %s", o.Overlay, linksWith(takesOverlay), o.Link)
+	case o.NAT && o.hasOverlay():
+		return optionErrorf("nat: not with overlay %s, where packets of pods leave in a tunnel", o.Overlay)
+	case o.NAT && !takesNAT(o.traits()):
+		return optionErrorf("nat: takes links %s, not %s", linksWith(takesNAT), o.Link)
+	case o.Via != ViaNone && o.Via != ViaEBPFTC:
+		return optionErrorf("via %s: topology %s has no service", o.Via, o.Topology)
+	}
+	return CheckWire(o.WireRate, o.WireDelay)
+}
+
+// CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is
+// out of range for a wire; 0 means no limit.
+func CheckWire(rate uint64, delay time.Duration) error {
+	switch {
+	case rate != 0 && (rate < minWireRate || rate > maxWireRate):
+		return optionErrorf("wire rate %d: want 1 Mbit/s to 400 Gbit/s, or 0", rate)
+	case delay != 0 && (delay < minWireDelay || delay > maxWireDelay):
+		return optionErrorf("wire delay %v: want %v to %v, or 0", delay, minWireDelay, maxWireDelay)
+	}
+	return nil
+}
+
+// UplinkDevice is a device of this machine below the uplink of topology
+// pod-to-network, with addresses of its network. Several labs can share it; none
+// changes it.
+type UplinkDevice struct {
+	// Name is its name in the network namespace of the process that builds the lab.
+	Name string `json:"device"`
+	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
+	// host-b and for pod-b (which has another one with NAT).
+	Host netip.Prefix `json:"host"`
+	Pod  netip.Prefix `json:"pod"`
+}
+
+// Check returns an [*OptionError] for the first invalid field. It does not look at the
+// devices of the machine.
+func (u UplinkDevice) Check() error {
+	if u.Name == "" {
+		return optionErrorf("uplink: no device named")
+	}
+	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
+		switch {
+		case !addr.IsValid() || !addr.Addr().Is4():
+			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24", addr)
+		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
+			addr.Addr() == addr.Masked().Addr() || addr.Addr() == broadcast(addr):
+			return optionErrorf("uplink address %v: not a host address of a network", addr)
+		case addr.Overlaps(networkPods[0]):
+			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
+		}
+	}
+	switch {
+	case u.Host.Masked() != u.Pod.Masked():
+		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
+	case u.Host == u.Pod:
+		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
+	}
+	return nil
+}
+
+// broadcast returns the last address of an IPv4 prefix.
+func broadcast(prefix netip.Prefix) netip.Addr {
+	bytes := prefix.Addr().As4()
+	for i := prefix.Bits(); i < 8*len(bytes); i++ {
+		bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(bytes)
 }

@@ -3,89 +3,151 @@
 package lab
 
 import (
-	"mustang/internal/nl"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"mustang/internal/lab/pathcheck"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// Of VXLAN between two hosts.
 const (
-	overlayID  = 42
+	vxlanID    = 42
 	overlayMTU = podlink.DefaultMTU - podlink.VXLANOverhead
-	// tunnelBridge is the bridge of Open vSwitch with the VXLAN port where that is not
-	// the pods' own. It is also the name of its internal port.
+	// tunnelBridge is the Open vSwitch bridge with the VXLAN port where the pods' own
+	// bridge has none. Its internal port has the same name.
 	tunnelBridge = "ovs0"
-	// physicalBridge is the one that has the wire as its port, and the host's
-	// addresses, in the user-space datapath, which sends what it wraps by a bridge.
-	physicalBridge = "br-phy"
-	// The ends of the pair between the pods' bridge and tunnelBridge.
-	toTunnel, toPods = "to-ovs0", "to-mst0"
+	// underlayBridge has the wire as a port and the host's addresses. The user-space
+	// datapath of Open vSwitch sends encapsulated packets through a bridge.
+	underlayBridge = "br-phy"
+	// tunnelPort and podPort are the veth pair between the pods' bridge and tunnelBridge.
+	tunnelPort, podPort = "to-ovs0", "to-mst0"
 )
 
-// addOverlay gives the host its addresses, and prepares the network of its pod,
-// which is one segment with the other host's.
-func (l *Lab) addOverlay(e *end) error {
-	e.network.MTU = overlayMTU
-	e.network.Gateways = within(Ranges[HostA], e.number)
+// addOverlay gives the host its addresses and prepares the network of its pod, which
+// is one segment with the peer's.
+func (l *Lab) addOverlay(h *host) (err error) {
+	h.network.MTU = overlayMTU
+	h.network.Gateways = numberedPrefixes(Ranges[HostA], h.number)
 	tunnel := podlink.VXLAN{
-		ID: overlayID, Local: both(Underlay, e.number)[0], Remote: both(Underlay, e.far.number)[0],
+		ID: vxlanID, Local: numbered(Underlay, h.number)[0], Remote: numbered(Underlay, h.peer.number)[0],
 	}
 	if l.Options.Overlay == OverlayVXLAN {
-		e.network.VXLAN = tunnel
-		return l.addUnderlay(e, e.network.OVSDB)
+		h.network.VXLAN = tunnel
+		return l.addUnderlay(h, h.network.OVSDB)
 	}
-	below := podlink.Network{Host: e.host, Bridge: tunnelBridge, MTU: overlayMTU, VXLAN: tunnel}
-	if err := l.addSwitch(&below, e.place); err != nil {
+	below := podlink.Network{Host: h.ns, Bridge: tunnelBridge, MTU: overlayMTU, VXLAN: tunnel}
+	if below.OVSDB, err = l.startSwitch(h.ns, h.place); err != nil {
 		return err
 	}
-	if err := l.addUnderlay(e, below.OVSDB); err != nil {
+	if err := l.addUnderlay(h, below.OVSDB); err != nil {
 		return err
 	}
-	e.network.Trunk = tunnelBridge
+	h.network.UplinkPort = tunnelBridge
 	if l.Options.Overlay == OverlayBridgedVeth {
-		e.network.Trunk, below.Trunk = toTunnel, toPods
-		pair := []nl.WireEnd{{Namespace: e.host, Name: toTunnel}, {Namespace: e.host, Name: toPods}}
-		if err := nl.AddWire(pair[0], pair[1], overlayMTU); err != nil {
+		h.network.UplinkPort, below.UplinkPort = tunnelPort, podPort
+		err := rtnl.AddVeth(rtnl.VethEnd{Namespace: h.ns, Name: tunnelPort}, rtnl.VethEnd{Namespace: h.ns, Name: podPort}, overlayMTU)
+		if err != nil {
 			return err
 		}
-		if l.ovsDatapath == podlink.OVSUserSpace {
-			if err := e.host.FinishPackets(toTunnel); err != nil {
+		if l.ovsDatapath == OVSUserSpace {
+			if err := rtnl.In(h.ns).DisableOffloads(tunnelPort); err != nil {
 				return err
 			}
 		}
 	}
-	return setUpSwitch(below)
+	return bridgeMode(podlink.NeedsOpenVSwitch).Setup(below)
 }
 
-// addUnderlay gives a host its addresses, where what carries the tunnel finds
-// them.
-func (l *Lab) addUnderlay(e *end, ovsdb string) error {
-	if ovsdb == "" || l.ovsDatapath != podlink.OVSUserSpace {
-		return e.configureUplink()
+// addUnderlay gives the host its addresses: on the uplink, or on a bridge for the
+// user-space datapath of an Open vSwitch.
+func (l *Lab) addUnderlay(h *host, ovsdb string) error {
+	if ovsdb == "" || l.ovsDatapath != OVSUserSpace {
+		return h.configureUplink()
 	}
-	return setUpSwitch(podlink.Network{
-		Host: e.host, Bridge: physicalBridge, OVSDB: ovsdb, Gateways: e.addresses, Trunk: Uplink,
+	return bridgeMode(podlink.NeedsOpenVSwitch).Setup(podlink.Network{
+		Host: h.ns, Bridge: underlayBridge, OVSDB: ovsdb, Gateways: h.addresses, UplinkPort: Uplink,
 	})
 }
 
-// setUpSwitch makes a bridge of Open vSwitch.
-func setUpSwitch(network podlink.Network) error {
-	mode, err := podlink.Lookup("ovs-veth")
-	if err != nil {
-		return err
+// bridgeMode returns a link mode that sets up a bridge: one of Open vSwitch with
+// podlink.NeedsOpenVSwitch, or a Linux bridge with podlink.NeedsNothing.
+func bridgeMode(needs podlink.Need) podlink.Mode {
+	for _, mode := range podlink.Modes() {
+		if traits := mode.Traits(); traits.Bridge && traits.Needs == needs {
+			return mode
+		}
 	}
-	return mode.Setup(network)
+	return nil
 }
 
-// addRemote tells a VXLAN device of the kernel where the other host's pod is. A
-// pod that is not here to be asked, such as a guest, is where all else is.
-func (l *Lab) addRemote(e *end) error {
-	pod, ok := l.namespaces[e.far.pod]
-	if !ok || l.Options.Overlay != OverlayVXLAN || e.network.OVSDB != "" {
+// addRemote adds the peer's pod to the forwarding database of a VXLAN device. Unknown
+// destinations go to the peer too; that serves guests, which have no namespace here.
+func (l *Lab) addRemote(h *host) error {
+	pod, ok := l.namespaces[h.peer.pod]
+	if !ok || l.Options.Overlay != OverlayVXLAN || h.network.OVSDB != "" {
 		return nil
 	}
-	device, err := pod.Device(l.devices[e.far.pod])
+	device, err := rtnl.In(pod).Device(l.devices[h.peer.pod])
 	if err != nil {
 		return err
 	}
-	return podlink.AddRemote(e.network, device.MAC)
+	return h.network.AddRemote(device.MAC)
+}
+
+// Datapaths of a lab's Open vSwitch.
+const (
+	OVSKernel    = ovs.Kernel
+	OVSUserSpace = ovs.UserSpace
+)
+
+// startSwitch starts an Open vSwitch of its own for a host, and returns the socket of
+// its database. Its two processes run inside the host and end with the lab.
+func (l *Lab) startSwitch(host *netns.Namespace, place string) (ovsdb string, err error) {
+	dir := l.store.switchDir(l.Options.Name)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	s, err := ovs.Start(host, filepath.Join(dir, place), "")
+	if err != nil {
+		return "", err
+	}
+	l.ovsDatapath = s.Datapath()
+	return s.Socket(), nil
+}
+
+// OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or
+// OVSUserSpace; empty if it has no Open vSwitch.
+func (l *Lab) OVSDatapath() string { return l.ovsDatapath }
+
+// ChecksumFault detects checksum faults of the overlay with traffic between the pods,
+// and avoids them, see [pathcheck.Tunnel.ChecksumFault]. It returns an error if the lab
+// has no overlay. The error matches errors.ErrUnsupported if the pods are guests.
+func (l *Lab) ChecksumFault(ctx context.Context) (_ string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("lab %s: detect checksum faults: %w", l.Options.Name, err)
+		}
+	}()
+	a, b := l.namespaces[PodA], l.namespaces[PodB]
+	switch {
+	case !l.Options.hasOverlay():
+		return "", errors.New("no overlay")
+	case a == nil || b == nil:
+		return "", fmt.Errorf("the pods have no namespaces here: %w", errors.ErrUnsupported)
+	}
+	return pathcheck.Tunnel{
+		Client: b, Server: a, ServerAddresses: Addresses(l.Options, PodA), MTU: overlayMTU,
+		Receivers: slices.Collect(maps.Values(l.namespaces)),
+		Hosts:     map[string]*netns.Namespace{HostA: l.namespaces[HostA], HostB: l.namespaces[HostB]},
+		Devices:   []string{podlink.VXLANDevice, podlink.OVSVXLANDevice},
+	}.ChecksumFault(ctx)
 }

@@ -6,103 +6,144 @@ import (
 	"context"
 	"net/netip"
 
-	"mustang/internal/nl"
+	"mustang/internal/lab/guest"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/tun"
 )
 
-// Names of devices in the pod-links topology.
-const (
-	// IfName is the pods' own device.
-	IfName = "eth0"
-	// Uplink is the host's device to the outside, in link modes that need one.
-	Uplink = "uplink"
-	// outside is the place at the other end of the uplink.
-	outside = "outside"
-)
-
-// HostIfName is the name of the host's side of a pod's link.
-func HostIfName(pod string) string { return "veth-" + pod }
-
-// hostSysctls are set in a lab's host before it has any device. A host that
-// forwards a packet back over the device that it came from would tell the sender
-// to go straight to the next hop, past the host's address translation.
+// hostSysctls are set to 0 in a host before it has devices. A host that forwards a
+// packet through the device that it came from would otherwise tell the sender to go
+// straight to the next hop, past the host's address translation.
 var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
 
-// podSysctls are set in a pod, for hosts that send such advice nevertheless.
+// podSysctls are set to 0 in a pod, for hosts that send redirects nevertheless.
 var podSysctls = []string{
 	"net/ipv4/conf/all/accept_redirects", "net/ipv4/conf/default/accept_redirects",
 	"net/ipv6/conf/all/accept_redirects", "net/ipv6/conf/default/accept_redirects",
 }
 
-// buildPodLinks builds one host with pod-a and pod-b, and services for pod-a.
+// buildPodLinks builds one host with pod-a and pod-b, and services of pod-a.
 func buildPodLinks(ctx context.Context, l *Lab) error {
-	mode, err := podlink.Lookup(l.Options.Link)
+	mode, err := l.linkMode()
 	if err != nil {
-		return err
-	}
-	if err := mode.Probe(); err != nil {
 		return err
 	}
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	host, err := l.addPlace(Host, hostSysctls)
+	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {
 		return err
 	}
 	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall}
-	if err := l.provide(mode, &network); err != nil {
+	switch mode.Traits().Needs {
+	case podlink.NeedsUplink:
+		network.Uplink = Uplink
+		err = l.addUplink(host)
+	case podlink.NeedsOpenVSwitch:
+		network.OVSDB, err = l.startSwitch(host, Host)
+	}
+	if err != nil {
 		return err
 	}
 	if err := mode.Setup(network); err != nil {
 		return err
 	}
-	for _, pod := range []struct {
-		name string
-		ips  []netip.Addr
-	}{{PodA, PodAIPs}, {PodB, PodBIPs}} {
+	for _, p := range []pod{{PodA, PodAIPs}, {PodB, PodBIPs}} {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.plug(mode, network, plugged{name: pod.name, ips: pod.ips}); err != nil {
+		if err := l.addPod(mode, network, p); err != nil {
 			return err
 		}
 	}
 	return l.addServices(ctx, mode)
 }
 
-// provide makes what the link mode needs on the host.
-func (l *Lab) provide(mode podlink.Mode, network *podlink.Network) error {
-	switch mode.Needs() {
-	case podlink.NeedsUplink:
-		network.Uplink = Uplink
-		return l.addUplink(network.Host)
-	case podlink.NeedsOpenVSwitch:
-		return l.addSwitch(network, Host)
-	default:
-		return nil
+// linkMode returns the lab's link mode, or an error if this machine cannot have it. It
+// is nil for links of hosts without pods.
+func (l *Lab) linkMode() (podlink.Mode, error) {
+	if l.Options.hostsOnly() {
+		return nil, nil
 	}
-}
-
-// addPlace creates a place with some sysctls of its namespace switched off.
-func (l *Lab) addPlace(name string, off []string) (*nl.Namespace, error) {
-	ns, err := l.addNamespace(name)
+	mode, err := podlink.Lookup(l.Options.Link)
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range off {
-		if err := ns.SetSysctl(key, "0"); err != nil {
-			return nil, err
-		}
-	}
-	return ns, nil
+	return mode, mode.Probe()
 }
 
 // addUplink gives the host a device that leads out of it.
-func (l *Lab) addUplink(host *nl.Namespace) error {
-	far, err := l.addNamespace(outside)
+func (l *Lab) addUplink(host *netns.Namespace) error {
+	outside, err := l.addNamespace(Outside)
 	if err != nil {
 		return err
 	}
-	return nl.AddWire(nl.WireEnd{Namespace: host, Name: Uplink}, nl.WireEnd{Namespace: far, Name: OutsideIfName}, podlink.DefaultMTU)
+	return rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: Uplink}, rtnl.VethEnd{Namespace: outside, Name: OutsideIfName}, podlink.DefaultMTU)
+}
+
+// pod is a pod to add to a host.
+type pod struct {
+	place     string
+	addresses []netip.Addr
+}
+
+// addPod creates a pod and connects it to a network.
+func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
+	if l.Options.isGuest(p.place) {
+		return l.addGuest(mode, network, p)
+	}
+	ns, err := l.addNamespace(p.place, podSysctls...)
+	if err != nil {
+		return err
+	}
+	attachment, err := mode.Create(network, podlink.Pod{
+		Namespace: ns, IfName: IfName, HostIfName: HostIfName(p.place), Addresses: p.addresses,
+	})
+	if err != nil {
+		return err
+	}
+	l.devices[p.place] = attachment.IfName
+	traits := mode.Traits()
+	if traits.Needs != podlink.NeedsRelay {
+		return nil
+	}
+	kind := tun.TAP
+	if traits.Layer3 {
+		kind = tun.TUN
+	}
+	relay, err := tun.StartRelay(tun.RelayOptions{
+		Host: network.Host, HostIfName: HostIfName(p.place), Pod: ns, IfName: IfName, Kind: kind, Offload: l.Options.Offload,
+	})
+	if err != nil {
+		return err
+	}
+	l.relays = append(l.relays, relay)
+	return nil
+}
+
+// addGuest adds a pod that is a virtual machine: its port on the host. The guest boots
+// with [Lab.Start].
+func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
+	_, err := mode.Create(network, podlink.Pod{HostIfName: HostIfName(p.place), Addresses: p.addresses})
+	if err != nil {
+		return err
+	}
+	port := guest.Port{
+		TAP: HostIfName(p.place), MAC: guest.MAC(p.addresses[0]).String(), MTU: network.MTU,
+		NoOffload: mode.Traits().Needs == podlink.NeedsOpenVSwitch && l.ovsDatapath == OVSUserSpace,
+	}
+	for _, gateway := range network.Gateways {
+		for _, addr := range p.addresses {
+			if gateway.Contains(addr) {
+				port.Addresses = append(port.Addresses, netip.PrefixFrom(addr, gateway.Bits()))
+			}
+		}
+		port.Gateways = append(port.Gateways, gateway.Addr())
+	}
+	l.devices[p.place] = IfName
+	l.guests[p.place] = &guest.Guest{Name: p.place, Host: network.Host, Machine: l.machine, Port: port}
+	return nil
 }

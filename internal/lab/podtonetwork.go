@@ -4,135 +4,143 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
-	"mustang/internal/nl"
+	"mustang/internal/lab/kubeproxy"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// networkPods is the range of host-b's pod in topology pod-to-network where it has
-// no address of the network: one that is meant for benchmarks (RFC 2544, appendix
-// C.2.2), so that it is hardly the network's own.
+// networkPods is the prefix of host-b's pod in topology pod-to-network with NAT. It is
+// reserved for benchmarks (RFC 2544, appendix C.2.2), so that the network of the uplink
+// hardly uses it.
 var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
-// podToNetworkAddresses returns where a place of topology pod-to-network is reached.
+// podToNetworkAddresses returns the addresses of a place of topology pod-to-network.
 func (o Options) podToNetworkAddresses(place string) []netip.Addr {
 	switch {
 	case place == HostB:
-		return []netip.Addr{o.Parent.Host.Addr()}
+		return []netip.Addr{o.Uplink.Host.Addr()}
 	case place != PodB:
 		return nil
 	case o.NAT:
-		return both(networkPods, 11)
+		return numbered(networkPods, 11)
 	}
-	return []netip.Addr{o.Parent.Pod.Addr()}
+	return []netip.Addr{o.Uplink.Pod.Addr()}
 }
 
-// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan device of
-// the parent.
+// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of
+// this machine.
 func buildPodToNetwork(ctx context.Context, l *Lab) error {
-	mode, err := podlink.Lookup(l.Options.Link)
-	if err == nil {
-		err = mode.Probe()
-	}
+	mode, err := l.linkMode()
 	if err != nil {
 		return err
 	}
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	e := &end{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Parent.Host}, pods: networkPods}
-	if e.host, err = l.addPlace(e.place, hostSysctls); err != nil {
+	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
+	if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
 		return err
 	}
-	if e.mtu, err = l.addMacvlanUplink(e.host); err != nil {
+	if h.mtu, err = l.addMacvlanUplink(h.ns); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.addEnd(mode, e); err != nil {
+	if err := l.configureHost(mode, h); err != nil {
 		return err
 	}
 	if l.Options.NAT {
-		if err := masquerade(ctx, e.host, e.pods); err != nil {
+		if err := kubeproxy.Masquerade(ctx, h.ns, Uplink, h.podCIDRs); err != nil {
 			return err
 		}
 	}
-	if err := l.addPodDatapath(mode); err != nil {
+	if err := l.addPodDatapath(ctx, mode); err != nil {
 		return err
 	}
 	return l.Connect()
 }
 
-// addMacvlanUplink gives the host an uplink on the parent, and returns its MTU. The
-// uplink answers for its own addresses alone, and not for others of the host, which
-// somebody on the network may have too.
-func (l *Lab) addMacvlanUplink(host *nl.Namespace) (mtu int, err error) {
-	machine, err := nl.CurrentNamespace()
+// addMacvlanUplink adds a macvlan on the uplink device to the host and returns its MTU.
+// It answers ARP for its own addresses alone: others of the host may be in use on the
+// network.
+func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
+	machine, err := netns.Current()
 	if err != nil {
 		return 0, err
 	}
 	defer machine.Close()
-	parent := nl.WireEnd{Namespace: machine, Name: l.Options.Parent.Device}
-	if mtu, err = podlink.AddMacvlan(parent, nl.WireEnd{Namespace: host, Name: Uplink}); err != nil {
+	device, err := rtnl.In(machine).Device(l.Options.Uplink.Name)
+	if err != nil {
 		return 0, err
 	}
-	return mtu, host.SetSysctl("net/ipv4/conf/"+Uplink+"/arp_ignore", "1")
+	mode, err := podlink.Lookup("macvlan")
+	if err == nil {
+		err = mode.Probe()
+	}
+	if err != nil {
+		return 0, err
+	}
+	network := podlink.Network{Host: machine, Uplink: device.Name, MTU: device.MTU}
+	if _, err := mode.Create(network, podlink.Pod{Namespace: host, IfName: Uplink, LinkOnly: true}); err != nil {
+		return 0, fmt.Errorf("create macvlan device on %q: %w", device.Name, err)
+	}
+	return device.MTU, rtnl.In(host).SetSysctl("net/ipv4/conf/"+Uplink+"/arp_ignore", "1")
 }
 
-// Connect joins a lab of topology pod-to-network, which [Store.Up] has joined, to
-// its network after a [Lab.Disconnect], and tells all there whose its addresses are
-// now.
+// Connect connects a lab of topology pod-to-network to its network after a
+// [Lab.Disconnect] and announces its addresses there. [Store.Up] has connected it.
 func (l *Lab) Connect() error {
-	if err := l.switchParent(true); err != nil {
+	if err := l.setUplinkUp(true); err != nil {
 		return err
 	}
-	mode, err := podlink.Lookup(l.Options.Link)
-	if err != nil {
-		return err
-	}
-	p := l.Options.Parent
-	err = l.eachDevice(func(ns *nl.Namespace, device nl.Device) error {
+	uplink := l.Options.Uplink
+	err := l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
 		for _, addr := range device.Addrs {
-			if addr != p.Host && addr != p.Pod {
+			if addr != uplink.Host && addr != uplink.Pod {
 				continue
 			}
-			if err := podlink.Announce(ns, device.Name, addr.Addr()); err != nil {
+			if err := rtnl.In(ns).Announce(device.Name, addr.Addr()); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil || l.Options.NAT || !mode.Routed() {
+	if err != nil || l.Options.NAT || !l.Options.traits().Routed {
 		return err
 	}
 	host := l.namespaces[HostB]
-	if err := host.AddProxy(Uplink, p.Pod.Addr()); err != nil { // which Disconnect has removed
+	// Disconnect has removed the proxy neighbor.
+	if err := rtnl.In(host).AddProxyNeighbor(Uplink, uplink.Pod.Addr()); err != nil {
 		return err
 	}
-	return podlink.Announce(host, Uplink, p.Pod.Addr())
+	return rtnl.In(host).Announce(Uplink, uplink.Pod.Addr())
 }
 
-// Disconnect takes a lab of topology pod-to-network off its network, so that
-// another can have its addresses there. Of its routes only those to the network
-// itself come back with [Lab.Connect].
-func (l *Lab) Disconnect() error { return l.switchParent(false) }
+// Disconnect disconnects a lab of topology pod-to-network from its network, so that
+// another lab can use its addresses. [Lab.Connect] restores the routes to the network
+// itself, and no others.
+func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
-// switchParent sets all devices on the parent up or down. What is on these follows.
-func (l *Lab) switchParent(up bool) error {
-	return l.eachDevice(func(ns *nl.Namespace, device nl.Device) error {
+// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The
+// state of devices on them follows.
+func (l *Lab) setUplinkUp(up bool) error {
+	return l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
 		if device.Kind != "macvlan" {
 			return nil
 		}
-		return ns.SetUp(device.Name, up)
+		return rtnl.In(ns).SetUp(device.Name, up)
 	})
 }
 
 // eachDevice calls a function for all devices of all places.
-func (l *Lab) eachDevice(do func(*nl.Namespace, nl.Device) error) error {
+func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 	for _, place := range l.Places() {
-		devices, err := l.namespaces[place].Devices()
+		devices, err := rtnl.In(l.namespaces[place]).Devices()
 		if err != nil {
 			return err
 		}

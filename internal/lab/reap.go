@@ -8,26 +8,30 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/netns"
 )
 
-// Reap clears the labs whose owners died without doing so. Labs that stand, or
-// whose owners live, are left alone.
+// Reap removes the labs whose owners were killed. It leaves labs alone that are
+// standing or whose owners live.
 func (s Store) Reap() error {
 	names, err := s.names()
 	if err != nil {
-		return fmt.Errorf("clear dead labs: %w", err)
+		return fmt.Errorf("remove dead labs: %w", err)
 	}
 	var errs []error
 	for _, name := range names {
 		if err := s.reapOne(name); err != nil {
-			errs = append(errs, fmt.Errorf("clear dead lab %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("remove dead lab %s: %w", name, err))
 		}
 	}
-	s.sweep()
+	s.removeUnnamed()
 	return errors.Join(errs...)
 }
 
@@ -45,16 +49,15 @@ func (s Store) reapOne(name string) error {
 		return nil // its owner lives
 	}
 	if !sameFile(file, path) {
-		return nil // it changed hands before we had the lock
+		return nil // replaced before this process had the lock
 	}
-	var info Info
-	if err := readState(path, &info); err == nil && info.Standing {
+	if info, err := readState(path); err == nil && info.Standing {
 		return nil
 	}
 	return s.destroy(name)
 }
 
-// sameFile reports whether path still stands for the open file.
+// sameFile reports whether path is still the name of the open file.
 func sameFile(file *os.File, path string) bool {
 	open, err := file.Stat()
 	if err != nil {
@@ -64,9 +67,9 @@ func sameFile(file *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
-// sweep removes state files that a killed process never gave a name. Those that
-// are locked belong to a live one.
-func (s Store) sweep() {
+// removeUnnamed removes state files whose process was killed before it published
+// them. Locked ones belong to a live process.
+func (s Store) removeUnnamed() {
 	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
 	for _, path := range paths {
 		file, err := os.Open(path)
@@ -80,11 +83,11 @@ func (s Store) sweep() {
 	}
 }
 
-// Down removes a lab that stands. It matches os.ErrNotExist if there is none,
-// and refuses one that a live process owns.
+// Down removes a standing lab. The error is a [*NotFoundError] if there is none. A lab
+// that a live process owns is an error.
 func (s Store) Down(name string) error {
-	if !validName.MatchString(name) {
-		return optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", name)
+	if err := checkName(name); err != nil {
+		return err
 	}
 	file, err := os.Open(s.statePath(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,21 +106,20 @@ func (s Store) Down(name string) error {
 	return nil
 }
 
-// destroy removes all that a lab of that name may consist of, whatever is left
-// of it. The record goes last, so that a destroy that is cut short is done again
-// by the next Reap or Down.
+// destroy removes everything that a lab of that name can consist of. The record goes
+// last, so that the next Reap or Down repeats a destroy that was cut short.
 func (s Store) destroy(name string) error {
-	namespaces, err := nl.ListNamespaces(namespacePrefix(name))
+	namespaces, err := netns.List(namespacePrefix(name))
 	if err != nil {
 		return err
 	}
 	errs := []error{
-		endProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)), removeCgroup(name),
-		removeDockerCgroups(name), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
+		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)), removeCgroup(name),
+		dockerd.RemoveCgroup(dockerCgroup(name)), os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
 		s.removePlugins(name),
 	}
 	for _, namespace := range namespaces {
-		errs = append(errs, nl.DeleteNamespace(namespace))
+		errs = append(errs, netns.Delete(namespace))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -126,4 +128,90 @@ func (s Store) destroy(name string) error {
 		return err
 	}
 	return nil
+}
+
+// removePlugins removes the files of plugins of a lab of that name.
+func (s Store) removePlugins(name string) error {
+	err := os.RemoveAll(s.pluginDir(name))
+	info, readErr := readState(s.statePath(name))
+	if readErr != nil || info.Name != name || info.Disk == "" {
+		return err // an unreadable record names no directory
+	}
+	return errors.Join(err, os.RemoveAll(info.diskDir()))
+}
+
+// killTimeout limits the wait for killed processes to end.
+const killTimeout = 5 * time.Second
+
+// killProcesses kills the processes in the named network namespaces or in the control
+// group and waits until they have ended. All of them belong to the lab.
+func killProcesses(namespaces []string, cgroup string) error {
+	inodes := map[uint64]bool{}
+	for _, name := range namespaces {
+		ns, err := netns.Open(filepath.Join(netns.Directory, name))
+		if err != nil {
+			continue // a name without a namespace, left by a killed process
+		}
+		inode, err := ns.Inode()
+		if err == nil {
+			inodes[inode] = true
+		}
+		_ = ns.Close()
+	}
+	deadline := time.Now().Add(killTimeout)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		pids, err := processesIn(inodes, cgroup)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v survive SIGKILL", pids)
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill %d: %w", pid, err)
+			}
+		}
+		time.Sleep(wait)
+	}
+}
+
+// processesIn returns the other processes whose network namespace has one of the
+// inodes, or that are in the control group.
+func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// Zombies and processes that have just ended have no namespace.
+		var stat unix.Stat_t
+		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil {
+			continue
+		}
+		if inodes[stat.Ino] || inCgroup(entry.Name(), cgroup) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// inCgroup reports whether a process is in the control group of that name directly
+// below the root, or in one of its children.
+func inCgroup(pid, name string) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(strings.TrimSpace(line)+"/", "/"+name+"/") {
+			return true
+		}
+	}
+	return false
 }

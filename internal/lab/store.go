@@ -9,48 +9,51 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
-// DefaultDir is where labs are recorded.
+// DefaultDir is the default directory of the records of labs.
 const DefaultDir = "/run/mustang"
 
-// Store is the directory that labs are recorded in. It has mode 0700, its files
-// 0600.
+// Store is the directory with the records of labs. It has mode 0700, its files 0600.
 type Store struct {
-	// Dir is the directory, made when it is needed.
+	// Dir is the directory. Up creates it.
 	Dir string
-	// Program is the static mustang that containers are to run; empty means the
-	// running program.
+	// Program is the static mustang that containers run; empty means the running
+	// program.
 	Program string
 }
 
-// Info is what the store records of a lab.
+// Info is the record of a lab.
 type Info struct {
 	Options
-	// Standing says that the lab belongs to no process.
+	// Standing is true if the lab belongs to no process.
 	Standing bool `json:"standing"`
-	// Created is when the lab was begun.
+	// Created is when Up began to build the lab.
 	Created time.Time `json:"created"`
 }
 
+// Suffixes of the files and directories of a lab.
 const (
 	stateSuffix = ".json"
 	bpfSuffix   = ".bpf"
 	ovsSuffix   = ".ovs"
-	// dockerSuffix is short, for the paths of sockets.
+	// dockerSuffix is short because paths of sockets are limited.
 	dockerSuffix = ".docker"
 	pluginSuffix = ".cni"
 )
 
-// namespaceName is the name of a place's namespace. No lab's name has a dot, so
-// no lab's prefix is the start of another's.
-func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
-
+// namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so
+// it is never the start of another lab's prefix.
 func namespacePrefix(lab string) string { return "mst-" + lab + "." }
+
+func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
 
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
@@ -60,8 +63,8 @@ func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), na
 func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+pluginSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
-// claim records a new lab as owned by this process, for as long as the file
-// that it returns is open. It matches os.ErrExist if the name is taken.
+// claim records a new lab, which this process owns until it closes the returned file.
+// The error matches os.ErrExist if the name is in use.
 func (s Store) claim(o Options) (*os.File, error) {
 	for _, dir := range []string{s.Dir, s.labs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -71,10 +74,10 @@ func (s Store) claim(o Options) (*os.File, error) {
 	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
 }
 
-// keep records the lab as standing in the place of its earlier record.
+// keep replaces the record of the lab by one that is standing.
 func (s Store) keep(o Options, earlier *os.File) error {
-	var info Info
-	if err := readState(earlier.Name(), &info); err != nil {
+	info, err := readState(earlier.Name())
+	if err != nil {
 		return err
 	}
 	info.Options, info.Standing = o, true
@@ -85,8 +88,8 @@ func (s Store) keep(o Options, earlier *os.File) error {
 	return file.Close()
 }
 
-// record writes a lab's state to a file that is locked before it gets its
-// name, so that nobody ever finds it unlocked while the owner lives.
+// record writes a lab's state to a file and locks it before publish gives the file its
+// name, so that no other process finds it unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {
@@ -107,21 +110,16 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 	path := s.statePath(info.Name)
 	if err := publish(temp.Name(), path); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("there is one of that name: %w", fs.ErrExist)
+			return nil, fmt.Errorf("the name is in use: %w", fs.ErrExist)
 		}
 		return nil, err
 	}
-	// Under its final name, for keep.
-	file, err := reopenLocked(temp, path)
-	if err != nil {
-		return nil, err
-	}
-	return file, nil
+	return renamed(temp, path)
 }
 
-// reopenLocked gives the open, locked file its published name. The lock belongs
-// to the open file description, which the duplicate shares.
-func reopenLocked(temp *os.File, path string) (*os.File, error) {
+// renamed returns an open, locked file under its published name. The lock belongs to
+// the open file description, which the duplicate shares.
+func renamed(temp *os.File, path string) (*os.File, error) {
 	fd, err := unix.FcntlInt(temp.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate: %w", err)
@@ -130,16 +128,23 @@ func reopenLocked(temp *os.File, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// readState reads one state file.
-func readState(path string, info *Info) error {
+// readState reads a state file.
+func readState(path string) (Info, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return Info{}, err
 	}
-	if err := json.Unmarshal(data, info); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	info, err := parseState(data)
+	if err != nil {
+		return Info{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return nil
+	return info, nil
+}
+
+// parseState parses the content of a state file.
+func parseState(data []byte) (info Info, err error) {
+	err = json.Unmarshal(data, &info)
+	return info, err
 }
 
 // names returns the names of all recorded labs, sorted.
@@ -157,8 +162,8 @@ func (s Store) names() ([]string, error) {
 	return names, nil
 }
 
-// List returns the labs that stand or are owned by a live process, sorted by
-// name. Call [Store.Reap] before to clear dead ones.
+// List returns the labs that are standing or owned by a live process, sorted by name.
+// Call [Store.Reap] first to remove dead ones.
 func (s Store) List() ([]Info, error) {
 	names, err := s.names()
 	if err != nil {
@@ -166,8 +171,7 @@ func (s Store) List() ([]Info, error) {
 	}
 	infos := []Info{}
 	for _, name := range names {
-		var info Info
-		err := readState(s.statePath(name), &info)
+		info, err := readState(s.statePath(name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // ended meanwhile
 		}
@@ -178,3 +182,64 @@ func (s Store) List() ([]Info, error) {
 	}
 	return infos, nil
 }
+
+// Find returns the record of the lab of that name, or of the only lab if name is
+// empty. The error is a [*NotFoundError] if it does not exist.
+func (s Store) Find(name string) (Info, error) {
+	infos, err := s.List()
+	if err != nil {
+		return Info{}, err
+	}
+	var names []string
+	for _, info := range infos {
+		if info.Name == name || (name == "" && len(infos) == 1) {
+			return info, nil
+		}
+		names = append(names, info.Name)
+	}
+	switch {
+	case name != "":
+		return Info{}, &NotFoundError{Name: name}
+	case len(infos) == 0:
+		return Info{}, &NotFoundError{}
+	}
+	return Info{}, fmt.Errorf("which lab? There are %s", strings.Join(names, ", "))
+}
+
+// NotFoundError reports that there is no lab of that name, or none at all if the name
+// is empty. It matches os.ErrNotExist.
+type NotFoundError struct{ Name string }
+
+func (e *NotFoundError) Error() string {
+	if e.Name == "" {
+		return "no lab exists"
+	}
+	return "lab " + e.Name + " does not exist"
+}
+
+// Is reports whether target is os.ErrNotExist.
+func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist }
+
+// Enter opens the namespace of a place in a recorded lab. The caller closes it.
+func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
+	places := s.Places(info)
+	if !slices.Contains(places, place) {
+		return nil, fmt.Errorf("lab %s: no place %q (places: %s)", info.Name, place, strings.Join(places, ", "))
+	}
+	if place == ContainerHost { // has no namespace of its own
+		place = HostA
+	}
+	return netns.Open(filepath.Join(netns.Directory, namespaceName(info.Name, place)))
+}
+
+// Places returns the places of a recorded lab that can run commands. Guests cannot:
+// they boot for a command of the lab's owner.
+func (s Store) Places(info Info) []string {
+	topology, _ := lookupTopology(info.Topology)
+	return slices.DeleteFunc(slices.Clone(topology.places), func(place string) bool {
+		return info.isGuest(place) || info.hostsOnly() && (place == PodA || place == PodB)
+	})
+}
+
+// BPFRoot returns the directory where a recorded lab's eBPF datapath is pinned.
+func (s Store) BPFRoot(info Info) string { return s.pinRoot(info.Name) }

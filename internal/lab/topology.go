@@ -5,89 +5,70 @@ package lab
 import (
 	"context"
 	"net/netip"
-
-	"mustang/internal/lb"
 )
-
-// Names of the places in a lab that commands can run in.
-const (
-	Host = "host"
-	PodA = "pod-a"
-	PodB = "pod-b"
-)
-
-// Addresses of a lab's pods and services. All labs have the same ones: no lab
-// sees another.
-var (
-	Gateways = []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")}
-	PodAIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.10"), netip.MustParseAddr("fd00:10::a")}
-	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
-)
-
-// ServicePort is the port of the service and of its backend, iperf3's own.
-const ServicePort = 5201
-
-// Services returns the services that a lab has ready, one of each family, for
-// TCP and UDP, with pod-a as their backend.
-func Services() []lb.Service {
-	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
-	var services []lb.Service
-	for i, frontend := range frontends {
-		services = append(services, lb.Service{
-			Frontend: netip.AddrPortFrom(frontend, ServicePort),
-			Protocol: lb.Any,
-			Backends: []netip.AddrPort{netip.AddrPortFrom(PodAIPs[i], ServicePort)},
-		})
-	}
-	return services
-}
-
-// Published are the services by which the host's port [PublishedPort] leads to pod-a,
-// at the host's own address and at its loopback address. A lab of topology pod-links
-// has them for sockets: via [ViaEBPFSocket].
-func Published() []lb.Service {
-	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	var services []lb.Service
-	for i, backend := range PodAIPs {
-		for _, at := range []netip.Addr{Gateways[i].Addr(), loopback[i]} {
-			services = append(services, lb.Service{
-				Frontend: netip.AddrPortFrom(at, PublishedPort),
-				Protocol: lb.Any,
-				Backends: []netip.AddrPort{netip.AddrPortFrom(backend, ServicePort)},
-			})
-		}
-	}
-	return services
-}
 
 // Names of topologies.
 const (
 	TopologyPodLinks  = "pod-links"
 	TopologyTwoHosts  = "two-hosts"
 	TopologyPodToHost = "pod-to-host"
-	// TopologyPodToNetwork is the only one that is joined to a network of this machine.
+	// TopologyPodToNetwork is the only one that is connected to a network of this
+	// machine.
 	TopologyPodToNetwork = "pod-to-network"
+	// TopologyDocker has Docker on host-a.
+	TopologyDocker = "docker"
+	// TopologyNode has no pods. CNI plugins add them.
+	TopologyNode = "node"
 )
 
-// Topology is a shape of network that a lab can have.
+// Places: the names of hosts and pods in a lab.
+const (
+	Host = "host"
+	PodA = "pod-a"
+	PodB = "pod-b"
+	// HostA and HostB are the hosts of labs with two of them.
+	HostA = "host-a"
+	HostB = "host-b"
+	// Outside is the place that the uplink of a single host leads to.
+	Outside = "outside"
+)
+
+// Names of devices.
+const (
+	// IfName is the pods' own device.
+	IfName = "eth0"
+	// Uplink is the host's device that leads out of it.
+	Uplink = "uplink"
+	// OutsideIfName is the peer of the uplink in [Outside].
+	OutsideIfName = "wire"
+)
+
+// HostIfName returns the name of the host's device of a pod's link.
+func HostIfName(pod string) string { return "veth-" + pod }
+
+// Topology is a kind of network that a lab can have.
 type Topology struct {
-	// Name is what users call it.
+	// Name is its name on the command line.
 	Name string
-	// Doc says in one line what is in it.
+	// Doc describes it in one line.
 	Doc string
-	// places are where commands can run.
+	// Link is its usual link.
+	Link string
+
+	// places are those that can run commands.
 	places []string
-	// check refuses what makes no sense in it, by the name of the setting.
+	// check returns an *OptionError for the first option that it does not have.
 	check func(Options) error
 	build func(context.Context, *Lab) error
 }
 
-// Topologies returns all topologies, in the order in which they are listed.
+// Topologies returns all topologies in the order of listings.
 func Topologies() []Topology {
 	return []Topology{
 		{
 			Name:   TopologyPodLinks,
 			Doc:    "one host with two pods, pod-a behind a service",
+			Link:   "veth",
 			places: []string{Host, PodA, PodB},
 			check:  checkPodLinks,
 			build:  buildPodLinks,
@@ -95,6 +76,7 @@ func Topologies() []Topology {
 		{
 			Name:   TopologyTwoHosts,
 			Doc:    "two hosts on a wire, pod-a on host-a and pod-b on host-b",
+			Link:   "veth",
 			places: []string{HostA, HostB, PodA, PodB},
 			check:  checkTwoHosts,
 			build:  buildTwoHosts,
@@ -102,6 +84,7 @@ func Topologies() []Topology {
 		{
 			Name:   TopologyPodToHost,
 			Doc:    "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
+			Link:   "veth",
 			places: []string{HostA, HostB, PodB},
 			check:  checkPodToHost,
 			build:  buildTwoHosts,
@@ -109,6 +92,7 @@ func Topologies() []Topology {
 		{
 			Name:   TopologyPodToNetwork,
 			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
+			Link:   "veth",
 			places: []string{HostB, PodB},
 			check:  checkPodToNetwork,
 			build:  buildPodToNetwork,
@@ -116,18 +100,29 @@ func Topologies() []Topology {
 		{
 			Name:   TopologyDocker,
 			Doc:    "two hosts on a wire, host-a with Docker and three containers",
+			Link:   dockerLink,
 			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost},
-			check:  Options.checkDocker,
+			check:  checkDocker,
 			build:  buildDocker,
 		},
 		{
 			Name:   TopologyNode,
 			Doc:    "one host with an uplink and no pods, for CNI plugins",
+			Link:   LinkHost,
 			places: []string{Host, Outside},
 			check:  checkNode,
 			build:  buildNode,
 		},
 	}
+}
+
+func lookupTopology(name string) (Topology, bool) {
+	for _, topology := range Topologies() {
+		if topology.Name == name {
+			return topology, true
+		}
+	}
+	return Topology{}, false
 }
 
 func topologyNames() []string {
@@ -136,4 +131,98 @@ func topologyNames() []string {
 		names = append(names, topology.Name)
 	}
 	return names
+}
+
+// Addresses of a single host and its pods. All labs have the same ones: no lab is
+// connected to another.
+var (
+	Gateways = []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")}
+	PodAIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.10"), netip.MustParseAddr("fd00:10::a")}
+	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
+)
+
+// Underlay are the prefixes of the wire between two hosts, one per address family.
+var Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
+
+// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no
+// addresses of the wire.
+var Ranges = map[string][]netip.Prefix{
+	HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
+	HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
+}
+
+// Addresses returns the addresses of a place in a lab with these options, IPv4 first;
+// none if there is no such place.
+func Addresses(o Options, place string) []netip.Addr {
+	switch o.Topology {
+	case TopologyPodLinks:
+		return map[string][]netip.Addr{Host: {Gateways[0].Addr(), Gateways[1].Addr()}, PodA: PodAIPs, PodB: PodBIPs}[place]
+	case TopologyTwoHosts:
+		return o.twoHostsAddresses(place)
+	case TopologyPodToHost:
+		if place != PodA {
+			return o.twoHostsAddresses(place)
+		}
+	case TopologyPodToNetwork:
+		return o.podToNetworkAddresses(place)
+	case TopologyDocker:
+		return dockerAddresses(place)
+	}
+	return nil
+}
+
+func (o Options) twoHostsAddresses(place string) []netip.Addr {
+	number := map[string]int{HostA: 1, HostB: 2, PodA: 10, PodB: 11}[place]
+	switch {
+	case number == 0:
+		return nil
+	case place == HostA || place == HostB:
+		return numbered(Underlay, number)
+	case o.hostsOnly():
+		return nil
+	case o.hasOverlay():
+		return numbered(Ranges[HostA], number)
+	case o.podsOnWire():
+		return numbered(Underlay, number)
+	case place == PodA:
+		return numbered(Ranges[HostA], number)
+	default:
+		return numbered(Ranges[HostB], number)
+	}
+}
+
+// hostsOnly reports whether the link is one of hosts without pods.
+func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
+
+// hasOverlay reports whether VXLAN joins the pods' segments.
+func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
+
+// podsOnWire reports whether the pods of two hosts have addresses of the wire.
+func (o Options) podsOnWire() bool {
+	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
+}
+
+// isGuest reports whether a place is a virtual machine.
+func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
+
+// numbered returns the address of that number in each prefix. Numbers above 9 have
+// letters in IPv6: 10 is a.
+func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
+	var addrs []netip.Addr
+	for _, prefix := range prefixes {
+		bytes := prefix.Masked().Addr().AsSlice()
+		bytes[len(bytes)-1] = byte(number)
+		addr, _ := netip.AddrFromSlice(bytes)
+		addrs = append(addrs, addr)
+	}
+	return addrs
+}
+
+// numberedPrefixes returns numbered addresses with the lengths of their prefixes.
+func numberedPrefixes(prefixes []netip.Prefix, number int) []netip.Prefix {
+	var out []netip.Prefix
+	for i, addr := range numbered(prefixes, number) {
+		out = append(out, netip.PrefixFrom(addr, prefixes[i].Bits()))
+	}
+	return out
 }

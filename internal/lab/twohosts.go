@@ -4,81 +4,82 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
-	"mustang/internal/nl"
+	"mustang/internal/lab/kubeproxy"
+	"mustang/internal/lab/pathcheck"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
-// end is one of two hosts on a wire.
-type end struct {
+// host is a host with an uplink, and with a pod or without.
+type host struct {
 	place  string
-	number int    // in the wire's prefixes, and in those that both hosts share
-	pod    string // its pod; empty for a plain machine
-	host   *nl.Namespace
-	far    *end
-	// addresses are the host's own on the wire, and pods is the range of its pod if
-	// that is not on the wire.
-	addresses, pods []netip.Prefix
-	// mtu is that of the pod's link; 0 means the usual.
-	mtu int
+	number int    // of its addresses
+	pod    string // empty for a plain machine
+	ns     *netns.Namespace
+	peer   *host // the host at the other end of the wire; nil without a wire
+	// addresses are the host's own on its uplink. podCIDRs are the prefixes of its pod,
+	// where that has no address of the uplink's network.
+	addresses, podCIDRs []netip.Prefix
+	mtu                 int // of the pod's link; 0 means 1500
 	// network is that of the pod, as far as it was set up.
 	network podlink.Network
 }
 
-// newEnd is a host with the number on the wire that its addresses end in.
-func newEnd(place string, number int) *end {
-	return &end{place: place, number: number, addresses: within(Underlay, number), pods: Ranges[place]}
+// newHost returns a host on a wire.
+func newHost(place string, number int) *host {
+	return &host{place: place, number: number, addresses: numberedPrefixes(Underlay, number), podCIDRs: Ranges[place]}
 }
 
-// buildTwoHosts builds two hosts on a wire, with a pod each, or with a pod on
-// host-b alone.
+// buildTwoHosts builds two hosts on a wire, with a pod each or with a pod on host-b
+// alone.
 func buildTwoHosts(ctx context.Context, l *Lab) error {
-	mode, err := podlink.Lookup(l.Options.Link)
-	if err == nil {
-		err = mode.Probe()
-	}
-	if err != nil && !l.Options.hostsOnly() {
+	mode, err := l.linkMode()
+	if err != nil {
 		return err
 	}
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	a, b := newEnd(HostA, 1), newEnd(HostB, 2)
-	a.far, b.far = b, a
-	for _, e := range []*end{a, b} {
-		if e.host, err = l.addPlace(e.place, hostSysctls); err != nil {
-			return err
-		}
-	}
-	if !l.Options.hostsOnly() {
+	a, b := newHost(HostA, 1), newHost(HostB, 2)
+	a.peer, b.peer = b, a
+	if mode != nil {
 		b.pod = PodB
 		if l.Options.Topology == TopologyTwoHosts {
 			a.pod = PodA
 		}
 	}
-	if err := l.addWire(a.host, b.host); err != nil {
+	hosts := []*host{a, b}
+	for _, h := range hosts {
+		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
+			return err
+		}
+	}
+	if err := l.addWire(a.ns, b.ns); err != nil {
 		return err
 	}
-	for _, e := range []*end{a, b} {
+	for _, h := range hosts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := l.addEnd(mode, e); err != nil {
+		if err := l.configureHost(mode, h); err != nil {
 			return err
 		}
 	}
-	for _, e := range []*end{a, b} {
-		if err := l.joinEnd(ctx, mode, e); err != nil {
+	for _, h := range hosts {
+		if err := l.addPeerRoutes(ctx, mode, h); err != nil {
 			return err
 		}
 	}
-	if err := l.addPodDatapath(mode); err != nil {
+	if err := l.addPodDatapath(ctx, mode); err != nil {
 		return err
 	}
-	if l.ovsDatapath == podlink.OVSUserSpace {
-		for _, e := range []*end{a, b} {
-			if err := e.host.FinishPackets(Uplink); err != nil {
+	if l.ovsDatapath == OVSUserSpace {
+		for _, h := range hosts {
+			if err := rtnl.In(h.ns).DisableOffloads(Uplink); err != nil {
 				return err
 			}
 		}
@@ -86,108 +87,112 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 	if err := l.awaitPaths(ctx); err != nil {
 		return err
 	}
-	return l.slowWire(a.host, b.host)
+	return l.limitWire(a.ns, b.ns)
 }
 
-// addPodDatapath makes pod-b an endpoint of a datapath, if the lab has one.
-func (l *Lab) addPodDatapath(mode podlink.Mode) error {
-	if l.Options.Datapath != DatapathEBPF {
-		return nil
-	}
-	if err := l.openDatapath(); err != nil {
-		return err
-	}
-	return l.addEndpoints(mode, HostB, PodB)
-}
-
-// addEnd gives a host its addresses, and plugs its pod in.
-func (l *Lab) addEnd(mode podlink.Mode, e *end) error {
-	e.network = podlink.Network{Host: e.host, NetfilterCall: l.Options.NetfilterCall, MTU: e.mtu}
-	if err := e.host.Configure(Uplink, nl.DeviceConfig{Up: true}); err != nil {
+// configureHost gives a host its addresses and adds its pod.
+func (l *Lab) configureHost(mode podlink.Mode, h *host) (err error) {
+	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, MTU: h.mtu}
+	if err := rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Up: true}); err != nil {
 		return err
 	}
 	switch {
 	case l.Options.Link == LinkHostBridge:
-		e.network.Trunk, e.network.Gateways = Uplink, e.addresses
-		bridge, err := podlink.Lookup("bridge")
-		if err != nil {
-			return err
-		}
-		return bridge.Setup(e.network)
-	case e.pod == "":
-		return e.configureUplink()
+		h.network.UplinkPort, h.network.Gateways = Uplink, h.addresses
+		return bridgeMode(podlink.NeedsNothing).Setup(h.network)
+	case h.pod == "":
+		return h.configureUplink()
 	}
-	if mode.Needs() == podlink.NeedsOpenVSwitch {
-		if err := l.addSwitch(&e.network, e.place); err != nil {
+	if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
+		if h.network.OVSDB, err = l.startSwitch(h.ns, h.place); err != nil {
 			return err
 		}
 	}
-	if err := l.addNetwork(mode, e); err != nil {
+	if err := l.setUpNetwork(mode, h); err != nil {
 		return err
 	}
-	return l.plug(mode, e.network, plugged{name: e.pod, ips: Addresses(l.Options, e.pod)})
+	return l.addPod(mode, h.network, pod{place: h.pod, addresses: Addresses(l.Options, h.pod)})
 }
 
-// configureUplink gives the host its addresses on the wire itself.
-func (e *end) configureUplink() error {
-	return e.host.Configure(Uplink, nl.DeviceConfig{Addresses: e.addresses, Up: true})
+// configureUplink gives the host its addresses on the uplink itself.
+func (h *host) configureUplink() error {
+	return rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Addresses: h.addresses, Up: true})
 }
 
-// addNetwork sets up the network of a host's pod.
-func (l *Lab) addNetwork(mode podlink.Mode, e *end) error {
+// setUpNetwork sets up the network of a host's pod.
+func (l *Lab) setUpNetwork(mode podlink.Mode, h *host) error {
+	traits := mode.Traits()
+	uplinkAddresses := true // else they are on a device of the pod network
 	switch {
-	case l.Options.overlaid():
-		if err := l.addOverlay(e); err != nil {
+	case l.Options.hasOverlay():
+		uplinkAddresses = false
+		if err := l.addOverlay(h); err != nil {
 			return err
 		}
-	case !l.Options.onTheWire():
-		e.network.Gateways = within(e.pods, 1)
-		if err := e.configureUplink(); err != nil {
-			return err
-		}
-	case withoutNeighbours(mode):
-		// Nobody answers ARP for the addresses of such devices, the host's own on one
-		// included. So the wire has the host's addresses, and what leads to a pod goes by
-		// its host (see joinEnd), as it does between such hosts everywhere.
-		e.network.Uplink, e.network.Gateways = Uplink, within(e.pods, 1)
-		if err := e.configureUplink(); err != nil {
-			return err
-		}
-	case mode.Needs() == podlink.NeedsUplink:
-		e.network.Uplink, e.network.Gateways = Uplink, e.addresses
+	case !l.Options.podsOnWire():
+		h.network.Gateways = numberedPrefixes(h.podCIDRs, 1)
+	case traits.Layer3:
+		// The kernel answers no ARP for addresses on such devices. So the uplink has the
+		// host's addresses, and a route leads to the pod (see addPeerRoutes).
+		h.network.Uplink, h.network.Gateways = Uplink, numberedPrefixes(h.podCIDRs, 1)
+	case traits.Needs == podlink.NeedsUplink:
+		uplinkAddresses = false
+		h.network.Uplink, h.network.Gateways = Uplink, h.addresses
 	default:
-		e.network.Trunk, e.network.Gateways = Uplink, e.addresses
+		uplinkAddresses = false
+		h.network.UplinkPort, h.network.Gateways = Uplink, h.addresses
 	}
-	return mode.Setup(e.network)
-}
-
-// withoutNeighbours reports whether pods' devices on an uplink are in layer 3.
-func withoutNeighbours(mode podlink.Mode) bool {
-	return mode.Name() == "ipvlan-l3" || mode.Name() == "ipvlan-l3s"
-}
-
-// joinEnd lets a host send to the other one's pod, now that both stand.
-func (l *Lab) joinEnd(ctx context.Context, mode podlink.Mode, e *end) error {
-	via := both(Underlay, e.far.number)
-	switch {
-	case l.Options.hostsOnly():
-		return nil
-	case l.Options.NAT && e.pod != "":
-		return masquerade(ctx, e.host, e.pods)
-	case l.Options.NAT || e.far.pod == "":
-		return nil
-	case l.Options.overlaid():
-		return l.addRemote(e)
-	case mode.Routed():
-		for i, prefix := range e.far.pods {
-			if err := e.host.AddRoute(prefix, via[i]); err != nil {
-				return err
-			}
+	if uplinkAddresses {
+		if err := h.configureUplink(); err != nil {
+			return err
 		}
-	case withoutNeighbours(mode):
-		for i, addr := range Addresses(l.Options, e.far.pod) {
-			if err := e.host.AddRoute(netip.PrefixFrom(addr, addr.BitLen()), via[i]); err != nil {
-				return err
+	}
+	return mode.Setup(h.network)
+}
+
+// addPeerRoutes lets a host reach the pod of its peer, after both are configured.
+func (l *Lab) addPeerRoutes(ctx context.Context, mode podlink.Mode, h *host) error {
+	switch {
+	case mode == nil:
+		return nil
+	case l.Options.NAT && h.pod != "":
+		return kubeproxy.Masquerade(ctx, h.ns, Uplink, h.podCIDRs)
+	case l.Options.NAT || h.peer.pod == "":
+		return nil
+	case l.Options.hasOverlay():
+		return l.addRemote(h)
+	}
+	var destinations []netip.Prefix
+	switch traits := mode.Traits(); {
+	case traits.Routed:
+		destinations = h.peer.podCIDRs
+	case traits.Layer3:
+		for _, addr := range Addresses(l.Options, h.peer.pod) {
+			destinations = append(destinations, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	gateways := numbered(Underlay, h.peer.number)
+	for i, destination := range destinations {
+		if err := rtnl.In(h.ns).AddRoute(destination, gateways[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitPaths waits until host-b and pod-b reach host-a and pod-a. Guests wait for their
+// links themselves.
+func (l *Lab) awaitPaths(ctx context.Context) error {
+	for _, from := range []string{HostB, PodB} {
+		for _, to := range []string{HostA, PodA} {
+			ns, ok := l.namespaces[from]
+			if _, there := l.namespaces[to]; !ok || !there || l.Options.NAT && to == PodA {
+				continue
+			}
+			for _, addr := range Addresses(l.Options, to) {
+				if err := pathcheck.Await(ctx, ns, addr); err != nil {
+					return fmt.Errorf("%s to %s: %w", from, to, err)
+				}
 			}
 		}
 	}

@@ -3,17 +3,23 @@
 package lab_test
 
 import (
+	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/lab"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-// twoHosts are all labs of two hosts, by what is in them.
+// twoHosts returns all labs of two hosts by name.
 func twoHosts() map[string]lab.Options {
 	all := map[string]lab.Options{}
 	add := func(name string, o lab.Options) {
@@ -81,7 +87,7 @@ func requireLink(t *testing.T, link string) {
 	}
 }
 
-// wireLegs are the ways across the wire, and what each end sees.
+// wireLegs returns the paths across the wire with the address that each server sees.
 func wireLegs(o lab.Options, family int) []leg {
 	at := func(place string) netip.Addr {
 		addrs := lab.Addresses(o, place)
@@ -139,8 +145,8 @@ func testWire(t *testing.T, l *lab.Lab, again bool) {
 // back reports whether the client is on host-a's side.
 func (l leg) back() bool { return l.from == lab.HostA || l.from == lab.PodA }
 
-// crossing are the payloads that cross the wire: a little; or also what fills a
-// packet, what makes batches of segments, and fragments.
+// crossing returns payload sizes: small ones, or also full packets, batches of segments
+// and fragments.
 func crossing(o lab.Options, v6, all bool) map[string][]int {
 	headers := 20 + 8
 	if v6 {
@@ -155,7 +161,7 @@ func crossing(o lab.Options, v6, all bool) map[string][]int {
 	return map[string][]int{"tcp": {1, 1 << 18}, "udp": {1, podlink.DefaultMTU - headers, 8000}}
 }
 
-// testCrossing tests a leg, with what is on the wire meanwhile.
+// testCrossing tests a leg and captures the wire meanwhile.
 func testCrossing(t *testing.T, l *lab.Lab, leg leg, all bool) {
 	capture := startCapture(t, place(t, l, lab.HostA))
 	sent := 0
@@ -183,7 +189,7 @@ func testCrossing(t *testing.T, l *lab.Lab, leg leg, all bool) {
 	}
 }
 
-// checkEncapsulation is about what pods sent each other.
+// checkEncapsulation checks whether packets between pods were encapsulated.
 func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	overlaid := l.Options.Overlay != "" && l.Options.Overlay != lab.OverlayNone
@@ -196,8 +202,79 @@ func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// leftoversOf lists what is there of one lab, of several in the store.
+// leftoversOf lists the leftovers of one of several labs in the store.
 func leftoversOf(t *testing.T, name, dir string) []string {
 	t.Helper()
 	return slices.DeleteFunc(leftovers(t, name, dir), func(entry string) bool { return !strings.Contains(entry, name+".") })
+}
+
+// seenOnWire counts the IP packets of a capture.
+type seenOnWire struct {
+	bytes   int // of frames
+	wrapped int // packets in VXLAN
+	plain   int // packets between two addresses as they are
+}
+
+// capture is a socket that captures the packets of a host's uplink.
+type capture struct{ fd int }
+
+func startCapture(t *testing.T, host *netns.Namespace) (c capture) {
+	t.Helper()
+	uplink, err := rtnl.In(host).Device(lab.Uplink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = host.Do(func() (err error) {
+		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+		return errors.Join(
+			unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+			unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: uplink.Index}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(c.fd) })
+	return c
+}
+
+// seen counts the captured packets between two addresses.
+func (c capture) seen(a, b netip.Addr) seenOnWire {
+	var seen seenOnWire
+	frame := make([]byte, 1<<17)
+	for {
+		n, _, err := unix.Recvfrom(c.fd, frame, unix.MSG_DONTWAIT)
+		if err != nil {
+			return seen
+		}
+		seen.add(frame[:n], a, b)
+	}
+}
+
+// add counts a frame. First fragments are enough to tell.
+func (s *seenOnWire) add(frame []byte, a, b netip.Addr) {
+	const ethernet, ipv4, ipv6 = 14, 20, 40
+	if len(frame) < ethernet+ipv6+4 {
+		return
+	}
+	packet := frame[ethernet:]
+	protocol, addrs, transport := packet[9], packet[12:ipv4], packet[ipv4:]
+	switch [2]byte(frame[12:]) {
+	case [2]byte{0x08, 0x00}:
+	case [2]byte{0x86, 0xdd}:
+		protocol, addrs, transport = packet[6], packet[8:ipv6], packet[ipv6:]
+	default:
+		return
+	}
+	s.bytes += len(frame)
+	src, _ := netip.AddrFromSlice(addrs[:len(addrs)/2])
+	dst, _ := netip.AddrFromSlice(addrs[len(addrs)/2:])
+	switch {
+	case protocol == unix.IPPROTO_UDP && binary.BigEndian.Uint16(transport[2:]) == podlink.VXLANPort:
+		s.wrapped++
+	case src == a && dst == b || src == b && dst == a:
+		s.plain++
+	}
 }

@@ -5,20 +5,26 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
 )
 
-// UnsupportedError says that the running kernel lacks what a lab needs.
+// UnsupportedError reports a feature that a lab needs and the running kernel lacks. It
+// matches errors.ErrUnsupported.
 type UnsupportedError struct {
-	Feature string // what is missing, like "netem queues"
-	Module  string // the kernel module that has it
-	Since   string // the Linux version that first had it
-	Kernel  string // the release that runs
-	Err     error  // what the kernel answered
+	Feature string // such as "netem queues"
+	Module  string // the kernel module that provides it
+	Since   string // the first Linux version that has it
+	Kernel  string // the release of the running kernel
+	Err     error  // the kernel's answer
 }
 
 func (e *UnsupportedError) Error() string {
@@ -27,52 +33,75 @@ func (e *UnsupportedError) Error() string {
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
-// Is makes the error match errors.ErrUnsupported.
+// Is reports whether target is errors.ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// queues are the queueing disciplines of a wire, with the Linux that first had
-// them.
-var queues = map[string]string{"tbf": "2.2", "netem": "2.6.8"}
-
-// requireQueue is an *UnsupportedError if the kernel lacks a queueing discipline.
-func requireQueue(host *nl.Namespace, kind string) error {
-	err := host.TryQdisc(kind)
+// requireQdisc returns an *UnsupportedError if the kernel lacks a queueing discipline.
+func requireQdisc(host *netns.Namespace, kind, since string) error {
+	err := rtnl.In(host).TryQdisc(kind)
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
-	var name unix.Utsname
-	_ = unix.Uname(&name) // the release is then empty
 	return &UnsupportedError{
-		Feature: kind + " queues", Module: "sch_" + kind, Since: queues[kind],
-		Kernel: unix.ByteSliceToString(name.Release[:]), Err: err,
+		Feature: kind + " queues", Module: "sch_" + kind, Since: since, Kernel: kernelRelease(), Err: err,
 	}
 }
 
-// addWire joins the two hosts by a wire.
-func (l *Lab) addWire(a, b *nl.Namespace) error {
+// kernelRelease returns the release of the running kernel.
+func kernelRelease() string {
+	var name unix.Utsname
+	_ = unix.Uname(&name) // cannot fail with a valid buffer
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// addWire connects two hosts with a veth pair.
+func (l *Lab) addWire(a, b *netns.Namespace) error {
 	if l.Options.WireRate > 0 {
-		if err := requireQueue(a, "tbf"); err != nil {
+		if err := requireQdisc(a, "tbf", "2.2"); err != nil {
 			return err
 		}
 	}
 	if l.Options.WireDelay > 0 {
-		if err := requireQueue(a, "netem"); err != nil {
+		if err := requireQdisc(a, "netem", "2.6.8"); err != nil {
 			return err
 		}
 	}
-	return nl.AddWire(nl.WireEnd{Namespace: a, Name: Uplink}, nl.WireEnd{Namespace: b, Name: Uplink}, podlink.DefaultMTU)
+	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: Uplink}, rtnl.VethEnd{Namespace: b, Name: Uplink}, podlink.DefaultMTU)
 }
 
-// slowWire gives both ends of the wire its rate and delay.
-func (l *Lab) slowWire(hosts ...*nl.Namespace) error {
-	shape := nl.Shape{Rate: l.Options.WireRate, Delay: l.Options.WireDelay}
-	if shape == (nl.Shape{}) {
+// limitWire sets the rate and the delay of the wire on both ends.
+func (l *Lab) limitWire(hosts ...*netns.Namespace) error {
+	rate, delay := l.Options.WireRate, l.Options.WireDelay
+	if rate == 0 && delay == 0 {
 		return nil
 	}
 	for _, host := range hosts {
-		if err := host.Shape(Uplink, shape); err != nil {
+		if err := qdisc.Emulate(host, Uplink, rate, delay); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// rateUnits are the units of rates as tc writes them, in bits per second. Units that
+// end with another one come first.
+var rateUnits = []struct {
+	name string
+	bits float64
+}{{"gbit", 1e9}, {"mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}}
+
+// ParseRate parses a rate such as "10gbit" or "1.5mbit" and returns bits per second.
+func ParseRate(text string) (uint64, error) {
+	for _, unit := range rateUnits {
+		number, ok := strings.CutSuffix(strings.ToLower(text), unit.name)
+		if !ok {
+			continue
+		}
+		value, err := strconv.ParseFloat(number, 64)
+		if bits := value * unit.bits; err == nil && bits >= 1 && bits <= math.MaxUint32*8 {
+			return uint64(bits), nil
+		}
+		break
+	}
+	return 0, fmt.Errorf("invalid rate %q: want a number and gbit, mbit, kbit or bit, such as 10gbit, at most 34gbit", text)
 }

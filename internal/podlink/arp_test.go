@@ -13,7 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -31,7 +32,7 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 func TestMacvlanAnswers(t *testing.T) {
 	f := newHostOf(t, "macvlan")
 	address := netip.MustParsePrefix("192.0.2.1/24")
-	if err := f.network.Host.Configure(uplinkName, nl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}); err != nil {
+	if err := rtnl.In(f.network.Host).Configure(uplinkName, rtnl.DeviceConfig{Addresses: []netip.Prefix{address}, Up: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.mode.Setup(f.network); err != nil {
@@ -43,7 +44,7 @@ func TestMacvlanAnswers(t *testing.T) {
 	// The device answers in turn: to the second request after the first.
 	second := q
 	second.target = f.network.Gateways[0].Addr()
-	own, link := findDevice(t, q.ns, HostSlave), findDevice(t, q.ns, q.device)
+	own, link := findDevice(t, q.ns, MacvlanHostDevice), findDevice(t, q.ns, q.device)
 	testkit.Eventually(t, 10*time.Second, func() error {
 		for _, q := range []question{q, second} {
 			if err := unix.Sendto(fd, q.request(link.MAC), 0, everyone); err != nil {
@@ -70,7 +71,7 @@ func TestMacvlanAnswers(t *testing.T) {
 // question is an ARP request for target, sent on a device by who says to be
 // sender.
 type question struct {
-	ns             *nl.Namespace
+	ns             *netns.Namespace
 	device         string
 	sender, target netip.Addr
 }

@@ -13,13 +13,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/qdisc"
 	"mustang/internal/testkit"
 )
 
 // slow lets two datagrams of flood pass at once, and then one a second. Two or none
 // wait.
-var slow = nl.RateLimit{Rate: 8_000, Burst: 20_000}
+var slow = qdisc.Limit{Rate: 8_000, Burst: 20_000}
 
 // flooded is how many datagrams flood sends. Most of them must not come out, unless
 // it takes half a minute.
@@ -34,14 +35,14 @@ func TestBandwidth(t *testing.T) {
 		echoToHost(t, f) // so that both know each other's MAC address
 		gateway := f.network.Gateways[0].Addr()
 		for range 2 { // the second time changes nothing
-			if err := SetBandwidth(mode, f.network, pod, Bandwidth{FromPod: slow}); err != nil {
+			if err := (Bandwidth{FromPod: slow}).Apply(mode, f.network, pod); err != nil {
 				t.Fatal(err)
 			}
 		}
 		flood(t, pod.Namespace, gateway)
 		awaitDrops(t, pod.Namespace, pod.IfName)
-		if !mode.HostSide() {
-			err := SetBandwidth(mode, f.network, pod, Bandwidth{ToPod: slow})
+		if !mode.Traits().HostSide {
+			err := (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod)
 			if err == nil || !strings.Contains(err.Error(), "link mode "+mode.Name()) {
 				t.Errorf("error is %v", err)
 			}
@@ -50,7 +51,7 @@ func TestBandwidth(t *testing.T) {
 		if limitStatistics(t, f.network.Host, pod.HostIfName) != nil {
 			t.Error("what comes to the pod is limited")
 		}
-		if err := SetBandwidth(mode, f.network, pod, Bandwidth{ToPod: slow}); err != nil {
+		if err := (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod); err != nil {
 			t.Fatal(err)
 		}
 		flood(t, f.network.Host, pod.Addresses[0])
@@ -62,7 +63,7 @@ func TestBandwidth(t *testing.T) {
 }
 
 // flood sends datagrams of 1000 bytes.
-func flood(t *testing.T, from *nl.Namespace, to netip.Addr) {
+func flood(t *testing.T, from *netns.Namespace, to netip.Addr) {
 	t.Helper()
 	var conn net.PacketConn
 	err := from.Do(func() (err error) {
@@ -83,7 +84,7 @@ func flood(t *testing.T, from *nl.Namespace, to netip.Addr) {
 // switch in user space takes its time to hand on. Where the kernel refuses one
 // packet such a switch drops those behind it itself, so what counts is how little
 // the device has sent.
-func awaitDrops(t *testing.T, ns *nl.Namespace, device string) {
+func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {
 		limit := limitStatistics(t, ns, device)
@@ -99,10 +100,10 @@ func awaitDrops(t *testing.T, ns *nl.Namespace, device string) {
 
 // limitStatistics are the counters of a device's limit, whichever way it is kept; nil
 // if it has none.
-func limitStatistics(t *testing.T, ns *nl.Namespace, device string) (out *netlink.QdiscStatistics) {
+func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *netlink.QdiscStatistics) {
 	t.Helper()
 	var drops uint32 // of the program that comes before the queue
-	withHandle(t, ns, func(s side) error {
+	withHandle(t, ns, func(s nsHandle) error {
 		link, err := s.link(device)
 		if err != nil {
 			return err
@@ -132,8 +133,8 @@ func TestCheckBandwidth(t *testing.T) {
 	}
 	f.create(t, f.newPod(t, 0))
 	pod := f.pods[0]
-	want := Bandwidth{ToPod: nl.RateLimit{Rate: 40e9}, FromPod: nl.RateLimit{Rate: 1e6, Burst: 1<<31 - 1}}
-	if err := SetBandwidth(f.mode, f.network, pod, want); err != nil {
+	want := Bandwidth{ToPod: qdisc.Limit{Rate: 40e9}, FromPod: qdisc.Limit{Rate: 1e6, Burst: 1<<31 - 1}}
+	if err := want.Apply(f.mode, f.network, pod); err != nil {
 		t.Fatal(err)
 	}
 	echoToHost(t, f)
@@ -143,17 +144,17 @@ func TestCheckBandwidth(t *testing.T) {
 		says  []string
 	}{
 		{"as set", func() error { return nil }, nil},
-		{"rate", func() error { return f.network.Host.LimitRate(pod.HostIfName, nl.RateLimit{Rate: 8e6}) },
+		{"rate", func() error { return qdisc.SetTBF(f.network.Host, pod.HostIfName, qdisc.Limit{Rate: 8e6}) },
 			[]string{"is limited to 8000000 bit/s, not 40000000000"}},
-		{"burst", func() error { return pod.Namespace.LimitRate(pod.IfName, nl.RateLimit{Rate: 1e6}) },
+		{"burst", func() error { return qdisc.SetTBF(pod.Namespace, pod.IfName, qdisc.Limit{Rate: 1e6}) },
 			[]string{"another burst"}},
-		{"none", func() error { return RemoveBandwidth(f.mode, f.network, pod) },
+		{"none", func() error { return Bandwidth{}.Apply(f.mode, f.network, pod) },
 			[]string{"not limited to 40000000000", "not limited to 1000000"}},
 	} {
-		if err := errors.Join(SetBandwidth(f.mode, f.network, pod, want), row.spoil()); err != nil {
+		if err := errors.Join(want.Apply(f.mode, f.network, pod), row.spoil()); err != nil {
 			t.Fatal(err)
 		}
-		err := CheckBandwidth(f.mode, f.network, pod, want)
+		err := want.Check(f.mode, f.network, pod)
 		var deviation *DeviationError
 		if errors.As(err, &deviation) != (row.says != nil) || err != nil && deviation == nil {
 			t.Errorf("%s: Check says %v", row.name, err)
@@ -165,14 +166,8 @@ func TestCheckBandwidth(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := RemoveBandwidth(f.mode, f.network, pod); err != nil {
+		if err := (Bandwidth{}).Apply(f.mode, f.network, pod); err != nil {
 			t.Error(err)
 		}
-	}
-	if err := f.mode.Delete(f.network, pod); err != nil {
-		t.Fatal(err)
-	}
-	if err := RemoveBandwidth(f.mode, f.network, pod); err != nil {
-		t.Error(err)
 	}
 }

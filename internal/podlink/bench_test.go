@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -24,7 +24,7 @@ type benched struct {
 func forEachBenched(b *testing.B, run func(b *testing.B, host benched)) {
 	testkit.RequireRoot(b)
 	for _, mode := range Modes() {
-		if mode.Needs() != NeedsNothing && mode.Needs() != NeedsUplink {
+		if mode.Traits().Needs != NeedsNothing && mode.Traits().Needs != NeedsUplink {
 			continue
 		}
 		b.Run(mode.Name(), func(b *testing.B) {
@@ -51,7 +51,7 @@ func forEachBenched(b *testing.B, run func(b *testing.B, host benched)) {
 // newPod describes a pod in a new namespace.
 func (h benched) newPod(b *testing.B) Pod {
 	b.Helper()
-	ns, err := nl.NewNamespace()
+	ns, err := netns.New()
 	if err != nil {
 		b.Fatal(err)
 	}

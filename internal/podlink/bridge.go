@@ -11,90 +11,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newBridge is the mode that switches between veth pairs.
-func newBridge() Mode { return ports{bridged{name: "bridge", wiring: vethPair{}}} }
-
-// bridged is the modes that switch: the host's end of each pod's link is a port
-// of a bridge that has the gateways' addresses.
+// bridged are the modes in which the host's end of each pod's link is a port of a
+// Linux bridge, whose own device has the gateways' addresses.
 type bridged struct {
-	name   string
-	wiring wiring
+	name     string
+	linkType linkType
+	autoRank int
 }
+
+// newBridge switches between veth pairs.
+func newBridge() Mode { return bridged{name: "bridge", linkType: vethPair{}, autoRank: 3} }
+
+// newTap switches between TAP devices, whose other ends are programs.
+func newTap() Mode { return bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}} }
 
 func (bridged) sealed() {}
 
 // Name implements Mode.
 func (b bridged) Name() string { return b.name }
 
-// HostSide is true: the bridge's port.
-func (bridged) HostSide() bool { return true }
-
-// Routed is false: the bridge switches.
-func (bridged) Routed() bool { return false }
-
-// Switched is true.
-func (bridged) Switched() bool { return true }
-
-// Needs implements Mode.
-func (b bridged) Needs() Need { return b.wiring.needs() }
+// Traits implements Mode.
+func (b bridged) Traits() Traits {
+	relayed := isRelayed(b.linkType)
+	return Traits{
+		Needs: b.linkType.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true,
+		HostDevice: DefaultBridge, Delivery: b.linkType.delivery(), DHCP: !relayed, Guests: relayed,
+		AutoRank: b.autoRank, ResultLink: b.name,
+	}
+}
 
 // Probe creates the ends of a link and a bridge.
 func (b bridged) Probe() error {
-	return probe(b.name, b.wiring.requires(), requirement{
+	return probe(b.name, b.linkType.requirement(), requirement{
 		feature: "bridge devices", module: "bridge", since: "2.6.0",
-		try: func(s side) error { return s.LinkAdd(&netlink.Bridge{LinkAttrs: attrs("probe2")}) },
+		try: func(h nsHandle) error { return h.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("probe2")}) },
 	})
 }
 
-// Setup makes the bridge, gives it the gateways' addresses, switches the
-// netfilter call on or off, and forwarding on, and joins it to other hosts.
+// Setup creates the bridge with the gateways' addresses, enables or disables the
+// netfilter call, enables forwarding, and adds the ports to other hosts.
 func (b bridged) Setup(network Network) (err error) {
 	defer wrap(&err, "set up "+b.name+" network")
-	if err := network.validateSwitched(); err != nil {
+	if err := network.validateBridge(); err != nil {
 		return err
 	}
-	host, err := openSide(network.Host)
+	host, err := network.openHost()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	link, created, err := b.ensure(host, network)
+	link, created, err := b.ensureBridge(host, network)
 	if err != nil {
 		return err
 	}
-	var undo func() error
-	defer func() {
-		switch {
-		case err == nil:
-		case created:
-			err = errors.Join(err, host.remove(network.bridge(), "bridge"))
-		case undo != nil:
-			err = errors.Join(err, undo())
-		}
-	}()
-	if err := apply(host.ns, device(network.bridge(), network.Gateways)); err != nil {
-		return err
-	}
-	if err := configureBridge(host, link, network); err != nil {
-		return err
-	}
-	if err := host.upIfDown(link); err != nil {
-		return err
-	}
-	if err := host.leaveRouters(link, network); err != nil {
-		return err
-	}
-	if undo, err = host.addGateways(link, network.Gateways); err != nil {
-		return err
-	}
-	if err := apply(host.ns, forwarding()); err != nil {
-		return err
-	}
-	return host.join(link, network)
+	return hostDevice{
+		link: link, spec: network.bridgeSpec("bridge"), created: created,
+		remove: func() error { return host.remove(network.bridge(), "bridge") },
+		finish: func() error { return host.addHostPorts(link, network) },
+	}.setUp(host)
 }
 
-// ensure returns the network's bridge, newly created if need be.
-func (b bridged) ensure(host side, network Network) (link netlink.Link, created bool, err error) {
+// ensureBridge returns the network's bridge, and creates it if it is missing. If it
+// fails it leaves no new one.
+func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)
 	if err == nil {
@@ -102,30 +81,32 @@ func (b bridged) ensure(host side, network Network) (link netlink.Link, created 
 			return nil, false, fmt.Errorf("device %q in %q is a %s, not a bridge: %w",
 				name, host.ns.Name(), link.Type(), fs.ErrExist)
 		}
-		return link, false, nil
+		return link, false, configureBridge(host, link, network)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, err
 	}
-	device := &netlink.Bridge{LinkAttrs: attrs(name)}
+	device := &netlink.Bridge{LinkAttrs: newAttrs(name)}
 	if device.HardwareAddr, err = newMAC(); err != nil {
 		return nil, false, err
 	}
 	err = host.LinkAdd(device)
-	if errors.Is(err, unix.EEXIST) { // another Setup was quicker
-		return b.ensure(host, network)
+	if errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
+		return b.ensureBridge(host, network)
 	}
 	if err != nil {
-		return nil, false, describeAdd(err, name, "bridge", host.ns)
+		return nil, false, addError(err, name, "bridge", host.ns)
 	}
-	link, err = host.link(name)
+	if link, err = host.link(name); err == nil {
+		err = configureBridge(host, link, network)
+	}
 	if err != nil {
 		return nil, false, errors.Join(err, host.remove(name, "bridge"))
 	}
 	return link, true, nil
 }
 
-// Teardown deletes the bridge, and its VXLAN device.
+// Teardown deletes the bridge and its VXLAN device.
 func (b bridged) Teardown(network Network) (err error) {
 	defer wrap(&err, "tear down "+b.name+" network")
 	host, err := network.openHost()
@@ -134,166 +115,156 @@ func (b bridged) Teardown(network Network) (err error) {
 	}
 	defer host.Close()
 	err = host.remove(network.bridge(), "bridge")
-	if network.VXLAN.on() {
+	if network.VXLAN.enabled() {
 		err = errors.Join(err, host.remove(VXLANDevice, "vxlan"))
 	}
 	return err
 }
 
-// Create makes both ends, and the one on the host a port of the bridge.
+// Create creates both ends and makes the host's a port of the bridge.
 func (b bridged) Create(network Network, pod Pod) (out Attachment, err error) {
 	defer wrap(&err, "create "+b.name+" link")
-	interior, err := b.validate(network, pod)
+	config, err := b.podConfig(network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
-	host, inside, closeBoth, err := openSides(network, pod)
+	host, inside, closeBoth, err := openBoth(network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
 	defer closeBoth()
-	ends, master, err := b.join(host, inside, network, pod)
+	ends, bridge, err := b.addEnds(host, inside, network, pod)
 	if err != nil {
 		return Attachment{}, err
 	}
 	defer func() {
-		if err != nil && !pod.Plugged {
-			err = errors.Join(err, removeEnds(b.wiring, host, inside, pod))
+		if err != nil && !pod.Linked {
+			err = errors.Join(err, removeEnds(b.linkType, host, inside, pod))
 		}
 	}()
 	if ends.pod != nil {
-		if err := interior.prepare(inside, ends.pod); err != nil {
+		if err := config.prepare(inside, ends.pod); err != nil {
 			return Attachment{}, err
 		}
 	}
-	if !interior.relayed {
-		if err := host.awaitPort(ends.host, master); err != nil {
+	if !config.relayed { // the bridge gets its carrier from a port
+		if err = host.awaitCarrier(ends.host); err == nil {
+			err = host.awaitCarrier(bridge)
+		}
+		if err != nil {
 			return Attachment{}, err
 		}
 	}
 	if ends.pod != nil {
-		if err := interior.finish(inside, ends.pod); err != nil {
+		if err := config.finish(inside, ends.pod); err != nil {
 			return Attachment{}, err
 		}
 	}
-	return interior.complete(ends.attachment(pod, macOf(master))), nil
+	return config.complete(pod.attachment(ends, macOf(bridge))), nil
 }
 
-// join makes the pod's two ends, the one on the host a port of the bridge, or finds those
-// of Plug. If it fails it has made none.
-func (b bridged) join(host, inside side, network Network, pod Pod) (ends pair, master netlink.Link, err error) {
-	if master, err = host.link(network.bridge()); err != nil {
-		return pair{}, nil, err
+// addEnds creates the pod's two ends, the host's as a port of the bridge, or finds
+// those of a Linked pod. If it fails it leaves none.
+func (b bridged) addEnds(host, inside nsHandle, network Network, pod Pod) (ends linkEnds, bridge netlink.Link, err error) {
+	if bridge, err = host.link(network.bridge()); err != nil {
+		return linkEnds{}, nil, err
 	}
-	if pod.Plugged {
+	if pod.Linked {
 		if ends.host, err = host.link(pod.HostIfName); err == nil {
 			ends.pod, err = inside.link(pod.IfName)
 		}
-		return ends, master, err
+		return ends, bridge, err
 	}
-	if ends, err = b.wiring.add(host, inside, network, pod); err != nil {
-		return pair{}, nil, err
+	if ends, err = b.linkType.add(host, inside, network, pod); err != nil {
+		return linkEnds{}, nil, err
 	}
-	if err := b.plug(host, ends.host, master); err != nil {
-		return pair{}, nil, errors.Join(err, removeEnds(b.wiring, host, inside, pod))
+	if err := b.addPort(host, ends.host, bridge); err != nil {
+		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, host, inside, pod))
 	}
-	return ends, master, nil
+	return ends, bridge, nil
 }
 
-// awaitPort returns when a port of a bridge can send: only then it is switched on, and
-// only with a port that is the bridge is.
-func (s side) awaitPort(port, master netlink.Link) error {
-	if err := s.awaitCarrier(port); err != nil {
-		return err
-	}
-	return s.awaitCarrier(master)
-}
-
-// plug makes a device a port, and sets it up. Hairpin mode lets a pod reach
-// itself through a service that it backs.
-func (b bridged) plug(host side, port, master netlink.Link) error {
-	if err := host.enslave(port, master); err != nil {
+// addPort makes a device a port of the bridge, and sets it up. With hairpin mode a pod
+// reaches itself through a service of which it is a backend.
+func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
+	if err := host.setMaster(port, bridge); err != nil {
 		return err
 	}
 	if err := host.LinkSetHairpin(port, true); err != nil {
 		return fmt.Errorf("set hairpin mode of device %q in %q: %w", port.Attrs().Name, host.ns.Name(), err)
 	}
-	return host.up(port)
+	return host.setUp(port)
 }
 
-// portSettings keep a switch's port from having addresses of its own.
-func portSettings(name string) []setting {
-	return []setting{{"net/ipv6/conf/" + name + "/disable_ipv6", "1"}}
-}
-
-// Check compares the bridge, the port and the pod's device.
+// Check checks the bridge, the port and the pod's device.
 func (b bridged) Check(network Network, pod Pod) (err error) {
-	interior, err := b.validate(network, pod)
+	config, err := b.podConfig(network, pod)
 	if err != nil {
-		return fmt.Errorf("check %s link: %w", b.name, err)
+		return checkError(err, b, pod)
 	}
-	host, inside, closeBoth, err := openSides(network, pod)
+	host, inside, closeBoth, err := openBoth(network, pod)
 	if err != nil {
-		return fmt.Errorf("check %s link: %w", b.name, err)
+		return checkError(err, b, pod)
 	}
 	defer closeBoth()
 	var c checker
-	master := c.device(host, wanted{
-		name: network.bridge(), kind: "bridge", addrs: network.Gateways, routers: network.Routers,
-		settings: append(forwarding(), device(network.bridge(), network.Gateways)...),
-	})
-	var ends pair
-	ends.host = c.device(host, wanted{
-		name: pod.HostIfName, kind: b.wiring.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
+	bridge := c.device(host, network.bridgeSpec("bridge").withForwarding())
+	var ends linkEnds
+	ends.host = c.device(host, deviceSpec{
+		name: pod.HostIfName, kind: b.linkType.kind(), mtu: network.mtu(), settings: portSettings(pod.HostIfName),
 	})
 	if inside.ns != nil {
-		ends.pod = c.device(inside, interior.wanted(pod))
+		ends.pod = c.device(inside, config.spec(pod))
 	}
-	b.wiring.check(&c, host, inside, ends)
-	if master != nil {
+	b.linkType.check(&c, host, inside, ends)
+	if bridge != nil {
 		c.netfilterCall(network)
-		c.trunks(host, network, master)
+		c.hostPorts(host, network, bridge)
 	}
-	if master != nil && ends.host != nil {
-		c.port(host, ends.host, master)
+	if bridge != nil && ends.host != nil {
+		c.port(host, ends.host, bridge)
 	}
 	return c.result(b, pod)
 }
 
-// Delete removes both ends.
+// Delete deletes both ends.
 func (b bridged) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+b.name+" link")
-	return deleteEnds(b.wiring, network, pod)
+	return deleteEnds(b.linkType, network, pod)
 }
 
-// validate reports bad input, and says how the pod's end is to be. A pod without
-// a namespace, such as a VM, opens the host's end itself.
-func (b bridged) validate(network Network, pod Pod) (interior, error) {
-	if err := network.validateSwitched(); err != nil {
-		return interior{}, err
+// podConfig validates the arguments and returns the configuration of the pod's end. A
+// pod without a namespace, such as a VM, opens the host's end itself.
+func (b bridged) podConfig(network Network, pod Pod) (podConfig, error) {
+	out := podConfig{kind: b.linkType.kind(), mtu: network.mtu(), switched: true, relayed: isRelayed(b.linkType)}
+	if pod.LinkOnly && !out.relayed {
+		return out, errors.Join(pod.validateLinkOnly(network), pod.validateHostIfName())
 	}
-	if pod.Namespace != nil || !relayed(b.wiring) {
-		if err := pod.validateInside(network); err != nil {
-			return interior{}, err
+	if err := network.validateBridge(); err != nil {
+		return podConfig{}, err
+	}
+	if pod.Namespace != nil || !out.relayed {
+		if err := pod.validateNamespace(network); err != nil {
+			return podConfig{}, err
 		}
 	}
 	if err := pod.validateAddresses(network); err != nil {
-		return interior{}, err
+		return podConfig{}, err
 	}
 	if err := pod.validateHostIfName(); err != nil {
-		return interior{}, err
+		return podConfig{}, err
 	}
-	return interior{kind: b.wiring.kind(), mtu: network.mtu(), shared: true, relayed: relayed(b.wiring)}.onGateways(network, pod)
+	return out.withGateways(network, pod)
 }
 
-// port notes in what a port is not as plug leaves it.
-func (c *checker) port(host side, port, master netlink.Link) {
+// port checks a port of the bridge.
+func (c *checker) port(host nsHandle, port, bridge netlink.Link) {
 	if c.err != nil {
 		return
 	}
 	name := port.Attrs().Name
-	if port.Attrs().MasterIndex != master.Attrs().Index {
-		c.add("device %q in %q is not a port of %q", name, host.ns.Name(), master.Attrs().Name)
+	if port.Attrs().MasterIndex != bridge.Attrs().Index {
+		c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
 		return
 	}
 	info, err := host.LinkGetProtinfo(port)

@@ -13,7 +13,8 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // deviation is a change to a pod's link that Check must notice.
@@ -25,17 +26,17 @@ type deviation struct {
 }
 
 // inPod and inHost change a device of the pod or of the host.
-func inPod(change func(s side, link netlink.Link) error) func(*testing.T, *fixture) {
+func inPod(change func(s nsHandle, link netlink.Link) error) func(*testing.T, *fixture) {
 	return func(t *testing.T, f *fixture) { changeDevice(t, f.pods[0].Namespace, "eth0", change) }
 }
 
-func inHost(name string, change func(s side, link netlink.Link) error) func(*testing.T, *fixture) {
+func inHost(name string, change func(s nsHandle, link netlink.Link) error) func(*testing.T, *fixture) {
 	return func(t *testing.T, f *fixture) { changeDevice(t, f.network.Host, name, change) }
 }
 
-func changeDevice(t *testing.T, ns *nl.Namespace, name string, change func(s side, link netlink.Link) error) {
+func changeDevice(t *testing.T, ns *netns.Namespace, name string, change func(s nsHandle, link netlink.Link) error) {
 	t.Helper()
-	withHandle(t, ns, func(s side) error {
+	withHandle(t, ns, func(s nsHandle) error {
 		link, err := s.link(name)
 		if err != nil {
 			return err
@@ -44,12 +45,12 @@ func changeDevice(t *testing.T, ns *nl.Namespace, name string, change func(s sid
 	})
 }
 
-func removeAddr(addr string) func(s side, link netlink.Link) error {
-	return func(s side, link netlink.Link) error { return s.removeAddress(link, netip.MustParsePrefix(addr)) }
+func removeAddr(addr string) func(s nsHandle, link netlink.Link) error {
+	return func(s nsHandle, link netlink.Link) error { return s.removeAddress(link, netip.MustParsePrefix(addr)) }
 }
 
-func removeRoute(r route) func(s side, link netlink.Link) error {
-	return func(s side, link netlink.Link) error { return s.RouteDel(r.netlink(link.Attrs().Index)) }
+func removeRoute(r route) func(s nsHandle, link netlink.Link) error {
+	return func(s nsHandle, link netlink.Link) error { return s.RouteDel(r.netlink(link.Attrs().Index)) }
 }
 
 func setSysctl(host bool, key, value string) func(*testing.T, *fixture) {
@@ -58,19 +59,21 @@ func setSysctl(host bool, key, value string) func(*testing.T, *fixture) {
 		if host {
 			ns, own = f.network.Host, key
 		}
-		if err := ns.SetSysctl(own, value); err != nil {
+		if err := rtnl.In(ns).SetSysctl(own, value); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func down(s side, link netlink.Link) error    { return s.LinkSetDown(link) }
-func release(s side, link netlink.Link) error { return s.LinkSetNoMaster(link) }
-func smaller(s side, link netlink.Link) error { return s.LinkSetMTU(link, 1400) }
+func down(s nsHandle, link netlink.Link) error { return s.LinkSetDown(link) }
+
+func release(s nsHandle, link netlink.Link) error { return s.LinkSetNoMaster(link) }
+
+func smaller(s nsHandle, link netlink.Link) error { return s.LinkSetMTU(link, 1400) }
 
 // unlink deletes a device. The kernel does not let anyone delete those of Open
 // vSwitch's kernel datapath; they lose the name that they are looked up by.
-func unlink(s side, link netlink.Link) error {
+func unlink(s nsHandle, link netlink.Link) error {
 	err := s.LinkDel(link)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return s.LinkDelAltName(link, "eth0")
@@ -92,26 +95,26 @@ func deviationsOfAll() []deviation {
 // deviationsOfRoutes are those of modes that route each pod's addresses.
 func deviationsOfRoutes() []deviation {
 	v4, v6 := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
-	all := append(allRouted(), stackedInLayer3()...)
+	all := append(allRouted(), subinterfacesInLayer3()...)
 	to4, to6 := route{dst: netip.MustParsePrefix("192.168.10.10/32")}, route{dst: netip.MustParsePrefix("fd00:10::10/128")}
 	return []deviation{
 		{"address", all, inPod(removeAddr("192.168.10.10/32")), "lacks address 192.168.10.10/32"},
 		{"IPv6 address", all, inPod(removeAddr("fd00:10::10/128")), "lacks address fd00:10::10/128"},
 		{"default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v4))), "default route via 169.254.1.1"},
 		{"IPv6 default route", routedByEthernet(), inPod(removeRoute(defaultRoute(v6))), "default route via fe80::1"},
-		{"default route", allInLayer3(), inPod(removeRoute(route{dst: everywhere(v4)})), `default route by device "eth0" is missing`},
-		{"IPv6 default route", allInLayer3(), inPod(removeRoute(route{dst: everywhere(v6)})), "default route by device"},
+		{"default route", allInLayer3(), inPod(removeRoute(route{dst: defaultPrefix(v4)})), `default route through device "eth0" is missing`},
+		{"IPv6 default route", allInLayer3(), inPod(removeRoute(route{dst: defaultPrefix(v6)})), "default route through device"},
 		{"pod's link-local address", allInLayer3(), setSysctl(false, "net/ipv6/conf/eth0/addr_gen_mode", "0"), "addr_gen_mode in"},
 		{"host's device is down", allRouted(), inHost("msta", down), `device "msta" in`},
 		{"host route", allRouted(), inHost("msta", removeRoute(to4)), "route to 192.168.10.10/32"},
 		{"IPv6 host route", allRouted(), inHost("msta", removeRoute(to6)), "route to fd00:10::10/128"},
-		{"host route", stackedInLayer3(), inHost(IPVLANHostSlave, removeRoute(to4)), "route to 192.168.10.10/32"},
-		{"IPv6 host route", stackedInLayer3(), inHost(IPVLANHostSlave, removeRoute(to6)), "route to fd00:10::10/128"},
+		{"host route", subinterfacesInLayer3(), inHost(IPVLANHostDevice, removeRoute(to4)), "route to 192.168.10.10/32"},
+		{"IPv6 host route", subinterfacesInLayer3(), inHost(IPVLANHostDevice, removeRoute(to6)), "route to fd00:10::10/128"},
 		{"next hop", routedByEthernet(), inHost("msta", removeAddr("169.254.1.1/32")), "lacks address 169.254.1.1/32"},
 		{"proxy ARP", routedByEthernet(), setSysctl(true, "net/ipv4/conf/msta/proxy_arp", "0"), "msta/proxy_arp in"},
 		{"proxy delay", routedByEthernet(), setSysctl(true, "net/ipv4/neigh/msta/proxy_delay", "80"), "msta/proxy_delay in"},
 		{"gateway", allRouted(), inHost("lo", removeAddr("192.168.10.1/32")), "lacks address 192.168.10.1/32"},
-		{"gateway", stackedInLayer3(), inHost(IPVLANHostSlave, removeAddr("192.168.10.1/32")), "lacks address 192.168.10.1/32"},
+		{"gateway", subinterfacesInLayer3(), inHost(IPVLANHostDevice, removeAddr("192.168.10.1/32")), "lacks address 192.168.10.1/32"},
 		{"another device", append(allRouted(), allBridged()...), replaceWithBridge("msta"), "is a bridge, not a"},
 		{"no peer", []string{"veth", "bridge"}, rewire, `is not the peer of "eth0"`},
 	}
@@ -125,7 +128,7 @@ func deviationsOfSegments() []deviation {
 		{"default route", allOnGateways(), inPod(removeRoute(defaultRoute(netip.MustParseAddr("192.168.10.1")))),
 			"default route via 192.168.10.1"},
 		{"no port", allBridged(), inHost("msta", release), `not a port of "mst0"`},
-		{"hairpin", allBridged(), inHost("msta", func(s side, link netlink.Link) error { return s.LinkSetHairpin(link, false) }),
+		{"hairpin", allBridged(), inHost("msta", func(s nsHandle, link netlink.Link) error { return s.LinkSetHairpin(link, false) }),
 			"hairpin mode"},
 		{"port has IPv6", allBridged(), setSysctl(true, "net/ipv6/conf/msta/disable_ipv6", "0"), "msta/disable_ipv6 in"},
 		{"bridge is down", allBridged(), inHost("mst0", down), `device "mst0" in`},
@@ -139,19 +142,19 @@ func deviationsOfSegments() []deviation {
 func deviationsOfDevices() []deviation {
 	macvlan := []string{"macvlan"}
 	return []deviation{
-		{"uplink is down", allStacked(), inHost(uplinkName, down), `uplink "eth0" in`},
-		{"uplink", allStacked(), func(_ *testing.T, f *fixture) { f.network.Uplink = "wire" }, `not on uplink "wire"`},
-		{"slave is missing", macvlan, inHost(HostSlave, unlink), `device "mst-host" is missing`},
-		{"slave is missing", allIPVLAN(), inHost(IPVLANHostSlave, unlink), `device "mst-ipvlan" is missing`},
-		{"gateway", macvlan, inHost(HostSlave, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
-		{"gateway", []string{"ipvlan-l2"}, inHost(IPVLANHostSlave, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
-		{"mode", macvlan, inPod(func(s side, link netlink.Link) error {
+		{"uplink is down", allSubinterfaces(), inHost(uplinkName, down), `uplink "eth0" in`},
+		{"uplink", allSubinterfaces(), func(_ *testing.T, f *fixture) { f.network.Uplink = "wire" }, `not on uplink "wire"`},
+		{"slave is missing", macvlan, inHost(MacvlanHostDevice, unlink), `device "mst-host" is missing`},
+		{"slave is missing", allIPVLAN(), inHost(IPVLANHostDevice, unlink), `device "mst-ipvlan" is missing`},
+		{"gateway", macvlan, inHost(MacvlanHostDevice, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
+		{"gateway", []string{"ipvlan-l2"}, inHost(IPVLANHostDevice, removeAddr("192.168.10.1/24")), "lacks address 192.168.10.1/24"},
+		{"mode", macvlan, inPod(func(s nsHandle, link netlink.Link) error {
 			return s.LinkSetMacvlanMode(link, netlink.MACVLAN_MODE_PRIVATE)
 		}), "not in bridge mode"},
-		{"mode", allIPVLAN(), inHost(IPVLANHostSlave, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 })), "is in mode l"},
-		{"private", allIPVLAN(), inHost(IPVLANHostSlave, changeIPVLAN(func(d *netlink.IPVlan) {
+		{"mode", allIPVLAN(), inHost(IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 })), "is in mode l"},
+		{"private", allIPVLAN(), inHost(IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) {
 			d.Flag = netlink.IPVLAN_FLAG_PRIVATE
-		})), "keeps pods from reaching each other"},
+		})), "isolates pods from each other"},
 		{"policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_POLICY), `device "msta" in`},
 		{"peer's policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_PEER_POLICY), "the peer of device"},
 		{"not persistent", allRelayed(), loseDevice, "is not persistent"},

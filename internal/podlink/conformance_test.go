@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -10,10 +11,15 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
 	"mustang/internal/testkit"
 )
 
@@ -28,20 +34,20 @@ const bulk = 1 << 20
 type path struct {
 	name string
 	// from and to name the namespaces.
-	from, to func(f *fixture) *nl.Namespace
+	from, to func(f *fixture) *netns.Namespace
 	// target is where the connection goes, source where the server sees it come
 	// from, for family 4 or 6.
 	target, source func(f *fixture, family int) netip.Addr
 }
 
 func paths() []path {
-	pod := func(i int) func(*fixture) *nl.Namespace {
-		return func(f *fixture) *nl.Namespace { return f.pods[i].Namespace }
+	pod := func(i int) func(*fixture) *netns.Namespace {
+		return func(f *fixture) *netns.Namespace { return f.pods[i].Namespace }
 	}
 	podAddr := func(i int) func(*fixture, int) netip.Addr {
 		return func(f *fixture, family int) netip.Addr { return f.pods[i].Addresses[index(family)] }
 	}
-	host := func(f *fixture) *nl.Namespace { return f.network.Host }
+	host := func(f *fixture) *netns.Namespace { return f.network.Host }
 	gateway := func(f *fixture, family int) netip.Addr { return f.network.Gateways[index(family)].Addr() }
 	return []path{
 		{"pod to pod", pod(0), pod(1), podAddr(1), podAddr(0)},
@@ -123,7 +129,7 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 func TestSegments(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		for _, large := range []bool{true, false} {
-			if !large && mode.Needs() != NeedsRelay {
+			if !large && mode.Traits().Needs != NeedsRelay {
 				continue // that is up to the relay
 			}
 			f := newHost(t, mode)
@@ -131,12 +137,12 @@ func TestSegments(t *testing.T) {
 			if err := mode.Setup(f.network); err != nil {
 				t.Fatal(err)
 			}
-			if mode.Needs() == NeedsOpenVSwitch {
-				datapath, err := OVSDatapath(f.network)
+			if mode.Traits().Needs == NeedsOpenVSwitch {
+				datapath, err := f.network.ovsDatapath()
 				if err != nil {
 					t.Fatal(err)
 				}
-				large = datapath == OVSKernel
+				large = datapath == ovs.Kernel
 			}
 			f.create(t, f.newPod(t, 0))
 			f.create(t, f.newPod(t, 1))
@@ -207,4 +213,78 @@ func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 		t.Fatal(err)
 	}
 	return info.Total_retrans
+}
+
+// pingTimeout is how long an echo may take.
+const pingTimeout = 3 * time.Second
+
+// ping sends an ICMP echo request with that many bytes of data from inside ns,
+// not to be fragmented, and waits for the reply.
+func ping(t *testing.T, ns *netns.Namespace, addr netip.Addr, size int) {
+	t.Helper()
+	data := make([]byte, size)
+	_, _ = rand.Read(data)
+	request := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: 1 + int(data[0]), Seq: 1, Data: data}}
+	network, protocol, reply := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEchoReply)
+	if addr.Is6() {
+		request.Type = ipv6.ICMPTypeEchoRequest
+		network, protocol, reply = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoReply
+	}
+	packet, err := request.Marshal(nil) // in IPv6, the kernel adds the checksum
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dialICMP(t, ns, network, addr)
+	if _, err := conn.Write(packet); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(pingTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := conn.ReadFromIP(buffer) // unlike Read, without the IPv4 header
+		if err != nil {
+			t.Fatalf("no reply from %v: %v", addr, err)
+		}
+		message, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A pod that pings itself sees its request too.
+		if echo, ok := message.Body.(*icmp.Echo); ok && message.Type == reply {
+			if !bytes.Equal(echo.Data, data) {
+				t.Errorf("sent %d bytes, received %d others", len(data), len(echo.Data))
+			}
+			return
+		}
+	}
+}
+
+// dialICMP opens a raw socket inside ns that exchanges ICMP messages with addr
+// only, and sends no fragments.
+func dialICMP(t *testing.T, ns *netns.Namespace, network string, addr netip.Addr) *net.IPConn {
+	t.Helper()
+	var conn *net.IPConn
+	err := ns.Do(func() (err error) {
+		conn, err = net.DialIP(network, nil, &net.IPAddr{IP: addr.AsSlice()})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
+	if addr.Is6() {
+		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
+	}
+	err = errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) }), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }

@@ -4,6 +4,7 @@ package podlink
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,25 +12,28 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // describe lists the devices and routes of namespaces, without what passes by
 // itself. It is quicker than a snapshot.
-func describe(t *testing.T, namespaces ...*nl.Namespace) string {
+func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := ns.Devices()
+		devices, err := rtnl.In(ns).Devices()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, device := range devices {
 			out.WriteString(ns.Name() + " " + summary(device) + "\n")
 		}
-		withHandle(t, ns, func(s side) error {
+		withHandle(t, ns, func(s nsHandle) error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 				routes, err := s.RouteList(nil, family)
 				if err != nil {
@@ -47,7 +51,7 @@ func describe(t *testing.T, namespaces ...*nl.Namespace) string {
 	return out.String()
 }
 
-func summary(device nl.Device) string {
+func summary(device rtnl.Device) string {
 	device.RxPackets, device.TxPackets, device.RxBytes, device.TxBytes = 0, 0, 0, 0
 	return strings.Join([]string{
 		device.Name, device.Kind, device.MAC.String(), prefixes(device.Addrs), strconv.Itoa(device.MTU), strconv.Itoa(device.MasterIndex),
@@ -66,11 +70,11 @@ func prefixes(list []netip.Prefix) string {
 
 // remains describes what Create and Setup, and traffic, may add to namespaces:
 // devices, addresses, routes of all tables and neighbours.
-func remains(t *testing.T, namespaces ...*nl.Namespace) string {
+func remains(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range namespaces {
-		devices, err := ns.Devices()
+		devices, err := rtnl.In(ns).Devices()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,12 +88,12 @@ func remains(t *testing.T, namespaces ...*nl.Namespace) string {
 
 // routes lists the routes of all tables. Forwarding, which is a setting of the
 // whole namespace and stays, gives each device anycast addresses.
-func routes(t *testing.T, ns *nl.Namespace) string {
+func routes(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
 	var lines []string
-	withHandle(t, ns, func(s side) error {
+	withHandle(t, ns, func(s nsHandle) error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			all, err := nl.Dump(func() ([]netlink.Route, error) {
+			all, err := rtnl.Dump(func() ([]netlink.Route, error) {
 				return s.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 			})
 			if err != nil {
@@ -128,16 +132,16 @@ func difference(before, after string) string {
 
 // neighbours lists what a namespace knows about others, apart from multicast
 // groups and its loopback device, where entries come by themselves.
-func neighbours(t *testing.T, ns *nl.Namespace) string {
+func neighbours(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
 	var lines []string
-	withHandle(t, ns, func(s side) error {
+	withHandle(t, ns, func(s nsHandle) error {
 		lo, err := s.link("lo")
 		if err != nil {
 			return err
 		}
 		for _, proxied := range []bool{false, true} {
-			entries, err := nl.Dump(func() ([]netlink.Neigh, error) {
+			entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) {
 				if proxied {
 					return s.NeighProxyList(0, unix.AF_UNSPEC)
 				}
@@ -158,3 +162,108 @@ func neighbours(t *testing.T, ns *nl.Namespace) string {
 	slices.Sort(lines)
 	return strings.Join(lines, "")
 }
+
+// replaceWithBridge deletes a device of the host, and gives its name to another.
+func replaceWithBridge(name string) func(*testing.T, *fixture) {
+	return func(t *testing.T, f *fixture) {
+		inHost(name, unlink)(t, f)
+		addBridge(t, f.network.Host, name)
+	}
+}
+
+// rewire deletes a pod's link, and makes another pair of each of its names.
+func rewire(t *testing.T, f *fixture) {
+	inHost("msta", unlink)(t, f)
+	for _, ns := range []*netns.Namespace{f.network.Host, f.pods[0].Namespace} {
+		name := map[bool]string{true: "msta", false: "eth0"}[ns == f.network.Host]
+		withHandle(t, ns, func(s nsHandle) error {
+			if err := s.LinkAdd(&netlink.Veth{LinkAttrs: newAttrs(name), PeerName: "other", PeerTxQLen: -1}); err != nil {
+				return err
+			}
+			// So that the indexes do not fit by accident.
+			return s.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("between" + name)})
+		})
+	}
+}
+
+// callNetfilter switches the netfilter call on for all bridges of the host.
+func callNetfilter(t *testing.T, f *fixture) {
+	if !hasNetfilterCall(f.network.Host) {
+		testkit.Skip(t, "needs the kernel module br_netfilter")
+	}
+	setSysctl(true, "net/bridge/bridge-nf-call-ip6tables", "1")(t, f)
+}
+
+// changeIPVLAN changes the mode or flag, which all devices on an uplink share.
+func changeIPVLAN(change func(*netlink.IPVlan)) func(nsHandle, netlink.Link) error {
+	return func(s nsHandle, link netlink.Link) error {
+		have := link.(*netlink.IPVlan)
+		device := &netlink.IPVlan{LinkAttrs: newAttrs(have.Name), Mode: have.Mode, Flag: have.Flag}
+		device.ParentIndex = have.ParentIndex
+		change(device)
+		return s.LinkModify(device)
+	}
+}
+
+// dropInNetkit sets one of a pair's policies to drop all.
+func dropInNetkit(attribute int) func(*testing.T, *fixture) {
+	return inHost("msta", func(s nsHandle, link netlink.Link) error {
+		request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+		info.Index = int32(link.Attrs().Index)
+		request.AddData(info)
+		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("netkit"))
+		data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
+		data.AddRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE)))
+		request.AddData(linkInfo)
+		return s.ns.Do(func() error {
+			_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+			return err
+		})
+	})
+}
+
+// loseDevice lets the pod's TUN or TAP device end with the program that has it
+// open, which is the test.
+func loseDevice(t *testing.T, f *fixture) {
+	f.stopRelay[f.pods[0].HostIfName]()
+	err := f.pods[0].Namespace.Do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		request, err := unix.NewIfreq(f.pods[0].IfName)
+		if err != nil {
+			return err
+		}
+		mode := uint16(unix.IFF_TUN)
+		if f.mode.Name() == "tap" {
+			mode = unix.IFF_TAP
+		}
+		request.SetUint16(mode | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+			return err
+		}
+		return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replaceTuntap deletes the host's device, and makes one of the other sort.
+func replaceTuntap(mode netlink.TuntapMode) func(*testing.T, *fixture) {
+	return func(t *testing.T, f *fixture) {
+		f.stopRelay[f.pods[0].HostIfName]()
+		inHost("msta", unlink)(t, f)
+		withHandle(t, f.network.Host, func(s nsHandle) error {
+			_, err := tuntapEnds{mode: mode}.addEnd(s, "msta", DefaultMTU, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+			return err
+		})
+	}
+}
+
+// defaultRoute is the default route of a next hop's family through it.
+func defaultRoute(hop netip.Addr) route { return route{dst: defaultPrefix(hop), via: hop} }

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 )
 
 // failure is a situation in which Create must fail, say so, and leave everything
@@ -54,36 +54,36 @@ func badInputs() []failure {
 		{"host's name is too long", append(hostSide, allOVS()...), func(s *situation) {
 			s.pod.HostIfName = "sixteen-letters-"
 		}, "more than 15 bytes", nil},
-		{"pod's name has a slash", nil, func(s *situation) { s.pod.IfName = "../x" }, "not valid", nil},
-		{"pod's name is a pattern", nil, func(s *situation) { s.pod.IfName = "eth%d" }, "not valid", nil},
+		{"pod's name has a slash", nil, func(s *situation) { s.pod.IfName = "../x" }, "invalid name", nil},
+		{"pod's name is a pattern", nil, func(s *situation) { s.pod.IfName = "eth%d" }, "invalid name", nil},
 		{"pod's name is empty", nil, func(s *situation) { s.pod.IfName = "" }, "empty", nil},
 		{"no addresses", nil, func(s *situation) { s.pod.Addresses = nil }, "no addresses", nil},
 		{"invalid address", nil, func(s *situation) {
 			s.pod.Addresses[0] = netip.Addr{}
-		}, "not an address for a pod", nil},
+		}, "invalid pod address", nil},
 		{"multicast address", nil, func(s *situation) {
 			s.pod.Addresses[1] = netip.MustParseAddr("ff02::1")
-		}, "ff02::1 is not an address for a pod", nil},
+		}, "invalid pod address ff02::1", nil},
 		{"address twice", nil, func(s *situation) {
 			s.pod.Addresses = append(s.pod.Addresses, s.pod.Addresses[0])
-		}, "192.168.10.11 is there twice", nil},
+		}, "duplicate pod address 192.168.10.11", nil},
 		{"the gateway's address", nil, func(s *situation) {
 			s.pod.Addresses[0] = s.f.network.Gateways[0].Addr()
 		}, "192.168.10.1 is the gateway's", nil},
 		{"address elsewhere", allOnGateways(), func(s *situation) {
 			s.pod.Addresses[0] = netip.MustParseAddr("10.0.0.1")
 		}, "10.0.0.1 is not in the prefix of gateway 192.168.10.1/24", nil},
-		{"no gateway of the family", append(allOnGateways(), stackedInLayer3()...), func(s *situation) {
+		{"no gateway of the family", append(allOnGateways(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Gateways = s.f.network.Gateways[:1]
 		}, "no gateway of the family", nil},
-		{"no gateways", append(allOnGateways(), stackedInLayer3()...), func(s *situation) { s.f.network.Gateways = nil }, "no gateways", nil},
+		{"no gateways", append(allOnGateways(), subinterfacesInLayer3()...), func(s *situation) { s.f.network.Gateways = nil }, "no gateways", nil},
 		{"two gateways of a family", nil, func(s *situation) {
 			s.f.network.Gateways[1] = netip.MustParsePrefix("192.168.11.1/24")
 		}, "second one of its family", nil},
 		{"the pod is the host", nil, func(s *situation) {
 			s.pod.Namespace = s.f.network.Host
-		}, "at once", nil},
-		{"no pod", slices.Concat(allStacked(), allOVS(), []string{"veth", "bridge", "netkit", "tun"}), func(s *situation) { s.pod.Namespace = nil }, "no namespace", nil},
+		}, "both the pod's and the host's", nil},
+		{"no pod", slices.Concat(allSubinterfaces(), allOVS(), []string{"veth", "bridge", "netkit", "tun"}), func(s *situation) { s.pod.Namespace = nil }, "no namespace", nil},
 		{"no host", nil, func(s *situation) { s.f.network.Host = nil }, "no host namespace", nil},
 		{"MTU is negative", nil, func(s *situation) { s.f.network.MTU = -1 }, "MTU -1", nil},
 		{"multicast MAC", nil, func(s *situation) { s.pod.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} }, "is a multicast address", nil},
@@ -93,10 +93,10 @@ func badInputs() []failure {
 		{"no bridge", append(allBridged(), allOVS()...), func(s *situation) {
 			s.f.network.Bridge = "elsewhere"
 		}, `"elsewhere"`, fs.ErrNotExist},
-		{"no uplink", allStacked(), func(s *situation) {
+		{"no uplink", allSubinterfaces(), func(s *situation) {
 			s.f.network.Uplink = "elsewhere"
 		}, `uplink: device "elsewhere"`, fs.ErrNotExist},
-		{"MTU is above the uplink's", allStacked(), func(s *situation) {
+		{"MTU is above the uplink's", allSubinterfaces(), func(s *situation) {
 			s.f.network.MTU = 9000
 		}, "MTU 1500, less than the pods' 9000", nil},
 	}
@@ -117,11 +117,11 @@ func badRouters() []failure {
 		{"router of another family", allOnGateways(), func(s *situation) {
 			s.f.network.Gateways, s.pod.Addresses = s.f.network.Gateways[:1], s.pod.Addresses[:1]
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fe80::2")}
-		}, "router fe80::2: the host has no gateway of its family", nil},
+		}, "router fe80::2: the network has no gateway of its family", nil},
 		{"router by multicast", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("ff02::2")}
-		}, "router ff02::2 is not the address of a host", nil},
-		{"router on no network", append(allRouted(), stackedInLayer3()...), func(s *situation) {
+		}, "invalid router ff02::2", nil},
+		{"router on no network", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
 		}, "router 192.168.10.2: pods of link mode", nil},
 	}
@@ -137,17 +137,17 @@ func badStates() []failure {
 		{"host's name is taken", append(hostSide, allOVS()...), func(s *situation) {
 			addBridge(s.t, s.f.network.Host, s.pod.HostIfName)
 		}, `"mstb"`, fs.ErrExist},
-		{"address has a route elsewhere", stackedInLayer3(), func(s *situation) {
-			withHandle(s.t, s.f.network.Host, func(host side) error {
+		{"address has a route elsewhere", subinterfacesInLayer3(), func(s *situation) {
+			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
 				lo, err := host.link("lo")
 				if err != nil {
 					return err
 				}
-				return host.addRoute(lo, route{dst: single(s.pod.Addresses[1])})
+				return host.addRoute(lo, route{dst: hostPrefix(s.pod.Addresses[1])})
 			})
 		}, "has a route already", fs.ErrExist},
 		{"pod has a default route", nil, func(s *situation) {
-			withHandle(s.t, s.pod.Namespace, func(in side) error {
+			withHandle(s.t, s.pod.Namespace, func(in nsHandle) error {
 				lo, err := in.link("lo")
 				if err != nil {
 					return err
@@ -155,24 +155,24 @@ func badStates() []failure {
 				return in.addRoute(lo, route{dst: defaultRoute(netip.MustParseAddr("192.168.10.1")).dst})
 			})
 		}, "default route", fs.ErrExist},
-		{"uplink is down", allStacked(), func(s *situation) {
+		{"uplink is down", allSubinterfaces(), func(s *situation) {
 			setDown(s.t, s.f.network.Host, uplinkName)
 		}, `uplink "eth0" in`, nil},
-		{"uplink has no carrier", allStacked(), func(s *situation) {
+		{"uplink has no carrier", allSubinterfaces(), func(s *situation) {
 			setDown(s.t, s.f.network.Host, "wire")
 		}, "no carrier", nil},
 		{"slave is of another mode", allIPVLAN(), func(s *situation) {
-			changeDevice(s.t, s.f.network.Host, IPVLANHostSlave, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
+			changeDevice(s.t, s.f.network.Host, IPVLANHostDevice, changeIPVLAN(func(d *netlink.IPVlan) { d.Mode = (d.Mode + 1) % 3 }))
 		}, `device "mst-ipvlan"`, nil},
 		{"no slave", allIPVLAN(), func(s *situation) {
-			changeDevice(s.t, s.f.network.Host, IPVLANHostSlave, unlink)
+			changeDevice(s.t, s.f.network.Host, IPVLANHostDevice, unlink)
 		}, `device "mst-ipvlan"`, fs.ErrNotExist},
 	}
 }
 
-func setDown(t *testing.T, ns *nl.Namespace, name string) {
+func setDown(t *testing.T, ns *netns.Namespace, name string) {
 	t.Helper()
-	withHandle(t, ns, func(s side) error {
+	withHandle(t, ns, func(s nsHandle) error {
 		link, err := s.link(name)
 		if err != nil {
 			return err

@@ -9,7 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -44,7 +45,7 @@ func newHost(t *testing.T, mode Mode) *fixture {
 		Uplink:   uplinkName,
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")},
 	}
-	if mode.Needs() == NeedsOpenVSwitch {
+	if mode.Traits().Needs == NeedsOpenVSwitch {
 		network.OVSDB = startOpenVSwitch(t, host)
 	}
 	return &fixture{mode: mode, network: network, large: true, stopRelay: map[string]func(){}}
@@ -86,23 +87,23 @@ func (f *fixture) create(t *testing.T, pod Pod) {
 		t.Fatal(err)
 	}
 	f.pods, f.links = append(f.pods, pod), append(f.links, link)
-	if f.mode.Needs() == NeedsRelay {
+	if f.mode.Traits().Needs == NeedsRelay {
 		f.startRelay(t, pod)
 	}
 }
 
 // addUplink gives a host a device that is up and has a carrier.
-func addUplink(t testing.TB, host *nl.Namespace) {
+func addUplink(t testing.TB, host *netns.Namespace) {
 	t.Helper()
-	withHandle(t, host, func(s side) error {
-		link := &netlink.Veth{LinkAttrs: attrs(uplinkName), PeerName: "wire", PeerTxQLen: -1}
+	withHandle(t, host, func(s nsHandle) error {
+		link := &netlink.Veth{LinkAttrs: newAttrs(uplinkName), PeerName: "wire", PeerTxQLen: -1}
 		if err := s.LinkAdd(link); err != nil {
 			return err
 		}
 		steps := []func(netlink.Link) error{
 			// A link-local address would change its state in the middle of a test.
-			func(l netlink.Link) error { return apply(s.ns, layer3Device(l.Attrs().Name, nil)) },
-			s.up,
+			func(l netlink.Link) error { return apply(s.ns, layer3Settings(l.Attrs().Name, nil)) },
+			s.setUp,
 			s.awaitCarrier,
 		}
 		for _, step := range steps {
@@ -121,9 +122,9 @@ func addUplink(t testing.TB, host *nl.Namespace) {
 }
 
 // withHandle runs fn with a netlink socket inside ns.
-func withHandle(t testing.TB, ns *nl.Namespace, fn func(s side) error) {
+func withHandle(t testing.TB, ns *netns.Namespace, fn func(s nsHandle) error) {
 	t.Helper()
-	s, err := openSide(ns)
+	s, err := openHandle(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,14 +158,92 @@ func newHostOf(t *testing.T, name string) *fixture {
 }
 
 // The modes that rows of tables are about, by what they have in common.
-func routedByEthernet() []string  { return []string{"veth", "netkit-l2"} }
-func routedInLayer3() []string    { return []string{"netkit", "tun"} }
-func allRouted() []string         { return append(routedByEthernet(), routedInLayer3()...) }
-func allBridged() []string        { return []string{"bridge", "tap"} }
-func stackedByEthernet() []string { return []string{"macvlan", "ipvlan-l2"} }
-func stackedInLayer3() []string   { return []string{"ipvlan-l3", "ipvlan-l3s"} }
-func allStacked() []string        { return append(stackedByEthernet(), stackedInLayer3()...) }
-func allIPVLAN() []string         { return append(stackedInLayer3(), "ipvlan-l2") }
-func allInLayer3() []string       { return append(routedInLayer3(), stackedInLayer3()...) }
-func allOnGateways() []string     { return slices.Concat(allBridged(), stackedByEthernet(), allOVS()) }
-func allRelayed() []string        { return []string{"tap", "tun"} }
+func routedByEthernet() []string { return []string{"veth", "netkit-l2"} }
+
+func routedInLayer3() []string { return []string{"netkit", "tun"} }
+
+func allRouted() []string { return append(routedByEthernet(), routedInLayer3()...) }
+
+func allBridged() []string { return []string{"bridge", "tap"} }
+
+func subinterfacesByEthernet() []string { return []string{"macvlan", "ipvlan-l2"} }
+
+func subinterfacesInLayer3() []string { return []string{"ipvlan-l3", "ipvlan-l3s"} }
+
+func allSubinterfaces() []string {
+	return append(subinterfacesByEthernet(), subinterfacesInLayer3()...)
+}
+
+func allIPVLAN() []string { return append(subinterfacesInLayer3(), "ipvlan-l2") }
+
+func allInLayer3() []string { return append(routedInLayer3(), subinterfacesInLayer3()...) }
+
+func allOnGateways() []string {
+	return slices.Concat(allBridged(), subinterfacesByEthernet(), allOVS())
+}
+
+func allRelayed() []string { return []string{"tap", "tun"} }
+
+// TestOneFamily plugs in pods of one family, where the other is switched off.
+func TestOneFamily(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		for i, name := range []string{"IPv4", "IPv6"} {
+			t.Run(name, func(t *testing.T) {
+				f := newHost(t, mode)
+				f.network.Gateways = f.network.Gateways[i : i+1]
+				pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
+				for j := range pods {
+					pods[j].Addresses = pods[j].Addresses[i : i+1]
+				}
+				for _, ns := range []*netns.Namespace{f.network.Host, pods[0].Namespace, pods[1].Namespace} {
+					if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+				f.create(t, pods[0])
+				f.create(t, pods[1])
+				if err := mode.Check(f.network, pods[0]); err != nil {
+					t.Error(err)
+				}
+				echoOnce(t, f)
+			})
+		}
+	})
+}
+
+// TestNoGateways has modes that route do without addresses of the host's own.
+func TestNoGateways(t *testing.T) {
+	for _, name := range allRouted() {
+		t.Run(name, func(t *testing.T) { testNoGateways(t, newHostOf(t, name)) })
+	}
+}
+
+func testNoGateways(t *testing.T, f *fixture) {
+	f.network.Gateways = nil
+	withHandle(t, f.network.Host, func(host nsHandle) error {
+		uplink, err := host.link(uplinkName)
+		if err != nil {
+			return err
+		}
+		// What the host's own packets come from.
+		_, err = host.addGateways(uplink, []netip.Prefix{
+			netip.MustParsePrefix("10.9.9.1/24"), netip.MustParsePrefix("fd00:9::1/64"),
+		})
+		return err
+	})
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	echoOnce(t, f)
+	for _, addr := range f.pods[0].Addresses {
+		server := testkit.Echo(t, f.pods[0].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+		if _, err := testkit.RoundTrip(t, f.network.Host, "tcp", server.String(), []byte("hello")); err != nil {
+			t.Error(err)
+		}
+	}
+}

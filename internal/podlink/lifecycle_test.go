@@ -5,15 +5,19 @@ package podlink
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -83,7 +87,7 @@ func TestSetupAgain(t *testing.T) {
 		if got := testkit.Snapshot(t, f.network.Host); got != before {
 			t.Errorf("a second Setup changed something:\n%s", difference(before, got))
 		}
-		if err := f.network.Host.SetSysctl("net/ipv4/ip_forward", "0"); err != nil {
+		if err := rtnl.In(f.network.Host).SetSysctl("net/ipv4/ip_forward", "0"); err != nil {
 			t.Fatal(err)
 		}
 		if err := mode.Check(f.network, f.pods[0]); err == nil {
@@ -100,11 +104,11 @@ func TestSetupAgain(t *testing.T) {
 }
 
 // settle returns when no address of ns is about to change its state.
-func settle(t *testing.T, ns *nl.Namespace) {
+func settle(t *testing.T, ns *netns.Namespace) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() (err error) {
-		withHandle(t, ns, func(s side) error {
-			addrs, listErr := nl.Dump(func() ([]netlink.Addr, error) { return s.AddrList(nil, unix.AF_INET6) })
+		withHandle(t, ns, func(s nsHandle) error {
+			addrs, listErr := rtnl.Dump(func() ([]netlink.Addr, error) { return s.AddrList(nil, unix.AF_INET6) })
 			for _, addr := range addrs {
 				if addr.Flags&unix.IFA_F_TENTATIVE != 0 {
 					err = fmt.Errorf("%v is tentative", addr)
@@ -128,7 +132,7 @@ func TestAttachment(t *testing.T) {
 		if inside.MTU != DefaultMTU {
 			t.Errorf("MTU is %d", inside.MTU)
 		}
-		if mode.HostSide() {
+		if mode.Traits().HostSide {
 			outside := findDevice(t, f.network.Host, pod.HostIfName)
 			if link.HostIfName != outside.Name || link.HostIfIndex != outside.Index ||
 				link.HostMAC.String() != outside.MAC.String() || inside.PeerIndex != outside.Index && inside.Kind != "tun" {
@@ -144,7 +148,7 @@ func TestAttachment(t *testing.T) {
 			}
 			return
 		}
-		withHandle(t, pod.Namespace, func(s side) error {
+		withHandle(t, pod.Namespace, func(s nsHandle) error {
 			neighbours, err := s.NeighList(inside.Index, netlink.FAMILY_V4)
 			for _, n := range neighbours {
 				if n.HardwareAddr.String() == link.NodeMAC.String() {
@@ -174,7 +178,7 @@ func TestDeleteAfterNamespace(t *testing.T) {
 		if stop, ok := f.stopRelay[gone.HostIfName]; ok {
 			stop() // whatever has the device open keeps the namespace
 		}
-		if err := nl.DeleteNamespace(gone.Namespace.Name()); err != nil {
+		if err := netns.Delete(gone.Namespace.Name()); err != nil {
 			t.Fatal(err)
 		}
 		if err := gone.Namespace.Close(); err != nil {
@@ -201,7 +205,7 @@ func TestDeleteAfterNamespace(t *testing.T) {
 // removed a device from the uplink that it sat on, if it did.
 func (f *fixture) awaitGone(t *testing.T, link Attachment) {
 	t.Helper()
-	if f.mode.Needs() != NeedsUplink {
+	if f.mode.Traits().Needs != NeedsUplink {
 		return // Delete removes it from the host at once
 	}
 	if f.mode.Name() != "macvlan" {
@@ -210,7 +214,7 @@ func (f *fixture) awaitGone(t *testing.T, link Attachment) {
 	}
 	uplink := findDevice(t, f.network.Host, uplinkName)
 	testkit.Eventually(t, 5*time.Second, func() (err error) {
-		withHandle(t, f.network.Host, func(s side) error {
+		withHandle(t, f.network.Host, func(s nsHandle) error {
 			entries, listErr := s.NeighList(uplink.Index, unix.AF_BRIDGE)
 			for _, entry := range entries {
 				if entry.HardwareAddr.String() == link.MAC.String() {
@@ -269,16 +273,82 @@ func TestDeleteSparesOthers(t *testing.T) {
 	})
 }
 
-func addBridge(t *testing.T, ns *nl.Namespace, name string) {
+func addBridge(t *testing.T, ns *netns.Namespace, name string) {
 	t.Helper()
-	withHandle(t, ns, func(s side) error { return s.LinkAdd(&netlink.Bridge{LinkAttrs: attrs(name)}) })
+	withHandle(t, ns, func(s nsHandle) error { return s.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs(name)}) })
 }
 
-func findDevice(t *testing.T, ns *nl.Namespace, name string) nl.Device {
+func findDevice(t *testing.T, ns *netns.Namespace, name string) rtnl.Device {
 	t.Helper()
-	found, err := ns.Device(name)
+	found, err := rtnl.In(ns).Device(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// setupRequest is the environment variable that makes TestSetupProcess set a
+// network up: the mode, and the path of the host's namespace.
+const setupRequest = "PODLINK_TEST_SETUP"
+
+// TestSetupAtOnce has a hundred goroutines and some processes set one network up,
+// and plugs a pod in.
+func TestSetupAtOnce(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		if mode.Traits().Needs == NeedsOpenVSwitch {
+			return // its database has no lock that two Setups would share
+		}
+		f := newHost(t, mode)
+		var group sync.WaitGroup
+		for i := range 100 {
+			group.Go(func() {
+				if i%25 == 0 {
+					setupElsewhere(t, f)
+					return
+				}
+				if err := mode.Setup(f.network); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		f.create(t, f.newPod(t, 0))
+		if err := mode.Check(f.network, f.pods[0]); err != nil {
+			t.Error(err)
+		}
+		echoToHost(t, f)
+	})
+}
+
+// setupElsewhere runs TestSetupProcess in a process of its own.
+func setupElsewhere(t *testing.T, f *fixture) {
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestSetupProcess$")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s", setupRequest, f.mode.Name(), f.network.Host.Path()))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestSetupProcess is a test only for TestSetupAtOnce.
+func TestSetupProcess(t *testing.T) {
+	var name, path string
+	if n, _ := fmt.Sscan(os.Getenv(setupRequest), &name, &path); n != 2 {
+		return
+	}
+	mode, err := Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	err = mode.Setup(Network{
+		Host: host, Uplink: uplinkName,
+		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -61,7 +61,7 @@ func TestAttachmentRoutes(t *testing.T) {
 			t.Errorf("the device has %v, the attachment %v", have, link.Prefixes)
 		}
 		var want []Route
-		withHandle(t, f.pods[0].Namespace, func(s side) error {
+		withHandle(t, f.pods[0].Namespace, func(s nsHandle) error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 				routes, err := s.RouteList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: inside.Index}}, family)
 				if err != nil {
@@ -70,9 +70,9 @@ func TestAttachmentRoutes(t *testing.T) {
 				for _, r := range routes {
 					if ones, _ := r.Dst.Mask.Size(); ones == 0 {
 						via, _ := netip.AddrFromSlice(r.Gw)
-						everything := everywhere(f.pods[0].Addresses[0])
+						everything := defaultPrefix(f.pods[0].Addresses[0])
 						if family == netlink.FAMILY_V6 {
-							everything = everywhere(f.pods[0].Addresses[1])
+							everything = defaultPrefix(f.pods[0].Addresses[1])
 						}
 						want = append(want, Route{Dst: everything, Via: via.Unmap()})
 					}

@@ -2,11 +2,14 @@
 
 package podlink
 
-import "github.com/vishvananda/netlink"
+import (
+	"fmt"
 
-// newMacvlan is the mode in which each device on the uplink has a MAC address of
-// its own.
-func newMacvlan() Mode { return ownMACs{stacked{macvlan{}}} }
+	"github.com/vishvananda/netlink"
+)
+
+// newMacvlan gives each device on the uplink a MAC address of its own.
+func newMacvlan() Mode { return subinterface{macvlan{}} }
 
 type macvlan struct{}
 
@@ -14,7 +17,7 @@ func (macvlan) name() string { return "macvlan" }
 
 func (macvlan) kind() string { return "macvlan" }
 
-func (macvlan) slave() string { return HostSlave }
+func (macvlan) hostDevice() string { return MacvlanHostDevice }
 
 func (macvlan) layer3() bool { return false }
 
@@ -22,19 +25,8 @@ func (macvlan) exclusive() bool { return false }
 
 func (macvlan) ownMAC() bool { return true }
 
-func (macvlan) requires() requirement {
-	return requirement{
-		feature: "macvlan devices", module: "macvlan", since: "2.6.33",
-		try: func(s side) error {
-			parent, err := s.link(probeName)
-			if err != nil {
-				return err
-			}
-			device := &netlink.Macvlan{LinkAttrs: attrs("probe2"), Mode: netlink.MACVLAN_MODE_BRIDGE}
-			device.ParentIndex = parent.Attrs().Index
-			return s.LinkAdd(device)
-		},
-	}
+func (macvlan) requirement() requirement {
+	return requirement{feature: "macvlan devices", module: "macvlan", since: "2.6.33"}
 }
 
 func (macvlan) device(attrs netlink.LinkAttrs) (_ netlink.Link, err error) {
@@ -54,4 +46,89 @@ func (macvlan) deviation(link netlink.Link) string {
 		return "is not in bridge mode"
 	}
 	return ""
+}
+
+// In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP
+// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they have no neighbours, and packets for
+// none of them leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
+// other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
+// hooks.
+func newIPVLANL2() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L2}} }
+
+func newIPVLANL3() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L3}} }
+
+func newIPVLANL3S() Mode { return subinterface{ipvlan{netlink.IPVLAN_MODE_L3S}} }
+
+type ipvlan struct{ mode netlink.IPVlanMode }
+
+func (i ipvlan) name() string { return "ipvlan-" + ipvlanMode(i.mode) }
+
+func (ipvlan) kind() string { return "ipvlan" }
+
+func (ipvlan) hostDevice() string { return IPVLANHostDevice }
+
+func (i ipvlan) layer3() bool { return i.mode != netlink.IPVLAN_MODE_L2 }
+
+// exclusive is true: a new device changes the mode of all others on its uplink.
+func (ipvlan) exclusive() bool { return true }
+
+func (ipvlan) ownMAC() bool { return false }
+
+func (i ipvlan) requirement() requirement {
+	if i.mode == netlink.IPVLAN_MODE_L3S {
+		return requirement{feature: "ipvlan devices in mode l3s", module: "ipvlan", since: "4.9"}
+	}
+	return requirement{feature: "ipvlan devices", module: "ipvlan", since: "3.19"}
+}
+
+// device has the uplink's MAC address, which can't be changed.
+func (i ipvlan) device(attrs netlink.LinkAttrs) (netlink.Link, error) {
+	return &netlink.IPVlan{LinkAttrs: attrs, Mode: i.mode, Flag: netlink.IPVLAN_FLAG_BRIDGE}, nil
+}
+
+func (i ipvlan) deviation(link netlink.Link) string {
+	device, ok := link.(*netlink.IPVlan)
+	switch {
+	case !ok:
+		return "is a " + kindOf(link) + ", not an ipvlan"
+	case device.Mode != i.mode:
+		return "is in mode " + ipvlanMode(device.Mode) + ", not " + ipvlanMode(i.mode)
+	case device.Flag != netlink.IPVLAN_FLAG_BRIDGE:
+		return "isolates pods from each other (private or VEPA)"
+	}
+	return ""
+}
+
+func ipvlanMode(mode netlink.IPVlanMode) string {
+	switch mode {
+	case netlink.IPVLAN_MODE_L2:
+		return "l2"
+	case netlink.IPVLAN_MODE_L3:
+		return "l3"
+	case netlink.IPVLAN_MODE_L3S:
+		return "l3s"
+	}
+	return fmt.Sprintf("(%d)", mode)
+}
+
+// hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
+// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods.
+func (s subinterface) hostRoutes(network Network, pod Pod) []route {
+	if !s.layer3() && len(network.Routers) == 0 {
+		return nil
+	}
+	return pod.hostRoutes(network)
+}
+
+// checkDevice checks that a device is one of this mode on the uplink.
+func (s subinterface) checkDevice(c *checker, h nsHandle, link, uplink netlink.Link) {
+	if c.err != nil || link == nil {
+		return
+	}
+	if deviation := s.deviation(link); deviation != "" {
+		c.add("device %q in %q %s", link.Attrs().Name, h.ns.Name(), deviation)
+	}
+	if uplink != nil && link.Attrs().ParentIndex != s.parentIndex(uplink) {
+		c.add("device %q in %q is not on uplink %q", link.Attrs().Name, h.ns.Name(), uplink.Attrs().Name)
+	}
 }

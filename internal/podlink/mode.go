@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlink plugs pods into a host: one link mode per way that Linux has
-// to do it.
+// Package podlink attaches pods to a host: one link mode for each way that Linux has.
 //
-// Most modes differ in how the two ends of a link are made (wiring: veth, netkit,
-// TUN and TAP devices), and in what the host does with its end: it routes by it
-// (routed), or it has it switched by a bridge (bridged). Others have no end on the
-// host: the devices sit on an uplink that all share (stacked: macvlan and ipvlan).
-// Open vSwitch is a world of its own (ovs).
+// In most modes a link has two ends (linkType: veth, netkit, TUN and TAP devices), and the host routes through its end
+// (routed) or makes it a port of a bridge (bridged, and ovsPorts for Open vSwitch). In others the pod's device sits on
+// an uplink (subinterface: macvlan and ipvlan) or is itself a port of a switch (ovsInternal).
 //
-// All devices are created in the namespace where they belong. They are never
-// moved there, so nothing appears in passing in the host or in the root
-// namespace (but for mode ovs-internal, whose devices pass through the host).
-// Addresses skip duplicate address detection, and Create returns when the devices
-// can carry packets: a pod can connect at once, in IPv6 too. Where a program is to
-// carry the packets, that is when the program has opened the devices; addresses
-// and routes are there before.
+// Devices are created in the namespace where they belong and never moved, so nothing appears temporarily on the host or
+// in the root namespace (except in mode ovs-internal, whose devices pass through the host). Addresses skip duplicate
+// address detection, and Create returns when the devices can send and receive: a pod can connect at once, with IPv6
+// too. In modes with NeedsRelay that is when the relay has opened the devices; addresses and routes are there before.
 package podlink
 
 import (
@@ -24,68 +18,39 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
-// Mode is a way to plug a pod into a host. The modes are those of this package.
+// Mode is a way to attach a pod to a host. All modes are in this package.
 type Mode interface {
-	// Name is what users call the mode, like "veth".
+	// Name is the mode's name for users, like "veth".
 	Name() string
-	// HostSide reports whether each pod has a device on the host, where programs
-	// attach. Otherwise they attach to the pod's own device.
-	HostSide() bool
-	// Routed reports whether all that a pod sends passes the host's routing, what goes
-	// to another pod too. Otherwise pods of one network reach each other directly.
-	Routed() bool
-	// Switched reports whether the pods and the host are neighbours on one network,
-	// where another than the host may be the router (Network.Routers).
-	Switched() bool
-	// Needs says what must be there besides a host and a pod.
-	Needs() Need
-	// Probe tries the mode in a throw-away namespace. It returns nil, or an
-	// *UnsupportedError if this kernel lacks the mode.
+	// Traits returns the facts about the mode that other packages decide by.
+	Traits() Traits
+	// Probe tries the mode in a temporary namespace. It returns nil, or an *UnsupportedError if this kernel lacks the
+	// mode.
 	Probe() error
-	// Setup makes what the pods of a network share on its host. Called again, it
-	// repairs what is missing, and changes nothing else, and that is quick enough to
-	// be done before each Create. Several may run at once, in several processes, if
-	// the modes of Open vSwitch are not among them.
+	// Setup creates the part of a network on its host that all pods share. Repeated, it repairs that part, changes
+	// nothing else, and is quick enough to precede each Create. Several may run at once, in several processes, except
+	// in modes with NeedsOpenVSwitch.
 	Setup(network Network) error
-	// Teardown removes from the host what Setup made, but leaves forwarding on,
-	// since others may rely on it. It is no error if there is nothing. Pods must
-	// be deleted before.
+	// Teardown removes from the host the result of Setup, but leaves forwarding enabled, since others may need it. A
+	// network that is not set up is no error. Delete the pods before.
 	Teardown(network Network) error
-	// Create plugs a pod into a network that is set up. If it fails, it has undone
-	// all that it did. The error matches fs.ErrExist if a device name is taken.
+	// Create attaches a pod to a network that is set up. If it fails, it has undone its changes. The error matches
+	// fs.ErrExist if the name of a device is taken.
 	Create(network Network, pod Pod) (Attachment, error)
-	// Check returns nil, or a *DeviationError that lists what is not as Setup and
-	// Create leave it.
+	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create.
 	Check(network Network, pod Pod) error
-	// Delete removes what Create made. It is no error if it is gone, or if the
-	// pod's namespace is (pod.Namespace may be nil then). pod.Addresses tell which of
-	// the host's routes are the pod's.
+	// Delete removes the result of Create. It is no error if that is gone, or the pod's namespace (pod.Namespace is
+	// then nil). pod.Addresses name the host's routes to the pod.
 	Delete(network Network, pod Pod) error
 
 	sealed()
 }
 
-// Need is what a link mode builds on.
-type Need int
-
-// What link modes need.
-const (
-	// NeedsNothing but the two namespaces.
-	NeedsNothing Need = iota
-	// NeedsUplink is for modes whose devices sit on Network.Uplink.
-	NeedsUplink
-	// NeedsOpenVSwitch is for modes that plug pods into a running Open vSwitch,
-	// which answers at Network.OVSDB.
-	NeedsOpenVSwitch
-	// NeedsRelay is for modes in which a program carries the packets between the
-	// device on the host and the one in the pod. It must open both (TUNSETIFF, each
-	// in its namespace) after Create; until then they have no carrier.
-	NeedsRelay
-)
-
-// Modes returns all link modes, in the order in which they are listed to users.
+// Modes returns the link modes in the order of lists for users, without [GuestModes].
 func Modes() []Mode {
 	return []Mode{
 		newVeth(), newBridge(), newMacvlan(), newIPVLANL2(), newIPVLANL3(), newIPVLANL3S(),
@@ -93,45 +58,42 @@ func Modes() []Mode {
 	}
 }
 
-// GuestModes returns the link modes that are for pods without a namespace only,
-// such as VMs, which bring their own end of the link.
+// GuestModes returns the link modes with Traits.GuestsOnly.
 func GuestModes() []Mode { return []Mode{newOVSTap()} }
 
 // Lookup returns the mode of that name, or an *UnknownModeError.
 func Lookup(name string) (Mode, error) {
-	for _, mode := range GuestModes() {
+	for _, mode := range append(Modes(), GuestModes()...) {
 		if mode.Name() == name {
 			return mode, nil
 		}
 	}
 	var known []string
 	for _, mode := range Modes() {
-		if mode.Name() == name {
-			return mode, nil
-		}
 		known = append(known, mode.Name())
 	}
 	return nil, &UnknownModeError{Name: name, Known: known}
 }
 
-// UnknownModeError says that there is no link mode of that name.
+// UnknownModeError reports a name that is not a link mode's.
 type UnknownModeError struct {
 	Name  string
-	Known []string // the names that there are
+	Known []string // all names
 }
 
 func (e *UnknownModeError) Error() string {
-	return fmt.Sprintf("unknown link mode %q (there are: %s)", e.Name, strings.Join(e.Known, ", "))
+	return fmt.Sprintf("unknown link mode %q (known: %s)", e.Name, strings.Join(e.Known, ", "))
 }
 
-// UnsupportedError says that the running kernel lacks what a link mode needs.
+// UnsupportedError reports a feature that a link mode needs and the running kernel lacks. It matches
+// errors.ErrUnsupported.
 type UnsupportedError struct {
 	Mode    string // name of the link mode
-	Feature string // what is missing, like "macvlan devices"
-	Module  string // the kernel module that has it
-	Since   string // the Linux version that first had it
-	Kernel  string // the release that runs
-	Err     error  // what the kernel answered; or nil
+	Feature string // the missing feature, like "macvlan devices"
+	Module  string // its kernel module
+	Since   string // the first Linux version with it
+	Kernel  string // the running release
+	Err     error  // the kernel's answer; or nil
 }
 
 func (e *UnsupportedError) Error() string {
@@ -144,15 +106,59 @@ func (e *UnsupportedError) Unwrap() error { return e.Err }
 // Is makes the error match errors.ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// DeviationError says in what a pod's link is not as it should be.
+// DeviationError reports deviations of a pod's link from its configuration.
 type DeviationError struct {
 	Mode, Pod  string   // names of the link mode and of the pod's namespace
-	Deviations []string // in the order in which they were found
+	Deviations []string // in the order of the checks
 }
 
 func (e *DeviationError) Error() string {
 	return fmt.Sprintf("check %s link of pod %q: %s", e.Mode, e.Pod, strings.Join(e.Deviations, "; "))
 }
+
+// requirement is a kind of device that a mode needs.
+type requirement struct {
+	feature, module, since string
+	// try creates such a device in an empty namespace.
+	try func(h nsHandle) error
+}
+
+// enotsupp is the answer of a kernel without ipvlan mode l3s. It has no name outside the kernel.
+const enotsupp = unix.Errno(524)
+
+// probe tries the requirements in order, in one temporary namespace.
+func probe(mode string, requirements ...requirement) (err error) {
+	defer func() {
+		if unsupported := (*UnsupportedError)(nil); !errors.As(err, &unsupported) {
+			wrap(&err, "probe link mode "+mode)
+		}
+	}()
+	ns, err := netns.New()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := openHandle(ns)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for _, r := range requirements {
+		err := r.try(h)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp) {
+			return &UnsupportedError{
+				Mode: mode, Feature: r.feature, Module: r.module, Since: r.since, Kernel: kernelRelease(), Err: err,
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("create %s: %w", r.feature, err)
+		}
+	}
+	return nil
+}
+
+// probeName is the device that vethPair.requirement tries, on which others build.
+const probeName = "probe0"
 
 // kernelRelease is the release of the running kernel, like "6.12.9-amd64".
 func kernelRelease() string {

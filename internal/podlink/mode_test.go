@@ -4,12 +4,19 @@ package podlink
 
 import (
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"mustang/internal/ovs"
 	"mustang/internal/testkit"
 )
 
@@ -37,10 +44,10 @@ func TestLookup(t *testing.T) {
 // namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
-	err := probe("fancy", needsVeth(), requirement{
+	err := probe("fancy", vethPair{}.requirement(), requirement{
 		feature: "fancy devices", module: "fancy", since: "99.1",
-		try: func(s side) error {
-			return s.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs("probe2"), LinkType: "mst-fancy"})
+		try: func(s nsHandle) error {
+			return s.LinkAdd(&netlink.GenericLink{LinkAttrs: newAttrs("probe2"), LinkType: "mst-fancy"})
 		},
 	})
 	var unsupported *UnsupportedError
@@ -52,7 +59,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("error %q does not contain %q", err, part)
 		}
 	}
-	err = probe("broken", requirement{feature: "x", try: func(side) error { return fs.ErrPermission }})
+	err = probe("broken", requirement{feature: "x", try: func(nsHandle) error { return fs.ErrPermission }})
 	if errors.As(err, &unsupported) || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("error is %v", err)
 	}
@@ -98,4 +105,124 @@ func TestProbeModes(t *testing.T) {
 	if got := testkit.RootSnapshot(t); got != before {
 		t.Errorf("the root namespace changed:\n%s", difference(before, got))
 	}
+}
+
+// namedElsewhere lists the string literals outside of this package that equal the name
+// of a link mode, by file or directory. All are data or mean something else: other
+// packages decide by Traits.
+func namedElsewhere() map[string][]string {
+	kinds := []string{"veth", "bridge", "macvlan", "netkit", "tun", "tap"} // the kernel's kinds of devices
+	return map[string][]string{
+		"internal/bench/suites/":         names(),        // tables of rows
+		"internal/lab/topology.go":       {"veth"},       // default of lab up
+		"cmd/mustang/lab.go":             {"veth"},       // default of lab up
+		"internal/lab/docker.go":         {"bridge"},     // Docker's network driver
+		"internal/cni/netconf/config.go": {"bridge"},     // key of a network configuration
+		"cmd/mustang/cni.go":             {"bridge"},     // flag
+		"cmd/mustang/tun.go":             {"tun", "tap"}, // command and flag
+		"internal/tun/switch.go":         {"tap"},        // flag
+		"cmd/mustang/probechecks.go":     {"tun"},        // kernel module
+		"internal/lab/podtonetwork.go":   {"macvlan"},    // kind of device
+		"internal/datapath/":             kinds,
+		"internal/linkinfo/":             kinds,
+		"internal/ovs/switch.go":         kinds,
+		"internal/rtnl/":                 kinds,
+	}
+}
+
+func names() (out []string) {
+	for _, mode := range append(Modes(), GuestModes()...) {
+		out = append(out, mode.Name())
+	}
+	return out
+}
+
+// TestModeNamesElsewhere finds names of link modes in the code of other packages. A new
+// mode touches this package and its documentation alone.
+func TestModeNamesElsewhere(t *testing.T) {
+	known, allowed, used := names(), namedElsewhere(), map[string]bool{}
+	for _, top := range []string{"cmd", "internal"} {
+		err := filepath.WalkDir(filepath.Join("../..", top), func(path string, entry fs.DirEntry, err error) error {
+			file := strings.TrimPrefix(path, "../../")
+			if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") ||
+				strings.HasPrefix(file, "internal/podlink/") || strings.HasPrefix(file, "internal/testkit/") {
+				return err
+			}
+			files := token.NewFileSet()
+			parsed, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(parsed, func(node ast.Node) bool {
+				literal, ok := node.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					return true
+				}
+				text, err := strconv.Unquote(literal.Value)
+				if err != nil || !slices.Contains(known, text) {
+					return true
+				}
+				for place, names := range allowed {
+					if (file == place || strings.HasSuffix(place, "/") && strings.HasPrefix(file, place)) && slices.Contains(names, text) {
+						used[place] = true
+						return true
+					}
+				}
+				t.Errorf("%s:%d: %s is the name of a link mode: decide by its Traits", file, files.Position(literal.Pos()).Line, literal.Value)
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for place := range allowed {
+		if !used[place] {
+			t.Errorf("%s names no link mode: remove it from the list", place)
+		}
+	}
+}
+
+// TestTraits compares the traits of each mode with the links that it creates.
+func TestTraits(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		traits, f := mode.Traits(), newFixture(t, mode, 1)
+		pod, link := f.pods[0], f.links[0]
+		if got := link.HostIfName != ""; got != traits.HostSide {
+			t.Errorf("the attachment has a device on the host: %t; HostSide is %t", got, traits.HostSide)
+		}
+		if got := !link.Routes[0].Via.IsValid(); got != traits.Layer3 {
+			t.Errorf("routes name only the device: %t; Layer3 is %t", got, traits.Layer3)
+		}
+		if got := link.Prefixes[0].Bits() < 32; got != traits.Switched {
+			t.Errorf("the pod has neighbours: %t; Switched is %t", got, traits.Switched)
+		}
+		if name := traits.HostDevice; name != "" && !slices.Contains(findDevice(t, f.network.Host, name).Addrs, f.network.Gateways[0]) && traits.Switched {
+			t.Errorf("HostDevice %s lacks the gateway's address", name)
+		}
+		endpoint, err := f.network.Endpoint(mode, pod)
+		if err != nil || endpoint.Namespace != pod.Namespace || endpoint.Host != f.network.Host || endpoint.IfName != pod.IfName {
+			t.Errorf("the endpoint is %+v, %v", endpoint, err)
+		}
+		if got := endpoint.HostIfName != ""; got != (traits.Needs == NeedsRelay) {
+			t.Errorf("the endpoint names the host's device: %t", got)
+		}
+		if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch || got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
+			t.Errorf("the endpoint names a segment: %t", got)
+		}
+	})
+}
+
+// inUserSpace reports whether a user-space Open vSwitch switches the network.
+func inUserSpace(t *testing.T, f *fixture) bool {
+	t.Helper()
+	if f.mode.Traits().Needs != NeedsOpenVSwitch {
+		return false
+	}
+	datapath, err := f.network.ovsDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return datapath == ovs.UserSpace
 }

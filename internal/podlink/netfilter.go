@@ -3,36 +3,39 @@
 package podlink
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// callSysctl switches the netfilter call for all bridges of a namespace, as
-// opposed to a bridge's own attribute: a packet is passed to netfilter if either
-// is on.
+// callSysctl enables the netfilter call for all bridges of a namespace, as opposed to
+// a bridge's own attribute: either suffices to pass a packet to netfilter.
 const callSysctl = "net/bridge/bridge-nf-call-"
 
-// callTables are what bridged packets can be passed to.
-func callTables() []string { return []string{"iptables", "ip6tables", "arptables"} }
+// hasNetfilterCall reports whether br_netfilter is loaded.
+func hasNetfilterCall(ns *netns.Namespace) bool {
+	_, err := rtnl.In(ns).Sysctl(callSysctl + "iptables")
+	return err == nil
+}
 
-// configureBridge sets what a bridge is to have: no spanning tree, no delay, the
-// MTU, and the netfilter call.
-func configureBridge(host side, link netlink.Link, network Network) error {
+// configureBridge configures a bridge: no spanning tree, no forward delay, the MTU and
+// the netfilter call.
+func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	name := link.Attrs().Name
-	call := byte(0)
+	available, call := hasNetfilterCall(host.ns), byte(0)
 	if network.NetfilterCall {
 		call = 1
-		if !hasNetfilterCall(host.ns) {
+		if !available {
 			return &UnsupportedError{
-				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
+				Mode: newBridge().Name(), Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
 				Kernel: kernelRelease(),
 			}
 		}
@@ -42,71 +45,40 @@ func configureBridge(host side, link netlink.Link, network Network) error {
 			return fmt.Errorf("set MTU of bridge %q in %q to %d: %w", name, host.ns.Name(), network.mtu(), err)
 		}
 	}
-	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(link.Attrs().Index)
-	request.AddData(info)
 	linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("bridge"))
 	data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(vnl.IFLA_BR_STP_STATE, vnl.Uint32Attr(0))
 	data.AddRtAttr(vnl.IFLA_BR_FORWARD_DELAY, vnl.Uint32Attr(0))
-	if hasNetfilterCall(host.ns) {
+	if available {
 		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_IPTABLES, vnl.Uint8Attr(call))
 		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(call))
 		data.AddRtAttr(vnl.IFLA_BR_NF_CALL_ARPTABLES, vnl.Uint8Attr(0))
 	}
-	request.AddData(linkInfo)
-	err := host.ns.Do(func() error {
-		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-		return err
-	})
-	if err != nil {
+	if _, err := requestLink(host.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo); err != nil {
 		return fmt.Errorf("configure bridge %q in %q: %w", name, host.ns.Name(), err)
 	}
 	if network.NetfilterCall {
-		return nil // the bridge's own attribute is enough
+		return nil // the bridge's own attribute suffices
 	}
-	return disableCallSysctls(host.ns)
+	var sysctls []rtnl.Sysctl
+	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
+		sysctls = append(sysctls, rtnl.Sysctl{Key: callSysctl + table, Value: "0"})
+	}
+	return rtnl.In(host.ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// disableCallSysctls switches the netfilter call off for all bridges of ns.
-func disableCallSysctls(ns *nl.Namespace) error {
-	var sysctls []nl.Sysctl
-	for _, table := range callTables() {
-		sysctls = append(sysctls, nl.Sysctl{Key: callSysctl + table, Value: "0"})
-	}
-	return ns.SetSysctls(sysctls, func(_ nl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
-}
-
-// hasNetfilterCall reports whether br_netfilter is there.
-func hasNetfilterCall(ns *nl.Namespace) bool {
-	_, err := ns.Sysctl(callSysctl + "iptables")
-	return err == nil
-}
-
-// NetfilterCall reports whether packets that cross the bridge are passed through
-// the rules of host for routed packets (iptables, nftables' ip and ip6 tables),
-// be it by the bridge's own attribute or by the namespace's sysctl. It is an
-// error if that differs between IPv4 and IPv6.
-func NetfilterCall(host *nl.Namespace, bridge string) (bool, error) {
-	v4, v6, err := netfilterCalls(host, bridge)
-	if err != nil {
-		return false, fmt.Errorf("read netfilter call of bridge %q in %q: %w", bridge, host.Name(), err)
-	}
-	if v4 != v6 {
-		return false, fmt.Errorf("netfilter call of bridge %q in %q differs: IPv4 %t, IPv6 %t", bridge, host.Name(), v4, v6)
-	}
-	return v4, nil
-}
-
-func netfilterCalls(host *nl.Namespace, bridge string) (v4, v6 bool, err error) {
-	s, err := openSide(host)
+// netfilterCalls reports whether packets that cross the bridge pass the rules of host
+// for routed packets (iptables, nftables' ip and ip6 tables), due to the bridge's own
+// attribute or the namespace's sysctl.
+func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err error) {
+	defer wrap(&err, fmt.Sprintf("read netfilter call of bridge %q in %q", bridge, host.Name()))
+	h, err := openHandle(host)
 	if err != nil {
 		return false, false, err
 	}
-	defer s.Close()
-	link, err := s.link(bridge)
+	defer h.Close()
+	link, err := h.link(bridge)
 	if err != nil {
 		return false, false, err
 	}
@@ -121,8 +93,8 @@ func netfilterCalls(host *nl.Namespace, bridge string) (v4, v6 bool, err error) 
 		return false, false, err
 	}
 	effective := func(attribute uint16, table string) (bool, error) {
-		value, err := host.Sysctl(callSysctl + table)
-		on := own[attribute]
+		value, err := rtnl.In(host).Sysctl(callSysctl + table)
+		on := own[attribute].Value
 		return value != "0" || len(on) == 1 && on[0] != 0, err
 	}
 	if v4, err = effective(vnl.IFLA_BR_NF_CALL_IPTABLES, "iptables"); err != nil {
@@ -132,51 +104,44 @@ func netfilterCalls(host *nl.Namespace, bridge string) (v4, v6 bool, err error) 
 	return v4, v6, err
 }
 
-// bridgeAttributes reads a bridge's own attributes (IFLA_BR_...).
-func bridgeAttributes(host *nl.Namespace, index int) (map[uint16][]byte, error) {
-	request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(index)
-	request.AddData(info)
-	var messages [][]byte
-	err := host.Do(func() (err error) {
-		messages, err = request.Execute(unix.NETLINK_ROUTE, 0)
-		return err
-	})
+// bridgeAttributes reads a bridge's own attributes (IFLA_BR_...), which the library
+// does not know.
+func bridgeAttributes(host *netns.Namespace, index int) (map[uint16]syscall.NetlinkRouteAttr, error) {
+	messages, err := requestLink(host, unix.RTM_GETLINK, index)
 	if err != nil {
 		return nil, err
 	}
 	if len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
-		return nil, fmt.Errorf("%d answers instead of 1", len(messages))
+		return nil, fmt.Errorf("%d netlink answers, want 1", len(messages))
 	}
-	attributes, err := parseAttributes(messages[0][unix.SizeofIfInfomsg:])
-	if err != nil {
-		return nil, err
-	}
-	linkInfo, err := parseAttributes(attributes[unix.IFLA_LINKINFO])
-	if err != nil {
-		return nil, err
-	}
-	return parseAttributes(linkInfo[vnl.IFLA_INFO_DATA])
-}
-
-// parseAttributes splits netlink attributes.
-func parseAttributes(data []byte) (map[uint16][]byte, error) {
-	out := map[uint16][]byte{}
-	for len(data) >= unix.SizeofRtAttr {
-		length := int(binary.NativeEndian.Uint16(data))
-		if length < unix.SizeofRtAttr || length > len(data) {
-			return nil, errors.New("malformed netlink attribute")
+	data := messages[0][unix.SizeofIfInfomsg:]
+	for _, nested := range []uint16{unix.IFLA_LINKINFO, vnl.IFLA_INFO_DATA} {
+		attributes, err := vnl.ParseRouteAttrAsMap(data)
+		if err != nil {
+			return nil, err
 		}
-		kind := binary.NativeEndian.Uint16(data[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-		out[kind] = data[unix.SizeofRtAttr:length]
-		aligned := (length + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1)
-		data = data[min(aligned, len(data)):]
+		data = attributes[nested].Value
 	}
-	return out, nil
+	return vnl.ParseRouteAttrAsMap(data)
 }
 
-// netfilterCall notes whether the netfilter call is not as wanted.
+// requestLink sends a request about a device to the kernel.
+func requestLink(ns *netns.Namespace, kind, index int, data ...*vnl.RtAttr) (messages [][]byte, err error) {
+	request := vnl.NewNetlinkRequest(kind, unix.NLM_F_ACK)
+	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(index)
+	request.AddData(info)
+	for _, attribute := range data {
+		request.AddData(attribute)
+	}
+	err = ns.Do(func() (err error) {
+		messages, err = request.Execute(unix.NETLINK_ROUTE, 0)
+		return err
+	})
+	return messages, err
+}
+
+// netfilterCall checks the netfilter call.
 func (c *checker) netfilterCall(network Network) {
 	if c.err != nil {
 		return
@@ -187,7 +152,7 @@ func (c *checker) netfilterCall(network Network) {
 		return
 	}
 	if want := network.NetfilterCall; v4 != want || v6 != want {
-		c.add("netfilter call of bridge %q in %q is on for IPv4: %t, IPv6: %t; wanted: %t",
+		c.add("netfilter call of bridge %q in %q is on for IPv4: %t, IPv6: %t; want: %t",
 			network.bridge(), network.Host.Name(), v4, v6, want)
 	}
 }

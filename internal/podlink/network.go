@@ -3,63 +3,79 @@
 package podlink
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
-	"mustang/internal/nl"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
 const (
 	// DefaultBridge is the name of the bridge if Network.Bridge is empty.
 	DefaultBridge = "mst0"
-	// HostSlave is the host's own device in mode macvlan, where pods share an
-	// uplink, since a host can't reach them through the uplink itself.
-	HostSlave = "mst-host"
-	// IPVLANHostSlave is the same in the ipvlan modes. A host can have both, on
-	// different uplinks.
-	IPVLANHostSlave = "mst-ipvlan"
+	// MacvlanHostDevice is the host's own device in mode macvlan, since a host can't
+	// reach the devices on an uplink through the uplink itself.
+	MacvlanHostDevice = "mst-host"
+	// IPVLANHostDevice is the host's own device in the ipvlan modes. A host can have
+	// both, on different uplinks.
+	IPVLANHostDevice = "mst-ipvlan"
 	// DefaultMTU is the MTU of pods in bytes if Network.MTU is 0.
 	DefaultMTU = 1500
 )
 
-// Network is what the pods of one link mode on one host have in common.
+// minMTU and minMTU6 are the least of IPv4 (RFC 791) and IPv6 (RFC 8200), maxMTU the
+// most that the IPv4 length field allows.
+const (
+	minMTU  = 68
+	minMTU6 = 1280
+	maxMTU  = 65535
+)
+
+// Network is the part that the pods of one link mode on one host have in common.
 type Network struct {
-	// Host is the namespace that forwards the pods' packets. Setup switches
-	// forwarding on in it.
-	Host *nl.Namespace
-	// Bridge is the name of the bridge that the modes bridge and tap make, and those
-	// of Open vSwitch in it.
+	// Host is the namespace that forwards the pods' packets. Setup enables forwarding
+	// in it.
+	Host *netns.Namespace
+	// Bridge is the name of the bridge in modes with Traits.Bridge.
 	Bridge string
-	// Uplink is the name of a device in Host that is up, for modes whose devices
-	// sit on one. It is not changed. On one that is a macvlan itself, the devices of
-	// mode macvlan are beside it, on its parent.
+	// Uplink is the name of a device in Host that is up, in modes with NeedsUplink. It
+	// is not changed. On an uplink that is a macvlan, the devices of mode macvlan are
+	// its siblings, on its parent.
 	Uplink string
-	// OVSDB is the unix socket of the ovsdb-server of the Open vSwitch that modes
-	// with NeedsOpenVSwitch plug pods into. Its ovs-vswitchd runs in Host.
+	// OVSDB is the unix socket of the ovsdb-server in modes with NeedsOpenVSwitch. Its
+	// ovs-vswitchd runs in Host.
 	OVSDB string
-	// Gateways are the host's own addresses towards the pods, with the prefix that
-	// the pods are in, like 192.168.10.1/24. At most one per family. In the modes that
-	// route (veth, netkit, netkit-l2, tun) they may be left out, and where the bridge
-	// has a Trunk or VXLAN, but no pods.
+	// Gateways are the host's own addresses towards the pods with the pods' prefix, like
+	// 192.168.10.1/24, at most one per family. They are optional in modes with
+	// Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
 	Gateways []netip.Prefix
-	// Routers are next hops of the pods' default routes where the host is not: others
-	// on the pods' network, in the modes that are Switched, at most one per family, and
-	// only of families with a gateway. Gateways are then no more than the host's
-	// addresses there. The host must not have a router's.
+	// Routers are the next hops of the pods' default routes if the host is not: others
+	// on the pods' network, in modes with Traits.Switched, at most one per family, of
+	// families with a gateway. Gateways are then only the host's addresses in that
+	// network. The host must not have a router's address.
 	Routers []netip.Addr
-	// Trunk is the name of a device in Host that Setup makes a port of the bridge
-	// besides the pods', and sets up: an uplink, say. It is to have no addresses. In
-	// modes with a bridge; or empty.
-	Trunk string
-	// VXLAN joins the bridge to that of another host, in modes with a bridge. The
-	// zero value joins nothing.
+	// UplinkPort is the name of a device in Host, without addresses, that Setup makes a
+	// port of the bridge and sets up. It is optional, in modes with Traits.Bridge.
+	UplinkPort string
+	// VXLAN joins the bridge to the bridge of another host, in modes with
+	// Traits.Bridge. The zero value joins none.
 	VXLAN VXLAN
-	// NetfilterCall lets a bridge pass bridged packets through the host's
-	// iptables and nftables rules for routed ones (br_netfilter). If it is false,
-	// Setup switches that off for all bridges in Host.
+	// NetfilterCall passes bridged packets through the host's iptables and nftables
+	// rules for routed ones (br_netfilter). If it is false, Setup disables that for all
+	// bridges in Host.
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
+	// DeleteDevice deletes the devices of pods by their index. It returns when their
+	// names, addresses and routes are free; a missing device is no error. nil deletes
+	// them in place, which waits for the kernel's RCU grace periods.
+	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 
 func (n Network) bridge() string {
@@ -76,6 +92,13 @@ func (n Network) mtu() int {
 	return n.MTU
 }
 
+// attrs are the attributes of a new device of that name.
+func (n Network) attrs(name string) netlink.LinkAttrs {
+	out := newAttrs(name)
+	out.MTU = n.mtu()
+	return out
+}
+
 // gateway returns the gateway of addr's family.
 func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 	for _, gateway := range n.Gateways {
@@ -86,65 +109,212 @@ func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Pod is what is plugged in.
-type Pod struct {
-	// Namespace is the pod's. It is nil for a pod that brings its own end of the link,
-	// such as a VM, in the modes that can have such: tap, and [GuestModes].
-	Namespace *nl.Namespace
-	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
-	IfName string
-	// HostIfName is the name of the device on the host in modes with a host side,
-	// and of the switch's port in mode ovs-internal; ignored in others. At most 15 bytes.
-	HostIfName string
-	// Addresses are the pod's, of either family or both.
-	Addresses []netip.Addr
-	// MAC is the address that the pod's device gets, 6 bytes, of one host. If it is
-	// nil, Create chooses one, and Check accepts any. The ipvlan modes and those in
-	// layer 3 can't choose, and neither can the host for a pod without a namespace: it
-	// is an error there.
-	MAC net.HardwareAddr
-	// Routes are those that the pod is to have. A default route among them takes the
-	// place of the one by the gateway that the pod has otherwise.
-	Routes []Route
-	// Secondary is set where the pod has its default routes by another device, or none.
-	// It gets routes to the network's own prefixes by this one. Default routes without a
-	// priority are left out of Routes.
-	Secondary bool
-	// Plugged is set where [Plugger] has made the pod's device. A Create that fails leaves
-	// it, for another or for Delete.
-	Plugged bool
-}
-
-// name is what errors call the pod: its namespace's name, or that of the host's
-// end of its link.
-func (p Pod) name() string {
-	if p.Namespace == nil {
-		return p.HostIfName
+// gatewayAddrs are the gateways as prefixes of one address each.
+func (n Network) gatewayAddrs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, gateway := range n.Gateways {
+		out = append(out, hostPrefix(gateway.Addr()))
 	}
-	return p.Namespace.Name()
+	return out
 }
 
-// Attachment is how a pod was plugged in. What concerns the host's device is
-// empty in modes without a host side. IfName is Pod.IfName, except in mode
-// ovs-internal on the kernel's datapath, where that is only another name of the
-// device. For a pod without a namespace, Prefixes, Routes and MTU are what it is
-// to give its own end.
-type Attachment struct {
-	IfName, HostIfName   string
-	IfIndex, HostIfIndex int
-	MAC, HostMAC         net.HardwareAddr
-	Addresses            []netip.Addr
-	// Prefixes are the pod's addresses in the order of Addresses, each with the prefix
-	// length that the pod's device has it with: that of the gateway where pods find
-	// each other directly, all bits (/32, /128) where the host routes between them.
-	Prefixes []netip.Prefix
-	// Routes are those that the pod's device has beyond the ones to its prefixes: a
-	// default route for each family of the pod's addresses, IPv4's and IPv6's in the
-	// order of Addresses, and those of Pod.Routes.
-	Routes []Route
-	// MTU of the pod's device in bytes.
-	MTU int
-	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, where no
-	// other is the router.
-	NodeMAC net.HardwareAddr
+// nextHop is the next hop of the default route of pods in a gateway's prefix: the
+// router, or else the host.
+func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
+	for _, router := range n.Routers {
+		if router.Is4() == gateway.Addr().Is4() {
+			return router
+		}
+	}
+	return gateway.Addr()
+}
+
+func (n Network) validateHost() error {
+	if n.Host == nil {
+		return errors.New("the network has no host namespace")
+	}
+	return nil
+}
+
+// validate validates what all modes have.
+func (n Network) validate() error {
+	if err := n.validateHost(); err != nil {
+		return err
+	}
+	if mtu := n.mtu(); mtu < minMTU || mtu > maxMTU {
+		return fmt.Errorf("MTU %d is not between %d and %d", mtu, minMTU, maxMTU)
+	}
+	var v4, v6 bool
+	for _, gateway := range n.Gateways {
+		if !gateway.IsValid() || !isHostAddress(gateway.Addr()) {
+			return fmt.Errorf("invalid gateway %v: want a host's address with its prefix", gateway)
+		}
+		seen := &v6
+		if gateway.Addr().Is4() {
+			seen = &v4
+		}
+		if *seen {
+			return fmt.Errorf("gateway %v is the second one of its family", gateway)
+		}
+		*seen = true
+		if err := n.validateMTU(gateway.Addr()); err != nil {
+			return err
+		}
+	}
+	return n.validateRouters()
+}
+
+// validateMTU validates the MTU for an address of addr's family. The kernel disables
+// IPv6 on devices with a smaller one.
+func (n Network) validateMTU(addr netip.Addr) error {
+	if addr.Is6() && n.mtu() < minMTU6 {
+		return fmt.Errorf("MTU %d is less than the %d that address %v needs", n.mtu(), minMTU6, addr)
+	}
+	return nil
+}
+
+// validateBridge validates a network whose pods are on a bridge.
+func (n Network) validateBridge() error {
+	if err := n.validate(); err != nil {
+		return err
+	}
+	if err := validateName("bridge", n.bridge()); err != nil {
+		return err
+	}
+	if n.UplinkPort != "" {
+		if err := validateName("uplink port", n.UplinkPort); err != nil {
+			return err
+		}
+	}
+	if err := n.VXLAN.validate(); err != nil {
+		return err
+	}
+	if n.UplinkPort != "" || n.VXLAN.enabled() {
+		return nil
+	}
+	return n.validateGateways()
+}
+
+// validateGateways validates the gateways in modes that need them.
+func (n Network) validateGateways() error {
+	if len(n.Gateways) == 0 {
+		return errors.New("the network has no gateways")
+	}
+	return nil
+}
+
+func (n Network) validateRouters() error {
+	for i, router := range n.Routers {
+		own, ok := n.gateway(router)
+		switch {
+		case !isHostAddress(router) && (!router.IsLinkLocalUnicast() || router.Zone() != "" || router.Is4In6()):
+			return fmt.Errorf("invalid router %v: want the address of a host", router)
+		case !ok:
+			return fmt.Errorf("router %v: the network has no gateway of its family", router)
+		case own.Addr() == router:
+			return fmt.Errorf("router %v is the host's own address", router)
+		case slices.ContainsFunc(n.Routers[:i], func(other netip.Addr) bool { return other.Is4() == router.Is4() }):
+			return fmt.Errorf("router %v is the second one of its family", router)
+		}
+	}
+	return nil
+}
+
+// rejectRouters returns an error if there are routers, in modes without neighbours
+// but the host.
+func (n Network) rejectRouters(mode string) error {
+	if len(n.Routers) > 0 {
+		return fmt.Errorf("router %v: pods of link mode %s have no neighbour but the host", n.Routers[0], mode)
+	}
+	return nil
+}
+
+// isHostAddress reports whether addr can be the global address of one host.
+func isHostAddress(addr netip.Addr) bool {
+	return addr.IsValid() && addr.Zone() == "" && !addr.Is4In6() && !addr.IsUnspecified() &&
+		!addr.IsMulticast() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() &&
+		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// isLinkLocal reports whether addr can be a router's in any IPv6 network (RFC 4861).
+func isLinkLocal(addr netip.Addr) bool {
+	return addr.Is6() && !addr.Is4In6() && addr.IsLinkLocalUnicast() && addr.Zone() == ""
+}
+
+// validateName applies the kernel's rules for names of devices (dev_valid_name), and
+// rejects "%", which the kernel replaces.
+func validateName(device, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s: the name is empty", device)
+	case len(name) >= unix.IFNAMSIZ:
+		return fmt.Errorf("%s: the name %q has more than %d bytes", device, name, unix.IFNAMSIZ-1)
+	case name == "." || name == ".." || name == "all" || name == "default" || name == "lo",
+		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00"):
+		return fmt.Errorf("%s: invalid name %q", device, name)
+	}
+	return nil
+}
+
+// VXLAN is a tunnel between the bridges of two hosts. Its forwarding is static: it
+// neither learns nor uses multicast, and frames without an entry, broadcasts
+// included, go to the other host.
+type VXLAN struct {
+	// ID is the network's identifier, up to 1<<24-1.
+	ID int
+	// Local and Remote are the addresses of this host and of the other one, of one
+	// family.
+	Local, Remote netip.Addr
+}
+
+const (
+	// VXLANDevice is the bridge's port to the other host: a device of the kernel, or a
+	// port of Open vSwitch.
+	VXLANDevice = "mst-vxlan"
+	// OVSVXLANDevice is the device of the kernel's datapath of Open vSwitch for all its
+	// VXLAN ports.
+	OVSVXLANDevice = "vxlan_sys_4789"
+	// VXLANPort is the UDP port that IANA assigned to VXLAN (RFC 7348).
+	VXLANPort = 4789
+	// VXLANOverhead is the number of bytes that VXLAN adds to a packet over IPv4: an
+	// inner Ethernet header, and the headers of VXLAN, UDP and IPv4.
+	VXLANOverhead = 14 + 8 + 8 + 20
+)
+
+func (v VXLAN) enabled() bool { return v != VXLAN{} }
+
+func (v VXLAN) validate() error {
+	switch {
+	case !v.enabled():
+		return nil
+	case v.ID < 1 || v.ID >= 1<<24:
+		return fmt.Errorf("VXLAN id %d is not between 1 and %d", v.ID, 1<<24-1)
+	case !isHostAddress(v.Local) || !isHostAddress(v.Remote) || v.Local.Is4() != v.Remote.Is4() || v.Local == v.Remote:
+		return fmt.Errorf("VXLAN from %v to %v: want addresses of two hosts, of one family", v.Local, v.Remote)
+	}
+	return nil
+}
+
+// AddRemote adds a forwarding entry to the VXLAN device of a bridge that is set up:
+// the MAC address is on the other host. An existing entry is no error. A port of
+// Open vSwitch needs none.
+func (n Network) AddRemote(mac net.HardwareAddr) (err error) {
+	defer wrap(&err, "add remote pod")
+	host, err := n.openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	link, err := host.link(VXLANDevice)
+	if err != nil {
+		return err
+	}
+	err = host.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF,
+		State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, IP: n.VXLAN.Remote.AsSlice(), HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("add forwarding entry of %v to device %q in %q: %w", mac, VXLANDevice, host.ns.Name(), err)
+	}
+	return nil
 }

@@ -5,34 +5,36 @@ package podlink
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
 // startOpenVSwitch starts an Open vSwitch for a host that ends with the test, and
 // returns the socket of its database.
-func startOpenVSwitch(t *testing.T, host *nl.Namespace) string {
+func startOpenVSwitch(t *testing.T, host *netns.Namespace) string {
 	t.Helper()
-	return runOpenVSwitch(t, host, StartOpenVSwitch).Socket()
+	return runOpenVSwitch(t, host, "").Socket()
 }
 
-// starter is a way to start an Open vSwitch.
-type starter func(host *nl.Namespace, dir string) (*OpenVSwitch, error)
-
-func runOpenVSwitch(t *testing.T, host *nl.Namespace, start starter) *OpenVSwitch {
+func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.Instance {
 	t.Helper()
-	s, err := start(host, newOVSDir(t))
+	dir := newOVSDir(t)
+	s, err := ovs.Start(host, dir, datapath)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if log, err := os.ReadFile(s.switching.log); t.Failed() {
+		if log, err := os.ReadFile(filepath.Join(dir, "ovs-vswitchd.log")); t.Failed() {
 			t.Logf("log of ovs-vswitchd: %v\n%s", err, log)
 		}
 		if err := s.Stop(); err != nil {
@@ -46,7 +48,7 @@ func runOpenVSwitch(t *testing.T, host *nl.Namespace, start starter) *OpenVSwitc
 // path is too long for a socket.
 func newOVSDir(t *testing.T) string {
 	t.Helper()
-	if err := FindOpenVSwitch(); err != nil {
+	if err := ovs.FindPrograms(); err != nil {
 		testkit.Skip(t, err.Error())
 	}
 	dir, err := os.MkdirTemp("", "mst-ovs-")
@@ -74,19 +76,19 @@ const sharedBridge = "shared"
 // shareHost has all hosts that newHost makes for a mode of Open vSwitch be one.
 func shareHost(t *testing.T, mode Mode) Mode {
 	t.Helper()
-	if mode.Needs() != NeedsOpenVSwitch {
+	if mode.Traits().Needs != NeedsOpenVSwitch {
 		return mode
 	}
 	f := newHost(t, mode)
 	network := f.network
 	network.Bridge = sharedBridge
 	network.Gateways = nil
-	withSwitch(t, network, func(s ovsSwitch) error {
-		datapath, err := s.bestDatapath(network.Host)
+	withSwitch(t, network, func(s *ovs.Switch) error {
+		datapath, err := s.BestDatapath(network.Host)
 		if err != nil {
 			return err
 		}
-		return s.addBridge(sharedBridge, datapath, "02:00:00:00:00:01", DefaultMTU)
+		return s.AddBridge(ovs.BridgeSpec{Name: sharedBridge, Datapath: datapath, MAC: "02:00:00:00:00:01", MTU: DefaultMTU})
 	})
 	return sharedHost{mode, f.network}
 }
@@ -97,18 +99,17 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 	t.Helper()
 	before := describe(t, h.network.Host)
 	t.Cleanup(func() {
-		withSwitch(t, h.network, func(s ovsSwitch) error {
-			var bridges []ovsBridge
-			err := s.find("Bridge", &bridges)
+		withSwitch(t, h.network, func(s *ovs.Switch) error {
+			bridges, err := s.Bridges()
 			for _, bridge := range bridges {
 				if bridge.Name != sharedBridge && err == nil {
-					err = s.deleteBridge(bridge)
+					err = s.DeleteBridge(bridge)
 				}
 			}
 			return err
 		})
-		withHandle(t, h.network.Host, func(host side) error {
-			links, err := host.links()
+		withHandle(t, h.network.Host, func(host nsHandle) error {
+			links, err := rtnl.Dump(host.LinkList)
 			for _, link := range links {
 				switch name := link.Attrs().Name; name {
 				case "lo", uplinkName, "wire", sharedBridge, "ovs-system", "ovs-netdev":
@@ -123,8 +124,8 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 			}
 			return err
 		})
-		for _, s := range forwarding() {
-			if err := h.network.Host.SetSysctl(s.key, "0"); err != nil {
+		for _, s := range forwardingSettings() {
+			if err := rtnl.In(h.network.Host).SetSysctl(s.Key, "0"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -139,14 +140,96 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 
 // withSwitch runs fn with a connection to the database of a network's Open
 // vSwitch.
-func withSwitch(t *testing.T, network Network, fn func(s ovsSwitch) error) {
+func withSwitch(t *testing.T, network Network, fn func(s *ovs.Switch) error) {
 	t.Helper()
 	s, err := openSwitch(network)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	if err := fn(s); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// vsctl changes the database of a network's Open vSwitch with ovs-vsctl.
+func vsctl(t *testing.T, network Network, args ...string) string {
+	t.Helper()
+	testkit.RequireTool(t, "ovs-vsctl")
+	cmd := exec.Command("ovs-vsctl", append([]string{"--db=unix:" + network.OVSDB}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr // it warns there of a slow machine
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("ovs-vsctl %v: %v\n%s", args, err, &stderr)
+	}
+	return string(output)
+}
+
+// inOVS changes the database of Open vSwitch with ovs-vsctl.
+func inOVS(args ...string) func(*testing.T, *fixture) {
+	return func(t *testing.T, f *fixture) { vsctl(t, f.network, args...) }
+}
+
+// allOVS are the modes of Open vSwitch.
+func allOVS() []string { return []string{"ovs-veth", "ovs-internal"} }
+
+// deviationsOfOVS are those of the modes of Open vSwitch.
+func deviationsOfOVS() []deviation {
+	veth := []string{"ovs-veth"}
+	return []deviation{
+		{"no port", allOVS(), inOVS("del-port", "msta"),
+			`port "msta" is missing in the database`},
+		{"port of another bridge", allOVS(), func(_ *testing.T, f *fixture) {
+			f.network.Bridge = sharedBridge
+		}, `port "msta" of Open vSwitch is not on bridge "shared"`},
+		{"no bridge", allOVS(), inOVS("del-br", DefaultBridge), `bridge "mst0" is missing in the database`},
+		{"bridge waits for a controller", allOVS(), inOVS("set-fail-mode", DefaultBridge, "secure"), "fail_mode secure"},
+		{"port does not work", allOVS(), inOVS("--no-wait", "set", "Interface", "msta", `error="it is broken"`), `port "msta" of Open vSwitch: it is broken`},
+		{"bridge is down", allOVS(), inHost(DefaultBridge, down), `device "mst0" in`},
+		{"gateway", allOVS(), inHost(DefaultBridge, removeAddr("fd00:10::1/64")), "lacks address fd00:10::1/64"},
+		{"port is down", veth, inHost("msta", down), `device "msta" in`},
+		{"port has IPv6", veth, setSysctl(true, "net/ipv6/conf/msta/disable_ipv6", "0"), "msta/disable_ipv6 in"},
+		{"port answers ARP", veth, setSysctl(true, "net/ipv4/conf/msta/arp_ignore", "0"), "msta/arp_ignore in"},
+	}
+}
+
+// TestOVSSetupFails has Setup fail, and compares the host before and after.
+func TestOVSSetupFails(t *testing.T) {
+	rows := []struct {
+		name    string
+		arrange func(s *situation)
+		message string
+	}{
+		{"no Open vSwitch", func(s *situation) { s.f.network.OVSDB = "" }, "no Open vSwitch"},
+		{"no database", func(s *situation) { s.f.network.OVSDB = "/nonexistent/db.sock" }, "/nonexistent/db.sock"},
+		{"bridge's name is taken", func(s *situation) { s.f.network.Bridge = uplinkName }, `device "eth0" in`},
+		{"bridge's name is a port's", func(s *situation) {
+			vsctl(s.t, s.f.network, "--no-wait", "add-port", sharedBridge, "absent")
+			s.f.network.Bridge = "absent"
+		}, "constraint violation"},
+		{"bridge's name is too long", func(s *situation) { s.f.network.Bridge = "sixteen-letters-" }, "more than"},
+		{"MTU too large", func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
+		{"no gateways", func(s *situation) { s.f.network.Gateways = nil }, "no gateways"},
+		{"two gateways of a family", func(s *situation) { s.f.network.Gateways = append(s.f.network.Gateways, s.f.network.Gateways[0]) },
+			"second one of its family"},
+	}
+	testkit.RequireRoot(t)
+	for _, mode := range ovsModes() {
+		testkit.RequireMode(t, mode.Probe())
+		mode = shareHost(t, mode)
+		for _, row := range rows {
+			t.Run(mode.Name()+"/"+row.name, func(t *testing.T) {
+				f := newHost(t, mode)
+				row.arrange(&situation{t: t, f: f})
+				before := describe(t, f.network.Host)
+				if err := f.mode.Setup(f.network); err == nil || !strings.Contains(err.Error(), row.message) {
+					t.Errorf("error is %v, wanted: %s", err, row.message)
+				}
+				if got := describe(t, f.network.Host); got != before {
+					t.Errorf("left behind:\n%s", difference(before, got))
+				}
+			})
+		}
 	}
 }

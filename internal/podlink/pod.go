@@ -3,90 +3,254 @@
 package podlink
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
 )
 
-// interior is how a pod's own device is configured; what is created from it is
-// also checked by it.
-type interior struct {
-	kind  string
-	mtu   int
-	addrs []netip.Prefix
-	// hops are the next hops of routes without one of their own, at most one per family.
-	// In layer 3 there are none: such routes are by the device alone.
-	hops   []netip.Addr
-	routes []route
-	layer3 bool
-	// shared is whether neighbours keep the pod's MAC address in their caches.
-	shared bool
-	// relayed is whether the device has no carrier until a program opens it.
-	relayed bool
+// Pod is a pod to attach to a network.
+type Pod struct {
+	// Namespace is the pod's. It is nil for a pod that brings its own end of the link,
+	// such as a VM, in modes with Traits.Guests.
+	Namespace *netns.Namespace
+	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
+	IfName string
+	// HostIfName is the name of the device on the host in modes with Traits.HostSide,
+	// and of the switch's port in mode ovs-internal. At most 15 bytes.
+	HostIfName string
+	// Addresses are the pod's, of either family or both.
+	Addresses []netip.Addr
+	// MAC is the address of the pod's device: 6 bytes, unicast. If it is nil, Create
+	// chooses one, and Check accepts any. It is an error in the ipvlan modes, in modes
+	// with Traits.Layer3 and for a pod without a namespace.
+	MAC net.HardwareAddr
+	// Routes are additional routes. A default route among them replaces that through the
+	// gateway.
+	Routes []Route
+	// Secondary is true if the pod's default routes are on another device, or if it has
+	// none. Instead this device gets routes to the network's own prefixes. Create leaves
+	// default routes without a priority out of Routes.
+	Secondary bool
+	// LinkOnly makes Create create the pod's device ready to send, without addresses and
+	// routes, so that the pod can ask for addresses (DHCP). It is for modes with
+	// Traits.DHCP. Of the network it needs only the bridge or the uplink.
+	LinkOnly bool
+	// Linked makes Create configure the device of an earlier Create with LinkOnly. If
+	// that fails the device stays, for another try or for Delete.
+	Linked bool
 }
 
-// settings are those of the device.
-func (i interior) settings(name string) []setting {
-	if i.layer3 {
-		return layer3Device(name, i.addrs)
+// name returns the pod's name in errors: its namespace's, or that of the host's end
+// of its link.
+func (p Pod) name() string {
+	if p.Namespace == nil {
+		return p.HostIfName
 	}
-	if i.shared {
-		return append(device(name, i.addrs), announcing(name)...)
-	}
-	return device(name, i.addrs)
+	return p.Namespace.Name()
 }
 
-// complete adds to an attachment how the pod's device is configured.
-func (i interior) complete(out Attachment) Attachment {
-	out.Prefixes, out.MTU = slices.Clone(i.addrs), i.mtu
-	for _, r := range i.routes {
-		out.Routes = append(out.Routes, Route{Dst: r.dst, Via: r.via, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority})
+// Attachment is the result of Create. The fields of the host's device are empty in
+// modes without Traits.HostSide. For a pod without a namespace, Prefixes, Routes and
+// MTU are the configuration for its own end.
+type Attachment struct {
+	// IfName is Pod.IfName, except in mode ovs-internal on the kernel's datapath, where
+	// that is only an alternative name of the device.
+	IfName, HostIfName   string
+	IfIndex, HostIfIndex int
+	MAC, HostMAC         net.HardwareAddr
+	Addresses            []netip.Addr
+	// Prefixes are Addresses with the prefix lengths on the pod's device: that of the
+	// gateway in modes with Traits.Switched, otherwise all bits (/32, /128).
+	Prefixes []netip.Prefix
+	// Routes are the routes of the pod's device, without those to its prefixes: a
+	// default route for each family of the pod's addresses, in the order of Addresses,
+	// and those of Pod.Routes.
+	Routes []Route
+	// MTU of the pod's device in bytes.
+	MTU int
+	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, unless
+	// that is another router.
+	NodeMAC net.HardwareAddr
+}
+
+// attachment is the result of Create of a pod with those link ends, which are on a
+// network on which the host has the MAC address.
+func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
+	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
+	if ends.host != nil {
+		out.HostIfName, out.HostIfIndex, out.HostMAC = p.HostIfName, ends.host.Attrs().Index, macOf(ends.host)
+	}
+	if ends.pod != nil {
+		out.IfName, out.IfIndex, out.MAC = ends.pod.Attrs().Name, ends.pod.Attrs().Index, macOf(ends.pod)
 	}
 	return out
 }
 
-// prepare configures a device that is down, and sets it up. Routes come with
-// finish, when the device has a carrier.
-func (i interior) prepare(s side, link netlink.Link) error {
-	if err := apply(s.ns, i.settings(link.Attrs().Name)); err != nil {
+// Endpoint is the place at which eBPF programs attach to a pod's link.
+type Endpoint struct {
+	// Namespace and IfName are those of the pod's device, Host is the namespace on the
+	// other side.
+	Namespace, Host *netns.Namespace
+	IfName          string
+	// HostIfName is the host's device of the pod where the kernel does not know that
+	// the two belong together: in modes with NeedsRelay.
+	HostIfName string
+	// Segment is the host's device that stands for all pods that reach each other by
+	// MAC address through Open vSwitch, if programs have to attach to the pods' own
+	// devices: on ports that are the pods' devices, and on a switch in user space,
+	// which reads packets before a program on the host could.
+	Segment string
+}
+
+// Endpoint returns the place at which eBPF programs attach to the link of a pod that
+// the mode created in the network.
+func (n Network) Endpoint(mode Mode, pod Pod) (_ Endpoint, err error) {
+	out := Endpoint{Namespace: pod.Namespace, Host: n.Host, IfName: pod.IfName}
+	switch traits := mode.Traits(); {
+	case traits.Needs == NeedsRelay:
+		out.HostIfName = pod.HostIfName
+	case traits.Needs == NeedsOpenVSwitch && !traits.HostSide:
+		out.Segment = n.bridge()
+	case traits.Needs == NeedsOpenVSwitch:
+		datapath, err := n.ovsDatapath()
+		if err != nil {
+			return Endpoint{}, err
+		}
+		if datapath == ovs.UserSpace {
+			out.Segment = n.bridge()
+		}
+	}
+	return out, nil
+}
+
+// validate validates what all modes have. It compares the namespaces, but changes
+// nothing.
+func (p Pod) validate(network Network) error {
+	if err := network.validate(); err != nil {
 		return err
 	}
-	if err := s.up(link); err != nil {
+	if err := p.validateNamespace(network); err != nil {
 		return err
 	}
-	for _, addr := range i.addrs {
-		if _, err := s.addAddress(link, addr, netlink.SCOPE_UNIVERSE); err != nil {
+	return p.validateAddresses(network)
+}
+
+// validateEnds validates a pod whose link has an end on the host.
+func (p Pod) validateEnds(network Network) error {
+	if err := p.validate(network); err != nil {
+		return err
+	}
+	return p.validateHostIfName()
+}
+
+// validateLinkOnly validates a pod that has no addresses yet.
+func (p Pod) validateLinkOnly(network Network) error {
+	if err := network.validate(); err != nil {
+		return err
+	}
+	if len(p.Addresses) > 0 {
+		return errors.New("a pod that asks for addresses has addresses")
+	}
+	if err := p.validateMAC(); err != nil {
+		return err
+	}
+	return p.validateNamespace(network)
+}
+
+// validateNamespace validates the place of the pod's device.
+func (p Pod) validateNamespace(network Network) error {
+	if p.Namespace == nil {
+		return errors.New("the pod has no namespace")
+	}
+	pod, err := p.Namespace.Inode()
+	if err != nil {
+		return err
+	}
+	host, err := network.Host.Inode()
+	if err != nil {
+		return err
+	}
+	if pod == host {
+		return fmt.Errorf("namespace %q is both the pod's and the host's", p.Namespace.Name())
+	}
+	return p.validateIfName()
+}
+
+func (p Pod) validateIfName() error { return validateName("pod's interface", p.IfName) }
+
+func (p Pod) validateHostIfName() error { return validateName("host's interface", p.HostIfName) }
+
+// validateDelete validates the names of the pod's devices on the host.
+func (p Pod) validateDelete(network Network) error {
+	if err := network.validateHost(); err != nil {
+		return err
+	}
+	return p.validateHostIfName()
+}
+
+func (p Pod) validateAddresses(network Network) error {
+	if err := p.validateMAC(); err != nil {
+		return err
+	}
+	if p.LinkOnly {
+		return errors.New("the link mode can't create a link for a pod that asks for addresses (DHCP)")
+	}
+	if len(p.Addresses) == 0 {
+		return errors.New("the pod has no addresses")
+	}
+	for i, addr := range p.Addresses {
+		if !isHostAddress(addr) {
+			return fmt.Errorf("invalid pod address %v", addr)
+		}
+		if err := network.validateMTU(addr); err != nil {
 			return err
+		}
+		if slices.Contains(p.Addresses[:i], addr) {
+			return fmt.Errorf("duplicate pod address %v", addr)
+		}
+		if gateway, ok := network.gateway(addr); ok && gateway.Addr() == addr {
+			return fmt.Errorf("pod's address %v is the gateway's", addr)
+		}
+		if slices.Contains(network.Routers, addr) {
+			return fmt.Errorf("pod's address %v is a router's", addr)
 		}
 	}
 	return nil
 }
 
-// finish waits until the device can send, unless that is up to a program, adds
-// the pod's routes, and tells the neighbours where the pod is.
-func (i interior) finish(s side, link netlink.Link) error {
-	if !i.relayed {
-		if err := s.awaitCarrier(link); err != nil {
-			return err
-		}
-	}
-	if err := s.awaitLocal(link, i.addrs); err != nil {
-		return err
-	}
-	if err := s.addRoutes(link, i.routes); err != nil {
-		return err
-	}
-	if i.shared && !i.relayed {
-		return s.announce(link, i.addrs)
+func (p Pod) validateMAC() error {
+	switch {
+	case p.MAC == nil:
+		return nil
+	case len(p.MAC) != 6:
+		return fmt.Errorf("the pod's MAC address %q has %d bytes, not 6", p.MAC, len(p.MAC))
+	case p.MAC[0]&1 != 0:
+		return fmt.Errorf("the pod's MAC address %v is a multicast address", p.MAC)
+	case !slices.ContainsFunc(p.MAC, func(b byte) bool { return b != 0 }):
+		return fmt.Errorf("the pod's MAC address %v is all zero", p.MAC)
+	case p.Namespace == nil:
+		return fmt.Errorf("the pod's MAC address %v can't be set: the pod has no namespace", p.MAC)
 	}
 	return nil
 }
 
-// wanted is what check compares a pod's device with.
-func (i interior) wanted(pod Pod) wanted {
-	return wanted{
-		name: pod.IfName, kind: i.kind, mtu: i.mtu, mac: pod.MAC, addrs: i.addrs, routes: i.routes,
-		settings: i.settings(pod.IfName),
+// rejectMAC returns an error if the pod has a MAC address, which the mode can't set.
+func (p Pod) rejectMAC(mode string) error {
+	if p.MAC == nil {
+		return nil
 	}
+	return fmt.Errorf("link mode %s can't set the pod's MAC address %v: its devices have none of their own", mode, p.MAC)
+}
+
+// mac returns the MAC address of the pod's device: Pod.MAC, or a new one.
+func (p Pod) mac() (net.HardwareAddr, error) {
+	if p.MAC != nil {
+		return p.MAC, nil
+	}
+	return newMAC()
 }

@@ -6,8 +6,11 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"mustang/internal/rtnl"
 )
 
 // setupFailure is a situation in which Setup must fail, and leave everything as
@@ -20,44 +23,44 @@ type setupFailure struct {
 }
 
 func setupFailures() []setupFailure {
-	onHost := func(change func(host side) error) func(s *situation) {
+	onHost := func(change func(host nsHandle) error) func(s *situation) {
 		return func(s *situation) { withHandle(s.t, s.f.network.Host, change) }
 	}
 	return []setupFailure{
-		{"uplink is missing", allStacked(), func(s *situation) { s.f.network.Uplink = "none0" }, `"none0"`},
-		{"no uplink", allStacked(), func(s *situation) { s.f.network.Uplink = "" }, "uplink: the name is empty"},
-		{"uplink is down", allStacked(), func(s *situation) { setDown(s.t, s.f.network.Host, uplinkName) }, "not up"},
-		{"slave's name is taken", []string{"macvlan"}, func(s *situation) { addBridge(s.t, s.f.network.Host, HostSlave) }, HostSlave},
+		{"uplink is missing", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "none0" }, `"none0"`},
+		{"no uplink", allSubinterfaces(), func(s *situation) { s.f.network.Uplink = "" }, "uplink: the name is empty"},
+		{"uplink is down", allSubinterfaces(), func(s *situation) { setDown(s.t, s.f.network.Host, uplinkName) }, "not up"},
+		{"slave's name is taken", []string{"macvlan"}, func(s *situation) { addBridge(s.t, s.f.network.Host, MacvlanHostDevice) }, MacvlanHostDevice},
 		{"slave's name is taken", allIPVLAN(), func(s *situation) {
-			addBridge(s.t, s.f.network.Host, IPVLANHostSlave)
+			addBridge(s.t, s.f.network.Host, IPVLANHostDevice)
 		}, "is a bridge, not an ipvlan"},
-		{"uplink is a bridge's port", allStacked(), onHost(func(host side) error {
-			if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs("br0")}); err != nil {
+		{"uplink is a bridge's port", allSubinterfaces(), onHost(func(host nsHandle) error {
+			if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: newAttrs("br0")}); err != nil {
 				return err
 			}
 			return host.LinkSetMaster(byName(uplinkName), byName("br0"))
 		}), `uplink "eth0"`},
-		{"uplink has macvlan devices", allIPVLAN(), onHost(func(host side) error {
-			return host.addOver(uplinkName, &netlink.Macvlan{LinkAttrs: attrs("mac0"), Mode: netlink.MACVLAN_MODE_BRIDGE})
-		}), "in use by devices of another kind"},
-		{"uplink has ipvlan devices in L3S mode", []string{"ipvlan-l2", "ipvlan-l3"}, onHost(func(host side) error {
-			return host.addOver(uplinkName, &netlink.IPVlan{LinkAttrs: attrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L3S})
+		{"uplink has macvlan devices", allIPVLAN(), onHost(func(host nsHandle) error {
+			return host.addOver(uplinkName, &netlink.Macvlan{LinkAttrs: newAttrs("mac0"), Mode: netlink.MACVLAN_MODE_BRIDGE})
+		}), "has devices of another kind"},
+		{"uplink has ipvlan devices in L3S mode", []string{"ipvlan-l2", "ipvlan-l3"}, onHost(func(host nsHandle) error {
+			return host.addOver(uplinkName, &netlink.IPVlan{LinkAttrs: newAttrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L3S})
 		}), `device "ipvl0"`},
-		{"uplink has private ipvlan devices", []string{"ipvlan-l3s"}, onHost(func(host side) error {
+		{"uplink has private ipvlan devices", []string{"ipvlan-l3s"}, onHost(func(host nsHandle) error {
 			return host.addOver(uplinkName, &netlink.IPVlan{
-				LinkAttrs: attrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L3S, Flag: netlink.IPVLAN_FLAG_PRIVATE,
+				LinkAttrs: newAttrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L3S, Flag: netlink.IPVLAN_FLAG_PRIVATE,
 			})
-		}), "keeps pods from reaching each other"},
+		}), "isolates pods from each other"},
 		{"uplink is an ipvlan device", allIPVLAN(), func(s *situation) {
-			onHost(func(host side) error {
-				return host.addOver(uplinkName, &netlink.IPVlan{LinkAttrs: attrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L2})
+			onHost(func(host nsHandle) error {
+				return host.addOver(uplinkName, &netlink.IPVlan{LinkAttrs: newAttrs("ipvl0"), Mode: netlink.IPVLAN_MODE_L2})
 			})(s)
 			s.f.network.Uplink = "ipvl0"
 		}, "is itself a device of kind ipvlan"},
 		{"MTU too small for IPv6", allOnGateways(), func(s *situation) { s.f.network.MTU = 1000 }, "MTU 1000 is less"},
 		{"router's address is the host's", allOnGateways(), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("fd00:10::2")}
-			withHandle(s.t, s.f.network.Host, func(host side) error {
+			withHandle(s.t, s.f.network.Host, func(host nsHandle) error {
 				lo, err := host.link("lo")
 				if err != nil {
 					return err
@@ -65,8 +68,8 @@ func setupFailures() []setupFailure {
 				_, err = host.addGateways(lo, []netip.Prefix{netip.MustParsePrefix("fd00:10::2/128")})
 				return err
 			})
-		}, "address fd00:10::2, of a router that is not the host, is an address of"},
-		{"router", append(allRouted(), stackedInLayer3()...), func(s *situation) {
+		}, "address fd00:10::2 of a router other than the host is an address of"},
+		{"router", append(allRouted(), subinterfacesInLayer3()...), func(s *situation) {
 			s.f.network.Routers = []netip.Addr{netip.MustParseAddr("192.168.10.2")}
 		}, "router 192.168.10.2: pods of link mode"},
 		{"bridge's name is taken", allBridged(), func(s *situation) { s.f.network.Bridge = uplinkName }, "not a bridge"},
@@ -74,7 +77,7 @@ func setupFailures() []setupFailure {
 		{"MTU too large", allBridged(), func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"invalid gateway", allRouted(), func(s *situation) { s.f.network.Gateways[0] = netip.Prefix{} }, "gateway"},
 		{"IPv6 is off", allRouted(), func(s *situation) {
-			if err := s.f.network.Host.SetSysctl("net/ipv6/conf/lo/disable_ipv6", "1"); err != nil {
+			if err := rtnl.In(s.f.network.Host).SetSysctl("net/ipv6/conf/lo/disable_ipv6", "1"); err != nil {
 				s.t.Fatal(err)
 			}
 		}, "fd00:10::1/128"},
@@ -82,10 +85,10 @@ func setupFailures() []setupFailure {
 }
 
 // byName is a device for those calls that need no more than its name.
-func byName(name string) netlink.Link { return &netlink.GenericLink{LinkAttrs: attrs(name)} }
+func byName(name string) netlink.Link { return &netlink.GenericLink{LinkAttrs: newAttrs(name)} }
 
 // addOver adds a device on another.
-func (s side) addOver(parent string, device netlink.Link) error {
+func (s nsHandle) addOver(parent string, device netlink.Link) error {
 	link, err := s.link(parent)
 	if err != nil {
 		return err
@@ -111,4 +114,42 @@ func TestSetupFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestNoTransientPeer watches the host while pods come and go: apart from
+// its own devices nothing may appear in it, not even for a moment.
+func TestNoTransientPeer(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		f := newFixture(t, mode, 0)
+		pod := f.newPod(t, 0)
+		updates, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
+		err := f.network.Host.Do(func() error { return netlink.LinkSubscribe(updates, done) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.create(t, pod)
+		if err := mode.Delete(f.network, pod); err != nil {
+			t.Fatal(err)
+		}
+		addBridge(t, f.network.Host, "sentinel")
+		ours := map[string]bool{
+			"lo": true, uplinkName: true, "wire": true, DefaultBridge: true, MacvlanHostDevice: true, IPVLANHostDevice: true, pod.HostIfName: mode.Traits().HostSide || mode.Traits().Needs == NeedsOpenVSwitch,
+		}
+		deadline := time.After(5 * time.Second)
+		for {
+			select {
+			case update := <-updates:
+				name := update.Attrs().Name
+				if name == "sentinel" {
+					close(done)
+					return
+				}
+				if !ours[name] {
+					t.Errorf("device %q appeared in the host", name)
+				}
+			case <-deadline:
+				t.Fatal("no message for the last device")
+			}
+		}
+	})
 }

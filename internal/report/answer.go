@@ -10,133 +10,176 @@ import (
 	"mustang/internal/result"
 )
 
-// answer is what a workload's rows say, in words.
-type answer struct {
-	Name string   // the workload
-	Lead string   // the answer to the suite's question
-	More []string // what else is to say
-}
-
-// answers gives one answer for each workload of a suite.
-func (su *suite) answers() []answer {
-	var out []answer
-	for _, s := range su.sets {
-		a := s.answer()
-		a.Lead = together(a.Lead)
-		for i := range a.More {
-			a.More[i] = together(a.More[i])
-		}
-		out = append(out, a)
-	}
-	return out
-}
-
-// answer puts the set's rows in words: those of its suite.
-func (s *set) answer() answer {
-	switch s.suite {
-	case suiteInterfaces:
-		return s.interfacesAnswer()
-	case suiteLatency, suiteDocker:
-		return s.referenceAnswer()
-	case suiteSwitching:
-		return s.switchingAnswer()
-	case suiteCNI:
-		return s.callsAnswer()
-	}
-	return answer{Name: s.name, Lead: s.fastest(), More: []string{s.costs()}}
-}
-
-// together keeps a line from breaking within names and figures.
-func together(s string) string {
-	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms", " instructions/", "\u00a0instructions/").Replace(s)
-}
-
-// noun is what is ranked: "way", and what follows it.
-type noun struct{ one, rest string }
-
-// fastest says which connection has the best figure at the pod IP, and which
-// others can't be told from it.
-func (s *set) fastest() string {
-	var pods []*entry
-	for _, e := range s.entries {
-		if e.Target == result.TargetPodIP && !e.baseline && !e.repeat {
-			pods = append(pods, e)
+// answer puts the parts of the suite's answer in words. The first sentence is the
+// headline.
+func (t *workloadTable) answer() Answer {
+	var lines []string
+	for i, part := range t.suite.Answer {
+		switch part {
+		case result.AnswerFastest:
+			lines = append(lines, t.fastest())
+		case result.AnswerRanking:
+			lines = append(lines, t.ranking()...)
+		case result.AnswerReference:
+			if why := t.noReference(); why == "" {
+				lines = append(lines, t.againstReference()...)
+			} else if i == 0 {
+				lines = append(lines, why)
+			}
+		case result.AnswerReferenceFigure:
+			lines = append(lines, t.referenceFigure())
+		case result.AnswerServiceCost:
+			lines = append(lines, t.serviceCosts())
+		case result.AnswerTally:
+			lines = append(lines, t.tally()+t.missing())
+		case result.AnswerTail:
+			lines = append(lines, t.tail())
+		case result.AnswerCallRate:
+			lines = append(lines, t.callRate())
+		case result.AnswerStatements:
+			lines = append(lines, t.statements()...)
 		}
 	}
-	return s.first(pods, noun{"way", " of connecting pods"})
+	var a Answer
+	for _, line := range lines {
+		switch {
+		case line == "":
+		case a.Headline == "":
+			a.Headline = keepTogether(line)
+		default:
+			a.Details = append(a.Details, keepTogether(upperFirst(line)))
+		}
+	}
+	return a
 }
 
-// first says which of entries has the best figure, and which others can't be told
-// from it.
-func (s *set) first(entries []*entry, n noun) string {
-	pods := slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return !e.ok() })
+// nouns are what the suite's rows stand for, in the singular and the plural, and the
+// first word alone.
+func (t *workloadTable) nouns() (singular, plural, short string) {
+	singular = clean(t.suite.Noun)
+	if singular == "" {
+		singular = "row"
+	}
+	short, rest, _ := strings.Cut(singular, " ")
+	return singular, strings.TrimSpace(short + "s " + rest), short
+}
+
+// fastest names the row with the best median and the rows that are tied with it: of
+// all rows, or of the pod IPs of a matrix.
+func (t *workloadTable) fastest() string {
+	entries := t.withoutRepeats()
+	if !t.suite.list() {
+		entries = slices.DeleteFunc(entries, func(e *entry) bool { return e.Target != result.TargetPodIP || e.Baseline })
+	}
+	total := len(entries)
+	entries = t.ranked(slices.DeleteFunc(entries, func(e *entry) bool { return !e.ok() }))
+	one, several, short := t.nouns()
 	rest := ""
-	if missing := len(entries) - len(pods); missing > 0 {
-		rest = fmt.Sprintf(" %s skipped or failed.", wasWere(missing, "other "+n.one))
+	if missing := total - len(entries); missing > 0 {
+		rest = fmt.Sprintf(" %s skipped or failed.", wasWere(missing, "other "+short))
 	}
-	if len(pods) == 0 {
-		return "no " + n.one + n.rest + " has a figure." + rest
+	if len(entries) == 0 {
+		return "no " + one + " has a figure." + rest
 	}
-	slices.SortStableFunc(pods, func(a, b *entry) int {
-		return compareBool(s.reading.better(b.Median, a.Median), s.reading.better(a.Median, b.Median))
-	})
-	best := pods[0]
-	places := decimals(best.Median)
-	figure := number(best.Median, places) + " " + s.unit
+	best, w := entries[0], t.wording
+	figure := t.figure(best)
 	if best.CI95 != nil {
-		figure += ", 95 % interval " + interval(best.CI95, places)
+		figure += ", 95 % interval " + interval(best.CI95, decimals(best.Median))
 	}
-	if len(pods) == 1 {
-		return fmt.Sprintf("%s is the only %s%s with a figure: %s.%s", best.connection, n.one, n.rest, figure, rest)
+	if len(entries) == 1 {
+		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
 	}
-	ties := []string{best.connection}
-	for _, e := range pods[1:] {
-		switch s.compare(best, e) {
+	ties := []string{best.name}
+	for _, e := range entries[1:] {
+		switch t.difference(best, e).verdict {
 		case tooFew:
 			return fmt.Sprintf("%s has the %s median (%s), but %s too few to say which %s is the best.%s",
-				best.connection, s.reading.extreme, figure, isAre(len(best.Samples), "round"), n.one, rest)
+				best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
 		case tied:
-			ties = append(ties, e.connection)
+			ties = append(ties, e.name)
 		case lower, higher:
 		}
 	}
-	if len(ties) == 1 {
-		return fmt.Sprintf("%s %s of %d %ss%s%s (%s).%s",
-			best.connection, s.reading.best, len(pods), n.one, n.rest, s.reading.where, figure, rest)
+	between := fmt.Sprintf("no difference was found between %s, which has the %s median (%s), and ", best.name, w.extreme, figure)
+	switch len(ties) {
+	case 1:
+		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, len(entries), several, w.where, figure, rest)
+	case len(entries):
+		return fmt.Sprintf("no %s stands out%s: %s%s.%s", one, w.where, between, list(ties[1:]), rest)
 	}
-	if len(ties) == len(pods) {
-		return fmt.Sprintf("no %s%s stands out%s: no difference was found between %s, which has the %s median (%s), and %s.%s",
-			n.one, n.rest, s.reading.where, best.connection, s.reading.extreme, figure, list(ties[1:]), rest)
-	}
-	return fmt.Sprintf("%s %s of %d %ss%s%s: no difference was found between %s, which has the %s median (%s), and %s.%s",
-		list(ties), s.reading.tied, len(pods), n.one, n.rest, s.reading.where, best.connection, s.reading.extreme, figure, theOthers(len(ties)-1), rest)
+	return fmt.Sprintf("%s %s of %d %s%s: %s%s.%s",
+		list(ties), w.tied, len(entries), several, w.where, between, verb(len(ties)-1, "the other", "the others"), rest)
 }
 
-// list joins names as a sentence does.
-func list(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
+// ranking lists the measured rows, with a tilde between neighbours that are tied,
+// and compares the last with the first.
+func (t *workloadTable) ranking() []string {
+	ranked := t.ranked(t.measured())
+	if len(ranked) < 2 {
+		return nil
 	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+	best, worst := ranked[0], ranked[len(ranked)-1]
+	var b strings.Builder
+	for i, e := range ranked {
+		switch {
+		case i == 0:
+		case t.difference(ranked[i-1], e).verdict == tied:
+			b.WriteString(" ~\u00a0")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(e.name)
+	}
+	return []string{
+		"Ranking from the " + t.wording.extreme + " median (~: no difference found between neighbours): " + b.String() + ".",
+		"Last: " + worst.name + " with " + t.figure(worst) + "; against " + best.name + ": " + t.describe(t.difference(worst, best)) + ".",
+	}
 }
 
-func isAre(n int, noun string) string {
-	if n == 1 {
-		return count(n, noun) + " is"
+// missing counts the rows without a figure; empty if all have one.
+func (t *workloadTable) missing() string {
+	rows := t.withoutRepeats()
+	n := len(rows) - len(t.measured())
+	if n == 0 {
+		return ""
 	}
-	return count(n, noun) + " are"
+	_, _, short := t.nouns()
+	return " " + wasWere(n, short) + " skipped or failed."
 }
 
-func wasWere(n int, noun string) string {
-	if n == 1 {
-		return count(n, noun) + " was"
-	}
-	return count(n, noun) + " were"
+// tail gives the 99th percentile of each row.
+func (t *workloadTable) tail() string {
+	return t.each("99 of 100 "+t.events()+" took less than: ", " "+t.latencyUnit(), func(e *entry) float64 {
+		if e.LatencyUS == nil {
+			return 0
+		}
+		return t.latency(e.LatencyUS.P99)
+	})
 }
 
-func theOthers(n int) string {
-	if n == 1 {
-		return "the other"
+// callRate gives the calls per second of each row.
+func (t *workloadTable) callRate() string {
+	return t.each("Calls done in a second: ", "", func(e *entry) float64 { return e.CallsPerSecond })
+}
+
+// each lists a figure of each measured row; empty if none has it.
+func (t *workloadTable) each(words, unit string, figure func(*entry) float64) string {
+	var parts []string
+	for _, e := range t.measured() {
+		if v := figure(e); v > 0 {
+			parts = append(parts, e.name+" "+number(v, fewDecimals(v))+unit)
+		}
 	}
-	return "the others"
+	if len(parts) == 0 {
+		return ""
+	}
+	return words + strings.Join(parts, ", ") + "."
+}
+
+// events names what the table's latencies are of.
+func (t *workloadTable) events() string {
+	if t.calls() {
+		return "calls"
+	}
+	return "transactions"
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package report_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/report"
 	"mustang/internal/result"
 )
 
@@ -28,13 +31,16 @@ func cluster(link, via string) result.Row {
 
 // versus makes a comparison of n rounds, of a ratio and its interval.
 func versus(numerator, denominator string, n int, figures [3]float64) result.Comparison {
-	c := result.Comparison{Name: "x", Workload: result.WorkloadTCPStream, Numerator: numerator, Denominator: denominator,
+	c := result.Comparison{Name: "x", Suite: "pod-links", Workload: result.WorkloadTCPStream, Numerator: numerator, Denominator: denominator,
 		Ratios: slices.Repeat(figures[:1], n), Ratio: figures[0]}
-	if n >= minRounds {
+	if n >= 6 {
 		c.CI95 = &[2]float64{figures[1], figures[2]}
 	}
 	return c
 }
+
+// podLinks is the description of the suite of podRow.
+func podLinks(t *testing.T) result.Suite { return oneSuite(t, "pod-links").Suites[0] }
 
 // TestAnswer checks what is claimed, and above all what is not.
 func TestAnswer(t *testing.T) {
@@ -43,7 +49,7 @@ func TestAnswer(t *testing.T) {
 	skipped := podRow("netkit", 0, 0, 0)
 	skipped.Status, skipped.Reason, skipped.Samples, skipped.CI95 = result.StatusSkipped, "no", nil, nil
 	repeat := skipped
-	repeat.Link, repeat.ID, repeat.Variant = "veth", "veth/pod-ip/again", "again"
+	repeat.Link, repeat.ID, repeat.Repeats = "veth", "veth/pod-ip/again", "veth/pod-ip"
 	few := podRow("veth", 30, 0, 0)
 	few.CI95, few.Samples = nil, few.Samples[:3]
 	for _, tc := range []struct {
@@ -81,27 +87,199 @@ func TestAnswer(t *testing.T) {
 				versus("veth/cluster-ip/nftables", "veth/pod-ip", 10, [3]float64{0.985, 0.984, 0.986}), // below the spread of 2 %
 				versus("veth/cluster-ip/ebpf-tc", "veth/pod-ip", 10, [3]float64{1.05, 1.04, 1.06}),
 			},
-			want: []string{"by iptables 25.0 % (veth)", "by nftables nothing that could be found (veth)", "by eBPF (per packet) less than nothing: 5.0 % faster (veth)",
+			want: []string{"iptables 25.0 % (veth)", "nftables no difference found (veth)", "eBPF (per packet) 5.0 % faster (veth)",
 				"no difference smaller than 2.0 %"}},
 		{name: "cost of too few rounds", rows: []result.Row{podRow("veth", 30, 29, 31), cluster("veth", "iptables")},
 			comparisons: []result.Comparison{versus("veth/cluster-ip/iptables", "veth/pod-ip", 5, [3]float64{0.75, 0, 0})},
-			want:        []string{"can't be told: too few rounds"}, never: []string{"25.0 %"}},
+			want:        []string{"Too few rounds to give the cost"}, never: []string{"25.0 %"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := result.File{Schema: result.Schema, Rows: tc.rows, Run: result.Run{Suite: "pod-links", Comparisons: tc.comparisons}}
-			v := newView(f)
-			a := v.suites[0].answers()[0]
-			text := strings.ReplaceAll(a.Lead+" "+strings.Join(a.More, " ")+" "+v.sets[0].spreadSentence(), "\u00a0", " ")
-			for _, want := range tc.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("%q does not say %q", text, want)
-				}
-			}
-			for _, never := range tc.never {
-				if strings.Contains(text, never) {
-					t.Errorf("%q says %q", text, never)
-				}
-			}
+			f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: tc.rows, Run: result.Run{Suite: "pod-links", Comparisons: tc.comparisons}}
+			checkSays(t, answers(t, f), tc.want, tc.never)
 		})
+	}
+}
+
+// TestFewestIsBest turns a set of rows into instructions: what was best is worst.
+func TestFewestIsBest(t *testing.T) {
+	rows := []result.Row{podRow("veth", 30, 29, 31), podRow("macvlan", 40, 39, 41), podRow("bridge", 50, 49, 51)}
+	comparisons := []result.Comparison{
+		versus("veth/cluster-ip/iptables", "veth/pod-ip", 10, [3]float64{1.25, 1.24, 1.26}),
+		versus("macvlan/cluster-ip/iptables", "macvlan/pod-ip", 10, [3]float64{1.1, 1.09, 1.11}),
+		versus("veth/cluster-ip/ebpf-socket", "veth/pod-ip", 10, [3]float64{0.9, 0.89, 0.91}),
+	}
+	rows = append(rows, cluster("veth", "iptables"), cluster("macvlan", "iptables"), cluster("veth", "ebpf-socket"))
+	for i := range rows {
+		rows[i].Unit = result.UnitPerTransaction
+	}
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows, Run: result.Run{Clock: result.ClockInstructions, Comparisons: comparisons}}
+	checkSays(t, answers(t, f), []string{
+		"veth takes the fewest instructions of 3 ways", "30.00 instructions/transaction",
+		"iptables 10.0 % (macvlan) to 25.0 % (veth)", "eBPF (socket) 10.0 % fewer (veth)",
+	}, nil)
+	var words []string
+	for _, cell := range reportOf(t, f).Suites[0].Workloads[0].Comparisons.Columns[4].Cells {
+		words = append(words, cell.Text)
+	}
+	if !slices.Equal(words, []string{"25.0\u00a0% more", "10.0\u00a0% more", "10.0\u00a0% fewer"}) {
+		t.Errorf("findings %q", words)
+	}
+}
+
+// TestSuiteAnswers checks what is said of each suite, and that without enough
+// rounds nothing is claimed.
+func TestSuiteAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file        result.File
+		want, never []string
+	}{
+		"interfaces": {file: oneSuite(t, "interfaces"), want: []string{
+			"loopback and host-ip are tied as the fastest of 11 ways", "loopback ~ host-ip, host-to-container, veth/pod-ip ~ bridge/pod-ip",
+			"Last: tun/pod-ip with 3.333 Gbit/s; against loopback: 93.3 % slower", "address against 127.0.0.1: no difference found",
+			"by 127.0.0.1 against the host's address: 45.7 % slower (45.4 to 46.2)",
+		}, never: []string{"(again)", "/again"}},
+		"latency": {file: oneSuite(t, "latency"), want: []string{
+			"more time per transaction than host: veth-bridge-nat 12.5 % (11.8 to 13.5), veth 9.2 %", "No difference to host found: macvlan",
+			"Figure of host: 28,736 transactions/s, 34.8 µs on average", "1 way was skipped or failed",
+		}, never: []string{"slower", "faster", "ipvlan"}},
+		"switching": {file: oneSuite(t, "switching"), want: []string{
+			"of 9 pairs, Open vSwitch is faster than a Linux bridge in 1 and slower in 7; no difference was found in 1",
+			"On one host, Open vSwitch against a bridge: namespaces by veth: no difference found", "virtual machines: 6.4 % slower",
+			"VXLAN, against the same without: 18.8 % (bridge/veth) to 29.2 % slower (ovs/vm (tcg))",
+			"Two hosts, against the same on one: 23.1 % (bridge/veth)", "Throughput, 3 TCP streams: ", "UDP throughput, 1 UDP stream: ",
+		}},
+		"docker": {file: oneSuite(t, "docker"), want: []string{
+			"slower than host-to-host: published-port/two-hosts 5.3 % (4.8 to 6.2)", "No difference to host-to-host found: host-mode",
+			"Faster than host-to-host: published-port/same-host 154.0 %", "Docker's proxy against rules alone: about 51.2 % slower by the medians",
+		}},
+		"cni": {file: oneSuite(t, "cni"), want: []string{
+			"ADD, one at a time: mustang-veth and mustang-bridge are tied as the fastest of 5 plugins", "which has the lowest median (4.200 ms",
+			"1 other plugin was skipped", "No difference to bridge found: macvlan.", "Less time than bridge: mustang-veth 70.0 % (69.8 to 70.3)",
+			"99 of 100 calls took less than: bridge 22.4 ms, macvlan 22.4 ms, mustang-veth 6.72 ms",
+			"With services per packet too, mustang-veth: 16.7 % more time", "DEL, 100 at once: ", "Calls done in a second: bridge 71.4,",
+		}, never: []string{"slower", "Gbit", "faster than", "again"}},
+		"few cni": {file: truncated(oneSuite(t, "cni"), 3), want: []string{"Too few rounds to tell from bridge: macvlan, mustang-veth", "too few to say which plugin is the best"},
+			never: []string{"less time", "more time"}},
+		"few interfaces": {file: truncated(oneSuite(t, "interfaces"), 3), want: []string{"too few to say which way is the best", "too few rounds to tell"},
+			never: []string{"slower", "is the fastest", " ~ "}},
+		"few latency":   {file: truncated(oneSuite(t, "latency"), 3), want: []string{"too few rounds to tell from host: veth-bridge-nat"}, never: []string{"more time", "12.5"}},
+		"few switching": {file: truncated(oneSuite(t, "switching"), 3), want: []string{"too few rounds to say"}, never: []string{"slower", "faster than"}},
+		"few docker":    {file: truncated(oneSuite(t, "docker"), 3), want: []string{"too few rounds to tell"}, never: []string{"slower", "Faster"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkSays(t, answers(t, tc.file), tc.want, tc.never)
+		})
+	}
+}
+
+// TestNoReference checks what is said where the way that others are held against
+// has no figure.
+func TestNoReference(t *testing.T) {
+	for _, name := range []string{"latency", "docker"} {
+		f := oneSuite(t, name)
+		first := f.Rows[0].ID
+		for i := range f.Rows {
+			if row := &f.Rows[i]; row.ID == first {
+				row.Status, row.Reason, row.Samples, row.CI95, row.Median, row.LatencyUS = result.StatusFailed, "no", nil, nil, 0, nil
+			}
+		}
+		f.Run.Comparisons = nil
+		checkSays(t, answers(t, f), []string{first + " has no figure"}, nil)
+		renderings(t, f)
+	}
+}
+
+// TestNotesAreSaid checks that the suite's notes and its subject reach the reader.
+func TestNotesAreSaid(t *testing.T) {
+	f := oneSuite(t, "switching")
+	f.Suites[0].Subject, f.Suites[0].Notes = "Open vSwitch (in user space)", []string{"Open vSwitch forwarded in user space."}
+	for _, got := range renderings(t, f) {
+		checkSays(t, got, []string{"Open vSwitch (in user space) is faster than a Linux bridge in 1", "Open vSwitch forwarded in user space.", "same-host/bridge/vm (tcg)"}, nil)
+	}
+}
+
+// TestFarIntervals checks that one wild interval does not flatten a chart, and that
+// the reader is told.
+func TestFarIntervals(t *testing.T) {
+	f := oneSuite(t, "latency")
+	const words = "reach far beyond the ratios are cut off"
+	checkSays(t, wordsOf(pageOf(t, f)), nil, []string{words})
+	for i := range f.Run.Comparisons {
+		if c := &f.Run.Comparisons[i]; c.Numerator == "veth" {
+			c.Ratios[0], c.CI95 = 0.0001, &[2]float64{0.0001, c.CI95[1]}
+		}
+	}
+	checkSays(t, wordsOf(pageOf(t, f)), []string{words}, nil)
+	marks := 0
+	for _, group := range reportOf(t, f).Suites[0].Charts {
+		for _, chart := range group.Charts {
+			for _, m := range chart.Marks {
+				if chart.Shape != report.ShapeRatio {
+					continue
+				}
+				if marks++; m.High > 3 {
+					t.Errorf("%s reaches to %g", m.Label, m.High)
+				}
+			}
+		}
+	}
+	if marks == 0 {
+		t.Error("no ratios in any chart")
+	}
+}
+
+// TestComparisonsOfSuites checks that a comparison stays with its suite and its number
+// of flows, though others have rows of the same names.
+func TestComparisonsOfSuites(t *testing.T) {
+	f := sample(t, "suites")
+	total := 0
+	for i, su := range reportOf(t, f).Suites {
+		one := reportOf(t, oneSuite(t, f.Suites[i].Name)).Suites[0]
+		for j, w := range su.Workloads {
+			if diff := cmp.Diff(one.Workloads[j].Comparisons, w.Comparisons); diff != "" {
+				t.Errorf("%s, %s: alone and among all suites (-alone +all):\n%s", su.Name, w.Name, diff)
+			}
+			if w.Comparisons != nil {
+				total += len(w.Comparisons.Lines)
+			}
+		}
+	}
+	if total != len(f.Run.Comparisons) {
+		t.Errorf("%d comparisons shown of %d", total, len(f.Run.Comparisons))
+	}
+}
+
+// TestPath checks that the path names only devices that carried the traffic.
+func TestPath(t *testing.T) {
+	for _, got := range renderings(t, oneSuite(t, "latency")) {
+		checkSays(t, got, []string{"host-b (uplink, mst-b)", "mustang-nat postrouting"}, []string{"lo)", "(lo"})
+	}
+}
+
+// TestMatrixOrder checks that kinds of cluster IP have one order, whichever a file
+// names first.
+func TestMatrixOrder(t *testing.T) {
+	for _, f := range []result.File{oneSuite(t, "pod-links"), sample(t, "counted")} {
+		slices.Reverse(f.Rows)
+		for _, w := range reportOf(t, f).Suites[0].Workloads {
+			var heads []string
+			for _, c := range w.Matrix.Columns[2:] {
+				heads = append(heads, c.Head[1])
+			}
+			if got := strings.Join(heads, ", "); got != "iptables, nftables, eBPF (per packet), eBPF (socket)" {
+				t.Errorf("kinds of cluster IP: %s", got)
+			}
+		}
+	}
+}
+
+// TestSchema1 checks that a file of schema 1 gets a report.
+func TestSchema1(t *testing.T) {
+	f, err := result.Read("../result/testdata/schema1.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range renderings(t, f) {
+		checkSays(t, got, []string{"veth is the only row with a figure", "iptables 3.8 % (veth)", "veth 23,124", "Slower than host: veth 3.8 %"}, nil)
 	}
 }

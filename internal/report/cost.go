@@ -12,14 +12,14 @@ import (
 	"mustang/internal/result"
 )
 
-// manyNames is how many names a sentence does without where it can.
+// manyNames is the number of names that a sentence replaces with their count.
 const manyNames = 4
 
-// costs says for each way of cluster IP what it costs against the pod IP.
-func (s *set) costs() string {
+// serviceCosts gives the cost of each kind of cluster IP against the pod IP.
+func (t *workloadTable) serviceCosts() string {
 	var vias []string
 	byVia := map[string][]*entry{}
-	for _, e := range s.entries {
+	for _, e := range t.entries {
 		if e.Target != result.TargetClusterIP || e.repeat || e.cost == nil {
 			continue
 		}
@@ -31,21 +31,21 @@ func (s *set) costs() string {
 	if len(vias) == 0 {
 		return "No cluster IP was measured beside its pod IP."
 	}
-	if !s.anyKnown(byVia) {
-		return "What a cluster IP costs can't be told: too few rounds."
+	if !t.anyKnown(byVia) {
+		return "Too few rounds to give the cost of a cluster IP."
 	}
 	var parts []string
 	for _, via := range vias {
-		parts = append(parts, "by "+viaTitle(via)+" "+s.costOf(byVia[via]))
+		parts = append(parts, viaTitle(via)+" "+t.costOf(byVia[via]))
 	}
-	return s.reading.costs + strings.Join(parts, "; ") + "."
+	return t.wording.costs + strings.Join(parts, "; ") + "."
 }
 
-// anyKnown says that at least one of the costs rests on enough rounds.
-func (s *set) anyKnown(byVia map[string][]*entry) bool {
+// anyKnown reports whether one of the costs rests on enough rounds.
+func (t *workloadTable) anyKnown(byVia map[string][]*entry) bool {
 	for _, entries := range byVia {
 		for _, e := range entries {
-			if s.spread.judge(*e.cost) != tooFew {
+			if t.spread.judge(*e.cost) != tooFew {
 				return true
 			}
 		}
@@ -53,16 +53,16 @@ func (s *set) anyKnown(byVia map[string][]*entry) bool {
 	return false
 }
 
-// costOf says what one way of cluster IP costs over the connections that have it.
-func (s *set) costOf(entries []*entry) string {
+// costOf gives the cost of one kind of cluster IP over the connections that have it.
+func (t *workloadTable) costOf(entries []*entry) string {
 	var lost, same, won, few []*entry
 	for _, e := range entries {
-		switch v := s.spread.judge(*e.cost); {
+		switch v := t.spread.judge(*e.cost); {
 		case v == tooFew:
 			few = append(few, e)
 		case v == tied:
 			same = append(same, e)
-		case s.reading.worse(v):
+		case t.wording.worse(v):
 			lost = append(lost, e)
 		default:
 			won = append(won, e)
@@ -75,39 +75,39 @@ func (s *set) costOf(entries []*entry) string {
 	}
 	var parts []string
 	if len(lost) > 0 {
-		parts = append(parts, s.costRange(lost, len(entries), "%s (%s)", "%s (%s) to %s (%s)"))
+		parts = append(parts, t.costRange(lost, len(entries), "%s (%s)", "%s (%s) to %s (%s)"))
 	}
 	if len(same) > 0 {
-		parts = append(parts, fmt.Sprintf("nothing that could be found (%s)", which(same, len(entries))))
+		parts = append(parts, fmt.Sprintf("no difference found (%s)", which(same, len(entries))))
 	}
 	if len(won) > 0 {
-		better := s.reading.higher
-		if s.reading.counted {
-			better = s.reading.lower
+		better := t.wording.higher
+		if t.wording.counted {
+			better = t.wording.lower
 		}
-		parts = append(parts, "less than nothing: "+s.costRange(won, len(entries), "%s "+better+" (%s)", "%s (%s) to %s (%s) "+better))
+		parts = append(parts, t.costRange(won, len(entries), "%s "+better+" (%s)", "%s (%s) to %s (%s) "+better))
 	}
 	if len(few) > 0 {
-		parts = append(parts, fmt.Sprintf("not known, too few rounds (%s)", which(few, len(entries))))
+		parts = append(parts, fmt.Sprintf("too few rounds (%s)", which(few, len(entries))))
 	}
 	return strings.Join(parts, ", ")
 }
 
 // which names the connections of entries, unless they are all of many.
 func which(entries []*entry, total int) string {
-	if names := connections(entries); len(entries) < total || len(names) < manyNames {
-		return strings.Join(names, ", ")
+	if all := names(entries); len(entries) < total || len(all) < manyNames {
+		return strings.Join(all, ", ")
 	}
 	return fmt.Sprintf("all %d", total)
 }
 
-// costRange says the least and the greatest difference of entries, which are in
+// costRange gives the least and the greatest difference of entries, which are in
 // that order and all in one direction, out of a total.
-func (s *set) costRange(entries []*entry, total int, one, several string) string {
+func (t *workloadTable) costRange(entries []*entry, total int, one, several string) string {
 	share := func(e *entry) string { return percent(math.Abs(e.cost.Ratio - 1)) }
 	first, last := entries[0], entries[len(entries)-1]
 	if share(first) == share(last) {
 		return fmt.Sprintf(one, share(first), which(entries, total))
 	}
-	return fmt.Sprintf(several, share(first), first.connection, share(last), last.connection)
+	return fmt.Sprintf(several, share(first), first.name, share(last), last.name)
 }

@@ -3,37 +3,138 @@
 package report
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
+
+	"mustang/internal/result"
 )
 
-// difference is how one entry stands to another.
-type difference struct {
-	verdict verdict
-	ratio   float64     // 0 when it is not known
-	ci      *[2]float64 // nil where there was no comparison within rounds
+// minRounds is the fewest samples that give a 95 % interval of a median: with
+// five, even the smallest and the largest enclose it in only 94 % of cases.
+const minRounds = 6
+
+// verdict is what a ratio shows.
+type verdict int
+
+const (
+	tooFew verdict = iota // under six rounds
+	tied                  // no difference found
+	lower                 // numerator is below denominator
+	higher                // numerator is above denominator
+)
+
+// mark returns the sign of a verdict behind a ratio in a table.
+func (v verdict) mark() string {
+	switch v {
+	case tied:
+		return "~"
+	case tooFew:
+		return "?"
+	case lower, higher:
+	}
+	return " "
 }
 
-// difference says how a stands to b, both of which have a figure: by the
-// comparison within rounds if the file has one, else by their medians.
-func (s *set) difference(a, b *entry) difference {
-	d := difference{verdict: s.compare(a, b)}
-	if c := s.comparison(a.ID, b.ID); c != nil {
-		d.ratio, d.ci = c.Ratio, c.CI95
-	} else if c := s.comparison(b.ID, a.ID); c != nil {
-		d.ratio, d.ci = c.Ratio, c.CI95
-		d = d.turned()
-		d.verdict = s.compare(a, b)
-	} else if b.Median != 0 {
+// turned is the verdict on the inverse ratio.
+func (v verdict) turned() verdict {
+	switch v {
+	case lower:
+		return higher
+	case higher:
+		return lower
+	case tooFew, tied:
+	}
+	return v
+}
+
+// spread is the distance between repeated measurements of one row (A/A).
+type spread struct {
+	pairs  int     // A/A pairs in the file
+	rounds int     // fewest rounds of any of them
+	share  float64 // largest distance from 1 of their intervals; under six rounds, of any round's ratio
+}
+
+// newSpread takes the spread from the A/A pairs among the comparisons.
+func newSpread(comparisons []result.Comparison) spread {
+	var s spread
+	for _, c := range comparisons {
+		if !c.AA || len(c.Ratios) == 0 {
+			continue
+		}
+		if s.pairs == 0 || len(c.Ratios) < s.rounds {
+			s.rounds = len(c.Ratios)
+		}
+		s.pairs++
+		reach := append([]float64{c.Ratio}, c.Ratios...)
+		if c.CI95 != nil {
+			reach = []float64{c.Ratio, c.CI95[0], c.CI95[1]}
+		}
+		for _, r := range reach {
+			s.share = max(s.share, math.Abs(r-1))
+		}
+	}
+	return s
+}
+
+// known reports whether the spread rests on enough rounds to judge by.
+func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
+
+// judge returns the verdict on c in view of its interval and the spread.
+func (s spread) judge(c result.Comparison) verdict {
+	switch {
+	case c.CI95 == nil:
+		return tooFew
+	case c.CI95[0] <= 1 && c.CI95[1] >= 1, s.known() && math.Abs(c.Ratio-1) <= s.share:
+		return tied
+	case c.Ratio < 1:
+		return lower
+	}
+	return higher
+}
+
+// difference is the ratio of two entries and its verdict.
+type difference struct {
+	verdict verdict
+	ratio   float64     // 0 if it is not known
+	ci      *[2]float64 // nil without a comparison within rounds
+}
+
+// difference compares a with b, which both have a figure: by the comparison within
+// rounds if the file has one, else by their medians and intervals.
+func (t *workloadTable) difference(a, b *entry) difference {
+	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
+		return difference{t.spread.judge(*c), c.Ratio, c.CI95}
+	}
+	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
+		return difference{t.spread.judge(*c), c.Ratio, c.CI95}.turned()
+	}
+	d := difference{verdict: t.compareMedians(a, b)}
+	if b.Median != 0 {
 		d.ratio = a.Median / b.Median
 	}
 	return d
 }
 
-// turned is the difference seen from the other side, as time is from rates.
+// compareMedians judges by whether intervals overlap.
+func (t *workloadTable) compareMedians(a, b *entry) verdict {
+	switch {
+	case a.CI95 == nil || b.CI95 == nil:
+		return tooFew
+	case a.CI95[0] <= b.CI95[1] && b.CI95[0] <= a.CI95[1]:
+		return tied
+	case t.spread.known() && math.Abs(a.Median/b.Median-1) <= t.spread.share:
+		return tied
+	case a.Median < b.Median:
+		return lower
+	}
+	return higher
+}
+
+// turned is the difference of b from a.
 func (d difference) turned() difference {
-	out := difference{verdict: [...]verdict{tooFew: tooFew, tied: tied, lower: higher, higher: lower}[d.verdict]}
+	out := difference{verdict: d.verdict.turned()}
 	if d.ratio != 0 {
 		out.ratio = 1 / d.ratio
 	}
@@ -43,7 +144,7 @@ func (d difference) turned() difference {
 	return out
 }
 
-// size is the difference in per cent, with its interval if it has one.
+// size is the difference in per cent, with words and its interval if it has one.
 func (d difference) size(words string) string {
 	text := percent(math.Abs(d.ratio-1)) + words
 	if d.ci == nil {
@@ -58,85 +159,50 @@ func (d difference) size(words string) string {
 	return text + " (" + number(ends[0], places) + "\u00a0to\u00a0" + number(ends[1], places) + ")"
 }
 
-// says puts a difference of figures in words.
-func (s *set) says(d difference) string {
+// describe puts a difference in words.
+func (t *workloadTable) describe(d difference) string {
 	switch d.verdict {
 	case tied:
 		return "no difference found"
 	case lower:
-		return d.size(" " + s.reading.lower)
+		return d.size(" " + t.wording.lower)
 	case higher:
-		return d.size(" " + s.reading.higher)
+		return d.size(" " + t.wording.higher)
+	case tooFew:
 	}
 	return "too few rounds to tell"
 }
 
-// standing is how the measured ways stand to the reference: names with their
-// differences.
-type standing struct{ worse, same, better, few []string }
-
-// standing sorts the measured ways, putting a difference in words.
-func (s *set) standing(words func(difference) string) standing {
-	var out standing
-	for _, e := range s.measured() {
-		if e == s.reference {
-			continue
-		}
-		d := s.difference(e, s.reference)
-		switch {
-		case d.verdict == tooFew:
-			out.few = append(out.few, e.connection)
-		case d.verdict == tied:
-			out.same = append(out.same, e.connection)
-		case s.reading.worse(d.verdict):
-			out.worse = append(out.worse, e.connection+" "+words(d))
-		default:
-			out.better = append(out.better, e.connection+" "+words(d))
-		}
+// spreadSentence tells which differences the run can tell under the workload.
+func (t *workloadTable) spreadSentence() string {
+	switch {
+	case t.spread.pairs == 0:
+		return t.name + ": nothing was measured twice in this run, so the machine's own spread (A/A) is not known."
+	case !t.spread.known():
+		return fmt.Sprintf("%s: too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round.",
+			t.name, t.spread.rounds, minRounds, percent(t.spread.share))
 	}
-	return out
+	return fmt.Sprintf("%s: no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice).",
+		t.name, percent(t.spread.share))
 }
 
-// against says how all measured ways stand to the reference, a line for each group
-// that there is: what is worse first, then what can't be told from it, then what is
-// better.
-func (st standing) against(worse, better, reference string) []string {
-	var out []string
-	for _, group := range []struct {
-		words string
-		ways  []string
-		join  func([]string) string
-	}{
-		{worse + " than " + reference + ": ", st.worse, commas},
-		{"no difference to " + reference + " found: ", st.same, list},
-		{better + " than " + reference + ": ", st.better, commas},
-		{"too few rounds to tell from " + reference + ": ", st.few, list},
-	} {
-		if len(group.ways) > 0 {
-			out = append(out, group.words+group.join(group.ways)+".")
+// spread says the same of all workloads in brief.
+func (st *suiteTables) spread() string {
+	var known, unknown []string
+	for _, t := range st.workloads {
+		name := lowerFirst(t.name)
+		if t.spread.known() {
+			known = append(known, percent(t.spread.share)+" ("+name+")")
+		} else {
+			unknown = append(unknown, name)
 		}
 	}
-	return out
-}
-
-// commas joins names that have figures.
-func commas(parts []string) string { return strings.Join(parts, ", ") }
-
-// missing says how many ways have no figure; nothing if all have one.
-func (s *set) missing() string {
-	n := 0
-	for _, e := range s.entries {
-		if !e.ok() && !e.repeat {
-			n++
-		}
+	var parts []string
+	if len(known) > 0 {
+		parts = append(parts, "No difference smaller than "+strings.Join(known, ", ")+" can be told (A/A: the same thing measured twice).")
 	}
-	if n == 0 {
-		return ""
+	if len(unknown) > 0 {
+		parts = append(parts, "The machine's own spread (A/A) is not known, or of too few rounds: "+strings.Join(unknown, "; ")+".")
 	}
-	return " " + wasWere(n, "way") + " skipped or failed."
-}
-
-// figure is an entry's median with its unit.
-func (s *set) figure(e *entry) string {
-	return number(e.Median, decimals(e.Median)) + " " + s.unit
+	return strings.Join(parts, " ")
 }

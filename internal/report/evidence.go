@@ -12,19 +12,54 @@ import (
 	"mustang/internal/result"
 )
 
-// programs lists the program counters that rose while the row ran, with between
-// set between name and count.
-func (e *entry) programs(between string) []string {
+// Evidence is what was counted while a row ran.
+type Evidence struct {
+	ID, Color string
+	// Softirqs is the number per unit of CPU time.
+	Softirqs string
+	// Devices, Programs and Hooks have a line for each with its counters, and Ends
+	// for each address and connection that was seen.
+	Devices, Programs, Ends, Hooks []string
+	// Findings tell what does not fit the path that the row claims.
+	Findings []string
+}
+
+// evidence lists the evidence of the rows that ran.
+func (t *workloadTable) evidence() []Evidence {
+	var out []Evidence
+	for _, e := range t.entries {
+		if e.Status == result.StatusSkipped {
+			continue
+		}
+		out = append(out, Evidence{
+			ID: clean(e.ID), Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.devices(), Programs: e.programs(" "),
+			Ends: append(e.ends(), e.attachments()...), Hooks: cleanAll(e.Row.Evidence.Hooks), Findings: cleanAll(e.Row.Evidence.Findings),
+		})
+	}
+	return out
+}
+
+// softirqs prints the softirqs per unit.
+func (e *entry) softirqs() string {
+	if n := e.Evidence.SoftirqsPerUnit; n > 0 {
+		return number(n, fewDecimals(n))
+	}
+	return none
+}
+
+// programs lists the program counters that rose while the row ran, each name and
+// count joined by a separator.
+func (e *entry) programs(separator string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(e.Evidence.ProgramRuns)) {
 		if n := e.Evidence.ProgramRuns[name]; n > 0 {
-			out = append(out, clean(name)+between+number(float64(n), 0))
+			out = append(out, clean(name)+separator+number(float64(n), 0))
 		}
 	}
 	return out
 }
 
-// devices lists what each device on the way saw.
+// devices lists the packets of each device on the path.
 func (e *entry) devices() []string {
 	var out []string
 	for _, d := range e.Evidence.Devices {
@@ -48,13 +83,19 @@ func (e *entry) ends() []string {
 			out = append(out, fmt.Sprintf("%s %s to %s", end.name, clean(end.Local), clean(end.Peer)))
 		}
 	}
+	return out
+}
+
+// attachments lists the results of calls of a CNI plugin and the connection entries.
+func (e *entry) attachments() []string {
+	var out []string
 	if a := e.Evidence.Attachments; a != nil {
 		out = append(out, fmt.Sprintf("%d attached, %d detached", a.Added, a.Removed))
 		if a.Reached != "" {
 			out = append(out, "a pod reached "+clean(a.Reached))
 		}
 		if len(a.Kept) > 0 {
-			out = append(out, "the host keeps "+clean(strings.Join(a.Kept, ", ")))
+			out = append(out, "left on the host: "+clean(strings.Join(a.Kept, ", ")))
 		}
 	}
 	if n := e.Evidence.Connections; n > 0 {
@@ -63,20 +104,11 @@ func (e *entry) ends() []string {
 	return out
 }
 
-// hooks lists the netfilter hooks with rules that packets met.
-func (e *entry) hooks() []string {
+// cleanAll cleans each string.
+func cleanAll(texts []string) []string {
 	var out []string
-	for _, hook := range e.Evidence.Hooks {
-		out = append(out, clean(hook))
-	}
-	return out
-}
-
-// findings lists in words what does not fit.
-func (e *entry) findings() []string {
-	var out []string
-	for _, f := range e.Evidence.Findings {
-		out = append(out, clean(f))
+	for _, s := range texts {
+		out = append(out, clean(s))
 	}
 	return out
 }

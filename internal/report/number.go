@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// none stands where there is no figure.
+// none stands for a missing figure.
 const none = "–"
 
-// decimals is how many decimal places show the largest of values to four
+// decimals is the number of decimal places that shows the largest of values to four
 // significant digits.
 func decimals(values ...float64) int {
 	largest := 0.0
@@ -25,7 +25,7 @@ func decimals(values ...float64) int {
 	return min(max(3-int(math.Floor(math.Log10(largest))), 0), 6)
 }
 
-// fewDecimals is decimals for figures that are known to three digits.
+// fewDecimals is decimals for three significant digits.
 func fewDecimals(values ...float64) int { return max(decimals(values...)-1, 0) }
 
 // number prints v with that many decimal places and commas between thousands.

@@ -3,151 +3,212 @@
 package report
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"mustang/internal/result"
 )
 
-// overview is the summary of a suite whose rows are named by their IDs: a line for
-// each way, with its figures under all workloads.
-type overview struct {
-	columns []column
-	entries []*entry // one of each way, in the lines' order
-	notes   []string
-}
-
-// overview makes the summary.
-func (su *suite) overview() overview {
-	var o overview
+// overview has a line for each row ID with its medians under all workloads. IDs
+// that were skipped everywhere are in a note, unless all were.
+func (st *suiteTables) overview() *Table {
+	out := &Table{ID: "summary-" + st.anchor, Title: "Medians"}
+	ways, measured := st.ways(), []*entry(nil)
 	var skipped []string
-	for _, e := range su.ways() {
-		if su.skipped(e.ID) {
-			skipped = append(skipped, e.connection)
-			continue
+	for _, e := range ways {
+		if st.skipped(e.ID) {
+			skipped = append(skipped, e.name)
+		} else {
+			measured = append(measured, e)
 		}
-		o.entries = append(o.entries, e)
 	}
-	if len(o.entries) == 0 { // all of them: better a table of it than none
-		o.entries, skipped = su.ways(), nil
+	if len(measured) == 0 {
+		measured, skipped = ways, nil
 	}
-	way := column{head: []string{"", "way"}}
-	for _, e := range o.entries {
-		way.cells = append(way.cells, e.connection)
+	way := Column{Head: []string{"", "way"}}
+	for i, e := range measured {
+		way.Cells = append(way.Cells, Cell{Text: e.name})
+		t := st.workloads[0]
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK, Color: t.kindOf(e).Color, First: i > 0 && t.group(e) != t.group(measured[i-1])})
 	}
-	o.columns = []column{way}
-	marks := map[verdict]bool{}
-	for i, s := range su.sets {
-		for _, c := range s.summaryColumns(i, len(su.sets) == 1) {
-			o.columns = append(o.columns, s.arranged(c, o.entries))
+	out.Columns = []Column{way}
+	seen := map[verdict]bool{}
+	lossy := false
+	for i, t := range st.workloads {
+		for _, c := range t.overviewColumns(i, len(st.workloads) == 1) {
+			out.Columns = append(out.Columns, t.arrange(c, measured))
 		}
-		if s.reference != nil {
-			for v := range s.marks() {
-				marks[v] = true
+		if t.reference != nil {
+			for v := range t.verdicts() {
+				seen[v] = true
 			}
 		}
+		lossy = lossy || !t.lostShares().empty()
 	}
-	if legend := marksLegend(marks); legend != "" {
-		o.notes = append(o.notes, legend)
+	if legend := marksLegend(seen); legend != "" {
+		out.Notes = append(out.Notes, legend)
 	}
-	if slices.ContainsFunc(su.sets, func(s *set) bool { return s.lostShare().cells != nil }) {
-		o.notes = append(o.notes, "Of UDP streams the rate is the one that arrived.")
+	if lossy {
+		out.Notes = append(out.Notes, "Rates of UDP streams count received datagrams.")
 	}
-	if slices.ContainsFunc(o.entries, func(e *entry) bool { return strings.Contains(e.Variant, userSpace) }) {
-		o.notes = append(o.notes, "Open vSwitch forwarded in user space: the datapath in the kernel was not there.")
-	}
-	for _, mark := range []string{"tcg", "kvm"} {
-		if slices.ContainsFunc(o.entries, func(e *entry) bool { return e.guestMark() == " ("+mark+")" }) {
-			o.notes = append(o.notes, guestWords(mark))
-		}
+	for _, note := range st.Notes {
+		out.Notes = append(out.Notes, clean(note))
 	}
 	if len(skipped) > 0 {
-		o.notes = append(o.notes, "Skipped: "+strings.Join(skipped, ", ")+".")
-	}
-	return o
-}
-
-// ways lists one entry of each way, without second measurements; those of a
-// ranking by their place in it.
-func (su *suite) ways() []*entry {
-	var out []*entry
-	add := func(entries []*entry) {
-		for _, e := range entries {
-			if !e.repeat && !slices.ContainsFunc(out, func(other *entry) bool { return other.ID == e.ID }) {
-				out = append(out, e)
-			}
-		}
-	}
-	if su.name == suiteInterfaces && len(su.sets) > 0 {
-		add(su.sets[0].ranked())
-	}
-	for _, s := range su.sets {
-		add(s.entries)
+		out.Notes = append(out.Notes, "Skipped: "+strings.Join(skipped, ", ")+".")
 	}
 	return out
 }
 
-// skipped says that the way was skipped under all workloads.
-func (su *suite) skipped(id string) bool {
-	for _, s := range su.sets {
-		if e := s.entry(id); e != nil && e.Status != result.StatusSkipped {
+// ways returns one entry of each row ID, without repeats; in a ranked suite the best
+// one first.
+func (st *suiteTables) ways() []*entry {
+	var out []*entry
+	seen := map[string]bool{}
+	add := func(entries []*entry) {
+		for _, e := range entries {
+			if !e.repeat && !seen[e.ID] {
+				seen[e.ID] = true
+				out = append(out, e)
+			}
+		}
+	}
+	if st.Ranked {
+		add(st.workloads[0].ranked(st.workloads[0].measured()))
+	}
+	for _, t := range st.workloads {
+		add(t.entries)
+	}
+	return out
+}
+
+// skipped reports whether an ID was skipped under all workloads.
+func (st *suiteTables) skipped(id string) bool {
+	for _, t := range st.workloads {
+		if e := t.byID[id]; e != nil && e.Status != result.StatusSkipped {
 			return false
 		}
 	}
 	return true
 }
 
-// summaryColumns are a set's columns in the summary, where it may be the only one.
-// The columns of the first sets are the last to be left out.
-func (s *set) summaryColumns(place int, only bool) []column {
-	rate := s.rate()
-	rate[1].rank = 3
-	out := rate
-	if !only {
-		out = rate[:1]
-		out[0].head = []string{s.short, shortUnit(s.unit)}
+// overviewColumns are a table's columns in the overview, where it may be the only
+// one. The columns of the first workloads are the last to be left out.
+func (t *workloadTable) overviewColumns(place int, only bool) []Column {
+	median := t.medians()
+	for i, e := range t.entries {
+		if !e.ok() {
+			median.Cells[i] = Cell{Text: e.Status, Class: e.Status}
+		}
 	}
-	lost := s.lostShare()
-	lost.head, lost.rank = []string{"lost of", strings.TrimSuffix(strings.TrimSuffix(s.short, "s"), " stream")}, 2+place
-	out = append(out, s.meanOf(only), s.referenceColumn(2+place), lost)
-	if only && s.suite == suiteLatency {
-		interval := s.text(5, s.referenceInterval, "95 % interval", "of it")
-		out = append(out, interval)
-		out = append(out, s.percentiles(false)...)
+	out := []Column{median}
+	if only {
+		reach := t.intervals()
+		reach.Rank = 3
+		out = append(out, reach)
+	} else {
+		out[0].Head = []string{t.columnHead, shortUnit(t.unit)}
+	}
+	lost := t.lostShares()
+	lost.Head, lost.Rank = []string{"lost of", strings.TrimSuffix(strings.TrimSuffix(t.columnHead, "s"), " stream")}, 2+place
+	if only || t.suite.TransactionTime {
+		out = append(out, t.means(1))
+	}
+	out = append(out, t.referenceColumn(2+place), lost)
+	if only && t.suite.TransactionTime {
+		out = append(out, t.texts(5, t.referenceInterval, "95 % interval", "of it"))
+		out = append(out, slices.DeleteFunc(t.percentiles(), func(c Column) bool { return c.Wide })...)
 	}
 	for i := range out {
-		out[i].right = true
+		out[i].Right = true
 	}
-	return slices.DeleteFunc(out, func(c column) bool { return c.cells == nil })
+	return withoutEmpty(out)
 }
 
-// meanOf is the column of mean times, of a suite that is about them.
-func (s *set) meanOf(only bool) column {
-	if !only && s.suite != suiteLatency {
-		return column{}
+// arrange puts a column in the order of entries, which may be of another table.
+func (t *workloadTable) arrange(c Column, entries []*entry) Column {
+	byID := map[string]Cell{}
+	for i, e := range t.entries {
+		byID[e.ID] = c.Cells[i]
 	}
-	return s.meanColumn(1)
-}
-
-// arranged puts a set's column in the order of entries, which may be of another
-// set; the set's rates say what became of those without a figure.
-func (s *set) arranged(c column, entries []*entry) column {
-	cells := make([]string, len(entries))
-	for i, e := range entries {
-		cells[i] = none
-		if strings.HasSuffix(at(c.head, 0), " ") {
-			cells[i] += " "
+	c.Cells = nil
+	for _, e := range entries {
+		cell, ok := byID[e.ID]
+		if !ok {
+			cell = Cell{Text: none}
 		}
-		for j, mine := range s.entries {
-			if mine.ID != e.ID || j >= len(c.cells) {
-				continue
-			}
-			cells[i] = c.cells[j]
-			if !mine.ok() && (c.title() == s.rate()[0].title() || at(c.head, 0) == s.short) {
-				cells[i] = mine.Status
-			}
-		}
+		c.Cells = append(c.Cells, cell)
 	}
-	c.cells = cells
 	return c
+}
+
+// matrix has a line for each connection, with the pod IP and the kinds of cluster IP
+// as columns; nil if there is no such row. Connections that were skipped altogether
+// are in a note, unless all were.
+func (t *workloadTable) matrix() *Table {
+	var vias []string
+	var entries []*entry
+	for _, e := range t.entries {
+		if e.Baseline || e.repeat || e.Target != result.TargetPodIP && e.Target != result.TargetClusterIP {
+			continue
+		}
+		entries = append(entries, e)
+		if e.Target == result.TargetClusterIP && !slices.Contains(vias, e.Via) {
+			vias = append(vias, e.Via)
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	slices.SortFunc(vias, func(a, b string) int {
+		return cmp.Compare(slices.Index(viaOrder(), a), slices.Index(viaOrder(), b))
+	})
+	out := &Table{Title: t.name, Columns: []Column{{Head: []string{"", "connection"}}, {Head: []string{"", "pod IP"}, Right: true}}}
+	for i, via := range vias {
+		head := []string{"", viaTitle(via)}
+		if i == 0 {
+			head[0] = "cluster IP by"
+		}
+		out.Columns = append(out.Columns, Column{Head: head, Right: true})
+	}
+	shown, some := map[string]bool{}, false
+	for _, e := range entries {
+		shown[e.name] = shown[e.name] || e.Status != result.StatusSkipped
+		some = some || shown[e.name]
+	}
+	var skipped []string
+	line := map[string]int{}
+	for _, name := range names(entries) {
+		if some && !shown[name] {
+			skipped = append(skipped, name)
+			continue
+		}
+		line[name] = len(out.Lines)
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
+		for i := range out.Columns {
+			out.Columns[i].Cells = append(out.Columns[i].Cells, Cell{Text: none, Class: "none"})
+		}
+		out.Columns[0].Cells[line[name]] = Cell{Text: name}
+	}
+	places := t.places()
+	for _, e := range entries {
+		i, ok := line[e.name]
+		if !ok {
+			continue
+		}
+		column := 1
+		if e.Target == result.TargetClusterIP {
+			column = 2 + slices.Index(vias, e.Via)
+		}
+		cell := Cell{Text: e.Status, Class: e.Status}
+		if e.ok() {
+			cell = Cell{Text: number(e.Median, places), Class: t.kindOf(e).Color}
+		}
+		out.Columns[column].Cells[i] = cell
+	}
+	if len(skipped) > 0 {
+		out.Notes = []string{keepTogether("Skipped: " + strings.Join(skipped, ", ") + ".")}
+	}
+	return out
 }

@@ -1,182 +1,335 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package report_test
 
 import (
-	"fmt"
+	"errors"
+	"flag"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"mustang/internal/report"
+	"mustang/internal/report/html"
+	"mustang/internal/report/text"
 	"mustang/internal/result"
-
-	"github.com/chromedp/chromedp"
 )
 
-// measure is what a script finds in a loaded page.
-type measure struct {
-	Title    string
-	SVGs     int
-	Flat     int // charts without a visible area
-	Overlaps []string
-	Outside  []string // texts that stick out of their chart
-	Cut      []string // tables of figures of which a part is out of sight
-	Rows     map[string]int
-	Width    int
-	Scroll   int
-	Small    float64 // smallest text of a chart, in pixels
-}
+// update rewrites the golden files: go test ./internal/report -update.
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// measureScript looks at the page as a reader would: are all charts there, do
-// texts lie on each other or stick out, does the page scroll sideways?
-const measureScript = `(() => {
-  const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Cut: [], Rows: {}, Small: 1e9,
-    Width: document.documentElement.clientWidth, Scroll: document.documentElement.scrollWidth};
-  for (const svg of document.querySelectorAll('svg')) {
-    const box = svg.getBoundingClientRect();
-    out.SVGs++;
-    if (box.width < 100 || box.height < 30) out.Flat++;
-    const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
-    texts.forEach(([text, a], i) => {
-      out.Small = Math.min(out.Small, a.height);
-      if (a.left < box.left - 1 || a.right > box.right + 1 || a.top < box.top - 1 || a.bottom > box.bottom + 1) out.Outside.push(text);
-      for (const [other, b] of texts.slice(i + 1)) {
-        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (x > 1 && y > 3) out.Overlaps.push(text + ' | ' + other);
-      }
-    });
-  }
-  const closed = [...document.querySelectorAll('details:not([open])')];
-  closed.forEach(d => d.open = true);
-  out.Scroll = Math.max(out.Scroll, document.documentElement.scrollWidth);
-  for (const box of document.querySelectorAll('.summary .scroll, .comparisons .scroll, .passed .scroll, .all .scroll')) {
-    if (box.scrollWidth > box.clientWidth + 1) out.Cut.push(box.textContent.trim().slice(0, 40));
-  }
-  closed.forEach(d => d.open = false);
-  for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
-  return out;
-})()`
-
-// measure runs the script in the page.
-func (b *browser) measure(t *testing.T) measure {
+// golden compares got to a file below testdata.
+func golden(t *testing.T, name, got string) {
 	t.Helper()
-	m, err := chromedp.Run(b.ctx, chromedp.Evaluate[measure](measureScript))
-	if err != nil {
-		t.Fatalf("measure the page: %v", err)
-	}
-	return m
-}
-
-// TestReportInChromium loads reports in a real browser: everything shows, at
-// any width and in both colour schemes, and nothing is asked of any network.
-func TestReportInChromium(t *testing.T) {
-	b := startBrowser(t)
-	full := madeUp(t)
-	single := full
-	single.Rows = full.Rows[:1]
-	long := full
-	long.Rows = append([]result.Row(nil), full.Rows...)
-	for i := range long.Rows {
-		row := &long.Rows[i]
-		row.Note = strings.Repeat("unbreakable", 20)
-		if row.Status != result.StatusOK {
-			row.Reason = strings.Repeat("very-long-reason", 20)
+	path := "testdata/" + name
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	suites := allSuites()
-	rates, counted := allModes(false), allModes(true)
-	slow := withLatency(full, func(l *result.Latency) { l.P99, l.P999 = l.P99*40, l.P999*400 })
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; go test -update rewrites it. Got:\n%s", path, got)
+	}
+}
+
+// TestCountedGolden compares a table of made-up instructions to a stored one.
+func TestCountedGolden(t *testing.T) {
+	golden(t, "counted.txt", textOf(t, sample(t, "counted"), text.Options{Width: 100}))
+}
+
+// TestTableGolden compares whole tables of made-up data to stored ones.
+func TestTableGolden(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		file   result.File
-		width  int64
-		scheme string
-		charts int
+		file    string
+		rounds  int
+		options text.Options
 	}{
-		{"light", full, 1280, "light", 7},
-		{"dark", full, 1280, "dark", 7},
-		{"narrow", full, 400, "light", 7},
-		{"3-rounds", truncated(full, 3), 1280, "light", 7},
-		{"log", slow, 1280, "light", 7},
-		{"single", single, 400, "dark", 2},
-		{"long", long, 400, "light", 7},
-		{"all-light", rates, 1180, "light", 10},
-		{"counted-dark", counted, 1180, "dark", 4},
-		{"counted-narrow", counted, 500, "light", 4},
-		{"suites-light", suites, 1280, "light", 45},
-		{"suites-dark", suites, 1280, "dark", 45},
-		{"suites-narrow", suites, 400, "light", 45},
-		{"suites-narrow-dark", suites, 400, "dark", 45},
-		{"interfaces", oneSuite(suiteInterfaces), 1280, "light", 2},
-		{"latency", oneSuite(suiteLatency), 1280, "light", 4},
-		{"switching", oneSuite(suiteSwitching), 1280, "light", 8},
-		{"docker", oneSuite(suiteDocker), 1280, "dark", 5},
-		{"cni", oneSuite(suiteCNI), 1280, "light", 16},
-		{"empty", result.File{Schema: result.Schema}, 400, "light", 0},
+		{file: "made-up.txt", rounds: 10},
+		{file: "made-up-80.txt", rounds: 10, options: text.Options{Width: 80}},
+		{file: "made-up-wide.txt", rounds: 10, options: text.Options{Wide: true}},
+		{file: "made-up-3-rounds.txt", rounds: 3, options: text.Options{Width: 100}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			page := onDisk(t, tc.file)
-			b.load(t, page, tc.width, tc.scheme)
-			m := b.measure(t)
-			checkMeasure(t, m, tc.file, tc.charts)
-			b.shoot(t, tc.name)
-			requests, problems := b.seen()
-			if len(requests) != 1 || requests[0] != page {
-				t.Errorf("requests %q, want only the page itself", requests)
+		t.Run(tc.file, func(t *testing.T) {
+			golden(t, tc.file, textOf(t, truncated(sample(t, "made-up"), tc.rounds), tc.options))
+		})
+	}
+}
+
+// TestSuitesGolden compares a table of all suites, made up, to a stored one.
+func TestSuitesGolden(t *testing.T) {
+	golden(t, "suites.txt", textOf(t, sample(t, "suites"), text.Options{Width: 100}))
+	golden(t, "cni.txt", textOf(t, oneSuite(t, "cni"), text.Options{Width: 100}))
+	golden(t, "latency.txt", textOf(t, oneSuite(t, "latency"), text.Options{Width: 100}))
+}
+
+// TestNothingIsLeftOut checks that every row and every reason is in the table
+// and in the page, whatever state the file is in.
+func TestNothingIsLeftOut(t *testing.T) {
+	full := sample(t, "made-up")
+	failed := truncated(full, 0)
+	for i := range failed.Rows {
+		row := &failed.Rows[i]
+		row.Status, row.Reason, row.CI95, row.Median = result.StatusFailed, "reason "+string(rune('A'+i%26)), nil, 0
+	}
+	failed.Run.Comparisons = nil
+	single := full
+	single.Rows = full.Rows[4:5]
+	suites := sample(t, "suites")
+	for name, f := range map[string]result.File{
+		"all suites": suites, "all suites, 3 rounds": truncated(suites, 3), "switching": oneSuite(t, "switching"), "docker": oneSuite(t, "docker"),
+		"interfaces": oneSuite(t, "interfaces"), "latency": truncated(oneSuite(t, "latency"), 2), "full": full, "3 rounds": truncated(full, 3), "1 round": truncated(full, 1),
+		"all failed": failed, "single": single, "empty": {Schema: result.Schema},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, o := range []text.Options{{}, {Width: 60}, {Wide: true, Color: true}} {
+				got := textOf(t, f, o)
+				if len(f.Suites) < 2 || o.Wide {
+					checkText(t, f, got)
+				} else if !strings.Contains(got, "Left out here") {
+					t.Error("the table does not say what it leaves out")
+				}
 			}
-			if len(problems) > 0 {
-				t.Errorf("the page complains: %q", problems)
+			checkText(t, f, wordsOf(pageOf(t, f)))
+		})
+	}
+}
+
+// checkText checks that text has a line for every row of f, its figure and its
+// reason.
+func checkText(t *testing.T, f result.File, got string) {
+	t.Helper()
+	got = regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(got, "")
+	got = strings.Join(strings.Fields(got), " ")
+	rows := 0
+	for _, su := range reportOf(t, f).Suites {
+		if !strings.Contains(got, su.Question) {
+			t.Errorf("%s: question %q is missing", su.Name, su.Question)
+		}
+		for _, w := range su.Workloads {
+			rows += len(w.Rows.Lines)
+			checkTable(t, w.Rows, got)
+			if w.Comparisons != nil {
+				checkTable(t, *w.Comparisons, got)
+			}
+		}
+	}
+	if rows != len(f.Rows) {
+		t.Errorf("%d rows in tables, %d in the file", rows, len(f.Rows))
+	}
+	for _, row := range f.Rows {
+		if !strings.Contains(got, row.Reason) {
+			t.Errorf("%s %s: reason %q is missing", row.ID, row.Workload, row.Reason)
+		}
+	}
+}
+
+// checkTable checks that got has the cells of each line that are in every table, with
+// no more than two figures between neighbours.
+func checkTable(t *testing.T, table report.Table, got string) {
+	t.Helper()
+	for i := range table.Lines {
+		var parts []string
+		for _, c := range table.Columns {
+			if c.Rank == 0 && !c.Wide {
+				parts = append(parts, regexp.QuoteMeta(strings.TrimSpace(c.Cells[i].Text+c.Cells[i].Mark)))
+			}
+		}
+		want := strings.Join(parts, ` ([^ ]+ ){0,2}`)
+		if !regexp.MustCompile(want).MatchString(strings.ReplaceAll(strings.ReplaceAll(got, " ~", "~"), " ?", "?")) {
+			t.Errorf("%s: no line that matches %q", table.Title, want)
+		}
+	}
+}
+
+// TestTableFits checks that the tables' lines keep to the terminal's width,
+// as far as the columns that are always shown allow (74 here).
+func TestTableFits(t *testing.T) {
+	for _, width := range []int{70, 80, 100, 132, 200} {
+		for _, line := range strings.Split(textOf(t, sample(t, "made-up"), text.Options{Width: width, Wide: true}), "\n") {
+			if n := len([]rune(line)); n > width && n > 74 {
+				t.Errorf("width %d: %d columns: %q", width, n, line)
+			}
+		}
+	}
+}
+
+// TestColor checks that colors appear only if asked for and are all ended.
+func TestColor(t *testing.T) {
+	if out := textOf(t, sample(t, "made-up"), text.Options{}); strings.Contains(out, "\x1b") {
+		t.Error("colors in plain text")
+	}
+	out := textOf(t, sample(t, "made-up"), text.Options{Color: true})
+	if starts := strings.Count(out, "\x1b["); starts == 0 || starts != 2*strings.Count(out, "\x1b[0m") {
+		t.Errorf("%d sequences, %d of them ends", starts, strings.Count(out, "\x1b[0m"))
+	}
+}
+
+// TestStateOfRun checks that the reader is told of an unfinished or short run.
+func TestStateOfRun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*result.File)
+		want   string
+	}{
+		"interrupted": {func(f *result.File) { *f = truncated(*f, 7); f.Run.Interrupted = true }, "interrupted: 7 of 10 rounds done"},
+		"running":     {func(f *result.File) { f.Run.Finished = time.Time{} }, "has not finished"},
+		"quick":       {func(f *result.File) { f.Run.Quick = true }, "quick run"},
+		"few":         {func(f *result.File) { *f = truncated(*f, 5) }, "Too few rounds (5)"},
+		"note":        {func(f *result.File) { f.Run.Notes = []string{"the fan\nstopped"} }, "the fan stopped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := sample(t, "made-up")
+			before := textOf(t, f, text.Options{})
+			tc.change(&f)
+			if strings.Contains(before, tc.want) {
+				t.Errorf("%q is said of any run", tc.want)
+			}
+			if out := textOf(t, f, text.Options{}); !strings.Contains(out, tc.want) {
+				t.Errorf("table does not say %q", tc.want)
+			}
+			if out := wordsOf(pageOf(t, f)); !strings.Contains(out, tc.want) {
+				t.Errorf("page does not say %q", tc.want)
 			}
 		})
 	}
 }
 
-// checkMeasure compares what a page shows to its file.
-func checkMeasure(t *testing.T, m measure, f result.File, charts int) {
-	t.Helper()
-	if want := strings.TrimSpace("mustang bench " + f.Run.Suite); m.Title != want {
-		t.Errorf("title %q, want %q", m.Title, want)
-	}
-	if m.SVGs != charts || m.Flat != 0 {
-		t.Errorf("%d charts, %d of them without an area; want %d and 0", m.SVGs, m.Flat, charts)
-	}
-	if len(m.Overlaps) > 0 || len(m.Outside) > 0 {
-		t.Errorf("texts on each other: %q, out of their chart: %q", m.Overlaps, m.Outside)
-	}
-	if m.Scroll > m.Width {
-		t.Errorf("the page is %d wide in a window of %d", m.Scroll, m.Width)
-	}
-	if m.Width > 1000 && len(m.Cut) > 0 {
-		t.Errorf("tables cut off at a width of %d: %q", m.Width, m.Cut)
-	}
-	if charts > 0 && m.Small < 9 {
-		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
-	}
-	want := map[string]int{}
-	for _, row := range f.Rows {
-		want[fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)]++
-	}
-	for set, n := range want {
-		if m.Rows[set] != n {
-			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[set], set, n)
+// TestExtremes makes reports of figures that no machine gives.
+func TestExtremes(t *testing.T) {
+	for name, scale := range map[string]float64{"zero": 0, "tiny": 1e-300, "huge": 1e6, "negative": -1} {
+		for _, source := range []result.File{sample(t, "made-up"), sample(t, "suites")} {
+			t.Run(name+" "+source.Run.Suite, func(t *testing.T) {
+				f := truncated(source, 5)
+				for i := range f.Rows {
+					row := &f.Rows[i]
+					if row.LatencyUS != nil {
+						row.LatencyUS = &result.Latency{P50: row.LatencyUS.P50 * scale, P90: 1e15, P99: 1e15, P999: 1e15}
+					}
+					row.Median *= scale
+					row.CPUUSPerUnit *= scale
+					row.Offered *= scale
+				}
+				for i := range f.Run.Comparisons {
+					f.Run.Comparisons[i].Ratio *= scale
+				}
+				textOf(t, f, text.Options{Width: 80})
+				textOf(t, f, text.Options{Wide: true})
+				pageOf(t, f)
+			})
 		}
 	}
 }
 
-// TestBrowserSeesTrouble proves that the checks above would notice: a page with
-// a request, an error and a broken policy.
-func TestBrowserSeesTrouble(t *testing.T) {
-	b := startBrowser(t)
-	page := htmlOf(t, madeUp(t))
-	bad := strings.Replace(page, "</main>", `<img src="http://192.0.2.1/x.png"><script>throw 1</script><div style="width:3000px">wide</div></main>`, 1)
-	path := writePage(t, bad)
-	b.load(t, path, 1280, "light")
-	m := b.measure(t)
-	if m.Scroll <= m.Width {
-		t.Errorf("a paragraph of 3000 px went unnoticed: %d in %d", m.Scroll, m.Width)
+// TestRefusesBadFiles checks that a file of another schema or with impossible
+// figures gets no report.
+func TestRefusesBadFiles(t *testing.T) {
+	other := sample(t, "made-up")
+	other.Schema = 3
+	var schema *result.SchemaError
+	if _, err := report.New(other); !errors.As(err, &schema) {
+		t.Errorf("schema 3: %v", err)
 	}
-	_, problems := b.seen()
-	if len(problems) < 2 {
-		t.Errorf("policy violations went unnoticed: %q", problems)
+	odd := sample(t, "made-up")
+	odd.Rows[0].Workload = "dance"
+	if _, err := report.New(odd); err == nil || !strings.Contains(err.Error(), `workload "dance"`) {
+		t.Errorf("workload dance: %v", err)
+	}
+}
+
+// fullDisk is a writer without room.
+type fullDisk struct{}
+
+// Write implements io.Writer.
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+// TestWriteErrors checks that a writer's error comes back.
+func TestWriteErrors(t *testing.T) {
+	r := reportOf(t, sample(t, "made-up"))
+	if err := text.Write(fullDisk{}, r, text.Options{}); err == nil {
+		t.Error("text: no error")
+	}
+	if err := html.Write(fullDisk{}, r); err == nil {
+		t.Error("page: no error")
+	}
+}
+
+// TestCountedWords checks that a report on counted instructions says so, takes the
+// fewest for the best, and never speaks of speed or time.
+func TestCountedWords(t *testing.T) {
+	f := sample(t, "counted")
+	page := wordsOf(pageOf(t, f))
+	for name, got := range renderings(t, f) {
+		joined := strings.ReplaceAll(strings.Join(strings.Fields(got), " "), "\u00a0", " ")
+		for _, want := range []string{
+			"Instructions, not time: an emulated processor", "takes the fewest instructions of", "instructions/packet", "instructions/transaction",
+			"Cost of a cluster IP in instructions, against the pod IP", "iptables 31.0 %", "% more", "UDP packets",
+		} {
+			if !strings.Contains(joined, want) {
+				t.Errorf("%s does not say %q", name, want)
+			}
+		}
+		for _, never := range []string{"fastest", "faster", "slower", "CPU µs", "throughput", "Gbit/s", "on this machine (", "0ms", "Longer is better", "left of it"} {
+			if strings.Contains(joined, never) {
+				t.Errorf("%s says %q", name, never)
+			}
+		}
+	}
+	for _, want := range []string{"shorter is better", "right of it, the cluster IP takes more", "mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("page does not say %q", want)
+		}
+	}
+	if out := textOf(t, oneSuite(t, "pod-links"), text.Options{}); strings.Contains(out, "nstructions") || !strings.Contains(out, "fastest") {
+		t.Error("a report on rates speaks of instructions")
+	}
+}
+
+// TestCountedStopped checks what is said of a counted run that was stopped: its
+// rounds say nothing of how far it came.
+func TestCountedStopped(t *testing.T) {
+	f := sample(t, "counted")
+	f.Run.Interrupted = true
+	out := textOf(t, f, text.Options{})
+	if !strings.Contains(out, "interrupted: some rows were not measured") || strings.Contains(out, "6 of 6 rounds") {
+		t.Error("the state of the run is not told")
+	}
+}
+
+// TestLost checks that a lossy stream of datagrams is shown as such.
+func TestLost(t *testing.T) {
+	f := oneSuite(t, "pod-links")
+	f.Rows = slices.DeleteFunc(f.Rows, func(r result.Row) bool { return r.Workload != result.WorkloadUDPStream })
+	f.Rows[1].LostShare, f.Rows[1].OutOfOrder = 0.125, 7
+	for name, got := range renderings(t, f) {
+		if !strings.Contains(strings.ReplaceAll(got, "\u00a0", " "), "12.5 %, 7 late") {
+			t.Errorf("%s does not tell of the loss", name)
+		}
+	}
+}
+
+// TestCountedSuites checks that suites of counted instructions speak of no time.
+func TestCountedSuites(t *testing.T) {
+	for _, name := range []string{"interfaces", "latency", "switching", "docker"} {
+		f := oneSuite(t, name)
+		f.Run.Clock, f.Run.DurationSeconds, f.Run.WarmupSeconds = result.ClockInstructions, 0, 0
+		f.Suites[0].Question = "How many instructions?"
+		f.Rows = slices.DeleteFunc(f.Rows, func(r result.Row) bool { return r.Key().Flows > 1 })
+		for i := range f.Rows {
+			row := &f.Rows[i]
+			row.Unit, row.LatencyUS, row.CPUUSPerUnit, row.Offered, row.LostShare = result.UnitPerTransaction, nil, 0, 0, 0
+		}
+		for where, got := range map[string]string{"table": textOf(t, f, text.Options{Wide: true}), "page": wordsOf(pageOf(t, f))} {
+			for _, never := range []string{"faster", "slower", "fastest", "time per transaction", "CPU µs", "on average", "Longer", "it takes longer"} {
+				if strings.Contains(got, never) {
+					t.Errorf("%s: %s says %q", name, where, never)
+				}
+			}
+		}
 	}
 }

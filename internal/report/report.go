@@ -1,85 +1,200 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns a result file into what people read: a table for the
-// terminal and one self-contained HTML page.
+// Package report turns a result file into tables, sentences and charts that
+// packages text and html print. It knows no suite: questions, groups and captions
+// come from the file.
 //
-// It takes every figure from the file and computes none that the file does not
-// carry, save for what is said about them: a difference whose interval holds
-// 1.0, or that is smaller than the spread of the same thing measured twice, is
-// called no difference, and under six rounds nothing is claimed at all.
+// Every figure comes from the file; the report adds only the judgement. A ratio
+// whose interval holds 1.0, or that lies within the spread of repeated
+// measurements (A/A), is no difference. Under six rounds the report claims nothing.
 package report
 
 import (
 	"errors"
 	"fmt"
-	"io"
+	"slices"
+	"strings"
 
 	"mustang/internal/result"
 )
 
-// TableOptions are the ways to print a table. The zero value prints plain text
-// of any width.
-type TableOptions struct {
-	// Wide adds percentiles, rounds and evidence to each row.
-	Wide bool
-	// Width is the terminal's width in columns: the least important columns of
-	// a table are left out until it fits. 0 leaves out none.
-	Width int
-	// Color marks statuses and ties with ANSI colours.
-	Color bool
+// Report is a result file in the order in which readers see it. Its strings are
+// free of control characters.
+type Report struct {
+	// Title is the name of the suite that ran.
+	Title string
+	// Headline describes the run and the machine in one line, Machine the machine.
+	Headline, Machine string
+	// Started is the time of the start, empty if unknown.
+	Started string
+	// Warnings tell what a reader must know before the figures.
+	Warnings []string
+	Suites   []Suite
+	// Facts describe machine, settings and method.
+	Facts []FactGroup
+	// Command repeats the run.
+	Command string
 }
 
-// Table prints f to w as text: for each suite the question, an answer in words,
-// the rows of each workload, a summary, the comparisons, and what was skipped or
-// failed. Of several suites, rows and comparisons are printed only if wide ones
-// are asked for. It returns the first error of w, or one that says that f is not
-// a file of this schema.
-func Table(w io.Writer, f result.File, o TableOptions) error {
-	if err := check(f); err != nil {
-		return err
-	}
-	p := &printer{w: w, options: o, view: newView(f)}
-	p.head()
-	if len(p.view.suites) == 0 {
-		p.line("")
-		p.line("This file holds no rows.")
-	}
-	for _, su := range p.view.suites {
-		p.suite(su)
-	}
-	p.troubles()
-	p.whereAll()
-	if p.err != nil {
-		return fmt.Errorf("print table: %w", p.err)
-	}
-	return nil
+// FactGroup is a list of facts under a title.
+type FactGroup struct {
+	Title string
+	Facts []Fact
 }
 
-// HTML writes f to w as one HTML page that loads nothing else: styles and
-// charts are inline, there is no script, and a content security policy forbids
-// any request. Errors are those of [Table].
-func HTML(w io.Writer, f result.File) error {
-	if err := check(f); err != nil {
-		return err
-	}
-	tmpl, err := parseTemplate()
-	if err != nil {
-		return fmt.Errorf("make report: %w", err)
-	}
-	if err := tmpl.Execute(w, newPage(newView(f))); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+// Fact is a name with a value.
+type Fact struct{ Name, Value string }
+
+// Suite is the part of a report that answers one question.
+type Suite struct {
+	Name, Question string
+	// Anchor is unique in the report and safe in a URL.
+	Anchor    string
+	Workloads []Workload
+	// Overview has a line for each row ID with the medians of all workloads; nil
+	// where each workload has a matrix.
+	Overview *Table
+	Charts   []ChartGroup
+	// RatioMeaning explains the ratios of comparisons.
+	RatioMeaning string
+	// Spread sums up the smallest difference that each workload can tell.
+	Spread   string
+	Failures []Failure
 }
 
-// check refuses files whose layout or figures can't be trusted.
-func check(f result.File) error {
+// Workload is all that a suite's rows show under one workload.
+type Workload struct {
+	// Name is the short title, Heading the title with an explanation.
+	Name, Heading string
+	// Unit is that of the medians, CPUUnit that of CPU time and softirqs.
+	Unit, CPUUnit string
+	Answer        Answer
+	// Matrix has a line for each connection, with the pod IP and the kinds of
+	// cluster IP as columns; nil where the suite has an overview.
+	Matrix *Table
+	// Paths are the devices and netfilter hooks that packets of each row pass.
+	Paths []Path
+	// Rows has a line for each row.
+	Rows Table
+	// Comparisons has a line for each comparison; nil if there is none.
+	Comparisons *Table
+	// Spread says which differences this run can tell.
+	Spread   string
+	Evidence []Evidence
+}
+
+// Answer is the result of a workload in words.
+type Answer struct {
+	Headline string
+	Details  []string
+	// MoreFlows says that the answer before it is of the same workload with fewer
+	// flows.
+	MoreFlows bool
+}
+
+// Sentence is the headline as a sentence of its own, not after a colon.
+func (a Answer) Sentence() string { return upperFirst(a.Headline) }
+
+// Failure is a reason why rows have no figure.
+type Failure struct {
+	Status string // "failed" or "skipped"
+	Rows   string // the rows' names
+	Reason string
+}
+
+// New makes the report of f. A file of another schema gives a
+// [*result.SchemaError]; a file that [result.File.Validate] refuses gives its error.
+func New(f result.File) (*Report, error) {
 	if err := f.Validate(); err != nil {
 		var schema *result.SchemaError
 		if errors.As(err, &schema) {
-			return err
+			return nil, err
 		}
-		return fmt.Errorf("check results: %w", err)
+		return nil, fmt.Errorf("check results: %w", err)
 	}
-	return nil
+	run := runFacts{Run: f.Run, rows: f.Rows}
+	r := &Report{
+		Title: clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(f.Run.Started),
+		Warnings: run.warnings(), Command: run.command(),
+		Facts: []FactGroup{{"Machine", run.machine()}, {"Settings", run.settings()}, {"Method", run.method()}},
+	}
+	for _, t := range newSuiteTables(f) {
+		r.Suites = append(r.Suites, t.suite())
+	}
+	return r, nil
 }
+
+// suite makes the suite's part of the report.
+func (st *suiteTables) suite() Suite {
+	out := Suite{
+		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
+		Failures:     st.failures(),
+		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
+	}
+	if st.counted {
+		out.RatioMeaning = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
+	}
+	for i, t := range st.workloads {
+		w := Workload{
+			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(),
+			Comparisons: t.comparisonTable(), Spread: t.spreadSentence(), Evidence: t.evidence(),
+		}
+		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
+		if !st.list() {
+			w.Matrix = t.matrix()
+		}
+		out.Workloads = append(out.Workloads, w)
+	}
+	if st.list() {
+		out.Overview = st.overview()
+	}
+	return out
+}
+
+// Table is a table by columns.
+type Table struct {
+	// ID is unique in the report; empty where nothing refers to the table.
+	ID, Title string
+	Columns   []Column
+	// Lines tells how each line looks, in the cells' order.
+	Lines []Line
+	Notes []string
+}
+
+// Column is a heading with the cells below it.
+type Column struct {
+	// Head is the heading, one string per line.
+	Head []string
+	// Right aligns figures.
+	Right bool
+	// Rank says when a narrow table leaves the column out: the highest first, 0
+	// never.
+	Rank int
+	// Wide marks a column of wide tables only.
+	Wide bool
+	// Marked says that the column leaves room for the marks of its cells.
+	Marked bool
+	Cells  []Cell
+}
+
+// Title is the heading on one line.
+func (c Column) Title() string {
+	return strings.ReplaceAll(strings.TrimSpace(strings.Join(c.Head, " ")), "/ ", "/")
+}
+
+// Cell is a text with the mark behind it ("~", "?" or empty) and, where it has a
+// color of its own, the name of that or a row's status.
+type Cell struct{ Text, Mark, Class string }
+
+// Line is how a line of a table looks.
+type Line struct {
+	Status string // "ok", "skipped" or "failed"
+	Color  string // of the row's series, see package result
+	First  bool   // whether the line starts a group
+}
+
+// empty reports whether the column has no cells.
+func (c Column) empty() bool { return c.Cells == nil }
+
+// withoutEmpty drops columns without cells.
+func withoutEmpty(columns []Column) []Column { return slices.DeleteFunc(columns, Column.empty) }

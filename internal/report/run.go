@@ -13,30 +13,32 @@ import (
 	"mustang/internal/result"
 )
 
-// fact is a name and what is known under it.
-type fact struct{ Name, Value string }
+// runFacts is a run with its rows.
+type runFacts struct {
+	result.Run
+	rows []result.Row
+}
 
-// title says in a line what was run on what.
-func (v *view) title() string {
-	run := v.file.Run
-	parts := []string{"mustang bench " + clean(run.Suite)}
-	if run.Rounds > 0 {
-		rounds := count(run.Rounds, "round")
-		if run.DurationSeconds > 0 {
-			rounds += " of " + seconds(run.DurationSeconds)
+// headline describes the run and the machine in one line.
+func (r runFacts) headline() string {
+	parts := []string{"mustang bench " + clean(r.Suite)}
+	if r.Rounds > 0 {
+		rounds := count(r.Rounds, "round")
+		if r.DurationSeconds > 0 {
+			rounds += " of " + seconds(r.DurationSeconds)
 		}
-		if run.Counted() {
+		if r.Counted() {
 			rounds += " of counted instructions"
 		}
-		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, run.Seed))
+		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, r.Seed))
 	}
-	parts = append(parts, v.machineLine())
+	parts = append(parts, r.machineLine())
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
 }
 
-// machineLine says in a line what machine it was.
-func (v *view) machineLine() string {
-	m := v.file.Run.Machine
+// machineLine describes the machine in one line.
+func (r runFacts) machineLine() string {
+	m := r.Machine
 	var parts []string
 	if m.CPUModel != "" {
 		parts = append(parts, clean(m.CPUModel))
@@ -44,103 +46,103 @@ func (v *view) machineLine() string {
 	if m.CPUs > 0 {
 		parts = append(parts, count(m.CPUs, "CPU"))
 	}
-	if v.file.Run.Kernel != "" {
-		parts = append(parts, "Linux "+clean(v.file.Run.Kernel))
+	if r.Kernel != "" {
+		parts = append(parts, "Linux "+clean(r.Kernel))
 	}
 	return strings.Join(parts, ", ")
 }
 
+// countedWarning precedes figures of counted instructions.
+const countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
+	"They repeat from run to run and leave out caches, parallelism and network cards."
+
 // warnings lists what the reader must know before the figures.
-func (v *view) warnings() []string {
-	run := v.file.Run
+func (r runFacts) warnings() []string {
 	var out []string
-	done := v.roundsDone()
-	progress := fmt.Sprintf("%d of %s done", done, count(run.Rounds, "round"))
-	if run.Counted() { // one network after the other
+	done := r.roundsDone()
+	progress := fmt.Sprintf("%d of %s done", done, count(r.Rounds, "round"))
+	if r.Counted() { // one network after the other
 		out = append(out, countedWarning)
-		progress = "there are rows that it did not come to"
+		progress = "some rows were not measured"
 	}
 	switch {
-	case run.Interrupted:
+	case r.Interrupted:
 		out = append(out, "This run was interrupted: "+progress+".")
-	case run.Finished.IsZero():
+	case r.Finished.IsZero():
 		out = append(out, "This run has not finished: "+progress+".")
 	}
-	if run.Quick {
-		out = append(out, "This was a quick run: it shows that everything works, its figures are no base for claims.")
+	if r.Quick {
+		out = append(out, "This was a quick run: it shows that everything works. Do not base claims on its figures.")
 	}
 	if done > 0 && done < minRounds {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
 	}
-	for _, note := range run.Notes {
+	for _, note := range r.Notes {
 		out = append(out, clean(note))
 	}
 	return out
 }
 
-// machine lists the hardware and what ran on it.
-func (v *view) machine() []fact {
-	run := v.file.Run
-	facts := []fact{
-		{"Processor", clean(run.Machine.CPUModel)},
-		{"CPUs", positive(run.Machine.CPUs)},
-		{"Architecture", clean(run.Machine.Arch)},
-		{"Virtualisation", clean(run.Machine.Virtualisation)},
-		{"Kernel", clean(run.Kernel)},
+// machine lists the hardware and the versions of software.
+func (r runFacts) machine() []Fact {
+	facts := []Fact{
+		{"Processor", clean(r.Machine.CPUModel)},
+		{"CPUs", positive(r.Machine.CPUs)},
+		{"Architecture", clean(r.Machine.Arch)},
+		{"Virtualisation", clean(r.Machine.Virtualisation)},
+		{"Kernel", clean(r.Kernel)},
 	}
-	if run.Machine.MemoryBytes > 0 {
-		facts = slices.Insert(facts, 3, fact{"Memory", memory(run.Machine.MemoryBytes)})
+	if r.Machine.MemoryBytes > 0 {
+		facts = slices.Insert(facts, 3, Fact{"Memory", memory(r.Machine.MemoryBytes)})
 	}
-	for _, name := range slices.Sorted(maps.Keys(run.Versions)) {
-		facts = append(facts, fact{clean(name), clean(run.Versions[name])})
-	}
-	return present(facts)
-}
-
-// settings lists what may move the figures.
-func (v *view) settings() []fact {
-	run := v.file.Run
-	var facts []fact
-	for _, name := range slices.Sorted(maps.Keys(run.Settings)) {
-		facts = append(facts, fact{clean(name), clean(run.Settings[name])})
-	}
-	for _, name := range slices.Sorted(maps.Keys(run.Offloads)) {
-		facts = append(facts, fact{"offload " + clean(name), clean(run.Offloads[name])})
-	}
-	for _, name := range slices.Sorted(maps.Keys(run.Pinning)) {
-		facts = append(facts, fact{clean(name) + " runs on", "CPU " + strconv.Itoa(run.Pinning[name])})
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
+		facts = append(facts, Fact{clean(name), clean(r.Versions[name])})
 	}
 	return present(facts)
 }
 
-// method lists how it was measured.
-func (v *view) method() []fact {
-	run := v.file.Run
-	facts := []fact{
-		{"Rounds", fmt.Sprintf("%d of %d", v.roundsDone(), run.Rounds)},
+// settings lists settings that change the figures.
+func (r runFacts) settings() []Fact {
+	var facts []Fact
+	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
+		facts = append(facts, Fact{clean(name), clean(r.Settings[name])})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Offloads)) {
+		facts = append(facts, Fact{"offload " + clean(name), clean(r.Offloads[name])})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
+		facts = append(facts, Fact{clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
+	}
+	return present(facts)
+}
+
+// method lists how the run measured.
+func (r runFacts) method() []Fact {
+	facts := []Fact{
+		{"Rounds", fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)},
 		{"Order", "in each round every row once, in random order"},
-		{"Seed", strconv.FormatUint(run.Seed, 10)},
-		{"Engines", strings.Join(v.engines(), ", ")},
-		{"Started", stamp(run.Started)},
-		{"Finished", stamp(run.Finished)},
+		{"Seed", strconv.FormatUint(r.Seed, 10)},
+		{"Engines", strings.Join(r.engines(), ", ")},
+		{"Started", timestamp(r.Started)},
+		{"Finished", timestamp(r.Finished)},
 	}
-	if run.Counted() {
+	if r.Counted() {
 		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
-		facts = slices.Insert(facts, 3, fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
+		facts = slices.Insert(facts, 3, Fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
 		return present(facts)
 	}
-	if run.DurationSeconds == 0 {
+	if r.DurationSeconds == 0 {
 		return present(facts)
 	}
 	facts = slices.Insert(facts, 3,
-		fact{"Measured per sample", seconds(run.DurationSeconds)}, fact{"Warm-up, not counted", seconds(run.WarmupSeconds)})
+		Fact{"Measured per sample", seconds(r.DurationSeconds)}, Fact{"Warm-up, not counted", seconds(r.WarmupSeconds)})
 	return present(facts)
 }
 
 // engines lists the load generators.
-func (v *view) engines() []string {
+func (r runFacts) engines() []string {
 	seen := map[string]bool{}
-	for _, row := range v.file.Rows {
+	for _, row := range r.rows {
 		if row.Status == result.StatusOK {
 			seen[clean(row.Engine)] = true
 		}
@@ -148,24 +150,32 @@ func (v *view) engines() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// command is what repeats the run, on one line.
-func (v *view) command() string {
-	run := v.file.Run
-	line := "mustang bench " + clean(run.Suite)
-	if run.Counted() {
-		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(run.Suite), run.Rounds, run.Seed)
+// command is the command line that repeats the run.
+func (r runFacts) command() string {
+	line := "mustang bench " + clean(r.Suite)
+	if r.Counted() {
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(r.Suite), r.Rounds, r.Seed)
 	}
-	if run.Quick {
+	if r.Quick {
 		line += " --quick"
 	}
-	line += fmt.Sprintf(" --rounds %d", run.Rounds)
-	if run.DurationSeconds > 0 {
-		line += " --duration " + seconds(run.DurationSeconds)
+	line += fmt.Sprintf(" --rounds %d", r.Rounds)
+	if r.DurationSeconds > 0 {
+		line += " --duration " + seconds(r.DurationSeconds)
 	}
-	return fmt.Sprintf("%s --seed %d", line, run.Seed)
+	return fmt.Sprintf("%s --seed %d", line, r.Seed)
 }
 
-// positive prints n, or nothing when it is not known.
+// roundsDone is the largest number of samples of a row.
+func (r runFacts) roundsDone() int {
+	done := 0
+	for _, row := range r.rows {
+		done = max(done, len(row.Samples))
+	}
+	return done
+}
+
+// positive prints n; empty if it is not known.
 func positive(n int) string {
 	if n <= 0 {
 		return ""
@@ -173,15 +183,15 @@ func positive(n int) string {
 	return strconv.Itoa(n)
 }
 
-// stamp prints a time, or nothing when there is none.
-func stamp(t time.Time) string {
+// timestamp prints a time; empty if there is none.
+func timestamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// present drops facts that nothing is known of.
-func present(facts []fact) []fact {
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
+// present drops facts without a value.
+func present(facts []Fact) []Fact {
+	return slices.DeleteFunc(facts, func(f Fact) bool { return f.Value == "" })
 }

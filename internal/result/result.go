@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds the types of results.json, the file that a benchmark
-// writes as its rows finish and that reports are made from. It does no
-// measuring and no printing.
+// Package result holds the types of results.json. A benchmark writes the file as its
+// rows finish; reports read it. The package neither measures nor prints.
 //
-// The file carries its schema's number. A reader refuses a number that it does
-// not know, so a field may be added at any time, but never renamed or given
-// another unit without raising [Schema].
+// The file carries the number of its schema, and a reader refuses unknown numbers.
+// A new field needs no new number; a new name or unit of a field does.
 package result
 
 import "time"
 
-// Schema is the version of the file's layout that this package reads and
-// writes.
-const Schema = 1
+// Schema is the version of the layout that this package writes. [Read] also takes schema 1, which has no [File.Suites].
+const Schema = 2
 
 // Values of [Run.Clock].
 const (
-	// ClockTime is what a clock on the wall shows.
+	// ClockTime is elapsed time.
 	ClockTime = "time"
 	// ClockInstructions is the clock of an emulated machine that advances by one
-	// nanosecond with each instruction: nothing of it is time.
+	// nanosecond with each instruction. No figure is a time.
 	ClockInstructions = "instructions"
 )
 
@@ -28,30 +25,31 @@ const (
 type File struct {
 	// Schema is the layout's version, see [Schema].
 	Schema int `json:"schema"`
-	// Run says where, when and how the rows were measured.
+	// Run describes the machine, the settings and the method.
 	Run Run `json:"run"`
-	// Rows are the measured ways, in the suites' order. A row is unique by its
-	// [Key].
+	// Suites say how to present the rows of each suite, in the order in which a
+	// report shows them.
+	Suites []Suite `json:"suites"`
+	// Rows are the measurements in the suites' order. [Key] identifies a row.
 	Rows []Row `json:"rows"`
 }
 
-// Run is what all rows of a file share. It names no host and no address of the
-// machine.
+// Run holds what all rows of a file share. It has neither the name nor an address of
+// the machine.
 type Run struct {
-	// Suite is the suite's name, such as "pod-links", or "all": then each row says
-	// which it is of.
+	// Suite is the name of the suite, such as "pod-links", or "all".
 	Suite string `json:"suite"`
 	// Machine describes the hardware, as far as the kernel shows it.
 	Machine Machine `json:"machine"`
-	// Clock says what figures are made of: [ClockTime], which an empty string
-	// means as well, or [ClockInstructions]. All rows of a file share it.
+	// Clock is [ClockTime], the default for an empty string, or
+	// [ClockInstructions].
 	Clock string `json:"clock,omitempty"`
 	// Kernel is the running kernel's release, as uname -r prints it.
 	Kernel string `json:"kernel"`
 	// Versions maps a program ("go", "mustang", "iptables") to its version, and
 	// "guest kernel" to that of the kernel's package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
-	// Settings are kernel settings that move the figures, such as
+	// Settings are kernel settings that influence the figures, such as
 	// "tcp_congestion_control", "clocksource", "mitigations".
 	Settings map[string]string `json:"settings"`
 	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's
@@ -62,24 +60,24 @@ type Run struct {
 	// Seed is the seed of the rows' order and of the bootstrap. It stays below
 	// 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
-	// Rounds is how many times each row was to be measured.
+	// Rounds is the planned number of samples of each row.
 	Rounds int `json:"rounds"`
-	// DurationSeconds is the measured time of one sample; 0 where all samples are a
-	// number of packets, transactions or calls.
+	// DurationSeconds is the measured time of one sample; 0 if samples are a number
+	// of packets, transactions or calls.
 	DurationSeconds float64 `json:"duration_seconds"`
 	// WarmupSeconds is the time before it that is not counted.
 	WarmupSeconds float64 `json:"warmup_seconds"`
 	// Started is when the run began.
 	Started time.Time `json:"started"`
-	// Finished is when it ended; absent as long as it runs.
+	// Finished is when it ended; absent while it runs.
 	Finished time.Time `json:"finished,omitzero"`
-	// Quick says that the run was a short one, not meant for claims.
+	// Quick marks a short run, which is no base for claims.
 	Quick bool `json:"quick"`
-	// Interrupted says that the run was stopped before its last round.
+	// Interrupted marks a run that stopped before its last round.
 	Interrupted bool `json:"interrupted"`
 	// Notes are remarks about the run as a whole.
 	Notes []string `json:"notes,omitempty"`
-	// Comparisons set rows against each other within each round.
+	// Comparisons are ratios of rows within each round.
 	Comparisons []Comparison `json:"comparisons"`
 }
 
@@ -98,18 +96,17 @@ type Machine struct {
 	Virtualisation string `json:"virtualisation"`
 }
 
-// Counted reports whether the figures are instructions and not time, so that
-// lower is better.
+// Counted reports whether the figures are instructions, so that lower is better.
 func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
-// Comparison is the ratio of two rows, taken within each round, so that slow
-// drift of the machine cancels out.
+// Comparison is the ratio of two rows within each round, which cancels slow drift of
+// the machine.
 type Comparison struct {
-	// Name says what is compared, such as "cluster-ip / pod-ip, veth+ebpf".
+	// Name describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf".
 	Name string `json:"name"`
-	// Suite is the suite of both rows; empty means that of the run.
-	Suite string `json:"suite,omitempty"`
-	// Workload is the workload of both rows, and Flows how many connections do it;
+	// Suite is the suite of both rows.
+	Suite string `json:"suite"`
+	// Workload is the workload of both rows, and Flows their number of connections;
 	// 0 means 1.
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows,omitempty"`
@@ -123,7 +120,6 @@ type Comparison struct {
 	Ratio float64 `json:"ratio"`
 	// CI95 is the bootstrap interval of the median, nil under six rounds.
 	CI95 *[2]float64 `json:"ci95"`
-	// AA says that both rows are the same thing measured twice, so that any
-	// difference is noise.
+	// AA marks two measurements of one path, whose difference is noise.
 	AA bool `json:"aa"`
 }

@@ -38,12 +38,25 @@ func sample() File {
 			Interrupted:     true,
 			Notes:           []string{"a note"},
 			Comparisons: []Comparison{{
-				Name: "cluster-ip / pod-ip, veth", Workload: WorkloadTCPRR,
+				Name: "cluster-ip / pod-ip, veth", Suite: "pod-links", Workload: WorkloadTCPRR,
 				Numerator: "veth/cluster-ip/iptables", Denominator: "veth/pod-ip",
 				Ratios: []float64{0.9, 0.9, 0.95, 0.95, 1, 1}, Ratio: 0.95, CI95: &[2]float64{0.9, 1}, AA: true,
 			}},
 		},
+		Suites: []Suite{{
+			Name: "pod-links", Question: "Which way is the fastest?", Layout: LayoutMatrix, Noun: "way of connecting pods",
+			Answer: []string{AnswerFastest, AnswerServiceCost}, Reference: "loopback", ReferenceChart: "What each way adds",
+			TransactionTime: true, PacketPath: true, Ranked: true, Variants: true,
+			Groups:  []Group{{Caption: "On one host", Rows: []string{"macvlan/pod-ip"}}},
+			Series:  []Series{{Name: "Linux bridge", Color: ColorSlate, Rows: []string{"bridge-call-on/cluster-ip/iptables"}}},
+			Subject: "macvlan", Object: "a Linux bridge",
+			Statements: []Statement{{Caption: "macvlan against a bridge", Range: true, Tally: true, Pairs: []Pair{{
+				Numerator: "macvlan/pod-ip", Denominator: "bridge-call-on/cluster-ip/iptables", Label: "pod IP",
+			}}}},
+			Notes: []string{"a note"},
+		}},
 		Rows: []Row{{
+			Label: "bridge call-on", Baseline: true, Repeats: "loopback",
 			Suite: "pod-links", ID: "bridge-call-on/cluster-ip/iptables", Link: "bridge", Variant: "call-on",
 			Datapath: DatapathKernel, Placement: PlacementSameHost, Overlay: OverlayNone, Target: TargetClusterIP,
 			Via: ViaIPTables, Family: "ipv4", Workload: WorkloadTCPRR, Engine: "native", Unit: "transactions/s",
@@ -103,11 +116,11 @@ func TestGolden(t *testing.T) {
 // TestAlwaysThere checks that a reader finds lists, maps and the interval even
 // where there is nothing in them.
 func TestAlwaysThere(t *testing.T) {
-	f := File{Schema: Schema, Rows: []Row{{
+	f := File{Schema: Schema, Suites: []Suite{{Name: "s", Question: "q", Layout: LayoutList, Answer: []string{AnswerFastest}}}, Rows: []Row{{
 		Suite: "s", ID: "a", Link: "veth", Datapath: DatapathEBPF, Placement: PlacementTwoHosts, Overlay: OverlayVXLAN,
 		Target: TargetHostIP, Via: ViaEBPFTC, Workload: WorkloadUDPRR, Status: StatusFailed, Reason: "r",
 	}}}
-	f.Run.Comparisons = []Comparison{{Numerator: "a", Denominator: "b"}}
+	f.Run.Comparisons = []Comparison{{Suite: "s", Numerator: "a", Denominator: "b"}}
 	got, err := Marshal(f)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,9 @@ const (
 	StatusFailed  = "failed"
 )
 
+// LinkHost is the [Row.Link] of rows without a pod's link.
+const LinkHost = "host"
+
 // Values of [Row.Datapath].
 const (
 	DatapathKernel = "kernel"
@@ -70,10 +73,10 @@ const (
 	UnitMilliseconds   = "ms" // for one call
 )
 
-// countedUnits begin with this, and no others do.
+// countedUnits is the prefix of units of counted instructions.
 const countedUnits = "instructions/"
 
-// Key tells a row from all others of its file.
+// Key identifies a row of a file.
 type Key struct {
 	Suite, ID, Workload string
 	Flows               int
@@ -82,17 +85,23 @@ type Key struct {
 // Key returns the row's key.
 func (r Row) Key() Key { return Key{r.Suite, r.ID, r.Workload, max(r.Flows, 1)} }
 
-// Row is one way through a network under one workload, measured once per
-// round.
+// Row is one path through a network under one workload, measured once per round.
 type Row struct {
 	// Suite is the suite that the row belongs to.
 	Suite string `json:"suite"`
-	// ID names the way, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
+	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
 	// Workload and Flows together are unique in a file.
 	ID string `json:"id"`
-	// Link is a link mode's name, or "host".
+	// Label is the display name of the row's connection; empty if it is that of the
+	// ID or of link, variant and datapath, depending on the suite's layout.
+	Label string `json:"label,omitempty"`
+	// Baseline marks a row that connects no pod to another and serves as a yardstick.
+	Baseline bool `json:"baseline,omitempty"`
+	// Repeats is the ID of the row that this row measures a second time (A/A).
+	Repeats string `json:"repeats,omitempty"`
+	// Link is a link mode's name, or [LinkHost].
 	Link string `json:"link"`
-	// Variant tells apart settings of one link mode, such as "call-on".
+	// Variant names settings of the link mode, such as "call-on".
 	Variant string `json:"variant,omitempty"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
@@ -100,58 +109,55 @@ type Row struct {
 	Placement string `json:"placement"`
 	// Overlay is [OverlayNone] or [OverlayVXLAN].
 	Overlay string `json:"overlay"`
-	// Target is the kind of address that the client connects to.
+	// Target is the kind of the address that the client connects to.
 	Target string `json:"target"`
-	// Via is what turns that address into the server's.
+	// Via is the mechanism that translates that address to the server's.
 	Via string `json:"via"`
 	// Family is "ipv4" or "ipv6".
 	Family string `json:"family,omitempty"`
-	// Workload is what client and server do.
+	// Workload is the traffic between client and server, or the calls of a plugin.
 	Workload string `json:"workload"`
-	// Flows is the number of connections that do so side by side; 0 means 1.
+	// Flows is the number of parallel connections or calls; 0 means 1.
 	Flows int `json:"flows,omitempty"`
 	// Engine is the load generator: "native", "iperf3".
 	Engine string `json:"engine"`
-	// Unit is the unit of samples, median and interval: [UnitGbit] or
-	// [UnitTransactions], of which more is better, [UnitMilliseconds], of which less
-	// is, or in a file of counted instructions [UnitPerPacket] or
-	// [UnitPerTransaction], of which less is too.
+	// Unit is the unit of samples, median and interval. More is better in [UnitGbit]
+	// and [UnitTransactions]; less is better in [UnitMilliseconds] and, in files of
+	// counted instructions, [UnitPerPacket] and [UnitPerTransaction].
 	Unit string `json:"unit"`
-	// Samples holds one figure per round, in the rounds' order; none is left
-	// out.
+	// Samples holds one figure per round in the order of the rounds, outliers
+	// included.
 	Samples []float64 `json:"samples"`
 	// Median is the median of the samples.
 	Median float64 `json:"median"`
 	// CI95 is the 95 % confidence interval of the median, nil under six
 	// samples.
 	CI95 *[2]float64 `json:"ci95"`
-	// LatencyUS holds percentiles over all samples, nil where the workload has
-	// none.
+	// LatencyUS holds percentiles over all samples; nil if the workload has none.
 	LatencyUS *Latency `json:"latency_us,omitempty"`
 	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit, in
-	// microseconds; 0 where instructions are counted.
+	// microseconds; 0 in files of counted instructions.
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
 	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet" or "call".
 	CPUUnit string `json:"cpu_unit,omitempty"`
-	// Evidence shows which path the traffic took.
+	// Evidence shows the path of the traffic.
 	Evidence Evidence `json:"evidence"`
-	// LostShare is the share of the sent datagrams that did not arrive, over all
-	// samples, and OutOfOrder the number that arrived after a later one; both are
-	// 0 for what is no stream of datagrams.
+	// LostShare is the share of sent datagrams that did not arrive, over all samples,
+	// and OutOfOrder the number that arrived after a later one; both are 0 for other
+	// workloads than UDP streams.
 	LostShare  float64 `json:"lost_share,omitempty"`
 	OutOfOrder uint64  `json:"out_of_order,omitempty"`
-	// Offered is the median of what a stream of datagrams sent, in Unit; its samples
-	// are what arrived. 0 for what is no stream of datagrams.
+	// Offered is the median rate at which a UDP stream sent, in Unit; Samples are the
+	// received rates. 0 for other workloads.
 	Offered float64 `json:"offered,omitempty"`
-	// CallsPerSecond is the median over the rounds of the calls of a plugin that were
-	// done in a second, from the start of the first to the end of the last. 0 where
-	// there is one at a time.
+	// CallsPerSecond is the median rate of parallel calls of a plugin, from the start
+	// of the first to the end of the last call. 0 for single calls.
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
 	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
 	Status string `json:"status"`
-	// Reason says why a row was skipped or failed.
+	// Reason tells why the row was skipped or failed.
 	Reason string `json:"reason,omitempty"`
-	// Note is a remark that the reader of the row should see.
+	// Note is a remark for readers of the row.
 	Note string `json:"note,omitempty"`
 }
 
@@ -163,15 +169,15 @@ type Latency struct {
 	P999 float64 `json:"p999"`
 }
 
-// Evidence is what was counted while a row ran.
+// Evidence holds the counters of a row.
 type Evidence struct {
-	// Devices are the packets that each device on the way saw.
+	// Devices are the packets of each device on the path.
 	Devices []DeviceCount `json:"devices"`
 	// SoftirqsPerUnit is the number of NET_RX and NET_TX softirqs per CPUUnit.
 	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
 	// ProgramRuns maps an eBPF counter to its increase.
 	ProgramRuns map[string]uint64 `json:"program_runs"`
-	// Hooks are the netfilter hooks with rules that packets passed, as
+	// Hooks are the netfilter hooks with rules on the path, as
 	// "place: family table chain (hook)".
 	Hooks []string `json:"hooks,omitempty"`
 	// Connections is the number of connection entries that named the service.
@@ -179,13 +185,13 @@ type Evidence struct {
 	// Client and Server are the addresses that both ends saw.
 	Client Addresses `json:"client,omitzero"`
 	Server Addresses `json:"server,omitzero"`
-	// Attachments are what calls of a plugin did, nil where there were none.
+	// Attachments are the results of calls of a plugin; nil without calls.
 	Attachments *Attachments `json:"attachments,omitempty"`
-	// Findings say in words what does not fit; empty when all does.
+	// Findings describe what contradicts the row's path.
 	Findings []string `json:"findings,omitempty"`
 }
 
-// Attachments are what calls of a CNI plugin did to pods and host.
+// Attachments are the results of calls of a CNI plugin.
 type Attachments struct {
 	// Added is the number of ADDs after which the pod's device had the addresses of
 	// the result, and they were reserved.
@@ -193,9 +199,10 @@ type Attachments struct {
 	// Removed is the number of DELs after which nothing was left: no device in the
 	// pod, none on the host, no address reserved.
 	Removed int `json:"removed"`
-	// Reached is who answered a connection from a pod, as "address (place)".
+	// Reached is the address and the namespace that answered a connection from a pod,
+	// as "address (place)".
 	Reached string `json:"reached"`
-	// Kept are the host's devices that the first ADD makes for all that follow.
+	// Kept are the devices on the host that the first ADD creates for all pods.
 	Kept []string `json:"kept,omitempty"`
 }
 

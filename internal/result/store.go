@@ -6,16 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 )
 
-// SchemaError says that a file has a layout that this package does not know.
+// SchemaError reports a file whose schema this package does not know.
 type SchemaError struct {
-	// Path is the file that was read, empty when there was none.
+	// Path is the file; empty for a [File] in memory.
 	Path string
-	// Schema is the number that it carries, 0 when it carries none.
+	// Schema is the number in the file; 0 if it has none.
 	Schema int
 }
 
@@ -28,31 +29,36 @@ func (e *SchemaError) Error() string {
 	if e.Schema == 0 {
 		return fmt.Sprintf("%s: no schema number: not a result file", name)
 	}
-	return fmt.Sprintf("%s: schema %d is not known, this program knows schema %d: use the version that wrote it",
-		name, e.Schema, Schema)
+	return fmt.Sprintf("%s: unknown schema %d (this program reads 1 to %d): use the version that wrote the file", name, e.Schema, Schema)
 }
 
-// Read reads and checks the result file at path. A file of another layout
-// gives a [*SchemaError]; what the operating system refuses can be matched
-// with errors.Is (os.ErrNotExist).
+// Read reads and checks the result file at path, of at most 64 MiB. A file of an
+// unknown schema gives a [*SchemaError]; errors of the operating system match with
+// errors.Is (os.ErrNotExist).
 func Read(path string) (File, error) {
-	data, err := os.ReadFile(path)
+	data, err := readLimited(path)
 	if err != nil {
 		return File{}, fmt.Errorf("read results: %w", err)
 	}
-	// The number comes first: fields of another schema may not even decode.
+	if problems := scan(data); len(problems) > 0 {
+		return File{}, fmt.Errorf("read results %s: %s", path, problems[0])
+	}
+	// The schema comes first: fields of another schema may not decode.
 	var head struct {
 		Schema int `json:"schema"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
 		return File{}, fmt.Errorf("read results %s: %w", path, err)
 	}
-	if head.Schema != Schema {
+	if head.Schema != Schema && head.Schema != 1 {
 		return File{}, &SchemaError{Path: path, Schema: head.Schema}
 	}
 	var f File
 	if err := json.Unmarshal(data, &f); err != nil {
 		return File{}, fmt.Errorf("read results %s: %w", path, err)
+	}
+	if f.Schema == 1 {
+		upgrade(&f)
 	}
 	if err := f.Validate(); err != nil {
 		return File{}, fmt.Errorf("read results %s: %w", path, err)
@@ -60,8 +66,22 @@ func Read(path string) (File, error) {
 	return f, nil
 }
 
-// Marshal checks f and returns it as indented JSON with a final newline. Lists
-// and maps that are always there are written empty, never as null.
+// readLimited reads a file of at most maxBytes.
+func readLimited(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && len(data) > maxBytes {
+		err = fmt.Errorf("%s: more than %d MiB: not a result file", path, maxBytes>>20)
+	}
+	return data, err
+}
+
+// Marshal checks f and returns it as indented JSON with a final newline. Required
+// lists and maps are empty, never null.
 func Marshal(f File) ([]byte, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
@@ -73,9 +93,8 @@ func Marshal(f File) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// Write checks f and puts it at path in one step: a reader, or a run after a
-// crash, finds the old file or the new one and never half of either. The file
-// is readable by its owner only (mode 0600).
+// Write checks f and writes it to path atomically: readers see the old file or the new
+// one, also after a crash. The file has mode 0600.
 func Write(path string, f File) (err error) {
 	data, err := Marshal(f)
 	if err != nil {
@@ -106,8 +125,7 @@ func Write(path string, f File) (err error) {
 	return nil
 }
 
-// reason is an error of a file without the file's name, which is that of one that
-// is only there until it is complete.
+// reason returns an error without the name of the temporary file.
 func reason(err error) error {
 	var ofPath *fs.PathError
 	var ofLink *os.LinkError
@@ -120,7 +138,7 @@ func reason(err error) error {
 	return err
 }
 
-// filled returns a copy of f in which no always-present list or map is nil.
+// filled returns a copy of f in which no required list or map is nil.
 func filled(f File) File {
 	rows := make([]Row, len(f.Rows))
 	copy(rows, f.Rows)
@@ -131,6 +149,7 @@ func filled(f File) File {
 		row.Evidence.ProgramRuns = orEmptyMap(row.Evidence.ProgramRuns)
 	}
 	f.Rows = rows
+	f.Suites = orEmpty(f.Suites)
 	comparisons := make([]Comparison, len(f.Run.Comparisons))
 	copy(comparisons, f.Run.Comparisons)
 	for i := range comparisons {

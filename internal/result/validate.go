@@ -8,53 +8,122 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // maxSeed is the largest whole number that every JSON reader holds exactly.
 const maxSeed = 1<<53 - 1
 
-// Validate checks that f is of this schema, that its rows are unique and carry
-// only values that the schema names, that every figure is a finite number,
-// that an interval encloses its median, and that no counted row stands beside a
-// timed one. All that is wrong is reported at once.
+// Validate checks that f is of this schema, that its rows are unique and carry only
+// values that the schema names, that every figure is a finite number below 1e15,
+// that an interval encloses its median, that no counted row stands beside a timed
+// one, and that no list, name or text exceeds its limit. It returns the first ten
+// faults in an error of one line.
 func (f File) Validate() error {
 	if f.Schema != Schema {
 		return &SchemaError{Schema: f.Schema}
 	}
-	var errs []error
-	if f.Run.Seed > maxSeed {
-		errs = append(errs, fmt.Errorf("run: seed %d is above 2^53-1", f.Run.Seed))
+	var p problems
+	p.add("run", f.Run.problems()...)
+	p.add("suites", limit("suites", len(f.Suites), maxSuites)...)
+	p.add("rows", limit("rows", len(f.Rows), maxRows)...)
+	suites := map[string]bool{}
+	for _, s := range f.Suites {
+		name := fmt.Sprintf("suite %q", clip(s.Name))
+		p.add(name, append(s.limits(), s.problems()...)...)
+		if suites[s.Name] {
+			p.add(name, "appears twice")
+		}
+		suites[s.Name] = true
 	}
-	if f.Run.Rounds < 0 {
-		errs = append(errs, fmt.Errorf("run: %d rounds", f.Run.Rounds))
-	}
-	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, f.Run.Clock) {
-		errs = append(errs, fmt.Errorf("run: clock %q is none of %s, %s", f.Run.Clock, ClockTime, ClockInstructions))
-	}
-	seen := map[Key]bool{}
+	seen, workloads, perSuite := map[Key]bool{}, map[Key]bool{}, map[string]int{}
 	for i, row := range f.Rows {
-		name := fmt.Sprintf("row %d (%s %s)", i, row.ID, row.Workload)
-		for _, problem := range row.problems() {
-			errs = append(errs, fmt.Errorf("%s: %s", name, problem))
+		name := fmt.Sprintf("row %d (%s %s)", i, clip(row.ID), clip(row.Workload))
+		p.add(name, append(row.limits(), row.problems()...)...)
+		k := row.Key()
+		if !suites[row.Suite] {
+			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(row.Suite)))
 		}
 		if problem := row.mixed(f.Run); problem != "" {
-			errs = append(errs, fmt.Errorf("%s: %s", name, problem))
+			p.add(name, problem)
 		}
-		k := row.Key()
 		if seen[k] {
-			errs = append(errs, fmt.Errorf("%s: appears twice", name))
+			p.add(name, "appears twice")
 		}
 		seen[k] = true
-	}
-	for _, c := range f.Run.Comparisons {
-		for _, problem := range c.problems() {
-			errs = append(errs, fmt.Errorf("comparison %q (%s): %s", c.Name, c.Workload, problem))
+		if k.ID = ""; !workloads[k] {
+			workloads[k] = true
+			perSuite[k.Suite]++
+			p.add(name, limit("workloads and numbers of flows in its suite", perSuite[k.Suite], maxWorkloads)...)
 		}
 	}
-	return errors.Join(errs...)
+	for _, c := range f.Run.Comparisons {
+		name := fmt.Sprintf("comparison %q (%s)", clip(c.Name), clip(c.Workload))
+		p.add(name, c.problems()...)
+		if !suites[c.Suite] {
+			p.add(name, fmt.Sprintf("suite %q is not in the file", clip(c.Suite)))
+		}
+	}
+	return p.err()
 }
 
-// problems lists in words what is wrong with the row.
+// problems gathers the faults of a file.
+type problems struct {
+	list []string
+	more int
+}
+
+// add adds faults of the part of that name.
+func (p *problems) add(name string, texts ...string) {
+	for _, text := range texts {
+		if len(p.list) == 10 {
+			p.more++
+			continue
+		}
+		p.list = append(p.list, name+": "+text)
+	}
+}
+
+// err returns all faults as one error of one line; nil without faults.
+func (p *problems) err() error {
+	switch {
+	case len(p.list) == 0:
+		return nil
+	case p.more > 0:
+		return fmt.Errorf("%s; and %d more", strings.Join(p.list, "; "), p.more)
+	}
+	return errors.New(strings.Join(p.list, "; "))
+}
+
+// clip shortens a string of a file for an error, and keeps it on one line.
+func clip(s string) string {
+	if len(s) > 100 {
+		s = s[:100] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// problems returns the faults of the run.
+func (r Run) problems() []string {
+	var out []string
+	if r.Seed > maxSeed {
+		out = append(out, fmt.Sprintf("seed %d is above 2^53-1", r.Seed))
+	}
+	if r.Rounds < 0 {
+		out = append(out, fmt.Sprintf("%d rounds", r.Rounds))
+	}
+	if !slices.Contains([]string{"", ClockTime, ClockInstructions}, r.Clock) {
+		out = append(out, fmt.Sprintf("clock %q is none of %s, %s", clip(r.Clock), ClockTime, ClockInstructions))
+	}
+	return append(out, r.limits()...)
+}
+
+// problems returns the faults of the row.
 func (r Row) problems() []string {
 	var out []string
 	for _, field := range []struct {
@@ -73,7 +142,7 @@ func (r Row) problems() []string {
 		{"family", r.Family, []string{"", "ipv4", "ipv6"}},
 	} {
 		if !slices.Contains(field.allowed, field.value) {
-			out = append(out, fmt.Sprintf("%s %q is none of %s", field.name, field.value, strings.Join(field.allowed, ", ")))
+			out = append(out, fmt.Sprintf("%s %q is none of %s", field.name, clip(field.value), strings.Join(field.allowed, ", ")))
 		}
 	}
 	if r.ID == "" || r.Suite == "" || r.Link == "" {
@@ -93,18 +162,18 @@ func (r Row) problems() []string {
 		}
 	}
 	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
-	out = append(out, finite("cpu_us_per_unit", r.CPUUSPerUnit)...)
-	out = append(out, finite("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
-	out = append(out, finite("offered", r.Offered)...)
-	out = append(out, finite("calls_per_second", r.CallsPerSecond)...)
+	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)
+	out = append(out, bounded("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
+	out = append(out, bounded("offered", r.Offered)...)
+	out = append(out, bounded("calls_per_second", r.CallsPerSecond)...)
 	if r.Flows < 0 {
 		out = append(out, fmt.Sprintf("%d flows", r.Flows))
 	}
-	if out = append(out, finite("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
+	if out = append(out, bounded("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
 		out = append(out, fmt.Sprintf("lost_share %g is no share", r.LostShare))
 	}
 	if l := r.LatencyUS; l != nil {
-		out = append(out, finite("latency_us", l.P50, l.P90, l.P99, l.P999)...)
+		out = append(out, bounded("latency_us", l.P50, l.P90, l.P99, l.P999)...)
 		if !slices.IsSorted([]float64{l.P50, l.P90, l.P99, l.P999}) {
 			out = append(out, "latency_us does not rise with the percentile")
 		}
@@ -112,16 +181,16 @@ func (r Row) problems() []string {
 	return out
 }
 
-// mixed says in words why the row must not stand in a file with the run's clock,
-// nothing when it may.
+// mixed says why the row must not stand in a file with the run's clock; empty if it
+// may.
 func (r Row) mixed(run Run) string {
 	counted := strings.HasPrefix(r.Unit, countedUnits)
 	switch {
 	case r.Unit == "" || counted == run.Counted():
 	case counted:
-		return fmt.Sprintf("unit %q in a file of timed rows", r.Unit)
+		return fmt.Sprintf("unit %q in a file of timed rows", clip(r.Unit))
 	default:
-		return fmt.Sprintf("unit %q in a file of counted instructions", r.Unit)
+		return fmt.Sprintf("unit %q in a file of counted instructions", clip(r.Unit))
 	}
 	if run.Counted() && (r.LatencyUS != nil || r.CPUUSPerUnit != 0) {
 		return "a time in a file of counted instructions"
@@ -129,23 +198,26 @@ func (r Row) mixed(run Run) string {
 	return ""
 }
 
-// problems lists in words what is wrong with the comparison.
+// problems returns the faults of the comparison.
 func (c Comparison) problems() []string {
 	var out []string
 	if c.Numerator == "" || c.Denominator == "" {
 		out = append(out, "numerator and denominator must be named")
 	}
+	out = append(out, limitNames(c.Numerator, c.Denominator)...)
+	out = append(out, limitTexts(c.Name)...)
+	out = append(out, limit("ratios", len(c.Ratios), maxSamples)...)
 	return append(out, figures(c.Ratios, c.Ratio, c.CI95)...)
 }
 
 // figures checks samples against their median and its interval.
 func figures(samples []float64, median float64, ci *[2]float64) []string {
-	out := finite("samples", samples...)
-	out = append(out, finite("median", median)...)
+	out := bounded("samples", samples...)
+	out = append(out, bounded("median", median)...)
 	if ci == nil {
 		return out
 	}
-	out = append(out, finite("ci95", ci[0], ci[1])...)
+	out = append(out, bounded("ci95", ci[0], ci[1])...)
 	if len(samples) < 6 {
 		out = append(out, fmt.Sprintf("ci95 from %d samples, it takes 6", len(samples)))
 	}
@@ -155,11 +227,11 @@ func figures(samples []float64, median float64, ci *[2]float64) []string {
 	return out
 }
 
-// finite returns a problem when a value is NaN or infinite, which JSON cannot
-// hold.
-func finite(name string, values ...float64) []string {
+// bounded returns a problem if a value is NaN, which JSON cannot hold, or beyond
+// 1e15 in either direction.
+func bounded(name string, values ...float64) []string {
 	for _, v := range values {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
+		if math.IsNaN(v) || math.Abs(v) > maxFigure {
 			return []string{fmt.Sprintf("%s holds %g", name, v)}
 		}
 	}

@@ -16,7 +16,15 @@ func TestValidate(t *testing.T) {
 		want  string
 		spoil func(*File)
 	}{
-		{"schema 3 is not known", func(f *File) { f.Schema = 3 }},
+		{"unknown schema 3", func(f *File) { f.Schema = 3 }},
+		{`suite "pod-links": appears twice`, func(f *File) { f.Suites = append(f.Suites, f.Suites[0]) }},
+		{"question must not be empty", func(f *File) { f.Suites[0].Question = "" }},
+		{`layout "cloud"`, func(f *File) { f.Suites[0].Layout = "cloud" }},
+		{"answer must not be empty", func(f *File) { f.Suites[0].Answer = nil }},
+		{`answer "maybe"`, func(f *File) { f.Suites[0].Answer = []string{"maybe"} }},
+		{`color "pink"`, func(f *File) { f.Suites[0].Series[0].Color = "pink" }},
+		{`row 0 (bridge-call-on/cluster-ip/iptables tcp_rr): suite "new" is not in the file`, func(f *File) { f.Rows[0].Suite = "new" }},
+		{`suite "" is not in the file`, func(f *File) { f.Run.Comparisons[0].Suite = "" }},
 		{"above 2^53-1", func(f *File) { f.Run.Seed++ }},
 		{"-1 rounds", func(f *File) { f.Run.Rounds = -1 }},
 		{"row 1 (bridge-call-on/cluster-ip/iptables tcp_rr): appears twice", func(f *File) { f.Rows[1] = f.Rows[0] }},
@@ -54,11 +62,31 @@ func TestValidate(t *testing.T) {
 		}},
 		{`comparison "cluster-ip / pod-ip, veth" (tcp_rr): numerator`, func(f *File) { f.Run.Comparisons[0].Numerator = "" }},
 		{"outside its ci95 [0.9, 1]", func(f *File) { f.Run.Comparisons[0].Ratio = 1.5 }},
+		{"samples holds 1e+16", func(f *File) { f.Rows[0].Samples[0] = 1e16 }},
+		{"ci95 holds -1e+308", func(f *File) { f.Rows[0].CI95[0] = -1e308 }},
+		{"duration_seconds holds +Inf", func(f *File) { f.Run.DurationSeconds = math.Inf(1) }},
+		{"5001 rows", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxRows-1)...) }},
+		{"and 4", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxRows-1)...) }},
+		{"501 bytes in a name", func(f *File) { f.Rows[0].ID = strings.Repeat("a", maxName+1) }},
+		{"65537 bytes in a text", func(f *File) { f.Rows[0].Note = strings.Repeat("a", maxText+1) }},
+		{"1001 texts", func(f *File) { f.Run.Notes = make([]string, maxEvidence+1) }},
+		{"1001 devices", func(f *File) { f.Rows[0].Evidence.Devices = make([]DeviceCount, maxEvidence+1) }},
+		{"101 series", func(f *File) { f.Suites[0].Series = make([]Series, maxSeries+1) }},
+		{"10001 pairs", func(f *File) { f.Suites[0].Statements[0].Pairs = make([]Pair, maxPairs+1) }},
+		{"51 workloads", func(f *File) {
+			for n := range maxWorkloads {
+				row := f.Rows[0]
+				row.Flows = n + 2
+				f.Rows = append(f.Rows, row)
+			}
+		}},
 	} {
 		f := sample()
 		tt.spoil(&f)
 		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("want %q, got %v", tt.want, err)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("an error of several lines: %v", err)
 		}
 	}
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package testkit contains helpers of tests that use the real kernel: requirements,
+// namespaces, echo servers. Only tests import it.
 package testkit
 
 import (
@@ -7,25 +9,30 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// namespacePrefix starts the names of all namespaces that tests make; the
-// process's id and a dash follow.
+// namespacePrefix starts the names of all namespaces of tests. The process id and a
+// dash follow.
 const namespacePrefix = "mst-test-"
 
-// Namespace creates a network namespace named mst-test-PID-N-HINT with its
-// loopback device up, which is gone when the test is over.
-func Namespace(t testing.TB, hint string) *nl.Namespace {
+// Namespace creates a network namespace named mst-test-PID-N-HINT with its loopback
+// device up. It is deleted when the test ends.
+func Namespace(t testing.TB, hint string) *netns.Namespace {
 	t.Helper()
 	RequireRoot(t)
 	for i := 1; ; i++ {
-		namespace, err := nl.CreateNamespace(fmt.Sprintf("%s%d-%d-%s", namespacePrefix, os.Getpid(), i, hint))
+		namespace, err := netns.Create(fmt.Sprintf("%s%d-%d-%s", namespacePrefix, os.Getpid(), i, hint))
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
@@ -33,7 +40,7 @@ func Namespace(t testing.TB, hint string) *nl.Namespace {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := nl.DeleteNamespace(namespace.Name()); err != nil {
+			if err := netns.Delete(namespace.Name()); err != nil {
 				t.Error(err)
 			}
 			if err := namespace.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
@@ -44,15 +51,15 @@ func Namespace(t testing.TB, hint string) *nl.Namespace {
 	}
 }
 
-// CheckLeaks runs the tests of m for TestMain, which passes the result to
-// os.Exit. It fails if they leave a namespace behind. First it clears what test
-// processes that were killed have left.
+// CheckLeaks runs the tests of m for TestMain, which passes the result to os.Exit. It
+// fails if they leave a namespace behind. First it deletes the namespaces of killed
+// test processes.
 func CheckLeaks(m *testing.M) int {
 	if err := clearDead(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 	}
 	code := m.Run()
-	names, err := nl.ListNamespaces(fmt.Sprintf("%s%d-", namespacePrefix, os.Getpid()))
+	names, err := netns.List(fmt.Sprintf("%s%d-", namespacePrefix, os.Getpid()))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 		return 1
@@ -62,14 +69,14 @@ func CheckLeaks(m *testing.M) int {
 	}
 	fmt.Fprintln(os.Stderr, "testkit: namespaces left behind:", strings.Join(names, " "))
 	for _, name := range names {
-		_ = nl.DeleteNamespace(name)
+		_ = netns.Delete(name)
 	}
 	return 1
 }
 
-// clearDead deletes the namespaces of test processes that are no more.
+// clearDead deletes the namespaces of test processes that have ended.
 func clearDead() error {
-	names, err := nl.ListNamespaces(namespacePrefix)
+	names, err := netns.List(namespacePrefix)
 	if err != nil {
 		return err
 	}
@@ -82,14 +89,121 @@ func clearDead() error {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err := nl.DeleteNamespace(name); err != nil {
+		if err := netns.Delete(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// closeAtCleanup closes what a helper opened when the test is over.
+// closeAtCleanup closes closer when the test ends.
 func closeAtCleanup(t testing.TB, closer io.Closer) {
 	t.Cleanup(func() { _ = closer.Close() })
+}
+
+// VethPair creates two namespaces with a veth pair between them: device left in the
+// first, with 10.0.0.1 and fd00:1::1, and right in the second, with 10.0.0.2 and fd00:1::2.
+func VethPair(t testing.TB) (a, b *netns.Namespace) {
+	t.Helper()
+	RequireRoot(t)
+	a, b = Namespace(t, "a"), Namespace(t, "b")
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: "left"}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]struct {
+		ns    *netns.Namespace
+		addrs []netip.Prefix
+	}{
+		"left":  {a, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00:1::1/64")}},
+		"right": {b, []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00:1::2/64")}},
+	} {
+		if err := rtnl.In(end.ns).Configure(name, rtnl.DeviceConfig{Addresses: end.addrs, Up: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+// snapshotCommands print the contents of a network namespace. Programs that are not
+// installed are skipped.
+var snapshotCommands = []string{
+	"ip -details -oneline link",
+	"ip -details -oneline address",
+	"ip -details -4 route show table all",
+	"ip -details -6 route show table all",
+	"ip -4 rule",
+	"ip -6 rule",
+	"nft --stateless list ruleset",
+	"iptables-save",
+	"ip6tables-save",
+}
+
+// changesByItself matches text that differs between two snapshots without a change:
+// lifetimes, counters, ages, the time.
+var changesByItself = regexp.MustCompile(`(?m)(valid_lft|preferred_lft|expires|age|hello_timer|tcn_timer|` +
+	`topology_change_timer|gc_timer|users|\bcache) +\S+|\[\d+:\d+\]|^#.*$`)
+
+// volatileSysctls are read-only state, not settings.
+var volatileSysctls = map[string]bool{
+	"net/netfilter/nf_conntrack_count": true,
+}
+
+// RootSnapshot describes the network namespace of the test process: devices, addresses,
+// routes, rules, firewall and sysctls. Two snapshots are equal if nothing has changed.
+func RootSnapshot(t testing.TB) string {
+	t.Helper()
+	namespace, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespace.Close()
+	return Snapshot(t, namespace)
+}
+
+// Snapshot describes a network namespace, see [RootSnapshot].
+func Snapshot(t testing.TB, ns *netns.Namespace) string {
+	t.Helper()
+	RequireTool(t, "ip")
+	var out strings.Builder
+	for _, line := range snapshotCommands {
+		args := strings.Fields(line)
+		if _, err := exec.LookPath(args[0]); err != nil {
+			continue
+		}
+		var stdout, stderr strings.Builder
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := ns.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("%s in %s: %v: %s", line, ns.Name(), err, stderr.String())
+		}
+		fmt.Fprintf(&out, "# %s\n%s\n", line, changesByItself.ReplaceAllString(stdout.String(), "*"))
+	}
+	if err := ns.Do(func() error { return writeSysctls(&out) }); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// writeSysctls writes the network sysctls of the calling thread's namespace.
+func writeSysctls(out *strings.Builder) error {
+	// /proc/sys/net depends on the thread that reads it.
+	const root = "/proc/sys/"
+	return filepath.WalkDir(root+"net", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		key := strings.TrimPrefix(path, root)
+		if entry.IsDir() || volatileSysctls[key] {
+			return nil
+		}
+		value, err := os.ReadFile(path)
+		if err != nil { // write-only, or has no value yet
+			return nil
+		}
+		fmt.Fprintf(out, "%s=%s", key, value)
+		return nil
+	})
 }

@@ -18,23 +18,21 @@ import (
 
 // RequireVariable is the environment variable that turns skips into failures:
 //
-//   - "all": every skip. For machines whose kernel has all that we use, such as the
-//     guests of test/vm.
-//   - "machine": every skip but those of [RequireMode]. For machines where all is
-//     installed, and whose kernel is what it is.
+//   - "all": every skip. For machines whose kernel has every feature, such as the guests
+//     of test/vm.
+//   - "machine": every skip but those of [RequireMode]. For machines with every program
+//     and any kernel.
 //
-// Any other value is as good as none: what can't be tested is skipped.
+// With any other value, or none, tests are skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
-// SkippedVariable is the environment variable that names a file in which we note the
-// tests that this kernel can't run, or only in part, so that they can be run on
-// another one: a line for each, with the package's directory, a tab and the test's
-// name.
+// SkippedVariable is the environment variable that names a file for the tests that this
+// kernel cannot run, or only in part, so that they can run on another one. Each line has
+// the directory of the package, a tab and the name of the test.
 const SkippedVariable = "MUSTANG_SKIPPED"
 
-// Skip ends the test because this machine can't run it: as skipped, or as failed
-// if RequireVariable is "all" or "machine". Besides [RequireMode] it is the only
-// place where our tests are skipped.
+// Skip skips a test that this machine cannot run, or fails it if RequireVariable is
+// "all" or "machine".
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	skip(t, reason, "all", "machine")
@@ -49,9 +47,28 @@ func skip(t testing.TB, reason string, values ...string) {
 	t.Skip(reason)
 }
 
-// RequireRoot skips the test unless it runs as root.
+// TierVariable is the environment variable that names the tests to run:
+//
+//   - "unit": tests that need neither root, nor a network namespace, nor a program, also when root runs them. make test-unit sets it.
+//   - "all": every test, with the long form of fault loops and soak tests ([Repeats]). make test-all sets it.
+//
+// Any other value, or none, means every test with short loops.
+const TierVariable = "MUSTANG_TIER"
+
+// Repeats returns how often a fault loop or a soak test repeats: long with [TierVariable] "all", else short.
+func Repeats(short, long int) int {
+	if os.Getenv(TierVariable) == "all" {
+		return long
+	}
+	return short
+}
+
+// RequireRoot skips the test unless it runs as root. With [TierVariable] "unit" it skips for root too.
 func RequireRoot(t testing.TB) {
 	t.Helper()
+	if os.Getenv(TierVariable) == "unit" {
+		t.Skip("needs root: not a unit test")
+	}
 	if os.Geteuid() != 0 {
 		Skip(t, "needs root")
 	}
@@ -74,39 +91,41 @@ func RequireKernel(t testing.TB, major, minor int) {
 	}
 }
 
-// RequireTool skips the test unless the program name is on the PATH.
+// RequireTool skips the test unless the program name is on the PATH. With [TierVariable] "unit" it always skips.
 func RequireTool(t testing.TB, name string) {
 	t.Helper()
+	if os.Getenv(TierVariable) == "unit" {
+		t.Skip("needs the program " + name + ": not a unit test")
+	}
 	if _, err := exec.LookPath(name); err != nil {
 		Skip(t, "needs the program "+name)
 	}
 }
 
-// RequireMode skips the test if probe, the result of a link mode's Probe or of a
-// similar question, says that this kernel lacks it: it matches
-// errors.ErrUnsupported. Where RequireVariable is "all" that is a failure. Any
-// other error always is: then the question could not be answered.
+// RequireMode skips the test if probe, the result of a link mode's Probe or the like,
+// matches errors.ErrUnsupported: this kernel lacks the mode. With RequireVariable "all"
+// the test fails instead. It fails for any other error.
 func RequireMode(t testing.TB, probe error) {
 	t.Helper()
 	if probe == nil {
 		return
 	}
 	if !errors.Is(probe, errors.ErrUnsupported) {
-		t.Fatalf("probe what the kernel has: %v", probe)
+		t.Fatalf("probe a feature of the kernel: %v", probe)
 	}
 	NeedsOther(t)
 	skip(t, probe.Error(), "all")
 }
 
-// NeedsOther notes in the file of SkippedVariable, if it is set, that the test is to
-// be run on another kernel, too, since this one has only a part of what it is about.
+// NeedsOther adds the test to the file of SkippedVariable, if it is set: the test has to
+// run on another kernel too, because this one lacks a part of the tested features.
 func NeedsOther(t testing.TB) {
 	t.Helper()
 	path := os.Getenv(SkippedVariable)
 	if path == "" {
 		return
 	}
-	dir, err := os.Getwd() // the package's, as go test has it
+	dir, err := os.Getwd() // that of the package
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,25 +139,30 @@ func NeedsOther(t testing.TB) {
 	}
 }
 
-// Eventually calls cond until it returns nil, and fails the test with cond's
-// last error if that takes longer than d.
+// patience is the factor between the time that a condition takes on an idle machine and
+// the time after which a test fails.
+const patience = 10
+
+// Eventually calls cond until it returns nil, which takes up to d on an idle machine. It
+// fails the test with cond's last error after a multiple of d, so that tests pass on a
+// loaded machine.
 func Eventually(t testing.TB, d time.Duration, cond func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(d); ; {
+	for deadline := time.Now().Add(patience * d); ; {
 		err := cond()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("still not after %v: %v", d, err)
+			t.Fatalf("still not after %v: %v", patience*d, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// NotInGuest skips the test in a guest of ours, for tests that boot guests: they
-// are run on the machine itself, and an emulated machine emulates too slowly.
-// That is so everywhere, and no skip that RequireVariable forbids.
+// NotInGuest skips a test that boots virtual machines, or that is very slow in one,
+// inside a guest of internal/vm, whatever RequireVariable is. Such tests run on the
+// machine itself.
 func NotInGuest(t testing.TB) {
 	t.Helper()
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
@@ -147,7 +171,7 @@ func NotInGuest(t testing.TB) {
 	}
 	for _, file := range names {
 		if name, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(name)) == "mustang" {
-			t.Skip("this is a guest of ours already")
+			t.Skip("not in a virtual machine")
 		}
 	}
 }

@@ -5,6 +5,7 @@ package testkit
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 func TestMain(m *testing.M) { os.Exit(CheckLeaks(m)) }
@@ -25,13 +27,19 @@ type recorder struct {
 	cleanups        []func()
 }
 
-func (r *recorder) Helper()               {}
-func (r *recorder) Skip(...any)           { r.skipped.Store(true); runtime.Goexit() }
-func (r *recorder) Fatal(...any)          { r.failed.Store(true); runtime.Goexit() }
+func (r *recorder) Helper() {}
+
+func (r *recorder) Skip(...any) { r.skipped.Store(true); runtime.Goexit() }
+
+func (r *recorder) Fatal(...any) { r.failed.Store(true); runtime.Goexit() }
+
 func (r *recorder) Fatalf(string, ...any) { r.failed.Store(true); runtime.Goexit() }
-func (r *recorder) Error(...any)          { r.failed.Store(true) }
+
+func (r *recorder) Error(...any) { r.failed.Store(true) }
+
 func (r *recorder) Errorf(string, ...any) { r.failed.Store(true) }
-func (r *recorder) Cleanup(fn func())     { r.cleanups = append(r.cleanups, fn) }
+
+func (r *recorder) Cleanup(fn func()) { r.cleanups = append(r.cleanups, fn) }
 
 func (r *recorder) cleanUp() {
 	for i := len(r.cleanups) - 1; i >= 0; i-- {
@@ -58,6 +66,7 @@ func TestRequire(t *testing.T) {
 	for _, row := range rows {
 		for value, want := range map[string]string{"": row.unset, "machine": row.machine, "all": row.all} {
 			t.Run(row.name+", "+value, func(t *testing.T) {
+				t.Setenv(TierVariable, "")
 				t.Setenv(RequireVariable, value)
 				t.Setenv(SkippedVariable, "")
 				var r recorder
@@ -75,10 +84,11 @@ func TestRequire(t *testing.T) {
 	}
 }
 
-// TestSkippedVariable has a list of what this kernel can't run.
+// TestSkippedVariable checks the list of tests that this kernel cannot run.
 func TestSkippedVariable(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	t.Setenv(SkippedVariable, list)
+	t.Setenv(TierVariable, "")
 	t.Setenv(RequireVariable, "machine")
 	t.Run("a mode", func(t *testing.T) { RequireMode(t, nil) })
 	t.Run("half a mode", func(t *testing.T) { NeedsOther(t) })
@@ -125,7 +135,7 @@ func TestNamespace(t *testing.T) {
 		t.Errorf("names are %q and %q", a.Name(), b.Name())
 	}
 	r.cleanUp()
-	if names, err := nl.ListNamespaces(prefix); err != nil || len(names) != 0 || r.failed.Load() {
+	if names, err := netns.List(prefix); err != nil || len(names) != 0 || r.failed.Load() {
 		t.Errorf("left behind: %v, %v", names, err)
 	}
 }
@@ -135,24 +145,24 @@ func TestClearDead(t *testing.T) {
 	RequireRoot(t)
 	alive := Namespace(t, "alive")
 	const dead = namespacePrefix + "999999999-1-dead" // above the highest possible id
-	ns, err := nl.CreateNamespace(dead)
+	ns, err := netns.Create(dead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	t.Cleanup(func() { _ = nl.DeleteNamespace(dead) })
+	t.Cleanup(func() { _ = netns.Delete(dead) })
 	if err := clearDead(); err != nil {
 		t.Fatal(err)
 	}
-	if names, err := nl.ListNamespaces(dead); err != nil || len(names) != 0 {
+	if names, err := netns.List(dead); err != nil || len(names) != 0 {
 		t.Errorf("still there: %v, %v", names, err)
 	}
-	if names, err := nl.ListNamespaces(alive.Name()); err != nil || len(names) != 1 {
+	if names, err := netns.List(alive.Name()); err != nil || len(names) != 1 {
 		t.Errorf("gone: %v, %v", names, err)
 	}
 }
 
-// TestEcho makes round trips inside a namespace, and one to where nobody is.
+// TestEcho makes round trips in a namespace, and one to an unused address.
 func TestEcho(t *testing.T) {
 	ns := Namespace(t, "echo")
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
@@ -187,7 +197,7 @@ func TestSnapshot(t *testing.T) {
 	if Snapshot(t, ns) != before {
 		t.Error("two of the same differ")
 	}
-	if err := ns.SetSysctl("net/ipv4/ip_default_ttl", "33"); err != nil {
+	if err := rtnl.In(ns).SetSysctl("net/ipv4/ip_default_ttl", "33"); err != nil {
 		t.Fatal(err)
 	}
 	if Snapshot(t, ns) == before {
@@ -206,5 +216,19 @@ func TestBPFFS(t *testing.T) {
 	dir = BPFFS(t)
 	if !isBPFFS(dir) {
 		t.Errorf("%s is on no BPF file system", dir)
+	}
+}
+
+func TestPing(t *testing.T) {
+	ns := Namespace(t, "ping")
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		for _, size := range []int{0, 1, 1400, 9000} {
+			if err := Ping(ns, netip.MustParseAddr(addr), size); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := Ping(ns, netip.MustParseAddr("192.0.2.1"), 8); err == nil {
+		t.Error("an address that is nowhere answers")
 	}
 }

@@ -16,31 +16,31 @@ const (
 	headerSize = 10
 	// packetSize holds the largest packet.
 	packetSize = 1 << 16
-	// lowestMSS keeps a batch from growing without bounds at a tiny MTU.
-	lowestMSS = 128
-	// headers is what precedes the data of a TCP segment at most in practice.
+	// minMSS bounds the size of a batch at a tiny MTU.
+	minMSS = 128
+	// headers is the maximum size of the headers of a TCP segment in practice.
 	headers = 100
 )
 
-// Batch holds packets that are read or written together.
+// Batch is a list of packets that are read or written together.
 type Batch struct {
-	buffers [][]byte // each with room for a header before its packet
+	buffers [][]byte // each has room for a header before its packet
 	sizes   []int
-	lengths []int // of the packets in it
+	lengths []int // of the packets
 	writing [][]byte
 }
 
-// NewBatch makes an empty batch that holds whatever one read of d returns.
+// NewBatch returns an empty batch with room for any read of d.
 func (d *Device) NewBatch() *Batch {
 	count := d.library.BatchSize()
 	if d.offload {
-		count = max(count, packetSize/max(d.mtu-headers, lowestMSS)+1)
+		count = max(count, packetSize/max(d.mtu-headers, minMSS)+1)
 	}
 	b := &Batch{
 		buffers: make([][]byte, count), sizes: make([]int, count),
 		lengths: make([]int, 0, count), writing: make([][]byte, 0, count),
 	}
-	// One allocation: the kernel provides the pages that are used, and no more.
+	// One allocation: the kernel provides only the pages in use.
 	storage := make([]byte, count*(headerSize+packetSize))
 	for i := range b.buffers {
 		b.buffers[i], storage = storage[:headerSize+packetSize:headerSize+packetSize], storage[headerSize+packetSize:]
@@ -48,17 +48,17 @@ func (d *Device) NewBatch() *Batch {
 	return b
 }
 
-// Len is how many packets are in the batch.
+// Len returns the number of packets.
 func (b *Batch) Len() int { return len(b.lengths) }
 
-// Packet is one of the packets, which is overwritten when the batch is used
-// again. It may be changed in place.
+// Packet returns a packet, which is valid until the batch is reused. The caller may
+// change it in place.
 func (b *Batch) Packet(i int) []byte {
 	return b.buffers[i][headerSize:][:b.lengths[i]]
 }
 
-// Add copies a packet into the batch. It returns false if the batch is full or
-// the packet is larger than any can be.
+// Add copies a packet into the batch. It returns false if the batch is full or the
+// packet larger than 64 KiB.
 func (b *Batch) Add(packet []byte) bool {
 	if len(b.lengths) == cap(b.lengths) || len(packet) > packetSize {
 		return false
@@ -71,7 +71,7 @@ func (b *Batch) Add(packet []byte) bool {
 // Reset empties the batch.
 func (b *Batch) Reset() { b.lengths = b.lengths[:0] }
 
-// bytes is the size of all packets together.
+// bytes returns the total size of the packets.
 func (b *Batch) bytes() (total int) {
 	for _, length := range b.lengths {
 		total += length
@@ -79,12 +79,12 @@ func (b *Batch) bytes() (total int) {
 	return total
 }
 
-// Each calls fn with batches of what the kernel sends out of the device, until
-// ctx ends (which is no error), fn returns an error, or the device is gone. With
-// offload, a TAP device can't be read so: nothing would cut its frames.
+// Each calls fn with batches of packets that the kernel sends through the device, until
+// ctx ends (which is no error), fn returns an error, or the device is deleted. TAP
+// devices with offload are not supported, because the library does not segment frames.
 func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	if d.kind == TAP && d.offload {
-		return fmt.Errorf("%s: with offload, frames can be switched but not read one by one", d)
+		return fmt.Errorf("%s: frames with offload can be switched, but not read one by one", d)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -114,8 +114,7 @@ func (d *Device) each(fn func(*Batch) error) error {
 	}
 }
 
-// readBatch waits for packets and reads at least one, unless only such came that
-// had to be dropped.
+// readBatch waits for packets and reads at least one, unless all were dropped.
 func (d *Device) readBatch(b *Batch) error {
 	b.Reset()
 	n, err := d.library.Read(b.buffers, b.sizes, headerSize)
@@ -127,15 +126,15 @@ func (d *Device) readBatch(b *Batch) error {
 	return nil
 }
 
-// Write hands a batch over to the kernel. With offload, packets of one stream go
-// as one. Packets that the kernel refuses are counted as dropped and are no
-// error. The batch is empty afterwards.
+// Write passes a batch to the kernel. With offload it merges packets of a stream.
+// Packets that the kernel rejects count as dropped and are no error. The batch is empty
+// afterwards.
 func (d *Device) Write(b *Batch) error {
 	defer b.Reset()
 	if b.Len() == 0 {
 		return nil
 	}
-	// The library appends packets to one another within these slices.
+	// The library merges packets within these slices.
 	b.writing = b.writing[:0]
 	for i, length := range b.lengths {
 		b.writing = append(b.writing, b.buffers[i][:headerSize+length])

@@ -1,23 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package tun opens TUN and TAP devices and handles their packets in user space: it
+// forwards them from one device to another, echoes them, and decodes them.
+//
+// With offload, the kernel delivers and accepts TCP and UDP packets of up to 64 KiB,
+// each with a header that describes its segmentation (struct virtio_net_hdr). The
+// library golang.zx2c4.com/wireguard segments and merges them where packets are
+// decoded. Switch forwards them whole.
 package tun
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 	wireguard "golang.zx2c4.com/wireguard/tun"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// Device is an open TUN or TAP device. What the kernel sends out of the device
-// is read from it, and what is written to it the kernel receives.
+// Device is an open TUN or TAP device. Reads return packets that the kernel sends
+// through the device; the kernel receives packets that are written.
 //
-// It is read by one goroutine at a time; it may be written by several.
+// Only one goroutine may read at a time. Writes are safe for concurrent use.
 type Device struct {
 	library   wireguard.Device
 	file      *os.File // the library's
@@ -27,41 +39,41 @@ type Device struct {
 	offload   bool
 	mtu       int
 
-	read, written flow
+	read, written flowCount
 	dropped       atomic.Uint64
 }
 
-// flow counts one direction.
-type flow struct{ packets, bytes atomic.Uint64 }
+// flowCount counts one direction.
+type flowCount struct{ packets, bytes atomic.Uint64 }
 
-func (f *flow) add(packets, bytes int) {
+func (f *flowCount) add(packets, bytes int) {
 	f.packets.Add(uint64(packets))
 	f.bytes.Add(uint64(bytes))
 }
 
-// Counters are what went through a Device since it was opened. With offload, a
-// packet is one as it is on a wire, after the cut.
+// Counters count the traffic of a Device since it was opened. With offload they count
+// segments.
 type Counters struct {
-	// Read is what came from the kernel, Written what went to it.
+	// Read is from the kernel, Written to it.
 	ReadPackets, ReadBytes, WrittenPackets, WrittenBytes uint64
-	// Dropped packets were read or were to be written, and the kernel or the library
-	// refused them: the device was down, or they were malformed.
+	// Dropped counts packets that the kernel or the library rejected, because the device
+	// was down or the packet malformed.
 	Dropped uint64
 }
 
-// Name is the name that the device had when it was opened.
+// Name returns the name that the device had when it was opened.
 func (d *Device) Name() string { return d.name }
 
-// Kind is what the device carries.
+// Kind returns the kind of the device.
 func (d *Device) Kind() Kind { return d.kind }
 
-// Offload is whether it takes and hands over packets of up to 64 KiB.
+// Offload reports whether packets can have up to 64 KiB.
 func (d *Device) Offload() bool { return d.offload }
 
-// MTU is what the device had when it was opened, in bytes.
+// MTU returns the MTU in bytes that the device had when it was opened.
 func (d *Device) MTU() int { return d.mtu }
 
-// Counters returns what went through so far.
+// Counters returns the counters so far.
 func (d *Device) Counters() Counters {
 	return Counters{
 		ReadPackets: d.read.packets.Load(), ReadBytes: d.read.bytes.Load(),
@@ -70,8 +82,8 @@ func (d *Device) Counters() Counters {
 	}
 }
 
-// Close closes the device, which ends it unless it is persistent. Whatever
-// waits for it fails.
+// Close closes the device, which deletes it unless it is persistent. Pending reads and
+// writes fail.
 func (d *Device) Close() error {
 	if err := d.library.Close(); err != nil {
 		return fmt.Errorf("close %s: %w", d, err)
@@ -79,7 +91,7 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// String says which device it is, and where.
+// String returns the kind, the name and the namespace.
 func (d *Device) String() string {
 	return fmt.Sprintf("%s device %q in network namespace %q", d.kind, d.name, d.namespace)
 }
@@ -90,8 +102,8 @@ func (d *Device) interrupt() { _ = d.file.SetReadDeadline(time.Unix(1, 0)) }
 // resume undoes interrupt.
 func (d *Device) resume() { _ = d.file.SetReadDeadline(time.Time{}) }
 
-// fatal is what an error of a read or write means for the device: nil if only
-// that packet is lost.
+// fatal returns the error of a read or write if it concerns the device, or nil if only
+// the packet is lost.
 func (d *Device) fatal(err error) error {
 	var pathErr *os.PathError
 	switch {
@@ -99,10 +111,10 @@ func (d *Device) fatal(err error) error {
 		return err
 	case errors.Is(err, os.ErrClosed), d.gone():
 		return fmt.Errorf("%s is gone: %w", d, err)
-	case !errors.As(err, &pathErr), // the library makes nothing of this packet
+	case !errors.As(err, &pathErr), // the library rejects the packet
 		errors.Is(err, io.EOF),      // an empty packet
 		errors.Is(err, unix.EIO),    // the device is down
-		errors.Is(err, unix.EINVAL), // the kernel makes nothing of this packet
+		errors.Is(err, unix.EINVAL), // the kernel rejects the packet
 		errors.Is(err, unix.ENOBUFS),
 		errors.Is(err, unix.ENOMEM):
 		d.dropped.Add(1)
@@ -111,7 +123,7 @@ func (d *Device) fatal(err error) error {
 	return fmt.Errorf("%s: %w", d, err)
 }
 
-// gone is whether somebody has deleted the device.
+// gone reports whether the device was deleted.
 func (d *Device) gone() bool {
 	conn, err := d.file.SyscallConn()
 	if err != nil {
@@ -124,4 +136,168 @@ func (d *Device) gone() bool {
 	var got error
 	err = conn.Control(func(fd uintptr) { got = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, ifr) })
 	return err != nil || got != nil
+}
+
+// clonePath is the file that is opened for a descriptor of a device.
+const clonePath = "/dev/net/tun"
+
+// Limits of an MTU in bytes: the minimum of IPv4 (RFC 791), the minimum of IPv6 (RFC
+// 8200), and the maximum of the driver.
+const (
+	MinMTU     = 68
+	MinMTUIPv6 = 1280
+	MaxMTU     = 65535
+)
+
+// Kind is the kind of a device.
+type Kind int
+
+// The kinds of device.
+const (
+	TUN Kind = iota // IP packets
+	TAP             // Ethernet frames
+)
+
+// String returns "TUN" or "TAP".
+func (k Kind) String() string {
+	if k == TAP {
+		return "TAP"
+	}
+	return "TUN"
+}
+
+// Options describe the device to open.
+type Options struct {
+	// Name is the device's name. If it is empty, the kernel picks the first free one
+	// of tun0, tun1, ... (or tap0, ...).
+	Name string
+	Kind Kind
+	// MTU is in bytes; 0 keeps that of the device (1500 for a new one).
+	MTU int
+	// Offload allows packets of up to 64 KiB.
+	Offload bool
+	// Addresses are added to the device, with the routes to their prefixes.
+	Addresses []netip.Prefix
+}
+
+// Check returns an error for the first invalid option.
+func (o Options) Check() error {
+	if err := CheckName(o.Name); o.Name != "" && err != nil {
+		return err
+	}
+	if o.Kind != TUN && o.Kind != TAP {
+		return fmt.Errorf("invalid kind %d of device %q: want TUN or TAP", o.Kind, o.Name)
+	}
+	if o.MTU != 0 && (o.MTU < MinMTU || o.MTU > MaxMTU) {
+		return fmt.Errorf("MTU %d: want %d to %d bytes", o.MTU, MinMTU, MaxMTU)
+	}
+	for _, address := range o.Addresses {
+		if !address.IsValid() || address.Addr().Is4In6() || address.Addr().IsUnspecified() || address.Addr().IsMulticast() {
+			return fmt.Errorf("invalid address %s of a device", address)
+		}
+		if address.Addr().Is6() && o.MTU != 0 && o.MTU < MinMTUIPv6 {
+			return fmt.Errorf("address %s: IPv6 needs an MTU of at least %d bytes, not %d", address, MinMTUIPv6, o.MTU)
+		}
+	}
+	return nil
+}
+
+// CheckName returns an error unless the kernel accepts name for a device
+// (dev_valid_name).
+func CheckName(name string) error {
+	if name == "" || name == "." || name == ".." || len(name) >= unix.IFNAMSIZ ||
+		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00") {
+		return fmt.Errorf("invalid device name %q: want 1 to %d bytes without space, /, : and %%", name, unix.IFNAMSIZ-1)
+	}
+	return nil
+}
+
+// Open creates a device in ns, or opens the existing persistent device of that name,
+// and sets it up. A created device is deleted, with its addresses and routes, when it
+// is closed or when the process ends. A persistent device keeps its settings. An open
+// device keeps its namespace alive. The error names the device.
+func Open(ns *netns.Namespace, options Options) (_ *Device, err error) {
+	if err := options.Check(); err != nil {
+		return nil, fmt.Errorf("open %s device: %w", options.Kind, err)
+	}
+	fail := func(err error) (*Device, error) {
+		return nil, fmt.Errorf("open %s device %q in network namespace %q: %w", options.Kind, options.Name, ns.Name(), err)
+	}
+	fd := -1
+	err = ns.Do(func() (err error) { // the device belongs to the namespace where the file is opened
+		fd, err = attach(options)
+		return err
+	})
+	if err != nil {
+		return fail(err)
+	}
+	// The library owns the descriptor from here on and enables offloads. If it fails, the
+	// finalizer of its file closes the descriptor.
+	library, name, err := wireguard.CreateUnmonitoredTUNFromFD(fd)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = library.Close()
+		}
+	}()
+	config := rtnl.DeviceConfig{Up: true, MTU: options.MTU, Addresses: options.Addresses}
+	if err := rtnl.In(ns).Configure(name, config); err != nil {
+		return fail(err)
+	}
+	described, err := rtnl.In(ns).Device(name)
+	if err != nil {
+		return fail(err)
+	}
+	return &Device{
+		library: library, file: library.File(), name: name, namespace: ns.Name(),
+		kind: options.Kind, offload: options.Offload, mtu: described.MTU,
+	}, nil
+}
+
+// attach opens the clone file and attaches it to the device, on a thread in the
+// device's namespace.
+func attach(options Options) (fd int, err error) {
+	fd, err = unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", clonePath, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	ifr, err := unix.NewIfreq(options.Name)
+	if err != nil {
+		return -1, err
+	}
+	flags := uint16(unix.IFF_NO_PI)
+	if options.Kind == TAP {
+		flags |= unix.IFF_TAP
+	} else {
+		flags |= unix.IFF_TUN
+	}
+	if options.Offload {
+		flags |= unix.IFF_VNET_HDR
+	}
+	ifr.SetUint16(flags)
+	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
+	case errors.Is(err, unix.EBUSY):
+		return -1, fmt.Errorf("in use by another program: %w", err)
+	case errors.Is(err, unix.EINVAL):
+		return -1, fmt.Errorf("the existing device of that name is not a %s device with one queue: %w", options.Kind, err)
+	case err != nil:
+		return -1, err
+	}
+	// A persistent device keeps the offloads of the previous program.
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
+		return -1, fmt.Errorf("disable offloads: %w", err)
+	}
+	if options.Offload {
+		if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, headerSize); err != nil {
+			return -1, fmt.Errorf("set size of the virtio header: %w", err)
+		}
+	}
+	return fd, nil
 }

@@ -5,6 +5,7 @@ package tun
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -23,15 +24,15 @@ const (
 	sizeEcho = 8
 )
 
-// Packet is what the headers of an IP packet say.
+// Packet contains the fields of the headers of an IP packet.
 type Packet struct {
-	Length int // in bytes, as it was read
-	Family int // 4 or 6; 0 if it is neither
+	Length int // in bytes, of the buffer
+	Family int // 4 or 6; 0 for other versions
 	// Source and Destination are invalid if the packet is too short for them.
 	Source, Destination netip.Addr
 	Protocol            uint8
-	// Fragment is whether this is a part of a packet, Offset where in the packet it
-	// belongs. Only the part at 0 has the transport's header.
+	// Fragment is true for a fragment; Offset is its offset in bytes. Only the fragment
+	// at 0 has the transport header.
 	Fragment bool
 	Offset   int
 	// SourcePort and DestinationPort are those of TCP and UDP.
@@ -40,15 +41,15 @@ type Packet struct {
 	ICMPType, ICMPCode          uint8
 	// EchoID and EchoSequence are those of ICMP echo requests and replies.
 	EchoID, EchoSequence uint16
-	// Malformed says what is wrong with the packet; it is empty if nothing is. The
-	// fields above hold what could be read.
+	// Malformed describes the fault of a malformed packet; empty for others. The fields
+	// above contain as much as could be read.
 	Malformed string
 
-	transport int  // where the transport's header begins
-	routed    bool // by a header for source routing, so Destination isn't the last
+	transport int  // offset of the transport header
+	routed    bool // has a routing header: Destination is an intermediate hop
 }
 
-// Decode reads the headers of an IP packet. It takes any bytes.
+// Decode decodes the headers of an IP packet. It accepts any input.
 func Decode(packet []byte) Packet {
 	p := Packet{Length: len(packet)}
 	if len(packet) == 0 {
@@ -116,7 +117,7 @@ func (p *Packet) decodeIPv6(packet []byte) (payload []byte) {
 	return p.skipExtensions(packet[sizeIPv6 : sizeIPv6+length])
 }
 
-// skipExtensions walks over IPv6's extension headers (RFC 8200, section 4).
+// skipExtensions skips the IPv6 extension headers (RFC 8200, section 4).
 func (p *Packet) skipExtensions(payload []byte) []byte {
 	for p.Offset == 0 {
 		size := 0
@@ -191,12 +192,12 @@ func (p *Packet) decodeTransport(payload []byte) {
 	}
 }
 
-// isICMP is whether the packet is of its family's ICMP.
+// isICMP reports whether the packet is ICMP, or ICMPv6 in IPv6.
 func (p *Packet) isICMP() bool {
 	return p.Family == 4 && p.Protocol == unix.IPPROTO_ICMP || p.Family == 6 && p.Protocol == unix.IPPROTO_ICMPV6
 }
 
-// isEcho is whether an ICMP message is an echo request or reply.
+// isEcho reports whether an ICMP message is an echo request or reply.
 func (p *Packet) isEcho() bool {
 	if p.Family == 4 {
 		return p.ICMPType == uint8(ipv4.ICMPTypeEcho) || p.ICMPType == uint8(ipv4.ICMPTypeEchoReply)
@@ -204,7 +205,7 @@ func (p *Packet) isEcho() bool {
 	return p.ICMPType == uint8(ipv6.ICMPTypeEchoRequest) || p.ICMPType == uint8(ipv6.ICMPTypeEchoReply)
 }
 
-// tcpFlags are the names of TCP's flags, from the lowest bit on (RFC 9293).
+// tcpFlags are the names of the TCP flags from the lowest bit (RFC 9293).
 var tcpFlags = [...]string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"}
 
 // flagNames lists the names of TCP flags.
@@ -219,4 +220,134 @@ func flagNames(flags uint8) string {
 		return "no flags"
 	}
 	return strings.Join(names, ",")
+}
+
+// String formats the packet on one line: length, family, addresses with ports,
+// protocol, and fields of the transport header.
+//
+//	60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
+//	84 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo id 7 seq 1
+//	3 IPv4 malformed: header ends after 3 bytes
+func (p Packet) String() string {
+	var line strings.Builder
+	fmt.Fprintf(&line, "%d", p.Length)
+	if p.Family != 0 {
+		fmt.Fprintf(&line, " IPv%d", p.Family)
+	}
+	if p.Source.IsValid() {
+		fmt.Fprintf(&line, " %s > %s %s", p.endpoint(p.Source, p.SourcePort), p.endpoint(p.Destination, p.DestinationPort),
+			protocolName(p.Protocol))
+	}
+	if details := p.details(); details != "" {
+		line.WriteString(" " + details)
+	}
+	if p.Fragment {
+		fmt.Fprintf(&line, " fragment at %d", p.Offset)
+	}
+	if p.Malformed != "" {
+		line.WriteString(" malformed: " + p.Malformed)
+	}
+	return line.String()
+}
+
+// endpoint formats an address, with its port if the packet has ports.
+func (p Packet) endpoint(addr netip.Addr, port uint16) string {
+	if p.SourcePort == 0 && p.DestinationPort == 0 {
+		return addr.String()
+	}
+	return netip.AddrPortFrom(addr, port).String()
+}
+
+// details formats fields of the transport header.
+func (p Packet) details() string {
+	switch {
+	case p.Malformed != "" || p.Offset > 0:
+		return ""
+	case p.Protocol == unix.IPPROTO_TCP:
+		return flagNames(p.TCPFlags)
+	case !p.isICMP():
+		return ""
+	}
+	name := ipv6.ICMPType(p.ICMPType).String()
+	if p.Family == 4 {
+		name = ipv4.ICMPType(p.ICMPType).String()
+	}
+	if strings.HasPrefix(name, "<") { // unknown to the library
+		name = fmt.Sprintf("type %d", p.ICMPType)
+	}
+	if p.isEcho() {
+		return fmt.Sprintf("%s id %d seq %d", name, p.EchoID, p.EchoSequence)
+	}
+	return fmt.Sprintf("%s code %d", name, p.ICMPCode)
+}
+
+// protocolName returns the name of a common IP protocol, or "protocol" and its number.
+func protocolName(protocol uint8) string {
+	switch protocol {
+	case unix.IPPROTO_TCP:
+		return "TCP"
+	case unix.IPPROTO_UDP:
+		return "UDP"
+	case unix.IPPROTO_ICMP:
+		return "ICMP"
+	case unix.IPPROTO_ICMPV6:
+		return "ICMPv6"
+	case unix.IPPROTO_SCTP:
+		return "SCTP"
+	case unix.IPPROTO_GRE:
+		return "GRE"
+	case unix.IPPROTO_ESP:
+		return "ESP"
+	case unix.IPPROTO_NONE:
+		return "no payload"
+	}
+	return fmt.Sprintf("protocol %d", protocol)
+}
+
+// sizeEthernet is the size of an Ethernet header in bytes.
+const sizeEthernet = 14
+
+// Frame contains the fields of the header of an Ethernet frame, with its packet.
+type Frame struct {
+	Length              int // in bytes
+	Source, Destination net.HardwareAddr
+	EtherType           uint16
+	// Packet is set if the EtherType is that of IPv4 or IPv6.
+	Packet *Packet
+	// Malformed describes the fault of a malformed frame; empty for others.
+	Malformed string
+}
+
+// DecodeFrame decodes the headers of an Ethernet frame. It accepts any input.
+func DecodeFrame(frame []byte) Frame {
+	f := Frame{Length: len(frame)}
+	if len(frame) < sizeEthernet {
+		f.Malformed = fmt.Sprintf("header ends after %d bytes", len(frame))
+		return f
+	}
+	f.Destination, f.Source = net.HardwareAddr(frame[:6]), net.HardwareAddr(frame[6:12])
+	f.EtherType = binary.BigEndian.Uint16(frame[12:])
+	if f.EtherType == unix.ETH_P_IP || f.EtherType == unix.ETH_P_IPV6 {
+		packet := Decode(frame[sizeEthernet:])
+		f.Packet = &packet
+	}
+	return f
+}
+
+// String formats the frame on one line: length, addresses, and its packet.
+//
+//	42 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff ARP
+//	74 02:00:00:00:00:01 > 02:00:00:00:00:02 60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
+func (f Frame) String() string {
+	if f.Malformed != "" {
+		return fmt.Sprintf("%d malformed: %s", f.Length, f.Malformed)
+	}
+	line := fmt.Sprintf("%d %s > %s ", f.Length, f.Source, f.Destination)
+	switch {
+	case f.Packet != nil:
+		return line + f.Packet.String()
+	case f.EtherType == unix.ETH_P_ARP:
+		return line + "ARP"
+	}
+	return line + fmt.Sprintf("type %#04x", f.EtherType)
 }

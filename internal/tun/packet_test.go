@@ -179,7 +179,7 @@ func transportSum(packet []byte) uint16 {
 	return internetSum(p.Source.AsSlice(), p.Destination.AsSlice(), []byte{0, p.Protocol, byte(length >> 8), byte(length)}, packet[p.transport:])
 }
 
-// TestNotAnswered gives what must stay without an answer, and unchanged.
+// TestNotAnswered checks packets that have no answer and stay unchanged.
 func TestNotAnswered(t *testing.T) {
 	for name, packet := range map[string]string{
 		"tcp":                 "4500003c 00004000 40060000" + addresses4 + syn,
@@ -222,8 +222,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzAnswer holds answers to what they must be: a packet of the same size that
-// goes back to where the request came from, and that is no request itself.
+// FuzzAnswer checks answers: a packet of the same size to the source of the request,
+// which is not a request itself.
 func FuzzAnswer(f *testing.F) {
 	for _, test := range decodeTests {
 		f.Add(hexBytes(f, test.packet))

@@ -3,143 +3,96 @@
 package tun
 
 import (
-	"encoding/binary"
+	"context"
 	"fmt"
-	"net"
-	"net/netip"
+	"io"
 	"strings"
-
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
+	"time"
 )
 
-// String is the packet on one line: length, family, addresses with ports,
-// protocol, and what the protocol's header says.
-//
-//	60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
-//	84 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo id 7 seq 1
-//	3 IPv4 malformed: header ends after 3 bytes
-func (p Packet) String() string {
-	var line strings.Builder
-	fmt.Fprintf(&line, "%d", p.Length)
-	if p.Family != 0 {
-		fmt.Fprintf(&line, " IPv%d", p.Family)
-	}
-	if p.Source.IsValid() {
-		fmt.Fprintf(&line, " %s > %s %s", p.end(p.Source, p.SourcePort), p.end(p.Destination, p.DestinationPort),
-			protocolName(p.Protocol))
-	}
-	if details := p.details(); details != "" {
-		line.WriteString(" " + details)
-	}
-	if p.Fragment {
-		fmt.Fprintf(&line, " fragment at %d", p.Offset)
-	}
-	if p.Malformed != "" {
-		line.WriteString(" malformed: " + p.Malformed)
-	}
-	return line.String()
+// Printer prints packets, or rates, with the seconds since it was created.
+type Printer struct {
+	out    io.Writer
+	kind   Kind
+	start  time.Time
+	failed chan error // the first error of out
 }
 
-// end is an address, with its port if the packet has any.
-func (p Packet) end(addr netip.Addr, port uint16) string {
-	if p.SourcePort == 0 && p.DestinationPort == 0 {
-		return addr.String()
-	}
-	return netip.AddrPortFrom(addr, port).String()
+// NewPrinter returns a printer for the packets of devices of a kind.
+func NewPrinter(out io.Writer, kind Kind) *Printer {
+	return &Printer{out: out, kind: kind, start: time.Now(), failed: make(chan error, 1)}
 }
 
-// details is what the transport's header says.
-func (p Packet) details() string {
-	switch {
-	case p.Malformed != "" || p.Offset > 0:
-		return ""
-	case p.Protocol == unix.IPPROTO_TCP:
-		return flagNames(p.TCPFlags)
-	case !p.isICMP():
-		return ""
+// Packet prints a packet on one line, in one write. It is a [Watch]; Wait returns its
+// errors.
+func (p *Printer) Packet(direction Direction, packet []byte) {
+	var decoded fmt.Stringer = Decode(packet)
+	if p.kind == TAP {
+		decoded = DecodeFrame(packet)
 	}
-	name := ipv6.ICMPType(p.ICMPType).String()
-	if p.Family == 4 {
-		name = ipv4.ICMPType(p.ICMPType).String()
+	_, err := fmt.Fprintf(p.out, "%.6f %s %s\n", time.Since(p.start).Seconds(), direction, decoded)
+	if err != nil {
+		select {
+		case p.failed <- err:
+		default:
+		}
 	}
-	if strings.HasPrefix(name, "<") { // the library does not know it
-		name = fmt.Sprintf("type %d", p.ICMPType)
-	}
-	if p.isEcho() {
-		return fmt.Sprintf("%s id %d seq %d", name, p.EchoID, p.EchoSequence)
-	}
-	return fmt.Sprintf("%s code %d", name, p.ICMPCode)
 }
 
-// protocolName is the name of an IP protocol that people know, or its number.
-func protocolName(protocol uint8) string {
-	switch protocol {
-	case unix.IPPROTO_TCP:
-		return "TCP"
-	case unix.IPPROTO_UDP:
-		return "UDP"
-	case unix.IPPROTO_ICMP:
-		return "ICMP"
-	case unix.IPPROTO_ICMPV6:
-		return "ICMPv6"
-	case unix.IPPROTO_SCTP:
-		return "SCTP"
-	case unix.IPPROTO_GRE:
-		return "GRE"
-	case unix.IPPROTO_ESP:
-		return "ESP"
-	case unix.IPPROTO_NONE:
-		return "no payload"
+// Wait waits until ctx ends, which is no error, or until a packet cannot be printed.
+func (p *Printer) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-p.failed:
+		return err
 	}
-	return fmt.Sprintf("protocol %d", protocol)
 }
 
-// sizeEthernet is the size of an Ethernet header in bytes.
-const sizeEthernet = 14
-
-// Frame is what the header of an Ethernet frame says, and of the packet in it.
-type Frame struct {
-	Length              int // in bytes
-	Source, Destination net.HardwareAddr
-	EtherType           uint16
-	// Packet is set if the EtherType is that of IPv4 or IPv6.
-	Packet *Packet
-	// Malformed says what is wrong with the frame; it is empty if nothing is.
-	Malformed string
+// Flow is a direction of traffic with its counters.
+type Flow struct {
+	Label string
+	Count func() (packets, bytes uint64)
 }
 
-// DecodeFrame reads the headers of an Ethernet frame. It takes any bytes.
-func DecodeFrame(frame []byte) Frame {
-	f := Frame{Length: len(frame)}
-	if len(frame) < sizeEthernet {
-		f.Malformed = fmt.Sprintf("header ends after %d bytes", len(frame))
-		return f
-	}
-	f.Destination, f.Source = net.HardwareAddr(frame[:6]), net.HardwareAddr(frame[6:12])
-	f.EtherType = binary.BigEndian.Uint16(frame[12:])
-	if f.EtherType == unix.ETH_P_IP || f.EtherType == unix.ETH_P_IPV6 {
-		packet := Decode(frame[sizeEthernet:])
-		f.Packet = &packet
-	}
-	return f
+// Flows returns the two directions of a device, in and out.
+func (d *Device) Flows() []Flow {
+	return []Flow{d.ReadFlow("in"), {"out", func() (uint64, uint64) { return d.written.packets.Load(), d.written.bytes.Load() }}}
 }
 
-// String is the frame on one line: length, addresses, and the packet in it.
-//
-//	42 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff ARP
-//	74 02:00:00:00:00:01 > 02:00:00:00:00:02 60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
-func (f Frame) String() string {
-	if f.Malformed != "" {
-		return fmt.Sprintf("%d malformed: %s", f.Length, f.Malformed)
+// ReadFlow returns the direction from the kernel with a label.
+func (d *Device) ReadFlow(label string) Flow {
+	return Flow{label, func() (uint64, uint64) { return d.read.packets.Load(), d.read.bytes.Load() }}
+}
+
+// Rates prints a line with the rate of each flow every second until ctx ends.
+func (p *Printer) Rates(ctx context.Context, flows []Flow) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	type count struct{ packets, bytes uint64 }
+	last, lastTime := make([]count, len(flows)), time.Now()
+	for i, f := range flows {
+		last[i].packets, last[i].bytes = f.Count()
 	}
-	line := fmt.Sprintf("%d %s > %s ", f.Length, f.Source, f.Destination)
-	switch {
-	case f.Packet != nil:
-		return line + f.Packet.String()
-	case f.EtherType == unix.ETH_P_ARP:
-		return line + "ARP"
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now := time.Now()
+		seconds := now.Sub(lastTime).Seconds()
+		var parts []string
+		for i, f := range flows {
+			var c count
+			c.packets, c.bytes = f.Count()
+			parts = append(parts, fmt.Sprintf("%s %.0f packets/s %.3f Mbit/s", f.Label,
+				float64(c.packets-last[i].packets)/seconds, float64(c.bytes-last[i].bytes)*8/seconds/1e6))
+			last[i] = c
+		}
+		if _, err := fmt.Fprintf(p.out, "%.1f %s\n", now.Sub(p.start).Seconds(), strings.Join(parts, ", ")); err != nil {
+			return err
+		}
+		lastTime = now
 	}
-	return line + fmt.Sprintf("type %#04x", f.EtherType)
 }

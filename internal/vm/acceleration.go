@@ -4,44 +4,46 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// How guests run.
+// Accelerations of guests.
 const (
-	KVM = "kvm" // by the processor itself
-	TCG = "tcg" // by QEMU, which emulates one (its "tiny code generator")
+	KVM = "kvm" // the processor's virtualization
+	TCG = "tcg" // emulation by QEMU ("tiny code generator")
 )
 
 const (
 	kvmFile = "/dev/kvm"
-	// kvmTimeout is how long a kernel may take that is booted to see whether it can be
-	// with KVM. It takes about a second.
+	// kvmTimeout limits the boot that tests KVM, which takes about a second.
 	kvmTimeout = 10 * time.Second
-	// kvmGaveUp is in what QEMU prints when KVM can't go on; the guest stands still
-	// then.
-	kvmGaveUp = "KVM internal error"
-	// noRoot is in the last line of a kernel that has come to where it starts the
-	// first process, and has no file system with one.
-	noRoot = "Unable to mount root fs"
+	// kvmError is in the output of QEMU when KVM fails; the guest then hangs.
+	kvmError = "KVM internal error"
+	// noRootMessage is in the last line of a kernel that has booted and has no root file
+	// system.
+	noRootMessage = "Unable to mount root fs"
 )
 
-// accelerations remembers what [Acceleration] found, by the kernel's image: this
-// machine won't change while the process lives.
+// accelerations caches the results of [Acceleration] by the kernel's image.
 var accelerations = struct {
 	sync.Mutex
 	of map[string]string
 }{of: map[string]string{}}
 
-// Acceleration says how guests with this kernel can run: [KVM] if the kernel boots
-// by it, else [TCG]. That there is KVM is not enough, since inside of a virtual
-// machine it may lack what a kernel needs. The first call takes as long as a boot.
+// Acceleration returns [KVM] if the kernel boots with it on this machine, else [TCG].
+// KVM inside of a virtual machine can lack features that a kernel needs. The first call
+// takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err
@@ -54,7 +56,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	found := TCG
 	if file, err := os.OpenFile(kvmFile, os.O_RDWR, 0); err == nil {
 		_ = file.Close()
-		boots, err := bootsBy(ctx, kernel, KVM)
+		boots, err := bootsWith(ctx, kernel, KVM)
 		if err != nil {
 			return "", err
 		}
@@ -66,9 +68,9 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	return found, nil
 }
 
-// bootsBy boots a kernel that is given nothing to start, and reports whether it
-// gets that far.
-func bootsBy(ctx context.Context, kernel Kernel, acceleration string) (bool, error) {
+// bootsWith boots a kernel without a root file system and reports whether it gets as far
+// as looking for one.
+func bootsWith(ctx context.Context, kernel Kernel, acceleration string) (bool, error) {
 	ours, theirs, err := socketPair("console")
 	if err != nil {
 		return false, err
@@ -87,7 +89,7 @@ func bootsBy(ctx context.Context, kernel Kernel, acceleration string) (bool, err
 	printed := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(console, ours)
-		printed <- err // it ends with QEMU
+		printed <- err // ends with QEMU
 	}()
 	deadline := time.NewTimer(kvmTimeout)
 	defer deadline.Stop()
@@ -96,16 +98,91 @@ func bootsBy(ctx context.Context, kernel Kernel, acceleration string) (bool, err
 	for {
 		select {
 		case <-ctx.Done():
-			return false, fmt.Errorf("boot a kernel by %s: %w", acceleration, context.Cause(ctx))
+			return false, fmt.Errorf("boot a kernel with %s: %w", acceleration, context.Cause(ctx))
 		case <-deadline.C:
 			return false, nil
 		case <-machine.done:
 			<-printed
-			return strings.Contains(console.String(), noRoot), nil
+			return strings.Contains(console.String(), noRootMessage), nil
 		case <-poll.C:
-			if strings.Contains(machine.stderr.String(), kvmGaveUp) {
+			if strings.Contains(machine.stderr.String(), kvmError) {
 				return false, nil
 			}
 		}
 	}
+}
+
+// MissingToolError reports that a program is not installed.
+type MissingToolError struct {
+	Tool    string // the program
+	Package string // the Debian package of the program
+}
+
+func (e *MissingToolError) Error() string {
+	return fmt.Sprintf("program %s is not installed (Debian package %s)", e.Tool, e.Package)
+}
+
+// tools are the required programs with their Debian packages.
+var tools = map[string]string{
+	qemu:        "qemu-system-x86",
+	virtiofsd:   "qemu-system-common",
+	"depmod":    "kmod",
+	"apt-cache": "apt",
+	"apt-get":   "apt",
+	"dpkg-deb":  "dpkg",
+}
+
+// findTool returns the path of one of the tools, or a *MissingToolError.
+func findTool(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return filepath.Abs(path)
+	}
+	// users other than root have no sbin on their PATH
+	if path, err := exec.LookPath(filepath.Join("/usr/sbin", name)); err == nil {
+		return path, nil
+	}
+	return "", &MissingToolError{Tool: name, Package: tools[name]}
+}
+
+// CheckTools returns an error unless this machine can run guests: the user has to be
+// root, and QEMU and its daemon for shared directories have to be installed, else the
+// error is a [*MissingToolError].
+func CheckTools() error { return checkTools(false) }
+
+// checkTools is CheckTools; bare guests need no daemon for shared directories.
+func checkTools(bare bool) error {
+	if os.Geteuid() != 0 {
+		return errors.New("run in a guest: needs root")
+	}
+	needed := []string{qemu, virtiofsd}
+	if bare {
+		needed = needed[:1]
+	}
+	for _, name := range needed {
+		if _, err := findTool(name); err != nil {
+			return fmt.Errorf("run in a guest: %w", err)
+		}
+	}
+	return nil
+}
+
+// lastLines returns the last n non-blank lines of a text on one line.
+func lastLines(text string, n int) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
+}
+
+// release returns the release of the running kernel.
+func release() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", fmt.Errorf("read the release of the kernel: %w", err)
+	}
+	return unix.ByteSliceToString(name.Release[:]), nil
 }

@@ -3,38 +3,42 @@
 package vm
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// portTimeout is how long the guest waits for its virtio port, which appears
-// some milliseconds after its driver.
+// portTimeout limits the wait for the virtio port, which appears some milliseconds after
+// its driver.
 const portTimeout = 20 * time.Second
 
-// IsInit reports whether this process is the first of a guest, so that all that
-// it has to do is to call [Init].
+// IsInit reports whether this process is the first of a guest. It then has to call
+// [Init].
 func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 
-// Init is the first process of a guest: it builds the guest's file system, runs
-// the command, passes on its output and its exit code, and switches the guest
-// off. It returns an error only outside of a guest.
+// Init is the first process of a guest: it builds the guest's file system, runs the
+// command, sends its output and exit code to the host, and powers the guest off. It
+// returns an error only outside of a guest.
 //
-// configure sets a network device up, see lab.ConfigureGuest; nil does for guests
-// without one.
-func Init(configure func(Interior) error) error {
+// configure sets up the network device; nil is enough for guests without one.
+func Init(configure func(NetworkConfig) error) error {
 	if !IsInit() {
-		return errors.New("this is not the first process of a guest")
+		return errors.New("not the first process of a guest")
 	}
 	g := &guest{configure: configure}
 	if err := g.run(); err != nil {
-		// to the kernel's console, which is always there
+		// the kernel's console always exists
 		fmt.Fprintln(os.Stderr, "mustang:", err)
 		if g.frames != nil {
 			_ = g.frames.write(frameFailed, []byte(err.Error()))
@@ -46,25 +50,25 @@ func Init(configure func(Interior) error) error {
 
 // guest is the state of the first process.
 type guest struct {
-	configure func(Interior) error
-	orders    order
+	configure func(NetworkConfig) error
+	config    guestConfig
 	port      *os.File
 	frames    *frameWriter
 }
 
-// run does everything from the mounts to the command's end.
+// run sets up the guest and runs the command.
 func (g *guest) run() error {
-	text, err := os.ReadFile(orderPath)
+	text, err := os.ReadFile(configPath)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, &g.orders); err != nil {
-		return fmt.Errorf("read %s: %w", orderPath, err)
+	if err := json.Unmarshal(text, &g.config); err != nil {
+		return fmt.Errorf("read %s: %w", configPath, err)
 	}
 	if err := mountAll(kernelMounts); err != nil {
 		return err
 	}
-	for _, file := range g.orders.Insert {
+	for _, file := range g.config.Insert {
 		if err := insert(modulePath + file); err != nil {
 			return err
 		}
@@ -75,7 +79,7 @@ func (g *guest) run() error {
 	if err := g.enterRoot(); err != nil {
 		return err
 	}
-	if err := g.furnish(); err != nil {
+	if err := g.populateRoot(); err != nil {
 		return err
 	}
 	if err := g.network(); err != nil {
@@ -126,22 +130,141 @@ func (g *guest) openPort() error {
 	}
 }
 
-// flush makes sure that what was written to the shared directory is on the host.
+// flush writes the shared directory back to the host.
 func (g *guest) flush() {
 	unix.Sync()
-	for _, m := range g.orders.Mounts {
+	for _, m := range g.config.Mounts {
 		if m.Writable {
 			_ = unix.Unmount(m.Path, unix.MNT_DETACH) // synced already
 		}
 	}
 }
 
-// powerOff switches the guest off. The host does so first, once it has read the
-// last frame; this is for a host that does not.
+// powerOff powers the guest off. Usually the host ends the guest before, when it has read
+// the last frame.
 func (g *guest) powerOff() {
 	if g.port != nil {
 		time.Sleep(5 * time.Second)
 	}
 	unix.Sync()
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // if that fails the kernel panics, which ends the guest too
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // on failure the kernel panics, which ends the guest too
+}
+
+// Exit codes of commands that did not start, as in shells.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // plus the number of the signal
+)
+
+// command runs the command and returns its exit code. When the command ends it kills all
+// other processes.
+func (g *guest) command() (code byte, err error) {
+	for _, variable := range g.config.Env {
+		if path, ok := strings.CutPrefix(variable, "PATH="); ok {
+			if err := os.Setenv("PATH", path); err != nil {
+				return 0, err
+			}
+		}
+	}
+	cmd := exec.Command(g.config.Command[0], g.config.Command[1:]...)
+	cmd.Dir, cmd.Env = g.config.Dir, g.config.Env
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	var copies sync.WaitGroup
+	var ends []io.Closer
+	input := make(chan []byte, 1)
+	if g.config.Input {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 0, fmt.Errorf("create a pipe: %w", err)
+		}
+		cmd.Stdin = r
+		ends = append(ends, r)
+		go g.forwardInput(input, w)
+	}
+	for _, out := range []struct {
+		file *io.Writer
+		what kind
+	}{{&cmd.Stdout, frameStdout}, {&cmd.Stderr, frameStderr}} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 0, fmt.Errorf("create a pipe: %w", err)
+		}
+		*out.file = w
+		ends = append(ends, w)
+		copies.Go(func() {
+			_, _ = io.Copy(stream{g.frames, out.what}, r) // the guest ends with the host
+		})
+	}
+	if err := g.frames.write(frameStarted, nil); err != nil {
+		return 0, fmt.Errorf("notify the host: %w", err)
+	}
+	startErr := cmd.Start()
+	for _, end := range ends {
+		_ = end.Close()
+	}
+	if startErr != nil {
+		fmt.Fprintf(stream{g.frames, frameStderr}, "run in a guest: %v\n", startErr)
+		if errors.Is(startErr, exec.ErrNotFound) || errors.Is(startErr, fs.ErrNotExist) {
+			return exitNotFound, nil
+		}
+		return exitNotExecutable, nil
+	}
+	go g.handleHost(cmd.Process.Pid, input)
+	code, err = reap(cmd.Process.Pid)
+	// Other processes would keep the pipes open.
+	if killErr := unix.Kill(-1, unix.SIGKILL); killErr != nil && !errors.Is(killErr, unix.ESRCH) {
+		err = errors.Join(err, fmt.Errorf("kill processes of the command: %w", killErr))
+	}
+	copies.Wait()
+	return code, err
+}
+
+// handleHost forwards signals and input from the host to the command.
+func (g *guest) handleHost(pid int, input chan<- []byte) {
+	r := bufio.NewReaderSize(g.port, 64<<10)
+	for {
+		f, err := readFrame(r)
+		if err != nil {
+			return // the guest ends with the host
+		}
+		switch {
+		case f.what == frameStdin:
+			input <- f.data // the host sends one frame at a time
+		case f.what == frameSignal && len(f.data) == 1:
+			_ = unix.Kill(pid, unix.Signal(f.data[0])) // it may have ended
+		}
+	}
+}
+
+// forwardInput writes input to the command and acknowledges it to the host. It drops
+// input that the command does not read.
+func (g *guest) forwardInput(input <-chan []byte, w io.WriteCloser) {
+	for data := range input {
+		if len(data) == 0 {
+			_ = w.Close()
+		} else {
+			_, _ = w.Write(data)
+		}
+		_ = g.frames.write(frameInputDone, nil)
+	}
+}
+
+// reap reaps all orphans, as the first process has to, until the command ends, and
+// returns its exit code.
+func reap(command int) (byte, error) {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, fmt.Errorf("wait for the command: %w", err)
+		case pid != command:
+		case status.Signaled():
+			return exitSignal + byte(status.Signal()), nil
+		default:
+			return byte(status.ExitStatus()), nil
+		}
+	}
 }

@@ -4,48 +4,53 @@ package vm
 
 import (
 	"bufio"
+	"bytes"
 	"debug/elf"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cavaliergopher/cpio"
+	"github.com/ulikunitz/xz"
 	"golang.org/x/sys/unix"
 )
 
-// Program is what a bare guest has Options.Init as. Its command is to be that,
-// since it has no other program.
+// Program is the path of Options.Init in a bare guest, its only program.
 const Program = "/mustang"
 
-// Places in the initramfs.
+// Paths in the initramfs.
 const (
 	initPath   = "/init"
-	orderPath  = "/order.json"
+	configPath = "/config.json"
 	modulePath = "/modules/"
 )
 
-// order is what the guest is told, through the initramfs.
-type order struct {
+// guestConfig is the configuration of a guest, a JSON file in the initramfs.
+type guestConfig struct {
 	Command []string
 	Dir     string
 	Env     []string
-	// Insert are files of modules below modulePath, to be loaded in this order.
+	// Insert are files of modules below modulePath to load, in this order.
 	Insert []string
 	// Modules is the directory of the kernel's modules in the host's root.
 	Modules string
 	// Mounts are the host's directories, the root first; none in a bare guest.
 	Mounts []mount
-	// Network is how the guest's network device is to be; or nil.
-	Network *Interior `json:",omitempty"`
-	// Input is whether the command gets input.
+	// Network configures the guest's network device; nil without one.
+	Network *NetworkConfig `json:",omitempty"`
+	// Input is true if the command gets input.
 	Input bool
 }
 
-// initramfs builds the archive that the kernel starts from.
+// initramfs builds the initramfs.
 func (o Options) initramfs(mounts []mount) (*os.File, error) {
 	needed := portModules
-	orders := order{
+	config := guestConfig{
 		Command: o.Command, Dir: o.Dir, Env: o.Env, Modules: o.Kernel.Modules, Mounts: mounts, Input: o.Stdin != nil,
 	}
 	if !o.Bare {
@@ -53,39 +58,38 @@ func (o Options) initramfs(mounts []mount) (*os.File, error) {
 	}
 	if o.Network != nil {
 		needed = slices.Concat(needed, networkModules)
-		orders.Network = o.Network.interior()
+		config.Network = o.Network.config()
 	}
 	modules, err := loadModules(o.Kernel.Modules, slices.Concat(needed, o.Modules))
 	if err != nil {
 		return nil, err
 	}
-	return buildInitramfs(orders, o.Init, modules)
+	return buildInitramfs(config, o.Init, modules)
 }
 
-// mount is a directory of the host as the guest gets it.
+// mount is a directory of the host in the guest.
 type mount struct {
 	Tag      string // name of the virtio device
-	Path     string // in host and guest
-	Writable bool   // not below an overlay
+	Path     string // in the host and in the guest
+	Writable bool   // without an overlay
 }
 
-// buildInitramfs writes the archive that the kernel starts from into a file
-// without a name.
-func buildInitramfs(o order, initProgram string, modules []module) (_ *os.File, err error) {
+// buildInitramfs writes the initramfs into an unnamed file.
+func buildInitramfs(c guestConfig, initProgram string, modules []module) (_ *os.File, err error) {
 	program, err := readStatic(initProgram)
 	if err != nil {
 		return nil, err
 	}
 	for i, m := range modules {
-		o.Insert = append(o.Insert, fmt.Sprintf("%02d-%s.ko", i, m.name))
+		c.Insert = append(c.Insert, fmt.Sprintf("%02d-%s.ko", i, m.name))
 	}
-	text, err := json.Marshal(o)
+	text, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
 	fd, err := unix.MemfdCreate("mustang-initramfs", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make a file in memory: %w", err)
+		return nil, fmt.Errorf("create a file in memory: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "initramfs")
 	defer func() {
@@ -100,9 +104,9 @@ func buildInitramfs(o order, initProgram string, modules []module) (_ *os.File, 
 	}
 	a.add(initPath[1:], cpio.TypeReg|0o755, program)
 	a.add(Program[1:], cpio.TypeSymlink|0o777, []byte(initPath))
-	a.add(orderPath[1:], cpio.TypeReg|0o600, text)
+	a.add(configPath[1:], cpio.TypeReg|0o600, text)
 	for i, m := range modules {
-		a.add(modulePath[1:]+o.Insert[i], cpio.TypeReg|0o600, m.data)
+		a.add(modulePath[1:]+c.Insert[i], cpio.TypeReg|0o600, m.data)
 	}
 	if a.err == nil {
 		a.err = a.w.Close()
@@ -131,8 +135,7 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte) {
 	}
 }
 
-// readStatic reads a program that needs no dynamic loader, which the initramfs
-// lacks.
+// readStatic reads a static program. The initramfs has no dynamic loader.
 func readStatic(path string) ([]byte, error) {
 	file, err := elf.Open(path)
 	if err != nil {
@@ -149,4 +152,104 @@ func readStatic(path string) ([]byte, error) {
 		return nil, fmt.Errorf("init program: %w", err)
 	}
 	return data, nil
+}
+
+// modulesDep is the file with the dependencies of modules.
+const modulesDep = "modules.dep"
+
+// Modules that guests need unless the kernel's image contains them: for the virtio port,
+// for a root file system of the host's files, for a network device.
+var (
+	portModules    = []string{"virtio_pci", "virtio_console"}
+	rootModules    = []string{"fuse", "virtiofs", "overlay"}
+	networkModules = []string{"virtio_net"}
+)
+
+// module is a kernel module to load.
+type module struct {
+	name string
+	data []byte
+}
+
+// loadModules reads modules and their dependencies, in the order of loading.
+func loadModules(dir string, names []string) ([]module, error) {
+	files, err := moduleOrder(dir, names)
+	if err != nil {
+		return nil, err
+	}
+	var out []module
+	for _, file := range files {
+		data, err := readModule(filepath.Join(dir, file))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, module{moduleName(file), data})
+	}
+	return out, nil
+}
+
+// moduleOrder returns the files of modules and their dependencies, in the order of
+// loading.
+func moduleOrder(dir string, names []string) ([]string, error) {
+	deps, err := os.ReadFile(filepath.Join(dir, modulesDep))
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	builtin, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	known := map[string][]string{}
+	for file := range strings.Lines(string(builtin)) {
+		known[moduleName(strings.TrimSpace(file))] = nil
+	}
+	for line := range strings.Lines(string(deps)) {
+		// "a.ko.xz: b.ko.xz c.ko.xz": a needs b, which needs c
+		file, needs, _ := strings.Cut(strings.TrimSpace(line), ":")
+		known[moduleName(file)] = append([]string{file}, strings.Fields(needs)...)
+	}
+	var order []string
+	listed := map[string]bool{}
+	for _, name := range names {
+		files, ok := known[moduleName(name)]
+		if !ok {
+			return nil, fmt.Errorf("kernel modules: no %s in %s", name, dir)
+		}
+		for i := len(files) - 1; i >= 0; i-- {
+			if !listed[files[i]] {
+				listed[files[i]] = true
+				order = append(order, files[i])
+			}
+		}
+	}
+	return order, nil
+}
+
+// moduleName returns the name of the module in a file.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(path.Base(file), ".ko")
+	return strings.ReplaceAll(name, "-", "_")
+}
+
+// readModule reads and decompresses a module.
+func readModule(file string) ([]byte, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("kernel module: %w", err)
+	}
+	switch filepath.Ext(file) {
+	case ".ko":
+		return data, nil
+	case ".xz":
+		reader, err := xz.NewReader(bytes.NewReader(data))
+		if err != nil {
+			return nil, fmt.Errorf("kernel module %s: %w", file, err)
+		}
+		data, err := io.ReadAll(reader)
+		if err != nil {
+			return nil, fmt.Errorf("kernel module %s: %w", file, err)
+		}
+		return data, nil
+	}
+	return nil, fmt.Errorf("kernel module %s: unknown compression", file)
 }

@@ -198,7 +198,7 @@ func TestFetchBroken(t *testing.T) {
 	}
 }
 
-// TestMissing gives Run what is not there. None of it starts anything.
+// TestMissing passes Run files that do not exist. It starts no process.
 func TestMissing(t *testing.T) {
 	good, _, _ := guestOptions(t, "true")
 	for name, test := range map[string]struct {

@@ -3,28 +3,32 @@
 package vm
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Network is a guest's network device, eth0, which is a TAP device on this
-// machine. The guest's Init must be able to set it up, see [Init].
+// Network is a guest's network device, eth0, which is connected to a TAP device on this
+// machine. [Init] needs a function to set it up.
 type Network struct {
 	// TAP is the open TAP device, see [OpenTAP].
 	TAP *os.File
-	// MAC is the guest's address, in lower case with colons.
+	// MAC is the guest's MAC address, in lower case with colons.
 	MAC string
-	// MTU is in bytes; 0 leaves what the kernel takes (1500).
+	// MTU is in bytes; 0 keeps the kernel's default (1500).
 	MTU int
-	// Addresses are the guest's, with the length of their prefixes.
+	// Addresses are the guest's, with their prefix lengths.
 	Addresses []netip.Prefix
-	// Gateways are the next hops of the default routes, at most one per family. They
-	// are taken as directly reachable.
+	// Gateways are the next hops of the default routes, at most one per family, which need
+	// not be in the prefix of an address.
 	Gateways []netip.Addr
-	// NoOffload has the guest finish its packets: sum them, and cut them to the MTU.
+	// NoOffload makes the guest complete its packets: checksums and segmentation.
 	NoOffload bool
 }
 
@@ -35,9 +39,9 @@ const (
 	vhostGetFeatures = 0x8008af00
 )
 
-// OpenTAP opens a TAP device that is there, or makes one that goes with the file,
-// in the network namespace of the calling thread. The error matches unix.EBUSY if
-// a program has it open.
+// OpenTAP opens an existing TAP device, or creates one that is deleted with the file, in
+// the network namespace of the calling thread. The error matches unix.EBUSY if another
+// program has it open.
 func OpenTAP(name string) (_ *os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -48,7 +52,7 @@ func OpenTAP(name string) (_ *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// QEMU reads from these flags that packets have a virtio header.
+	// From these flags QEMU detects that packets have a virtio header.
 	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	fd, err := unix.Open(tunFile, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -56,7 +60,7 @@ func OpenTAP(name string) (_ *os.File, err error) {
 	}
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
 	if err == nil {
-		// what the program before us agreed on; QEMU agrees anew with the guest
+		// resets the offloads of the previous program; QEMU negotiates new ones
 		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0)
 	}
 	if err != nil {
@@ -66,8 +70,8 @@ func OpenTAP(name string) (_ *os.File, err error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// openVhost opens the kernel's own way between a guest and a TAP device; nil
-// means that there is none. It needs KVM.
+// openVhost opens the kernel's forwarder between a guest and a TAP device, which needs
+// KVM. It returns nil without one.
 func (o Options) openVhost() *os.File {
 	if o.Network == nil || o.Acceleration != KVM {
 		return nil
@@ -83,7 +87,7 @@ func (o Options) openVhost() *os.File {
 	return file
 }
 
-// arguments are QEMU's.
+// arguments returns the arguments of QEMU.
 func (n *Network) arguments(p *program, vhost *os.File) []string {
 	backend := "tap,id=network,fd=" + p.pass(n.TAP)
 	if vhost != nil {
@@ -97,7 +101,55 @@ func (n *Network) arguments(p *program, vhost *os.File) []string {
 	return []string{"-netdev", backend, "-device", device}
 }
 
-// interior is what the guest is told of it.
-func (n *Network) interior() *Interior {
-	return &Interior{MAC: n.MAC, MTU: n.MTU, Addresses: n.Addresses, Gateways: n.Gateways}
+// config returns the configuration that the guest receives.
+func (n *Network) config() *NetworkConfig {
+	return &NetworkConfig{MAC: n.MAC, MTU: n.MTU, Addresses: n.Addresses, Gateways: n.Gateways}
+}
+
+// NetworkDevice is the name of a guest's network device.
+const NetworkDevice = "eth0"
+
+// networkTimeout limits the wait for the network device, and for its carrier.
+const networkTimeout = 20 * time.Second
+
+// NetworkConfig configures a guest's network device, see [Network].
+type NetworkConfig struct {
+	MAC       string
+	MTU       int
+	Addresses []netip.Prefix
+	Gateways  []netip.Addr
+}
+
+// network sets up the network device and waits for its carrier.
+func (g *guest) network() error {
+	config := g.config.Network
+	if config == nil {
+		return nil
+	}
+	if g.configure == nil {
+		return errors.New("the program has no function to set up a network device")
+	}
+	if err := awaitDevice("address", config.MAC); err != nil {
+		return err
+	}
+	if err := g.configure(*config); err != nil {
+		return err
+	}
+	return awaitDevice("operstate", "up")
+}
+
+// awaitDevice waits until a property of the device has a value. The device appears some
+// milliseconds after its driver.
+func awaitDevice(property, want string) error {
+	file := filepath.Join("/sys/class/net", NetworkDevice, property)
+	for deadline := time.Now().Add(networkTimeout); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(file)
+		have := strings.TrimSpace(string(text))
+		if err == nil && have == want {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("network device %s: %s is %q after %v, not %s", NetworkDevice, property, have, networkTimeout, want), err)
+		}
+	}
 }

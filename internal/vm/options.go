@@ -1,5 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package vm runs a command as root in a virtual machine with a stock Debian kernel,
+// whatever kernel this machine has.
+//
+// The guest is QEMU, with software emulation by default. Its root is this machine's root
+// file system, read-only, below an overlay in the guest's memory: the command finds all
+// programs and files at their paths, and its writes are lost when it ends. A bare guest
+// has a single program and none of these files; it boots faster and needs less memory.
+// The guest's network is a loopback device and, optionally, a device that is connected
+// to a TAP device of this machine.
+//
+// The initramfs contains one static program, which is process 1 of the guest: the one
+// that calls [Run], or another one. Its main function has to call [Init] if [IsInit]
+// returns true. Its arguments have no meaning then: they are words of the kernel's
+// command line that the kernel does not know.
 package vm
 
 import (
@@ -11,77 +25,74 @@ import (
 	"time"
 )
 
-// Options say what to run and in what guest.
+// Options describe a command and the guest that runs it.
 type Options struct {
-	// Kernel is what the guest boots, see [FetchKernel].
+	// Kernel is the kernel of the guest, see [FetchKernel].
 	Kernel Kernel
-	// Init is a static executable that leads to [Init] when it is process 1; empty
-	// means the running one.
+	// Init is a static program that calls [Init] when it is process 1; empty means the
+	// running program.
 	Init string
-	// Bare gives the guest no files of this machine but Init, which is [Program] in
-	// there: it boots faster, and needs less memory. Dir and Share mean nothing then.
+	// Bare gives the guest no file of this machine but Init, at [Program]. It boots faster
+	// and needs less memory. Dir and Share have no effect.
 	Bare bool
 	// Acceleration is [KVM] or [TCG]; empty means TCG.
 	Acceleration string
 	// Network gives the guest a network device; nil means none.
 	Network *Network
-	// Command is run as root, without a shell. A name without a slash is looked for
-	// on the PATH of Env.
+	// Command is run as root, without a shell. A name without a slash is searched on the
+	// PATH of Env.
 	Command []string
-	// Dir is where the command starts; empty means the current directory.
+	// Dir is the working directory of the command; empty means the current one.
 	Dir string
 	// Env is the command's environment; nil means that of this process.
 	Env []string
-	// Modules are names of kernel modules to load first. The kernel itself loads
-	// most when they are needed; it can't know of some, like br_netfilter.
+	// Modules are names of kernel modules to load first. The kernel loads most modules on
+	// demand, but not some such as br_netfilter.
 	Modules []string
-	// Share is a directory that the guest sees as it is and writes to; empty means
-	// none. All else that the guest writes is lost.
+	// Share is a directory that the guest writes to; empty means none. All other writes of
+	// the guest are lost.
 	Share string
 	// CPUs is the number of the guest's processors; 0 means 2, or 1 with
 	// CountInstructions.
 	CPUs int
-	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes
-	// outside of Share take up to half of it.
+	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of
+	// Share use up to half of it.
 	MemoryMB int
-	// BootTimeout is how long the guest may take until the command runs; 0 means two
-	// minutes.
+	// BootTimeout limits the time until the command runs; 0 means two minutes.
 	BootTimeout time.Duration
-	// Timeout is how long the command may run; 0 means as long as it takes.
+	// Timeout limits the run time of the command; 0 means no limit.
 	Timeout time.Duration
-	// Grace is how long a command may go on after the context ended: it gets SIGINT
-	// then. 0 ends the guest at once.
+	// Grace is the time that the command has to end after SIGINT when the context ends. 0
+	// ends the guest at once.
 	Grace time.Duration
-	// CountInstructions makes the guest's clock count instructions, one per
-	// nanosecond, on a single processor: what is measured then repeats to about 1 %
-	// and means instructions, not time.
+	// CountInstructions makes the guest's clock count instructions, one per nanosecond, on
+	// a single processor. Measured times then are instructions and repeat to about 1 %.
 	CountInstructions bool
-	// Stdin is what the command reads; nil means nothing. A Read may still be under
-	// way when the command has ended.
+	// Stdin is the input of the command; nil means none. A Read may still be pending when
+	// the command has ended.
 	Stdin io.Reader
-	// Stdout and Stderr take what the command writes, as it does; nil discards it.
+	// Stdout and Stderr receive the output of the command as it is written; nil discards it.
 	Stdout, Stderr io.Writer
-	// Console takes what the kernel prints; nil discards it. Its end is in the error
-	// of a guest that fails.
+	// Console receives the output of the kernel; nil discards it. The error of a failed
+	// guest contains its end.
 	Console io.Writer
 }
 
-// withDefaults fills in what was left out and returns an error that names the
-// first option that makes no sense.
+// withDefaults fills in defaults and returns an error for the first invalid option.
 func (o Options) withDefaults() (Options, error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return o, errors.New("run in a guest: no command")
 	}
 	switch {
 	case o.CPUs < 0 || o.MemoryMB < 0 || o.BootTimeout < 0 || o.Timeout < 0 || o.Grace < 0:
-		return o, fmt.Errorf("run in a guest: CPUs %d, memory %d MiB, time to boot %v, timeout %v, grace %v: want none below 0",
+		return o, fmt.Errorf("run in a guest: CPUs %d, memory %d MiB, boot timeout %v, timeout %v, grace %v: want none below 0",
 			o.CPUs, o.MemoryMB, o.BootTimeout, o.Timeout, o.Grace)
 	case o.CountInstructions && o.CPUs > 1:
-		return o, fmt.Errorf("run in a guest: %d CPUs: instructions can be counted on one only", o.CPUs)
+		return o, fmt.Errorf("run in a guest: %d CPUs: counting instructions needs exactly one", o.CPUs)
 	case o.Acceleration != "" && o.Acceleration != KVM && o.Acceleration != TCG:
 		return o, fmt.Errorf("run in a guest: acceleration %q: want %s or %s", o.Acceleration, KVM, TCG)
 	case o.Acceleration == KVM && o.CountInstructions:
-		return o, errors.New("run in a guest: instructions can be counted in emulation only")
+		return o, errors.New("run in a guest: counting instructions needs emulation")
 	}
 	if o.BootTimeout == 0 {
 		o.BootTimeout = bootTimeout
@@ -106,7 +117,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o.withPaths()
 }
 
-// withPaths makes all paths absolute and checks that there is something.
+// withPaths makes all paths absolute and checks that they exist.
 func (o Options) withPaths() (Options, error) {
 	if o.Init == "" {
 		exe, err := os.Executable()

@@ -13,31 +13,32 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// bootTimeout is how long a guest may take until its command runs, unless the
-// options say. It takes about 3 s on an idle machine.
+// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle
+// machine.
 const bootTimeout = 2 * time.Minute
 
-// boots is how often a guest is booted whose kernel panics before the command
-// runs. Emulated processors that run side by side are not quite right: on a busy
-// machine a boot ends in a fault now and then.
-const boots = 3
+// bootAttempts is the number of boots of a guest whose kernel panics before the command
+// runs. Emulation of several processors has faults: on a busy machine a boot fails now
+// and then.
+const bootAttempts = 3
 
-// panicMessage is in the first line that a kernel prints when it panics.
+// panicMessage is in the first line of a kernel panic.
 const panicMessage = "Kernel panic"
 
 var errNotBooted = errors.New("the guest ended before it had booted")
 
-// ErrTimeout says that Options.Timeout is over.
+// ErrTimeout reports that Options.Timeout has expired.
 var ErrTimeout = errors.New("timeout")
 
-// A GuestError says that a guest ended before its command did, or never got that
-// far.
+// GuestError reports that a guest ended before its command, or failed to boot.
 type GuestError struct {
-	Err     error  // what happened
-	Console string // the end of what the guest's kernel printed, several lines
-	Stderr  string // the end of what QEMU and its daemons complained of
+	Err     error  // the reason
+	Console string // the last lines of the guest's kernel
+	Stderr  string // the last lines of QEMU and its daemons
 }
 
 func (e *GuestError) Error() string {
@@ -45,15 +46,15 @@ func (e *GuestError) Error() string {
 	if e.Stderr != "" {
 		text += fmt.Sprintf("; qemu: %s", lastLines(e.Stderr, 2))
 	}
-	if words := lastWords(e.Console); words != "" {
-		return fmt.Sprintf("%s; its console: %q", text, words)
+	if message := lastMessage(e.Console); message != "" {
+		return fmt.Sprintf("%s; its console: %q", text, message)
 	}
 	return text + "; its console is empty"
 }
 
-// lastWords returns the end of what a kernel printed, as one line; if it
-// panicked, that and the line before it.
-func lastWords(console string) string {
+// lastMessage returns the last output of a kernel on one line; after a panic, the panic
+// and the line before it.
+func lastMessage(console string) string {
 	if before, after, panicked := strings.Cut(console, panicMessage); panicked {
 		after, _, _ = strings.Cut(after, "\n")
 		return lastLines(before+panicMessage+after, 2)
@@ -91,7 +92,7 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	for boot := 1; ; boot++ {
 		exitCode, err = runOnce(ctx, o)
 		var guest *GuestError
-		if boot == boots || !errors.As(err, &guest) || !guest.panickedAtBoot() {
+		if boot == bootAttempts || !errors.As(err, &guest) || !guest.panickedAtBoot() {
 			return exitCode, err
 		}
 	}
@@ -104,11 +105,11 @@ func runOnce(ctx context.Context, o Options) (int, error) {
 		return 0, err
 	}
 	defer m.close()
-	code, err := m.attend(ctx)
+	code, err := m.waitCommand(ctx)
 	if err == nil {
 		return code, nil
 	}
-	m.close() // whatever was printed is there after this
+	m.close() // completes the console output
 	stderr := m.qemu.stderr.String()
 	for _, s := range m.shares {
 		stderr += s.daemon.stderr.String()
@@ -118,27 +119,27 @@ func runOnce(ctx context.Context, o Options) (int, error) {
 
 // machine is a running guest.
 type machine struct {
-	options Options
-	qemu    *process
-	shares  []share
-	dead    chan string // names of daemons that have ended
-	frames  chan frame  // closed when the guest is gone
-	taken   chan bool   // an element for each frame of input that the command has
-	ended   chan bool   // closed with the machine
-	control *os.File
-	send    *frameWriter // to the guest
-	console *tail
-	files   []*os.File    // to be closed
-	read    chan struct{} // closed when the console has ended
-	wrong   error         // why frames was closed, valid then
-	once    sync.Once     // closes ended
+	options     Options
+	qemu        *process
+	shares      []share
+	daemonExits chan string // names of daemons that have ended
+	frames      chan frame  // from the guest; closed when the guest has ended
+	inputDone   chan bool   // one element per input frame that the command has received
+	closed      chan bool   // closed with the machine
+	control     *os.File
+	send        *frameWriter // to the guest
+	console     *tail
+	files       []*os.File    // to close with the machine
+	consoleDone chan struct{} // closed when the console has ended
+	readErr     error         // the reason why frames was closed
+	closeOnce   sync.Once     // closes closed
 }
 
 // start starts all processes of a guest.
 func start(o Options) (_ *machine, err error) {
 	m := &machine{
-		options: o, dead: make(chan string, 8), frames: make(chan frame), console: &tail{also: o.Console}, read: make(chan struct{}),
-		taken: make(chan bool, 1), ended: make(chan bool),
+		options: o, console: &tail{also: o.Console}, consoleDone: make(chan struct{}),
+		daemonExits: make(chan string, 8), frames: make(chan frame), inputDone: make(chan bool, 1), closed: make(chan bool),
 	}
 	defer func() {
 		if err != nil {
@@ -186,14 +187,14 @@ func start(o Options) (_ *machine, err error) {
 	for _, s := range m.shares {
 		go func() {
 			<-s.daemon.done
-			m.dead <- s.daemon.name
+			m.daemonExits <- s.daemon.name
 		}()
 	}
 	return m, nil
 }
 
 func (m *machine) readConsole(console io.Reader) {
-	defer close(m.read)
+	defer close(m.consoleDone)
 	_, _ = io.Copy(m.console, console) // ends with QEMU
 }
 
@@ -203,20 +204,20 @@ func (m *machine) readFrames() {
 	for {
 		f, err := readFrame(r)
 		if err != nil {
-			m.wrong = err
+			m.readErr = err
 			return
 		}
 		m.frames <- f
 	}
 }
 
-// close ends all processes. It may be called again.
+// close ends all processes. Further calls do nothing.
 func (m *machine) close() {
-	m.once.Do(func() { close(m.ended) })
+	m.closeOnce.Do(func() { close(m.closed) })
 	if m.qemu != nil {
 		m.qemu.kill()
-		<-m.read
-		for range m.frames { // their reader ends with QEMU
+		<-m.consoleDone
+		for range m.frames { // the reader ends with QEMU
 		}
 	}
 	for _, s := range m.shares {
@@ -226,4 +227,127 @@ func (m *machine) close() {
 		_ = file.Close()
 	}
 	m.files = nil
+}
+
+// waitCommand forwards input and output of the command until it ends, or until ctx ends
+// or a timeout expires. It returns the exit code.
+func (m *machine) waitCommand(ctx context.Context) (int, error) {
+	boot := time.NewTimer(m.options.BootTimeout)
+	defer boot.Stop()
+	var deadline, grace <-chan time.Time
+	started := false
+	cancelled := ctx.Done()
+	for {
+		select {
+		case f, ok := <-m.frames:
+			if !ok {
+				return 0, m.exitError(started)
+			}
+			switch f.what {
+			case frameStarted:
+				started = true
+				boot.Stop()
+				if m.options.Stdin != nil {
+					go m.forwardInput()
+				}
+				if m.options.Timeout > 0 {
+					timer := time.NewTimer(m.options.Timeout)
+					defer timer.Stop()
+					deadline = timer.C
+				}
+			case frameExited:
+				if len(f.data) != 1 {
+					return 0, fmt.Errorf("frame with %d bytes of exit code from the guest, want 1", len(f.data))
+				}
+				if err := ctx.Err(); err != nil {
+					return int(f.data[0]), context.Cause(ctx)
+				}
+				return int(f.data[0]), nil
+			default:
+				if err := m.handleOutput(f); err != nil {
+					return 0, err
+				}
+			}
+		case name := <-m.daemonExits:
+			return 0, fmt.Errorf("%s ended", name)
+		case <-boot.C:
+			return 0, fmt.Errorf("not booted after %v", m.options.BootTimeout)
+		case <-deadline:
+			return 0, fmt.Errorf("%w after %v", ErrTimeout, m.options.Timeout)
+		case <-cancelled:
+			if m.options.Grace == 0 || !started {
+				return 0, context.Cause(ctx)
+			}
+			cancelled = nil
+			if err := m.send.write(frameSignal, []byte{byte(unix.SIGINT)}); err != nil {
+				return 0, context.Cause(ctx)
+			}
+			timer := time.NewTimer(m.options.Grace)
+			defer timer.Stop()
+			grace = timer.C
+		case <-grace:
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// forwardInput sends the command its input, until the input or the guest ends.
+func (m *machine) forwardInput() {
+	data := make([]byte, maxFrame)
+	for {
+		n, err := m.options.Stdin.Read(data)
+		if n > 0 && !m.sendInput(data[:n]) {
+			return
+		}
+		if err != nil { // the command sees the end of its input after any error
+			m.sendInput(nil)
+			return
+		}
+	}
+}
+
+// sendInput sends one frame of input and waits until the command has received it. It
+// returns false if the guest has ended.
+func (m *machine) sendInput(data []byte) bool {
+	if err := m.send.write(frameStdin, data); err != nil {
+		return false
+	}
+	select {
+	case <-m.inputDone:
+		return true
+	case <-m.closed:
+		return false
+	}
+}
+
+// handleOutput handles a frame with output of the command.
+func (m *machine) handleOutput(f frame) error {
+	var err error
+	switch f.what {
+	case frameStdout:
+		_, err = m.options.Stdout.Write(f.data)
+	case frameStderr:
+		_, err = m.options.Stderr.Write(f.data)
+	case frameInputDone:
+		m.inputDone <- true // one frame is in flight at a time
+	case frameFailed:
+		return errors.New(string(f.data))
+	default:
+		return fmt.Errorf("unknown frame %q from the guest", f.what)
+	}
+	if err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// exitError returns the reason why the guest ended.
+func (m *machine) exitError(started bool) error {
+	switch {
+	case !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
+		return m.readErr
+	case started:
+		return errors.New("the guest ended before its command")
+	}
+	return errNotBooted
 }

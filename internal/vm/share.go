@@ -16,9 +16,9 @@ import (
 // virtiofsd is the daemon that serves a directory to a guest.
 const virtiofsd = "/usr/lib/qemu/virtiofsd"
 
-// mounts returns the directories of the host that a guest gets: the root; the
-// mount points of other file systems that hold something that the guest needs;
-// and the shared directory.
+// mounts returns the directories of the host that a guest mounts: the root, the mount
+// points of other file systems with files that the guest needs, and the shared
+// directory.
 func (o Options) mounts() ([]mount, error) {
 	if o.Bare {
 		return nil, nil
@@ -34,7 +34,7 @@ func (o Options) mounts() ([]mount, error) {
 		if err != nil {
 			return nil, err
 		}
-		// the guest has these of its own
+		// the guest has its own
 		top, _, _ := strings.Cut(strings.TrimPrefix(point, "/"), "/")
 		if listed[point] || top == "proc" || top == "sys" || top == "dev" || top == "run" {
 			continue
@@ -52,8 +52,7 @@ func (o Options) mounts() ([]mount, error) {
 	return out, nil
 }
 
-// mountPoint returns the directory where the file system that holds path is
-// mounted.
+// mountPoint returns the mount point of the file system that contains path.
 func mountPoint(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -72,10 +71,10 @@ func mountPoint(path string) (string, error) {
 	return path, nil
 }
 
-// share is a directory that is being served.
+// share is a served directory.
 type share struct {
 	daemon *process
-	client *os.File // the connection that QEMU uses
+	client *os.File // the connection of QEMU
 }
 
 // serve starts a daemon that serves a directory.
@@ -95,8 +94,8 @@ func serve(m mount) (_ share, err error) {
 	}
 	defer listener.Close()
 	p := program{path: path}
-	// The daemon's namespaces would hold on to all mounts there are; the tree holds
-	// on to one. What a guest caches of the host's root stays as it was.
+	// The daemon's mount namespace would keep all mounts busy; the tree keeps one. The
+	// guest caches the host's root without looking for changes.
 	cache := "always"
 	if m.Writable {
 		cache = "auto"
@@ -111,9 +110,8 @@ func serve(m mount) (_ share, err error) {
 	return share{daemon, client}, nil
 }
 
-// openTree opens a mount that nobody else sees: the directory without the other
-// file systems in it, and read-only unless it is to be writable. Nothing that a
-// guest does can write there.
+// openTree opens a private mount of the directory, without the other file systems in it,
+// and read-only unless it is shared for writing.
 func openTree(m mount) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, m.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -128,15 +126,15 @@ func openTree(m mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.Path), nil
 }
 
-// connectedListener returns a listening socket and a connection to it that waits
-// to be accepted. It has an abstract address, so no file is left.
+// connectedListener returns a listening socket and a connection to it that waits to be
+// accepted. Its address is abstract, so that it leaves no file.
 func connectedListener() (listener, client *os.File, err error) {
 	var files [2]*os.File
 	for i, name := range []string{"listener", "client"} {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			_ = files[0].Close() // nil is no error here
-			return nil, nil, fmt.Errorf("make a socket: %w", err)
+			return nil, nil, fmt.Errorf("create a socket: %w", err)
 		}
 		files[i] = os.NewFile(uintptr(fd), name)
 	}
@@ -146,9 +144,9 @@ func connectedListener() (listener, client *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// join makes one socket listen, and connects the other to it.
+// join makes one socket listen and connects the other to it.
 func join(listener, client int) error {
-	if err := unix.Bind(listener, &unix.SockaddrUnix{}); err != nil { // the kernel picks a name
+	if err := unix.Bind(listener, &unix.SockaddrUnix{}); err != nil { // the kernel selects a name
 		return err
 	}
 	if err := unix.Listen(listener, 1); err != nil {

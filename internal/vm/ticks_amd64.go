@@ -7,8 +7,8 @@ import "time"
 // ticks returns the processor's time-stamp counter.
 func ticks() uint64
 
-// tickRate returns how many thousand times per second the counter ticks that
-// QEMU gives the guest as its processor's: this machine's own.
+// tickRate returns the rate in kHz of the guest's time-stamp counter, which is that of
+// this machine.
 func tickRate() uint64 {
 	from, atFrom := readTicks()
 	time.Sleep(20 * time.Millisecond)
@@ -16,8 +16,8 @@ func tickRate() uint64 {
 	return uint64(float64(to-from) / atTo.Sub(atFrom).Seconds() / 1e3)
 }
 
-// readTicks reads the counter and the clock at the same moment: of some tries it
-// takes the one that was the least disturbed.
+// readTicks reads the counter and the clock at the same moment: the fastest of several
+// tries.
 func readTicks() (counter uint64, at time.Time) {
 	best := time.Hour
 	for range 50 {

@@ -4,5 +4,5 @@
 
 package vm
 
-// tickRate returns 0: what QEMU gives the guest here is not known.
+// tickRate returns 0: the rate of the guest's counter is unknown here.
 func tickRate() uint64 { return 0 }

@@ -165,7 +165,7 @@ exit 7`
 	checkRate(t, filepath.Join(kept, "tsc"))
 }
 
-// checkRate wants the guest's kernel to know the rate of its clock.
+// checkRate checks that the guest's kernel knows the rate of its clock.
 func checkRate(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -223,7 +223,7 @@ func TestCountInstructions(t *testing.T) {
 	t.Logf("the same work took %v µs", microseconds)
 }
 
-// TestNoProgram runs what is not there.
+// TestNoProgram runs a program that does not exist.
 func TestNoProgram(t *testing.T) {
 	t.Parallel()
 	o, _, stderr := guestOptions(t, "no-such-program")

@@ -15,8 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"mustang/internal/nl"
-	"mustang/internal/shaper"
+	"mustang/internal/qdisc"
 	"mustang/internal/testkit"
 )
 
@@ -169,7 +168,7 @@ func TestCRI(t *testing.T) {
 		idB, b := c.runPod(t, configB)
 		if m.plugin.bandwidth {
 			// containerd's burst, which is more than the kernel can keep at this rate.
-			says, err := shaper.Deviation(b.ns, "eth0", nl.RateLimit{Rate: 1e6, Burst: math.MaxUint32})
+			says, err := qdisc.Deviation(b.ns, "eth0", qdisc.Limit{Rate: 1e6, Burst: math.MaxUint32})
 			if err != nil || says != "" {
 				t.Errorf("bandwidth: eth0 %s, %v", says, err)
 			}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clients has the tests in which real container runtimes call CNI plugins:
-// libcni, cnitool, containerd by its own client and by CRI, and podman. Each runs on
-// a machine of the test's own (machine_test.go), where plugins and runtimes have all
-// in the usual places. The plugins are listed in plugin_test.go; Debian's reference
-// plugins are there to show that the tests are right.
+// Package clients tests CNI plugins with real container runtimes: libcni, cnitool,
+// containerd with its own client and with CRI, and podman. Each test runs in namespaces of
+// its own (machine_test.go), in which plugins and runtimes use their default paths.
+// plugin_test.go lists the plugins; the reference plugins of Debian validate the tests.
 package clients

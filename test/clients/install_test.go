@@ -9,7 +9,8 @@ import (
 	"slices"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -55,8 +56,8 @@ func (m *machine) install(t testing.TB, p plugin) {
 	m.plugin = p
 	m.outside = testkit.Namespace(t, "outside")
 	m.wire(t, uplink)
-	for ns, addrs := range map[*nl.Namespace][]netip.Prefix{m.host: hostAddrs, m.outside: outsideAddrs} {
-		if err := ns.Configure(uplink, nl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
+	for ns, addrs := range map[*netns.Namespace][]netip.Prefix{m.host: hostAddrs, m.outside: outsideAddrs} {
+		if err := rtnl.In(ns).Configure(uplink, rtnl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,11 +83,11 @@ func (m *machine) install(t testing.TB, p plugin) {
 // returned.
 func (m *machine) wire(t testing.TB, name string) string {
 	t.Helper()
-	if err := nl.AddWire(nl.WireEnd{Namespace: m.host, Name: name}, nl.WireEnd{Namespace: m.outside, Name: name}, 1500); err != nil {
+	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: m.host, Name: name}, rtnl.VethEnd{Namespace: m.outside, Name: name}, 1500); err != nil {
 		t.Fatal(err)
 	}
-	for _, ns := range []*nl.Namespace{m.host, m.outside} {
-		if err := ns.Configure(name, nl.DeviceConfig{Up: true}); err != nil {
+	for _, ns := range []*netns.Namespace{m.host, m.outside} {
+		if err := rtnl.In(ns).Configure(name, rtnl.DeviceConfig{Up: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -136,12 +136,12 @@ func beKilled(t *testing.T, m *machine) {
 func processes(t *testing.T, prefix string) []string {
 	t.Helper()
 	inodes := map[string]bool{}
-	names, err := nl.ListNamespaces(prefix)
+	names, err := netns.List(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		ns, err := nl.OpenNamespace(filepath.Join(nl.Directory, name))
+		ns, err := netns.Open(filepath.Join(netns.Directory, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func leftovers(t *testing.T, pid int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespaces, err := nl.ListNamespaces(prefix)
+	namespaces, err := netns.List(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}

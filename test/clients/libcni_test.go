@@ -19,7 +19,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -28,12 +29,12 @@ type libcniClient struct {
 	m         *machine
 	cni       *libcni.CNIConfig
 	list      *libcni.NetworkConfigList
-	published *nl.Namespace // the pod that has its port published, if there is one
+	published *netns.Namespace // the pod that has its port published, if there is one
 	hostPort  uint16
 }
 
 // conf says which pod libcni is to work on.
-func (c *libcniClient) conf(ns *nl.Namespace) *libcni.RuntimeConf {
+func (c *libcniClient) conf(ns *netns.Namespace) *libcni.RuntimeConf {
 	conf := &libcni.RuntimeConf{ContainerID: ns.Name(), NetNS: filepath.Join(podDir, ns.Name()), IfName: "eth0"}
 	if ns == c.published {
 		conf.CapabilityArgs = object{"portMappings": []object{
@@ -67,7 +68,7 @@ func (c *libcniClient) do(fn func(ctx context.Context) error) error {
 }
 
 // add adds a pod and compares what the plugin says with what the pod has.
-func (c *libcniClient) add(t testing.TB, ns *nl.Namespace) pod {
+func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 	t.Helper()
 	var result types.Result
 	err := c.do(func(ctx context.Context) (err error) {
@@ -89,7 +90,7 @@ func checkResult(t testing.TB, result types.Result, p pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	device, err := p.ns.Device("eth0")
+	device, err := rtnl.In(p.ns).Device("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func checkResult(t testing.TB, result types.Result, p pod) {
 	}
 }
 
-func (c *libcniClient) check(ns *nl.Namespace) error {
+func (c *libcniClient) check(ns *netns.Namespace) error {
 	return c.do(func(ctx context.Context) error { return c.cni.CheckNetworkList(ctx, c.list, c.conf(ns)) })
 }
 
@@ -124,7 +125,7 @@ func (c *libcniClient) del(conf *libcni.RuntimeConf) error {
 }
 
 // gc has all be removed but what belongs to these pods.
-func (c *libcniClient) gc(valid ...*nl.Namespace) error {
+func (c *libcniClient) gc(valid ...*netns.Namespace) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, ns := range valid {
 		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: ns.Name(), IfName: "eth0"})
@@ -153,7 +154,7 @@ func TestLibcni(t *testing.T) {
 		a, b := c.add(t, nsA), c.add(t, nsB)
 		checkPods(t, m, a, b)
 		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
-		for _, ns := range []*nl.Namespace{nsA, nsB} {
+		for _, ns := range []*netns.Namespace{nsA, nsB} {
 			if err := c.check(ns); err != nil {
 				t.Errorf("CHECK: %v", err)
 			}
@@ -169,11 +170,11 @@ func TestLibcni(t *testing.T) {
 			}
 		}
 		checkLeases(t, m, a.addrs...)
-		testGC(t, c, a, []*nl.Namespace{nsA, nsC})
+		testGC(t, c, a, []*netns.Namespace{nsA, nsC})
 		if err := c.del(c.conf(nsA)); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
-		if _, err := nsA.Device("eth0"); err == nil {
+		if _, err := rtnl.In(nsA).Device("eth0"); err == nil {
 			t.Error("DEL left eth0")
 		}
 	})
@@ -182,7 +183,7 @@ func TestLibcni(t *testing.T) {
 // testGC has the second of two pods collected, and then finds the first as it was.
 // The second has its port published: CHECK of the reference plugin portmap 1.1 looks
 // for IPv4's rules among IPv6's.
-func testGC(t *testing.T, c *libcniClient, keep pod, pods []*nl.Namespace) {
+func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	t.Helper()
 	m := c.m
 	if m.plugin.ports {
@@ -206,7 +207,7 @@ func testGC(t *testing.T, c *libcniClient, keep pod, pods []*nl.Namespace) {
 		t.Errorf("GC: %v", err)
 	}
 	checkLeases(t, m, keep.addrs...)
-	if _, err := pods[1].Device("eth0"); m.plugin.verbs && err == nil {
+	if _, err := rtnl.In(pods[1]).Device("eth0"); m.plugin.verbs && err == nil {
 		t.Error("GC left eth0")
 	}
 	if err := c.check(pods[0]); err != nil {
@@ -231,7 +232,7 @@ func checkStatus(t testing.TB, m *machine) {
 }
 
 // deleteDevice takes a pod's device away behind the plugin's back.
-func deleteDevice(t testing.TB, ns *nl.Namespace) {
+func deleteDevice(t testing.TB, ns *netns.Namespace) {
 	t.Helper()
 	testkit.RequireTool(t, "ip")
 	cmd := exec.Command("ip", "link", "delete", "eth0")
@@ -248,14 +249,14 @@ func TestCnitool(t *testing.T) {
 	testkit.RequireRoot(t)
 	tool := built(t, cnitool)
 	eachPlugin(t, func(t *testing.T, m *machine) {
-		run := func(ns *nl.Namespace, verb string) (string, error) {
+		run := func(ns *netns.Namespace, verb string) (string, error) {
 			cmd := m.command(filepath.Base(tool), verb, m.plugin.network(), filepath.Join(podDir, ns.Name()))
 			cmd.Env = append(cmd.Env, "CNI_PATH="+pluginDir, "NETCONFPATH="+configDir)
 			return m.run(cmd)
 		}
 		var pods []pod
 		nsA, nsB := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-		for _, ns := range []*nl.Namespace{nsA, nsB} {
+		for _, ns := range []*netns.Namespace{nsA, nsB} {
 			out, err := run(ns, "add")
 			if err != nil {
 				t.Fatal(err)

@@ -4,6 +4,7 @@ package clients
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -18,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath"
-	"mustang/internal/nl"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -34,11 +35,11 @@ const machineVariable = "MUSTANG_TEST_CLIENTS_MACHINE"
 // ends; the kernel then ends all others in it. What is left is its control groups,
 // see clearCgroups.
 type machine struct {
-	host  *nl.Namespace
+	host  *netns.Namespace
 	first *exec.Cmd
 	// Set by install.
 	plugin  plugin
-	outside *nl.Namespace // the other end of the host's uplink
+	outside *netns.Namespace // the other end of the host's uplink
 }
 
 // newMachine starts a machine, which ends with the test.
@@ -65,7 +66,7 @@ func newMachine(t testing.TB) *machine {
 	t.Cleanup(func() {
 		// All machines share the root of the control groups, where our plugin attaches. The
 		// kernel detaches it too when the machine's mounts are gone, but some time later.
-		if err := datapath.Remove(m.path(datapath.DefaultRoot)); err != nil {
+		if err := objects.Remove(context.Background(), m.path(objects.DefaultRoot)); err != nil {
 			t.Error(err)
 		}
 		_, _ = m.first.Process.Kill(), m.first.Wait()

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 )
 
 // podDir is where the machine sees the network namespaces that tests make with
@@ -45,7 +45,7 @@ func machineMounts() error {
 		}
 	}
 	if err := mountAll(
-		mount{nl.Directory, build + "/pods", "", unix.MS_BIND | unix.MS_REC, ""},
+		mount{netns.Directory, build + "/pods", "", unix.MS_BIND | unix.MS_REC, ""},
 		mount{"overlay", "/etc", "overlay", 0, "lowerdir=/etc,upperdir=" + build + "/etc,workdir=" + build + "/work"},
 		mount{build, "/run", "", unix.MS_MOVE, ""},
 		mount{"tmpfs", "/var/lib", "tmpfs", unix.MS_NOSUID, "mode=0755"},

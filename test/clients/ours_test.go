@@ -8,24 +8,25 @@ import (
 	"sync"
 
 	"mustang/internal/cni"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
 )
 
 // mustangCNI builds our plugin.
-var mustangCNI = sync.OnceValues(func() (string, error) { return build(cni.PluginType, "mustang/cmd/"+cni.PluginType) })
+var mustangCNI = sync.OnceValues(func() (string, error) { return build(netconf.PluginType, "mustang/cmd/"+netconf.PluginType) })
 
 // ours is our plugin, once for each link mode that needs no Open vSwitch, and once
 // where pods reach services by packets too.
 func ours() []plugin {
 	var out []plugin
 	for _, mode := range podlink.Modes() {
-		if mode.Needs() == podlink.NeedsNothing || mode.Needs() == podlink.NeedsUplink {
-			out = append(out, mustang(mode, len(out), cni.ServicesSocket))
+		if mode.Traits().Needs == podlink.NeedsNothing || mode.Traits().Needs == podlink.NeedsUplink {
+			out = append(out, mustang(mode, len(out), netconf.ServicesSocket))
 		}
 	}
-	both := mustang(podlink.Modes()[0], len(out), cni.ServicesBoth)
-	both.name += "-" + cni.ServicesBoth
+	both := mustang(podlink.Modes()[0], len(out), netconf.ServicesBoth)
+	both.name += "-" + netconf.ServicesBoth
 	return append(out, both)
 }
 
@@ -36,10 +37,10 @@ func mustang(mode podlink.Mode, number int, services string) plugin {
 	return plugin{
 		name: "mustang-" + mode.Name(), program: mustangCNI, version: "1.1.0", leases: builtIn, probe: mode.Probe,
 		ports: true, loopback: true, verbs: true, services: true,
-		bandwidth: mode.HostSide(), plugins: []object{{
-			"type": cni.PluginType, "link": mode.Name(), "parent": uplink, "services": services,
-			"capabilities": object{"portMappings": true, "bandwidth": mode.HostSide()},
-			"ipam":         object{"type": cni.IPAMType, "ranges": [][]object{{object4}, {object6}}},
+		bandwidth: mode.Traits().HostSide, plugins: []object{{
+			"type": netconf.PluginType, "link": mode.Name(), "parent": uplink, "services": services,
+			"capabilities": object{"portMappings": true, "bandwidth": mode.Traits().HostSide},
+			"ipam":         object{"type": netconf.IPAMType, "ranges": [][]object{{object4}, {object6}}},
 		}},
 	}
 }

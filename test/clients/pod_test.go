@@ -11,20 +11,21 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
 // pod is a pod's network as it is.
 type pod struct {
-	ns    *nl.Namespace
+	ns    *netns.Namespace
 	addrs []netip.Addr // of its device, one of each family
 }
 
 // newPod reads the addresses of a pod's device eth0.
-func newPod(t testing.TB, ns *nl.Namespace) pod {
+func newPod(t testing.TB, ns *netns.Namespace) pod {
 	t.Helper()
-	device, err := ns.Device("eth0")
+	device, err := rtnl.In(ns).Device("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func newPod(t testing.TB, ns *nl.Namespace) pod {
 // test.
 func (m *machine) podOf(t testing.TB, pid int) pod {
 	t.Helper()
-	ns, err := nl.OpenNamespace(m.path(fmt.Sprintf("/proc/%d/ns/net", pid)))
+	ns, err := netns.Open(m.path(fmt.Sprintf("/proc/%d/ns/net", pid)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ var payloads = map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<16),
 // both families.
 func checkPods(t testing.TB, m *machine, a, b pod) {
 	t.Helper()
-	try := func(from *nl.Namespace, seen netip.Addr, to pod, i int) {
+	try := func(from *netns.Namespace, seen netip.Addr, to pod, i int) {
 		t.Helper()
 		for network, data := range payloads {
 			server := testkit.Echo(t, to.ns, network, netip.AddrPortFrom(to.addrs[i], 0).String())
@@ -121,7 +122,7 @@ func checkPorts(t testing.TB, m *machine, to pod) {
 }
 
 // awaitAddresses waits until all of a namespace's addresses can be used.
-func awaitAddresses(t testing.TB, ns *nl.Namespace) {
+func awaitAddresses(t testing.TB, ns *netns.Namespace) {
 	t.Helper()
 	testkit.RequireTool(t, "ip")
 	testkit.Eventually(t, runTimeout, func() error {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"mustang/internal/nl"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -38,7 +38,7 @@ func (m *machine) giveMustang(t testing.TB) {
 }
 
 // checkServices reaches services from a namespace.
-func checkServices(t testing.TB, from *nl.Namespace, services ...netip.AddrPort) {
+func checkServices(t testing.TB, from *netns.Namespace, services ...netip.AddrPort) {
 	t.Helper()
 	for _, service := range services {
 		for network := range payloads {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deb has the tests of the Debian package: it is built as make deb builds
-// it, and installed into a root of the test's own.
+// Package deb tests the Debian package: the tests build it as make deb does, and install
+// it into a temporary root.
 package deb

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vm runs commands and tests as root in a virtual machine with Debian's
-// newest 6.12 kernel, over the file system of this machine, whose files stay as
-// they are.
+// Command vm runs commands and tests as root in a virtual machine with Debian's newest 6.12 kernel. The guest sees this
+// machine's file system read-only.
 //
 //	go run ./test/vm -- uname -r
 //	go run ./test/vm test ./internal/podlink ./internal/datapath
 //	go test -exec 'go run mustang/test/vm --' ./internal/nl
 //
 // A command's exit code becomes that of vm; 125 means that the guest failed.
-// The second form builds the tests of all packages, runs each package in a guest of
-// its own, in its directory with MUSTANG_REQUIRE=all, as many guests at once as there
-// are processors, and prints what go test would; its exit code is 1 if one failed.
-// With -skipped it runs the tests that this machine's kernel can't:
+// The second form builds the tests of all packages and runs each package in a guest of its own, in its directory with
+// MUSTANG_REQUIRE=all, as many guests at once as there are processors. It prints the output of go test and exits with 1
+// if a test failed. With -skipped it runs the tests that this machine's kernel lacks a feature for:
 //
 //	MUSTANG_SKIPPED=$PWD/list go test -count=1 ./...
 //	go run ./test/vm -skipped list test
@@ -91,8 +89,8 @@ func (r runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.kernels, "kernels", vm.DefaultKernelDir, "`directory` that kernels are kept in")
 	flags.BoolVar(&r.console, "console", false, "print what the guest's kernel prints")
 	flags.BoolVar(&r.verbose, "v", false, "test: print the output of tests that pass, too")
-	flags.StringVar(&r.run, "run", "", "test: run only the tests that match this `pattern`")
-	flags.StringVar(&r.skipped, "skipped", "", "test: run the tests in this `file`, to which MUSTANG_SKIPPED had go test write those that this kernel can't run")
+	flags.StringVar(&r.run, "run", "", "test: run only tests that match this `pattern` (with -skipped: whole names, subtests included)")
+	flags.StringVar(&r.skipped, "skipped", "", "test: run the tests listed in this `file`, which go test writes with MUSTANG_SKIPPED set")
 	split := slices.Index(args, "--")
 	own := args
 	if split >= 0 {
@@ -112,7 +110,7 @@ func (r runner) main(ctx context.Context, args []string) int {
 		return r.command(ctx, args[split+1:])
 	case split < 0 && flags.NArg() > 1 && flags.Arg(0) == "test" && r.skipped == "":
 		return r.test(ctx, flags.Args()[1:], nil)
-	case split < 0 && flags.NArg() == 1 && flags.Arg(0) == "test" && r.skipped != "" && r.run == "":
+	case split < 0 && flags.NArg() == 1 && flags.Arg(0) == "test" && r.skipped != "":
 		return r.testSkipped(ctx)
 	}
 	flags.Usage()

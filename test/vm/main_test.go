@@ -139,7 +139,7 @@ func TestExec(t *testing.T) {
 // TestUsage has command lines that make no sense.
 func TestUsage(t *testing.T) {
 	for _, line := range []string{"", "--", "test", "frob", "-frob -- true", "true", "test x -- y", "-cpus x -- true",
-		"-skipped x test y", "-skipped x -run y test"} {
+		"-skipped x test y", "-skipped x -run y test z"} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := runner{stdout: &stdout, stderr: &stderr}.main(t.Context(), strings.Fields(line))

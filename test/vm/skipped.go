@@ -10,12 +10,17 @@ import (
 	"strings"
 )
 
-// readSkipped reads a file of testkit.SkippedVariable: it returns the pattern of the
-// tests of each package, as of go test -run, by its directory.
-func readSkipped(path string) (map[string]string, error) {
+// readSkipped reads a file of testkit.SkippedVariable. It returns a go test -run pattern for each package directory. It
+// keeps only tests whose whole name matches only; an empty pattern keeps all. No match in a list that is not empty is an
+// error.
+func readSkipped(path, only string) (map[string]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
+	}
+	keep, err := regexp.Compile(only)
+	if err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
 	}
 	tests := map[string][]string{}
 	for line := range strings.Lines(string(data)) {
@@ -23,7 +28,12 @@ func readSkipped(path string) (map[string]string, error) {
 		if !ok || dir == "" || name == "" {
 			return nil, fmt.Errorf("%s: %q: want a directory, a tab and a test", path, line)
 		}
-		tests[dir] = append(tests[dir], name)
+		if keep.MatchString(name) {
+			tests[dir] = append(tests[dir], name)
+		}
+	}
+	if len(tests) == 0 && len(data) > 0 {
+		return nil, fmt.Errorf("%s: no test matches %q", path, only)
 	}
 	patterns := make(map[string]string, len(tests))
 	for dir, names := range tests {
@@ -32,8 +42,7 @@ func readSkipped(path string) (map[string]string, error) {
 	return patterns, nil
 }
 
-// pattern matches these tests and nothing else but what is below them and, as go
-// test has to, above them.
+// pattern matches these tests with their subtests, and their parents, which go test must run too.
 func pattern(names []string) string {
 	slices.Sort(names)
 	var alternatives []string

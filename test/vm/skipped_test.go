@@ -25,7 +25,7 @@ func TestWhole(t *testing.T) {
 }
 `
 
-// TestSkipped runs what a list names, and nothing else.
+// TestSkipped runs the tests of a list, and no others.
 func TestSkipped(t *testing.T) {
 	program := program(t)
 	dir := module(t, map[string]string{"partly/partly_test.go": partly, "bad/bad_test.go": bad})
@@ -51,7 +51,24 @@ $`
 	}
 }
 
-// TestSkippedNone has nothing to run, which is not the same as no list.
+// TestSkippedFilter runs those tests of a list whose names match.
+func TestSkippedFilter(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "skipped")
+	if err := os.WriteFile(list, []byte("/a\tTestOne/sub\n/a\tTestTwo\n/b\tTestTwo/One\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readSkipped(list, "^TestOne/")
+	if err != nil || len(got) != 1 || got["/a"] != "^TestOne$/^sub$" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, pattern := range []string{"(", "^TestThree"} {
+		if _, err := readSkipped(list, pattern); err == nil {
+			t.Errorf("accepted pattern %q", pattern)
+		}
+	}
+}
+
+// TestSkippedNone distinguishes an empty list from a missing one.
 func TestSkippedNone(t *testing.T) {
 	program, dir := program(t), t.TempDir()
 	list := filepath.Join(dir, "skipped")

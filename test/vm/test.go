@@ -23,8 +23,8 @@ import (
 	"mustang/internal/vm"
 )
 
-// work is what a guest is to test: a package. It stands in workName in a directory
-// that the guest writes to, beside the tests and what they print.
+// work is a guest's job: to test a package. The file workName holds it, in a directory that the guest writes to, beside
+// the test binary and its log.
 type work struct {
 	ImportPath string
 	Dir        string
@@ -39,27 +39,25 @@ const (
 	logName    = "log"
 )
 
-// testSkipped runs the tests of the list in a guest.
+// testSkipped runs the tests of the list in guests, of those whose name matches -run.
 func (r runner) testSkipped(ctx context.Context) int {
-	tests, err := readSkipped(r.skipped)
+	tests, err := readSkipped(r.skipped, r.run)
 	if err != nil {
 		return r.fail(exitFailed, err)
 	}
 	if len(tests) == 0 {
-		fmt.Fprintln(r.stdout, "guest: there is nothing to run, since this kernel ran every test")
+		fmt.Fprintln(r.stdout, "guest: nothing to run: this kernel ran every test")
 		return 0
 	}
 	return r.test(ctx, slices.Sorted(maps.Keys(tests)), tests)
 }
 
-// test builds the tests of packages and runs them, each package in a guest of its own,
-// as many at once as there are processors: of a package whose directory tests has,
-// those that match. What they print comes in the order of the packages.
+// test builds the tests of packages and runs each package in a guest of its own, as many guests at once as there are
+// processors. tests limits a package to a pattern, by its directory; nil means -run for all. Output comes in the order of
+// the packages.
 //
-// A guest has one processor unless it is told otherwise. QEMU's emulation loses track
-// when one processor changes the kernel's code while another translates it, as
-// happens each time that the kernel switches a feature on; then the guest dies of a
-// breakpoint that is there no longer.
+// A guest has one processor by default. QEMU's emulation fails when one processor patches kernel code (a static key) while
+// another translates it: the guest dies of a stale breakpoint.
 func (r runner) test(ctx context.Context, packages []string, tests map[string]string) (code int) {
 	kernel, err := vm.FetchKernel(ctx, r.kernels)
 	if err != nil {
@@ -90,7 +88,10 @@ func (r runner) test(ctx context.Context, packages []string, tests map[string]st
 	}
 	go func() {
 		for i, w := range list {
-			w.Run = cmp.Or(tests[w.Dir], r.run)
+			w.Run = r.run
+			if tests != nil {
+				w.Run = tests[w.Dir]
+			}
 			slots <- struct{}{}
 			go func() {
 				outcomes[i] <- r.outcome(ctx, w, filepath.Join(dir, strconv.Itoa(i)))
@@ -111,7 +112,7 @@ func (r runner) test(ctx context.Context, packages []string, tests map[string]st
 	return code
 }
 
-// list returns what is to be done for packages.
+// list returns the jobs for packages.
 func (r runner) list(ctx context.Context, packages []string) ([]work, error) {
 	out, err := r.goTool(ctx, append([]string{"list", "-f", "{{.ImportPath}}\t{{.Dir}}", "--"}, packages...))
 	if err != nil {
@@ -128,13 +129,13 @@ func (r runner) list(ctx context.Context, packages []string) ([]work, error) {
 	return list, nil
 }
 
-// outcome is how the tests of a package ended, and what was printed.
+// outcome is the exit code and the output of a package's tests.
 type outcome struct {
 	code           int
 	stdout, stderr bytes.Buffer
 }
 
-// outcome tests a package. What is to be seen while it runs is printed, not kept.
+// outcome tests a package. With -v its output is printed at once.
 func (r runner) outcome(ctx context.Context, w work, dir string) (o outcome) {
 	if !r.verbose {
 		r.stdout, r.stderr = &o.stdout, &o.stderr
@@ -143,8 +144,7 @@ func (r runner) outcome(ctx context.Context, w work, dir string) (o outcome) {
 	return o
 }
 
-// inGuest builds the tests of a package into dir, without C, since the guest is to
-// need nothing but the kernel, and runs them there.
+// inGuest builds the tests of a package into dir without cgo, so that they need no libraries, and runs them in a guest.
 func (r runner) inGuest(ctx context.Context, w work, dir string) int {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r.fail(exitFailed, err)

@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"mustang/internal/lab"
+	"mustang/internal/lab/guest"
 	"mustang/internal/vm"
 )
 
@@ -24,7 +24,7 @@ func main() {
 		time.Sleep(time.Hour)
 	}
 	if vm.IsInit() {
-		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
+		fmt.Fprintln(os.Stderr, vm.Init(guest.ConfigureNetwork))
 		return
 	}
 	if err := run(os.Args[1:]); err != nil {

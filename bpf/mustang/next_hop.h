@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_NEXT_HOP_H
+#define MUSTANG_NEXT_HOP_H
+
+#include "config.h"
+#include "maps.h"
+
+/* Where a packet goes from here. */
+enum next_hop {
+	NEXT_HOP_STACK,   /* the kernel: to another node, to the host, or to a pod that nothing else leads to */
+	NEXT_HOP_SELF,    /* back into the pod that sent it: no switch returns a frame to its sender */
+	NEXT_HOP_SEGMENT, /* a pod on the same segment, by its MAC address */
+	NEXT_HOP_PEER,    /* a pod, by bpf_redirect_peer() */
+	NEXT_HOP_DEVICE,  /* a pod, by bpf_redirect() to its device on the host; or a client outside, by the uplink */
+};
+
+#define HOP(name) (1 << NEXT_HOP_##name)
+
+/*
+ * The next hops that each attach point can use, apart from the stack:
+ *
+ *              self   segment   peer   device
+ *   host                         x       x
+ *   tun                          x       x
+ *   netkit                               x      the kernel has no bpf_redirect_peer() for netkit programs
+ *   pod         x        x                      the host's devices are in another network namespace
+ *   uplink               x       x       x
+ */
+static const __u8 next_hops[] = {
+	[ATTACH_HOST] = HOP(PEER) | HOP(DEVICE),
+	[ATTACH_TUN] = HOP(PEER) | HOP(DEVICE),
+	[ATTACH_NETKIT] = HOP(DEVICE),
+	[ATTACH_POD] = HOP(SELF) | HOP(SEGMENT),
+	[ATTACH_UPLINK] = HOP(SEGMENT) | HOP(PEER) | HOP(DEVICE),
+};
+
+/*
+ * The first next hop that both the attach point and the receiver have; the stack if there is none. ct is the packet's
+ * connection, path the way into the receiving pod; each may be NULL.
+ */
+static __always_inline enum next_hop next_hop_of(const struct ct_entry *ct, const struct ep_path *path)
+{
+	__u32 hops = next_hops[config.attach_point];
+
+	/* The verifier knows hops, and removes what the attach point does not use. */
+	if (hops & (HOP(SELF) | HOP(SEGMENT)) && ct) {
+		if (hops & HOP(SELF) && ct->flags & CT_HAIRPIN)
+			return NEXT_HOP_SELF;
+		if (hops & HOP(SEGMENT) && ct->flags & CT_SEGMENT)
+			return NEXT_HOP_SEGMENT;
+	}
+	if (hops & (HOP(PEER) | HOP(DEVICE)) && path) {
+		if (hops & HOP(PEER) && path->flags & ENDPOINT_PEER)
+			return NEXT_HOP_PEER;
+		if (hops & HOP(DEVICE) && path->flags & ENDPOINT_EGRESS)
+			return NEXT_HOP_DEVICE;
+	}
+	return NEXT_HOP_STACK;
+}
+
+/*
+ * Whether to_pod of the client translates a reply: the stack delivers it, whose source check would drop a packet from the
+ * address of a service, and whose connection tracking would not know it.
+ */
+static __always_inline bool translated_at_client(const struct ct_entry *ct)
+{
+	return !(ct->flags & CT_FORWARD) && next_hop_of(ct, &ct->path) == NEXT_HOP_STACK;
+}
+
+#endif

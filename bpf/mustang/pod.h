@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_POD_H
+#define MUSTANG_POD_H
+
+#include "deliver.h"
+#include "frag.h"
+#include "icmp.h"
+
+/* Translates an ICMP error, and decides about it by the connection that it is about. */
+static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod,
+					      struct metrics *row, struct decision *d)
+{
+	int translated = translate_icmp_error(skb, packet, from_pod);
+
+	if (translated < 0)
+		decide_drop(d, DROP_REWRITE);
+	if (translated <= 0)
+		return;
+	row->count[METRIC_ICMP_ERROR]++;
+	d->ct = bpf_map_lookup_elem(&connections, &packet->tuple);
+	if (d->ct)
+		d->path = &d->ct->path;
+}
+
+/* Decides about a packet that leaves a pod. */
+static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+					    struct decision *d)
+{
+	find_fragment_ports(packet, row);
+	if (packet->traits & TRAIT_PORTS)
+		translate(&packet->tuple, packet->traits, row, d);
+	else
+		d->path = ep_path_to(&packet->tuple.daddr);
+	if (packet->traits & TRAIT_ICMP_ERROR)
+		handle_icmp_error(skb, packet, true, row, d);
+}
+
+/* Decides about a packet that enters a pod. */
+static __always_inline void decide_to_pod(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+					  struct decision *d)
+{
+	find_fragment_ports(packet, row);
+	if (packet->traits & TRAIT_PORTS)
+		translate_reply(&packet->tuple, packet->traits, d);
+	if (packet->traits & TRAIT_ICMP_ERROR)
+		handle_icmp_error(skb, packet, false, row, d);
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SOCKLB_H
+#define MUSTANG_SOCKLB_H
+
+#include "socklb_maps.h"
+#include "verdict.h"
+
+/* Backends tried for a datagram, if the socket already sends to the first one for another service. */
+#define BACKEND_TRIES 4
+
+/* A connect() or sendmsg() of a socket, whichever hook saw it. */
+struct sk_request {
+	struct addr_port dst;     /* from the program */
+	struct addr_port backend; /* to use instead; set by choose_backend_...() */
+	__u64 cookie;             /* of the socket */
+	__u32 netns_flags;        /* enum namespace_flag */
+	__u8 proto;
+};
+
+/* Socket programs can interrupt each other, and packet programs them: counting must be atomic. */
+static __always_inline void sk_count(__u32 metric)
+{
+	struct metrics *row = metrics_row();
+
+	asm volatile("" : "+r"(metric));
+	if (row && metric < METRIC_SLOTS)
+		__sync_fetch_and_add(&row->count[metric], 1);
+}
+
+static __always_inline void sk_count_drop(__u32 reason)
+{
+	struct metrics *row = metrics_row();
+
+	asm volatile("" : "+r"(reason));
+	if (row && reason < DROP_SLOTS)
+		__sync_fetch_and_add(&row->drops[reason], 1);
+}
+
+static __always_inline bool addr_port_equal(const struct addr_port *a, const struct addr_port *b)
+{
+	return a->port == b->port && addr_equal(&a->addr, &b->addr);
+}
+
+static __always_inline const struct service *service_at(const struct addr_port *dst, __u8 proto)
+{
+	struct service_key key = { .addr = dst->addr, .port = dst->port, .proto = proto };
+
+	return bpf_map_lookup_elem(&services, &key);
+}
+
+/* The requested service, or NULL. Services at loopback addresses are for hosts: a pod has its own loopback. */
+static __always_inline const struct service *requested_service(const struct sk_request *r)
+{
+	const struct service *service = service_at(&r->dst, r->proto);
+
+	if (service && service->flags & SERVICE_LOOPBACK && r->netns_flags != NAMESPACE_HOST)
+		return NULL;
+	return service;
+}
+
+/* Reads one backend of a revision; false if it is missing. */
+static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr_port *backend)
+{
+	struct backend_key key = { .revision = revision, .slot = slot };
+	const struct backend *row = bpf_map_lookup_elem(&backends, &key);
+
+	if (!row)
+		return false;
+	backend->addr = row->addr;
+	backend->port = row->port;
+	backend->pad = 0;
+	return true;
+}
+
+/* Chooses a random backend for a connection. VERDICT_PASS: no service is requested. */
+static __always_inline struct outcome choose_backend_connect(struct sk_request *r)
+{
+	const struct service *service = requested_service(r);
+	__u32 count;
+
+	if (!service)
+		return outcome_pass(METRIC_NONE);
+	count = service->count;
+	if (!count)
+		return outcome_drop(DROP_NO_BACKEND);
+	if (!read_backend(service->revision, bpf_get_prandom_u32() % count, &r->backend))
+		return outcome_drop(DROP_BACKEND_MISSING);
+	return outcome_translate(METRIC_SOCK_CONNECT);
+}
+
+/* A hash of the socket and the service. */
+static __always_inline __u32 request_hash(const struct sk_request *r)
+{
+	struct tuple t = { .daddr = r->dst.addr, .dport = r->dst.port, .proto = r->proto };
+
+	t.saddr.words[0] = (__u32)r->cookie;
+	t.saddr.words[1] = (__u32)(r->cookie >> 32);
+	return tuple_hash(&t);
+}
+
+/* The service that an unconnected socket requested when it got the backend, or NULL. */
+static __always_inline const struct addr_port *revnat_lookup(__u64 cookie, const struct addr_port *backend)
+{
+	struct sk_revnat_key key = { .cookie = cookie, .backend = *backend };
+
+	return bpf_map_lookup_elem(&sk_revnat, &key);
+}
+
+/* Whether the socket sends to r->backend for no other service, so that replies are unambiguous. */
+static __always_inline bool revnat_free(const struct sk_request *r)
+{
+	const struct addr_port *service = revnat_lookup(r->cookie, &r->backend);
+
+	return !service || addr_port_equal(service, &r->dst);
+}
+
+/* Stores the service of r->backend, unless it is stored already. */
+static __always_inline struct outcome revnat_store(const struct sk_request *r)
+{
+	struct sk_revnat_key key = { .cookie = r->cookie, .backend = r->backend };
+	const struct addr_port *service = bpf_map_lookup_elem(&sk_revnat, &key);
+
+	if (service && addr_port_equal(service, &r->dst))
+		return outcome_translate(METRIC_SOCK_SENDMSG);
+	if (bpf_map_update_elem(&sk_revnat, &key, &r->dst, BPF_ANY))
+		return outcome_drop(DROP_TABLE_FULL);
+	return outcome_translate(METRIC_SOCK_SENDMSG);
+}
+
+/*
+ * Chooses a backend for a datagram of an unconnected socket, by a hash of socket and service. If the socket sends to that
+ * backend for another service, replies would be ambiguous, and the next backend is tried. If all tried ones are taken, the
+ * packet programs translate, which can change the port. Where there are none, replies count as the later service's.
+ * VERDICT_PASS: no service is requested, or the packet programs translate.
+ */
+static __always_inline struct outcome choose_backend_datagram(struct sk_request *r)
+{
+	const struct service *service = requested_service(r);
+	__u32 count, revision, first;
+
+	if (!service)
+		return outcome_pass(METRIC_NONE);
+	count = service->count;
+	revision = service->revision;
+	if (!count)
+		return outcome_drop(DROP_NO_BACKEND);
+	first = request_hash(r) % count;
+	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
+		if (!read_backend(revision, (first + i) % count, &r->backend))
+			return outcome_drop(DROP_BACKEND_MISSING);
+		if (revnat_free(r))
+			return revnat_store(r);
+	}
+	if (r->netns_flags & NAMESPACE_POD)
+		return outcome_pass(METRIC_NONE);
+	if (!read_backend(revision, first, &r->backend))
+		return outcome_drop(DROP_BACKEND_MISSING);
+	return revnat_store(r);
+}
+
+/* The socket sends to r->dst itself: replies from there belong to no service any more. */
+static __always_inline void revnat_delete(const struct sk_request *r)
+{
+	struct sk_revnat_key key = { .cookie = r->cookie, .backend = r->dst };
+
+	if (bpf_map_lookup_elem(&sk_revnat, &key))
+		bpf_map_delete_elem(&sk_revnat, &key);
+}
+
+/* The service that a connected socket requested, if peer is the backend that it got; otherwise NULL. */
+static __always_inline const struct addr_port *connected_service(const struct sk_service *row,
+								 const struct addr_port *peer)
+{
+	return row->service.port && addr_port_equal(&row->backend, peer) ? &row->service : NULL;
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SOCKLB_HOOKS_H
+#define MUSTANG_SOCKLB_HOOKS_H
+
+#include <asm-generic/errno.h>
+
+#include "socklb.h"
+
+/* The cgroup hooks of both families. Only this file knows struct bpf_sock_addr. */
+
+/* Return values of the programs. */
+#define SOCK_REFUSE 0
+#define SOCK_PROCEED 1
+
+/* Multipath TCP, which on the wire is TCP; <linux/in.h> of some distributions lacks it. */
+#define PROTO_MPTCP 262
+
+static __always_inline void read_addr(const struct bpf_sock_addr *ctx, bool v6, struct addr_port *addr)
+{
+	if (v6) {
+		addr->addr.words[0] = ctx->user_ip6[0];
+		addr->addr.words[1] = ctx->user_ip6[1];
+		addr->addr.words[2] = ctx->user_ip6[2];
+		addr->addr.words[3] = ctx->user_ip6[3];
+	} else {
+		addr_from_v4(&addr->addr, ctx->user_ip4);
+	}
+	addr->port = (__be16)ctx->user_port;
+	addr->pad = 0;
+}
+
+static __always_inline void write_addr(struct bpf_sock_addr *ctx, bool v6, const struct addr_port *addr)
+{
+	if (v6) {
+		ctx->user_ip6[0] = addr->addr.words[0];
+		ctx->user_ip6[1] = addr->addr.words[1];
+		ctx->user_ip6[2] = addr->addr.words[2];
+		ctx->user_ip6[3] = addr->addr.words[3];
+	} else {
+		ctx->user_ip4 = addr->addr.words[3];
+	}
+	ctx->user_port = addr->port;
+}
+
+/* Reads a request. False: its network namespace has no socket translation; then only r->dst is set. */
+static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, struct sk_request *r)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	const __u32 *flags = bpf_map_lookup_elem(&namespaces, &cookie);
+
+	read_addr(ctx, v6, &r->dst);
+	if (!flags)
+		return false;
+	r->netns_flags = *flags;
+	r->cookie = bpf_get_socket_cookie(ctx);
+	r->proto = ctx->protocol == PROTO_MPTCP ? IPPROTO_TCP : ctx->protocol;
+	return true;
+}
+
+/* The program gets ECONNREFUSED, as from a host without a listener, or ENOMEM. */
+static __always_inline int refuse(__u32 reason)
+{
+	sk_count_drop(reason);
+	bpf_set_retval(reason == DROP_TABLE_FULL ? -ENOMEM : -ECONNREFUSED);
+	return SOCK_REFUSE;
+}
+
+/* The row of the socket; NULL if there is none and flags do not create one. */
+static __always_inline struct sk_service *sk_service_row(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk ? bpf_sk_storage_get(&sockets, sk, NULL, flags) : NULL;
+}
+
+static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
+{
+	struct outcome outcome = outcome_pass(METRIC_NONE);
+	struct sk_request r = {};
+	struct sk_service *row;
+
+	if (read_request(ctx, v6, &r))
+		outcome = choose_backend_connect(&r);
+	if (outcome.verdict == VERDICT_DROP)
+		return refuse(outcome.reason);
+	if (outcome.verdict == VERDICT_PASS) {
+		/* A datagram socket may have been connected to a service before. */
+		row = sk_service_row(ctx, 0);
+		if (row) {
+			row->service.port = 0;
+			revnat_delete(&r);
+		}
+		return SOCK_PROCEED;
+	}
+	row = sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!row)
+		return refuse(DROP_TABLE_FULL);
+	row->service = r.dst;
+	row->backend = r.backend;
+	write_addr(ctx, v6, &r.backend);
+	sk_count(outcome.metric);
+	return SOCK_PROCEED;
+}
+
+static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
+{
+	struct outcome outcome = outcome_pass(METRIC_NONE);
+	struct sk_request r = {};
+
+	if (read_request(ctx, v6, &r))
+		outcome = choose_backend_datagram(&r);
+	if (outcome.verdict == VERDICT_DROP)
+		return refuse(outcome.reason);
+	if (outcome.verdict == VERDICT_PASS) {
+		if (sk_service_row(ctx, 0))
+			revnat_delete(&r);
+		return SOCK_PROCEED;
+	}
+	/* The row marks sockets that have used a service, so that the others cost little in recvmsg. */
+	if (!sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE))
+		return refuse(DROP_TABLE_FULL);
+	write_addr(ctx, v6, &r.backend);
+	sk_count(outcome.metric);
+	return SOCK_PROCEED;
+}
+
+static __always_inline bool is_connected(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && sk->state == BPF_TCP_ESTABLISHED;
+}
+
+/* Gives a datagram from a backend the address of the service that the socket requested. */
+static __always_inline int do_recvmsg(struct bpf_sock_addr *ctx, bool v6)
+{
+	struct sk_service *row = sk_service_row(ctx, 0);
+	const struct addr_port *service = NULL;
+	struct addr_port from;
+
+	if (!row)
+		return SOCK_PROCEED;
+	read_addr(ctx, v6, &from);
+	if (is_connected(ctx))
+		service = connected_service(row, &from);
+	if (!service)
+		service = revnat_lookup(bpf_get_socket_cookie(ctx), &from);
+	if (!service)
+		return SOCK_PROCEED;
+	write_addr(ctx, v6, service);
+	sk_count(METRIC_SOCK_RECVMSG);
+	return SOCK_PROCEED;
+}
+
+/* Gives the peer of a connected socket the address of the service that it requested. */
+static __always_inline int do_getpeername(struct bpf_sock_addr *ctx, bool v6)
+{
+	struct sk_service *row = sk_service_row(ctx, 0);
+	const struct addr_port *service;
+	struct addr_port peer;
+
+	if (!row)
+		return SOCK_PROCEED;
+	read_addr(ctx, v6, &peer);
+	service = connected_service(row, &peer);
+	if (!service)
+		return SOCK_PROCEED;
+	write_addr(ctx, v6, service);
+	sk_count(METRIC_SOCK_GETPEERNAME);
+	return SOCK_PROCEED;
+}
+
+#endif

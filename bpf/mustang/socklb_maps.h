@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SOCKLB_MAPS_H
+#define MUSTANG_SOCKLB_MAPS_H
+
+#include "maps.h"
+
+/* As in maps.h, these structs are the layout of pinned maps. */
+
+/* An address and a port, in network order. */
+struct addr_port {
+	union addr addr;
+	__be16 port;
+	__u16 pad;
+};
+
+/* The service that a connected socket called, and the backend it got. Port 0: it called no service. */
+struct sk_service {
+	struct addr_port service;
+	struct addr_port backend;
+};
+
+/* An unconnected socket, and a backend that it has sent to. */
+struct sk_revnat_key {
+	__u64 cookie; /* the socket's */
+	struct addr_port backend;
+	__u32 pad;
+};
+
+enum namespace_flag {
+	NAMESPACE_HOST = 1,    /* a host */
+	NAMESPACE_POD = 2,     /* has an endpoint: the packet programs see what the socket programs leave alone */
+	NAMESPACE_SOCKETS = 4, /* a pod that has socket translation and no endpoint */
+};
+
+_Static_assert(sizeof(struct addr_port) == 20, "hidden padding");
+_Static_assert(sizeof(struct sk_service) == 40, "hidden padding");
+_Static_assert(sizeof(struct sk_revnat_key) == 32, "hidden padding");
+
+/* Network namespaces with socket translation, by cookie; the value is enum namespace_flag. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} namespaces SEC(".maps");
+
+/* Sockets that have called a service. The kernel deletes the row with the socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct sk_service);
+} sockets SEC(".maps");
+
+/* Services that unconnected sockets called, by the backend they got: answers then come from the service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct sk_revnat_key);
+	__type(value, struct addr_port);
+} sk_revnat SEC(".maps");
+
+#endif

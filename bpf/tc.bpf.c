@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+/*
+ * Services and local delivery for packets. from_pod sees what leaves a pod, to_pod what enters one: on the host's side of
+ * a pod's link these are ingress and egress, on the pod's own device egress and ingress. from_uplink and to_uplink see
+ * what comes from outside and what leaves. Each parses, decides and acts.
+ */
+
+#include "mustang/pod.h"
+#include "mustang/uplink.h"
+
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+	struct packet packet = {};
+	struct decision d = {};
+	enum parse_result parsed;
+
+	if (!row)
+		return ACTION_NEXT;
+	row->count[METRIC_FROM_POD]++;
+	parsed = parse_packet(skb, &packet);
+	if (parsed != PARSE_IP)
+		return handle_unparsed(parsed, row);
+	decide_from_pod(skb, &packet, row, &d);
+	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : ACTION_DROP;
+}
+
+SEC("tc")
+int to_pod(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+	struct packet packet = {};
+	struct decision d = {};
+	enum parse_result parsed;
+
+	if (!row)
+		return ACTION_NEXT;
+	row->count[METRIC_TO_POD]++;
+	if (is_delivered(skb, row))
+		return ACTION_NEXT;
+	parsed = parse_packet(skb, &packet);
+	if (parsed != PARSE_IP)
+		return handle_unparsed(parsed, row);
+	decide_to_pod(skb, &packet, row, &d);
+	return apply(skb, &packet, &d, row) ? pass(row) : ACTION_DROP;
+}
+
+/* Packets that are for no service pass, malformed ones too. */
+SEC("tc")
+int from_uplink(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+	struct packet packet = {};
+	struct ep_path uplink = {};
+	struct decision d = {};
+
+	if (!row)
+		return ACTION_NEXT;
+	row->count[METRIC_FROM_UPLINK]++;
+	if (skb->pkt_type != PACKET_HOST || parse_packet(skb, &packet) != PARSE_IP || !uplink_path(skb, &uplink))
+		return pass(row);
+	decide_from_uplink(skb, &packet, &uplink, row, &d);
+	if (d.verdict == VERDICT_PASS && !d.ct)
+		return pass(row);
+	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : ACTION_DROP;
+}
+
+SEC("tc")
+int to_uplink(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+	struct packet packet = {};
+	struct decision d = {};
+
+	if (!row)
+		return ACTION_NEXT;
+	row->count[METRIC_TO_UPLINK]++;
+	if (is_delivered(skb, row))
+		return ACTION_NEXT;
+	if (parse_packet(skb, &packet) != PARSE_IP)
+		return pass(row);
+	decide_to_uplink(skb, &packet, row, &d);
+	return apply(skb, &packet, &d, row) ? pass(row) : ACTION_DROP;
+}
+
+/* Enums that no map refers to, so that the type information has them for Go. No program reads this. */
+struct enums {
+	enum metric metric;
+	enum drop_reason drop_reason;
+	enum verdict verdict;
+	enum next_hop next_hop;
+	enum ct_flag ct_flag;
+	enum endpoint_flag endpoint_flag;
+	enum service_flag service_flag;
+	enum backend_state backend_state;
+	enum backend_flag backend_flag;
+	enum owner owner;
+	enum attach_point attach_point;
+};
+
+const volatile struct enums enums SEC(".rodata");
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mustang/internal/bench"
+)
+
+// peerFlags name another machine that servers run on.
+type peerFlags struct {
+	shell, program, address string
+	uplink                  uplinkFlags
+	flags                   *pflag.FlagSet
+}
+
+func (p *peerFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
+	f.StringVar(&p.address, "peer-address", "", "IP address of the peer to send load to (default: that of the host of ssh)")
+	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
+	p.uplink.add(f, "with --peer")
+	p.flags = f
+}
+
+// options returns the machine that the flags name, nil if they name none.
+func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
+	if p.shell == "" {
+		switch {
+		case p.flags.Changed("peer"):
+			return nil, errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
+		case p.address != "":
+			return nil, errors.New("--peer-address needs --peer")
+		case p.uplink.isSet():
+			return nil, errors.New("--uplink and --uplink-addresses need --peer")
+		}
+		return nil, nil
+	}
+	shell, err := splitWords(p.shell)
+	if err != nil {
+		return nil, fmt.Errorf("--peer %q: %w", p.shell, err)
+	}
+	if _, err := exec.LookPath(shell[0]); err != nil {
+		return nil, fmt.Errorf("--peer: %w: want a command such as 'ssh root@10.0.0.1'", err)
+	}
+	o := &bench.PeerOptions{Shell: shell, Program: p.program, CPU: -1}
+	// ssh passes the command line to a shell on the peer.
+	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.program) {
+		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.program)
+	}
+	if o.Address, err = p.resolve(ctx, shell); err != nil {
+		return nil, err
+	}
+	if p.uplink.isSet() {
+		o.Uplink, err = p.uplink.parse()
+	}
+	return o, err
+}
+
+// resolve returns the peer's address: the flag's, or that of the host of ssh.
+func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
+	if p.address == "" {
+		if filepath.Base(shell[0]) != "ssh" {
+			return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", shell[0])
+		}
+		addr, err := sshAddress(ctx, shell)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("--peer: %w; or set --peer-address", err)
+		}
+		return addr, nil
+	}
+	addr, err := netip.ParseAddr(p.address)
+	switch {
+	case err != nil:
+		return netip.Addr{}, fmt.Errorf("--peer-address %q: want an IP address", p.address)
+	case addr.Zone() != "" || addr.IsMulticast() || addr.IsUnspecified():
+		return netip.Addr{}, fmt.Errorf("--peer-address %q: want a unicast address without a zone", p.address)
+	}
+	return addr.Unmap(), nil
+}
+
+// sshAddress returns the address of the host that a command line of ssh connects to, after
+// ssh's configuration.
+func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, shell[0], append([]string{"-G"}, shell[1:]...)...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		text, _, _ := strings.Cut(stderr.String(), "\n")
+		return netip.Addr{}, fmt.Errorf("%s -G: %w: %s", shell[0], err, text)
+	}
+	var host, network string
+	for line := range strings.Lines(string(out)) {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key {
+		case "hostname":
+			host = value
+		case "addressfamily":
+			network = map[string]string{"inet": "ip4", "inet6": "ip6"}[value]
+		}
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap(), nil
+	}
+	if network == "" {
+		network = "ip"
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, network, host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("address of %q: %w", host, err)
+	}
+	return addrs[0].Unmap(), nil
+}
+
+// splitWords splits a command line into words as a POSIX shell does: with single and double
+// quotes and backslashes, but without expansions and operators.
+func splitWords(text string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	var quote rune // the open quote
+	inside, escaped := false, false
+	for _, c := range text {
+		switch {
+		case escaped:
+			if quote == '"' && !strings.ContainsRune("\"\\$`", c) {
+				word.WriteRune('\\')
+			}
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			inside, escaped = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(c)
+		case c == '\'' || c == '"':
+			inside, quote = true, c
+		case strings.ContainsRune(" \t\r\n", c):
+			if inside {
+				words = append(words, word.String())
+				word.Reset()
+				inside = false
+			}
+		default:
+			inside = true
+			word.WriteRune(c)
+		}
+	}
+	switch {
+	case quote != 0:
+		return nil, fmt.Errorf("unclosed quote %c", quote)
+	case escaped:
+		return nil, errors.New("backslash at the end")
+	}
+	if inside {
+		words = append(words, word.String())
+	}
+	if len(words) == 0 {
+		return nil, errors.New("no command")
+	}
+	return words, nil
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/bench"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/netns"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// peerBench is two machines: a peer at 10.0.0.1 with an sshd, and one that measures, at
+// 10.0.0.2 on its device uplink.
+type peerBench struct {
+	machine, peer *netns.Namespace
+	program       string
+	ssh           string // the command line of a shell on the peer, but for user and host
+}
+
+// uplinkArgs share the device of the machine that measures.
+const uplinkArgs = "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.51/24"
+
+func newPeerBench(t *testing.T) peerBench {
+	t.Helper()
+	testkit.RequireRoot(t)
+	l, err := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}.Up(t.Context(), lab.Options{
+		Name: "peers-" + strings.ToLower(filepath.Base(t.TempDir())), Topology: lab.TopologyTwoHosts, Link: lab.LinkHost,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var p peerBench
+	if p.peer, err = l.Namespace(lab.HostA); err != nil {
+		t.Fatal(err)
+	}
+	if p.machine, err = l.Namespace(lab.HostB); err != nil {
+		t.Fatal(err)
+	}
+	if p.program, err = exec.LookPath("mustang"); err != nil {
+		t.Fatal(err)
+	}
+	p.ssh = startSSHD(t, p.peer, filepath.Dir(p.program))
+	return p
+}
+
+// startSSHD starts sshd at 10.0.0.1 in a namespace, with keys of its own and a directory in
+// the PATH of its users. It returns the command line of its client.
+func startSSHD(t *testing.T, ns *netns.Namespace, path string) string {
+	t.Helper()
+	testkit.RequireTool(t, "/usr/sbin/sshd")
+	dir := t.TempDir()
+	for _, key := range []string{"host", "user", "stranger"} {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, key)).CombinedOutput(); err != nil {
+			t.Fatalf("ssh-keygen: %v: %s", err, out)
+		}
+	}
+	public, err := os.ReadFile(filepath.Join(dir, "host.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"known_hosts": "10.0.0.1 " + string(public),
+		"sshd_config": strings.ReplaceAll(`ListenAddress 10.0.0.1
+HostKey DIR/host
+AuthorizedKeysFile DIR/user.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PidFile none
+`, "DIR", dir) + "SetEnv PATH=" + path + ":/usr/bin:/bin\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // of Debian's init scripts
+		t.Fatal(err)
+	}
+	var stderr output
+	cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+	cmd.Stderr = &stderr
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if !strings.Contains(stderr.String(), "Server listening on 10.0.0.1") {
+			return fmt.Errorf("sshd says %q", stderr.String())
+		}
+		return nil
+	})
+	return strings.ReplaceAll("ssh -F none -i DIR/user -o IdentitiesOnly=yes -o BatchMode=yes -o 'UserKnownHostsFile=DIR/known_hosts'", "DIR", dir)
+}
+
+// start starts a bench with other arguments.
+func (p peerBench) start(t *testing.T, args ...string) started {
+	t.Helper()
+	s := started{out: filepath.Join(t.TempDir(), "out"), state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
+	s.cmd = exec.Command(p.program, append([]string{"bench", "latency", "--duration", "20ms", "--out", s.out}, args...)...)
+	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
+	s.cmd.Stderr = s.stderr
+	if err := p.machine.Start(s.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
+	return s
+}
+
+// startSSH starts a bench with the peer over ssh and other arguments.
+func (p peerBench) startSSH(t *testing.T, args string) started {
+	t.Helper()
+	return p.start(t, append([]string{"--peer", p.ssh + " root@10.0.0.1"}, strings.Fields(args)...)...)
+}
+
+// finish waits until a bench ends well, and returns its result.
+func (p peerBench) finish(t *testing.T, s started) result.File {
+	t.Helper()
+	if err := s.cmd.Wait(); err != nil {
+		t.Fatalf("bench --peer: %v\n%s", err, s.stderr)
+	}
+	return p.result(t, s)
+}
+
+// result returns the result of a bench that has ended, which must have left nothing.
+func (p peerBench) result(t *testing.T, s started) result.File {
+	t.Helper()
+	p.checkClean(t, s)
+	file, err := result.Read(filepath.Join(s.out, bench.ResultsName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// checkClean checks that a bench that has ended left nothing, on the peer neither.
+func (p peerBench) checkClean(t *testing.T, s started) {
+	t.Helper()
+	if left := s.remains(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if left := p.agents(t); len(left) > 0 {
+			return fmt.Errorf("processes left on the peer: %v", left)
+		}
+		return nil
+	})
+}
+
+// agents returns the process IDs of load agents on the peer.
+func (p peerBench) agents(t *testing.T) []int {
+	t.Helper()
+	inode, err := p.peer.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, path := range paths {
+		line, _ := os.ReadFile(path) // a process may have ended
+		ns, _ := os.Readlink(filepath.Join(filepath.Dir(path), "ns/net"))
+		var pid int
+		if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err == nil && ns == fmt.Sprintf("net:[%d]", inode) && bytes.Contains(line, []byte(load.Command)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// snapshot is the machine's namespace, once its IPv6 addresses are found to be
+// nobody else's.
+func (p peerBench) snapshot(t *testing.T) (text string) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if text = testkit.Snapshot(t, p.machine); strings.Contains(text, "tentative") {
+			return errors.New("an address is tentative")
+		}
+		return nil
+	})
+	return text
+}
+
+// unchanged waits until the machine's namespace is as it was: the kernel deletes
+// namespaces, and what is in them, a moment later.
+func (p peerBench) unchanged(t *testing.T, before string) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		was, is := strings.Split(before, "\n"), strings.Split(testkit.Snapshot(t, p.machine), "\n")
+		for i := range max(len(was), len(is)) {
+			if i >= len(was) || i >= len(is) || was[i] != is[i] {
+				return fmt.Errorf("the machine's namespace is not as it was: %d lines of %d, then %q", i, len(was), is[min(i, len(is)-1)])
+			}
+		}
+		return nil
+	})
+}

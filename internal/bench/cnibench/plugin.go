@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnibench
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"mustang/internal/lab"
+)
+
+// Programs of plugins.
+const (
+	mustangCNI  = "mustang-cni"
+	mustangIPAM = "mustang"
+	hostLocal   = "host-local"
+)
+
+// Versions of the CNI spec, the newest that the plugins support.
+const (
+	referenceVersion = "1.0.0"
+	mustangVersion   = "1.1.0"
+)
+
+// Values of [Plugin.Services].
+const (
+	ServicesOff    = "off"
+	ServicesSocket = "socket" // the default of mustang-cni
+	ServicesBoth   = "both"   // at sockets and per packet
+)
+
+// Plugin is a CNI plugin with a network configuration.
+type Plugin struct {
+	// Program is the plugin's type.
+	Program string
+	// Path is the program's file; empty for the usual directory.
+	Path string
+	// Network and Subnet are the network's name and its range of addresses.
+	Network string
+	Subnet  netip.Prefix
+	// Version is the version of the CNI spec.
+	Version string
+	// Settings are the plugin's own, besides those that all plugins have.
+	Settings map[string]any
+	// IPAM is the plugin that assigns addresses.
+	IPAM string
+	// Gateway is the place in the lab that has the subnet's first address.
+	Gateway string
+	// Services is the way in which mustang-cni makes services reachable from pods;
+	// empty for other plugins.
+	Services string
+}
+
+// Reference returns a reference plugin whose gateway is the host. Network and Subnet
+// are to be set.
+func Reference(program string, settings map[string]any) Plugin {
+	return Plugin{Program: program, Version: referenceVersion, IPAM: hostLocal, Gateway: lab.Host, Settings: settings}
+}
+
+// Mustang returns mustang-cni with one of the values of [Plugin.Services]. Network and
+// Subnet are to be set.
+func Mustang(services string, settings map[string]any) Plugin {
+	p := Plugin{
+		Program: mustangCNI, Version: mustangVersion, IPAM: mustangIPAM, Gateway: lab.Host, Services: services,
+		Settings: map[string]any{"services": services},
+	}
+	maps.Copy(p.Settings, settings)
+	return p
+}
+
+// HasServices reports whether pods reach services.
+func (p *Plugin) HasServices() bool {
+	return p.Services == ServicesSocket || p.Services == ServicesBoth
+}
+
+// Probe returns the reason why the plugin's program cannot be called here, nil if none
+// is known.
+func (p *Plugin) Probe() error {
+	_, err := p.executable()
+	return err
+}
+
+// executable returns the file of the plugin's program.
+func (p *Plugin) executable() (string, error) {
+	path := p.Path
+	if p.Program != mustangCNI {
+		dir, err := lab.FindReferencePlugins(p.Program, p.IPAM)
+		return cmp.Or(path, filepath.Join(dir, p.Program)), err
+	}
+	if path == "" {
+		own, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find this executable: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(own), mustangCNI)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("no executable %s (make build creates it beside mustang)", path)
+	}
+	return path, nil
+}
+
+// config returns the network configuration as a runtime passes it; previous is the
+// result of ADD, nil for ADD itself.
+func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, error) {
+	ipam := map[string]any{"type": p.IPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
+	if p.IPAM == hostLocal {
+		ipam["dataDir"] = filepath.Join(dirs.State, hostLocal)
+		ipam["routes"] = []map[string]string{{"dst": "0.0.0.0/0"}}
+	}
+	config := map[string]any{"cniVersion": p.Version, "name": p.Network, "type": p.Program, "ipam": ipam}
+	maps.Copy(config, p.Settings)
+	if previous != nil {
+		config["prevResult"] = previous
+	}
+	return json.Marshal(config)
+}
+
+// environment returns the environment of a plugin's process.
+func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
+	plugins := filepath.Dir(executable)
+	if p.IPAM == hostLocal {
+		plugins = lab.ReferencePlugins
+	}
+	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + plugins, "CNI_IFNAME=" + lab.IfName}
+	if p.Program != mustangCNI {
+		return env
+	}
+	env = append(env, "MUSTANG_CNI_STATE_DIR="+filepath.Join(dirs.State, "mustang"),
+		"MUSTANG_CNI_RUN_DIR="+filepath.Join(dirs.Run, "mustang"), "MUSTANG_BPF_ROOT="+dirs.BPFRoot)
+	if dirs.Cgroup != "" {
+		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
+	}
+	return env
+}
+
+// gatewayAddress returns the subnet's first address.
+func (p *Plugin) gatewayAddress() netip.Addr { return p.Subnet.Addr().Next() }

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnibench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/netns"
+	"mustang/internal/result"
+	"mustang/internal/rtnl"
+)
+
+// LabOptions describes the lab of a [Testbed].
+func LabOptions() lab.Options {
+	return lab.Options{Topology: lab.TopologyNode, Link: lab.LinkHost}
+}
+
+// Testbed runs plugins in a lab, with the pods that they attach. Its methods must not
+// be called concurrently.
+type Testbed struct {
+	lab       *lab.Lab
+	host      *netns.Namespace
+	dirs      lab.PluginDirs
+	pods      []*pod
+	watch     *clock.Machine
+	listeners []net.Listener
+	proven    map[*Plugin]proof
+	pending   map[Batch]Sample
+	gateways  map[*Plugin]bool // configured ones
+	trials    int
+}
+
+// pod is a network namespace that plugins attach.
+type pod struct {
+	name string
+	ns   *netns.Namespace
+}
+
+// proof is the outcome of [Testbed.Prove].
+type proof struct {
+	kept []string
+	err  error
+}
+
+// Batch is a number of calls of one verb that make a sample. ADD and DEL of the same
+// pods are measured together; see [Testbed.Run].
+type Batch struct {
+	// Row is the ID of the row that the sample is for.
+	Row    string
+	Plugin *Plugin
+	// Workload is [result.WorkloadCNIAdd] or [result.WorkloadCNIDel].
+	Workload string
+	// Pods is the number of pods, each attached by a call of its own.
+	Pods int
+	// Concurrent makes all calls at once instead of one after the other.
+	Concurrent bool
+}
+
+// Sample is the measurement of a batch with its evidence.
+type Sample struct {
+	Measurement load.Measurement
+	Evidence    result.Evidence
+}
+
+// NewTestbed returns a testbed in a lab that was built from [LabOptions]. The lab must
+// outlive it.
+func NewTestbed(l *lab.Lab) (_ *Testbed, err error) {
+	t := &Testbed{
+		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]Sample{}, gateways: map[*Plugin]bool{},
+	}
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
+	if t.host, err = l.Namespace(lab.Host); err != nil {
+		return nil, err
+	}
+	if t.watch, err = clock.OpenMachine(); err != nil {
+		return nil, err
+	}
+	for _, place := range []string{lab.Host, lab.Outside} {
+		if err := t.listen(place); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// Close releases everything but the lab.
+func (t *Testbed) Close() {
+	for _, listener := range t.listeners {
+		_ = listener.Close()
+	}
+	if t.watch != nil {
+		t.watch.Close()
+	}
+}
+
+// Note returns a remark on all rows of the testbed, "" if there is none.
+func (t *Testbed) Note() string {
+	var fs unix.Statfs_t
+	if unix.Statfs(t.dirs.State, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {
+		return "reserved addresses were kept in memory (tmpfs), not on a disk"
+	}
+	return ""
+}
+
+// listen answers TCP connections to a place with the place's name.
+func (t *Testbed) listen(place string) error {
+	ns, err := t.lab.Namespace(place)
+	if err != nil {
+		return err
+	}
+	return ns.Do(func() error {
+		listener, err := net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(lab.ServicePort)))
+		if err != nil {
+			return err
+		}
+		t.listeners = append(t.listeners, listener)
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write([]byte(place))
+				_ = conn.Close()
+			}
+		}()
+		return nil
+	})
+}
+
+// prepare creates pods until there are as many as asked for, and configures the
+// gateway of a plugin whose gateway is beyond the uplink.
+func (t *Testbed) prepare(plugin *Plugin, pods int) error {
+	for len(t.pods) < pods {
+		name := fmt.Sprintf("pod-%d", len(t.pods)+1)
+		ns, err := t.lab.AddPod(name)
+		if err != nil {
+			return err
+		}
+		t.pods = append(t.pods, &pod{name, ns})
+	}
+	if plugin.Gateway != lab.Outside || t.gateways[plugin] {
+		return nil
+	}
+	ns, err := t.lab.Namespace(lab.Outside)
+	if err != nil {
+		return err
+	}
+	t.gateways[plugin] = true
+	address := netip.PrefixFrom(plugin.gatewayAddress(), plugin.Subnet.Bits())
+	return rtnl.In(ns).Configure(lab.OutsideIfName, rtnl.DeviceConfig{Up: true, Addresses: []netip.Prefix{address}})
+}
+
+// cleanTimeout limits the clean-up after a failed trial.
+const cleanTimeout = time.Minute
+
+// clean detaches the pods of a failed trial and replaces them, so that other plugins
+// find empty pods.
+func (t *Testbed) clean(dels []*call) error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
+	defer cancel()
+	var errs []error
+	for i, c := range dels {
+		_ = t.host.Do(func() error { return c.run(ctx) })
+		pod := t.pods[i]
+		errs = append(errs, t.lab.DeletePod(pod.name))
+		ns, err := t.lab.AddPod(pod.name)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		pod.ns = ns
+	}
+	return errors.Join(errs...)
+}

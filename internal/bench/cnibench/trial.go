@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnibench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/result"
+	"mustang/internal/rtnl"
+)
+
+// trial attaches pods and detaches them, and checks both.
+type trial struct {
+	testbed    *Testbed
+	plugin     *Plugin
+	pods       int
+	concurrent bool
+	// first allows the plugin to leave a device on the host, which is listed in kept.
+	first bool
+	kept  []string
+
+	adds, dels []*call
+	host       []string // the host's devices before ADD
+	files      []string // the plugins' files before ADD
+	empty      int      // number of devices in an unattached pod
+	addresses  []netip.Addr
+	evidence   result.Evidence
+}
+
+// run measures ADD and DEL of all pods. If the plugin did not do what it reports, the
+// error is an [*evidence.Error], and add has the evidence.
+func (t *trial) run(ctx context.Context) (add, del Sample, err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = errors.Join(err, t.testbed.clean(t.dels))
+		}
+	}()
+	if err := t.prepare(); err != nil {
+		return add, del, err
+	}
+	add.Measurement, err = t.batch(verbAdd, t.adds).run(ctx)
+	if err != nil {
+		return add, del, err
+	}
+	if err := t.checkAdded(); err != nil {
+		return t.contradicted(err)
+	}
+	for i, c := range t.dels {
+		if c.config, err = t.plugin.config(t.testbed.dirs, t.adds[i].output); err != nil {
+			return add, del, err
+		}
+	}
+	del.Measurement, err = t.batch(verbDel, t.dels).run(ctx)
+	if err != nil {
+		return add, del, err
+	}
+	if err := t.checkRemoved(); err != nil {
+		return t.contradicted(err)
+	}
+	add.Evidence, del.Evidence = t.evidence, t.evidence
+	return add, del, nil
+}
+
+// contradicted returns the outcome of a trial with a finding.
+func (t *trial) contradicted(finding error) (add, del Sample, err error) {
+	t.evidence.Findings = append(t.evidence.Findings, finding.Error())
+	add.Evidence = t.evidence
+	return add, del, &evidence.Error{Findings: t.evidence.Findings}
+}
+
+// batch returns the calls of one verb.
+func (t *trial) batch(verb string, calls []*call) batch {
+	return batch{verb: verb, host: t.testbed.host, calls: calls, concurrent: t.concurrent, watch: t.testbed.watch}
+}
+
+// prepare prepares the calls, and records the state before them.
+func (t *trial) prepare() error {
+	s := t.testbed
+	if err := s.prepare(t.plugin, t.pods); err != nil {
+		return err
+	}
+	program, err := t.plugin.executable()
+	if err != nil {
+		return err
+	}
+	config, err := t.plugin.config(s.dirs, nil)
+	if err != nil {
+		return err
+	}
+	s.trials++
+	base := t.plugin.environment(program, s.dirs)
+	for i, pod := range s.pods[:t.pods] {
+		env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i), "CNI_NETNS="+pod.ns.Path())
+		t.adds = append(t.adds, &call{program: program, config: config, env: append(slices.Clone(env), "CNI_COMMAND="+verbAdd)})
+		t.dels = append(t.dels, &call{program: program, config: config, env: append(env, "CNI_COMMAND="+verbDel)})
+	}
+	devices, err := rtnl.In(s.pods[0].ns).Devices()
+	if err != nil {
+		return err
+	}
+	t.empty = len(devices)
+	if t.host, err = t.hostDevices(); err != nil {
+		return err
+	}
+	t.files, err = t.pluginFiles()
+	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.plugin].kept}
+	return err
+}
+
+// hostDevices lists the host's devices.
+func (t *trial) hostDevices() ([]string, error) {
+	devices, err := rtnl.In(t.testbed.host).Devices()
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return names, err
+}
+
+// pluginFiles lists the files in the plugins' state directories.
+func (t *trial) pluginFiles() ([]string, error) {
+	var out []string
+	for _, dir := range []string{t.testbed.dirs.State, t.testbed.dirs.Run} {
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				out = append(out, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// checkAdded checks that each address in a result is on its pod's device and reserved,
+// and that the last pod reaches its gateway.
+func (t *trial) checkAdded() error {
+	files, err := t.pluginFiles()
+	if err != nil {
+		return err
+	}
+	reserved := map[string]bool{}
+	for _, file := range files {
+		reserved[filepath.Base(file)] = true
+	}
+	for i, c := range t.adds {
+		a, err := c.parse()
+		if err != nil {
+			return err
+		}
+		pod := t.testbed.pods[i]
+		device, err := rtnl.In(pod.ns).Device(lab.IfName)
+		if err != nil {
+			return fmt.Errorf("%s after %s: %w", pod.name, verbAdd, err)
+		}
+		for _, ip := range a.IPs {
+			addr := ip.Address.Addr()
+			has := slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
+			switch {
+			case !has || !device.Up:
+				return fmt.Errorf("%s of %s has %v (up: %t), the result has %s", lab.IfName, pod.name, device.Addrs, device.Up, addr)
+			case !reserved[addr.String()]:
+				return fmt.Errorf("%s of %s is not reserved", addr, pod.name)
+			case slices.Contains(t.addresses, addr):
+				return fmt.Errorf("%s was assigned twice", addr)
+			case !t.plugin.Subnet.Contains(addr):
+				return fmt.Errorf("%s is not in %s", addr, t.plugin.Subnet)
+			}
+			t.addresses = append(t.addresses, addr)
+		}
+		t.evidence.Attachments.Added++
+	}
+	if err := t.checkEndpoints(); err != nil {
+		return err
+	}
+	return t.reach(t.testbed.pods[t.pods-1])
+}
+
+// checkEndpoints checks the eBPF datapath's endpoints and sockets against the plugin's
+// services setting.
+func (t *trial) checkEndpoints() error {
+	known, err := t.testbed.lab.PluginPods()
+	if err != nil {
+		return err
+	}
+	packets, sockets := t.plugin.Services == ServicesBoth, t.plugin.Services == ServicesSocket
+	switch {
+	case !packets && len(known.Endpoints) > 0:
+		return fmt.Errorf("the eBPF datapath has %d endpoints, want none", len(known.Endpoints))
+	case !sockets && len(known.Sockets) > 0:
+		return fmt.Errorf("the eBPF datapath has the sockets of %d pods, want none", len(known.Sockets))
+	}
+	for i := range t.adds {
+		if cookie, err := t.testbed.pods[i].ns.Cookie(); err != nil {
+			return err
+		} else if sockets && !slices.Contains(known.Sockets, cookie) {
+			return fmt.Errorf("the eBPF datapath lacks the sockets of %s", t.testbed.pods[i].name)
+		}
+	}
+	for _, addr := range t.addresses {
+		if packets && !slices.Contains(known.Endpoints, addr) {
+			return fmt.Errorf("the eBPF datapath lacks endpoint %s", addr)
+		}
+	}
+	return nil
+}
+
+// reachTimeout limits a connection, with room for a lost packet.
+const reachTimeout = 3 * time.Second
+
+// reach connects from a pod to its gateway, which answers with its place.
+func (t *trial) reach(from *pod) error {
+	to := netip.AddrPortFrom(t.plugin.gatewayAddress(), lab.ServicePort)
+	var who []byte
+	err := from.ns.Do(func() error {
+		conn, err := net.DialTimeout("tcp4", net.JoinHostPort(to.Addr().String(), strconv.Itoa(int(to.Port()))), reachTimeout)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(reachTimeout)); err != nil {
+			return err
+		}
+		t.evidence.Client = result.Addresses{Local: conn.LocalAddr().String(), Peer: conn.RemoteAddr().String()}
+		who, err = io.ReadAll(conn)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s cannot reach its gateway: %w", from.name, err)
+	}
+	if string(who) != t.plugin.Gateway {
+		return fmt.Errorf("%s answered as %q, want %q", to, who, t.plugin.Gateway)
+	}
+	t.evidence.Attachments.Reached = fmt.Sprintf("%s (%s)", to.Addr(), who)
+	device, err := rtnl.In(from.ns).Device(lab.IfName)
+	if err != nil {
+		return err
+	}
+	seen := result.DeviceCount{Host: "pod", Name: lab.IfName, RxPackets: device.RxPackets, TxPackets: device.TxPackets}
+	t.evidence.Devices = []result.DeviceCount{seen}
+	return nil
+}
+
+// checkRemoved checks that DEL removed devices, reservations, files and endpoints.
+func (t *trial) checkRemoved() error {
+	for _, pod := range t.testbed.pods[:t.pods] {
+		devices, err := rtnl.In(pod.ns).Devices()
+		if err != nil {
+			return err
+		}
+		if len(devices) != t.empty {
+			return fmt.Errorf("%s has %d devices after %s, want %d", pod.name, len(devices), verbDel, t.empty)
+		}
+		t.evidence.Attachments.Removed++
+	}
+	if err := t.checkHost(); err != nil {
+		return err
+	}
+	files, err := t.pluginFiles()
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		addr, err := netip.ParseAddr(filepath.Base(file))
+		switch {
+		case err == nil && slices.Contains(t.addresses, addr):
+			return fmt.Errorf("%s is still reserved after %s", addr, verbDel)
+		case !t.first && !slices.Contains(t.files, file):
+			return fmt.Errorf("%s left %s after %s", t.plugin.Program, file, verbDel)
+		}
+	}
+	known, err := t.testbed.lab.PluginPods()
+	if left := len(known.Endpoints) + len(known.Sockets); err == nil && left > 0 {
+		err = fmt.Errorf("the eBPF datapath still has %d pods after %s", left, verbDel)
+	}
+	return err
+}
+
+// checkHost checks that no new device is left on the host. The first trial of a plugin
+// may leave one: if it is shared by all pods, the second leaves none.
+func (t *trial) checkHost() error {
+	devices, err := rtnl.In(t.testbed.host).Devices()
+	if err != nil {
+		return err
+	}
+	for _, d := range devices {
+		switch {
+		case slices.Contains(t.host, d.Name):
+		case t.first && len(t.kept) == 0:
+			t.kept = append(t.kept, d.Name)
+		default:
+			return fmt.Errorf("the host still has %s %s after %s", d.Kind, d.Name, verbDel)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/podlink"
+	"mustang/internal/result"
+)
+
+// find returns the path of that ID in the default suite.
+func find(t *testing.T, id string) evidence.Path {
+	t.Helper()
+	found, err := suites.Lookup(suites.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range found[0].Paths {
+		if p.ID == id {
+			return p.Path
+		}
+	}
+	t.Fatalf("no path %q", id)
+	return evidence.Path{}
+}
+
+// fitting returns the observation of 1,000 transactions that took their path.
+func fitting(t *testing.T, id string) evidence.Observation {
+	t.Helper()
+	p := find(t, id)
+	client := netip.MustParseAddrPort("192.168.10.11:40000")
+	o := evidence.Observation{Path: p, Measurement: load.Measurement{
+		Workload: load.TCPRR, Count: 1000,
+		ClientLocal: client, ClientPeer: p.Connect, ServerLocal: p.Listen, ServerPeer: client,
+	}}
+	count := func(place, name string, rx, tx uint64) {
+		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: place, Name: name, RxPackets: rx, TxPackets: tx})
+	}
+	count(lab.PodA, lab.IfName, 1010, 1010)
+	count(lab.PodB, lab.IfName, 1010, 1010)
+	runs := map[string]uint64{}
+	hostSides := func(rx, tx uint64) {
+		count(lab.Host, lab.HostIfName(lab.PodA), rx, tx)
+		count(lab.Host, lab.HostIfName(lab.PodB), rx, tx)
+	}
+	mode, err := podlink.Lookup(p.Link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	traits, ebpf := mode.Traits(), p.Datapath() == result.DatapathEBPF
+	byRules := p.Via == result.ViaIPTables || p.Via == result.ViaNFTables
+	switch {
+	case !traits.HostSide && byRules:
+		count(lab.Host, traits.HostDevice, 2020, 2020)
+	case !traits.HostSide:
+	case ebpf && traits.Delivery == podlink.DeliverToPeer:
+		hostSides(1010, 3)
+		runs["redirect_peer"] = 2020
+	case ebpf && traits.Delivery == podlink.DeliverFromPeer:
+		hostSides(3, 1010)
+	default:
+		hostSides(1010, 1010)
+	}
+	if ebpf {
+		runs["from_pod"] = 2020
+	}
+	switch {
+	case byRules:
+		o.Tracked, o.Translated = true, true
+	case p.Lab.NetfilterCall && p.Via == result.ViaNone:
+		o.Tracked = true
+	case p.Via == result.ViaEBPFTC:
+		o.Evidence.Connections = 1
+		runs["forward"], runs["reverse"] = 1010, 1010
+	case p.Via == result.ViaEBPFSocket:
+		runs["sock_connect"] = 1
+	}
+	o.Evidence.ProgramRuns = runs
+	if p.Masqueraded() {
+		o.Measurement.ServerPeer = netip.AddrPortFrom(lab.Gateways[0].Addr(), 12345)
+	}
+	return o
+}
+
+// hostDevice returns the host's device of a link mode.
+func hostDevice(t *testing.T, link string) string {
+	t.Helper()
+	mode, err := podlink.Lookup(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mode.Traits().HostDevice
+}
+
+// TestEachContradictionIsFound checks that evidence of each kind of path that fits has no findings, and
+// that each single contradiction has one.
+func TestEachContradictionIsFound(t *testing.T) {
+	device := func(w *evidence.Observation, place, name string) *result.DeviceCount {
+		for i := range w.Evidence.Devices {
+			if d := &w.Evidence.Devices[i]; d.Host == place && d.Name == name {
+				return d
+			}
+		}
+		w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: place, Name: name})
+		return &w.Evidence.Devices[len(w.Evidence.Devices)-1]
+	}
+	for _, test := range []struct {
+		id, name string
+		spoil    func(*evidence.Observation)
+		finding  string
+	}{
+		{"veth/pod-ip", "nothing", nil, ""},
+		{"veth/cluster-ip/iptables", "nothing", nil, ""},
+		{"bridge-call-on/pod-ip", "nothing", nil, ""},
+		{"macvlan/cluster-ip/iptables", "nothing", nil, ""},
+		{"veth+ebpf/pod-ip", "nothing", nil, ""},
+		{"veth+ebpf/cluster-ip", "nothing", nil, ""},
+		{"veth/cluster-ip/ebpf-socket", "nothing", nil, ""},
+		{"bridge-call-on/cluster-ip/ebpf-socket", "nothing", nil, ""},
+		{"ipvlan-l2/pod-ip", "nothing", nil, ""},
+		{"ipvlan-l2/cluster-ip/iptables", "nothing", nil, ""},
+		{"ipvlan-l3+ebpf/cluster-ip", "nothing", nil, ""},
+		{"netkit/pod-ip", "nothing", nil, ""},
+		{"netkit+ebpf/cluster-ip", "nothing", nil, ""},
+		{"ovs-internal/cluster-ip/nftables", "nothing", nil, ""},
+		{"ovs-internal+ebpf/cluster-ip", "nothing", nil, ""},
+		{"tun/pod-ip", "nothing", nil, ""},
+		{"tun+ebpf/cluster-ip", "nothing", nil, ""},
+		{"veth/pod-ip", "no traffic", func(w *evidence.Observation) { w.Measurement.Count = 0 }, "no data was transferred"},
+		{"veth/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 5 }, "want at least"},
+		{"veth/pod-ip", "by loopback", func(w *evidence.Observation) { device(w, lab.Host, "lo").RxPackets = 1000 }, "off the path"},
+		{"veth/pod-ip", "programs", func(w *evidence.Observation) { w.Evidence.ProgramRuns = map[string]uint64{"from_pod": 1} }, "programs ran"},
+		{"veth/pod-ip", "tracked", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
+		{"veth/pod-ip", "other server", func(w *evidence.Observation) { w.Measurement.ServerLocal = w.Measurement.ClientLocal }, "the server's address is"},
+		{"veth/cluster-ip/iptables", "no translation", func(w *evidence.Observation) { w.Translated = false }, "no translated entry"},
+		{"veth/cluster-ip/iptables", "pod's address", func(w *evidence.Observation) { w.Measurement.ClientPeer = w.Path.Listen }, "peer is"},
+		{"veth/cluster-ip/iptables", "masqueraded", func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.168.10.1:1") }, "server's peer"},
+		{"bridge-call-on/pod-ip", "not called", func(w *evidence.Observation) { w.Tracked = false }, "did not pass the host's rules"},
+		{"bridge-call-off/pod-ip", "called", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
+		{"macvlan/cluster-ip/iptables", "past the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 9 }, "want at least"},
+		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 999 }, "off the path"},
+		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-a").TxPackets = 1000 }, "off the path"},
+		{"veth+ebpf/pod-ip", "no redirect", func(w *evidence.Observation) { delete(w.Evidence.ProgramRuns, "redirect_peer") }, "redirect_peer"},
+		{"veth+ebpf/cluster-ip", "no program", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil }, "from_pod"},
+		{"veth+ebpf/cluster-ip", "no entry", func(w *evidence.Observation) { w.Evidence.Connections = 0 }, "0 entries"},
+		{"veth/cluster-ip/ebpf-socket", "not translated", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil }, "sock_connect"},
+		{"veth/cluster-ip/ebpf-socket", "per packet", func(w *evidence.Observation) { w.Evidence.Connections = 1 }, "1 entries"},
+		{"ipvlan-l3/pod-ip", "by the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "ipvlan-l3")).TxPackets = 999 }, "off the path"},
+		{"netkit+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-b").RxPackets = 999 }, "off the path"},
+		{"tun+ebpf/pod-ip", "past the host", func(w *evidence.Observation) { device(w, lab.Host, "veth-pod-b").RxPackets = 9 }, "want at least"},
+		{"veth+ebpf/cluster-ip", "by the kernel", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
+	} {
+		t.Run(test.id+" "+test.name, func(t *testing.T) {
+			w := fitting(t, test.id)
+			if test.spoil != nil {
+				test.spoil(&w)
+			}
+			got := strings.Join(w.Findings(), "; ")
+			if test.finding == "" && got != "" {
+				t.Errorf("findings %q, want none", got)
+			}
+			if !strings.Contains(got, test.finding) {
+				t.Errorf("findings %q, want %q", got, test.finding)
+			}
+		})
+	}
+}

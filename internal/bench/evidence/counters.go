@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"mustang/internal/lab"
+	"mustang/internal/netns"
+	"mustang/internal/netstat"
+	"mustang/internal/result"
+	"mustang/internal/rtnl"
+)
+
+// counters are readings of the counters of a lab.
+type counters struct {
+	devices  map[Device]result.DeviceCount
+	order    []Device // as the kernel lists them
+	programs map[string]uint64
+	ip       map[string]netstat.IPCounters // by place
+}
+
+// readCounters reads the counters of a lab; a nil lab has none.
+func readCounters(l *lab.Lab) (counters, error) {
+	c := counters{devices: map[Device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string]netstat.IPCounters{}}
+	if l == nil {
+		return c, nil
+	}
+	for _, place := range l.Places() {
+		ns, err := l.Namespace(place)
+		if err != nil {
+			return c, err
+		}
+		if err := c.readDevices(place, ns); err != nil {
+			return c, err
+		}
+		if c.ip[place], err = netstat.ReadIPCounters(ns); err != nil {
+			return c, err
+		}
+	}
+	dp := l.Datapath()
+	if dp == nil {
+		return c, nil
+	}
+	programs, err := dp.Counters()
+	for _, counter := range programs {
+		c.programs[counter.Name] = counter.Packets
+	}
+	return c, err
+}
+
+// readDevices adds the counters of a place's devices.
+func (c *counters) readDevices(place string, ns *netns.Namespace) error {
+	devices, err := rtnl.In(ns).Devices()
+	for _, d := range devices {
+		key := Device{Place: place, Name: d.Name}
+		c.order = append(c.order, key)
+		c.devices[key] = result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets, TxPackets: d.TxPackets}
+	}
+	return err
+}
+
+// since returns the increase since an earlier reading, without counters that did not
+// change.
+func (c counters) since(earlier counters) result.Evidence {
+	e := result.Evidence{ProgramRuns: map[string]uint64{}}
+	for _, key := range c.order {
+		d, before := c.devices[key], earlier.devices[key]
+		d.RxPackets -= before.RxPackets
+		d.TxPackets -= before.TxPackets
+		if d.RxPackets+d.TxPackets > 0 {
+			e.Devices = append(e.Devices, d)
+		}
+	}
+	for name, runs := range c.programs {
+		if runs > earlier.programs[name] {
+			e.ProgramRuns[name] = runs - earlier.programs[name]
+		}
+	}
+	return e
+}
+
+// ipSince returns the increase of the counters of a place's IP layer.
+func (c counters) ipSince(earlier counters, place string) netstat.IPCounters {
+	now, before := c.ip[place], earlier.ip[place]
+	return netstat.IPCounters{
+		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded, Sent: now.Sent - before.Sent,
+	}
+}
+
+// Merge adds the evidence of a further sample to sum. Of addresses and hooks those of
+// the further sample remain.
+func Merge(sum *result.Evidence, e result.Evidence) {
+	for _, d := range e.Devices {
+		if s := find(sum.Devices, Device{Place: d.Host, Name: d.Name}); s != nil {
+			s.RxPackets += d.RxPackets
+			s.TxPackets += d.TxPackets
+			continue
+		}
+		sum.Devices = append(sum.Devices, d)
+	}
+	if sum.ProgramRuns == nil {
+		sum.ProgramRuns = map[string]uint64{}
+	}
+	for name, runs := range e.ProgramRuns {
+		sum.ProgramRuns[name] += runs
+	}
+	sum.Connections += e.Connections
+	sum.Client, sum.Server = e.Client, e.Server
+	sum.Hooks = e.Hooks
+	sum.Findings = append(sum.Findings, e.Findings...)
+	if e.Attachments == nil {
+		return
+	}
+	total := *e.Attachments
+	if sum.Attachments != nil {
+		total.Added += sum.Attachments.Added
+		total.Removed += sum.Attachments.Removed
+	}
+	sum.Attachments = &total
+}
+
+// find returns the count of a device, nil if it is not among them.
+func find(counts []result.DeviceCount, d Device) *result.DeviceCount {
+	for i := range counts {
+		if counts[i].Host == d.Place && counts[i].Name == d.Name {
+			return &counts[i]
+		}
+	}
+	return nil
+}

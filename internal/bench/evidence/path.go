@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package evidence proves which path traffic took. A [Recorder] reads counters before
+// and after a sample: those of devices, of netfilter hooks, of eBPF programs and of
+// connection tables. It compares their increase, and the addresses that both ends see,
+// with what the [Path] of the sample claims, and lists each contradiction as a finding.
+package evidence
+
+import (
+	"net/netip"
+	"slices"
+
+	"mustang/internal/lab"
+	"mustang/internal/podlink"
+	"mustang/internal/result"
+)
+
+// Path is the path of a row: where its client and server are, and what its packets
+// cross between them.
+type Path struct {
+	// Link is the link mode that the row claims, or "host".
+	Link string
+	// Target and Via are those of the row (see [result.Row]).
+	Target, Via string
+	// Lab describes the lab, without a name.
+	Lab lab.Options
+	// Client and Server are places in the lab.
+	Client, Server string
+	// Connect is the address that the client connects to, and Listen the address of
+	// the server. They differ where addresses are translated.
+	Connect, Listen netip.AddrPort
+	// Route lists the devices of the path. It is nil in labs of two pods on one host,
+	// where the traits of the link mode imply them.
+	Route *Route
+}
+
+// Datapath returns the datapath of the path's lab, as in a result file.
+func (p Path) Datapath() string {
+	if p.Lab.Datapath == lab.DatapathEBPF {
+		return result.DatapathEBPF
+	}
+	return result.DatapathKernel
+}
+
+// TwoHosts reports whether client and server are on different hosts.
+func (p Path) TwoHosts() bool { return p.Route != nil && p.Route.TwoHosts }
+
+// Masqueraded reports whether the host replaces the client's address with its own:
+// where firewall rules translate the service, and replies would bypass them otherwise.
+func (p Path) Masqueraded() bool {
+	return p.translatedByRules() && !p.traits().Routed && !p.Lab.NetfilterCall
+}
+
+// translatedByRules reports whether the kernel's firewall rules translate the service
+// address, so that all packets cross the host's IP layer.
+func (p Path) translatedByRules() bool {
+	return p.Via == result.ViaIPTables || p.Via == result.ViaNFTables
+}
+
+// traits returns those of the path's link mode, none if it is not a link mode.
+func (p Path) traits() podlink.Traits {
+	mode, err := podlink.Lookup(p.Link)
+	if err != nil {
+		return podlink.Traits{}
+	}
+	return mode.Traits()
+}
+
+// Route lists the devices that the packets of a path cross.
+type Route struct {
+	// Steps are the devices, in the order of the client's packets.
+	Steps []Step
+	// Avoids are devices that the packets must not cross.
+	Avoids []Device
+	// TwoHosts is true if the route crosses the wire between two hosts.
+	TwoHosts bool
+	// SeenAs is the client's address as seen by the server; the zero address if it is
+	// the client's own.
+	SeenAs netip.Addr
+	// TranslatedAt is the place whose kernel translates an address, if one does.
+	TranslatedAt string
+	// Programs are counters of eBPF programs that count each packet of the client.
+	Programs []string
+}
+
+// Device names a network device of a lab.
+type Device struct {
+	// Place is the place of the lab that the device is in, or [ThisMachine].
+	Place string
+	// Name is the device's name. It is empty if LinkOf is set.
+	Name string
+	// LinkOf is the place of a container: the device is the host's end of its link,
+	// whose name Docker chooses.
+	LinkOf string
+}
+
+// ThisMachine is the place of devices outside of labs, in the network namespace of
+// this process.
+const ThisMachine = "this machine"
+
+// Step is a device of a route, and the direction in which it counts the packets to the
+// server. It counts those to the client in the opposite direction.
+type Step struct {
+	Device
+	toServer direction
+}
+
+// direction is that of packets at a device.
+type direction int
+
+const (
+	received direction = 1
+	sent     direction = 2
+	both               = received | sent
+)
+
+// Sends returns the step of a device that sends the packets to the server.
+func Sends(place, name string) Step { return Step{Device{Place: place, Name: name}, sent} }
+
+// Receives returns the step of a device that receives the packets to the server.
+func Receives(place, name string) Step { return Step{Device{Place: place, Name: name}, received} }
+
+// Loops returns the step of a device that sends and receives each packet, such as the
+// loopback device or a bridge.
+func Loops(place, name string) Step { return Step{Device{Place: place, Name: name}, both} }
+
+// SendsTo returns the step of the host's end of a container's link, where packets to
+// the server enter the container.
+func SendsTo(host, container string) Step {
+	return Step{Device{Place: host, LinkOf: container}, sent}
+}
+
+// ReceivesFrom returns the step of the host's end of a container's link, where packets
+// to the server leave the container.
+func ReceivesFrom(host, container string) Step {
+	return Step{Device{Place: host, LinkOf: container}, received}
+}
+
+// Reverse returns the steps as packets from the server cross them.
+func Reverse(steps []Step) []Step {
+	reversed := slices.Clone(steps)
+	slices.Reverse(reversed)
+	for i := range reversed {
+		if reversed[i].toServer != both {
+			reversed[i].toServer ^= both
+		}
+	}
+	return reversed
+}
+
+// resolve returns the route with the devices' true names in a lab.
+func (r Route) resolve(l *lab.Lab) (Route, error) {
+	resolved := r
+	resolved.Steps = slices.Clone(r.Steps)
+	for i := range resolved.Steps {
+		d := &resolved.Steps[i].Device
+		if d.LinkOf != "" {
+			name, err := l.HostDevice(d.LinkOf)
+			if err != nil {
+				return r, err
+			}
+			d.Name = name
+		}
+		if own := l.Device(d.Place); d.Name == lab.IfName && own != "" {
+			d.Name = own // some link modes need another name
+		}
+	}
+	return resolved, nil
+}

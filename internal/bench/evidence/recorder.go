@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/netns"
+	"mustang/internal/netstat"
+	"mustang/internal/result"
+)
+
+// Error means that traffic did not take the path that its row claims.
+type Error struct {
+	// Findings are the contradictions, at least one.
+	Findings []string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	return "the evidence contradicts the path: " + strings.Join(e.Findings, "; ")
+}
+
+// Recorder collects the evidence of one sample, between Start and Stop. Meanwhile no
+// other traffic may cross the lab.
+type Recorder struct {
+	// Path is the path that the sample claims.
+	Path Path
+	// Lab is the lab of the path. It is nil if client and server are this machine and
+	// another one.
+	Lab *lab.Lab
+	// Machine is the network namespace of this machine if the path crosses its
+	// devices, otherwise nil.
+	Machine *netns.Namespace
+	// MayLoseAll accepts a sample of which nothing arrived: datagrams were offered at
+	// a rate that the path may not carry.
+	MayLoseAll bool
+
+	before counters
+}
+
+// Start reads the counters before the sample.
+func (r *Recorder) Start() (err error) {
+	r.before, err = r.read()
+	return err
+}
+
+// read reads all counters of the path.
+func (r *Recorder) read() (counters, error) {
+	c, err := readCounters(r.Lab)
+	if err == nil && r.Machine != nil {
+		err = c.readDevices(ThisMachine, r.Machine)
+	}
+	return c, err
+}
+
+// Stop reads the counters after a sample and compares their increase with the path. It
+// returns the evidence, with an [*Error] if that contradicts the path.
+func (r *Recorder) Stop(m load.Measurement) (result.Evidence, error) {
+	after, err := r.read()
+	if err != nil {
+		return result.Evidence{}, err
+	}
+	c := sampleCheck{Path: r.Path, mayLoseAll: r.MayLoseAll, measurement: m, evidence: after.since(r.before)}
+	c.evidence.Client = addresses(m.ClientLocal, m.ClientPeer)
+	c.evidence.Server = addresses(m.ServerLocal, m.ServerPeer)
+	if r.Lab == nil {
+		c.checkFromMachine()
+	} else {
+		if err := c.inspect(r.Lab, r.before, after); err != nil {
+			return result.Evidence{}, err
+		}
+		c.check()
+	}
+	if len(c.evidence.Findings) > 0 {
+		return c.evidence, &Error{c.evidence.Findings}
+	}
+	return c.evidence, nil
+}
+
+// addresses returns one end's view of a connection.
+func addresses(local, peer netip.AddrPort) result.Addresses {
+	return result.Addresses{Local: local.String(), Peer: peer.String()}
+}
+
+// inspect adds the lab's state after the sample.
+func (c *sampleCheck) inspect(l *lab.Lab, before, after counters) (err error) {
+	client := c.measurement.ClientLocal
+	c.ovsDatapath = l.OVSDatapath()
+	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
+	if c.evidence.Connections, err = countConnections(l, client); err != nil {
+		return err
+	}
+	if c.tracked, c.translated, err = trackedConnection(l, c.tracker(), client); err != nil {
+		return err
+	}
+	if c.Route != nil {
+		resolved, err := c.Route.resolve(l)
+		if err != nil {
+			return err
+		}
+		c.Route = &resolved
+	}
+	c.evidence.Hooks, err = c.hooks(l, before, after)
+	return err
+}
+
+// countConnections counts the entries of a client's connection in the lab's eBPF
+// connection table.
+func countConnections(l *lab.Lab, client netip.AddrPort) (int, error) {
+	dp := l.Datapath()
+	if dp == nil {
+		return 0, nil
+	}
+	connections, err := dp.Connections()
+	if err != nil {
+		return 0, fmt.Errorf("read eBPF connections: %w", err)
+	}
+	n := 0
+	for _, connection := range connections {
+		if connection.Client == client {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// tracker returns the place whose kernel may track the path's connections.
+func (p Path) tracker() string {
+	switch {
+	case p.Route != nil && p.Route.TranslatedAt != "":
+		return p.Route.TranslatedAt
+	case p.Lab.Topology == lab.TopologyPodLinks:
+		return lab.Host
+	case p.Lab.Topology == lab.TopologyPodToNetwork:
+		return lab.HostB
+	}
+	return lab.HostA
+}
+
+// trackedConnection reports whether the kernel's connection tracking in a place has an
+// entry of a client's connection, and one that translates an address.
+func trackedConnection(l *lab.Lab, place string, client netip.AddrPort) (tracked, translated bool, err error) {
+	ns, err := l.Namespace(place)
+	if err != nil {
+		return false, false, err
+	}
+	flows, err := netstat.Flows(ns)
+	if err != nil {
+		return false, false, err
+	}
+	for _, flow := range flows {
+		if flow.Orig.Src == client {
+			tracked = true
+			translated = translated || flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
+		}
+	}
+	return tracked, translated, nil
+}
+
+// hooks lists the IPv4 rule chains that the sample's packets passed. A bridge with
+// NetfilterCall passes packets to chains without the IP layer, whose counters stand
+// still then.
+func (c *sampleCheck) hooks(l *lab.Lab, before, after counters) ([]string, error) {
+	toServer, toClient := c.packets()
+	least := max(min(toServer, toClient), 1)
+	var out []string
+	for _, place := range l.Places() {
+		chains, err := l.Hooks(place)
+		if err != nil {
+			return nil, err
+		}
+		passed := passedHooks(after.ipSince(before, place), least)
+		for _, chain := range chains {
+			called := c.Lab.NetfilterCall && place == lab.Host && chain.Hook != "input" && chain.Hook != "output"
+			if chain.Family != "ip6" && (passed[chain.Hook] || called) {
+				out = append(out, fmt.Sprintf("%s: %s %s %s (%s)", place, chain.Family, chain.Table, chain.Chain, chain.Hook))
+			}
+		}
+	}
+	return out, nil
+}
+
+// passedHooks returns the netfilter hooks that at least this many packets passed,
+// according to the counters of the IP layer.
+func passedHooks(c netstat.IPCounters, least uint64) map[string]bool {
+	return map[string]bool{
+		"prerouting":  c.Delivered+c.Forwarded >= least,
+		"input":       c.Delivered >= least,
+		"forward":     c.Forwarded >= least,
+		"output":      c.Sent >= least,
+		"postrouting": c.Sent+c.Forwarded >= least,
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/result"
+)
+
+// uplink is the device through which labs reach a peer.
+var uplink = lab.UplinkDevice{
+	Name: "eth1", Host: netip.MustParsePrefix("10.7.0.50/24"), Pod: netip.MustParsePrefix("10.7.0.51/24"),
+}
+
+// routed returns all paths with a route, and those to a peer, by name.
+func routed() map[string]evidence.Path {
+	paths := map[string]evidence.Path{}
+	for _, suite := range suites.List() {
+		for _, p := range suite.Paths {
+			if p.Route != nil {
+				for i, step := range p.Route.Steps {
+					if step.LinkOf != "" { // its name is known when the lab is up
+						p.Route.Steps[i].Name = "veth-" + step.LinkOf
+					}
+				}
+				paths[suite.Name+": "+p.ID] = p.Path
+			}
+			if p = p.ToPeer(uplink); p.Lab.Topology == lab.TopologyPodToNetwork {
+				paths["peer: "+p.ID] = p.Path
+			}
+		}
+	}
+	return paths
+}
+
+// along returns the observation of 1,000 transactions that took the path's route.
+func along(p evidence.Path) evidence.Observation {
+	client := netip.MustParseAddrPort("192.0.2.7:40000")
+	o := evidence.Observation{Path: p, Measurement: load.Measurement{
+		Workload: load.TCPRR, Count: 1000, ClientLocal: client, ClientPeer: p.Connect, ServerLocal: p.Listen, ServerPeer: client,
+	}}
+	if p.Route.SeenAs.IsValid() {
+		o.Measurement.ServerPeer = netip.AddrPortFrom(p.Route.SeenAs, 40000)
+	}
+	o.Tracked = p.Route.TranslatedAt != ""
+	o.Translated = o.Tracked
+	for _, step := range p.Route.Steps {
+		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: step.Place, Name: step.Name, RxPackets: 1010, TxPackets: 1010})
+	}
+	o.Evidence.ProgramRuns = map[string]uint64{}
+	for _, name := range p.Route.Programs {
+		o.Evidence.ProgramRuns[name] = 1010
+	}
+	if p.Via == result.ViaEBPFSocket {
+		o.Evidence.ProgramRuns["sock_connect"] = 1
+	}
+	return o
+}
+
+// TestEachDeviceOfRouteIsChecked checks that evidence along a route has no findings, and that evidence that
+// lacks one of its devices, or has one that it avoids, has one.
+func TestEachDeviceOfRouteIsChecked(t *testing.T) {
+	if len(routed()) < 30 {
+		t.Fatalf("only %d paths with a route", len(routed()))
+	}
+	for name, p := range routed() {
+		t.Run(name, func(t *testing.T) {
+			if findings := along(p).Findings(); len(findings) > 0 {
+				t.Fatalf("findings along the route: %q", findings)
+			}
+			if len(p.Route.Steps) == 0 {
+				t.Error("the route has no devices")
+			}
+			wrong := func(what string, change func(*evidence.Observation)) {
+				w := along(p)
+				change(&w)
+				if len(w.Findings()) == 0 {
+					t.Errorf("no finding for: %s", what)
+				}
+			}
+			for i, step := range p.Route.Steps {
+				wrong("no packets at "+step.Name+" in "+step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].RxPackets = 3 })
+				wrong("none sent at "+step.Name+" in "+step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].TxPackets = 3 })
+			}
+			for _, d := range p.Route.Avoids {
+				wrong("packets at "+d.Name, func(w *evidence.Observation) {
+					w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: d.Place, Name: d.Name, TxPackets: 1000})
+				})
+			}
+			wrong("another peer at the server", func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.0.2.99:1") })
+			wrong("another server", func(w *evidence.Observation) { w.Measurement.ServerLocal = netip.MustParseAddrPort("192.0.2.99:1") })
+			if p.Route.TranslatedAt != "" {
+				wrong("no address is translated", func(w *evidence.Observation) { w.Translated = false })
+			}
+			if p.Via == result.ViaEBPFSocket {
+				wrong("no socket is translated", func(w *evidence.Observation) { w.Evidence.ProgramRuns = nil })
+			}
+			for _, name := range p.Route.Programs {
+				wrong(name+" did not run", func(w *evidence.Observation) { w.Evidence.ProgramRuns[name] = 3 })
+			}
+		})
+	}
+}
+
+// TestPeerIsReachedThroughUplink checks the path from this machine itself to a peer: through the
+// uplink if one is known, otherwise through any device but lo.
+func TestPeerIsReachedThroughUplink(t *testing.T) {
+	found, err := suites.Lookup("latency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		uplink lab.UplinkDevice
+		device string
+		fits   bool
+	}{
+		{lab.UplinkDevice{}, "eth0", true}, {lab.UplinkDevice{}, "lo", false},
+		{uplink, "eth1", true}, {uplink, "eth0", false}, {uplink, "lo", false},
+	} {
+		p := found[0].Paths[0].ToPeer(test.uplink)
+		if !p.HostToHost() || p.Lab.Topology == lab.TopologyPodToNetwork {
+			t.Fatalf("%s has topology %s", p.ID, p.Lab.Topology)
+		}
+		o := along(p.Path)
+		o.Evidence.Devices = []result.DeviceCount{{Host: evidence.ThisMachine, Name: test.device, RxPackets: 1010, TxPackets: 1010}}
+		if findings := o.FindingsFromMachine(); (len(findings) == 0) != test.fits {
+			t.Errorf("uplink %q, through %s: %q", test.uplink.Name, test.device, findings)
+		}
+		o.Measurement.ClientPeer = netip.MustParseAddrPort("192.0.2.99:1")
+		if len(o.FindingsFromMachine()) == 0 {
+			t.Error("no finding for another peer")
+		}
+	}
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// CPUPair is the CPUs that clients and servers are pinned to.
+//
+// By default both run on one CPU, so that the rate reflects the work of the whole
+// path. On two CPUs each transaction also wakes an idle CPU. In virtual machines
+// that takes many times as long as the path, and varies more than paths differ.
+type CPUPair struct {
+	// Client and Server are CPU numbers.
+	Client, Server int
+	// Set marks an explicit choice. Otherwise both are the first CPU that this
+	// process may use.
+	Set bool
+}
+
+// ParseCPUs parses "CLIENT,SERVER", such as "0,1", or one number for both.
+func ParseCPUs(text string) (CPUPair, error) {
+	client, server, two := strings.Cut(text, ",")
+	if !two {
+		server = client
+	}
+	p := CPUPair{Set: true}
+	for _, part := range []struct {
+		text string
+		cpu  *int
+	}{{client, &p.Client}, {server, &p.Server}} {
+		cpu, err := strconv.ParseUint(part.text, 10, 10)
+		if err != nil {
+			return CPUPair{}, fmt.Errorf("invalid CPUs %q: want CLIENT,SERVER such as 0,1", text)
+		}
+		*part.cpu = int(cpu)
+	}
+	return p, nil
+}
+
+// Resolve returns the pair with the default filled in, and an error if this process
+// may not use one of the CPUs.
+func (p CPUPair) Resolve() (CPUPair, error) {
+	var usable unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &usable); err != nil {
+		return p, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	if p.Set {
+		for _, cpu := range []int{p.Client, p.Server} {
+			if !usable.IsSet(cpu) {
+				return p, fmt.Errorf("CPU %d is not available to this process", cpu)
+			}
+		}
+		return p, nil
+	}
+	for cpu := range len(usable) * 64 {
+		if usable.IsSet(cpu) {
+			return CPUPair{Client: cpu, Server: cpu, Set: true}, nil
+		}
+	}
+	return p, errors.New("no CPU is available to this process")
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package host describes the machine that a run measures on (its hardware, kernel and
+// settings, for the result file), and places processes on it: CPUs and real-time
+// priorities.
+package host
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/result"
+)
+
+// EnvGuestKernel is the environment variable that names the kernel package of a guest.
+// The process that starts the guest sets it, and [Describe] reports it as a version.
+const EnvGuestKernel = "MUSTANG_GUEST_KERNEL"
+
+// versionTimeout limits one call of a program that prints its version.
+const versionTimeout = 2 * time.Second
+
+// Description holds the properties of the machine that influence measurements. It
+// contains neither the host name nor an address.
+type Description struct {
+	Machine result.Machine
+	// Kernel is the kernel's release.
+	Kernel string
+	// Versions are those of the programs that take part, by name. Programs that are
+	// not installed are left out.
+	Versions map[string]string
+	// Settings are kernel settings by name. Unreadable ones are left out.
+	Settings map[string]string
+}
+
+// Describe reads the properties of this machine.
+func Describe() (Description, error) {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return Description{}, fmt.Errorf("read the kernel's release: %w", err)
+	}
+	f := facts{root: os.DirFS("/")}
+	d := Description{
+		Machine: f.machine(), Kernel: unix.ByteSliceToString(uts.Release[:]), Versions: versions(),
+	}
+	d.Machine.Arch = unix.ByteSliceToString(uts.Machine[:])
+	d.Settings = f.settings(d.Kernel)
+	return d, nil
+}
+
+// machine describes the hardware.
+func (f facts) machine() result.Machine {
+	m := result.Machine{
+		CPUModel:       f.field("proc/cpuinfo", "model name"),
+		CPUs:           countCPUs(f.text("sys/devices/system/cpu/online")),
+		Virtualisation: f.virtualisation(),
+	}
+	if m.CPUModel == "" {
+		m.CPUModel = "unknown"
+		if part := f.field("proc/cpuinfo", "CPU part"); part != "" { // arm64 has no name
+			m.CPUModel = "implementer " + f.field("proc/cpuinfo", "CPU implementer") + " part " + part
+		}
+	}
+	if m.CPUs == 0 {
+		m.CPUs = runtime.NumCPU()
+	}
+	kilobytes, _, _ := strings.Cut(f.field("proc/meminfo", "MemTotal"), " ")
+	if n, err := strconv.ParseUint(kilobytes, 10, 64); err == nil {
+		m.MemoryBytes = n << 10
+	}
+	return m
+}
+
+// countCPUs returns the number of CPUs in a list such as "0-3,8", and 0 if the list is
+// malformed.
+func countCPUs(list string) int {
+	n := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || to < from {
+			return 0
+		}
+		n += to - from + 1
+	}
+	return n
+}
+
+// virtualisation names the hypervisor, recognised by the clock it offers and by the
+// hardware's vendor; "none" on bare metal.
+func (f facts) virtualisation() string {
+	flags := strings.Fields(f.field("proc/cpuinfo", "flags"))
+	vendor := f.text("sys/class/dmi/id/sys_vendor")
+	clocks := f.text("sys/devices/system/clocksource/clocksource0/available_clocksource")
+	for _, known := range []struct{ clock, name string }{
+		{"kvm-clock", "KVM"}, {"hyperv", "Hyper-V"}, {"xen", "Xen"},
+	} {
+		if strings.Contains(clocks, known.clock) && vendor != "" {
+			return known.name + " (" + vendor + ")"
+		}
+		if strings.Contains(clocks, known.clock) {
+			return known.name
+		}
+	}
+	if hypervisor := f.text("sys/hypervisor/type"); hypervisor != "" {
+		return hypervisor
+	}
+	if slices.Contains(flags, "hypervisor") {
+		return cmp.Or(vendor, "yes")
+	}
+	if len(flags) == 0 {
+		return "unknown" // only x86 processors have the flag
+	}
+	return "none"
+}
+
+// versions returns the versions of mustang, Go, the guest's kernel package and the
+// firewall tools.
+func versions() map[string]string {
+	out := map[string]string{"go": runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		out["mustang"] = buildVersion(info)
+	}
+	if kernel := os.Getenv(EnvGuestKernel); kernel != "" {
+		out["guest kernel"] = kernel
+	}
+	for _, tool := range []string{"iptables", "nft"} {
+		ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
+		output, err := exec.CommandContext(ctx, tool, "--version").Output()
+		cancel()
+		if err == nil {
+			line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
+			out[tool] = line
+		}
+	}
+	return out
+}
+
+// buildVersion returns the module's version, with the commit if the build recorded it.
+func buildVersion(info *debug.BuildInfo) string {
+	version := info.Main.Version
+	var revision string
+	dirty := false
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			revision = setting.Value
+		case "vcs.modified":
+			dirty = setting.Value == "true"
+		}
+	}
+	if version == "" || version == "(devel)" {
+		version = "devel"
+	}
+	if revision != "" && !strings.Contains(version, revision[:min(12, len(revision))]) {
+		version += " " + revision[:min(12, len(revision))]
+	}
+	if dirty && !strings.Contains(version, "dirty") {
+		version += " (modified)"
+	}
+	return version
+}

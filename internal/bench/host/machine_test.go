@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/result"
+)
+
+func gzipped(t *testing.T, text string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// tree builds a file system of small files.
+func tree(files map[string]string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for path, text := range files {
+		out[path] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return out
+}
+
+const clocks = "sys/devices/system/clocksource/clocksource0/available_clocksource"
+
+func TestMachine(t *testing.T) {
+	for name, tt := range map[string]struct {
+		files map[string]string
+		want  result.Machine
+	}{
+		"guest": {map[string]string{
+			"proc/cpuinfo":                   "processor\t: 0\nmodel name\t: Example: 9000\nflags\t\t: fpu hypervisor\n\nprocessor\t: 1\nmodel name\t: other\n",
+			"proc/meminfo":                   "MemTotal:        1024 kB\nMemFree: 1 kB\n",
+			"sys/devices/system/cpu/online":  "0-3,8\n",
+			"sys/class/dmi/id/sys_vendor":    "QEMU\n",
+			clocks:                           "tsc kvm-clock \n",
+			"sys/class/dmi/id/product_uuid":  "secret\n",
+			"sys/class/dmi/id/product_name":  "Standard PC\n",
+			"proc/sys/kernel/hostname":       "secret\n",
+			"sys/devices/system/cpu/present": "0-15\n",
+		}, result.Machine{CPUModel: "Example: 9000", CPUs: 5, MemoryBytes: 1 << 20, Virtualisation: "KVM (QEMU)"}},
+		"hidden": {map[string]string{
+			"proc/cpuinfo": "model name : A\nflags : hypervisor\n", "sys/devices/system/cpu/online": "0",
+		}, result.Machine{CPUModel: "A", CPUs: 1, Virtualisation: "yes"}},
+		"metal": {map[string]string{
+			"proc/cpuinfo": "model name : A\nflags : fpu\n", "sys/devices/system/cpu/online": "0-1",
+			clocks: "tsc hpet acpi_pm", "sys/class/dmi/id/sys_vendor": "Maker",
+		}, result.Machine{CPUModel: "A", CPUs: 2, Virtualisation: "none"}},
+		"arm": {map[string]string{
+			"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "sys/devices/system/cpu/online": "0",
+		}, result.Machine{CPUModel: "implementer 0x41 part 0xd0c", CPUs: 1, Virtualisation: "unknown"}},
+		"nothing": {nil, result.Machine{CPUModel: "unknown", CPUs: runtime.NumCPU(), Virtualisation: "unknown"}},
+	} {
+		if diff := cmp.Diff(tt.want, facts{tree(tt.files)}.machine()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestCountCPUs(t *testing.T) {
+	for list, want := range map[string]int{"0": 1, "0-1": 2, "0,2-4,9": 5, "": 0, "x": 0, "3-1": 0} {
+		if got := countCPUs(list); got != want {
+			t.Errorf("countCPUs(%q) = %d, want %d", list, got, want)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	const flaws = "sys/devices/system/cpu/vulnerabilities/"
+	files := map[string]string{
+		"proc/sys/net/ipv4/tcp_congestion_control": "cubic\n",
+		flaws + "mds":             "Not affected\n",
+		flaws + "spectre_v1":      "Mitigation: barriers\n",
+		flaws + "spectre_v2":      "Mitigation: Retpolines\n",
+		flaws + "tsa":             "Vulnerable: no microcode\n",
+		"proc/config.gz":          string(gzipped(t, "CONFIG_HZ_250=y\nCONFIG_HZ=250\n")),
+		"boot/config-6.1.0-amd64": "CONFIG_HZ=100\n",
+	}
+	want := map[string]string{
+		"tcp_congestion_control": "cubic",
+		"mitigations":            "mitigated: spectre_v1, spectre_v2; vulnerable: tsa; not affected: 1",
+		"config_hz":              "250",
+	}
+	if diff := cmp.Diff(want, facts{tree(files)}.settings("6.1.0-amd64")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	delete(files, "proc/config.gz")
+	if got := (facts{tree(files)}).configHZ("6.1.0-amd64"); got != "100" {
+		t.Errorf("CONFIG_HZ of the file in /boot is %q", got)
+	}
+	if got := (facts{tree(nil)}).settings("6.1.0"); len(got) != 0 {
+		t.Errorf("settings out of nothing: %v", got)
+	}
+}
+
+func TestBuildVersion(t *testing.T) {
+	const revision = "0123456789abcdef0123456789abcdef01234567"
+	info := &debug.BuildInfo{}
+	if got := buildVersion(info); got != "devel" {
+		t.Errorf("no facts: %q", got)
+	}
+	info.Main.Version = "v1.2.3"
+	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: revision}, {Key: "vcs.modified", Value: "true"}}
+	if got := buildVersion(info); got != "v1.2.3 0123456789ab (modified)" {
+		t.Errorf("release: %q", got)
+	}
+	info.Main.Version = "v0.0.0-20260102030405-0123456789ab+dirty"
+	if got := buildVersion(info); got != info.Main.Version {
+		t.Errorf("a version with its commit: %q", got)
+	}
+}
+
+// TestDescribeIsCompleteAndAnonymous checks that the description of this machine is complete, and does not
+// contain the host name.
+func TestDescribeIsCompleteAndAnonymous(t *testing.T) {
+	d, err := Describe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Kernel == "" || d.Machine.Arch == "" || d.Machine.MemoryBytes < 1<<20 || d.Machine.CPUs < 1 {
+		t.Errorf("machine %+v, kernel %q", d.Machine, d.Kernel)
+	}
+	for _, name := range []string{"tcp_congestion_control", "tcp_available_congestion_control"} {
+		if d.Settings[name] == "" {
+			t.Errorf("setting %s is missing in %v", name, d.Settings)
+		}
+	}
+	if d.Versions["go"] != runtime.Version() || d.Versions["mustang"] == "" {
+		t.Errorf("versions %v", d.Versions)
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(data), host) {
+		t.Errorf("the host name %q is in %s", host, data)
+	}
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/result"
+)
+
+// TestCountNeedsCountingClock counts instructions if the machine's clock does, and checks that Run refuses
+// to otherwise: time must not be reported as instructions.
+func TestCountNeedsCountingClock(t *testing.T) {
+	o := testOptions(t, "veth/pod-ip", "veth+ebpf")
+	o.Rounds, o.Duration, o.Count = 0, 0, result.ClockInstructions
+	counting := clock.CheckCounting()
+	file, err := Run(context.Background(), o)
+	if counting != nil {
+		if !errors.Is(err, clock.ErrNotCounting) || strings.Contains(err.Error(), "\n") || len(file.Rows) > 0 {
+			t.Errorf("error %v, %d rows; want one line", err, len(file.Rows))
+		}
+		if _, err := os.Stat(o.Out); err == nil {
+			t.Error("the output directory was created")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !file.Run.Counted() || len(file.Rows) == 0 {
+		t.Errorf("clock %q, %d rows", file.Run.Clock, len(file.Rows))
+	}
+	for _, row := range file.Rows {
+		if row.Status != result.StatusOK {
+			t.Errorf("%s: %s %s", rowName(row), row.Status, row.Reason)
+			continue
+		}
+		low, high := row.Samples[0], row.Samples[0]
+		for _, v := range row.Samples {
+			low, high = min(low, v), max(high, v)
+		}
+		t.Logf("%-40s %8.1f %s, spread %.4f", rowName(row), row.Median, row.Unit, high/low-1)
+		if high/low > 1.01 {
+			t.Errorf("%s: samples from %.0f to %.0f, which should repeat to a hundredth", rowName(row), low, high)
+		}
+		if row.Median < 2000 || row.Median > 1e6 {
+			t.Errorf("%s: %g %s", rowName(row), row.Median, row.Unit)
+		}
+	}
+	for _, c := range file.Run.Comparisons {
+		if c.AA && math.Abs(c.Ratio-1) > 0.005 {
+			t.Errorf("%s, %s: A/A ratio %g", c.Name, c.Workload, c.Ratio)
+		}
+	}
+}
+
+func TestCountedSpecsAreExact(t *testing.T) {
+	o, err := Options{Suites: lookup(t, suites.Default), Count: result.ClockInstructions}.withDefaults()
+	if err != nil || o.Rounds < minInterval {
+		t.Fatalf("%d rounds, %v", o.Rounds, err)
+	}
+	for _, wrong := range []Options{{Count: "sheep"}, {Count: result.ClockInstructions, Duration: time.Second}} {
+		wrong.Suites = lookup(t, suites.Default)
+		if wrong.Validate() == nil {
+			t.Errorf("%+v was accepted", wrong)
+		}
+	}
+	for _, workload := range o.workloads(o.Suites[0]) {
+		row := rowSpec{o.Suites[0], o.Suites[0].Paths[0], workload}
+		for _, spec := range []load.Spec{o.spec(row.path, row.workload), o.proofSpec(row.path, row.workload)} {
+			if err := spec.Validate(); err != nil || !spec.Exact || spec.Limit == 0 {
+				t.Errorf("%+v: %v", spec, err)
+			}
+		}
+	}
+}

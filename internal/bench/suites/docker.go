@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"net/netip"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/result"
+)
+
+// docker compares Docker's network modes with the path between two hosts, as article
+// 004 does.
+func docker() Suite {
+	s := Suite{
+		Name:      "docker",
+		Doc:       "Docker's network modes, compared with the path between two hosts",
+		Workloads: []Workload{tcpStreams(1), tcpRR()},
+		Report: result.Suite{
+			Question:  "What does each of Docker's network modes cost?",
+			Answer:    []string{result.AnswerReference, result.AnswerReferenceFigure, result.AnswerStatements},
+			Reference: "host-to-host",
+			Statements: []result.Statement{
+				statement("From another host, a published port against host mode", "published-port/two-hosts", "host-mode"),
+				statement("On the host itself, a published port at 127.0.0.1 against the host's address",
+					"published-port/localhost", "published-port/same-host"),
+				statement("At 127.0.0.1, Docker's proxy against rules alone", "published-port/localhost", "published-port/localhost/no-proxy"),
+				statement("From container to container, the host's address and port against the container's own",
+					"container-to-container/host-ip", "container-to-container/ip"),
+			},
+		},
+		CountedQuestion: "How many instructions does each of Docker's network modes cost?",
+	}
+	s.addBaseline(hostsPath("host-to-host", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost}))
+	for _, p := range []Path{
+		hostMode("host-mode"),
+		toPort("published-port/two-hosts", lab.HostB),
+		toPort("published-port/same-host", lab.HostA),
+		toPortLocally("published-port/localhost", false),
+		toPortLocally("published-port/localhost/no-proxy", true),
+		toPort("container-to-container/host-ip", lab.ContainerB),
+		toContainer("container-to-container/ip", lab.ContainerB),
+	} {
+		s.Paths = append(s.Paths, p)
+		s.compare(p.ID, "host-to-host")
+	}
+	s.compare("published-port/two-hosts", "host-mode")
+	s.compare("published-port/localhost", "published-port/same-host")
+	s.compare("published-port/localhost", "published-port/localhost/no-proxy")
+	s.compare("container-to-container/host-ip", "container-to-container/ip")
+	return s
+}
+
+// dockerBridge is the bridge of Docker's containers.
+const dockerBridge = "docker0"
+
+// dockerGateway is the bridge's address.
+var dockerGateway = netip.AddrFrom4([4]byte{172, 17, 0, 1})
+
+// dockerPath returns a path in a lab with Docker.
+func dockerPath(id, client, server string) Path {
+	p := Path{ID: id, Variant: "docker", Path: evidence.Path{
+		Link: "bridge", Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
+		Lab: lab.Options{Topology: lab.TopologyDocker, Link: "bridge", Datapath: lab.DatapathKernel, Via: lab.ViaNone},
+	}}
+	return p.connectTo(lab.Addresses(p.Lab, server)[0])
+}
+
+// hostMode returns the path from the other host to a container in the network namespace
+// of its host.
+func hostMode(id string) Path {
+	p := dockerPath(id, lab.HostB, lab.ContainerHost)
+	p.Link, p.Target = result.LinkHost, result.TargetHostIP
+	p.Route = &evidence.Route{
+		TwoHosts: true,
+		Steps:    []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink)},
+		Avoids:   []evidence.Device{{Place: lab.HostA, Name: dockerBridge}},
+	}
+	return p
+}
+
+// intoContainer returns the steps from host-a into container-a.
+func intoContainer() []evidence.Step {
+	return []evidence.Step{evidence.SendsTo(lab.HostA, lab.ContainerA), evidence.Receives(lab.ContainerA, lab.IfName)}
+}
+
+// outOfContainer returns the steps from container-b to the bridge.
+func outOfContainer() []evidence.Step {
+	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), evidence.ReceivesFrom(lab.HostA, lab.ContainerB)}
+}
+
+// toContainer returns the path to container-a's own address.
+func toContainer(id, client string) Path {
+	p := dockerPath(id, client, lab.ContainerA)
+	steps := []evidence.Step{evidence.Sends(lab.HostA, dockerBridge)}
+	if client == lab.ContainerB {
+		steps = outOfContainer()
+	}
+	p.Route = &evidence.Route{Steps: append(steps, intoContainer()...)}
+	return p
+}
+
+// toPort returns the path to the port that container-a publishes on its host's address.
+func toPort(id, client string) Path {
+	p := dockerPath(id, client, lab.ContainerA)
+	p.Target, p.Via = result.TargetPublishedPort, result.ViaDocker
+	p.Connect = netip.AddrPortFrom(lab.Addresses(p.Lab, lab.HostA)[0], lab.PublishedPort)
+	p.Route = &evidence.Route{}
+	bridge := evidence.Sends(lab.HostA, dockerBridge)
+	switch client {
+	case lab.HostB:
+		p.Route.TwoHosts, p.Route.TranslatedAt = true, lab.HostA
+		p.Route.Steps = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink), bridge}
+	case lab.HostA:
+		p.Route.TranslatedAt = lab.HostA
+		p.Route.Steps = []evidence.Step{bridge}
+	default: // in through the bridge, to Docker's proxy, and out through the bridge
+		p.Note = "through Docker's user-land proxy: its rules for published ports exclude packets from the bridge"
+		p.Route.SeenAs = dockerGateway
+		p.Route.Steps = append(outOfContainer(), evidence.Loops(lab.HostA, dockerBridge))
+	}
+	p.Route.Steps = append(p.Route.Steps, intoContainer()...)
+	return p
+}
+
+// toPortLocally returns the path to the published port on 127.0.0.1: through Docker's
+// user-land proxy, or with noProxy through rules alone.
+func toPortLocally(id string, noProxy bool) Path {
+	p := toPort(id, lab.HostA)
+	p.Lab.NoProxy = noProxy
+	p.Connect = netip.AddrPortFrom(localhost, lab.PublishedPort)
+	p.Route.SeenAs = dockerGateway
+	if noProxy {
+		p.Variant, p.Note = "docker no-proxy", "without Docker's user-land proxy: rules and route_localnet"
+		p.Route.Avoids = []evidence.Device{{Place: lab.HostA, Name: "lo"}}
+		return p
+	}
+	p.Note = "through Docker's user-land proxy"
+	p.Route.TranslatedAt = ""
+	p.Route.Steps = append([]evidence.Step{evidence.Loops(lab.HostA, "lo")}, p.Route.Steps...)
+	return p
+}

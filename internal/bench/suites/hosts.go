@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"cmp"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/podlink"
+	"mustang/internal/result"
+)
+
+// latency compares the latency that a pod's link adds to a transaction with another
+// host.
+func latency() Suite {
+	s := Suite{
+		Name:      "latency",
+		Doc:       "from a pod to another host: the latency that each link adds to that of the host",
+		Workloads: []Workload{tcpRR()},
+		Report: result.Suite{
+			Question:  "What does a container's network interface add to the latency between two hosts?",
+			Answer:    []string{result.AnswerReference, result.AnswerReferenceFigure},
+			Reference: "host", ReferenceChart: "What each way adds", TransactionTime: true, PacketPath: true,
+		},
+		CountedQuestion: "How many instructions does a container's network interface add between two hosts?",
+	}
+	baseline := hostsPath("host", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
+	s.addBaseline(baseline)
+	for _, row := range []struct {
+		id  string
+		lab lab.Options
+	}{
+		{"veth-bridge-nat", lab.Options{Link: "bridge", NAT: true}},
+		{"veth", lab.Options{Link: "veth"}},
+		{"veth+ebpf", lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: lab.ViaEBPFTC}},
+		{"macvlan", lab.Options{Link: "macvlan"}},
+		{"ipvlan-l2", lab.Options{Link: "ipvlan-l2"}},
+	} {
+		row.lab.Topology = lab.TopologyPodToHost
+		p := hostsPath(row.id, lab.PodB, lab.HostA, row.lab)
+		if row.lab.NAT {
+			p.Variant, p.Note = "nat", "a bridge behind the host's address, as with Docker"
+		}
+		s.Paths = append(s.Paths, p)
+		s.compare(p.ID, baseline.ID)
+	}
+	return s
+}
+
+// hostsPath returns the path between places of a lab with two hosts.
+func hostsPath(id, client, server string, o lab.Options) Path {
+	if o.Datapath == "" {
+		o.Datapath, o.Via = lab.DatapathKernel, lab.ViaNone
+	}
+	p := Path{ID: id, Baseline: linkTraits(o.Link).ResultLink == "", Path: evidence.Path{
+		Link: resultLink(o.Link), Lab: o, Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
+	}}
+	if server == lab.HostA {
+		p.Target = result.TargetHostIP
+	}
+	if o.Overlay != "" && o.Overlay != lab.OverlayNone {
+		p.Overlay = result.OverlayVXLAN
+	}
+	p.Route = p.routeAcross()
+	return p.connectTo(lab.Addresses(o, server)[0])
+}
+
+// resultLink returns the name of a lab's link in result files: of a link mode, or that
+// of the hosts themselves.
+func resultLink(link string) string {
+	return cmp.Or(linkTraits(link).ResultLink, result.LinkHost)
+}
+
+// HostToHost reports whether the path connects two hosts without pods. It needs no lab
+// if the server is another machine.
+func (p Path) HostToHost() bool { return p.Lab.Link == lab.LinkHost && p.TwoHosts() }
+
+// ToPeer returns the path with another machine as its server, where the path can have
+// one. Pods reach it through a device on the uplink; without an uplink only the machine
+// itself does.
+func (p Path) ToPeer(uplink lab.UplinkDevice) Path {
+	switch {
+	case uplink == lab.UplinkDevice{}:
+	case p.HostToHost():
+		p.Lab.Uplink = uplink // no lab is built, but packets cross the device
+	case p.Lab.Topology == lab.TopologyPodToHost:
+		p.Lab.Topology, p.Lab.Uplink, p.Lab.WireRate, p.Lab.WireDelay = lab.TopologyPodToNetwork, uplink, 0, 0
+		p.Route = p.routeAcross()
+	}
+	return p
+}
+
+// routeAcross returns the route between two hosts.
+func (p Path) routeAcross() *evidence.Route {
+	r := &evidence.Route{TwoHosts: true, Steps: stepsOut(p.Lab, p.Client, lab.HostB)}
+	switch p.Lab.Topology {
+	case lab.TopologyPodToNetwork:
+		r.Steps = append(r.Steps, evidence.Sends(evidence.ThisMachine, p.Lab.Uplink.Name))
+	case lab.TopologyPodToHost:
+		r.Steps = append(r.Steps, evidence.Receives(lab.HostA, lab.Uplink))
+	default:
+		r.Steps = append(r.Steps, evidence.Reverse(stepsOut(p.Lab, p.Server, lab.HostA))...)
+	}
+	if p.Lab.NAT && p.Client == lab.PodB {
+		r.SeenAs, r.TranslatedAt = lab.Addresses(p.Lab, lab.HostB)[0], lab.HostB
+	}
+	if p.Lab.Datapath == lab.DatapathEBPF {
+		r.Programs = []string{"from_pod"}
+	}
+	return r
+}
+
+// stepsOut returns the devices that packets cross from a place to the uplink of its
+// host.
+func stepsOut(o lab.Options, place, host string) []evidence.Step {
+	uplink := evidence.Sends(host, lab.Uplink)
+	if place == host {
+		return []evidence.Step{uplink}
+	}
+	traits := linkTraits(o.Link)
+	var steps []evidence.Step
+	if !o.Guests {
+		steps = append(steps, evidence.Sends(place, lab.IfName))
+	}
+	if traits.HostSide {
+		steps = append(steps, evidence.Receives(host, lab.HostIfName(place)))
+	}
+	if o.NAT && traits.Bridge { // the host routes
+		steps = append(steps, evidence.Receives(host, traits.HostDevice))
+	}
+	if o.Topology == lab.TopologyPodToNetwork && traits.UplinkSibling {
+		return steps
+	}
+	return append(steps, uplink)
+}
+
+// linkTraits returns the traits of a link mode, none if the link is not a mode.
+func linkTraits(link string) podlink.Traits {
+	mode, err := podlink.Lookup(link)
+	if err != nil {
+		return podlink.Traits{}
+	}
+	return mode.Traits()
+}

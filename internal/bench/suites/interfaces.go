@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"net/netip"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/podlink"
+	"mustang/internal/result"
+)
+
+// interfaces compares the virtual network interfaces of one host, as article 000 does.
+func interfaces() Suite {
+	s := Suite{
+		Name:      "interfaces",
+		Doc:       "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN",
+		Workloads: []Workload{tcpStreams(1)},
+		Report: result.Suite{
+			Question:  "How fast is each virtual network interface of Linux?",
+			Answer:    []string{result.AnswerFastest, result.AnswerRanking, result.AnswerStatements},
+			Reference: "loopback", Ranked: true,
+			Statements: []result.Statement{
+				statement("The host's own address against 127.0.0.1", "host-ip", "loopback"),
+				statement("A published port at 127.0.0.1 against the host's address", "published-port/localhost", "published-port/host-ip"),
+				statement("The same with Mustang's services", "published-port/ebpf/localhost", "published-port/ebpf/host-ip"),
+				statement("Host to container against container to host", "host-to-container", "container-to-host"),
+				statement("TUN with offloads against TUN without", "tun-offload/pod-ip", "tun/pod-ip"),
+			},
+		},
+		CountedQuestion: "How many instructions does each virtual network interface of Linux take?",
+	}
+	loopback := withinHost("loopback", localhost)
+	loopback.Target = result.TargetLoopback
+	s.addBaseline(loopback)
+	toHost := dockerPath("container-to-host", lab.ContainerB, lab.HostA)
+	toHost.Target = result.TargetHostIP
+	toHost.Route = &evidence.Route{Steps: append(outOfContainer(), evidence.Receives(lab.HostA, dockerBridge))}
+	for _, p := range []Path{
+		withinHost("host-ip", lab.Addresses(lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost}, lab.HostA)[0]),
+		throughHost("veth/pod-ip", "veth"),
+		throughHost("bridge/pod-ip", "bridge"),
+		toHost,
+		toContainer("host-to-container", lab.HostA),
+		toContainer("container-to-container", lab.ContainerB),
+		toPortLocally("published-port/localhost", false),
+		toPort("published-port/host-ip", lab.HostA),
+		toMustangPort("published-port/ebpf/localhost", localhost),
+		toMustangPort("published-port/ebpf/host-ip", lab.Gateways[0].Addr()),
+		throughHost("tun/pod-ip", "tun"),
+		withOffload(throughHost("tun-offload/pod-ip", "tun")),
+	} {
+		s.Paths = append(s.Paths, p)
+		s.compare(p.ID, loopback.ID)
+	}
+	s.compare("published-port/localhost", "published-port/host-ip")
+	s.compare("published-port/ebpf/localhost", "published-port/ebpf/host-ip")
+	s.compare("tun-offload/pod-ip", "tun/pod-ip")
+	s.compare("host-to-container", "container-to-host")
+	return s
+}
+
+// withinHost returns the path from a host to an address of its own.
+func withinHost(id string, addr netip.Addr) Path {
+	p := hostsPath(id, lab.HostA, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost})
+	p.Route = &evidence.Route{
+		Steps:  []evidence.Step{evidence.Loops(lab.HostA, "lo")},
+		Avoids: []evidence.Device{{Place: lab.HostA, Name: lab.Uplink}},
+	}
+	return p.connectTo(addr)
+}
+
+// throughHost returns the path between two pods of a host, across both links' devices
+// on the host but not through its IP layer if the pods share a bridge.
+func throughHost(id, link string) Path {
+	p := podPath(id, link)
+	p.Route = &evidence.Route{Steps: []evidence.Step{
+		evidence.Sends(lab.PodB, lab.IfName), evidence.Receives(lab.Host, lab.HostIfName(lab.PodB)),
+		evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)), evidence.Receives(lab.PodA, lab.IfName),
+	}}
+	if linkTraits(link).Bridge {
+		p.Route.Avoids = []evidence.Device{{Place: lab.Host, Name: podlink.DefaultBridge}}
+	}
+	return p
+}
+
+// withOffload returns a path through TUN or TAP devices with segmentation offload.
+func withOffload(p Path) Path {
+	p.Variant, p.Lab.Offload = "offload", true
+	return p
+}
+
+// toMustangPort returns the path from a host to one of its addresses where a Mustang
+// service publishes a port of a pod. Translation at the socket sends the packets to the
+// pod's address.
+func toMustangPort(id string, addr netip.Addr) Path {
+	p := podPath(id, "veth")
+	p.Lab.Via = lab.ViaEBPFSocket
+	p.Client, p.Target, p.Via = lab.Host, result.TargetPublishedPort, result.ViaEBPFSocket
+	p.Connect = netip.AddrPortFrom(addr, lab.PublishedPort)
+	p.Route = &evidence.Route{
+		Steps:  []evidence.Step{evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)), evidence.Receives(lab.PodA, lab.IfName)},
+		Avoids: []evidence.Device{{Place: lab.Host, Name: "lo"}},
+	}
+	return p
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"net/netip"
+
+	"mustang/internal/bench/cnibench"
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// take measures a path once. If the evidence contradicts the path, it returns the
+// sample and an [*evidence.Error].
+func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
+	if t.peer != nil {
+		return t.takeToPeer(ctx, p, spec)
+	}
+	l, err := t.lab(ctx, p.Lab)
+	if err != nil {
+		return sample{}, err
+	}
+	client, _, err := t.ends(ctx, p)
+	if err != nil {
+		return sample{}, err
+	}
+	return measure(ctx, client, evidence.Recorder{Path: p.Path, Lab: l}, spec)
+}
+
+// peerLab returns a lab that is alone on the peer's network: all labs have the same
+// addresses there.
+func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
+	if l := t.peer.connected; l != nil && l == t.labs[o] {
+		return l, nil
+	}
+	if err := t.peer.disconnect(); err != nil {
+		return nil, err
+	}
+	l, err := t.lab(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	t.peer.connected = l
+	return l, l.Connect()
+}
+
+// takeToPeer measures a path to the peer once.
+func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec) (_ sample, err error) {
+	client := t.peer.client
+	recorder := evidence.Recorder{Path: p.Path, Machine: t.peer.ns}
+	if !p.HostToHost() {
+		if recorder.Lab, err = t.peerLab(ctx, p.Lab); err != nil {
+			return sample{}, err
+		}
+		if client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
+			return sample{}, err
+		}
+	}
+	if err := t.peer.serve(ctx); err != nil {
+		return sample{}, err
+	}
+	spec.Target = t.peer.server.Address()
+	recorder.Path.Connect, recorder.Path.Listen = spec.Target, spec.Target
+	taken, err := measure(ctx, client, recorder, spec)
+	if err != nil && ctx.Err() == nil {
+		err = t.peer.explain(ctx, err)
+	}
+	return taken, err
+}
+
+// takeCalls measures a batch of calls of a plugin.
+func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {
+	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := plugins.Run(ctx, cnibench.Batch{
+		Row: row.path.ID, Plugin: row.path.Plugin, Workload: row.workload.Name, Pods: calls, Concurrent: row.workload.Flows > 1,
+	})
+	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
+}
+
+// provePlugin checks that a plugin works.
+func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
+	plugins, err := t.pluginTestbed(ctx, p.Lab)
+	if err != nil {
+		return err
+	}
+	return plugins.Prove(ctx, p.Plugin)
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"time"
+
+	"mustang/internal/bench/cnibench"
+	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/rtnl"
+)
+
+// testbed holds the labs of a run and the agents in them. Both are started when they
+// are first needed.
+type testbed struct {
+	store    lab.Store
+	exe      string
+	cpus     host.CPUPair
+	counting bool // instructions
+	labs     map[lab.Options]*lab.Lab
+	failed   map[lab.Options]error
+	agents   map[agentKey]*load.Agent
+	// peer is the other machine, nil if there is none.
+	peer *peer
+	// notes are remarks on all rows of a lab.
+	notes map[lab.Options]string
+	// plugins runs CNI plugins, nil until one is called.
+	plugins *cnibench.Testbed
+}
+
+// agentKey identifies an agent: its place, and its address if it is a server.
+type agentKey struct {
+	lab    lab.Options
+	place  string
+	listen netip.AddrPort
+}
+
+// newTestbed returns a testbed without labs.
+func newTestbed(o Options) (*testbed, error) {
+	cpus, err := o.CPUs.Resolve()
+	if err != nil {
+		return nil, err
+	}
+	return &testbed{
+		store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
+		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
+	}, nil
+}
+
+// lab returns the lab with these options. A failure to build it, or to start its VMs,
+// is final.
+func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
+	if err := t.failed[o]; err != nil {
+		return nil, err
+	}
+	if l, ok := t.labs[o]; ok {
+		return l, nil
+	}
+	named := o
+	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), len(t.labs)+len(t.failed))
+	l, err := t.store.Up(ctx, named)
+	if err != nil {
+		t.failed[o] = err
+		return nil, err
+	}
+	t.labs[o] = l
+	if o.Overlay == "" || o.Guests || t.counting {
+		return l, nil
+	}
+	if t.notes[o], err = l.ChecksumFault(ctx); err != nil {
+		t.failed[o] = err
+		delete(t.labs, o)
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
+const guestTimeout = 3 * time.Minute
+
+// agent returns the agent of a key.
+func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) {
+	if a, ok := t.agents[key]; ok {
+		return a, nil
+	}
+	l, err := t.lab(ctx, key.lab)
+	if err != nil {
+		return nil, err
+	}
+	o := t.agentOptions(key.listen.IsValid())
+	if key.lab.Guests {
+		o.Timeout = guestTimeout
+	}
+	o.Start = func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) }
+	a, err := load.StartAgent(ctx, o)
+	if err != nil {
+		if key.lab.Guests { // a further attempt may take minutes
+			t.failed[key.lab] = err
+		}
+		return nil, err
+	}
+	if key.listen.IsValid() {
+		if err := a.Listen(ctx, key.listen); err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
+	}
+	t.agents[key] = a
+	return a, nil
+}
+
+// agentOptions returns the options of a server's or a client's agent.
+func (t *testbed) agentOptions(server bool) load.AgentOptions {
+	o := load.AgentOptions{Exe: t.exe, CPU: t.cpus.Client}
+	if server {
+		o.CPU = t.cpus.Server
+	}
+	switch {
+	case !t.counting:
+	case server:
+		o.Priority = serverPriority
+	default:
+		o.Priority = clientPriority
+	}
+	return o
+}
+
+// ends returns the agents at both ends of a path.
+func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load.Agent, err error) {
+	if server, err = t.agent(ctx, agentKey{p.Lab, p.Server, p.Listen}); err != nil {
+		return nil, nil, err
+	}
+	client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
+	return client, server, err
+}
+
+// reset ends the agents of a path after a failed sample, which may have left them in
+// the middle of a run.
+func (t *testbed) reset(p suites.Path) error {
+	var errs []error
+	for _, key := range []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}} {
+		if a, ok := t.agents[key]; ok {
+			errs = append(errs, a.Close())
+			delete(t.agents, key)
+		}
+	}
+	if t.peer != nil {
+		errs = append(errs, t.peer.hangUp())
+	}
+	return errors.Join(errs...)
+}
+
+// pluginTestbed returns the testbed for CNI plugins in a lab.
+func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.Testbed, error) {
+	if t.plugins != nil {
+		return t.plugins, nil
+	}
+	l, err := t.lab(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if t.plugins, err = cnibench.NewTestbed(l); err != nil {
+		return nil, err
+	}
+	t.notes[o] = t.plugins.Note()
+	return t.plugins, nil
+}
+
+// closePlugins closes the testbed for CNI plugins, if there is one.
+func (t *testbed) closePlugins() {
+	if t.plugins != nil {
+		t.plugins.Close()
+		t.plugins = nil
+	}
+}
+
+// offloads adds the offloads of the pods' devices to a run's, by link mode.
+func (t *testbed) offloads(into map[string]string) error {
+	for o, l := range t.labs {
+		ns, err := l.Namespace(lab.PodA)
+		if err != nil {
+			continue // no pods, or VMs
+		}
+		offloads, err := rtnl.In(ns).Offloads(lab.IfName)
+		if err != nil {
+			return err
+		}
+		for name, on := range offloads {
+			into[o.Link+" "+name] = map[bool]string{true: "on", false: "off"}[on]
+		}
+	}
+	return nil
+}
+
+// setPriorities gives real-time priorities to the programs that forward packets in the
+// labs. Agents set their own.
+func (t *testbed) setPriorities() error {
+	if !t.counting {
+		return nil
+	}
+	agents := map[int]bool{}
+	for _, a := range t.agents {
+		agents[a.PID()] = true
+	}
+	for _, l := range t.labs {
+		inodes, err := namespaceInodes(l)
+		if err != nil {
+			return err
+		}
+		processes, err := host.Processes(inodes)
+		if err != nil {
+			return err
+		}
+		for _, pid := range processes {
+			if agents[pid] {
+				continue
+			}
+			if err := host.SetPriority(pid, relayPriority); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// namespaceInodes returns the inodes of a lab's network namespaces.
+func namespaceInodes(l *lab.Lab) (map[uint64]bool, error) {
+	inodes := map[uint64]bool{}
+	for _, place := range l.Places() {
+		ns, err := l.Namespace(place)
+		if err != nil {
+			return nil, err
+		}
+		inode, err := ns.Inode()
+		if err != nil {
+			return nil, err
+		}
+		inodes[inode] = true
+	}
+	return inodes, nil
+}
+
+// release ends the agents and labs of rows that are done.
+func (t *testbed) release(rows []*measuredRow) error {
+	var errs []error
+	if t.peer != nil {
+		errs = append(errs, t.peer.disconnect())
+	}
+	t.closePlugins()
+	for _, row := range rows {
+		o := row.spec.path.Lab
+		for key, agent := range t.agents {
+			if key.lab == o {
+				errs = append(errs, agent.Close())
+				delete(t.agents, key)
+			}
+		}
+		if l := t.labs[o]; l != nil {
+			errs = append(errs, l.Close())
+			delete(t.labs, o)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends all agents and labs.
+func (t *testbed) Close() error {
+	var errs []error
+	if t.peer != nil {
+		errs = append(errs, t.peer.close())
+	}
+	for _, a := range t.agents {
+		errs = append(errs, a.Close())
+	}
+	t.closePlugins()
+	for _, l := range t.labs {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

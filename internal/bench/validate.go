@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"mustang/internal/lab"
+	"mustang/internal/result"
+)
+
+// Validate returns an error that names the first invalid option. It changes nothing on
+// the machine.
+func (o Options) Validate() error {
+	_, err := o.withDefaults()
+	return err
+}
+
+// withDefaults returns the options with defaults filled in, or an error that names the
+// first invalid one.
+func (o Options) withDefaults() (Options, error) {
+	rounds, duration := 10, 300*time.Millisecond
+	if o.Quick {
+		rounds, duration = 6, 60*time.Millisecond
+	}
+	if o.counting() {
+		rounds, duration = 6, 0 // samples differ by less than 0.1 %
+	}
+	switch {
+	case o.Count != "" && !o.counting():
+		return o, fmt.Errorf("invalid count %q: want %q", o.Count, result.ClockInstructions)
+	case o.counting() && o.Duration > 0:
+		return o, fmt.Errorf("invalid duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
+	case o.counting() && o.Peer != nil:
+		return o, errors.New("invalid peer: instructions of two machines cannot be counted")
+	case o.Rounds < 0:
+		return o, fmt.Errorf("invalid rounds %d: want 1 or more", o.Rounds)
+	case o.Duration < 0 || (o.Duration > 0 && o.Duration < 10*time.Millisecond):
+		return o, fmt.Errorf("invalid duration %v: want 10ms or more", o.Duration)
+	case o.Seed > 1<<53-1:
+		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
+	}
+	if o.Rounds == 0 {
+		o.Rounds = rounds
+	}
+	if o.Duration == 0 {
+		o.Duration = duration
+	}
+	if o.Warmup == 0 {
+		o.Warmup = o.Duration / 3
+	}
+	if o.Seed == 0 && o.counting() {
+		o.Seed = 1 // runs are repeatable
+	}
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64N(1 << 32) // short enough to type
+	}
+	if _, err := o.CPUs.Resolve(); err != nil {
+		return o, err
+	}
+	if o.Peer != nil {
+		if err := o.Peer.check(); err != nil {
+			return o, err
+		}
+	}
+	specs, err := o.selected()
+	if err != nil {
+		return o, err
+	}
+	return o, o.checkWire(specs)
+}
+
+// checkWire returns an error if the wire's options are invalid, or no selected row
+// crosses a wire.
+func (o Options) checkWire(specs []rowSpec) error {
+	if o.WireRate == 0 && o.WireDelay == 0 {
+		return nil
+	}
+	if !slices.ContainsFunc(specs, func(s rowSpec) bool { return s.path.TwoHosts() }) {
+		return fmt.Errorf("wire rate and wire delay: no selected row of %s crosses a wire", o.suiteName())
+	}
+	return lab.CheckWire(o.WireRate, o.WireDelay)
+}
+
+// selected returns the rows that Only selects, in the order of the suites.
+func (o Options) selected() ([]rowSpec, error) {
+	used := make([]bool, len(o.Only))
+	var specs []rowSpec
+	for _, s := range o.rowSpecs() {
+		keep := len(o.Only) == 0
+		for i, pattern := range o.Only {
+			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name)
+			if err != nil {
+				return nil, fmt.Errorf("only %q: %w", pattern, err)
+			}
+			keep, used[i] = keep || ok, used[i] || ok
+		}
+		if keep {
+			specs = append(specs, s)
+		}
+	}
+	for i, pattern := range o.Only {
+		if !used[i] {
+			return nil, fmt.Errorf("only %q: no such row in %s (see --list)", pattern, o.suiteName())
+		}
+	}
+	return specs, nil
+}
+
+// rowSpecs returns all rows of all suites.
+func (o Options) rowSpecs() []rowSpec {
+	var specs []rowSpec
+	for _, suite := range o.Suites {
+		for _, w := range o.workloads(suite) {
+			for _, p := range suite.Paths {
+				if p.Plugin != nil {
+					p.Lab.Disk = o.disk()
+				}
+				if p.TwoHosts() {
+					p.Lab.WireRate, p.Lab.WireDelay = o.WireRate, o.WireDelay
+				}
+				if o.Peer != nil {
+					p = p.ToPeer(o.Peer.Uplink)
+				}
+				specs = append(specs, rowSpec{suite, p, w})
+			}
+		}
+	}
+	return specs
+}
+
+// matches reports whether a pattern matches one of the names, or is the beginning of
+// one up to a slash or a space.
+func matches(pattern string, names ...string) (bool, error) {
+	for _, name := range names {
+		ok, err := path.Match(pattern, name)
+		if err != nil || ok {
+			return ok, err
+		}
+		if rest, found := strings.CutPrefix(name, pattern); found && rest != "" && (rest[0] == '/' || rest[0] == ' ') {
+			return true, nil
+		}
+	}
+	return false, nil
+}

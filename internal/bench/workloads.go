@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"errors"
+	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// proofDuration is the measured time of a sample that only proves its path, and
+// proofRate the rate of its UDP streams in bits per second, which any path carries.
+const (
+	proofDuration = 10 * time.Millisecond
+	proofRate     = 20e6
+)
+
+// Number of calls of a CNI plugin in one sample.
+const (
+	sequentialCalls      = 20
+	quickSequentialCalls = 10
+	quickConcurrentCalls = 20
+)
+
+// Estimated time of a sample, for the display of the time left.
+const (
+	overhead  = 25 * time.Millisecond // besides the duration and warm-up of traffic
+	callsTime = time.Second           // ADD or DEL of one batch of calls
+)
+
+// workloads returns the workloads of a suite.
+func (o Options) workloads(s suites.Suite) []suites.Workload {
+	if s.CallsPlugins() {
+		return o.callWorkloads(s)
+	}
+	if o.counting() {
+		return countedWorkloads()
+	}
+	return s.Workloads
+}
+
+// callWorkloads returns the workloads of a suite that calls plugins.
+func (o Options) callWorkloads(s suites.Suite) []suites.Workload {
+	var out []suites.Workload
+	for _, w := range s.Workloads {
+		if o.Quick && w.Flows > 1 {
+			w.Flows = quickConcurrentCalls
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// calls returns the number of calls of a plugin in one sample.
+func (o Options) calls(w suites.Workload) int {
+	switch {
+	case w.Flows > 1:
+		return w.Flows
+	case o.Quick:
+		return quickSequentialCalls
+	}
+	return sequentialCalls
+}
+
+// spec returns the load of one sample.
+func (o Options) spec(p suites.Path, w suites.Workload) load.Spec {
+	if o.counting() {
+		return countedSpec(p, w)
+	}
+	return load.Spec{
+		Workload: w.Name, Target: p.Connect, Duration: o.Duration, Warmup: o.Warmup,
+		Flows: w.Flows, Rate: w.Rate,
+	}
+}
+
+// proofSpec returns the load of a sample that only proves its path.
+func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
+	spec := o.spec(p, w)
+	if o.counting() {
+		spec.Settle, spec.Limit = 0, proofPackets
+		return spec
+	}
+	spec.Duration, spec.Warmup = proofDuration, proofDuration/2
+	if spec.Rate > proofRate {
+		spec.Rate, spec.Duration = proofRate, 5*proofDuration
+	}
+	return spec
+}
+
+// sampleTime estimates the time of one sample of a path.
+func (o Options) sampleTime(p suites.Path) time.Duration {
+	if p.Plugin != nil {
+		return callsTime
+	}
+	return o.Duration + o.Warmup + overhead
+}
+
+// Reasons to skip a row.
+var (
+	errCallsNotCounted = errors.New("calls of plugins are timed, their instructions are not counted")
+	errNestedVM        = errors.New("instructions of a virtual machine within a virtual machine cannot be counted")
+	errNotToPeer       = errors.New("with --peer only paths from this machine itself are measured, " +
+		"and with --uplink and --uplink-addresses those from a pod to another host (suite latency)")
+)
+
+// unsupported returns the reason why a path cannot be measured, nil if none is known.
+func (o Options) unsupported(p suites.Path) error {
+	switch {
+	case o.counting() && p.Plugin != nil:
+		return errCallsNotCounted
+	case o.counting() && p.Lab.Guests:
+		return errNestedVM
+	case o.Peer != nil && p.HostToHost():
+		return nil
+	case o.Peer != nil && p.Lab.Topology != lab.TopologyPodToNetwork:
+		return errNotToPeer
+	}
+	return p.Probe()
+}

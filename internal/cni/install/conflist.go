@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"mustang/internal/cni/netconf"
+)
+
+// Versions returns the versions of the CNI specification for configuration lists, the
+// newest first. These are the plugin's versions except 0.3.0, which has no lists.
+func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
+
+// Network holds the values of a network configuration. The zero value of a field selects
+// the default of the plugin.
+type Network struct {
+	// CNIVersion is one of [Versions], Name the name of the network.
+	CNIVersion, Name string
+	// Link is a link mode or netconf.LinkAuto.
+	Link string
+	// Parent and Bridge are names of devices.
+	Parent, Bridge string
+	// MTU of the pod devices in bytes.
+	MTU int
+	// Services is one of the Services constants of package netconf.
+	Services string
+	// Masquerade translates the source addresses of packets that leave the network.
+	Masquerade bool
+	// Subnets are the pod subnets, one for each family.
+	Subnets []netip.Prefix
+	// Gateways are the gateways of the subnets, at most one for each family. With HostAddresses they are other routers,
+	// otherwise the host.
+	Gateways, HostAddresses []netip.Addr
+}
+
+// list is a network configuration list.
+type list struct {
+	CNIVersion string   `json:"cniVersion"`
+	Name       string   `json:"name"`
+	Plugins    []plugin `json:"plugins"`
+}
+
+// plugin is the configuration of the plugin in a list.
+type plugin struct {
+	Type         string          `json:"type"`
+	Link         string          `json:"link"`
+	Parent       string          `json:"parent,omitempty"`
+	Bridge       string          `json:"bridge,omitempty"`
+	MTU          int             `json:"mtu,omitempty"`
+	Services     string          `json:"services,omitempty"`
+	Masquerade   bool            `json:"masquerade,omitempty"`
+	Hosts        []netip.Addr    `json:"hostAddresses,omitempty"`
+	Capabilities map[string]bool `json:"capabilities"`
+	IPAM         addresses       `json:"ipam"`
+}
+
+type addresses struct {
+	Type   string     `json:"type"`
+	Ranges [][]subnet `json:"ranges"`
+}
+
+type subnet struct {
+	Subnet  netip.Prefix `json:"subnet"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+}
+
+// Conflist returns the configuration list of the network. It returns the error of the
+// plugin if the plugin would reject the list.
+func (n Network) Conflist() ([]byte, error) {
+	if !slices.Contains(Versions(), n.CNIVersion) {
+		return nil, fmt.Errorf("CNI version %q: want one of %s", n.CNIVersion, strings.Join(Versions(), ", "))
+	}
+	if err := utils.ValidateNetworkName(n.Name); err != nil {
+		return nil, fmt.Errorf("invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
+	}
+	p := plugin{
+		Type: netconf.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU, Services: n.Services, Masquerade: n.Masquerade,
+		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
+		Hosts:        n.HostAddresses, IPAM: addresses{Type: netconf.IPAMType},
+	}
+	for _, prefix := range n.Subnets {
+		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{Subnet: prefix}})
+	}
+	if err := p.IPAM.setGateways(n.Gateways); err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(list{n.CNIVersion, n.Name, []plugin{p}}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	config, err := PluginConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := netconf.Parse(config); err != nil {
+		return nil, err
+	}
+	return append(text, '\n'), nil
+}
+
+// setGateways sets the gateway of each subnet by family.
+func (a addresses) setGateways(gateways []netip.Addr) error {
+	for _, gateway := range gateways {
+		of := slices.IndexFunc(a.Ranges, func(r []subnet) bool { return r[0].Subnet.Addr().Is4() == gateway.Is4() })
+		if of < 0 {
+			return fmt.Errorf("gateway %v: no subnet of its family", gateway)
+		}
+		if have := a.Ranges[of][0].Gateway; have.IsValid() {
+			return fmt.Errorf("gateway %v: %v already has the gateway %v", gateway, a.Ranges[of][0].Subnet, have)
+		}
+		a.Ranges[of][0].Gateway = gateway
+	}
+	return nil
+}
+
+// PluginConfig returns the configuration that a runtime passes to the first plugin of a
+// list on standard input.
+func PluginConfig(conflist []byte) ([]byte, error) {
+	var l struct {
+		CNIVersion json.RawMessage              `json:"cniVersion"`
+		Name       json.RawMessage              `json:"name"`
+		Plugins    []map[string]json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(conflist, &l); err != nil {
+		return nil, err
+	}
+	if len(l.Plugins) == 0 || l.Plugins[0] == nil {
+		return nil, errors.New("the list has no plugins")
+	}
+	config := l.Plugins[0]
+	config["cniVersion"], config["name"] = l.CNIVersion, l.Name
+	return json.Marshal(config)
+}
+
+// foreignList returns an error if a configuration is not a list in which all plugins have
+// the type of this project's plugin.
+func foreignList(text []byte) error {
+	var l struct {
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal(text, &l); err != nil {
+		return fmt.Errorf("not a list of plugins: %w", err)
+	}
+	var others []string
+	for _, p := range l.Plugins {
+		if p.Type != netconf.PluginType {
+			others = append(others, fmt.Sprintf("%q", p.Type))
+		}
+	}
+	switch {
+	case len(l.Plugins) == 0:
+		return errors.New("no plugins")
+	case len(others) > 0:
+		return fmt.Errorf("contains plugin %s", strings.Join(others, ", "))
+	}
+	return nil
+}

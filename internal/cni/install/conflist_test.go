@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/cni/netconf"
+)
+
+// TestConflist reads back with the plugin's own eyes what was written for it.
+func TestConflist(t *testing.T) {
+	n := Network{
+		CNIVersion: "1.0.0", Name: "pods", Link: "ipvlan-l2", Parent: "eth1", Bridge: "br7", MTU: 1400, Services: "tc", Masquerade: true,
+		Subnets: []netip.Prefix{netip.MustParsePrefix("fd00:1::/64"), netip.MustParsePrefix("10.1.0.0/16")},
+	}
+	c := reread(t, n)
+	if c.CNIVersion != n.CNIVersion || c.Name != n.Name || c.Link != n.Link || c.Parent != n.Parent || c.Bridge != n.Bridge ||
+		c.MTU != n.MTU || c.Services != n.Services || !c.Masquerade {
+		t.Errorf("got %+v, want %+v", c, n)
+	}
+	for i, want := range n.Subnets {
+		if len(c.IPAM.Sets) != len(n.Subnets) || c.IPAM.Sets[i][0].Subnet != want {
+			t.Errorf("got %v, want %v", c.IPAM.Sets, n.Subnets)
+		}
+	}
+}
+
+// reread is what the plugin makes of what was written for it.
+func reread(t *testing.T, n Network) netconf.Config {
+	t.Helper()
+	config, err := PluginConfig(conflist(t, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := netconf.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+// TestConflistRouter has another router be the gateway.
+func TestConflistRouter(t *testing.T) {
+	n := network()
+	n.Link, n.Gateways, n.HostAddresses = "macvlan", addrs("fe80::1", "10.77.0.9"), addrs("10.77.0.2", "fd00:77::2")
+	c := reread(t, n)
+	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] || c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
+		t.Errorf("got %+v, want %+v", c, n)
+	}
+}
+
+// TestConflistErrors names what the plugin would refuse.
+func TestConflistErrors(t *testing.T) {
+	for culprit, change := range map[string]func(*Network){
+		`"2.0.0"`:                           func(n *Network) { n.CNIVersion = "2.0.0" },
+		`"../x"`:                            func(n *Network) { n.Name = "../x" },
+		`name ""`:                           func(n *Network) { n.Name = "" },
+		`"token-ring"`:                      func(n *Network) { n.Link = "token-ring" },
+		`"tap"`:                             func(n *Network) { n.Link = "tap" },
+		`"all"`:                             func(n *Network) { n.Services = "all" },
+		"70000":                             func(n *Network) { n.MTU = 70000 },
+		`parent: invalid device name "a/b"`: func(n *Network) { n.Parent = "a/b" },
+		"bridge":                            func(n *Network) { n.Bridge = "a-very-long-name-of-a-bridge" },
+		"ranges":                            func(n *Network) { n.Subnets = nil },
+		"10.1.2.3/16":                       func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.1.2.3/16")} },
+		"second":                            func(n *Network) { n.Subnets = append(n.Subnets, netip.MustParsePrefix("10.2.0.0/16")) },
+		"already has the gateway 10.77.0.9": func(n *Network) { n.Gateways = addrs("10.77.0.9", "10.77.0.8") },
+		"gateway fe80::1:":                  func(n *Network) { n.Gateways, n.Subnets = addrs("fe80::1"), n.Subnets[:1] },
+		"hostAddresses":                     func(n *Network) { n.HostAddresses = addrs("10.77.0.2") },
+		"no address is left":                func(n *Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.2.0.1/32")} },
+	} {
+		n := network()
+		change(&n)
+		if _, err := n.Conflist(); err == nil || !strings.Contains(err.Error(), culprit) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("got %v, want one line with %s", err, culprit)
+		}
+	}
+}
+
+// TestFindPlugin looks beside the program, then where Debian's packages have plugins.
+func TestFindPlugin(t *testing.T) {
+	root := t.TempDir()
+	if _, err := FindPlugin(root + "/bin/mustang"); err == nil || !strings.Contains(err.Error(), root+"/bin/mustang-cni") {
+		t.Error(err)
+	}
+	for _, want := range []string{root + "/lib/cni/mustang-cni", root + "/bin/mustang-cni"} {
+		writeFile(t, want, "")
+		if err := os.MkdirAll(filepath.Join(root, "bin"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := FindPlugin(root + "/bin/mustang"); err != nil || got != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+}
+
+// TestPlaceCheck refuses names that runtimes don't read, or that lead elsewhere.
+func TestPlaceCheck(t *testing.T) {
+	for _, name := range []string{"", "x.conf", "../x.conflist", "a/x.conflist", ".conflist", ".x.conflist", ".."} {
+		p := testPlace(t)
+		p.ConfName = name
+		if err := p.Check(); err == nil {
+			t.Errorf("%q is taken", name)
+		}
+	}
+	if err := testPlace(t).Check(); err != nil {
+		t.Error(err)
+	}
+	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil || (Place{BinDir: "x", ConfName: DefaultConfName}).Check() == nil {
+		t.Error("no directory is taken")
+	}
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package install installs the CNI plugin and a network configuration for container
+// runtimes, and uninstalls them. At every moment, and after a crash at any moment, a
+// runtime finds each file complete or not at all, and no configuration without its plugin.
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mustang/internal/cni/netconf"
+)
+
+// Default directories and file name of container runtimes.
+const (
+	DefaultBinDir   = "/opt/cni/bin"
+	DefaultConfDir  = "/etc/cni/net.d"
+	DefaultConfName = "10-mustang.conflist"
+)
+
+// Place is where a runtime looks for plugins and configurations.
+type Place struct {
+	// BinDir is the directory of plugins, ConfDir that of configurations.
+	BinDir, ConfDir string
+	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
+	ConfName string
+
+	after func(step string) error // set by tests
+}
+
+// Change describes the change of a file.
+type Change struct {
+	// What is "plugin" or "conflist", Path the path of the file.
+	What, Path string
+	// Done is "written", "replaced", "unchanged", "removed", "absent" or "left".
+	Done string
+}
+
+// String returns the change as a line of text.
+func (c Change) String() string { return fmt.Sprintf("%s %s %s", c.What, c.Path, c.Done) }
+
+const (
+	whatPlugin   = "plugin"
+	whatConflist = "conflist"
+)
+
+// Check validates the place.
+func (p Place) Check() error {
+	switch {
+	case p.BinDir == "":
+		return errors.New("the plugin directory is empty")
+	case p.ConfDir == "":
+		return errors.New("the configuration directory is empty")
+	case filepath.Ext(p.ConfName) != ".conflist" || strings.HasPrefix(p.ConfName, ".") || filepath.Base(p.ConfName) != p.ConfName:
+		return fmt.Errorf("configuration name %q: want a file name that ends in .conflist", p.ConfName)
+	}
+	return nil
+}
+
+// Conf returns the path of the configuration.
+func (p Place) Conf() string { return filepath.Join(p.ConfDir, p.ConfName) }
+
+func (p Place) plugin() *file {
+	return &file{path: filepath.Join(p.BinDir, netconf.PluginType), mode: 0o755, foreign: foreignPlugin}
+}
+
+func (p Place) conflist() *file {
+	return &file{path: p.Conf(), mode: 0o644, foreign: foreignList}
+}
+
+// Install copies the plugin from a path, and then writes the configuration. It replaces
+// files of other projects only with force; otherwise the error is a *[ForeignError]. If
+// it fails, it has undone all its changes.
+func (p Place) Install(from string, conflist []byte, force bool) (changes []Change, err error) {
+	plugin, conf := p.plugin(), p.conflist()
+	conf.content = conflist
+	if plugin.content, err = readPlugin(from); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{p.BinDir, p.ConfDir} {
+		var made []string
+		if made, err = makeDir(dir); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				removeDirs(made)
+			}
+		}()
+	}
+	unlock, err := lock(p.BinDir, p.ConfDir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return p.replace([]*file{plugin, conf}, force)
+}
+
+// replace replaces files in their order: all of them, or none.
+func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
+	var pending []*file
+	for _, f := range files {
+		same, err := f.compare(force)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, change(f, same))
+		if !same {
+			pending = append(pending, f)
+		}
+	}
+	for _, f := range files {
+		if err := f.discard(); err != nil { // left by a killed process
+			return nil, err
+		}
+	}
+	var undo []func() error
+	defer func() {
+		if err != nil {
+			for _, step := range slices.Backward(undo) {
+				err = errors.Join(err, step())
+			}
+		}
+	}()
+	for _, f := range pending {
+		undo = append(undo, f.discard)
+		if err := p.step("stage "+f.path, f.stage); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range pending {
+		do := func() error {
+			if err := f.commit(); err != nil {
+				return err
+			}
+			undo = append(undo, f.revert)
+			return nil
+		}
+		if err := p.step("commit "+f.path, do); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range pending {
+		_ = f.discard() // the files are installed; the next run deletes what is left
+	}
+	return changes, nil
+}
+
+func change(f *file, same bool) Change {
+	c := Change{What: whatPlugin, Path: f.path, Done: "written"}
+	if filepath.Ext(f.path) == ".conflist" {
+		c.What = whatConflist
+	}
+	switch {
+	case same:
+		c.Done = "unchanged"
+	case f.had:
+		c.Done = "replaced"
+	}
+	return c
+}
+
+// step runs a step and calls the hook of tests.
+func (p Place) step(name string, do func() error) error {
+	if err := do(); err != nil {
+		return err
+	}
+	if p.after != nil {
+		return p.after(name)
+	}
+	return nil
+}
+
+// Uninstall removes the configuration, and then the plugin. Missing files are no error. If
+// a file belongs to another project, the error is a *[ForeignError] and nothing is
+// removed. Uninstall keeps a plugin that is the file keep itself, and not a copy.
+func (p Place) Uninstall(keep string) ([]Change, error) {
+	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
+		_, err := os.Stat(dir)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	unlock, err := lock(dirs...)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	plugin, conf := p.plugin(), p.conflist()
+	for _, f := range []*file{conf, plugin} {
+		if _, err := f.compare(false); err != nil {
+			return nil, err
+		}
+	}
+	var changes []Change
+	for _, f := range []*file{conf, plugin} {
+		c := change(f, false)
+		if f == plugin && sameFile(f.path, keep) {
+			c.Done = "left: it is the original, not a copy"
+			changes = append(changes, c)
+			continue
+		}
+		absent, err := f.remove()
+		if err != nil {
+			return changes, err
+		}
+		if c.Done = "removed"; absent {
+			c.Done = "absent"
+		}
+		changes = append(changes, c)
+		if err := f.discard(); err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	two, err := os.Stat(b)
+	return err == nil && os.SameFile(one, two)
+}
+
+// Before lists the configurations that runtimes use instead, since their names sort first.
+func (p Place) Before() ([]string, error) {
+	entries, err := os.ReadDir(p.ConfDir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, entry := range entries { // sorted
+		isConf := slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(entry.Name()))
+		if isConf && !entry.IsDir() && entry.Name() < p.ConfName {
+			out = append(out, entry.Name())
+		}
+	}
+	return out, nil
+}

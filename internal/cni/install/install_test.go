@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// TestInstall installs for a runtime's own library, which reads the list, runs the
+// plugin and finds that it has all that the list asks for.
+func TestInstall(t *testing.T) {
+	for _, version := range Versions() {
+		t.Run(version, func(t *testing.T) {
+			p, n := testPlace(t), network()
+			n.CNIVersion = version
+			if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"written", "written"}) {
+				t.Errorf("changes %q", got)
+			}
+			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.Conf(): 0o644} {
+				if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
+					t.Errorf("%s: %v, %v, want %v", path, info, err, mode)
+				}
+			}
+			files, err := libcni.ConfFiles(p.ConfDir, []string{".conf", ".conflist", ".json"})
+			if err != nil || !slices.Equal(files, []string{p.Conf()}) {
+				t.Fatalf("a runtime finds %v, %v", files, err)
+			}
+			list, err := libcni.ConfListFromFile(files[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			capabilities, err := libcni.NewCNIConfig([]string{p.BinDir}, nil).ValidateNetworkList(context.Background(), list)
+			slices.Sort(capabilities)
+			if want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}; err != nil || !slices.Equal(capabilities, want) {
+				t.Errorf("capabilities %q, %v, want %q", capabilities, err, want)
+			}
+		})
+	}
+}
+
+// TestInstallTwice changes nothing the second time, and only what differs the third.
+func TestInstallTwice(t *testing.T) {
+	p, n := testPlace(t), network()
+	mustInstall(t, p, conflist(t, n))
+	before := tree(t, p)
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged"}) {
+		t.Errorf("changes %q", got)
+	}
+	if after := tree(t, p); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
+	}
+	n.Link = "bridge"
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "replaced"}) {
+		t.Errorf("changes %q", got)
+	}
+	if text, err := os.ReadFile(p.Conf()); err != nil || !bytes.Equal(text, conflist(t, n)) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if err := os.Chmod(p.Conf(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "replaced"}) {
+		t.Errorf("with another mode: changes %q", got)
+	}
+}
+
+// TestUndo fails each step in turn: with nothing there before, and with another
+// version there. No configuration is ever there without its plugin.
+func TestUndo(t *testing.T) {
+	for _, there := range []bool{false, true} {
+		p, n := testPlace(t), network()
+		if there {
+			mustInstall(t, p, conflist(t, n))
+			// The plugin is an older build.
+			old, err := os.ReadFile(program())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(p.BinDir+"/mustang-cni", append(old, 0), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := tree(t, p)
+		n.Link = "bridge"
+		for _, step := range []string{"stage mustang-cni", "stage 10-mustang.conflist", "commit mustang-cni", "commit 10-mustang.conflist"} {
+			failure := errors.New("disk on fire")
+			failing := p
+			failing.after = func(at string) error {
+				verb, path, _ := strings.Cut(at, " ")
+				_, noPlugin := os.Stat(p.BinDir + "/mustang-cni")
+				if _, err := os.Stat(p.Conf()); err == nil && noPlugin != nil {
+					t.Errorf("after %s: a configuration without its plugin", at)
+				}
+				if verb+" "+filepath.Base(path) == step {
+					return failure
+				}
+				return nil
+			}
+			if _, err := failing.Install(program(), conflist(t, n), false); !errors.Is(err, failure) {
+				t.Errorf("%s: %v", step, err)
+			}
+			if after := tree(t, p); after != before {
+				t.Errorf("%s: before\n%s\nafter\n%s", step, before, after)
+			}
+		}
+	}
+}
+
+// TestKilled finds what a killed process left aside, and clears it up.
+func TestKilled(t *testing.T) {
+	p, n := testPlace(t), network()
+	mustInstall(t, p, conflist(t, n))
+	for _, left := range []string{p.BinDir + "/.mustang-cni.new", p.BinDir + "/.mustang-cni.old", p.ConfDir + "/.10-mustang.conflist.new"} {
+		writeFile(t, left, "half")
+	}
+	writeFile(t, p.BinDir+"/mustang-cni", "") // which no version of this program leaves
+	n.MTU = 1400
+	if _, err := p.Install(program(), conflist(t, n), true); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{p.BinDir: "mustang-cni", p.ConfDir: DefaultConfName} {
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 1 || entries[0].Name() != want {
+			t.Errorf("%s has %v, %v", dir, entries, err)
+		}
+	}
+}
+
+// TestAtOnce installs and uninstalls many times at once.
+func TestAtOnce(t *testing.T) {
+	p := testPlace(t)
+	var group sync.WaitGroup
+	for i := range 8 {
+		n := network()
+		n.MTU = 1400 + i
+		text := conflist(t, n)
+		group.Go(func() {
+			if _, err := p.Install(program(), text, false); err != nil {
+				t.Error(err)
+			}
+			if i%2 == 0 {
+				if _, err := p.Uninstall(""); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	mustInstall(t, p, conflist(t, network()))
+	if entries, err := os.ReadDir(p.BinDir); err != nil || len(entries) != 1 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// TestForeign leaves what is not ours alone, unless it is told to replace it.
+func TestForeign(t *testing.T) {
+	other := `{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"},{"type":"portmap"}]}`
+	for name, test := range map[string]struct{ file, text, why string }{
+		"another list":        {"conf", other, `plugin "bridge", "portmap"`},
+		"ours and another":    {"conf", `{"name":"x","plugins":[{"type":"mustang-cni"},{"type":"tuning"}]}`, `"tuning"`},
+		"a single plugin":     {"conf", `{"name":"x","type":"mustang-cni"}`, "no plugins"},
+		"no JSON":             {"conf", "hello", "not a list of plugins"},
+		"an empty file":       {"conf", "", "not a list of plugins"},
+		"a script":            {"plugin", "#!/bin/sh\nexit 0\n", "not a build of mustang-cni"},
+		"another Go program":  {"plugin", "go", "but of"},
+		"an empty executable": {"plugin", "", "not a build of mustang-cni"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testPlace(t)
+			path := p.Conf()
+			if test.file == "plugin" {
+				path = p.BinDir + "/mustang-cni"
+			}
+			if test.text == "go" { // this test
+				self, err := os.ReadFile("/proc/self/exe")
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.text = string(self)
+			}
+			writeFile(t, path, test.text)
+			before := tree(t, p)
+			_, err := p.Install(program(), conflist(t, network()), false)
+			_, uninstallErr := p.Uninstall("")
+			for _, err := range []error{err, uninstallErr} {
+				var foreign *ForeignError
+				if !errors.As(err, &foreign) || foreign.Path != path || !strings.Contains(err.Error(), test.why) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%v, want %s", err, test.why)
+				}
+			}
+			if after := tree(t, p); after != before {
+				t.Errorf("before\n%s\nafter\n%s", before, after)
+			}
+			changes, err := p.Install(program(), conflist(t, network()), true)
+			if err != nil || !slices.Contains(done(changes), "replaced") {
+				t.Errorf("%v, %v", changes, err)
+			}
+		})
+	}
+}
+
+// TestNoPlugin has nothing to install, or something else.
+func TestNoPlugin(t *testing.T) {
+	p := testPlace(t)
+	before := tree(t, p)
+	for _, path := range []string{built + "/nothing", "/etc/passwd", "/proc/self/exe", built} {
+		if _, err := p.Install(path, conflist(t, network()), true); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if after := tree(t, p); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
+	}
+}
+
+// TestUninstall removes both files, and nothing twice.
+func TestUninstall(t *testing.T) {
+	p := testPlace(t)
+	for _, want := range [][]string{{"absent", "absent"}, {"removed", "removed"}, {"absent", "absent"}} {
+		changes, err := p.Uninstall(program())
+		if err != nil || !slices.Equal(done(changes), want) {
+			t.Errorf("%v, %v, want %q", changes, err, want)
+		}
+		if want[0] == "absent" && len(changes) > 0 && changes[0].What != "conflist" {
+			t.Errorf("%v: the configuration goes first", changes)
+		}
+		if _, err := os.Stat(p.Conf()); err == nil {
+			t.Error("the configuration is still there")
+		}
+		if _, err := os.Stat(p.BinDir); err != nil {
+			mustInstall(t, p, conflist(t, network()))
+		}
+	}
+	// Where the runtime looks into the package's own directory.
+	p.BinDir = built
+	mustInstall(t, p, conflist(t, network()))
+	changes, err := p.Uninstall(program())
+	if err != nil || len(changes) != 2 || !strings.HasPrefix(changes[1].Done, "left") {
+		t.Errorf("%v, %v", changes, err)
+	}
+	if _, err := os.Stat(program()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBefore names the configurations that runtimes prefer.
+func TestBefore(t *testing.T) {
+	p := testPlace(t)
+	mustInstall(t, p, conflist(t, network()))
+	for _, name := range []string{"05-a.conflist", "05-a.bak", "11-b.conf", "00-c.json"} {
+		writeFile(t, filepath.Join(p.ConfDir, name), "{}")
+	}
+	if got, err := p.Before(); err != nil || !slices.Equal(got, []string{"00-c.json", "05-a.conflist"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
+	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
+)
+
+// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin
+// needs it.
+func (a *attachment) createDevice() error {
+	if !a.config.IPAM.NeedsDevice() {
+		return nil
+	}
+	if err := checkDaemon(a.config.IPAM); err != nil {
+		return err
+	}
+	var network record.Network
+	if err := a.resolve(&network); err != nil {
+		return err
+	}
+	if err := a.useNetwork(network); err != nil {
+		return err
+	}
+	if !a.mode.Traits().DHCP {
+		return fmt.Errorf("link %s: %w with ipam.type %s", a.mode.Name(), errors.ErrUnsupported, a.config.IPAM.Type)
+	}
+	a.record.Link, a.record.Linked = a.mode.Name(), true
+	if err := a.save(); err != nil {
+		return err
+	}
+	pod := a.podWith(nil)
+	pod.LinkOnly = true
+	if _, err := a.mode.Create(a.network, pod); err != nil {
+		a.record.Linked = false // Create has undone its changes
+		return errors.Join(err, a.save())
+	}
+	a.hasDevice = true
+	return nil
+}
+
+// createLink creates the pod's link. If the network is incomplete, it creates the network
+// again.
+func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
+	a.record.Secondary = a.config.NoDefaultRoute
+	pod := a.podWith(addrsOf(addresses))
+	if err := a.validateRoutes(pod); err != nil {
+		return podlink.Attachment{}, err
+	}
+	a.record.Link, a.record.Routers, a.record.Linked = a.mode.Name(), a.network.Routers, true
+	if err := a.save(); err != nil {
+		return podlink.Attachment{}, err
+	}
+	link, err := a.mode.Create(a.network, pod)
+	if errors.Is(err, fs.ErrExist) && !a.record.Secondary { // the pod has default routes by another network
+		a.record.Secondary = true
+		if err := a.save(); err != nil {
+			return link, err
+		}
+		pod = a.podWith(addrsOf(addresses))
+		link, err = a.mode.Create(a.network, pod)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if repair := a.ensureNetwork(ctx, addresses, true); repair != nil {
+			return link, errors.Join(err, repair)
+		}
+		link, err = a.mode.Create(a.network, pod)
+	}
+	if err != nil && !a.hasDevice {
+		a.record.Linked = false // Create has undone its changes
+		return link, errors.Join(err, a.save())
+	}
+	return link, err
+}
+
+// deleteLink deletes the pod's link, and the bandwidth limits with its devices.
+func (a *attachment) deleteLink() error {
+	if !a.record.Linked {
+		return nil
+	}
+	mode, err := podlink.Lookup(a.record.Link)
+	if err != nil {
+		return fmt.Errorf("record of %s: %w", a, err)
+	}
+	network := podlink.Network{
+		Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers, DeleteDevice: a.plugin.DeleteDevice,
+	}
+	return mode.Delete(network, a.podWith(a.record.Addresses))
+}
+
+// validateRoutes checks the pod's routes against its addresses and the link mode.
+func (a *attachment) validateRoutes(pod podlink.Pod) error {
+	err := pod.ValidateRoutes(a.network, a.mode.Traits().Switched)
+	switch {
+	case err == nil:
+		return nil
+	case a.config.IPAM.BuiltIn():
+		return netconf.Invalidf("ipam.%v", err)
+	}
+	return netconf.Invalidf("ipam: result of plugin %s: %v", a.config.IPAM.Type, err)
+}
+
+// setBandwidth applies the requested bandwidth limits to the pod's link.
+func (a *attachment) setBandwidth() error {
+	limits := a.config.Runtime.Bandwidth
+	if limits == (netconf.Bandwidth{}) {
+		return nil
+	}
+	return bandwidth(limits).Apply(a.mode, a.network, a.podWith(a.record.Addresses))
+}
+
+// checkBandwidth compares the bandwidth limits.
+func (a *attachment) checkBandwidth() error {
+	limits := a.config.Runtime.Bandwidth
+	if limits == (netconf.Bandwidth{}) || a.mode == nil {
+		return nil
+	}
+	return bandwidth(limits).Check(a.mode, a.network, a.podWith(a.record.Addresses))
+}
+
+func bandwidth(b netconf.Bandwidth) podlink.Bandwidth {
+	return podlink.Bandwidth{
+		ToPod:   qdisc.Limit{Rate: b.IngressRate, Burst: b.IngressBurst},
+		FromPod: qdisc.Limit{Rate: b.EgressRate, Burst: b.EgressBurst},
+	}
+}
+
+// result returns the result of ADD.
+func (a *attachment) result(link podlink.Attachment, addresses []netconf.PodAddress) *types100.Result {
+	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: a.config.DNS}
+	if link.HostIfName != "" {
+		out.Interfaces = append(out.Interfaces, &types100.Interface{
+			Name: link.HostIfName, Mac: macText(link.HostMAC), Mtu: a.network.MTU,
+		})
+	}
+	out.Interfaces = append(out.Interfaces, &types100.Interface{
+		Name: a.record.Owner.IfName, Mac: macText(link.MAC), Mtu: a.network.MTU, Sandbox: a.request.Netns,
+	})
+	inPod := len(out.Interfaces) - 1
+	for i, ip := range addresses {
+		config := &types100.IPConfig{Interface: types100.Int(inPod), Address: ipNet(ip.Prefix)}
+		if i < len(link.Prefixes) {
+			config.Address = ipNet(link.Prefixes[i])
+		}
+		if ip.Gateway.IsValid() {
+			config.Gateway = ip.Gateway.AsSlice()
+		}
+		out.IPs = append(out.IPs, config)
+	}
+	for _, r := range link.Routes {
+		route := &types.Route{Dst: ipNet(r.Dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
+		if r.Via.IsValid() {
+			route.GW = r.Via.AsSlice()
+		}
+		out.Routes = append(out.Routes, route)
+	}
+	return out
+}
+
+// macText formats a MAC address for results. Devices without one, such as netkit at
+// layer 3, get zeros, as the kernel shows them; podman 4 rejects an empty address.
+func macText(mac net.HardwareAddr) string {
+	if len(mac) == 0 {
+		mac = make(net.HardwareAddr, 6)
+	}
+	return mac.String()
+}
+
+// ipNet converts a prefix with all bits of its address.
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf converts a network with all bits of its address. The prefix is invalid if the
+// address is.
+func prefixOf(n net.IPNet) netip.Prefix {
+	addr, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), bits)
+}
+
+// prefixesOf returns the addresses of a result.
+func prefixesOf(result *types100.Result) []netip.Prefix {
+	var out []netip.Prefix
+	for _, ip := range result.IPs {
+		if prefix := prefixOf(ip.Address); prefix.Addr().IsValid() {
+			out = append(out, prefix)
+		}
+	}
+	return out
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netconf parses and validates the network configuration of the CNI plugin.
+//
+// The keys are documented in docs/cni.md and docs/cni.schema.json. Each error carries a
+// code of the CNI specification and names the key.
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+)
+
+// PluginType is the value of key type in network configurations, and the file name of
+// the plugin.
+const PluginType = "mustang-cni"
+
+// LinkAuto selects the link mode on the node. See [AutoLinks].
+const LinkAuto = "auto"
+
+// Values of key services: how pods reach services.
+const (
+	// ServicesSocket translates at connect(), so an established connection costs
+	// nothing. It is the default: ADD attaches no program to a device, which the kernel
+	// delays.
+	ServicesSocket = "socket"
+	// ServicesTC translates packets. It serves raw sockets as well, and delivers
+	// packets to pods of the same node directly.
+	ServicesTC = "tc"
+	// ServicesBoth translates at whichever of the two sees the traffic first.
+	ServicesBoth = "both"
+	// ServicesOff translates nothing.
+	ServicesOff = "off"
+)
+
+// DefaultOVSDB is the database socket of Debian's Open vSwitch.
+const DefaultOVSDB = "/var/run/openvswitch/db.sock"
+
+// Config is a network configuration.
+type Config struct {
+	// CNIVersion is the version of the CNI specification for the result.
+	CNIVersion string
+	// Name is the name of the network.
+	Name string
+	// Link is the name of a link mode, or [LinkAuto].
+	Link string
+	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and
+	// connections to host ports enter through it. Empty means the device of the default route.
+	Parent string
+	// Bridge is the name of the bridge; empty means podlink.DefaultBridge.
+	Bridge string
+	// OVSDB is the path of the Unix socket of the Open vSwitch database.
+	OVSDB string
+	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
+	MTU int
+	// Services is one of the Services constants.
+	Services string
+	// Masquerade translates the source address of packets that leave the pod network to
+	// an address of the host.
+	Masquerade bool
+	// HostAddresses are the host's own addresses in the pod network, at most one for each
+	// family. In a family that has one, the gateway is another router; otherwise the
+	// gateway address is the host's.
+	HostAddresses []netip.Addr
+	// NoDefaultRoute omits default routes in pods.
+	NoDefaultRoute bool
+	// Chained leaves the link and the addresses to the previous plugins of the list.
+	Chained bool
+	// IPAM configures address management.
+	IPAM IPAM
+	// DNS is copied to the result.
+	DNS types.DNS
+	// Runtime holds the capability arguments of this attachment.
+	Runtime Runtime
+	// PrevResult is the result of the previous plugin, or of ADD; nil if absent.
+	PrevResult json.RawMessage
+	// Valid are the attachments that GC keeps.
+	Valid []types.GCAttachment
+	// Raw is the configuration as received, for delegated plugins.
+	Raw []byte `json:"-"`
+}
+
+// Parse parses and validates a network configuration. Unknown keys and invalid values
+// are errors of type *types.Error that name the key. On an error, Config still holds
+// every value that could be parsed, so that DEL can proceed.
+func Parse(data []byte) (Config, error) {
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, Services: ServicesSocket, Raw: data}
+	o := parseObject("", data)
+	if o.err != nil {
+		return c, o.err
+	}
+	o.read("cniVersion", "a string", &c.CNIVersion)
+	o.read("name", "a string", &c.Name)
+	o.read("link", "a string", &c.Link)
+	o.read("parent", "the name of a device", &c.Parent)
+	o.read("bridge", "the name of a bridge", &c.Bridge)
+	o.read("ovsdb", "the path of a socket", &c.OVSDB)
+	o.read("mtu", "a number of bytes", &c.MTU)
+	o.read("services", "a string", &c.Services)
+	o.read("masquerade", "true or false", &c.Masquerade)
+	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
+	defaultRoute := true
+	o.read("defaultRoute", "true or false", &defaultRoute)
+	c.NoDefaultRoute = !defaultRoute
+	o.read("chained", "true or false", &c.Chained)
+	o.read("dns", "an object with nameservers, domain, search and options", &c.DNS)
+	o.read("cni.dev/valid-attachments", "an array of attachments", &c.Valid)
+	c.PrevResult, _ = o.take("prevResult")
+	readWith(o, "ipam", &c.IPAM, parseIPAM)
+	readWith(o, "runtimeConfig", &c.Runtime, parseRuntime)
+	// Keys that every plugin receives: its type, capabilities, which the runtime
+	// evaluates, and arguments of older runtimes.
+	o.ignore("type", "capabilities", "args", "cni.dev/attachments")
+	if err := o.finish(); err != nil {
+		return c, err
+	}
+	if err := c.validate(); err != nil {
+		return c, err
+	}
+	if err := c.validateHostAddresses(); err != nil {
+		return c, err
+	}
+	return c, c.validateRoutes()
+}
+
+// Head is the part of a configuration that is readable before validation.
+type Head struct {
+	// CNIVersion is the requested version of the CNI specification.
+	CNIVersion string `json:"cniVersion"`
+	// IPAM names the IPAM plugin.
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+}
+
+// ParseHead parses the head of a configuration. Invalid data gives the zero value.
+func ParseHead(data []byte) (h Head) {
+	_ = json.Unmarshal(data, &h)
+	return h
+}
+
+// Delegates reports whether the verbs run another plugin and wait for it.
+func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAMType }
+
+// validate checks values and their combinations.
+func (c Config) validate() error {
+	services := []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff}
+	switch {
+	case !slices.Contains(Links(), c.Link):
+		return Invalidf("link: unknown link mode %q (known: %s)", c.Link, strings.Join(Links(), ", "))
+	case !slices.Contains(services, c.Services):
+		return Invalidf("services: want one of %s, got %q", strings.Join(services, ", "), c.Services)
+	case c.MTU < 0 || c.MTU > 65535:
+		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
+	case !strings.HasPrefix(c.OVSDB, "/"):
+		return Invalidf("ovsdb: want an absolute path, got %q", c.OVSDB)
+	}
+	for _, device := range [][2]string{{"parent", c.Parent}, {"bridge", c.Bridge}} {
+		if len(device[1]) > 15 || strings.ContainsAny(device[1], "/: \t\n%") {
+			return Invalidf("%s: invalid device name %q", device[0], device[1])
+		}
+	}
+	if c.Chained {
+		return c.validateChained()
+	}
+	if c.IPAM.Type == "" {
+		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
+	}
+	if c.IPAM.NeedsDevice() {
+		return c.validateDHCP()
+	}
+	return nil
+}
+
+// validateChained rejects keys that configure what the previous plugins did.
+func (c Config) validateChained() error {
+	switch {
+	case c.IPAM.Type != "":
+		return Invalidf("ipam: a chained plugin assigns no addresses")
+	case c.Link != LinkAuto:
+		return Invalidf("link: a chained plugin creates no link, got %q", c.Link)
+	case c.Masquerade:
+		return Invalidf("masquerade: not supported in a chained plugin; configure it in the plugin that creates the link")
+	case c.HostAddresses != nil:
+		return Invalidf("hostAddresses: a chained plugin assigns the host no addresses")
+	case c.NoDefaultRoute:
+		return Invalidf("defaultRoute: a chained plugin adds no routes")
+	case c.Services == ServicesOff && len(c.Runtime.Ports) == 0:
+		return Invalidf("services: a chained plugin without services does nothing")
+	}
+	return nil
+}
+
+// Keeps reports whether GC keeps an attachment.
+func (c Config) Keeps(containerID, ifName string) bool {
+	return slices.Contains(c.Valid, types.GCAttachment{ContainerID: containerID, IfName: ifName})
+}
+
+// TranslatesPackets reports whether pods need the packet programs. Host ports need
+// them, since replies to clients outside pass them.
+func (c Config) TranslatesPackets() bool {
+	return c.Services == ServicesTC || c.Services == ServicesBoth || len(c.Runtime.Ports) > 0
+}
+
+// TranslatesSockets reports whether pods need the socket programs.
+func (c Config) TranslatesSockets() bool {
+	return c.Services == ServicesSocket || c.Services == ServicesBoth
+}
+
+// PreviousResult decodes PrevResult. It is an error if there is none.
+func (c Config) PreviousResult() (*types100.Result, error) {
+	if c.PrevResult == nil {
+		return nil, Invalidf("prevResult: missing")
+	}
+	versioned, err := create.Create(c.CNIVersion, c.PrevResult)
+	if err != nil {
+		return nil, Invalidf("prevResult: %v", err)
+	}
+	result, err := types100.NewResultFromResult(versioned)
+	if err != nil {
+		return nil, Invalidf("prevResult: %v", err)
+	}
+	return result, nil
+}
+
+// String names the network in messages.
+func (c Config) String() string { return fmt.Sprintf("network %q", c.Name) }

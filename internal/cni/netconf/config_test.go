@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"mustang/internal/ipam"
+	"mustang/internal/service"
+)
+
+// withIPAM is a configuration with built-in addresses and more keys.
+func withIPAM(more string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"mustang-cni",
+		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.88.0.0/16"}]]}%s}`, more)
+}
+
+// withHost is a configuration with host addresses, so that the gateway is another router.
+func withHost(hosts, more string) string {
+	return withIPAM(`, "link":"macvlan", "hostAddresses":[` + hosts + `]` + more)
+}
+
+// TestHostAddresses excludes the host addresses from the ranges.
+func TestHostAddresses(t *testing.T) {
+	c, err := Parse([]byte(withHost(`"10.88.0.2"`, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"), Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
+	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
+		t.Errorf("got %+v", c)
+	}
+}
+
+// TestParse parses each key.
+func TestParse(t *testing.T) {
+	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
+		"services":"tc", "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
+		"prevResult":null, "args":{"any":1}, "cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],
+		"runtimeConfig":{"ips":["10.88.0.7/16","fd00::7"], "mac":"02:00:00:00:00:07", "aliases":{"pods":["a"]},
+			"bandwidth":{"ingressRate":1000,"ingressBurst":2000,"egressRate":3000,"egressBurst":4000},
+			"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},
+				{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"192.0.2.1"},
+				{"hostPort":1,"containerPort":2,"protocol":"tcp","hostIP":"0.0.0.0"}]}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Raw = nil
+	c.IPAM.Sets = nil
+	want := Config{
+		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
+		Services: ServicesTC, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
+		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
+		Runtime: Runtime{
+			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
+			MAC: []byte{2, 0, 0, 0, 0, 7}, Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+			Ports: []Port{
+				{HostPort: 8080, ContainerPort: 80, Protocol: service.TCP},
+				{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 53, ContainerPort: 5353, Protocol: service.UDP},
+				{HostPort: 1, ContainerPort: 2, Protocol: service.TCP},
+			},
+		},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+// TestParseDefaults parses minimal configurations.
+func TestParseDefaults(t *testing.T) {
+	c, err := Parse([]byte(withIPAM("")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
+	if c.Link != LinkAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
+		t.Errorf("got %+v", c)
+	}
+	if _, err := Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)); err != nil {
+		t.Error(err)
+	}
+	other := `{"name":"pods","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`
+	if c, err := Parse([]byte(other)); err != nil || c.IPAM.Type != "host-local" {
+		t.Errorf("%+v, %v", c.IPAM, err)
+	}
+}
+
+// TestParseErrors checks the code and the text of the errors of invalid configurations.
+func TestParseErrors(t *testing.T) {
+	const invalid, unknown, decoding = types.ErrInvalidNetworkConfig, types.ErrUnsupportedField, types.ErrDecodingFailure
+	checkErrors(t, []parseError{
+		{`nonsense`, decoding, "nonsense"},
+		{`[1]`, decoding, "[1]"},
+		{`null`, decoding, "null"},
+		{withIPAM(`, "lnk":"veth"`), unknown, `lnk: "veth"`},
+		{withIPAM(`, "link":"tap"`), invalid, `"tap"`},
+		{withIPAM(`, "link":5`), invalid, "link: want a string, got 5"},
+		{withIPAM(`, "services":"all"`), invalid, `"all"`},
+		{withIPAM(`, "mtu":-1`), invalid, "mtu: -1"},
+		{withIPAM(`, "mtu":"big"`), invalid, `mtu: want a number of bytes, got "big"`},
+		{withIPAM(`, "masquerade":"yes"`), invalid, "masquerade"},
+		{withIPAM(`, "parent":"a/b"`), invalid, "parent"},
+		{withIPAM(`, "bridge":"a name of a bridge"`), invalid, "bridge"},
+		{withIPAM(`, "ovsdb":"db.sock"`), invalid, "ovsdb"},
+		{withIPAM(`, "chained":true`), invalid, "ipam"},
+		{`{"name":"pods","chained":true,"link":"veth"}`, invalid, "link"},
+		{`{"name":"pods","chained":true,"masquerade":true}`, invalid, "masquerade"},
+		{`{"name":"pods","chained":true,"services":"off"}`, invalid, "services"},
+		{`{"name":"pods"}`, invalid, "ipam.type"},
+		{`{"name":"pods","ipam":{"type":"mustang"}}`, invalid, "ipam.ranges"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[]]}}`, invalid, "ipam.ranges[0]"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0"}]]}}`, invalid, "ipam.ranges[0][0].subnet"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","start":"10.0.0.9"}]]}}`, unknown, "ipam.ranges[0][0].start"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","rangeStart":"11.0.0.9"}]]}}`, invalid, "11.0.0.9"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}],[{"subnet":"11.0.0.0/8"}]]}}`, invalid, "second set"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"},{"subnet":"11.0.0.0/8"}]]}}`, invalid, "one subnet"},
+		{`{"name":"pods","ipam":{"type":"dhcp"}}`, invalid, "does not work with link auto"},
+		{`{"name":"pods","link":"ipvlan-l2","hostAddresses":["10.88.0.2"],"ipam":{"type":"dhcp"}}`, invalid, "(supported: bridge, macvlan)"},
+		{`{"name":"pods","link":"macvlan","ipam":{"type":"dhcp"}}`, invalid, "hostAddresses: missing"},
+		{`{"name":"pods","link":"macvlan","hostAddresses":["fd00::2"],"ipam":{"type":"dhcp"}}`, invalid, "hostAddresses: missing"},
+		{withIPAM(`, "link":"veth", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link veth"},
+		{withIPAM(`, "link":"ipvlan-l3", "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link ipvlan-l3"},
+		{withIPAM(`, "hostAddresses":["10.88.0.2"]`), invalid, "hostAddresses: not supported with link auto"},
+		{`{"name":"pods","chained":true,"hostAddresses":["10.88.0.2"]}`, invalid, "hostAddresses: a chained"},
+		{withHost(`"10.88.0.2"`, `, "masquerade":true`), invalid, "masquerade: not supported with hostAddresses"},
+		{withHost(``, ``), invalid, "hostAddresses: want"},
+		{withHost(`"here"`, ``), invalid, `hostAddresses: want an array of addresses, got ["here"]`},
+		{withHost(`"10.88.0.2/16"`, ``), invalid, "hostAddresses: want"},
+		{withHost(`""`, ``), invalid, "hostAddresses[0]"},
+		{withHost(`"224.0.0.1"`, ``), invalid, `hostAddresses[0]: invalid host address "224.0.0.1"`},
+		{withHost(`"10.88.0.1"`, ``), invalid, "hostAddresses[0]: 10.88.0.1 is the gateway"},
+		{withHost(`"10.88.255.255"`, ``), invalid, "hostAddresses[0]: 10.88.255.255"},
+		{withHost(`"10.89.0.1"`, ``), invalid, "hostAddresses[0]: 10.89.0.1 is in no subnet"},
+		{withHost(`"fd00::2"`, ``), invalid, "hostAddresses[0]: fd00::2 is in no subnet"},
+		{withHost(`"10.88.0.2","10.88.0.3"`, ``), invalid, "hostAddresses[1]: 10.88.0.3 is the second"},
+		{`{"name":"pods","link":"macvlan","hostAddresses":["10.0.0.2"],"ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/30"}]]}}`, invalid, "no address is left"},
+		{withIPAM(`, "runtimeConfig":{"ips":["here"]}`), invalid, `runtimeConfig.ips[0]: want an address, got "here"`},
+		{withIPAM(`, "runtimeConfig":{"mac":"here"}`), invalid, `"here"`},
+		{withIPAM(`, "runtimeConfig":{"infinibandGUID":"x"}`), unknown, "runtimeConfig.infinibandGUID"},
+		{withIPAM(`, "runtimeConfig":{"bandwidth":{"rate":1}}`), unknown, "runtimeConfig.bandwidth.rate"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":0}]}`), invalid, "portMappings[0].containerPort"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":99999,"containerPort":1}]}`), invalid, "99999"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1,"protocol":"sctp"}]}`), invalid, "sctp"},
+		{withIPAM(`, "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1,"hostIP":"x"}]}`), invalid, "hostIP"},
+	})
+}
+
+// parseError is an invalid configuration.
+type parseError struct {
+	config  string
+	code    uint
+	culprit string
+}
+
+// checkErrors parses invalid configurations.
+func checkErrors(t *testing.T, rows []parseError) {
+	t.Helper()
+	for _, test := range rows {
+		_, err := Parse([]byte(test.config))
+		var coded *types.Error
+		if !errors.As(err, &coded) || coded.Code != test.code || !strings.Contains(coded.Msg, test.culprit) || strings.Contains(coded.Msg, "\n") {
+			t.Errorf("%s\ngives %v, want code %d and %q", test.config, err, test.code, test.culprit)
+		}
+	}
+}
+
+// TestParseContainerd parses the capability arguments of containerd 1.6.
+func TestParseContainerd(t *testing.T) {
+	c, err := Parse([]byte(withIPAM(`, "runtimeConfig":{
+		"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":"192.0.2.1"}],
+		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Runtime{
+		Ports:     []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP}},
+		Bandwidth: Bandwidth{1000, 2000, 3000, 4000},
+	}
+	if !reflect.DeepEqual(c.Runtime, want) {
+		t.Errorf("got  %+v\nwant %+v", c.Runtime, want)
+	}
+	// A key in two spellings is an error.
+	if _, err := Parse([]byte(withIPAM(`, "runtimeConfig":{"bandwidth":{"ingressRate":1,"IngressRate":2}}`))); err == nil {
+		t.Error("two ingress rates are accepted")
+	}
+}
+
+// TestParseLimits rejects lists that are longer than the limits.
+func TestParseLimits(t *testing.T) {
+	many := func(element string, count int) string { return strings.Repeat(element+",", count) + element }
+	checkErrors(t, []parseError{
+		{withRoutes(many(`{"dst":"10.9.0.0/16"}`, maxRoutes), ``), types.ErrInvalidNetworkConfig, "ipam.routes: 1025 elements, want 1024 at most"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[` + many(`{"subnet":"10.0.0.0/8"}`, maxRanges) + `]]}}`,
+			types.ErrInvalidNetworkConfig, "ipam.ranges[0]: 257 elements, want 256 at most"},
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","exclude":[` + many(`"10.1.0.0/16"`, maxExcludes) + `]}]]}}`,
+			types.ErrInvalidNetworkConfig, "ipam.ranges[0][0].exclude: 1025 elements, want 1024 at most"},
+		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, maxIPs) + `]}`), types.ErrInvalidNetworkConfig, "runtimeConfig.ips: 257 elements, want 256 at most"},
+	})
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"mustang/internal/podlink"
+	"mustang/internal/service"
+)
+
+// Record describes an attachment. ADD saves each field before it creates the object
+// that the field describes.
+type Record struct {
+	// Network is the name of the network. It is not part of the file.
+	Network string `json:"-"`
+	// Owner is the container and the name of its device.
+	Owner Owner `json:"owner"`
+	// Boot is the boot ID of the ADD; empty in a new record. No attachment survives a reboot.
+	Boot string `json:"boot"`
+	// Netns is the path of the pod's network namespace, Cookie its network namespace cookie.
+	Netns  string `json:"netns"`
+	Cookie uint64 `json:"cookie,omitempty"`
+	// Link is the link mode, HostIfName the host device. Both are empty in a chained plugin.
+	Link       string `json:"link,omitempty"`
+	HostIfName string `json:"host_ifname,omitempty"`
+	// Bridge, OVSDB and IPAM are copied from the configuration.
+	Bridge string `json:"bridge,omitempty"`
+	OVSDB  string `json:"ovsdb,omitempty"`
+	IPAM   string `json:"ipam,omitempty"`
+	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
+	Routers []netip.Addr `json:"routers,omitempty"`
+	// Linked is set before the link is created.
+	Linked bool `json:"linked,omitempty"`
+	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
+	Routes    []podlink.Route `json:"routes,omitempty"`
+	Secondary bool            `json:"secondary,omitempty"`
+	// Leased is set before addresses are reserved. Addresses are those of the pod.
+	Leased    bool         `json:"leased,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Endpoint is set before the datapath gets the endpoint, Admitted before it enables the pod's sockets.
+	Endpoint bool `json:"endpoint,omitempty"`
+	Admitted bool `json:"admitted,omitempty"`
+	// Ports are the services of the host ports.
+	Ports []service.Service `json:"ports,omitempty"`
+	// Done is set when ADD has finished.
+	Done bool `json:"done,omitempty"`
+
+	file *os.File // locked
+}
+
+// Save appends the record to its file as one line. A line that is cut short by a full
+// disk or a kill is ignored, and the previous line counts.
+func (r *Record) Save() error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := r.file.Write(slices.Concat([]byte("\n"), line, []byte("\n"))); err != nil {
+		return fmt.Errorf("save record of %s: %w", r.Owner, err)
+	}
+	return nil
+}
+
+// Remove deletes the file. The record stays locked.
+func (r *Record) Remove() error {
+	if err := os.Remove(r.file.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record of %s: %w", r.Owner, err)
+	}
+	return nil
+}
+
+// Close releases the lock.
+func (r *Record) Close() { _ = r.file.Close() }
+
+// read reads a locked record. A file without a complete line gives an empty record.
+func read(file *os.File, network string, o Owner) (*Record, error) {
+	data, err := io.ReadAll(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("read record of %s: %w", o, err)
+	}
+	r, _ := parse(data)
+	r.Network, r.Owner, r.file = network, o, file
+	return &r, nil
+}
+
+// parse decodes the last complete line; ok is false if there is none.
+func parse(data []byte) (r Record, ok bool) {
+	for _, line := range slices.Backward(bytes.Split(data, []byte("\n"))) {
+		var out Record
+		if len(line) > 0 && json.Unmarshal(line, &out) == nil {
+			return out, true
+		}
+	}
+	return r, false
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package record stores the attachments of the CNI plugin as files.
+//
+// The store is a directory with one directory for each network. A network has a record
+// for each attachment, and one for what its pods share. The process that works on an
+// attachment holds a lock (flock) on its record, which the kernel releases when the
+// process ends.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of files and directories. No network has a name that begins with a dot.
+const (
+	attachmentsDir = "attachments"
+	recordSuffix   = ".record"
+	networkFile    = "network.json"
+	uplinksDir     = ".uplinks"
+)
+
+// Store is a directory of records. Any number of processes can use it.
+type Store struct {
+	Root string
+}
+
+func (s Store) dir(network string) string { return filepath.Join(s.Root, network, attachmentsDir) }
+
+// Path returns the path of the record of an attachment.
+func (s Store) Path(network string, o Owner) string {
+	return filepath.Join(s.dir(network), o.ContainerID+"@"+o.IfName+recordSuffix)
+}
+
+// Open locks the record of an attachment and reads it. If there is none, create makes a
+// new one with an empty Boot; without create the error matches fs.ErrNotExist.
+func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
+	flags := os.O_RDWR | os.O_APPEND
+	if create {
+		if err := os.MkdirAll(s.dir(network), 0o700); err != nil {
+			return nil, fmt.Errorf("create record of %s: %w", o, err)
+		}
+		flags |= os.O_CREATE
+	}
+	for {
+		file, err := os.OpenFile(s.Path(network, o), flags, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("open record of %s: %w", o, err)
+		}
+		current, err := lock(file)
+		if err == nil && current {
+			return read(file, network, o)
+		}
+		_ = file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("lock record of %s: %w", o, err)
+		}
+	}
+}
+
+// Owners lists the attachments of a network that have a record.
+func (s Store) Owners(network string) ([]Owner, error) {
+	entries, err := os.ReadDir(s.dir(network))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attachments: %w", err)
+	}
+	var out []Owner
+	for _, entry := range entries {
+		if o, ok := ownerOf(entry.Name()); ok {
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+func ownerOf(file string) (o Owner, ok bool) {
+	name, isRecord := strings.CutSuffix(file, recordSuffix)
+	o.ContainerID, o.IfName, ok = strings.Cut(name, "@") // no container ID contains one
+	return o, isRecord && ok
+}
+
+// List reads the records of a container in all networks, or of all containers if the ID
+// is empty, without locks. Damaged records are omitted. The error joins those of files
+// that could not be read.
+func (s Store) List(containerID string) ([]Record, error) {
+	pattern := "*"
+	if containerID != "" {
+		pattern = containerID + "@*"
+	}
+	paths, err := filepath.Glob(filepath.Join(s.Root, "*", attachmentsDir, pattern+recordSuffix))
+	if err != nil {
+		return nil, err
+	}
+	var out []Record
+	var errs []error
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		r, complete := parse(data)
+		o, named := ownerOf(filepath.Base(path))
+		if err != nil || !complete || !named {
+			continue
+		}
+		r.Network, r.Owner = filepath.Base(filepath.Dir(filepath.Dir(path))), o
+		out = append(out, r)
+	}
+	return out, errors.Join(errs...)
+}
+
+// Network describes what the pods of a network share on the host.
+type Network struct {
+	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
+	Boot   string `json:"boot"`
+	Digest string `json:"digest"`
+	// Link, Parent and MTU are those of the configuration, or those that ADD selected.
+	Link   string `json:"link"`
+	Parent string `json:"parent"`
+	MTU    int    `json:"mtu"`
+	// Gateways are the host's own addresses, Routers the gateways that are not the host.
+	Gateways []netip.Prefix `json:"gateways"`
+	Routers  []netip.Addr   `json:"routers,omitempty"`
+}
+
+// Network reads the record of a network; ok is false if there is no valid one.
+func (s Store) Network(name string) (n Network, ok bool) {
+	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
+	return n, err == nil && json.Unmarshal(data, &n) == nil
+}
+
+// SaveNetwork replaces the record of a network. The caller holds its lock.
+func (s Store) SaveNetwork(name string, n Network) error {
+	data, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.Root, name, networkFile)
+	temp := path + ".new"
+	if err := os.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return os.Rename(temp, path)
+}
+
+// LockNetwork waits for the lock of a network.
+func (s Store) LockNetwork(name string) (unlock func(), err error) {
+	return lockDir(filepath.Join(s.Root, name))
+}
+
+// LockPorts waits for the lock of the host ports and uplinks, which all networks share.
+func (s Store) LockPorts() (unlock func(), err error) { return lockDir(s.Root) }
+
+// Claim notes that the host ports of an attachment use an uplink. The caller holds the
+// lock of the host ports, for the other methods on uplinks as well.
+func (s Store) Claim(uplink string, r *Record) error {
+	dir := filepath.Join(s.Root, uplinksDir, uplink)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, claimOf(r)), nil, 0o600)
+}
+
+// Claimed reports whether the host ports of any attachment use an uplink.
+func (s Store) Claimed(uplink string) bool {
+	_, err := os.Stat(filepath.Join(s.Root, uplinksDir, uplink))
+	return err == nil
+}
+
+// Unclaim removes the claims of an attachment on all uplinks.
+func (s Store) Unclaim(r *Record) error {
+	dirs, err := filepath.Glob(filepath.Join(s.Root, uplinksDir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := os.Remove(filepath.Join(dir, claimOf(r))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		_ = os.Remove(dir) // fails while other attachments claim the uplink
+	}
+	return nil
+}
+
+func claimOf(r *Record) string { return r.Network + "@" + r.Owner.ContainerID + "@" + r.Owner.IfName }
+
+// CheckWritable returns an error if the records of a network cannot be written.
+func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
+
+// CheckWritable returns an error if no file can be written in a directory, or the
+// directory cannot be created. It writes one block to an unnamed file (O_TMPFILE), which
+// detects full disks and leaves nothing. Some file systems, such as NFS, lack unnamed
+// files; there it checks the permissions only.
+func CheckWritable(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+		return CheckWritable(filepath.Dir(dir)) // ADD creates it there
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	} else if err == nil {
+		file := os.NewFile(uintptr(fd), dir)
+		_, err = file.Write(make([]byte, os.Getpagesize()))
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", dir, err)
+	}
+	return nil
+}
+
+// lockDir waits for the lock of a directory, and creates the directory if needed.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := lock(file); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// lockTimeout bounds the wait for a lock: the process that has it may be stopped.
+var lockTimeout = 30 * time.Second
+
+// lock waits for the exclusive lock of a file, for at most lockTimeout. current is false if the file was removed in the
+// meantime.
+func lock(file *os.File) (current bool, err error) {
+	err = flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = waitLock(file)
+	}
+	if err != nil {
+		return false, err
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return false, err
+	}
+	return stat.Nlink > 0, nil
+}
+
+// waitLock waits in the kernel's queue, which is fair. A wait that is given up goes on until the lock is free.
+func waitLock(file *os.File) error {
+	// The caller may close the file meanwhile. A duplicate has the same lock.
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		err := flock(fd, unix.LOCK_EX)
+		_ = unix.Close(fd)
+		locked <- err
+	}()
+	select {
+	case err := <-locked:
+		return err
+	case <-time.After(lockTimeout):
+		return fmt.Errorf("another process has had %s locked for %v", file.Name(), lockTimeout)
+	}
+}
+
+func flock(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSaveAppends reads the last complete line of a record.
+func TestSaveAppends(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	o := Owner{ContainerID: "a", IfName: "eth0"}
+	if _, err := s.Open("pods", o, false); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("open before it is created: %v", err)
+	}
+	r, err := s.Open("pods", o, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, boot := range []string{"first", "second"} {
+		r.Boot = boot
+		if err := r.Save(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Close()
+	data, err := os.ReadFile(s.Path("pods", o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := bytes.LastIndex(data, []byte("{"))
+	for size := len(data); size >= second; size-- {
+		want := "second"
+		if size < len(data)-1 { // without its last brace
+			want = "first"
+		}
+		if err := os.WriteFile(s.Path("pods", o), data[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.List("a")
+		if err != nil || len(all) != 1 || all[0].Boot != want || all[0].Network != "pods" || all[0].Owner != o {
+			t.Fatalf("%d of %d bytes: %+v, %v", size, len(data), all, err)
+		}
+	}
+}
+
+// TestClaims keeps an uplink claimed until its last attachment is gone.
+func TestClaims(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	a := &Record{Network: "pods", Owner: Owner{ContainerID: "a", IfName: "eth0"}}
+	b := &Record{Network: "pods", Owner: Owner{ContainerID: "b", IfName: "eth0"}}
+	for _, r := range []*Record{a, b} {
+		if err := s.Claim("1-2", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range []*Record{a, b} {
+		if !s.Claimed("1-2") || s.Claimed("1-3") {
+			t.Errorf("before release %d: claimed %t, %t", i, s.Claimed("1-2"), s.Claimed("1-3"))
+		}
+		if err := s.Unclaim(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Claimed("1-2") {
+		t.Error("claimed after the last release")
+	}
+}
+
+// FuzzParseRecord parses records. The last line that is accepted can be written and read again.
+func FuzzParseRecord(f *testing.F) {
+	f.Add([]byte("\n{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\",\"addresses\":[\"10.0.0.2\"],\"done\":true}\n"))
+	f.Add([]byte("{\"boot\":\"x\"}\n{\"boot\":\"y\""))
+	f.Add([]byte("null\n[]\n{}"))
+	f.Add([]byte("{\"ports\":[{}],\"routes\":[{\"dst\":\"x\"}]}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, ok := parse(data)
+		if !ok {
+			return
+		}
+		line, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, ok := parse(append([]byte("{\n"), line...))
+		second, err := json.Marshal(again)
+		if !ok || err != nil || !bytes.Equal(line, second) {
+			t.Fatalf("%s\nwritten and read: %s, %v", line, second, err)
+		}
+	})
+}
+
+// FuzzNetwork reads the record of a network.
+func FuzzNetwork(f *testing.F) {
+	f.Add([]byte(`{"boot":"x","digest":"y","link":"veth","mtu":1500,"gateways":["10.0.0.1/24"]}`))
+	f.Add([]byte(`{"gateways":["x"]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := Store{Root: t.TempDir()}
+		unlock, err := s.LockNetwork("pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+		if err := os.WriteFile(s.Root+"/pods/"+networkFile, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, ok := s.Network("pods")
+		if !ok {
+			return
+		}
+		if err := s.SaveNetwork("pods", n); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := s.Network("pods"); !ok {
+			t.Fatalf("%+v cannot be read again", n)
+		}
+	})
+}
+
+// TestDeviceName checks the length and the uniqueness of device names.
+func TestDeviceName(t *testing.T) {
+	seen := map[string]bool{}
+	for _, network := range []string{"pods", "other"} {
+		for _, id := range []string{"a", "b"} {
+			for _, ifname := range []string{"eth0", "eth1"} {
+				name := DeviceName(network, Owner{ContainerID: id, IfName: ifname})
+				if len(name) != 15 || seen[name] || !strings.HasPrefix(name, DevicePrefix(network)) {
+					t.Errorf("%s/%s/%s: %q", network, id, ifname, name)
+				}
+				seen[name] = true
+			}
+		}
+	}
+}
+
+// TestLockedForLong has another process that never frees a lock: the wait ends, and the error names the file.
+func TestLockedForLong(t *testing.T) {
+	defer func(d time.Duration) { lockTimeout = d }(lockTimeout)
+	lockTimeout = 50 * time.Millisecond
+	s := Store{Root: t.TempDir()}
+	o := Owner{ContainerID: "c1", IfName: "eth0"}
+	held, err := s.Open("n1", o, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open("n1", o, true); err == nil || !strings.Contains(err.Error(), s.Path("n1", o)) {
+		t.Errorf("Open of a locked record: error %v", err)
+	}
+	unlock, err := s.LockPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.LockPorts(); err == nil || !strings.Contains(err.Error(), s.Root) {
+		t.Errorf("LockPorts while another has them: error %v", err)
+	}
+	held.Close()
+	unlock()
+	again, err := s.Open("n1", o, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}

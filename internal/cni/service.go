@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"mustang/internal/datapath"
+	"mustang/internal/podlink"
+	"mustang/internal/service"
+)
+
+// enableSockets attaches the socket programs to the cgroup, and enables the sockets of
+// the host's processes.
+func (a *attachment) enableSockets(ctx context.Context) error {
+	if err := a.openDatapath(ctx); err != nil {
+		return err
+	}
+	if a.checkSockets() == nil {
+		return nil
+	}
+	cgroup, err := a.plugin.cgroup()
+	if err != nil {
+		return err
+	}
+	if _, err := a.dp.Sockets().Attach(ctx, cgroup); err != nil {
+		return err
+	}
+	_, err = a.dp.Sockets().AddHost(ctx, a.host)
+	return err
+}
+
+// checkSockets checks quickly that the socket programs are attached and the host enabled.
+func (a *attachment) checkSockets() error {
+	cgroup, err := a.plugin.cgroup()
+	if err != nil {
+		return err
+	}
+	return a.dp.Sockets().Check(a.host, cgroup)
+}
+
+// addServices adds the pod to the datapath, so that it reaches services.
+func (a *attachment) addServices(ctx context.Context) error {
+	if a.config.TranslatesPackets() {
+		a.record.Endpoint = true
+		if err := a.save(); err != nil {
+			return err
+		}
+		endpoint, err := a.endpoint()
+		if err != nil {
+			return err
+		}
+		_, _, err = a.dp.Endpoints().Put(ctx, endpoint)
+		return err // an endpoint's sockets are enabled with it
+	}
+	if !a.config.TranslatesSockets() {
+		return nil
+	}
+	a.record.Admitted = true
+	if err := a.save(); err != nil {
+		return err
+	}
+	_, err := a.dp.Sockets().AddPod(ctx, a.pod)
+	return err
+}
+
+// endpoint returns the pod as an endpoint of the datapath.
+func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
+	at := podlink.Endpoint{Namespace: a.pod, IfName: a.record.Owner.IfName, Host: a.host}
+	if !a.config.Chained {
+		mode, err := podlink.Lookup(a.record.Link)
+		if err != nil {
+			return datapath.EndpointSpec{}, err
+		}
+		network := podlink.Network{Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB}
+		if at, err = network.Endpoint(mode, a.podWith(a.record.Addresses)); err != nil {
+			return datapath.EndpointSpec{}, err
+		}
+	}
+	return datapath.EndpointSpec{
+		Owner:     service.CNI,
+		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+		Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
+	}, nil
+}
+
+// checkServices checks that the datapath has the pod and its programs.
+func (a *attachment) checkServices(ctx context.Context) error {
+	switch {
+	case a.record.Admitted:
+		pods, err := a.dp.Sockets().Pods()
+		if err == nil && !slices.Contains(pods, a.record.Cookie) {
+			err = fmt.Errorf("%s: its sockets are not enabled in the datapath", a)
+		}
+		return err
+	case a.record.Endpoint:
+		endpoint, err := a.endpoint()
+		if err != nil {
+			return err
+		}
+		return a.dp.Endpoints().Check(ctx, endpoint)
+	}
+	return nil
+}
+
+// deleteServices removes the pod from the datapath. The pod's namespace may be gone.
+func (a *attachment) deleteServices(ctx context.Context) error {
+	if !a.record.Endpoint && !a.record.Admitted {
+		return nil
+	}
+	found, err := a.findDatapath()
+	if err != nil || !found {
+		return err
+	}
+	if a.record.Endpoint {
+		// The first address deletes the endpoint with all its addresses.
+		for _, ip := range a.record.Addresses {
+			if err := a.dp.Endpoints().DeleteIP(ctx, ip); err == nil || !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	if a.record.Admitted && !a.sharesSockets() {
+		if err := a.dp.Sockets().DeletePod(ctx, a.record.Cookie); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharesSockets reports whether another attachment of the pod, in any network, needs its
+// sockets enabled.
+func (a *attachment) sharesSockets() bool {
+	records, _ := a.plugin.records().List(a.record.Owner.ContainerID)
+	for _, r := range records {
+		other := r.Network != a.record.Network || r.Owner != a.record.Owner
+		if other && r.Admitted && r.Cookie == a.record.Cookie {
+			return true
+		}
+	}
+	return false
+}

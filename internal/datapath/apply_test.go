@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// applier applies the services of one owner to a datapath.
+type applier struct {
+	*Datapath
+	owner service.Owner
+}
+
+// apply applies services and compares the result.
+func (a applier) apply(t *testing.T, want Result, services ...service.Service) {
+	t.Helper()
+	got, err := a.Services().Apply(t.Context(), a.owner, services)
+	if err != nil || got != want {
+		t.Errorf("Apply = %+v, %v; want %+v", got, err, want)
+	}
+}
+
+// rowsOf returns the services with their revisions, by key.
+func rowsOf(t *testing.T, d *Datapath) map[service.Key]service.Service {
+	t.Helper()
+	all, err := d.Services().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKey := make(map[service.Key]service.Service)
+	for _, s := range all {
+		byKey[s.Key()] = s
+	}
+	return byKey
+}
+
+// TestApply applies one set after another.
+func TestApply(t *testing.T) {
+	d := openTest(t)
+	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+	two := newService(service.Any, "10.96.0.2:80", "192.168.10.10:8080")
+	six := newService(service.UDP, "[fd00:96::1]:80", "[fd00:10::a]:8080")
+	applier{d, service.Agent}.apply(t, Result{Added: 3, RowsWritten: 4 + 4}, one, two, six)
+	wantServices(t, d, one, two, six)
+	wantClean(t, d)
+
+	before := rowsOf(t, d)
+	reordered := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080")
+	applier{d, service.Agent}.apply(t, Result{Unchanged: 3}, six, reordered, two)
+	changed := newService(service.Any, "10.96.0.2:80", "192.168.10.12:8080")
+	applier{d, service.Agent}.apply(t, Result{Updated: 1, Deleted: 1, Unchanged: 1, RowsWritten: 3, RowsDeleted: 3}, changed, one)
+	wantServices(t, d, one, changed)
+	wantClean(t, d)
+	after := rowsOf(t, d)
+	if a, b := before[one.Key()], after[one.Key()]; a.Revision != b.Revision || a.ID != b.ID {
+		t.Errorf("%s was written although it is the same: %+v, %+v", one, a, b)
+	}
+	if a, b := before[two.Key()], after[two.Key()]; a.Revision == b.Revision || a.ID != b.ID {
+		t.Errorf("%s: %+v became %+v; want another revision and the same ID", two, a, b)
+	}
+
+	// The protocols of a frontend change.
+	both := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080")
+	applier{d, service.Agent}.apply(t, Result{Added: 1, Deleted: 1, Unchanged: 1, RowsWritten: 3, RowsDeleted: 2}, changed, both)
+	wantClean(t, d)
+	tcp := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
+	udp := newService(service.UDP, "10.96.0.1:80", "192.168.10.11:8080")
+	applier{d, service.Agent}.apply(t, Result{Added: 2, Deleted: 1, Unchanged: 1, RowsWritten: 4, RowsDeleted: 1}, changed, tcp, udp)
+	wantServices(t, d, changed, tcp, udp)
+	wantClean(t, d)
+	applier{d, service.Agent}.apply(t, Result{Deleted: 2, Unchanged: 1, RowsDeleted: 4}, changed)
+	applier{d, service.Agent}.apply(t, Result{Deleted: 1, RowsDeleted: 3})
+	wantServices(t, d)
+	wantClean(t, d)
+}
+
+// TestApplyKeepsOwnersApart has two owners, whose sets do not touch each other.
+func TestApplyKeepsOwnersApart(t *testing.T) {
+	d := openTest(t)
+	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
+	theirs := newService(service.UDP, "10.96.0.1:80", "192.168.10.10:8080")
+	applier{d, service.CNI}.apply(t, Result{Added: 1, RowsWritten: 2}, theirs)
+	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 2}, ours)
+	applier{d, service.Agent}.apply(t, Result{Deleted: 1, RowsDeleted: 2})
+	wantServices(t, d, theirs)
+	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 2}, ours)
+
+	// A frontend of another owner is refused before anything is written.
+	before := rowsOf(t, d)
+	fresh := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
+	for name, do := range map[string]func() error{
+		"Apply": func() error {
+			_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{fresh, theirs})
+			return err
+		},
+		"Apply of both protocols": func() error {
+			both := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080")
+			_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{fresh, both})
+			return err
+		},
+		"Put": func() error {
+			_, _, err := d.Services().Put(t.Context(), service.Agent, theirs)
+			return err
+		},
+		"Delete": func() error { return d.Services().Delete(t.Context(), service.Agent, theirs.Key()) },
+	} {
+		var conflict *ConflictError
+		if err := do(); !errors.As(err, &conflict) || conflict.Owner != service.CNI || !strings.Contains(err.Error(), "cni") {
+			t.Errorf("%s: error %v, want a conflict with cni", name, err)
+		}
+	}
+	if after := rowsOf(t, d); len(after) != 2 || after[ours.Key()].Revision != before[ours.Key()].Revision ||
+		after[theirs.Key()].Revision != before[theirs.Key()].Revision {
+		t.Errorf("services %+v, want %+v", after, before)
+	}
+	// Of both protocols at a frontend, an owner deletes its own.
+	if err := d.Services().Delete(t.Context(), service.Agent, service.Key{Frontend: ours.Frontend}); err != nil {
+		t.Error(err)
+	}
+	wantServices(t, d, theirs)
+	wantClean(t, d)
+}
+
+// TestNotSupported refuses what the programs do not enforce, and writes nothing.
+func TestNotSupported(t *testing.T) {
+	d := openTest(t)
+	good := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
+	for field, change := range map[string]func(*service.Service){
+		"no backends":              func(s *service.Service) { s.Backends = nil },
+		"session affinity":         func(s *service.Service) { s.Affinity = time.Hour },
+		"node port":                func(s *service.Service) { s.NodePort = true },
+		"external address":         func(s *service.Service) { s.External = true },
+		"internal traffic policy":  func(s *service.Service) { s.InternalPolicy = service.Local },
+		"external traffic policy":  func(s *service.Service) { s.ExternalPolicy = service.Local },
+		"source ranges":            func(s *service.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+		`backend state "draining"`: func(s *service.Service) { s.Backends[1].State = service.Draining },
+		"weights that differ":      func(s *service.Service) { s.Backends[1].Weight = 2 },
+	} {
+		s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+		change(&s)
+		_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{good, s})
+		_, _, putErr := d.Services().Put(t.Context(), service.CLI, s)
+		for _, err := range []error{err, putErr} {
+			var no *NotSupportedError
+			if !errors.As(err, &no) || no.Field != field || no.Service != s.Key() || !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("%s: error %v", field, err)
+			}
+		}
+	}
+	if _, err := d.Services().Apply(t.Context(), service.NoOwner, []service.Service{good}); err == nil {
+		t.Error("no error without an owner")
+	}
+	wantServices(t, d)
+	wantSlots(t, d, 0)
+}
+
+// TestRowsKeepFields encodes what is not supported yet, and decodes it.
+func TestRowsKeepFields(t *testing.T) {
+	want := service.Service{
+		ID: 7, Revision: 9, Owner: service.Lab, Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
+		Affinity: 3 * time.Hour, NodePort: true, External: true, InternalPolicy: service.Local, ExternalPolicy: service.Local,
+	}
+	if got := decodeService(serviceKey(want.Frontend, want.Protocol), encodeService(want)); !got.Equal(want) ||
+		got.ID != want.ID || got.Revision != want.Revision || got.Owner != want.Owner {
+		t.Errorf("decoded %+v, want %+v", got, want)
+	}
+	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12}
+	if got := decodeBackend(encodeBackend(backend)); got != backend {
+		t.Errorf("decoded %+v, want %+v", got, backend)
+	}
+}
+
+// TestApplyFull has maps that cannot hold the set: nothing is written. Changed services fit one after another.
+func TestApplyFull(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 8000, Connections: 64, Endpoints: 1}})
+	applier{d, service.Agent}.apply(t, Result{Added: 4000, RowsWritten: 12000}, manyServices(4000, 0)[:4000]...)
+	var full *objects.FullError
+	if _, err := d.Services().Apply(t.Context(), service.Agent, manyServices(4001, 0)); !errors.As(err, &full) || full.Map != "services" {
+		t.Errorf("error %v, want that services are full", err)
+	}
+	more := manyServices(4000, 0)
+	more[0].Backends = append(more[0].Backends, service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")})
+	if _, err := d.Services().Apply(t.Context(), service.Agent, more); !errors.As(err, &full) || full.Map != "backends" {
+		t.Errorf("error %v, want that backends are full", err)
+	}
+	fewer := manyServices(3000, 0)
+	applier{d, service.Agent}.apply(t, Result{Deleted: 1000, Unchanged: 3000, RowsDeleted: 3000}, fewer...)
+	// All of them change, and the map has not the room for the old and the new backends of all.
+	applier{d, service.Agent}.apply(t, Result{Updated: 3000, RowsWritten: 9000, RowsDeleted: 6000}, manyServices(3000, 1)...)
+	wantClean(t, d)
+}
+
+// countdown is a context that ends when its error was asked for so many times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestApplyCancelled ends the context between two chunks; the same call does the rest.
+func TestApplyCancelled(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 4000, Backends: 16000, Connections: 64, Endpoints: 1}})
+	const services = 2000
+	first, second := manyServices(services, 0), manyServices(services, 1)
+	done := 0
+	for _, want := range [][]service.Service{first, second, nil} {
+		for left := 1; ; left += 3 {
+			result, err := d.Services().Apply(&countdown{t.Context(), left}, service.Agent, want)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if n := result.Added + result.Updated + result.Deleted; n > 0 && n < services {
+				done++
+			}
+		}
+		all, err := d.Services().List(t.Context())
+		if err != nil || len(all) != len(want) {
+			t.Fatalf("%d services, %v; want %d", len(all), err, len(want))
+		}
+		applier{d, service.Agent}.apply(t, Result{Unchanged: len(want)}, want...)
+		wantClean(t, d)
+	}
+	if done < 3 {
+		t.Errorf("%d calls were cancelled when they had done a part, want some for each set", done)
+	}
+}
+
+// TestApplyBesideChanges lets another client change services between the read and the write of Apply.
+func TestApplyBesideChanges(t *testing.T) {
+	d := openTest(t)
+	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
+	two := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
+	three := newService(service.TCP, "10.96.0.3:80", "192.168.10.10:8080")
+	applier{d, service.Agent}.apply(t, Result{Added: 2, RowsWritten: 4}, one, two)
+	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080")
+	plan := func() (*writer, []change) {
+		w := &writer{Services: d.Services(), owner: service.Agent, planned: true}
+		all, err := w.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.generation = all.state.LastRevision
+		changes, err := w.plan(all, []service.Service{changed, three})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w, changes
+	}
+	w, changes := plan()
+	between := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
+	if _, _, err := d.Services().Put(t.Context(), service.Agent, between); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Services().Delete(t.Context(), service.Agent, two.Key()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	wantServices(t, d, changed, three)
+	wantClean(t, d)
+
+	// Another owner takes the frontend.
+	applier{d, service.Agent}.apply(t, Result{Deleted: 2, RowsDeleted: 4})
+	w, changes = plan()
+	if _, _, err := d.Services().Put(t.Context(), service.CNI, three); err != nil {
+		t.Fatal(err)
+	}
+	var conflict *ConflictError
+	if err := errors.Join(w.writeAll(t.Context(), changes), w.finish(t.Context())); !errors.As(err, &conflict) || conflict.Owner != service.CNI {
+		t.Errorf("error %v, want a conflict with cni", err)
+	}
+	wantServices(t, d, three)
+	wantClean(t, d)
+}
+
+// TestApplyOnFreshMaps lets two owners plan for one frontend when nothing was ever written: the second one is refused.
+func TestApplyOnFreshMaps(t *testing.T) {
+	d := openTest(t)
+	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
+	held, err := d.objects.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	done := make(chan error)
+	for _, owner := range []service.Owner{service.Agent, service.CNI} {
+		go func() {
+			_, err := d.Services().Apply(t.Context(), owner, []service.Service{ours})
+			done <- err
+		}()
+	}
+	time.Sleep(100 * time.Millisecond) // both have read the empty maps, and wait for the lock
+	held.Unlock()
+	var conflict *ConflictError
+	switch first, second := <-done, <-done; {
+	case first == nil && errors.As(second, &conflict), second == nil && errors.As(first, &conflict):
+	default:
+		t.Errorf("errors %v, %v; want one conflict", first, second)
+	}
+	wantServices(t, d, ours)
+	wantClean(t, d)
+}
+
+// TestRefusedBatch has a map that the kernel refuses to write: nothing counts as written, and the services keep their
+// backends.
+func TestRefusedBatch(t *testing.T) {
+	d := openTest(t)
+	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 3}, old)
+	if err := d.objects.Services.Map.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
+	if result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed}); err == nil || result != (Result{}) {
+		t.Errorf("Apply = %+v, %v; want an error and nothing done", result, err)
+	}
+	if change, _, err := d.Services().Put(t.Context(), service.Agent, changed); err == nil || change != Unchanged {
+		t.Errorf("Put = %v, %v; want an error and no change", change, err)
+	}
+	wantServices(t, d, old)
+	wantSlots(t, d, 2)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"mustang/internal/datapath/objects"
+)
+
+// budget bounds the size of a program.
+type budget struct {
+	// instructions bounds the program in the object, with the functions that it calls: the size when the budget was set and
+	// about 5 %.
+	instructions int
+	// verified bounds the instructions that the verifier processes, which differ between kernels: about twice those of
+	// Linux 6.18. The kernel's own limit is a million. 0 if no test loads the program alone.
+	verified uint32
+}
+
+// budgets returns the budgets of all programs. To raise one, show what the packet path gets for it.
+func budgets() map[string]budget {
+	return map[string]budget{
+		"from_pod":     {4380, 80_000},
+		"to_pod":       {1770, 9_500},
+		"from_uplink":  {4480, 80_000},
+		"to_uplink":    {1770, 9_500},
+		"connect4":     {184, 0},
+		"connect6":     {193, 0},
+		"sendmsg4":     {400, 0},
+		"sendmsg6":     {412, 0},
+		"recvmsg4":     {68, 0},
+		"recvmsg6":     {81, 0},
+		"getpeername4": {44, 0},
+		"getpeername6": {54, 0},
+		"retire_udp":   {111, 0},
+		"edt":          {59, 0},
+	}
+}
+
+// TestInstructionBudget counts the instructions of all programs of all objects. A budget that is far too high is an error
+// too, so that what one change saves the next one does not spend unseen.
+func TestInstructionBudget(t *testing.T) {
+	left := budgets()
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {
+			return err
+		}
+		spec, err := ebpf.LoadCollectionSpec(path)
+		if err != nil {
+			return err
+		}
+		for name, program := range spec.Programs {
+			want, ok := left[name]
+			delete(left, name)
+			switch got := len(program.Instructions); {
+			case !ok:
+				t.Errorf("%s: program %s has no budget, and %d instructions", path, name, got)
+			case got > want.instructions:
+				t.Errorf("%s: program %s has %d instructions, and a budget of %d", path, name, got, want.instructions)
+			case got < want.instructions*9/10:
+				t.Errorf("%s: program %s has %d instructions; lower its budget of %d", path, name, got, want.instructions)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range left {
+		t.Errorf("no object has program %s", name)
+	}
+}
+
+// TestVerifierBudget loads the packet programs for each attach point.
+func TestVerifierBudget(t *testing.T) {
+	b := newBench(t)
+	for _, h := range append(objects.EndpointHooks(), objects.AttachUplink.Hooks()...) {
+		info, err := b.loaded(t, h).Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := info.VerifiedInstructions()
+		if want := budgets()[h.Program].verified; !ok || got == 0 || got > want {
+			t.Errorf("%s: the verifier processed %d instructions (%v), and the budget is %d", h, got, ok, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package datapath stores services and endpoints in the pinned maps of Mustang's BPF programs, and attaches the programs to
+// pods, uplinks and control groups. The maps are the only state: any number of processes may have one datapath open, and
+// the programs go on running when none does.
+//
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v4/links that of programs and links:
+//
+//	ROOT/v4/maps/services            maps, by name
+//	ROOT/v4/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v4/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v4/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+package datapath
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+)
+
+// Options tell where the datapath is pinned and how much its maps hold.
+type Options struct {
+	// Root is a directory on a bpffs that belongs to the datapath alone; objects.DefaultRoot if empty.
+	Root string
+	// Sizes count only when the maps are created: existing maps keep theirs.
+	Sizes objects.Sizes
+}
+
+// Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
+// concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline; the
+// error is then an *objects.LockError. Changes of services do not wait for programs that are attached or detached.
+type Datapath struct{ objects *objects.Objects }
+
+// Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
+// replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
+// *objects.BPFFSError, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
+func Open(ctx context.Context, o Options) (*Datapath, error) {
+	pinned, err := objects.Create(ctx, o.Root, o.Sizes)
+	if err != nil {
+		return nil, err
+	}
+	return &Datapath{pinned}, nil
+}
+
+// OpenExisting opens the datapath under o.Root and creates nothing. The error matches os.ErrNotExist if there is none.
+func OpenExisting(o Options) (*Datapath, error) {
+	pinned, err := objects.Open(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	return &Datapath{pinned}, nil
+}
+
+// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+func (d *Datapath) Close() error { return d.objects.Close() }
+
+// Services returns the handle of the services.
+func (d *Datapath) Services() Services { return Services{d.objects} }
+
+// Endpoints returns the handle of the endpoints.
+func (d *Datapath) Endpoints() Endpoints { return Endpoints{d.objects} }
+
+// Sockets returns the handle of socket translation.
+func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }
+
+// Uplinks returns the handle of the uplinks.
+func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
+
+// Change tells what a call changed.
+type Change int
+
+// The changes.
+const (
+	Unchanged Change = iota
+	Added
+	Updated
+)
+
+// String returns the lower-case name.
+func (c Change) String() string {
+	return [...]string{"unchanged", "added", "updated"}[c]
+}
+
+// lockTables takes the lock of the rows and opens the tables.
+func lockTables(ctx context.Context, o *objects.Objects) (*objects.Lock, error) {
+	lock, err := o.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return openLocked(o, lock)
+}
+
+// lockLinks takes the lock of programs and links and opens the tables.
+func lockLinks(ctx context.Context, o *objects.Objects) (*objects.Lock, error) {
+	lock, err := o.LockLinks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return openLocked(o, lock)
+}
+
+// withTables calls fn with the lock of the rows.
+func withTables(ctx context.Context, o *objects.Objects, fn func() error) error {
+	lock, err := lockTables(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	return fn()
+}
+
+func openLocked(o *objects.Objects, lock *objects.Lock) (*objects.Lock, error) {
+	if err := o.OpenTables(); err != nil {
+		lock.Unlock()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// readState returns the last IDs given out.
+func readState(o *objects.Objects) (objects.State, error) {
+	state, ok, err := o.State.Get(0)
+	if err == nil && !ok {
+		err = fmt.Errorf("map %q has no row", "state")
+	}
+	return state, err
+}
+
+// waitForPrograms returns when no program runs that read the maps before the call: membarrier waits for an RCU grace
+// period, and programs run in RCU's read side. On a kernel without membarrier, a program that is late drops one packet.
+func waitForPrograms() {
+	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
+// dropped and the reason counted. A new reason fails here until it has a case.
+func TestDropReasons(t *testing.T) {
+	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reasons *btf.Enum
+	if err := spec.Types.TypeByName("drop_reason", &reasons); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]func(*testing.T){
+		"MALFORMED": dropped("drop_malformed", func(_ *testing.T, w *world) packet {
+			return w.first(w.client, w.service).with(func(p *packet) { p.mangle = func(ip []byte) { ip[0] = 0x55 } })
+		}),
+		"EXTENSIONS": dropped("drop_extensions", func(_ *testing.T, w *world) packet {
+			return w.first(w.client, w.service).with(func(p *packet) {
+				for range 9 {
+					p.extensions = append(p.extensions, extension{kind: destinationOptions})
+				}
+			})
+		}),
+		"NO_BACKEND":      dropped("drop_no_backend", toRow(objects.Service{Id: 9, Revision: 9})),
+		"BACKEND_MISSING": dropped("drop_backend_missing", toRow(objects.Service{Id: 9, Revision: 9, Count: 1, Total: 1})),
+		"TABLE_FULL":      tableFull,
+		"PORT_EXHAUSTED":  portsExhausted,
+	}
+	for _, reason := range reasons.Values {
+		name := strings.TrimPrefix(reason.Name, "DROP_")
+		switch name {
+		case "UNSPECIFIED", "COUNT": // no reasons
+		case "REWRITE": // the kernel has no memory to write to the packet: cannot be provoked
+		default:
+			run := cases[name]
+			if run == nil {
+				run = func(t *testing.T) { t.Error("no case provokes it") }
+			}
+			t.Run(name, run)
+		}
+	}
+}
+
+// dropped returns a test that a packet is dropped and counted.
+func dropped(counter string, provoke func(*testing.T, *world) packet) func(*testing.T) {
+	return func(t *testing.T) {
+		w := newWorld(newBench(t), true, protoTCP)
+		w.reset(t, objects.AttachHost)
+		w.check(t, fromHost, provoke(t, w), wants{actionDrop, nil, once(counter)})
+	}
+}
+
+// toRow sends a packet to a service with the row.
+func toRow(row objects.Service) func(*testing.T, *world) packet {
+	return func(t *testing.T, w *world) packet {
+		if err := w.objects.Services.Put(serviceKey(w.service, service.Protocol(w.proto)), row); err != nil {
+			t.Fatal(err)
+		}
+		return w.first(w.client, w.service)
+	}
+}
+
+// tableFull has a connection table that is no LRU table, and has room for one row.
+func tableFull(t *testing.T) {
+	b := newBench(t)
+	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps["connections"].Type = ebpf.Hash
+	spec.Maps["connections"].MaxEntries = 1
+	pinned := map[string]*ebpf.Map{
+		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
+		"connected": b.objects.Connected.Map, "metrics": b.objects.Metrics.Map, "state": b.objects.State.Map,
+	}
+	for name, m := range pinned {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer collection.Close()
+	b.programs[fromHost] = collection.Programs["from_pod"]
+	table := collection.Maps["connections"]
+	w := newWorld(b, false, protoTCP)
+	w.serve(t, w.service, w.backend)
+	full := wants{actionDrop, nil, once("drop_table_full")}
+
+	// Room for the reply direction only, which must not stay.
+	w.check(t, fromHost, w.first(w.client, w.service), full)
+	var key objects.Tuple
+	if err := table.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("half a connection stayed: %+v, %v", key, err)
+	}
+	// No room.
+	if err := table.Put(objects.Tuple{Proto: 1}, objects.Connection{}); err != nil {
+		t.Fatal(err)
+	}
+	w.check(t, fromHost, w.first(w.client, w.service), full)
+}
+
+// portsExhausted has a backend that a client already uses from each of its ports, through another service.
+func portsExhausted(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8}})
+	w := newWorld(benchOn(t, d), false, protoUDP)
+	var keys []objects.Tuple
+	var values []objects.Connection
+	for port := 1; port < 1<<16; port++ {
+		keys = append(keys, objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Sport: swapPort(w.backend.Port()),
+			Daddr: encodeAddr(w.client.Addr()), Dport: swapPort(uint16(port)), Proto: protoUDP})
+		values = append(values, objects.Connection{To: objects.Tuple{Saddr: encodeAddr(w.other.Addr())}})
+	}
+	if n, err := d.objects.Connections.PutBatch(keys, values); err != nil || n != len(keys) {
+		t.Fatal(n, err)
+	}
+	w.serve(t, w.service, w.backend)
+	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
+	w.connected(t)
+}

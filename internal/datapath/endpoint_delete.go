@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/datapath/objects"
+)
+
+// Delete removes all addresses of the endpoint with the ID, its programs, and its connections. The device may be gone. The
+// error is a *NotFoundError if there is no such endpoint.
+func (e Endpoints) Delete(ctx context.Context, id uint32) error {
+	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
+		func(e Endpoint) bool { return e.ID == id })
+}
+
+// DeleteIP removes the endpoint that has the address, with its other addresses, as Delete does.
+func (e Endpoints) DeleteIP(ctx context.Context, ip netip.Addr) error {
+	return e.deleteFirst(ctx, endpointNotFound(ip), func(e Endpoint) bool { return e.IP == ip.Unmap() })
+}
+
+// DeleteDevice removes the endpoint of a device that exists, as Delete does.
+func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
+	t, err := spec.find()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint of %s", spec)}, t.is)
+}
+
+// deleteFirst removes the endpoint of the first address that matches.
+func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpoint) bool) error {
+	links, err := lockLinks(ctx, e.o)
+	if err != nil {
+		return err
+	}
+	defer links.Unlock()
+	all, err := e.matching(match)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, match)
+	if i < 0 {
+		// The process that deleted it may have died before it was done.
+		return errors.Join(none, e.sweepRemains(ctx), e.sweepConnected())
+	}
+	return e.remove(ctx, all, all[i:i+1])
+}
+
+// Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
+// killed processes left of deleted ones.
+func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
+	links, err := lockLinks(ctx, e.o)
+	if err != nil {
+		return err
+	}
+	defer links.Unlock()
+	all, err := e.list()
+	if err != nil {
+		return err
+	}
+	var gone []Endpoint
+	for _, each := range all {
+		if hasID(gone, each.ID) || !keep(each.netns) && !e.alive(each.ID) {
+			gone = append(gone, each)
+		}
+	}
+	return errors.Join(e.remove(ctx, all, gone), e.sweepRemains(ctx), e.sweepConnected())
+}
+
+// sweepRemains detaches the programs of endpoints that have no row, and ends the socket translation of their network
+// namespaces: a process that deleted them died. The caller has the lock of the links.
+func (e Endpoints) sweepRemains(ctx context.Context) error {
+	ids, namespaces := make(map[uint64]bool), make(map[uint64]bool)
+	for row, err := range e.o.Endpoints.All() {
+		if err != nil {
+			return err
+		}
+		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
+	}
+	links, err := e.o.Links()
+	if err != nil {
+		return err
+	}
+	hooks := objects.EndpointHooks()
+	for _, k := range links {
+		if slices.Contains(hooks, k.Hook) && !ids[k.ID] {
+			err = errors.Join(err, e.o.Detach(k))
+		}
+	}
+	flags, flagsErr := namespaceFlags(e.o)
+	err = errors.Join(err, flagsErr)
+	for cookie, f := range flags {
+		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
+			err = errors.Join(err, withTables(ctx, e.o, func() error { return disableSockets(e.o, cookie, nil) }))
+		}
+	}
+	return err
+}
+
+// sweepConnected deletes the connections of addresses that have no endpoint. The caller has the lock of the links.
+func (e Endpoints) sweepConnected() error {
+	var gone []netip.Addr
+	for row, err := range e.o.Connected.All() {
+		if err != nil {
+			return err
+		}
+		_, ok, err := e.o.Endpoints.Get(row.Key)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			gone = append(gone, decodeAddr(row.Key))
+		}
+	}
+	return e.disconnect(gone)
+}
+
+// remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
+// program delivers to them. It waits for no program that has read a row: one that stores a connection after this has looked
+// for them finds the row gone and deletes the connection again (ct_still_valid in bpf/mustang/ct.h). The caller has the lock
+// of the links.
+func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return hasID(gone, e.ID) })
+	gone = slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !hasID(gone, e.ID) })
+	if err := withTables(ctx, e.o, func() (err error) {
+		for _, each := range gone {
+			if err := e.o.Endpoints.Delete(encodeAddr(each.IP)); err != nil {
+				return err
+			}
+		}
+		for _, each := range gone {
+			err = errors.Join(err, disableSockets(e.o, each.netns, left))
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	var err error
+	var addresses []netip.Addr
+	for i, each := range gone {
+		addresses = append(addresses, each.IP)
+		if hasID(gone[:i], each.ID) {
+			continue
+		}
+		for _, h := range objects.EndpointHooks() {
+			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
+		}
+	}
+	return errors.Join(err, e.disconnect(addresses))
+}
+
+// disconnect deletes the connections of addresses that no pod has any more: another pod may get the address, and
+// connections hold the path into their pods. Most pods that go have none.
+func (e Endpoints) disconnect(gone []netip.Addr) error {
+	known := make(map[netip.Addr]bool)
+	for _, ip := range gone {
+		_, ok, err := e.o.Connected.Get(encodeAddr(ip))
+		if err != nil {
+			return err
+		}
+		if ok {
+			known[ip] = true
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	if err := e.flushAddresses(known); err != nil {
+		return err
+	}
+	// Last, so that the next pod with the address deletes what a process that dies here leaves.
+	for ip := range known {
+		if err := e.o.Connected.Delete(encodeAddr(ip)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flushAddresses deletes the connections from or to one of the addresses.
+func (e Endpoints) flushAddresses(gone map[netip.Addr]bool) error {
+	return flush(e.o, func(from objects.Tuple, c objects.Connection) bool {
+		return gone[decodeAddr(from.Saddr)] || gone[decodeAddr(c.To.Daddr)]
+	})
+}
+
+func endpointNotFound(ip netip.Addr) error {
+	return &NotFoundError{What: fmt.Sprintf("endpoint %s", ip)}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// AttachedProgram is an eBPF program that is attached to a device.
+type AttachedProgram struct {
+	// Hook is the place: "tcx ingress", "tcx egress", "netkit primary", "netkit peer", "tc ingress", "tc egress" or
+	// "xdp".
+	Hook string
+	// ID is the kernel's number of the program. Name and Tag are empty if the program is gone by now.
+	ID        uint32
+	Name, Tag string
+	// LinkID is the number of the link that holds the program; 0 if it was attached without one.
+	LinkID uint32
+	// Mustang tells whether it is a program of this datapath, under any root.
+	Mustang bool
+}
+
+// QueryPrograms returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
+// which they run. The programs of a netkit pair are both at the primary device: the other does not show its program.
+func QueryPrograms(ifindex int, kind string) []AttachedProgram {
+	var out []AttachedProgram
+	for _, h := range []struct {
+		name   string
+		attach ebpf.AttachType
+		kind   string // of the devices that have the hook; empty for all
+	}{
+		{"tcx ingress", ebpf.AttachTCXIngress, ""},
+		{"tcx egress", ebpf.AttachTCXEgress, ""},
+		{"netkit primary", ebpf.AttachNetkitPrimary, "netkit"},
+		{"netkit peer", ebpf.AttachNetkitPeer, "netkit"},
+	} {
+		if h.kind != "" && h.kind != kind {
+			continue
+		}
+		// The kernel fails with various errors if there are no programs, if it does not know the hook, and if the device has
+		// no such hook or is gone.
+		result, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: h.attach})
+		if err != nil {
+			continue
+		}
+		for _, attached := range result.Programs {
+			p := DescribeProgram(h.name, uint32(attached.ID))
+			if id, ok := attached.LinkID(); ok {
+				p.LinkID = uint32(id)
+			}
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// DescribeProgram describes a program by its number.
+func DescribeProgram(hook string, id uint32) AttachedProgram {
+	p := AttachedProgram{Hook: hook, ID: id}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return p
+	}
+	defer func() { _ = program.Close() }()
+	info, err := program.Info()
+	if err != nil {
+		return p
+	}
+	p.Name, p.Tag = info.Name, info.Tag
+	p.Mustang = isOurs(info)
+	return p
+}
+
+// isOurs reports whether a program has the name of one of ours and uses maps of connections and of metrics: the kernel does
+// not store who made it.
+func isOurs(info *ebpf.ProgramInfo) bool {
+	if !slices.Contains([]string{tcProgFromPod, tcProgToPod, tcProgFromUplink, tcProgToUplink}, info.Name) {
+		return false
+	}
+	ids, _ := info.MapIDs()
+	var names []string
+	for _, id := range ids {
+		if name, err := mapName(id); err == nil {
+			names = append(names, name)
+		}
+	}
+	return slices.Contains(names, tcMapConnections) && slices.Contains(names, tcMapMetrics)
+}
+
+func mapName(id ebpf.MapID) (string, error) {
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = m.Close() }()
+	info, err := m.Info()
+	if err != nil {
+		return "", err
+	}
+	return info.Name, nil
+}

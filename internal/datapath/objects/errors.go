@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotRoot is returned by calls that need root's privileges.
+var ErrNotRoot = errors.New("the datapath needs root")
+
+// BPFFSError reports that a root is not on a BPF file system.
+type BPFFSError struct{ Root string }
+
+func (e *BPFFSError) Error() string {
+	return fmt.Sprintf("%q is not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`", e.Root)
+}
+
+// UnsupportedError names a feature that the running kernel lacks, and the version that has it.
+type UnsupportedError struct {
+	Feature, Kernel string
+	Err             error
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("this kernel has no %s, which needs Linux %s: %v", e.Feature, e.Kernel, e.Err)
+}
+
+// Unwrap returns the kernel's error.
+func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// Is makes the error match errors.ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// LayoutError reports that the pinned maps are of another version of Mustang.
+type LayoutError struct {
+	Root        string
+	Found, Want string
+}
+
+func (e *LayoutError) Error() string {
+	return fmt.Sprintf("%q holds maps of layout %s, and this program needs layout %s: delete them with mustang reset",
+		e.Root, e.Found, e.Want)
+}

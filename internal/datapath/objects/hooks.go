@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// AttachPoint is a place that programs are attached to. Each has its own instance of the packet programs.
+type AttachPoint string
+
+// The attach points.
+const (
+	AttachHost   AttachPoint = "host"   // the host's device of a pod's link, which has an Ethernet header
+	AttachTun    AttachPoint = "tun"    // the host's device of a pod's link, which has none
+	AttachNetkit AttachPoint = "netkit" // the host's device of a pod's link, by netkit
+	AttachPod    AttachPoint = "pod"    // the pod's own device
+	AttachUplink AttachPoint = "uplink" // a device of the host that is no pod's
+	AttachCgroup AttachPoint = "cgroup" // a control group: the programs for sockets
+)
+
+// config returns the configuration of the instance.
+func (p AttachPoint) config() tcConfig {
+	points := map[AttachPoint]tcAttachPoint{
+		AttachHost:   tcAttachPointATTACH_HOST,
+		AttachTun:    tcAttachPointATTACH_TUN,
+		AttachNetkit: tcAttachPointATTACH_NETKIT,
+		AttachPod:    tcAttachPointATTACH_POD,
+		AttachUplink: tcAttachPointATTACH_UPLINK,
+	}
+	return tcConfig{AttachPoint: uint8(points[p])}
+}
+
+// Hook is one program at its attach point.
+type Hook struct {
+	Point   AttachPoint
+	Program string // its name in the object
+}
+
+// EndpointHooks returns the hooks of all points that endpoints have.
+func EndpointHooks() []Hook {
+	var all []Hook
+	for _, p := range []AttachPoint{AttachHost, AttachTun, AttachNetkit, AttachPod} {
+		all = append(all, p.Hooks()...)
+	}
+	return all
+}
+
+// Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and detached
+// last.
+func (p AttachPoint) Hooks() []Hook {
+	programs := []string{tcProgFromPod, tcProgToPod}
+	switch p {
+	case AttachUplink:
+		programs = []string{tcProgFromUplink, tcProgToUplink}
+	case AttachCgroup:
+		programs = []string{
+			socklbProgGetpeername4, socklbProgGetpeername6, socklbProgRecvmsg4, socklbProgRecvmsg6,
+			socklbProgSendmsg4, socklbProgSendmsg6, socklbProgConnect4, socklbProgConnect6,
+		}
+	}
+	hooks := make([]Hook, len(programs))
+	for i, program := range programs {
+		hooks[i] = Hook{p, program}
+	}
+	return hooks
+}
+
+// AttachType returns the kernel's name of the place. Packets from a pod enter the host's device, and leave the pod's own;
+// netkit runs the peer's program on them. An uplink is like the host's device of a link to all that is outside.
+func (h Hook) AttachType() ebpf.AttachType {
+	if h.Point == AttachCgroup {
+		return map[string]ebpf.AttachType{
+			socklbProgGetpeername4: ebpf.AttachCgroupInet4GetPeername,
+			socklbProgGetpeername6: ebpf.AttachCgroupInet6GetPeername,
+			socklbProgRecvmsg4:     ebpf.AttachCGroupUDP4Recvmsg,
+			socklbProgRecvmsg6:     ebpf.AttachCGroupUDP6Recvmsg,
+			socklbProgSendmsg4:     ebpf.AttachCGroupUDP4Sendmsg,
+			socklbProgSendmsg6:     ebpf.AttachCGroupUDP6Sendmsg,
+			socklbProgConnect4:     ebpf.AttachCGroupInet4Connect,
+			socklbProgConnect6:     ebpf.AttachCGroupInet6Connect,
+		}[h.Program]
+	}
+	from := h.Program == tcProgFromPod || h.Program == tcProgFromUplink
+	switch {
+	case h.Point == AttachNetkit && from:
+		return ebpf.AttachNetkitPeer
+	case h.Point == AttachNetkit:
+		return ebpf.AttachNetkitPrimary
+	case from == (h.Point != AttachPod):
+		return ebpf.AttachTCXIngress
+	default:
+		return ebpf.AttachTCXEgress
+	}
+}
+
+// String returns the point and the program.
+func (h Hook) String() string { return string(h.Point) + "-" + h.Program }
+
+// Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
+type Link struct {
+	Hook Hook
+	// ID is the endpoint's, the control group's, or the cookie of the network namespace that an uplink is in.
+	ID uint64
+	// IfIndex is the index of an uplink.
+	IfIndex int
+}
+
+// String returns the name of the pin: "3-host-from_pod", "uplink-1-2-to_uplink" or "cgroup-42-connect4".
+func (k Link) String() string {
+	switch k.Hook.Point {
+	case AttachUplink:
+		return fmt.Sprintf("uplink-%d-%d-%s", k.ID, k.IfIndex, k.Hook.Program)
+	case AttachCgroup:
+		return fmt.Sprintf("cgroup-%d-%s", k.ID, k.Hook.Program)
+	default:
+		return fmt.Sprintf("%d-%s", k.ID, k.Hook)
+	}
+}
+
+// parseLink parses the name of a pin.
+func parseLink(name string) (k Link, ok bool) {
+	parts := strings.Split(name, "-")
+	hook := Hook{Program: parts[len(parts)-1]}
+	numbers := parts[:len(parts)-1]
+	switch {
+	case len(parts) == 4 && parts[0] == string(AttachUplink), len(parts) == 3 && parts[0] == string(AttachCgroup):
+		hook.Point, numbers = AttachPoint(parts[0]), numbers[1:]
+	case len(parts) == 3:
+		hook.Point, numbers = AttachPoint(parts[1]), parts[:1]
+	default:
+		return Link{}, false
+	}
+	id, err := strconv.ParseUint(numbers[0], 10, 64)
+	k = Link{Hook: hook, ID: id}
+	if err == nil && len(numbers) == 2 {
+		k.IfIndex, err = strconv.Atoi(numbers[1])
+	}
+	// Only the name that String would give is ours.
+	if err != nil || !slices.Contains(hook.Point.Hooks(), hook) || k.String() != name {
+		return Link{}, false
+	}
+	return k, true
+}
+
+// InPeer reports whether the kernel knows the link by the index that the device's peer has in its network namespace.
+func (h Hook) InPeer() bool { return h.AttachType() == ebpf.AttachNetkitPeer }

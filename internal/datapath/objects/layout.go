@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultRoot is where a node's own datapath is pinned.
+const DefaultRoot = "/sys/fs/bpf/mustang"
+
+// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
+const LayoutVersion = 4
+
+// layout holds the paths of pins.
+type layout struct{ root string }
+
+func (l layout) version() string        { return filepath.Join(l.root, fmt.Sprintf("v%d", LayoutVersion)) }
+func (l layout) maps() string           { return filepath.Join(l.version(), "maps") }
+func (l layout) programs() string       { return filepath.Join(l.version(), "progs") }
+func (l layout) socketPrograms() string { return filepath.Join(l.version(), "socks") } // made with the first cgroup
+func (l layout) links() string          { return filepath.Join(l.version(), "links") }
+func (l layout) mapPin(n string) string { return filepath.Join(l.maps(), n) }
+func (l layout) linkPin(k Link) string  { return filepath.Join(l.links(), k.String()) }
+
+func (l layout) programPin(digest string, h Hook) string {
+	if h.Point == AttachCgroup {
+		return filepath.Join(l.socketPrograms(), digest+"-"+h.Program)
+	}
+	return filepath.Join(l.programs(), digest+"-"+h.String())
+}
+
+// checkRoot returns the layout under root, DefaultRoot if empty. Errors: ErrNotRoot, *BPFFSError.
+func checkRoot(root string) (layout, error) {
+	if root == "" {
+		root = DefaultRoot
+	}
+	if os.Geteuid() != 0 {
+		return layout{}, fmt.Errorf("open %q: %w", root, ErrNotRoot)
+	}
+	return layout{root: root}, checkFilesystem(root)
+}
+
+// create makes all directories, which only root may read.
+func (l layout) create() error {
+	// The last one to be made exists if all do.
+	if _, err := os.Stat(l.links()); err == nil {
+		return nil
+	}
+	for _, dir := range []string{l.maps(), l.programs(), l.links()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("create pin directory: %w", err)
+		}
+	}
+	return os.Chmod(l.root, 0o700)
+}
+
+// check returns a *LayoutError if another version has pinned here.
+func (l layout) check() error {
+	entries, err := os.ReadDir(l.root)
+	if err != nil {
+		return fmt.Errorf("read pin directory: %w", err)
+	}
+	want := filepath.Base(l.version())
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, "v") && name != want {
+			return &LayoutError{Root: l.root, Found: name, Want: want}
+		}
+	}
+	return nil
+}
+
+// checkFilesystem returns a *BPFFSError unless root is, or can be made, on a BPF file system.
+func checkFilesystem(root string) error {
+	for dir := root; ; dir = filepath.Dir(dir) {
+		var stat unix.Statfs_t
+		err := unix.Statfs(dir, &stat)
+		switch {
+		case errors.Is(err, unix.ENOENT) && dir != "/":
+			continue
+		case err != nil:
+			return fmt.Errorf("statfs %q: %w", dir, err)
+		case stat.Type != unix.BPF_FS_MAGIC:
+			return &BPFFSError{Root: root}
+		}
+		return nil
+	}
+}
+
+// Remove detaches all programs and deletes all maps under root, and root itself if nothing else is in it. It succeeds if
+// there are none.
+func Remove(ctx context.Context, root string) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
+	}
+	links, err := lock(ctx, layout{root}.links())
+	if err == nil {
+		defer links.Unlock()
+		// A directory on another file system is not ours to delete.
+		if err = checkFilesystem(root); err == nil {
+			err = detachAll(root)
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	held, err := lock(ctx, root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer held.Unlock()
+	if err := checkFilesystem(root); err != nil {
+		return err
+	}
+	// If there are no links of this layout: those of others.
+	if err := detachAll(root); err != nil {
+		return err
+	}
+	layouts, err := filepath.Glob(filepath.Join(root, "v[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range layouts {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	// Other programs' pins beside ours stay, as does root if it is the mount itself.
+	err = os.Remove(root)
+	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}
+
+// detachAll detaches all programs, of this layout and of others.
+func detachAll(root string) error {
+	links, err := filepath.Glob(filepath.Join(root, "v*", "links", "*"))
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, path := range links {
+		if err := detach(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Links returns all pinned links.
+func (o *Objects) Links() ([]Link, error) {
+	entries, err := os.ReadDir(o.layout.links())
+	if err != nil {
+		return nil, fmt.Errorf("read links: %w", err)
+	}
+	var links []Link
+	for _, entry := range entries {
+		if k, ok := parseLink(entry.Name()); ok {
+			links = append(links, k)
+		}
+	}
+	return links, nil
+}
+
+// Attach attaches this build's program and pins the link. The target is the index of a device in the calling thread's
+// network namespace, or the file descriptor of a control group. Callers have the lock of the links.
+func (o *Objects) Attach(k Link, target int) error {
+	p, err := o.Program(k.Hook)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.Close() }()
+	o.beforeLink()
+	l, err := attach(k.Hook, p, target)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // the pin holds it
+	if err := l.Pin(o.layout.linkPin(k)); err != nil {
+		return fmt.Errorf("pin link %s: %w", k, err)
+	}
+	return nil
+}
+
+func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
+	at := fmt.Sprintf("interface %d", target)
+	switch h.Point {
+	case AttachCgroup:
+		at = "cgroup"
+		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})
+	case AttachNetkit:
+		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
+	default:
+		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach %s to %s: %w", h.Program, at, err)
+	}
+	return l, nil
+}
+
+// Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of the
+// control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
+func (o *Objects) Attached(k Link) (uint64, error) {
+	path := o.layout.linkPin(k)
+	l, err := openLink(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	info, err := l.Info()
+	if err != nil {
+		return 0, fmt.Errorf("read link %q: %w", path, err)
+	}
+	if tcx := info.TCX(); tcx != nil {
+		return uint64(tcx.Ifindex), nil
+	}
+	if netkit := info.Netkit(); netkit != nil {
+		return uint64(netkit.Ifindex), nil
+	}
+	if cgroup := info.Cgroup(); cgroup != nil {
+		return cgroup.CgroupId, nil
+	}
+	return 0, fmt.Errorf("link %q is not a tcx, netkit or cgroup link", path)
+}
+
+// Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers have
+// the lock of the links.
+func (o *Objects) Detach(k Link) error {
+	o.beforeLink()
+	return detach(o.layout.linkPin(k))
+}
+
+func (o *Objects) beforeLink() {
+	if o.BeforeLink != nil {
+		o.BeforeLink()
+	}
+}
+
+// detach does not leave it at unpinning: the kernel would detach some time later, and until then refuse another link in its
+// place.
+func detach(path string) error {
+	l, err := openLink(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	if err := l.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return fmt.Errorf("detach %q: %w", filepath.Base(path), err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("unpin link: %w", err)
+	}
+	return nil
+}
+
+func openLink(path string) (link.Link, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open link: %w", err)
+	}
+	return l, nil
+}
+
+// updateLinks makes all links of packet programs, or of socket programs, run this build's programs.
+func (o *Objects) updateLinks(sockets bool) error {
+	links, err := o.Links()
+	if err != nil {
+		return err
+	}
+	for _, k := range links {
+		if (k.Hook.Point == AttachCgroup) != sockets {
+			continue
+		}
+		if err := o.updateLink(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Objects) updateLink(k Link) error {
+	p, err := o.Program(k.Hook)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.Close() }()
+	// A link whose device or cgroup is gone stays until its owner deletes it.
+	if on, err := o.Attached(k); err == nil && on == 0 {
+		return nil
+	}
+	l, err := openLink(o.layout.linkPin(k))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	if err := l.Update(p); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return fmt.Errorf("replace program of %s: %w", k, err)
+	}
+	return nil
+}

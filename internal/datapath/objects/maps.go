@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// Sizes are the numbers of rows that maps are created with. Zero means the default.
+type Sizes struct {
+	// Services counts rows: a service of protocol any takes two. 131072 by default.
+	Services uint32
+	// Backends counts the backends of all services. A service that changes holds its old and its new backends until the
+	// programs have left the old ones. 524288 by default.
+	Backends uint32
+	// Connections counts rows: a connection takes two, one for each direction. 131072 by default. They take about
+	// 170 bytes each, at once. Half as many backends of unconnected datagram sockets are remembered.
+	Connections uint32
+	// Endpoints counts addresses of pods. 16384 by default.
+	Endpoints uint32
+}
+
+// byName returns the size of each map.
+func (s Sizes) byName() map[string]uint32 {
+	or := func(n, fallback uint32) uint32 {
+		if n == 0 {
+			return fallback
+		}
+		return n
+	}
+	endpoints := or(s.Endpoints, 16384)
+	return map[string]uint32{
+		tcMapServices:       or(s.Services, 131072),
+		tcMapBackends:       or(s.Backends, 524288),
+		tcMapConnections:    or(s.Connections, 131072),
+		tcMapEndpoints:      endpoints,
+		tcMapConnected:      endpoints + 1024, // a row may outlive its pod's, until another pod has the address
+		tcMapFragments:      8192,
+		tcMapMetrics:        1,
+		tcMapState:          1,
+		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
+	}
+}
+
+// format is the type and row sizes that a pinned map must have. The object holds the same, but takes longer to read than all
+// else that opens a datapath; a test compares the two.
+type format struct {
+	kind       ebpf.MapType
+	key, value uintptr
+}
+
+// formats returns those of all pinned maps, by name.
+func formats() map[string]format {
+	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
+	return map[string]format{
+		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
+		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
+		tcMapConnections:    {ebpf.LRUHash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
+		tcMapEndpoints:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
+		tcMapConnected:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
+		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
+		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
+		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
+		socklbMapNamespaces: {ebpf.Hash, cookie, number},
+		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
+		socklbMapSkRevnat:   {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
+	}
+}
+
+// pinner opens the pinned maps of one object, and creates those that are missing if sizes are given. The caller then has
+// the lock.
+type pinner struct {
+	layout layout
+	sizes  map[string]uint32
+	load   func() (*ebpf.CollectionSpec, error)
+	spec   *ebpf.CollectionSpec // read when it is needed
+}
+
+// open opens each map into its slot, and none on error.
+func (p *pinner) open(slots map[string]**ebpf.Map) (err error) {
+	defer func() {
+		if err != nil {
+			_ = closeMaps(slots)
+		}
+	}()
+	for name, slot := range slots {
+		if *slot, err = p.one(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pinner) one(name string) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(p.layout.mapPin(name), nil)
+	want := formats()[name]
+	switch {
+	case err == nil:
+		if m.Type() != want.kind || uintptr(m.KeySize()) != want.key || uintptr(m.ValueSize()) != want.value {
+			_ = m.Close()
+			return nil, &LayoutError{Root: p.layout.root, Found: "unknown", Want: fmt.Sprintf("v%d", LayoutVersion)}
+		}
+		return m, nil
+	case !errors.Is(err, os.ErrNotExist) || p.sizes == nil:
+		return nil, fmt.Errorf("open map: %w", err)
+	}
+	return p.create(name)
+}
+
+func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
+	if p.spec == nil {
+		if p.spec, err = p.load(); err != nil {
+			return nil, fmt.Errorf("read embedded object: %w", err)
+		}
+	}
+	want := p.spec.Maps[name]
+	want.MaxEntries = p.sizes[name]
+	m, err := ebpf.NewMap(want)
+	if err != nil {
+		return nil, fmt.Errorf("create map %q: %w", name, err)
+	}
+	if err := m.Pin(p.layout.mapPin(name)); err != nil {
+		_ = m.Close()
+		return nil, fmt.Errorf("pin map %q: %w", name, err)
+	}
+	return m, nil
+}
+
+func closeMaps(slots map[string]**ebpf.Map) error {
+	var errs []error
+	for _, slot := range slots {
+		errs = append(errs, (*slot).Close()) // does nothing for a nil map
+	}
+	return errors.Join(errs...)
+}
+
+// slots returns where the maps of packet translation go, by name.
+func slots(maps *tcMaps) map[string]**ebpf.Map {
+	return map[string]**ebpf.Map{
+		tcMapServices:    &maps.Services,
+		tcMapBackends:    &maps.Backends,
+		tcMapConnections: &maps.Connections,
+		tcMapEndpoints:   &maps.Endpoints,
+		tcMapConnected:   &maps.Connected,
+		tcMapFragments:   &maps.Fragments,
+		tcMapMetrics:     &maps.Metrics,
+		tcMapState:       &maps.State,
+	}
+}
+
+// replacements returns the maps that a collection is to use, by name.
+func replacements(slots map[string]**ebpf.Map) map[string]*ebpf.Map {
+	maps := make(map[string]*ebpf.Map, len(slots))
+	for name, slot := range slots {
+		maps[name] = *slot
+	}
+	return maps
+}
+
+// hasTables reports whether all maps of packet translation are pinned.
+func (l layout) hasTables() bool {
+	for name := range slots(&tcMaps{}) {
+		if _, err := os.Lstat(l.mapPin(name)); err != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objects holds the embedded BPF objects of the datapath, and the maps, programs and links that are pinned under
+// one root directory: it creates and opens them, gives the maps' rows a type, and has the locks of changes: one of the rows
+// and one of programs and links. What the rows mean is the business of package datapath.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
+// may have the same root open.
+type Objects struct {
+	// Namespaces are the network namespaces with socket translation, by cookie, with their flags.
+	Namespaces *Table[uint64, uint32]
+	// Tables are open after OpenTables.
+	Tables
+
+	// BeforeLink is called before a program is attached or detached; nil calls nothing. Tests stop or die there.
+	BeforeLink func()
+
+	layout  layout
+	pinned  os.FileInfo // the directory of all pins
+	opening sync.Mutex
+	maps    tcMaps
+	opened  bool
+}
+
+// Tables are the maps of packet translation.
+type Tables struct {
+	Services    *Table[ServiceKey, Service]
+	Backends    *Table[BackendKey, Backend]
+	Connections *Table[Tuple, Connection]
+	Endpoints   *Table[Addr, Endpoint]
+	Connected   *Table[Addr, uint32]
+	Metrics     *Table[uint32, []Metrics] // a row for each CPU
+	State       *Table[uint32, State]
+}
+
+// Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
+// this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
+// are created. Errors: ErrNotRoot, *BPFFSError, *LayoutError, *LockError, *UnsupportedError on a kernel before 6.6.
+func Create(ctx context.Context, root string, sizes Sizes) (*Objects, error) {
+	l, err := checkRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		o, err := create(ctx, l, sizes)
+		if err == nil {
+			if err = o.replaceBuilds(ctx); err != nil {
+				_ = o.Close()
+				o = nil
+			}
+		}
+		// Another process may remove the directory between our making and our locking it.
+		if errors.Is(err, errRemoved) {
+			continue
+		}
+		return o, err
+	}
+}
+
+// errRemoved reports that the root was removed while it was being opened.
+var errRemoved = errors.New("root was removed")
+
+// create opens the maps, and creates what is missing.
+func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) {
+	if _, err := os.Stat(l.version()); errors.Is(err, os.ErrNotExist) {
+		if err := probeTCX(); err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(l.root, 0o700); err != nil {
+			return nil, fmt.Errorf("create pin directory: %w", err)
+		}
+	}
+	held, err := lock(ctx, l.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errRemoved
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer held.Unlock()
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	// Only now: another process may have created it while we waited for the lock.
+	_, statErr := os.Stat(l.version())
+	defer func() {
+		if err != nil && errors.Is(statErr, os.ErrNotExist) {
+			_ = os.RemoveAll(l.version())
+		}
+	}()
+	if err := l.create(); err != nil {
+		return nil, err
+	}
+	return openMaps(l, sizes.byName())
+}
+
+// Open opens what is pinned under root, DefaultRoot if empty, and creates nothing. The error matches os.ErrNotExist if
+// nothing is pinned there; others are those of Create.
+func Open(root string) (*Objects, error) {
+	l, err := checkRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	return openMaps(l, nil)
+}
+
+// openMaps opens the maps, and creates those that are missing if sizes are given. Existing tables are opened by the first
+// call that needs them: a pod with socket translation alone comes and goes without, and to open them takes longer than all
+// else of that.
+func openMaps(l layout, sizes map[string]uint32) (*Objects, error) {
+	pinned, err := os.Stat(l.version())
+	if err != nil {
+		return nil, fmt.Errorf("open pin directory: %w", err)
+	}
+	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, uint32]{name: socklbMapNamespaces}}
+	sockets := pinner{layout: l, sizes: sizes, load: loadSocklb}
+	if err := sockets.open(map[string]**ebpf.Map{socklbMapNamespaces: &o.Namespaces.Map}); err != nil {
+		return nil, err
+	}
+	if sizes == nil || l.hasTables() {
+		return o, nil
+	}
+	if err := o.openTables(sizes); err != nil {
+		_ = o.Namespaces.Map.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// OpenTables opens the tables, unless they are open.
+func (o *Objects) OpenTables() error { return o.openTables(nil) }
+
+func (o *Objects) openTables(sizes map[string]uint32) error {
+	o.opening.Lock()
+	defer o.opening.Unlock()
+	if o.opened {
+		return nil
+	}
+	p := pinner{layout: o.layout, sizes: sizes, load: loadTc}
+	if err := p.open(slots(&o.maps)); err != nil {
+		return err
+	}
+	o.Tables = Tables{
+		Services:    &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
+		Backends:    &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
+		Connections: &Table[Tuple, Connection]{o.maps.Connections, tcMapConnections},
+		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
+		Connected:   &Table[Addr, uint32]{o.maps.Connected, tcMapConnected},
+		Metrics:     &Table[uint32, []Metrics]{o.maps.Metrics, tcMapMetrics},
+		State:       &Table[uint32, State]{o.maps.State, tcMapState},
+	}
+	o.opened = true
+	return nil
+}
+
+// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+func (o *Objects) Close() error {
+	o.opening.Lock()
+	defer o.opening.Unlock()
+	err := o.Namespaces.Map.Close()
+	if o.opened {
+		o.opened = false
+		err = errors.Join(err, o.maps.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("close maps: %w", err)
+	}
+	return nil
+}
+
+// Root returns the directory that everything is pinned under.
+func (o *Objects) Root() string { return o.layout.root }
+
+// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *LockError when ctx
+// ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed since. Nobody
+// waits for a grace period with this lock.
+func (o *Objects) Lock(ctx context.Context) (*Lock, error) { return o.lock(ctx, o.layout.root) }
+
+// LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
+// The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
+func (o *Objects) LockLinks(ctx context.Context) (*Lock, error) { return o.lock(ctx, o.layout.links()) }
+
+func (o *Objects) lock(ctx context.Context, path string) (*Lock, error) {
+	held, err := lock(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	held.opened = o
+	if err := o.checkPinned(); err != nil {
+		held.Unlock()
+		return nil, err
+	}
+	return held, nil
+}
+
+// checkPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. The
+// caller has a lock.
+func (o *Objects) checkPinned() error {
+	now, err := os.Stat(o.layout.version())
+	if err == nil && !os.SameFile(now, o.pinned) {
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		return fmt.Errorf("%q was removed since it was opened: %w", o.layout.root, os.ErrNotExist)
+	}
+	return nil
+}

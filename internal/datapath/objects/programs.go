@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link needs
+// them: most hosts have one kind of link. Callers have the lock of the links.
+func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
+	path := o.layout.programPin(h.digest(), h)
+	p, err := ebpf.LoadPinnedProgram(path, nil)
+	if errors.Is(err, os.ErrNotExist) && h.Point != AttachCgroup {
+		if err := o.loadPrograms(h.Point); err != nil {
+			return nil, err
+		}
+		p, err = ebpf.LoadPinnedProgram(path, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open program %q: %w", h, err)
+	}
+	return p, nil
+}
+
+// digest identifies the object that has the program.
+func (h Hook) digest() string {
+	if h.Point == AttachCgroup {
+		return socklbDigest
+	}
+	return tcDigest
+}
+
+// replaceBuilds replaces the programs of other builds, and completes those for sockets. It takes the lock of the links only
+// if there is something to do.
+func (o *Objects) replaceBuilds(ctx context.Context) error {
+	complete, err := o.programsComplete()
+	if err == nil && !complete {
+		var held *Lock
+		if held, err = o.LockLinks(ctx); err == nil {
+			defer held.Unlock()
+			err = errors.Join(o.ensurePrograms(), o.ensureSocketPrograms())
+		}
+	}
+	if err != nil && o.checkPinned() != nil {
+		return errRemoved
+	}
+	return err
+}
+
+// programsComplete reports whether all pinned programs are of this build, and those for sockets complete if there are any.
+func (o *Objects) programsComplete() (bool, error) {
+	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
+	if err != nil || len(others) > 0 {
+		return false, err
+	}
+	ours, others, err := pinnedBuilds(o.layout.socketPrograms(), socklbDigest)
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	return len(others) == 0 && ours == len(socketPrograms()), err
+}
+
+// ensurePrograms replaces the programs of other builds wherever they are attached. Callers have the lock of the links.
+func (o *Objects) ensurePrograms() error {
+	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	if err := o.updateLinks(false); err != nil {
+		return err
+	}
+	return removeAll(others)
+}
+
+// LoadSocketPrograms loads and pins the programs for sockets, before the first of them is attached. Callers have the
+// lock of the links.
+func (o *Objects) LoadSocketPrograms() error {
+	if err := os.MkdirAll(o.layout.socketPrograms(), 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	return o.ensureSocketPrograms()
+}
+
+// ensureSocketPrograms loads the programs for sockets if a control group has ever had them, and replaces those of other
+// builds. Callers have the lock of the links.
+func (o *Objects) ensureSocketPrograms() error {
+	ours, others, err := pinnedBuilds(o.layout.socketPrograms(), socklbDigest)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if ours < len(socketPrograms()) {
+		if err := o.loadSocketPrograms(); err != nil {
+			return err
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	if err := o.updateLinks(true); err != nil {
+		return err
+	}
+	return removeAll(others)
+}
+
+// pinnedBuilds returns how many of the pinned programs in a directory are of the build with the digest, and the paths of
+// the others. The error matches os.ErrNotExist if there is no such directory.
+func pinnedBuilds(dir, digest string) (ours int, others []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read pinned programs: %w", err)
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), digest+"-") {
+			ours++
+		} else {
+			others = append(others, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return ours, others, nil
+}
+
+// removeAll unpins the programs of other builds. Their pins go last, so that the next process completes the work of one
+// that dies.
+func removeAll(paths []string) error {
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("unpin program: %w", err)
+		}
+	}
+	return nil
+}
+
+// pinProgram pins a program in place of one that may be left there.
+func pinProgram(p *ebpf.Program, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unpin program: %w", err)
+	}
+	if err := p.Pin(path); err != nil {
+		return fmt.Errorf("pin program %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}
+
+// loadPrograms loads the instance for one attach point over the pinned maps, and pins it.
+func (o *Objects) loadPrograms(at AttachPoint) error {
+	if err := o.OpenTables(); err != nil {
+		return err
+	}
+	collection, err := newCollection(&o.maps, at)
+	if err != nil {
+		return err
+	}
+	defer collection.Close()
+	for _, h := range at.Hooks() {
+		if err := pinProgram(collection.Programs[h.Program], o.layout.programPin(tcDigest, h)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newCollection(pinned *tcMaps, at AttachPoint) (*ebpf.Collection, error) {
+	spec, err := loadTc()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object: %w", err)
+	}
+	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
+		return nil, fmt.Errorf("configure programs: %w", err)
+	}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+		return !slices.Contains(at.Hooks(), Hook{at, name})
+	})
+	replaced := replacements(slots(pinned))
+	for name, m := range replaced {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	return collection, nil
+}
+
+// socketPrograms returns the names of all programs for sockets.
+func socketPrograms() []string {
+	names := []string{socklbProgRetireUdp}
+	for _, h := range AttachCgroup.Hooks() {
+		names = append(names, h.Program)
+	}
+	return names
+}
+
+func (o *Objects) loadSocketPrograms() error {
+	collection, err := o.socketCollection()
+	if err != nil {
+		return err
+	}
+	defer collection.Close()
+	for _, name := range socketPrograms() {
+		path := o.layout.programPin(socklbDigest, Hook{AttachCgroup, name})
+		if err := pinProgram(collection.Programs[name], path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// socketCollection loads the programs for sockets over the pinned maps.
+func (o *Objects) socketCollection() (*ebpf.Collection, error) {
+	spec, err := loadSocklb()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object: %w", err)
+	}
+	if err := o.OpenTables(); err != nil {
+		return nil, err
+	}
+	// Only the programs use these two.
+	var sockets, revnat *ebpf.Map
+	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapSkRevnat: &revnat}
+	p := pinner{layout: o.layout, load: loadSocklb, sizes: map[string]uint32{
+		socklbMapSockets:  0, // as many as there are sockets
+		socklbMapSkRevnat: max(o.maps.Connections.MaxEntries()/2, 1),
+	}}
+	if err := p.open(private); err != nil {
+		return nil, err
+	}
+	defer func() { _ = closeMaps(private) }()
+	replaced := replacements(private)
+	replaced[socklbMapServices] = o.maps.Services
+	replaced[socklbMapBackends] = o.maps.Backends
+	replaced[socklbMapMetrics] = o.maps.Metrics
+	replaced[socklbMapNamespaces] = o.Namespaces.Map
+	for name := range spec.Maps {
+		// The object names all maps of its headers, and no program uses the others.
+		if _, used := replaced[name]; !used && formats()[name] != (format{}) {
+			delete(spec.Maps, name)
+		}
+	}
+	for name, m := range replaced {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, &UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5", Err: err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load socket programs: %w", err)
+	}
+	return collection, nil
+}
+
+// UDPRetirer ends connected UDP sockets whose service no longer has their backend.
+type UDPRetirer struct{ iter *link.Iter }
+
+// OpenUDPRetirer loads it. The error matches os.ErrNotExist if no control group has ever had the programs for sockets: no
+// socket is connected to a backend then.
+func (o *Objects) OpenUDPRetirer() (*UDPRetirer, error) {
+	p, err := o.Program(Hook{AttachCgroup, socklbProgRetireUdp})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = p.Close() }()
+	iter, err := link.AttachIter(link.IterOptions{Program: p})
+	if err != nil {
+		return nil, fmt.Errorf("iterate over UDP sockets: %w", err)
+	}
+	return &UDPRetirer{iter}, nil
+}
+
+// Run looks at the sockets in the calling thread's network namespace.
+func (r *UDPRetirer) Run() error {
+	sockets, err := r.iter.Open()
+	if err != nil {
+		return fmt.Errorf("iterate over UDP sockets: %w", err)
+	}
+	_, err = io.Copy(io.Discard, sockets)
+	return errors.Join(err, sockets.Close())
+}
+
+// Close frees it.
+func (r *UDPRetirer) Close() error { return r.iter.Close() }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+// Keys and rows of the maps, as bpf/mustang/maps.h and socklb_maps.h define them. Ports are in network order, IPv4
+// addresses v4-mapped.
+type (
+	// Addr is an address of either family: the key of endpoints and connected.
+	Addr = tcAddr
+	// Tuple is one direction of a connection: the key of connections.
+	Tuple = tcTuple
+	// ServiceKey is the key of services.
+	ServiceKey = tcServiceKey
+	// Service is a row of services.
+	Service = tcService
+	// BackendKey is the key of backends.
+	BackendKey = tcBackendKey
+	// Backend is a row of backends.
+	Backend = tcBackend
+	// Connection is a row of connections.
+	Connection = tcCtEntry
+	// Endpoint is a row of endpoints.
+	Endpoint = tcEndpoint
+	// EndpointPath is the next hop into a pod, in rows of endpoints and connections.
+	EndpointPath = tcEpPath
+	// Metrics are the counters of one CPU.
+	Metrics = tcMetrics
+	// State holds the last ids given out.
+	State = tcState
+)
+
+// Flags of rows.
+const (
+	ServiceLoopback      = uint32(tcServiceFlagSERVICE_LOOPBACK)
+	ServiceAffinity      = uint32(tcServiceFlagSERVICE_AFFINITY)
+	ServiceNodePort      = uint32(tcServiceFlagSERVICE_NODE_PORT)
+	ServiceExternal      = uint32(tcServiceFlagSERVICE_EXTERNAL)
+	ServiceInternalLocal = uint32(tcServiceFlagSERVICE_INTERNAL_LOCAL)
+	ServiceExternalLocal = uint32(tcServiceFlagSERVICE_EXTERNAL_LOCAL)
+	ServiceSourceRanges  = uint32(tcServiceFlagSERVICE_SOURCE_RANGES)
+	ConnectionForward    = uint32(tcCtFlagCT_FORWARD)
+	ConnectionClosing    = uint32(tcCtFlagCT_CLOSING)
+	EndpointEgress       = uint32(tcEndpointFlagENDPOINT_EGRESS)
+	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)
+	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)
+	NamespaceHost        = uint32(socklbNamespaceFlagNAMESPACE_HOST)
+	NamespacePod         = uint32(socklbNamespaceFlagNAMESPACE_POD)
+	NamespaceSockets     = uint32(socklbNamespaceFlagNAMESPACE_SOCKETS)
+)

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"math/bits"
+	"net/netip"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+)
+
+// The objects are for little-endian machines only, so network order is the opposite of theirs.
+
+func swapPort(port uint16) uint16 { return bits.ReverseBytes16(port) }
+
+func encodeAddr(a netip.Addr) objects.Addr { return objects.Addr{Bytes: a.As16()} }
+
+func decodeAddr(a objects.Addr) netip.Addr { return netip.AddrFrom16(a.Bytes).Unmap() }
+
+func decodeAddrPort(a objects.Addr, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(decodeAddr(a), swapPort(port))
+}
+
+func serviceKey(frontend netip.AddrPort, p service.Protocol) objects.ServiceKey {
+	return objects.ServiceKey{Addr: encodeAddr(frontend.Addr()), Port: swapPort(frontend.Port()), Proto: uint8(p)}
+}
+
+// encodeService returns the value of the service's rows.
+func encodeService(s service.Service) objects.Service {
+	n := uint32(len(s.Backends))
+	row := objects.Service{
+		Id: s.ID, Revision: s.Revision, Count: n, Total: n, Owner: uint8(s.Owner),
+		AffinityTimeout: uint32(s.Affinity / time.Second),
+	}
+	for _, f := range []struct {
+		flag uint32
+		set  bool
+	}{
+		{objects.ServiceLoopback, s.Frontend.Addr().IsLoopback()},
+		{objects.ServiceAffinity, s.Affinity > 0},
+		{objects.ServiceNodePort, s.NodePort},
+		{objects.ServiceExternal, s.External},
+		{objects.ServiceInternalLocal, s.InternalPolicy == service.Local},
+		{objects.ServiceExternalLocal, s.ExternalPolicy == service.Local},
+		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0},
+	} {
+		if f.set {
+			row.Flags |= f.flag
+		}
+	}
+	return row
+}
+
+// decodeService returns the service of one row, without its backends.
+func decodeService(key objects.ServiceKey, row objects.Service) service.Service {
+	policy := func(flag uint32) service.Policy {
+		if row.Flags&flag != 0 {
+			return service.Local
+		}
+		return service.Cluster
+	}
+	return service.Service{
+		ID: row.Id, Revision: row.Revision, Owner: service.Owner(row.Owner),
+		Frontend: decodeAddrPort(key.Addr, key.Port), Protocol: service.Protocol(key.Proto),
+		Affinity:       time.Duration(row.AffinityTimeout) * time.Second,
+		NodePort:       row.Flags&objects.ServiceNodePort != 0,
+		External:       row.Flags&objects.ServiceExternal != 0,
+		InternalPolicy: policy(objects.ServiceInternalLocal),
+		ExternalPolicy: policy(objects.ServiceExternalLocal),
+	}
+}
+
+func encodeBackend(b service.Backend) objects.Backend {
+	return objects.Backend{
+		Addr: encodeAddr(b.Addr.Addr()), Port: swapPort(b.Addr.Port()), Weight: b.Weight, State: uint8(b.State),
+	}
+}
+
+func decodeBackend(row objects.Backend) service.Backend {
+	return service.Backend{Addr: decodeAddrPort(row.Addr, row.Port), State: service.State(row.State), Weight: row.Weight}
+}
+
+// reverse returns the tuple of the replies.
+func reverse(t objects.Tuple) objects.Tuple {
+	t.Saddr, t.Daddr = t.Daddr, t.Saddr
+	t.Sport, t.Dport = t.Dport, t.Sport
+	return t
+}
+
+func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner),
+		Path: objects.EndpointPath{Ifindex: uint32(e.IfIndex), Flags: e.flags}}
+	copy(value.Path.PodMac[:], e.PodMAC)
+	copy(value.Path.NodeMac[:], e.NodeMAC)
+	return encodeAddr(e.IP), value
+}
+
+func decodeEndpoint(key objects.Addr, value objects.Endpoint) Endpoint {
+	e := decodeEndpointPlace(key, value)
+	e.PodMAC, e.NodeMAC = bytes.Clone(value.Path.PodMac[:]), bytes.Clone(value.Path.NodeMac[:])
+	return e
+}
+
+// decodeEndpointPlace is decodeEndpoint without the MAC addresses, which take allocations.
+func decodeEndpointPlace(key objects.Addr, value objects.Endpoint) Endpoint {
+	return Endpoint{
+		ID:      value.Id,
+		IP:      decodeAddr(key),
+		Owner:   service.Owner(value.Owner),
+		Host:    value.Path.Flags&objects.EndpointEgress != 0,
+		IfIndex: int(value.Path.Ifindex),
+		flags:   value.Path.Flags,
+		segment: value.Segment,
+		netns:   value.Netns,
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+)
+
+// snapshot is what the maps of services and backends hold.
+type snapshot struct {
+	// state is older than all rows: if it has not changed since, nor have they.
+	state    objects.State
+	services []service.Service
+	backends int // rows, those of no service included
+	// unreferenced are the keys of backends that no service refers to.
+	unreferenced []objects.BackendKey
+}
+
+// read reads all services without the lock. What changes meanwhile is read in its state before or after the change.
+func (s Services) read(ctx context.Context) (*snapshot, error) {
+	state, err := readState(s.o)
+	if err != nil {
+		return nil, err
+	}
+	t := &snapshot{state: state}
+	partial, err := s.readServices(t)
+	if err != nil {
+		return nil, err
+	}
+	byRevision := make(map[uint32]int32, len(t.services))
+	total := 0
+	for i, have := range t.services {
+		byRevision[have.Revision] = int32(i)
+		total += cap(have.Backends)
+	}
+	filled := make([]int32, len(t.services))
+	for row, err := range s.o.Backends.All() {
+		if err != nil {
+			return nil, err
+		}
+		t.backends++
+		i, ok := byRevision[row.Key.Revision]
+		if !ok {
+			t.unreferenced = append(t.unreferenced, row.Key)
+			continue
+		}
+		have := &t.services[i]
+		if int(row.Key.Slot) < len(have.Backends) {
+			have.Backends[row.Key.Slot] = decodeBackend(row.Value)
+			filled[i]++
+		}
+	}
+	for i, n := range filled {
+		if int(n) < len(t.services[i].Backends) {
+			partial[int32(i)] = true
+		}
+	}
+	return t, s.reread(ctx, t, partial)
+}
+
+// readServices reads the rows of services and joins those of one service. It makes room for the backends, and returns the
+// indexes of services whose rows differ because they changed meanwhile.
+func (s Services) readServices(t *snapshot) (partial map[int32]bool, err error) {
+	partial = make(map[int32]bool)
+	byID := make(map[uint32]int32)
+	var totals []uint32
+	sum := 0
+	for row, err := range s.o.Services.All() {
+		if err != nil {
+			return nil, err
+		}
+		i, ok := byID[row.Value.Id]
+		if !ok {
+			byID[row.Value.Id] = int32(len(t.services))
+			t.services = append(t.services, decodeService(row.Key, row.Value))
+			totals = append(totals, row.Value.Total)
+			sum += int(row.Value.Total)
+			continue
+		}
+		have := &t.services[i]
+		have.Protocol = service.Any
+		if have.Revision != row.Value.Revision {
+			partial[i] = true
+		}
+	}
+	room := make([]service.Backend, sum)
+	for i, n := range totals {
+		t.services[i].Backends, room = room[:n:n], room[n:]
+	}
+	return partial, nil
+}
+
+// reread reads services anew that changed while the maps were read.
+func (s Services) reread(ctx context.Context, t *snapshot, partial map[int32]bool) error {
+	if len(partial) == 0 {
+		return nil
+	}
+	kept := t.services[:0:0]
+	for i, have := range t.services {
+		if !partial[int32(i)] {
+			kept = append(kept, have)
+			continue
+		}
+		found, err := s.at(ctx, have.Key())
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			if f.ID == have.ID {
+				kept = append(kept, f)
+			}
+		}
+	}
+	t.services = kept
+	return nil
+}
+
+// errChanging reports that a service changed each time that it was read.
+var errChanging = errors.New("it changes faster than it can be read")
+
+// at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it reads
+// again what changes meanwhile.
+func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, error) {
+	for range 1000 {
+		found, whole, err := s.tryAt(key)
+		if err != nil || whole {
+			return found, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("read service %s: %w", key, errChanging)
+}
+
+// tryAt reports in whole whether the rows belong together.
+func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, err error) {
+	for _, p := range service.Any.Each() {
+		row := serviceKey(key.Frontend, p)
+		value, ok, err := s.o.Services.Get(row)
+		if err != nil {
+			return nil, false, err
+		}
+		if !ok {
+			continue
+		}
+		if len(found) > 0 && found[0].ID == value.Id {
+			found[0].Protocol = service.Any
+			if found[0].Revision != value.Revision {
+				return nil, false, nil
+			}
+			continue
+		}
+		have := decodeService(row, value)
+		for slot := range value.Total {
+			b, ok, err := s.o.Backends.Get(objects.BackendKey{Revision: value.Revision, Slot: slot})
+			if err != nil || !ok {
+				return nil, false, err
+			}
+			have.Backends = append(have.Backends, decodeBackend(b))
+		}
+		found = append(found, have)
+	}
+	return found, true, nil
+}

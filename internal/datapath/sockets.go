@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+)
+
+// Sockets are the sockets that are translated when they call a service: those of processes in the control groups of Attach
+// that are opened in the network namespaces of endpoints, of AddHost, or of AddPod.
+type Sockets struct{ o *objects.Objects }
+
+// Cgroup is a control group whose processes' sockets are translated.
+type Cgroup struct {
+	// ID is the kernel's; it is not used again.
+	ID uint64
+	// Path is the group's directory.
+	Path string
+}
+
+// Attach attaches the programs to the control group with the directory path, for all processes in it and in the groups
+// below it. Other programs stay, as do those that are attached already; if a step fails, all is undone. Connected sockets
+// stay as they are. Errors: those of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group above or below it has
+// the programs, which would translate twice.
+func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
+	if err := objects.ProbeSocket(); err != nil {
+		return Unchanged, err
+	}
+	c, err := openCgroup(path)
+	if err != nil {
+		return Unchanged, err
+	}
+	defer c.close()
+	lock, err := lockLinks(ctx, s.o)
+	if err != nil {
+		return Unchanged, err
+	}
+	defer lock.Unlock()
+	attached, err := s.cgroups(s.detach)
+	if err != nil {
+		return Unchanged, err
+	}
+	defer closeCgroups(attached)
+	had := false
+	for _, other := range attached {
+		switch {
+		case other.id == c.id:
+			had = true
+		case other.contains(c) || c.contains(other):
+			return Unchanged, &ConflictError{What: fmt.Sprintf(
+				"cgroup %q: the programs are attached to %q, and one contains the other", c.path, other.path)}
+		}
+	}
+	if err := s.o.LoadSocketPrograms(); err != nil {
+		return Unchanged, err
+	}
+	made, err := s.attach(c)
+	switch {
+	case err != nil || made == 0:
+		return Unchanged, err
+	case had:
+		return Updated, nil
+	}
+	return Added, nil
+}
+
+// attach attaches the programs that are missing; all or none.
+func (s Sockets) attach(c *cgroup) (made int, err error) {
+	var links []objects.Link
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, k := range slices.Backward(links) {
+			err = errors.Join(err, s.o.Detach(k))
+		}
+	}()
+	for _, k := range c.links() {
+		if on, err := s.o.Attached(k); err == nil && on == c.id {
+			continue
+		}
+		if err := s.o.Detach(k); err != nil {
+			return 0, err
+		}
+		if err := s.o.Attach(k, int(c.dir.Fd())); err != nil {
+			return 0, fmt.Errorf("cgroup %q: %w", c.path, err)
+		}
+		links = append(links, k)
+	}
+	return len(links), nil
+}
+
+// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those as
+// their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches os.ErrNotExist too
+// if the group is gone, which detaches them anyway.
+func (s Sockets) Detach(ctx context.Context, path string) error {
+	c, err := openCgroup(path)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	lock, err := s.o.LockLinks(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	attached, err := s.cgroups(s.detach)
+	if err != nil {
+		return err
+	}
+	defer closeCgroups(attached)
+	if !slices.ContainsFunc(attached, func(other *cgroup) bool { return other.id == c.id }) {
+		return &NotFoundError{What: fmt.Sprintf("socket translation of cgroup %q", c.path)}
+	}
+	return s.detach(c.id)
+}
+
+// detach detaches the programs from the control group with the ID, also if it is gone.
+func (s Sockets) detach(id uint64) error {
+	for _, h := range slices.Backward(objects.AttachCgroup.Hooks()) {
+		if err := s.o.Detach(objects.Link{Hook: h, ID: id}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes no
+// lock.
+func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
+	attached, err := s.cgroups(func(uint64) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	defer closeCgroups(attached)
+	list := make([]Cgroup, 0, len(attached))
+	for _, c := range attached {
+		list = append(list, Cgroup{ID: c.id, Path: c.path})
+	}
+	slices.SortFunc(list, func(a, b Cgroup) int { return cmp.Compare(a.Path, b.Path) })
+	return list, nil
+}
+
+// cgroups opens all control groups that have links, and calls gone with those that no longer exist. If gone
+// detaches them, the caller has the lock of the links.
+func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup, err error) {
+	links, err := s.o.Links()
+	if err != nil {
+		return nil, err
+	}
+	var ids []uint64
+	for _, k := range links {
+		if k.Hook.Point == objects.AttachCgroup && !slices.Contains(ids, k.ID) {
+			ids = append(ids, k.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	path, err := objects.CgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	root, err := openCgroup(path)
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	var open []*cgroup
+	defer func() {
+		if err != nil {
+			closeCgroups(open)
+		}
+	}()
+	for _, id := range ids {
+		c, err := openCgroupID(root, id)
+		if errors.Is(err, os.ErrNotExist) {
+			if err := gone(id); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		open = append(open, c)
+	}
+	return open, nil
+}
+
+// Check returns a *DeviationError unless the sockets of a host are translated: AddHost was called for the namespace, and the
+// control group with the directory path has the programs. It takes no lock and changes nothing.
+func (s Sockets) Check(ns *netns.Namespace, path string) error {
+	cookie, err := ns.Cookie()
+	if err != nil {
+		return err
+	}
+	c, err := openCgroup(path)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var found, missing []string
+	flags, _, err := s.o.Namespaces.Get(cookie)
+	if err != nil {
+		return err
+	}
+	if flags&objects.NamespaceHost == 0 {
+		found = append(found, "its network namespace is not known to the datapath")
+	}
+	for _, k := range c.links() {
+		if on, err := s.o.Attached(k); err != nil || on != c.id {
+			missing = append(missing, k.Hook.Program)
+		}
+	}
+	if len(missing) > 0 {
+		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.path, strings.Join(missing, ", ")))
+	}
+	return deviation(fmt.Sprintf("sockets of host %q", ns.Name()), found...)
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+)
+
+// pool is a range set, prepared for the allocation of one address.
+type pool struct {
+	set       RangeSet   // as configured
+	ranges    RangeSet   // with defaults
+	free      []interval // the addresses that can be reserved, in the order of the ranges
+	requested netip.Addr // the only acceptable address, if valid
+}
+
+// preparePools validates the sets and prepares their pools. It reads no files.
+func preparePools(sets []RangeSet, requested []netip.Addr) ([]pool, error) {
+	if err := validateSets(sets); err != nil {
+		return nil, err
+	}
+	pools := make([]pool, len(sets))
+	var excluded []interval
+	for i, set := range sets {
+		pools[i].set = set
+		for _, r := range set {
+			r = r.withDefaults()
+			pools[i].ranges = append(pools[i].ranges, r)
+			excluded = append(excluded, r.excluded()...)
+		}
+	}
+	excluded = merge(excluded)
+	for i := range pools {
+		for _, r := range pools[i].ranges {
+			pools[i].free = append(pools[i].free, r.intervals(excluded)...)
+		}
+		if len(pools[i].free) == 0 {
+			return nil, fmt.Errorf("ranges %s: no address is left", pools[i].set)
+		}
+	}
+	return pools, assignRequested(pools, requested)
+}
+
+func validateSets(sets []RangeSet) error {
+	if len(sets) == 0 {
+		return errors.New("no ranges")
+	}
+	var seen []Range
+	for _, set := range sets {
+		if len(set) == 0 {
+			return errors.New("empty range set")
+		}
+		for _, r := range set {
+			if err := r.Validate(); err != nil {
+				return err
+			}
+			if r.Subnet.Addr().Is4() != set[0].Subnet.Addr().Is4() {
+				return fmt.Errorf("ranges %s and %s of one set are of different families", set[0], r)
+			}
+			for _, other := range seen {
+				if r.bounds().overlaps(other.bounds()) {
+					return fmt.Errorf("ranges %s and %s overlap", other, r)
+				}
+			}
+			seen = append(seen, r)
+		}
+	}
+	return nil
+}
+
+// assignRequested assigns each requested address to the pool that has it.
+func assignRequested(pools []pool, requested []netip.Addr) error {
+	for _, addr := range requested {
+		addr = addr.Unmap()
+		i := slices.IndexFunc(pools, func(p pool) bool { return p.has(addr) })
+		if i < 0 {
+			outside := &OutsideError{Address: addr}
+			for _, p := range pools {
+				outside.Ranges = append(outside.Ranges, p.set...)
+			}
+			return outside
+		}
+		p := &pools[i]
+		if p.requested.IsValid() && p.requested != addr {
+			return fmt.Errorf("both %s and %s are requested of %s, which assigns one address", p.requested, addr, p.set)
+		}
+		p.requested = addr
+	}
+	return nil
+}
+
+func (p pool) has(addr netip.Addr) bool {
+	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
+}
+
+// hasOther reports whether the pool has an address that is not taken.
+func (p pool) hasOther(taken map[netip.Addr]bool) bool {
+	for addr := range addressesAfter(p.free, netip.Addr{}) {
+		if !taken[addr] {
+			return true
+		}
+	}
+	return false
+}
+
+// lease returns the lease of one of the pool's addresses.
+func (p *pool) lease(o Owner, addr netip.Addr) Lease {
+	i := slices.IndexFunc(p.ranges, func(r Range) bool { return r.bounds().contains(addr) })
+	return Lease{Owner: o, Address: addr, Subnet: p.ranges[i].Subnet, Gateway: p.ranges[i].Gateway}
+}
+
+// interval is the addresses from first to last, both included. Its operations take the same time for any size.
+type interval struct{ first, last netip.Addr }
+
+func (s interval) contains(addr netip.Addr) bool {
+	return addr.IsValid() && s.first.Compare(addr) <= 0 && addr.Compare(s.last) <= 0
+}
+
+func (s interval) overlaps(other interval) bool {
+	return s.contains(other.first) || other.contains(s.first)
+}
+
+// intervalOf returns all addresses of a prefix.
+func intervalOf(p netip.Prefix) interval {
+	first := p.Masked().Addr()
+	bytes := first.AsSlice()
+	for bit := p.Bits(); bit < first.BitLen(); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return interval{first, last}
+}
+
+// usable returns the addresses of a subnet that hosts and routers can have.
+func usable(subnet netip.Prefix) interval {
+	s := intervalOf(subnet)
+	if subnet.Bits() >= s.first.BitLen()-1 {
+		return s
+	}
+	s.first = s.first.Next()
+	if s.first.Is4() {
+		s.last = s.last.Prev()
+	}
+	return s
+}
+
+// merge sorts intervals and joins those that overlap.
+func merge(all []interval) []interval {
+	all = slices.SortedFunc(slices.Values(all), func(a, b interval) int {
+		return cmp.Or(a.first.Compare(b.first), a.last.Compare(b.last))
+	})
+	var out []interval
+	for _, s := range all {
+		if n := len(out); n > 0 && out[n-1].contains(s.first) {
+			if out[n-1].last.Less(s.last) {
+				out[n-1].last = s.last
+			}
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// without returns the parts of s outside of the excluded intervals, which are merged.
+func (s interval) without(excluded []interval) (out []interval) {
+	for _, hole := range excluded {
+		if !s.overlaps(hole) {
+			continue
+		}
+		if s.first.Less(hole.first) {
+			out = append(out, interval{s.first, hole.first.Prev()})
+		}
+		if !hole.last.Less(s.last) {
+			return out
+		}
+		s.first = hole.last.Next()
+	}
+	return append(out, s)
+}
+
+// addressesAfter yields each address once: first those after last, then from the start up to last. If no interval
+// contains last, it starts with the first address.
+func addressesAfter(intervals []interval, last netip.Addr) iter.Seq[netip.Addr] {
+	if i := slices.IndexFunc(intervals, func(s interval) bool { return s.contains(last) }); i >= 0 {
+		rotated := []interval{}
+		if s := intervals[i]; last != s.last {
+			rotated = append(rotated, interval{last.Next(), s.last})
+		}
+		rotated = append(append(rotated, intervals[i+1:]...), intervals[:i]...)
+		intervals = append(rotated, interval{intervals[i].first, last})
+	}
+	return func(yield func(netip.Addr) bool) {
+		for _, s := range intervals {
+			for addr := s.first; s.contains(addr); addr = addr.Next() {
+				if !yield(addr) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/lab/kubeproxy"
+	"mustang/internal/ovs"
+	"mustang/internal/podlink"
+	"mustang/internal/service"
+)
+
+// owner is the owner of a lab's services and endpoints: that of mustang svc and mustang
+// ep, with which users change them.
+const owner = service.CLI
+
+// ServicePort is the port of the service and of its backend, as of iperf3.
+const ServicePort = 5201
+
+// Services returns the services of pod-a in topology pod-links: one per address
+// family, for TCP and UDP.
+func Services() []service.Service {
+	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
+	var services []service.Service
+	for i, frontend := range frontends {
+		services = append(services, service.Service{
+			Frontend: netip.AddrPortFrom(frontend, ServicePort),
+			Protocol: service.Any,
+			Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], ServicePort)),
+		})
+	}
+	return services
+}
+
+// Published returns the services that publish pod-a's [ServicePort] as [PublishedPort]
+// of the host, at its own addresses and on loopback. A lab of topology pod-links has
+// them with [ViaEBPFSocket].
+func Published() []service.Service {
+	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	var services []service.Service
+	for i, backend := range PodAIPs {
+		for _, at := range []netip.Addr{Gateways[i].Addr(), loopback[i]} {
+			services = append(services, service.Service{
+				Frontend: netip.AddrPortFrom(at, PublishedPort),
+				Protocol: service.Any,
+				Backends: service.Backends(netip.AddrPortFrom(backend, ServicePort)),
+			})
+		}
+	}
+	return services
+}
+
+// addServices adds the services with the implementation that the options name.
+func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
+	rules := kubeproxy.Rules{
+		Services: Services(),
+		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
+		// The reply of a pod on the same segment would go straight to the client, past
+		// the host that has to translate it back.
+		MasqueradeAll: !mode.Traits().Routed && !l.Options.NetfilterCall,
+	}
+	switch l.Options.Via {
+	case ViaIPTables:
+		return rules.WriteIPTables(l.namespaces[Host])
+	case ViaNFTables:
+		return rules.WriteNFTables(ctx, l.namespaces[Host])
+	case ViaEBPFTC, ViaEBPFSocket:
+		return l.addServiceDatapath(ctx, mode)
+	}
+	return nil
+}
+
+// addServiceDatapath opens the lab's eBPF datapath and adds the services to it, and
+// the pods as its endpoints.
+func (l *Lab) addServiceDatapath(ctx context.Context, mode podlink.Mode) error {
+	if err := l.openDatapath(ctx); err != nil {
+		return err
+	}
+	services := Services()
+	if l.Options.Via == ViaEBPFSocket {
+		services = append(services, Published()...)
+	}
+	if _, err := l.datapath.Services().Apply(ctx, owner, services); err != nil {
+		return err
+	}
+	if l.Options.Datapath == DatapathEBPF {
+		if err := l.addEndpoints(ctx, mode, Host, PodA, PodB); err != nil {
+			return err
+		}
+	}
+	if l.Options.Via == ViaEBPFSocket {
+		return l.addSocketTranslation(ctx)
+	}
+	return nil
+}
+
+// addPodDatapath opens the lab's eBPF datapath, if it has one, with pod-b as endpoint.
+func (l *Lab) addPodDatapath(ctx context.Context, mode podlink.Mode) error {
+	if l.Options.Datapath != DatapathEBPF {
+		return nil
+	}
+	if err := l.openDatapath(ctx); err != nil {
+		return err
+	}
+	return l.addEndpoints(ctx, mode, HostB, PodB)
+}
+
+// openDatapath opens the lab's own eBPF datapath. Its maps are small: it has two pods.
+func (l *Lab) openDatapath(ctx context.Context) (err error) {
+	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
+		return err
+	}
+	l.datapath, err = datapath.Open(ctx, datapath.Options{
+		Root: l.BPFRoot(), Sizes: objects.Sizes{Services: 1024, Backends: 4096, Connections: 65536, Endpoints: 256},
+	})
+	return err
+}
+
+// addEndpoints makes pods of a host endpoints of the lab's datapath.
+func (l *Lab) addEndpoints(ctx context.Context, mode podlink.Mode, host string, pods ...string) error {
+	for _, pod := range pods {
+		spec, err := l.endpointSpec(mode, host, pod)
+		if err == nil {
+			_, _, err = l.datapath.Endpoints().Put(ctx, spec)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", pod, err)
+		}
+	}
+	return nil
+}
+
+// endpointSpec returns the device of a host's pod that the datapath attaches to.
+func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.EndpointSpec, error) {
+	network := podlink.Network{
+		Host: l.namespaces[host], OVSDB: ovs.Socket(filepath.Join(l.store.switchDir(l.Options.Name), host)),
+	}
+	at, err := network.Endpoint(mode, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
+	return datapath.EndpointSpec{
+		Owner:     owner,
+		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+	}, err
+}
+
+// addSocketTranslation translates services at the sockets of the processes in the lab.
+func (l *Lab) addSocketTranslation(ctx context.Context) error {
+	for _, place := range []string{Host, PodA, PodB} {
+		if _, err := l.datapath.Sockets().AddHost(ctx, l.namespaces[place]); err != nil {
+			return fmt.Errorf("%s: %w", place, err)
+		}
+	}
+	if l.cgroup == "" {
+		return errNoCgroup
+	}
+	_, err := l.datapath.Sockets().Attach(ctx, l.cgroup)
+	return err
+}
+
+// Datapath returns the lab's eBPF datapath, nil if it has none. It belongs to the lab.
+func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
+
+// BPFRoot returns the directory where the lab's datapath is pinned, if it has one.
+func (l *Lab) BPFRoot() string { return l.store.pinRoot(l.Options.Name) }
+
+// mountBPF mounts a new bpffs at dir. Objects that are pinned there end with the mount,
+// even if the process that pinned them was killed.
+func mountBPF(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount bpffs on %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unmountBPF undoes mountBPF. A directory without a mount, or none, is no error.
+func unmountBPF(dir string) error {
+	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	// EINVAL: nothing is mounted on the directory.
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

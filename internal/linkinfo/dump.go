@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkinfo
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// sameNamespace is the netnsid that means the namespace itself.
+const sameNamespace = -1
+
+// rawLink is a link as the library parses it, with the attributes that the library omits.
+type rawLink struct {
+	link netlink.Link
+	// attributes are those of the message, info those in its IFLA_LINKINFO.
+	attributes, info map[uint16][]byte
+}
+
+func newRawLink(message []byte) (rawLink, error) {
+	link, err := netlink.LinkDeserialize(nil, message)
+	if err != nil {
+		return rawLink{}, err
+	}
+	raw := rawLink{link: link, attributes: attributesOf(message[unix.SizeofIfInfomsg:])}
+	raw.info = attributesOf(raw.attributes[unix.IFLA_LINKINFO])
+	return raw, nil
+}
+
+// attributesOf splits netlink attributes. The library has rejected malformed ones before.
+func attributesOf(data []byte) map[uint16][]byte {
+	out := map[uint16][]byte{}
+	parsed, _ := vnl.ParseRouteAttr(data)
+	for _, attribute := range parsed {
+		kind := attribute.Attr.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		out[kind] = attribute.Value
+	}
+	return out
+}
+
+// text returns a string attribute.
+func (r rawLink) text(kind uint16) string {
+	value, _, _ := bytes.Cut(r.attributes[kind], []byte{0})
+	return string(value)
+}
+
+// number decodes an unsigned number of 1, 2, 4 or 8 bytes.
+func number(value []byte) (uint64, bool) {
+	switch len(value) {
+	case 1:
+		return uint64(value[0]), true
+	case 2:
+		return uint64(binary.NativeEndian.Uint16(value)), true
+	case 4:
+		return uint64(binary.NativeEndian.Uint32(value)), true
+	case 8:
+		return binary.NativeEndian.Uint64(value), true
+	}
+	return 0, false
+}
+
+// dumpLinks reads all links of n, or of the namespace with netnsid nsid in n. That namespace needs neither an open
+// descriptor nor a name.
+func dumpLinks(n *netns.Namespace, nsid int) ([]rawLink, error) {
+	messages, err := rtnl.Dump(func() (messages [][]byte, err error) {
+		request := vnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		request.AddData(vnl.NewIfInfomsg(unix.AF_UNSPEC))
+		if nsid != sameNamespace {
+			request.AddData(vnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, vnl.Uint32Attr(uint32(nsid))))
+		}
+		// Outside a handle, a request opens a socket in the thread's namespace.
+		err = n.Do(func() error {
+			messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+			return err
+		})
+		return messages, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list devices in network namespace %q: %w", n.Name(), err)
+	}
+	raws := make([]rawLink, 0, len(messages))
+	for _, message := range messages {
+		raw, err := newRawLink(message)
+		if err != nil {
+			return nil, fmt.Errorf("read a device in network namespace %q: %w", n.Name(), err)
+		}
+		raws = append(raws, raw)
+	}
+	return raws, nil
+}

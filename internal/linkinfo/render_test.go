@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkinfo
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestWriteJSON checks the names and types of all fields of the JSON document,
+// for devices of several kinds.
+func TestWriteJSON(t *testing.T) {
+	testkit.RequireTool(t, "ip")
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	for _, line := range []string{
+		"link add br0 type bridge",
+		"link add port type veth peer name eth0 netns " + b.Name(),
+		"link set port master br0 up",
+		"link add up0 type veth peer name up1",
+		"link add link up0 name mv0 netns " + b.Name() + " type macvlan mode vepa",
+		"link add vx type vxlan id 42 dstport 4789",
+		"tuntap add t0 mode tun",
+	} {
+		if out, err := exec.Command("ip", append([]string{"-n", a.Name()}, strings.Fields(line)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+	snapshot, err := Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close()
+	info, err := snapshot.Info(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := snapshot.Links(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := WriteJSON(&out, Inventory{Namespace: info, Links: links}); err != nil {
+		t.Fatal(err)
+	}
+	stdout := out.String()
+	var document document
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&document); err != nil {
+		t.Fatalf("%v:\n%s", err, stdout)
+	}
+	inode, err := a.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if document.Schema != 1 || document.Namespace.Name != a.Name() || document.Namespace.Inode != inode {
+		t.Errorf("document is %+v", document)
+	}
+	byName := map[string]linkJSON{}
+	for _, l := range document.Links {
+		byName[l.Name] = l
+	}
+	port := byName["port"]
+	if port.Peer == nil || port.Peer.Name != "eth0" || port.Peer.Namespace.Name != b.Name() || port.Master != "br0" {
+		t.Errorf("port is %+v", port)
+	}
+	if c := byName["up0"].Children; len(c) != 1 || c[0].Name != "mv0" || c[0].Mode != "vepa" || c[0].Namespace.Name != b.Name() {
+		t.Errorf("children are %+v", c)
+	}
+	if *port.SpeedMbit != 10000 || *byName["br0"].SpeedMbit != 10000 && *byName["br0"].SpeedMbit != -1 || byName["lo"].SpeedMbit != nil {
+		t.Errorf("speeds are %d, %d and %v", *port.SpeedMbit, *byName["br0"].SpeedMbit, byName["lo"].SpeedMbit)
+	}
+	if id := byName["vx"].Settings["id"]; id != 42.0 {
+		t.Errorf("the VXLAN's settings are %v", byName["vx"].Settings)
+	}
+	if tun := byName["t0"]; tun.Kind != "tun" || tun.Mode != "tun" || tun.MAC != "" || len(tun.Addresses) != 0 {
+		t.Errorf("tun device is %+v", tun)
+	}
+	var loose struct{ Links []map[string]any }
+	if err := json.Unmarshal([]byte(stdout), &loose); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range loose.Links {
+		for _, key := range []string{
+			"name", "index", "kind", "up", "operstate", "carrier", "mtu", "addresses", "speed_mbit", "offloads", "qdisc",
+			"tx_queues", "rx_queues", "queue_length", "gso_max_size", "programs",
+		} {
+			if _, ok := l[key]; !ok {
+				t.Errorf("%v has no %q", l["name"], key)
+			}
+		}
+	}
+}
+
+// TestWriteTree renders links that no kernel has all at once.
+func TestWriteTree(t *testing.T) {
+	link := func(index int, name, kind string) Link {
+		return Link{Device: rtnl.Device{Index: index, Name: name, Kind: kind, Up: true, MTU: 1500}, Carrier: true, OperState: "up", Qdisc: "noqueue"}
+	}
+	br0, port, vlan := link(1, "br0", "bridge"), link(2, "port", "veth"), link(3, "br0.7", "vlan")
+	port.Master, port.MasterIndex = "br0", 1
+	port.Peer = &Peer{Index: 9, Namespace: &NamespaceInfo{NSID: 4}}
+	vlan.Parent, vlan.ParentIndex = &Peer{Name: "br0", Index: 1}, 1
+	br0.Children = []Peer{{Name: "eth0", Kind: "ipvlan", Mode: "l2", Namespace: &NamespaceInfo{Name: "pod"}}}
+	// Two that sit on each other are not lost, nor listed for ever.
+	x, y := link(4, "x", "vxlan"), link(5, "y", "vxlan")
+	x.Parent, y.Parent = &Peer{Name: "y", Index: 5}, &Peer{Name: "x", Index: 4}
+	down := link(6, "gone", "macvlan")
+	down.Up, down.Mode, down.Alias, down.Hardware.Speed = false, "vepa", "old", SpeedUnknown
+	down.Parent = &Peer{Index: 77} // went while we looked
+	var out bytes.Buffer
+	err := WriteTree(&out, []Inventory{{
+		Namespace: NamespaceInfo{Name: "here", Inode: 5},
+		Links:     []Link{br0, port, vlan, x, y, down},
+		Programs: map[int][]Program{
+			2: {{Hook: "tcx ingress", ID: 7, Name: "from_pod", Mustang: true}, {Hook: "xdp", ID: 8}},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.TrimPrefix(`
+network namespace here (inode 5)
+INTERFACE  KIND          STATE  MTU   SPEED    JOINED TO
+br0        bridge        up     1500  -
+|     offloads none, queues 0 tx 0 rx, qdisc noqueue
+|-- port   veth          up     1500  -        <-> device 9 in nsid 4
+|         offloads none, queues 0 tx 0 rx, qdisc noqueue
+|         tcx ingress: from_pod (id 7, mustang), xdp: program (id 8)
+|-- br0.7  vlan          up     1500  -
+|         offloads none, queues 0 tx 0 rx, qdisc noqueue
+`+"`"+`-- eth0   ipvlan l2                           in pod
+gone       macvlan vepa  down   1500  unknown  on device 77
+      offloads none, queues 0 tx 0 rx, qdisc noqueue
+      alias "old"
+x          vxlan         up     1500  -        on y
+|     offloads none, queues 0 tx 0 rx, qdisc noqueue
+`+"`"+`-- y      vxlan         up     1500  -
+          offloads none, queues 0 tx 0 rx, qdisc noqueue
+`, "\n")
+	if out.String() != want {
+		t.Errorf("tree is\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// TestLinkText formats each state and speed.
+func TestLinkText(t *testing.T) {
+	for speed, want := range map[int]string{0: "-", -1: "unknown", 10: "10Mbit/s", 2500: "2.5Gbit/s", 10000: "10Gbit/s"} {
+		if got := speedText(speed); got != want {
+			t.Errorf("speed %d is %q, want %q", speed, got, want)
+		}
+	}
+	for want, l := range map[string]Link{
+		"down":       {OperState: "down"},
+		"no-carrier": {Device: rtnl.Device{Up: true}, OperState: "lower-layer-down"},
+		"up":         {Device: rtnl.Device{Up: true}, Carrier: true, OperState: "unknown"},
+		"dormant":    {Device: rtnl.Device{Up: true}, Carrier: true, OperState: "dormant"},
+	} {
+		if got := stateText(l); got != want {
+			t.Errorf("state is %q, want %q", got, want)
+		}
+	}
+	settings := []Setting{
+		{Name: "stp", Value: true}, {Name: "forward_delay_ms", Value: 20}, {Name: "id", Value: "8000.00"},
+		{Name: "nf_call_iptables", Value: true}, {Name: "nf_call_ip6tables", Value: false}, {Name: "nf_call_arptables", Value: true},
+	}
+	want := []string{"stp on", "forward-delay 20ms", "id 8000.00", "nf-call iptables+arptables"}
+	if got := settingsText(settings); !slices.Equal(got, want) {
+		t.Errorf("settings are %q, want %q", got, want)
+	}
+	offloads := Link{Hardware: Hardware{Offloads: map[string]bool{"gro": true, "tso": true, "lro": false}}}
+	if got := offloadsText(offloads); got != "offloads tso gro (off: lro)" {
+		t.Errorf("offloads are %q", got)
+	}
+	if got := wrap([]string{"aaa", "bbb", "ccc"}, 8); !reflect.DeepEqual(got, []string{"aaa,", "bbb, ccc"}) && !reflect.DeepEqual(got, []string{"aaa, bbb,", "ccc"}) {
+		t.Errorf("lines are %q", got)
+	}
+}

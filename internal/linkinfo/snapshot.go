@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkinfo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+)
+
+// Snapshot holds the network namespaces that existed when Take ran: named ones and those of processes. It keeps them
+// open until Close, and serves one goroutine.
+type Snapshot struct {
+	entries []*entry
+}
+
+// entry is a namespace of a snapshot.
+type entry struct {
+	NamespaceInfo
+	ns *netns.Namespace
+	// links are filled in on first use.
+	links  []Link
+	listed bool
+}
+
+// Take finds the network namespaces of the machine and opens them. It omits namespaces that end meanwhile. It needs
+// root.
+func Take() (_ *Snapshot, err error) {
+	c := &Snapshot{}
+	defer func() {
+		if err != nil {
+			_ = c.Close()
+		}
+	}()
+	names, err := netns.List("")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		// A name may have lost its namespace.
+		if ns, err := netns.Open(filepath.Join(netns.Directory, name)); err == nil {
+			c.add(ns, NamespaceInfo{Name: name, NSID: -1})
+		}
+	}
+	pids, err := processes()
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	for _, pid := range pids {
+		path := fmt.Sprintf("/proc/%d/ns/net", pid)
+		var stat unix.Stat_t
+		if unix.Stat(path, &stat) != nil {
+			continue
+		}
+		if known := c.find(stat.Ino); known != nil {
+			if known.PID == 0 {
+				known.addProcess(pid)
+			}
+			continue
+		}
+		if ns, err := netns.Open(path); err == nil {
+			p := NamespaceInfo{NSID: -1}
+			p.addProcess(pid)
+			c.add(ns, p)
+		}
+	}
+	return c, nil
+}
+
+// add takes ownership of ns, and closes it if it is known.
+func (c *Snapshot) add(ns *netns.Namespace, p NamespaceInfo) {
+	inode, err := ns.Inode()
+	if err != nil || c.find(inode) != nil {
+		_ = ns.Close()
+		return
+	}
+	p.Inode = inode
+	c.entries = append(c.entries, &entry{NamespaceInfo: p, ns: ns})
+}
+
+func (c *Snapshot) find(inode uint64) *entry {
+	for _, p := range c.entries {
+		if p.Inode == inode {
+			return p
+		}
+	}
+	return nil
+}
+
+// Info returns the name, process and container of n.
+func (c *Snapshot) Info(n *netns.Namespace) (NamespaceInfo, error) {
+	inode, err := n.Inode()
+	if err != nil {
+		return NamespaceInfo{}, err
+	}
+	if known := c.find(inode); known != nil {
+		return known.NamespaceInfo, nil
+	}
+	return NamespaceInfo{Inode: inode, NSID: -1}, nil
+}
+
+// Namespaces returns all namespaces of the snapshot, which Close closes.
+func (c *Snapshot) Namespaces() []*netns.Namespace {
+	all := make([]*netns.Namespace, 0, len(c.entries))
+	for _, p := range c.entries {
+		all = append(all, p.ns)
+	}
+	return all
+}
+
+// Close closes the namespaces.
+func (c *Snapshot) Close() error {
+	var errs []error
+	for _, p := range c.entries {
+		errs = append(errs, p.ns.Close())
+	}
+	c.entries = nil
+	return errors.Join(errs...)
+}
+
+// processes lists the ids of all processes, lowest first.
+func processes() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// NamespaceInfo identifies a network namespace for people.
+type NamespaceInfo struct {
+	// Name is the namespace's name below netns.Directory, "root" for that of process 1, or empty.
+	Name string
+	// PID is the lowest process id in the namespace; 0 if there is none.
+	PID int
+	// Command is the name of that process.
+	Command string
+	// Container is the container id of that process, or empty.
+	Container string
+	// Inode identifies the namespace among those that exist; 0 if it can't be opened.
+	Inode uint64
+	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it has none.
+	NSID int
+}
+
+// RootName is the NamespaceInfo.Name of process 1's namespace.
+const RootName = "root"
+
+// String returns the best available name.
+func (p NamespaceInfo) String() string {
+	switch {
+	case p.Name != "":
+		return p.Name
+	case p.Container != "":
+		return fmt.Sprintf("container %.12s (pid %d)", p.Container, p.PID)
+	case p.PID != 0:
+		return fmt.Sprintf("pid %d (%s)", p.PID, p.Command)
+	case p.NSID >= 0:
+		return fmt.Sprintf("nsid %d", p.NSID)
+	}
+	return fmt.Sprintf("inode %d", p.Inode)
+}
+
+// containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman. It is compiled on first
+// use, since most processes never need it.
+var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
+
+// addProcess records a process of the namespace.
+func (p *NamespaceInfo) addProcess(pid int) {
+	p.PID = pid
+	dir := filepath.Join("/proc", fmt.Sprint(pid))
+	// The process may have exited.
+	command, _ := os.ReadFile(filepath.Join(dir, "comm"))
+	p.Command = strings.TrimSpace(string(command))
+	// Process 1 may be hidden. Kernel threads stay in the initial namespace.
+	if p.Name == "" && (pid == 1 || pid == 2 && p.Command == "kthreadd") {
+		p.Name = RootName
+	}
+	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+	p.Container = containerID().FindString(string(cgroups))
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkinfo_test
+
+import (
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// unnamed makes a namespace without a name, with a veth end eth0 in it whose
+// other end is in host.
+func unnamed(t *testing.T, host *netns.Namespace, device string) *netns.Namespace {
+	t.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+	err = rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: device}, rtnl.VethEnd{Namespace: ns, Name: "eth0"}, 1500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+// TestPeerNamespaces names the namespaces of peers: by name, by process, by id.
+func TestPeerNamespaces(t *testing.T) {
+	host, named := testkit.Namespace(t, "host"), testkit.Namespace(t, "named")
+	err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: "to-name"}, rtnl.VethEnd{Namespace: named, Name: "eth0"}, 1500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy := unnamed(t, host, "to-process")
+	unnamed(t, host, "to-nobody")
+	cmd := exec.Command("cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := busy.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	// Once it answers it has become cat.
+	if _, err := io.WriteString(stdin, "x"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if peer := survey(t, host)["to-process"].Peer; peer == nil || peer.Namespace == nil || peer.Namespace.Command != "cat" {
+			return fmt.Errorf("peer is %+v", peer)
+		}
+		return nil
+	})
+	links := survey(t, host)
+	for device, want := range map[string]string{
+		"to-name":    named.Name(),
+		"to-process": fmt.Sprintf("pid %d (cat)", cmd.Process.Pid),
+		"to-nobody":  "nsid ",
+	} {
+		peer := links[device].Peer
+		if peer == nil || peer.Name != "eth0" || peer.Kind != "veth" || peer.Namespace == nil || !strings.HasPrefix(peer.Namespace.String(), want) {
+			t.Errorf("the peer of %s is %+v in %v, want eth0 in %s", device, peer, peer.Namespace, want)
+		}
+	}
+	if l := links["lo"]; l.Peer != nil || l.Parent != nil {
+		t.Errorf("loopback device is %+v", l)
+	}
+}
+
+// TestPeerHere has both ends in one namespace.
+func TestPeerHere(t *testing.T) {
+	a := testkit.Namespace(t, "a")
+	ip(t, a, a, "-n A link add v0 type veth peer name v1")
+	links := survey(t, a)
+	if peer := links["v0"].Peer; peer == nil || peer.Name != "v1" || peer.Namespace != nil {
+		t.Errorf("peer is %+v", peer)
+	}
+}
+
+// TestParentElsewhere puts a macvlan device into another namespace than its
+// parent, and looks from both.
+func TestParentElsewhere(t *testing.T) {
+	host, pod, other := testkit.Namespace(t, "host"), testkit.Namespace(t, "pod"), testkit.Namespace(t, "other")
+	for _, ns := range []*netns.Namespace{host, other} { // the same indexes in both
+		ip(t, ns, pod, "-n A link add up0 type veth peer name up1")
+	}
+	ip(t, host, pod, "-n A link add link up0 name eth0 netns B type macvlan mode bridge")
+	eth0 := survey(t, pod)["eth0"]
+	if eth0.Parent == nil || eth0.Parent.Name != "up0" || eth0.Parent.Namespace == nil || eth0.Parent.Namespace.Name != host.Name() {
+		t.Errorf("parent is %+v", eth0.Parent)
+	}
+	links := survey(t, host)
+	children := links["up0"].Children
+	if len(children) != 1 || children[0].Name != "eth0" || children[0].Kind != "macvlan" || children[0].Mode != "bridge" ||
+		children[0].Index != eth0.Index || children[0].Namespace.Name != pod.Name() {
+		t.Errorf("children are %+v", children)
+	}
+	if others := append(links["up1"].Children, survey(t, other)["up0"].Children...); len(others) != 0 {
+		t.Errorf("devices with no children have %+v", others)
+	}
+}
+
+// TestSnapshotInfo calls namespaces by what they are known as.
+func TestSnapshotInfo(t *testing.T) {
+	named := testkit.Namespace(t, "named")
+	current, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer current.Close()
+	nobody, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	census, err := linkinfo.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer census.Close()
+	inode, err := nobody.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ns, want := range map[*netns.Namespace]string{
+		named: named.Name(), current: linkinfo.RootName, nobody: fmt.Sprintf("inode %d", inode),
+	} {
+		place, err := census.Info(ns)
+		if err != nil || place.String() != want {
+			t.Errorf("place is %v, %v, want %s", place, err, want)
+		}
+	}
+}
+
+// TestNamespaceInfoString prefers what tells people most.
+func TestNamespaceInfoString(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for want, place := range map[string]linkinfo.NamespaceInfo{
+		"pod":                            {Name: "pod", PID: 7, Command: "x", Container: id, NSID: 3, Inode: 9},
+		"container 0123456789ab (pid 7)": {PID: 7, Command: "x", Container: id, NSID: 3, Inode: 9},
+		"pid 7 (x)":                      {PID: 7, Command: "x", NSID: 3, Inode: 9},
+		"nsid 3":                         {NSID: 3, Inode: 9},
+		"inode 9":                        {NSID: -1, Inode: 9},
+	} {
+		if place.String() != want {
+			t.Errorf("%+v is called %q, not %q", place, place.String(), want)
+		}
+	}
+}

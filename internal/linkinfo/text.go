@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkinfo
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Inventory is the links of one namespace with their eBPF programs.
+type Inventory struct {
+	Namespace NamespaceInfo
+	Links     []Link
+	Programs  map[int][]Program // by the index of the link
+}
+
+// Program is an eBPF program attached to a link.
+type Program struct {
+	// Hook is the attach point, such as "tcx ingress", "netkit peer" or "xdp".
+	Hook string
+	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are
+	// empty if the program is gone.
+	ID        uint32
+	Name, Tag string
+	// LinkID is the id of the bpf_link that holds the program; 0 without one.
+	LinkID uint32
+	// Mustang is true for programs of this project's datapaths.
+	Mustang bool
+}
+
+// offloadOrder returns the offloads in the order of listings.
+func offloadOrder() []string {
+	return []string{"tso", "gso", "uso", "gro", "lro", "sg", "tx-checksum", "rx-checksum"}
+}
+
+// kindText returns the kind of a device with its mode.
+func kindText(kind, mode string) string {
+	if kind == mode { // a TUN device of kind tun
+		return kind
+	}
+	if kind == "tun" && mode != "" {
+		return mode
+	}
+	return strings.TrimSpace(kind + " " + mode)
+}
+
+// stateText returns whether a device can carry packets, in one word.
+func stateText(l Link) string {
+	switch {
+	case !l.Up:
+		return "down"
+	case !l.Carrier:
+		return "no-carrier"
+	case l.OperState == "up" || l.OperState == "unknown": // of most virtual devices
+		return "up"
+	}
+	return l.OperState
+}
+
+// speedText formats a speed in Mbit/s.
+func speedText(speed int) string {
+	switch {
+	case speed == 0:
+		return "-"
+	case speed == SpeedUnknown:
+		return "unknown"
+	case speed >= 1000:
+		return strconv.FormatFloat(float64(speed)/1000, 'g', -1, 64) + "Gbit/s"
+	}
+	return strconv.Itoa(speed) + "Mbit/s"
+}
+
+// joinedText names the devices that a link is joined to, without the bridge or parent
+// that it is printed below.
+func joinedText(l Link, below string) string {
+	var parts []string
+	if l.Peer != nil {
+		parts = append(parts, "<-> "+peerText(*l.Peer))
+	}
+	if l.Parent != nil && (l.Parent.Namespace != nil || l.Parent.Name == "" || l.Parent.Name != below) {
+		parts = append(parts, "on "+peerText(*l.Parent))
+	}
+	if l.Master != "" && l.Master != below {
+		parts = append(parts, "port of "+l.Master)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// peerText names a device, with its namespace if that is another one.
+func peerText(e Peer) string {
+	name := e.Name
+	if name == "" {
+		name = fmt.Sprintf("device %d", e.Index)
+	}
+	if e.Namespace != nil {
+		name += " in " + e.Namespace.String()
+	}
+	return name
+}
+
+// settingsText formats settings, such as "stp off" and "id 42". The settings of
+// br_netfilter become one item.
+func settingsText(settings []Setting) []string {
+	var out, calls []string
+	isBridge := false
+	for _, s := range settings {
+		name := strings.ReplaceAll(s.Name, "_", "-")
+		table, isCall := strings.CutPrefix(name, "nf-call-")
+		on, isBool := s.Value.(bool)
+		switch {
+		case isCall:
+			isBridge = true
+			if on {
+				calls = append(calls, table)
+			}
+		case isBool && on:
+			out = append(out, name+" on")
+		case isBool:
+			out = append(out, name+" off")
+		case strings.HasSuffix(name, "-ms"):
+			out = append(out, fmt.Sprintf("%s %vms", strings.TrimSuffix(name, "-ms"), s.Value))
+		default:
+			out = append(out, fmt.Sprintf("%s %v", name, s.Value))
+		}
+	}
+	if isBridge {
+		if calls == nil {
+			calls = []string{"off"}
+		}
+		out = append(out, "nf-call "+strings.Join(calls, "+"))
+	}
+	return out
+}
+
+// offloadsText lists the offloads that are on, and those that the device supports and
+// are off.
+func offloadsText(l Link) string {
+	var on, off []string
+	for _, name := range offloadOrder() {
+		if is, has := l.Hardware.Offloads[name]; has && is {
+			on = append(on, name)
+		} else if has {
+			off = append(off, name)
+		}
+	}
+	text := "offloads"
+	if on != nil {
+		text += " " + strings.Join(on, " ")
+	}
+	if on == nil && off == nil {
+		text += " none"
+	}
+	if off != nil {
+		text += " (off: " + strings.Join(off, " ") + ")"
+	}
+	return text
+}
+
+// queuesText formats the queues of a device.
+func queuesText(l Link) string {
+	return fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)
+}
+
+// programText formats a program with its hook.
+func programText(p Program) string {
+	name := p.Name
+	if name == "" {
+		name = "program"
+	}
+	owner := ""
+	if p.Mustang {
+		owner = ", mustang"
+	}
+	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, name, p.ID, owner)
+}
+
+// WriteTable writes a row per link, sorted by index, with a column for the namespace if
+// there are several.
+func WriteTable(w io.Writer, inventories []Inventory) error {
+	header := []string{"INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS"}
+	if len(inventories) > 1 {
+		header = append([]string{"NAMESPACE"}, header...)
+	}
+	var rows [][]string
+	for _, inventory := range inventories {
+		for _, l := range inventory.Links {
+			var addresses, programs []string
+			for _, a := range l.Addrs {
+				addresses = append(addresses, a.String())
+			}
+			for _, p := range inventory.Programs[l.Index] {
+				programs = append(programs, programText(p))
+			}
+			row := []string{
+				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
+				speedText(l.Hardware.Speed), orDash(l.MAC.String()), orDash(joinedText(l, "")),
+				orDash(strings.Join(addresses, ",")), orDash(strings.Join(programs, ", ")),
+			}
+			if len(inventories) > 1 {
+				row = append([]string{inventory.Namespace.String()}, row...)
+			}
+			rows = append(rows, row)
+		}
+	}
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tab, strings.Join(header, "\t"))
+	for _, row := range rows {
+		fmt.Fprintln(tab, strings.Join(row, "\t"))
+	}
+	return tab.Flush()
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// Timeouts of the parent's side.
+const (
+	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
+	shellTimeout = 30 * time.Second // the same with a shell
+	stopGrace    = time.Second      // between a request to stop and a kill
+	agentIdle    = time.Minute      // an agent behind a shell ends after this time without a message
+	pingInterval = agentIdle / 4
+)
+
+// Command is the hidden subcommand of mustang whose main calls [Main].
+const Command = "agent-traffic"
+
+// AgentOptions are the options of [StartAgent].
+type AgentOptions struct {
+	// Exe is the program, whose main must call [Main]; empty means the running
+	// one, and with a shell "mustang" in the PATH there.
+	Exe string
+	// Args are put before the agent's own; nil means [Command].
+	Args []string
+	// Shell, if not empty, is the command line that runs a command on another machine
+	// or in a container, such as {"ssh", "root@10.0.0.1"}. The agent's command line is
+	// appended to it. ssh joins the words with spaces and passes them to a shell there.
+	Shell []string
+	// Env is added to the environment, as KEY=value.
+	Env []string
+	// Start starts the command, for instance inside a network namespace; nil
+	// means cmd.Start.
+	Start func(*exec.Cmd) error
+	// CPU is the CPU that the agent is pinned to; negative means none.
+	CPU int
+	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads
+	// that carry load. Threads of lower priority never interrupt them, so that each run
+	// makes the same sequence of events.
+	Priority int
+	// Timeout is the time until the agent must be ready; 0 means 10 s, or 30 s with a
+	// shell.
+	Timeout time.Duration
+}
+
+// timeout returns the time until the agent must be ready.
+func (o AgentOptions) timeout() time.Duration {
+	switch {
+	case o.Timeout != 0:
+		return o.Timeout
+	case len(o.Shell) > 0:
+		return shellTimeout
+	}
+	return startTimeout
+}
+
+// command returns the agent's command line as a command.
+func (o AgentOptions) command() (*exec.Cmd, error) {
+	words, exe := o.Shell, o.Exe
+	if exe == "" {
+		exe = "mustang"
+		if len(words) == 0 {
+			var err error
+			if exe, err = os.Executable(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	args := o.Args
+	if args == nil {
+		args = []string{Command}
+	}
+	words = append(append(words[:len(words):len(words)], exe), args...)
+	words = append(words, fmt.Sprintf("--cpu=%d", o.CPU), fmt.Sprintf("--priority=%d", o.Priority))
+	if len(o.Shell) > 0 {
+		words = append(words, "--idle="+agentIdle.String())
+	}
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env = withoutPreemption(append(os.Environ(), o.Env...))
+	cmd.WaitDelay = stopGrace
+	return cmd, nil
+}
+
+// Agent is a running agent process, seen from its parent. Its methods may be
+// called from several goroutines.
+type Agent struct {
+	cmd    *exec.Cmd
+	remote bool // behind a shell
+	stdin  io.WriteCloser
+	stdout io.ReadCloser
+	out    *messageWriter
+	stderr tail
+	exited chan struct{} // closed when the process is reaped
+
+	mu      sync.Mutex
+	nextID  uint64
+	pending map[uint64]chan reply
+	ended   error // why no more replies come
+	address netip.AddrPort
+}
+
+// StartAgent starts an agent and waits until it is ready or ctx ends. On error, no
+// process is left.
+func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
+	a := &Agent{remote: len(o.Shell) > 0, exited: make(chan struct{}), pending: map[uint64]chan reply{}}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start %s: %w", a, err)
+		}
+	}()
+	if a.cmd, err = o.command(); err != nil {
+		return nil, err
+	}
+	a.cmd.Stderr = &a.stderr
+	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if a.stdout, err = a.cmd.StdoutPipe(); err != nil {
+		return nil, errors.Join(err, a.stdin.Close())
+	}
+	a.out = newMessageWriter(a.stdin)
+	start := o.Start
+	if start == nil {
+		start = (*exec.Cmd).Start
+	}
+	if err := start(a.cmd); err != nil {
+		if a.cmd.Process != nil { // started, then something after it went wrong
+			_ = a.cmd.Process.Kill()
+			_ = a.cmd.Wait()
+		} else {
+			_, _ = a.stdin.Close(), a.stdout.Close()
+		}
+		return nil, err
+	}
+	ready := a.expect(0)
+	go a.receive()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout(), fmt.Errorf("not ready after %v", o.timeout()))
+	defer cancel()
+	select {
+	case r, ok := <-ready:
+		if !ok {
+			return nil, a.Err()
+		}
+		err = r.checkHello()
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = a.cmd.Process.Kill()
+		_ = a.Close()
+		return nil, err
+	}
+	if a.remote {
+		go a.keepAlive()
+	}
+	return a, nil
+}
+
+// String names the agent in errors.
+func (a *Agent) String() string {
+	if a.remote {
+		return "load agent of the peer"
+	}
+	return "load agent"
+}
+
+// expect registers a waiter for the reply with an ID. The channel is closed
+// without one when the agent has ended.
+func (a *Agent) expect(id uint64) chan reply {
+	ch := make(chan reply, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended != nil {
+		close(ch)
+		return ch
+	}
+	a.pending[id] = ch
+	return ch
+}
+
+// receive hands out replies until the agent closes its output, then reaps the process.
+func (a *Agent) receive() {
+	messages := newMessageReader(a.stdout, maxReply)
+	var err error
+	for {
+		var r reply
+		if err = messages.read(&r); err != nil {
+			break
+		}
+		a.mu.Lock()
+		ch := a.pending[r.ID]
+		delete(a.pending, r.ID)
+		a.mu.Unlock()
+		if ch != nil {
+			ch <- r
+		}
+	}
+	killed := false
+	switch {
+	case errors.Is(err, io.EOF):
+		err = errors.New("ended")
+	case errors.Is(err, os.ErrClosed):
+		err = errors.New("closed")
+	default: // not an agent: it may go on running
+		killed = true
+		_ = a.cmd.Process.Kill()
+	}
+	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
+		err = fmt.Errorf("%w (%w)", err, waitErr)
+	}
+	if text := printable(a.stderr.String()); text != "" {
+		err = fmt.Errorf("%w: %s", err, text)
+	}
+	a.mu.Lock()
+	a.ended = err
+	for _, ch := range a.pending {
+		close(ch)
+	}
+	clear(a.pending)
+	a.mu.Unlock()
+	close(a.exited)
+}
+
+// keepAlive sends a message now and then, so that the agent knows that this machine
+// has not vanished.
+func (a *Agent) keepAlive() {
+	ticker := time.NewTicker(pingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-a.exited:
+			return
+		case <-ticker.C:
+			_ = a.out.write(command{Op: opPing}) // the agent's end tells more than a broken pipe
+		}
+	}
+}
+
+// call sends a command and waits for its reply. When ctx ends first, the agent
+// is told to stop, and killed if it does not within a second.
+func (a *Agent) call(ctx context.Context, c command) (reply, error) {
+	fail := func(err error) (reply, error) { return reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
+	if err := ctx.Err(); err != nil {
+		return fail(err)
+	}
+	a.mu.Lock()
+	a.nextID++
+	c.ID = a.nextID
+	a.mu.Unlock()
+	ch := a.expect(c.ID)
+	if err := a.out.write(c); err != nil {
+		// The agent's end tells more than a broken pipe.
+		_ = a.stop(stopGrace)
+		return fail(a.Err())
+	}
+	cancelled := false
+	var r reply
+	var ok bool
+	select {
+	case r, ok = <-ch:
+	case <-ctx.Done():
+		cancelled = true
+		r, ok = a.cancel(c.ID, ch)
+	}
+	switch {
+	case cancelled && (!ok || r.Error != nil):
+		return fail(ctx.Err())
+	case !ok:
+		return fail(a.Err())
+	case r.Error != nil:
+		return reply{}, &RemoteError{Op: c.Op, Message: printable(r.Error.Message), Errno: r.Error.Errno}
+	}
+	return r, nil
+}
+
+// cancel asks the agent to stop a command and waits for the reply.
+func (a *Agent) cancel(id uint64, ch chan reply) (reply, bool) {
+	_ = a.out.write(command{Op: opCancel, Cancel: id})
+	timer := time.NewTimer(stopGrace)
+	defer timer.Stop()
+	select {
+	case r, ok := <-ch:
+		return r, ok
+	case <-timer.C:
+		_ = a.stop(0)
+		r, ok := <-ch
+		return r, ok
+	}
+}
+
+// Listen makes the agent a server on addr; port 0 asks for any, see
+// [Agent.Address]. It serves every workload on that port until Close. An agent
+// may listen on several addresses.
+func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
+	r, err := a.call(ctx, command{Op: opListen, Address: addr})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.address = r.Address
+	return nil
+}
+
+// Address returns the address of the last Listen, with the assigned port.
+func (a *Agent) Address() netip.AddrPort {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.address
+}
+
+// Run makes the agent a client for one run and waits for its end. Errors of the run
+// are of type [*RemoteError]. When ctx ends, its error is returned.
+func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
+	if err := spec.Validate(); err != nil {
+		return Measurement{}, err
+	}
+	r, err := a.call(ctx, command{Op: opRun, Spec: spec})
+	if err != nil {
+		return Measurement{}, err
+	}
+	if r.Measurement == nil {
+		return Measurement{}, fmt.Errorf("%s: run: reply without a measurement", a)
+	}
+	return *r.Measurement, nil
+}
+
+// Last returns the server's figures of the last run or connection that ended. It
+// returns an error if the agent has served none.
+func (a *Agent) Last(ctx context.Context) (Served, error) {
+	r, err := a.call(ctx, command{Op: opLast})
+	if err != nil {
+		return Served{}, err
+	}
+	if r.Served == nil {
+		return Served{}, fmt.Errorf("%s: last: nothing was served yet", a)
+	}
+	return *r.Served, nil
+}
+
+// Err returns the reason why the agent has ended, with the end of its standard error.
+// It returns nil while the agent runs.
+func (a *Agent) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ended
+}
+
+// PID returns the agent's process ID, with a shell the shell's.
+func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Close ends the agent and waits until its process is reaped. An agent behind a shell
+// has a second to end by itself; otherwise its end of the connection would notice later.
+// A second call does nothing.
+func (a *Agent) Close() error {
+	if a.remote {
+		return a.stop(stopGrace)
+	}
+	return a.stop(0)
+}
+
+// stop ends the agent's input, and kills it if it has not ended after the grace time.
+func (a *Agent) stop(grace time.Duration) error {
+	_ = a.stdin.Close()
+	if grace > 0 {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-a.exited:
+			return nil
+		case <-timer.C:
+		}
+	}
+	err := a.cmd.Process.Kill()
+	_ = a.stdout.Close() // a child of the agent may hold the other end
+	<-a.exited
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", a, err)
+	}
+	return nil
+}

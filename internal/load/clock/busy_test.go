@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clock
+
+import (
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+const timerListText = `Timer List Version: v0.10
+HRTIMER_MAX_CLOCK_BASES: 8
+now at 3570000000 nsecs
+
+cpu: 0
+ clock 0:
+  .idle_tick      : 1000000 nsecs
+  .tick_stopped   : 0
+  .idle_jiffies   : 4294893116
+  .idle_calls     : 5
+  .idle_sleeps    : 5
+  .idle_entrytime : 3560000000 nsecs
+  .idle_sleeptime : 976169739 nsecs
+  .iowait_sleeptime: 12 nsecs
+cpu: 1
+  .idle_sleeptime : 31 nsecs
+`
+
+func TestParseTimerList(t *testing.T) {
+	if idle, cpus := parseTimerList([]byte(timerListText)); idle != 976169770 || cpus != 2 {
+		t.Errorf("idle for %d ns on %d CPUs", idle, cpus)
+	}
+	if _, cpus := parseTimerList([]byte("cpu: 0\n")); cpus != 0 {
+		t.Errorf("%d CPUs of which nothing is told", cpus)
+	}
+}
+
+// TestExactWindow keeps one thread busy: the exact clock must see it, and no more
+// than all CPUs could spend.
+func TestExactWindow(t *testing.T) {
+	testkit.RequireRoot(t)
+	w, err := OpenWindow(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	start := time.Now()
+	if err := w.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	for began := ProcessCPU(); ProcessCPU()-began < 50*time.Millisecond; {
+		continue
+	}
+	if err := w.End(); err != nil {
+		t.Fatal(err)
+	}
+	if most := uint64(time.Since(start)) * uint64(w.busy.cpus); w.BusyNanos < 50e6 || w.BusyNanos > most {
+		t.Errorf("busy for %d ns, want %d to %d", w.BusyNanos, int(50e6), most)
+	}
+}

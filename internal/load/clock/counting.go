@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clock
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"time"
+)
+
+// ErrNotCounting says that the clock of this machine does not count instructions.
+var ErrNotCounting = errors.New("the clock of this machine does not count instructions")
+
+// loop is a loop of a known number of instructions.
+type loop struct {
+	name         string
+	instructions uint64 // per turn
+	run          func(turns uint64)
+}
+
+// Bounds of the check of the clock.
+const (
+	checkInstructions = 500_000 // of one run; a timer's interrupt takes some thousands
+	checkRuns         = 7       // the shortest counts
+	checkTolerance    = 0.01
+)
+
+// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock
+// that advances by one nanosecond with each instruction of any kind. Times of other
+// machines must not be reported as instructions.
+func CheckCounting() error {
+	machine, err := OpenMachine()
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	now, err := machine.read()
+	if err != nil {
+		return err
+	}
+	if now.cpus != 1 {
+		return fmt.Errorf("%w: %d CPUs, want 1", ErrNotCounting, now.cpus)
+	}
+	known := loops()
+	if len(known) == 0 {
+		return fmt.Errorf("%w: no check for %s", ErrNotCounting, runtime.GOARCH)
+	}
+	for _, l := range known {
+		if err := l.check(time.Now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check returns an error unless the loop takes a nanosecond per instruction.
+func (l loop) check(now func() time.Time) error {
+	least := time.Duration(math.MaxInt64)
+	for range checkRuns {
+		start := now()
+		l.run(checkInstructions / l.instructions)
+		least = min(least, now().Sub(start))
+	}
+	if off := float64(least)/checkInstructions - 1; math.Abs(off) > checkTolerance {
+		return fmt.Errorf("%w: %d instructions (%s) took %v, want %v", ErrNotCounting,
+			checkInstructions, l.name, least, time.Duration(checkInstructions))
+	}
+	return nil
+}

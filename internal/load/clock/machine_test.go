@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clock
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+const statText = `cpu  100 1 50 1000 20 3 7 9 0 0
+cpu0 50 1 25 500 10 3 7 4 0 0
+cpu1 50 0 25 500 10 0 0 5 0 0
+intr 123 0 9 0
+ctxt 77
+softirq 5000 1 300 40 2500 6 0 8 90 0 10
+`
+
+func TestParseStat(t *testing.T) {
+	got := parseStat([]byte(statText))
+	want := sample{cpus: 2, idle: 1000, iowait: 20, steal: 9, netTX: 40, netRX: 2500}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := parseStat([]byte("cpu  1 2\ncpu0")); got.cpus != 1 || got.idle != 0 {
+		t.Errorf("short file: %+v", got)
+	}
+}
+
+func TestMachineTime(t *testing.T) {
+	start := time.Now()
+	from := sample{at: start, cpus: 2, idle: 1000, iowait: 20, steal: 5, netRX: 10, netTX: 1}
+	to := sample{at: start.Add(2 * time.Second), cpus: 2, idle: 1100, iowait: 19, steal: 15, netRX: 110, netTX: 4}
+	got := to.since(from)
+	// 4 CPU seconds, 1 idle, 0.1 stolen; an iowait that steps back is none.
+	if math.Abs(got.BusySeconds-2.9) > 1e-9 || math.Abs(got.StealSeconds-0.1) > 1e-9 || got.Seconds != 2 ||
+		got.NetRX != 100 || got.NetTX != 3 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestWindow keeps one thread busy: the clocks of the machine and of the process
+// must see it.
+func TestWindow(t *testing.T) {
+	w, err := OpenWindow(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	for start := ProcessCPU(); ProcessCPU()-start < 150*time.Millisecond; {
+		continue
+	}
+	if err := w.End(); err != nil {
+		t.Fatal(err)
+	}
+	if w.Machine.BusySeconds < 0.1 || w.ProcessCPU < 150*time.Millisecond {
+		t.Errorf("machine busy %g s, process %v; want 0.15 s and more", w.Machine.BusySeconds, w.ProcessCPU)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = w.machine.Begin() }); n != 0 {
+		t.Errorf("a reading allocates %g times", n)
+	}
+}

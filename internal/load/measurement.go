@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+
+	"mustang/internal/load/clock"
+)
+
+// Measurement is the outcome of one run. All figures are of the measured window, unless
+// noted otherwise.
+//
+// Client and server may be on two machines. Machine is then of the measuring side's
+// machine: the server's for streams, the client's for request/response and for a stream
+// whose datagrams are answered.
+type Measurement struct {
+	// Workload is the workload that ran.
+	Workload string `json:"workload"`
+	// Flows is the number of connections that ran side by side. All figures are of all
+	// of them together, over one window. The window of a TCP stream starts and ends with
+	// a read of any flow, that of a UDP stream with the first and the last counted
+	// datagram of any flow.
+	Flows int `json:"flows"`
+	// Count is the number of bytes that the server received, or of transactions
+	// that the client completed.
+	Count uint64 `json:"count"`
+	// Units is Count in CPUUnit: megabytes (1e6 bytes) or transactions.
+	Units float64 `json:"units"`
+	// Seconds is the window's real length by the measuring side's clock. For a stream
+	// of datagrams without answers it is the longer window of both ends.
+	Seconds float64 `json:"seconds"`
+	// Rate is Count over Seconds, in Unit.
+	Rate float64 `json:"rate"`
+	// Unit is "Gbit/s" (1e9 bits) or "transactions/s".
+	Unit string `json:"unit"`
+	// Sent and Received are the numbers of datagrams that the client sent in the
+	// window and that the server received of them, 0 for workloads without datagrams.
+	Sent     uint64 `json:"sent,omitempty"`
+	Received uint64 `json:"received,omitempty"`
+	// Overflowed is the number of datagrams that the server's sockets dropped for lack
+	// of buffer, over the whole connection. Other missing datagrams were lost on the
+	// way.
+	Overflowed uint64 `json:"overflowed,omitempty"`
+	// OutOfOrder is the number of datagrams that arrived after a later one of their
+	// flow.
+	OutOfOrder uint64 `json:"out_of_order,omitempty"`
+	// Offered is the rate that the client sent at, in Unit, by its own clock.
+	Offered float64 `json:"offered,omitempty"`
+	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0
+	// unless [Spec.Exact] is set. On an emulated machine with one CPU, whose clock
+	// advances by one nanosecond with each instruction, it is the number of
+	// instructions.
+	BusyNanos uint64 `json:"busy_nanos,omitempty"`
+	// Window is the spec's.
+	Window uint64 `json:"window,omitempty"`
+	// CPUUnit is the unit that CPU time is divided by: "MB" or "transaction".
+	CPUUnit string `json:"cpu_unit"`
+	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
+	// 60 s with 3 significant digits; nil for workloads without transactions.
+	Histogram *hdrhistogram.Histogram `json:"-"`
+	// Machine is the measuring side's machine time.
+	Machine clock.MachineTime `json:"machine"`
+	// ClientCPUSeconds and ServerCPUSeconds are the CPU time of the two agent
+	// processes (CLOCK_PROCESS_CPUTIME_ID), each over the window by its own
+	// clock. They include softirqs that ran in the process's context, for any packet.
+	ClientCPUSeconds float64 `json:"client_cpu_seconds"`
+	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
+	// ClientLocal and ClientPeer are the client's socket addresses (getsockname,
+	// getpeername), ServerLocal and ServerPeer the server's. They differ if an address
+	// is translated on the way. They are those of the first flow.
+	ClientLocal netip.AddrPort `json:"client_local"`
+	ClientPeer  netip.AddrPort `json:"client_peer"`
+	ServerLocal netip.AddrPort `json:"server_local"`
+	ServerPeer  netip.AddrPort `json:"server_peer"`
+	// ClientLocals are the client's own addresses of all flows, in the flows' order.
+	ClientLocals []netip.AddrPort `json:"client_locals,omitempty"`
+	// ClientCongestion and ServerCongestion are the congestion controls that the
+	// two sockets used.
+	ClientCongestion string `json:"client_congestion"`
+	ServerCongestion string `json:"server_congestion"`
+	// Retransmits is the number of segments that the client retransmitted, over the
+	// whole of all connections.
+	Retransmits uint32 `json:"retransmits"`
+}
+
+// Lost returns the share of the datagrams sent in the window that did not arrive.
+func (m Measurement) Lost() float64 {
+	if m.Sent <= m.Received {
+		return 0
+	}
+	return float64(m.Sent-m.Received) / float64(m.Sent)
+}
+
+// maxSegment is the largest number of bytes in one packet between devices (GSO).
+const maxSegment = 65536
+
+// Packets returns the smallest number of packets that must have passed each device on
+// the path, from the client and to it. The acknowledgements of a TCP stream may be few.
+func (m Measurement) Packets() (sent, received uint64) {
+	switch {
+	case m.Workload == TCPStream:
+		return m.Count / maxSegment, 1
+	case m.Workload == UDPStream && m.Window > 0:
+		// Each flow may end with an incomplete window.
+		missing := uint64(max(m.Flows, 1) - 1)
+		return m.Received, max(m.Received/m.Window, missing) - missing
+	case m.Workload == UDPStream:
+		return m.Received, 1
+	}
+	return m.Count, m.Count
+}
+
+// CPUMicrosPerUnit returns the machine's busy time in microseconds per CPUUnit, 0
+// when nothing was transferred.
+func (m Measurement) CPUMicrosPerUnit() float64 {
+	if m.Units == 0 {
+		return 0
+	}
+	return m.Machine.BusySeconds * 1e6 / m.Units
+}
+
+// SoftirqsPerUnit returns the number of NET_RX and NET_TX softirqs per CPUUnit, 0
+// when nothing was transferred.
+func (m Measurement) SoftirqsPerUnit() float64 {
+	if m.Units == 0 {
+		return 0
+	}
+	return float64(m.Machine.NetRX+m.Machine.NetTX) / m.Units
+}
+
+// setByteRate sets the fields that follow from Count and Seconds if Count is bytes.
+func (m *Measurement) setByteRate() {
+	m.Unit, m.CPUUnit = "Gbit/s", "MB"
+	m.Units = float64(m.Count) / 1e6
+	if m.Seconds > 0 {
+		m.Rate = float64(m.Count) * 8 / 1e9 / m.Seconds
+	}
+}
+
+// Served is the server's view of one run.
+type Served struct {
+	// Workload is the one that the client announced.
+	Workload string `json:"workload"`
+	// Flows is the number of connections that the figures are of.
+	Flows int `json:"flows"`
+	// Count is the number of bytes or transactions in the window.
+	Count uint64 `json:"count"`
+	// Seconds is the window's length by the server's clock, 0 if the client measures.
+	Seconds float64 `json:"seconds"`
+	// CPUSeconds is the server process's CPU time in the window.
+	CPUSeconds float64 `json:"cpu_seconds"`
+	// Received, Overflowed and OutOfOrder are as in a [Measurement].
+	Received   uint64 `json:"received,omitempty"`
+	Overflowed uint64 `json:"overflowed,omitempty"`
+	OutOfOrder uint64 `json:"out_of_order,omitempty"`
+	// Machine is the machine's time, if the server is the measuring side.
+	Machine clock.MachineTime `json:"machine"`
+	// Local and Peer are the server's socket addresses, of one of the flows.
+	Local netip.AddrPort `json:"local"`
+	Peer  netip.AddrPort `json:"peer"`
+	// Congestion is the congestion control that the socket used.
+	Congestion string `json:"congestion"`
+	// Error is the reason why the connection ended early, empty if it did not.
+	Error string `json:"error,omitempty"`
+}
+
+// MarshalJSON writes the measurement with its histogram in HdrHistogram's own
+// compressed form.
+func (m Measurement) MarshalJSON() ([]byte, error) {
+	type plain Measurement
+	wire := struct {
+		plain
+		Histogram string `json:"histogram,omitempty"`
+	}{plain: plain(m)}
+	if m.Histogram != nil {
+		encoded, err := m.Histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+		if err != nil {
+			return nil, fmt.Errorf("encode histogram: %w", err)
+		}
+		wire.Histogram = string(encoded)
+	}
+	return json.Marshal(wire)
+}
+
+// UnmarshalJSON reads the form that MarshalJSON writes.
+func (m *Measurement) UnmarshalJSON(data []byte) error {
+	type plain Measurement
+	var wire struct {
+		plain
+		Histogram string `json:"histogram"`
+	}
+	if err := json.Unmarshal(data, &wire); err != nil {
+		return err
+	}
+	*m = Measurement(wire.plain)
+	if wire.Histogram != "" {
+		histogram, err := hdrhistogram.Decode([]byte(wire.Histogram))
+		if err != nil {
+			return fmt.Errorf("decode histogram: %w", err)
+		}
+		m.Histogram = histogram
+	}
+	return nil
+}

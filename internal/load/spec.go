@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+)
+
+// Workload names in a [Spec] and in a result file.
+const (
+	// TCPStream sends 128 KiB buffers one way as fast as the connection takes
+	// them.
+	TCPStream = "tcp_stream"
+	// TCPRR exchanges one byte each way, one transaction at a time.
+	TCPRR = "tcp_rr"
+	// UDPStream sends datagrams one way, at a rate or as fast as the client can.
+	UDPStream = "udp_stream"
+)
+
+// DefaultDatagram is the default of [Spec.Size] in bytes. With it a UDP packet has the
+// payload that a TCP segment with time stamps has at an MTU of 1500, in either family.
+// It is also iperf3's default.
+const DefaultDatagram = 1448
+
+// MaxFlows is the greatest [Spec.Flows].
+const MaxFlows = 64
+
+// Spec describes a run of a client.
+type Spec struct {
+	// Workload is one of [Workloads].
+	Workload string `json:"workload"`
+	// Target is the address that the client connects to: the server's own, or one that
+	// is translated to it.
+	Target netip.AddrPort `json:"target"`
+	// Flows is the number of connections that a stream runs side by side, at most
+	// [MaxFlows]; 0 means one. They start together and are measured in one window.
+	// Limit, Settle and Rate are of all flows together, Size and Window of each.
+	Flows int `json:"flows,omitempty"`
+	// Duration is the length of the measured window.
+	Duration time.Duration `json:"duration"`
+	// Warmup is the time between the first byte and the window. It is not counted.
+	Warmup time.Duration `json:"warmup"`
+	// Limit, if not zero, replaces the window: the run is counted from the first byte,
+	// or from the end of Settle, and ends after exactly this number of bytes (TCP
+	// stream), datagrams (UDP stream) or transactions (rr).
+	Limit uint64 `json:"limit,omitempty"`
+	// Settle is the number of datagrams or transactions before a run with a Limit
+	// that are not counted. TCP streams take none.
+	Settle uint64 `json:"settle,omitempty"`
+	// Size is the number of bytes in a datagram, at least [MinDatagram]; 0 means
+	// [DefaultDatagram].
+	Size int `json:"size,omitempty"`
+	// Rate is the offered rate of a UDP stream in bits of datagrams per second, of all
+	// flows together, an equal share each; 0 is as fast as the client can.
+	Rate uint64 `json:"rate,omitempty"`
+	// Window, if not zero, is the number of datagrams that a UDP stream sends before it
+	// waits for the server to answer the last of them. If the server's buffer has room
+	// for them, none is lost. The client then measures.
+	Window uint64 `json:"window,omitempty"`
+	// Unconnected makes a UDP client pass the target with each datagram (sendto) instead
+	// of connecting its socket once.
+	Unconnected bool `json:"unconnected,omitempty"`
+	// Exact measures [Measurement.BusyNanos]. It takes root, and a workload that the
+	// client measures.
+	Exact bool `json:"exact,omitempty"`
+	// Congestion is the TCP congestion control of both sockets, by the kernel's name.
+	// Empty means "cubic" if the kernel has it, else the system's default.
+	Congestion string `json:"congestion,omitempty"`
+	// Stall is the time without progress after which a run gives up, also while
+	// connecting; 0 means 3 s.
+	Stall time.Duration `json:"stall,omitempty"`
+}
+
+// defaultStall is the default of [Spec.Stall].
+const defaultStall = 3 * time.Second
+
+// Validate returns an error if the spec makes no sense.
+func (s Spec) Validate() error {
+	if _, err := lookup(s.Workload); err != nil {
+		return err
+	}
+	switch {
+	case !s.Target.IsValid() || s.Target.Port() == 0:
+		return fmt.Errorf("load: invalid target %q: want an address and a port", s.Target)
+	case s.Limit == 0 && s.Duration <= 0:
+		return fmt.Errorf("load: invalid duration %v: want a positive one", s.Duration)
+	case s.Size != 0 && (s.Size < MinDatagram || s.Size > maxDatagram):
+		return fmt.Errorf("load: invalid datagram size %d: want %d to %d bytes", s.Size, MinDatagram, maxDatagram)
+	case s.Settle > 0 && (s.Limit == 0 || s.Workload == TCPStream):
+		return fmt.Errorf("load: %s with settle %d needs a limit of datagrams or transactions", s.Workload, s.Settle)
+	case s.Flows < 0 || s.Flows > MaxFlows:
+		return fmt.Errorf("load: invalid number of flows %d: want 1 to %d", s.Flows, MaxFlows)
+	case s.Flows > 1 && s.Workload == TCPRR:
+		return fmt.Errorf("load: %s has one flow, not %d", s.Workload, s.Flows)
+	case s.Limit > 0 && s.Limit < uint64(s.flows()):
+		return fmt.Errorf("load: limit %d is too small for %d flows", s.Limit, s.Flows)
+	case s.Limit > math.MaxInt64/2:
+		return fmt.Errorf("load: limit %d is too large", s.Limit)
+	case s.Window > 0 && s.Rate > 0:
+		return fmt.Errorf("load: window %d and rate %d exclude each other", s.Window, s.Rate)
+	case s.Exact && s.serverMeasures():
+		return fmt.Errorf("load: the client does not measure %s, so it has no exact busy time", s.Workload)
+	case s.Warmup < 0 || s.Stall < 0:
+		return fmt.Errorf("load: negative warmup %v or stall %v", s.Warmup, s.Stall)
+	case len(s.Congestion) > maxCongestion:
+		return fmt.Errorf("load: congestion control %q has more than %d characters", s.Congestion, maxCongestion)
+	}
+	return nil
+}
+
+// serverMeasures reports whether the server's clocks bound the window.
+func (s Spec) serverMeasures() bool {
+	return s.Workload == TCPStream || s.Workload == UDPStream && s.Window == 0
+}
+
+// flows returns the number of flows, at least one.
+func (s Spec) flows() int { return max(s.Flows, 1) }
+
+// size returns the size of datagrams.
+func (s Spec) size() int {
+	if s.Size == 0 {
+		return DefaultDatagram
+	}
+	return s.Size
+}
+
+// stall returns the time without progress after which a run gives up.
+func (s Spec) stall() time.Duration {
+	if s.Stall == 0 {
+		return defaultStall
+	}
+	return s.Stall
+}

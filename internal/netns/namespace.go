@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Directory holds the bind mounts of named network namespaces, as with iproute2.
+const Directory = "/run/netns"
+
+// Namespace holds a network namespace open by a file descriptor. The namespace exists until Close, even if its name is
+// deleted. Several goroutines may call the methods at once, but not during or after Close.
+type Namespace struct {
+	file *os.File
+	path string
+	// cookie reads the cookie once: it never changes.
+	cookie func() (uint64, error)
+}
+
+// Open opens the network namespace at path, for example /var/run/netns/pod-a or /proc/PID/ns/net. The error matches
+// fs.ErrNotExist if nothing is at path.
+func Open(path string) (*Namespace, error) {
+	// O_NONBLOCK: opening a FIFO must not block.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	if err := verify(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("open network namespace %q: %w", path, err)
+	}
+	return newNamespace(fd, path), nil
+}
+
+// Current opens the network namespace of the calling thread.
+func Current() (*Namespace, error) {
+	return Open(threadPath)
+}
+
+// newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile does not register it with the poller.
+func newNamespace(fd int, path string) *Namespace {
+	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
+	n.cookie = sync.OnceValues(n.readCookie)
+	return n
+}
+
+// verify checks that fd is a network namespace, and sets it to blocking mode.
+func verify(fd int) error {
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return fmt.Errorf("not a namespace: %w", err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		return fmt.Errorf("not a network namespace (kind %#x)", kind)
+	}
+	return unix.SetNonblock(fd, false)
+}
+
+// Name returns the namespace's name below Directory, or its path if it was opened from elsewhere. Use it in messages only:
+// the name may be deleted or refer to another namespace now.
+func (n *Namespace) Name() string {
+	for _, dir := range []string{Directory, "/var" + Directory} {
+		if name, ok := strings.CutPrefix(filepath.Clean(n.path), dir+"/"); ok {
+			return name
+		}
+	}
+	return n.path
+}
+
+// Path returns the path that the namespace was opened or created with. Like Name, it may be stale.
+func (n *Namespace) Path() string { return n.path }
+
+// FD returns the file descriptor of the namespace. Close closes it.
+func (n *Namespace) FD() int { return int(n.file.Fd()) }
+
+// Close closes the file descriptor. The kernel deletes a namespace that has no other reference.
+func (n *Namespace) Close() error { return n.file.Close() }
+
+// Inode returns the inode number, which identifies the namespace among those that exist now.
+func (n *Namespace) Inode() (uint64, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(n.FD(), &stat); err != nil {
+		return 0, fmt.Errorf("read inode of network namespace %q: %w", n.Name(), err)
+	}
+	return stat.Ino, nil
+}
+
+// Cookie returns the number that eBPF programs know the namespace by (bpf_get_netns_cookie). The kernel never reuses it.
+// It needs Linux 5.14.
+func (n *Namespace) Cookie() (uint64, error) {
+	cookie, err := n.cookie()
+	if err != nil {
+		return 0, fmt.Errorf("read cookie of network namespace %q: %w", n.Name(), err)
+	}
+	return cookie, nil
+}
+
+func (n *Namespace) readCookie() (cookie uint64, err error) {
+	err = n.WithSocket(func(fd int) error {
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return cookie, err
+}
+
+// WithSocket calls fn with a socket inside n, for ioctl and getsockopt calls.
+func (n *Namespace) WithSocket(fn func(fd int) error) error {
+	return n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return fn(fd)
+	})
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+func inode(t *testing.T, ns *netns.Namespace) uint64 {
+	t.Helper()
+	number, err := ns.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
+}
+
+// TestNamed goes through the life of a named namespace.
+func TestNamed(t *testing.T) {
+	testkit.RequireRoot(t)
+	root := testkit.RootSnapshot(t)
+	name := fmt.Sprintf("mst-test-%d-named", os.Getpid())
+	t.Cleanup(func() { _ = netns.Delete(name) })
+	created, err := netns.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer created.Close()
+	if created.Name() != name || created.Path() != filepath.Join(netns.Directory, name) {
+		t.Errorf("name is %q, path is %q", created.Name(), created.Path())
+	}
+	if lo, err := rtnl.In(created).Device("lo"); err != nil || !lo.Up {
+		t.Errorf("loopback device is %+v, %v", lo, err)
+	}
+	for _, path := range []string{created.Path(), "/var" + created.Path()} {
+		opened, err := netns.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inode(t, opened) != inode(t, created) || opened.Name() != name || opened.Path() != path {
+			t.Errorf("%s is another namespace, or named %q", path, opened.Name())
+		}
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := netns.Create(name); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("creating it again: %v", err)
+	}
+	if names, err := netns.List(name); err != nil || !slices.Equal(names, []string{name}) {
+		t.Errorf("list is %v, %v", names, err)
+	}
+	if names, err := netns.List("mst-no-such"); err != nil || len(names) != 0 {
+		t.Errorf("list is %v, %v", names, err)
+	}
+	for range 2 {
+		if err := netns.Delete(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := netns.Open(created.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opening what was deleted: %v", err)
+	}
+	if _, err := rtnl.In(created).Device("lo"); err != nil {
+		t.Errorf("an open namespace outlives its name: %v", err)
+	}
+	if got := testkit.RootSnapshot(t); got != root {
+		t.Error("the root namespace changed")
+	}
+}
+
+// TestIproute2 sees our namespaces with iproute2, and iproute2's with us.
+func TestIproute2(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "ip")
+	ours := testkit.Namespace(t, "ours")
+	out, err := exec.Command("ip", "-n", ours.Name(), "-o", "link").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "LOOPBACK,UP") {
+		t.Errorf("ip says %q, %v", out, err)
+	}
+	theirs := ours.Name() + "-theirs"
+	if out, err := exec.Command("ip", "netns", "add", theirs).CombinedOutput(); err != nil {
+		t.Fatalf("ip netns add: %s", out)
+	}
+	t.Cleanup(func() { _ = netns.Delete(theirs) })
+	opened, err := netns.Open(filepath.Join(netns.Directory, theirs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if err := netns.Delete(theirs); err != nil {
+		t.Error(err)
+	}
+	if out, err := exec.Command("ip", "netns", "list").Output(); err != nil || strings.Contains(string(out), theirs) {
+		t.Errorf("ip netns list: %q, %v", out, err)
+	}
+}
+
+// TestCreateAtOnce has many try for one name: exactly one gets it.
+func TestCreateAtOnce(t *testing.T) {
+	testkit.RequireRoot(t)
+	name := fmt.Sprintf("mst-test-%d-race", os.Getpid())
+	t.Cleanup(func() { _ = netns.Delete(name) })
+	const n = 8
+	var group sync.WaitGroup
+	results := make([]error, n)
+	for i := range n {
+		group.Go(func() {
+			ns, err := netns.Create(name)
+			results[i] = err
+			if err == nil {
+				_ = ns.Close()
+			}
+		})
+	}
+	group.Wait()
+	won := 0
+	for _, err := range results {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, fs.ErrExist) {
+			t.Error(err)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d got the name", won)
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	testkit.RequireRoot(t)
+	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00b", strings.Repeat("x", 256)} {
+		if ns, err := netns.Create(name); err == nil {
+			_ = ns.Close()
+			t.Errorf("CreateNamespace(%q) is no error", name)
+		}
+		if err := netns.Delete(name); err == nil {
+			t.Errorf("DeleteNamespace(%q) is no error", name)
+		}
+	}
+}
+
+// TestStale lists and deletes a name that a killed process left without a
+// namespace.
+func TestStale(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.Namespace(t, "makes-the-directory")
+	name := fmt.Sprintf("mst-test-%d-stale", os.Getpid())
+	path := filepath.Join(netns.Directory, name)
+	if err := os.WriteFile(path, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(path) })
+	if _, err := netns.Open(path); err == nil || !strings.Contains(err.Error(), "not a namespace") {
+		t.Errorf("opening it: %v", err)
+	}
+	if names, err := netns.List(name); err != nil || len(names) != 1 {
+		t.Errorf("list is %v, %v", names, err)
+	}
+	if err := netns.Delete(name); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
+func TestOpenOthers(t *testing.T) {
+	testkit.RequireRoot(t)
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, says := range map[string]string{
+		"/proc/self/ns/mnt":   "not a network namespace",
+		"/etc/passwd":         "not a namespace",
+		"/":                   "not a namespace",
+		"/no/such/file":       "no such file",
+		fifo:                  "not a namespace",
+		"/proc/self/ns/net/x": "not a directory",
+	} {
+		if ns, err := netns.Open(path); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("OpenNamespace(%q) = %v, %v, wanted: %s", path, ns, err, says)
+		}
+	}
+	ours, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	now, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer now.Close()
+	if inode(t, ours) != inode(t, now) {
+		t.Error("the current namespace is not that of the process")
+	}
+}
+
+// TestIdentity compares the cookies and inodes of two namespaces, each by two
+// ways to open it.
+func TestIdentity(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 5, 14)
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	again, err := netns.Open(a.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	cookie := func(ns *netns.Namespace) uint64 {
+		number, err := ns.Cookie()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return number
+	}
+	if cookie(a) == 0 || cookie(a) != cookie(again) || cookie(a) == cookie(b) {
+		t.Errorf("cookies are %d, %d and %d", cookie(a), cookie(again), cookie(b))
+	}
+	if inode(t, a) != inode(t, again) || inode(t, a) == inode(t, b) {
+		t.Errorf("inodes are %d, %d and %d", inode(t, a), inode(t, again), inode(t, b))
+	}
+}
+
+// TestStart starts a process inside, which has our mounts and cgroup.
+func TestStart(t *testing.T) {
+	ns := testkit.Namespace(t, "start")
+	var out strings.Builder
+	cmd := exec.Command("readlink", "/proc/self/ns/net", "/proc/self/ns/mnt", "/proc/self/ns/cgroup")
+	cmd.Stdout = &out
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("net:[%d]\n", inode(t, ns))
+	for _, kind := range []string{"mnt", "cgroup"} {
+		link, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += link + "\n"
+	}
+	if out.String() != want {
+		t.Errorf("the process is in\n%swanted:\n%s", out.String(), want)
+	}
+	cmd = exec.Command("true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := ns.Start(cmd); err == nil {
+		_ = cmd.Wait()
+		t.Error("Pdeathsig is accepted")
+	}
+	if err := ns.Start(exec.Command("/no/such/program")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("starting what is not there: %v", err)
+	}
+}

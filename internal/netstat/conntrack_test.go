@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netstat_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/knftables"
+
+	"mustang/internal/netstat"
+	"mustang/internal/testkit"
+)
+
+// TestFlows makes connections that the kernel tracks because of a rule.
+func TestFlows(t *testing.T) {
+	testkit.RequireTool(t, "nft")
+	ns := testkit.Namespace(t, "flows")
+	if flows, err := netstat.Flows(ns); err != nil || len(flows) != 0 {
+		t.Fatalf("before: %v, %v", flows, err)
+	}
+	if err := ns.Do(trackConnections); err != nil {
+		t.Fatal(err)
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+			t.Run(fmt.Sprint(network, " ", addr), func(t *testing.T) {
+				server := testkit.Echo(t, ns, network, addr)
+				client, err := testkit.RoundTrip(t, ns, network, server.String(), []byte("hello"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := netstat.Flow{
+					Proto: map[string]uint8{"tcp": 6, "udp": 17}[network],
+					Orig:  netstat.Tuple{Src: client, Dst: server},
+					Reply: netstat.Tuple{Src: server, Dst: client},
+				}
+				flows, err := netstat.Flows(ns)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Contains(flows, want) {
+					t.Errorf("%v is not in %v", want, flows)
+				}
+			})
+		}
+	}
+	if err := netstat.FlushFlows(ns); err != nil {
+		t.Fatal(err)
+	}
+	if flows, err := netstat.Flows(ns); err != nil || len(flows) != 0 {
+		t.Errorf("afterwards: %v, %v", flows, err)
+	}
+}
+
+// trackConnections adds a rule that needs connection tracking.
+func trackConnections() error {
+	rules, err := knftables.New(knftables.InetFamily, "mst-test")
+	if err != nil {
+		return err
+	}
+	tx := rules.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Chain{
+		Name: "input", Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.InputHook),
+		Priority: knftables.PtrTo(knftables.FilterPriority),
+	})
+	tx.Add(&knftables.Rule{Chain: "input", Rule: "ct state invalid drop"})
+	return rules.Run(context.Background(), tx)
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+)
+
+const (
+	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
+	// but seconds on a busy emulated processor.
+	applyTimeout = 30 * time.Second
+	// answerMargin is the additional time for the database's answer.
+	answerMargin = 5 * time.Second
+	// databaseName is the database of Open vSwitch among those of a server.
+	databaseName = "Open_vSwitch"
+)
+
+// database is a connection to a database server (RFC 7047). It is for one
+// goroutine.
+type database struct {
+	conn   net.Conn
+	decode *json.Decoder
+	id     int
+}
+
+// dial connects to the server's unix socket.
+func dial(socket string) (*database, error) {
+	conn, err := net.DialTimeout("unix", socket, applyTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Open vSwitch database: %w", err)
+	}
+	return &database{conn: conn, decode: json.NewDecoder(conn)}, nil
+}
+
+func (d *database) close() { _ = d.conn.Close() }
+
+// operation is one operation of a transaction (RFC 7047, section 5.2).
+type operation map[string]any
+
+// result is the result of an operation.
+type result struct {
+	Rows    json.RawMessage
+	Count   int
+	Error   string
+	Details string
+}
+
+// message is a JSON-RPC request or response.
+type message struct {
+	ID     any             `json:"id"`
+	Method string          `json:"method,omitempty"`
+	Params json.RawMessage `json:"params,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  json.RawMessage `json:"error"`
+}
+
+// transact runs all operations or none, and returns a result for each.
+func (d *database) transact(operations ...operation) ([]result, error) {
+	params := []any{databaseName}
+	for _, op := range operations {
+		params = append(params, op)
+	}
+	answer, err := d.call("transact", params)
+	if err != nil {
+		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
+	}
+	var results []result
+	if err := json.Unmarshal(answer, &results); err != nil {
+		return nil, fmt.Errorf("parse the answer of the Open vSwitch database: %w", err)
+	}
+	// Results after that of a failed operation are null. A failed commit comes last.
+	for _, r := range results {
+		if r.Error != "" {
+			return nil, fmt.Errorf("ovsdb: %s: %s", r.Error, r.Details)
+		}
+	}
+	if len(results) != len(operations) {
+		return nil, fmt.Errorf("ovsdb: %d results for %d operations", len(results), len(operations))
+	}
+	return results, nil
+}
+
+// call sends a request and returns the result. It answers echo requests of the
+// server meanwhile.
+func (d *database) call(method string, params any) (json.RawMessage, error) {
+	if err := d.conn.SetDeadline(time.Now().Add(applyTimeout + answerMargin)); err != nil {
+		return nil, err
+	}
+	d.id++
+	encode := json.NewEncoder(d.conn)
+	if err := encode.Encode(map[string]any{"method": method, "params": params, "id": d.id}); err != nil {
+		return nil, err
+	}
+	for {
+		var m message
+		if err := d.decode.Decode(&m); err != nil {
+			return nil, err
+		}
+		if m.Method == "echo" {
+			if err := encode.Encode(message{ID: m.ID, Result: m.Params}); err != nil {
+				return nil, err
+			}
+		}
+		if id, ok := m.ID.(float64); m.Method != "" || !ok || id != float64(d.id) {
+			continue
+		}
+		if len(m.Error) > 0 && string(m.Error) != "null" {
+			return nil, fmt.Errorf("%s", m.Error)
+		}
+		return m.Result, nil
+	}
+}
+
+// find selects the rows of a table that meet the conditions into rows, a pointer
+// to a slice of structs whose fields are the columns.
+func (d *database) find(table string, rows any, conditions ...any) error {
+	results, err := d.transact(operation{"op": "select", "table": table, "where": where(conditions...)})
+	if err != nil {
+		return err
+	}
+	return results[0].read(rows)
+}
+
+// read decodes the rows that an operation selected.
+func (r result) read(rows any) error {
+	if err := json.Unmarshal(r.Rows, rows); err != nil {
+		return fmt.Errorf("parse rows of the Open vSwitch database: %w", err)
+	}
+	return nil
+}
+
+// row is a row to insert, or the columns to update.
+type row map[string]any
+
+// where is a conjunction of conditions.
+func where(conditions ...any) []any { return append([]any{}, conditions...) }
+
+// equal is the condition that a column has a value.
+func equal(column string, value any) []any { return []any{column, "==", value} }
+
+// uuid refers to a row, named to a row that the same transaction inserts.
+func uuid(id string) []string    { return []string{"uuid", id} }
+func named(name string) []string { return []string{"named-uuid", name} }
+
+// set is a column with any number of values, which are strings, numbers, booleans
+// or UUIDs (RFC 7047, section 5.1). The server may send a set of one as the value
+// alone.
+type set []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *set) UnmarshalJSON(data []byte) error {
+	var tagged []json.RawMessage
+	if json.Unmarshal(data, &tagged) != nil {
+		*s = set{atom(data)}
+		return nil
+	}
+	if len(tagged) != 2 {
+		return fmt.Errorf("invalid database value %s", data)
+	}
+	if atom(tagged[0]) != "set" { // a UUID
+		*s = set{atom(tagged[1])}
+		return nil
+	}
+	var members []set
+	if err := json.Unmarshal(tagged[1], &members); err != nil {
+		return err
+	}
+	*s = set{}
+	for _, member := range members {
+		*s = append(*s, member...)
+	}
+	return nil
+}
+
+// first returns the value of an optional column, or the empty string.
+func (s set) first() string {
+	if len(s) == 0 {
+		return ""
+	}
+	return s[0]
+}
+
+// stringMap is a column with pairs of strings.
+type stringMap map[string]string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *stringMap) UnmarshalJSON(data []byte) error {
+	var tag string
+	var pairs [][2]string
+	if err := json.Unmarshal(data, &[]any{&tag, &pairs}); err != nil {
+		return err
+	}
+	*m = stringMap{}
+	for _, pair := range pairs {
+		(*m)[pair[0]] = pair[1]
+	}
+	return nil
+}
+
+// MarshalJSON implements json.Marshaler.
+func (m stringMap) MarshalJSON() ([]byte, error) {
+	pairs := [][2]string{}
+	for key, value := range m {
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return json.Marshal([]any{"map", pairs})
+}
+
+// atom returns a string without quotes, and a number or boolean as written.
+func atom(data []byte) string {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		return text
+	}
+	return strings.TrimSpace(string(data))
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// TestColumnValues reads values in all their notations.
+func TestColumnValues(t *testing.T) {
+	for text, want := range map[string]set{
+		`"a"`:                                 {"a"},
+		`12`:                                  {"12"},
+		`true`:                                {"true"},
+		`["uuid","x"]`:                        {"x"},
+		`["set",[]]`:                          {},
+		`["set",["a","b"]]`:                   {"a", "b"},
+		`["set",[["uuid","x"],["uuid","y"]]]`: {"x", "y"},
+	} {
+		var got set
+		if err := json.Unmarshal([]byte(text), &got); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s is %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{`[]`, `["set",1,2]`, `["set",{}]`, `["map"]`, `["map",{}]`} {
+		var values set
+		var pairs stringMap
+		if json.Unmarshal([]byte(text), &values) == nil && json.Unmarshal([]byte(text), &pairs) == nil {
+			t.Errorf("%s is %v and %v", text, values, pairs)
+		}
+	}
+	data, err := json.Marshal(stringMap{"a": "b"})
+	if string(data) != `["map",[["a","b"]]]` {
+		t.Errorf("a map is written as %s, %v", data, err)
+	}
+	var back stringMap
+	if err := json.Unmarshal(data, &back); err != nil || back["a"] != "b" || len(back) != 1 {
+		t.Errorf("and read as %v, %v", back, err)
+	}
+}
+
+// TestDatabaseErrors has a server refuse, ask back, answer nonsense and hang up.
+func TestDatabaseErrors(t *testing.T) {
+	for _, row := range []struct{ name, answers, says string }{
+		{"operation fails", `{"id":1,"error":null,"result":[{"error":"timed out","details":"too late"},null]}`, "timed out: too late"},
+		{"commit fails", `{"id":1,"error":null,"result":[{},{},{"error":"constraint violation","details":"twice"}]}`, "twice"},
+		{"request fails", `{"id":1,"error":"unknown database","result":null}`, "unknown database"},
+		{"too few results", `{"id":1,"error":null,"result":[{}]}`, "1 results for 2 operations"},
+		{"nonsense", `{"id":1,"error":null,"result":{}}`, "parse the answer"},
+		{"no JSON", `hello`, "invalid character"},
+		{"hangs up", ``, "EOF"},
+		{"asks back and updates", `{"id":"echo","method":"echo","params":["x"]}{"id":null,"method":"update","params":[]}` +
+			`{"id":0,"error":null,"result":[]}{"id":1,"error":null,"result":[{"count":1},{}]}`, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			echoed := make(chan error, 1)
+			go func() {
+				defer theirs.Close()
+				decode := json.NewDecoder(theirs)
+				var request, echo message
+				err := decode.Decode(&request)
+				answered := make(chan struct{})
+				go func() {
+					defer close(answered)
+					_, _ = theirs.Write([]byte(row.answers))
+				}()
+				if strings.Contains(row.answers, "echo") {
+					err = errors.Join(err, decode.Decode(&echo))
+					if echo.ID != "echo" || string(echo.Result) != `["x"]` {
+						err = fmt.Errorf("the answer to an echo is %+v, %w", echo, err)
+					}
+				}
+				<-answered
+				echoed <- err
+			}()
+			db := &database{conn: ours, decode: json.NewDecoder(ours)}
+			_, err := db.transact(operation{"op": "comment"}, operation{"op": "comment"})
+			if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
+				t.Errorf("error is %v", err)
+			}
+			if err := <-echoed; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestSwitchErrors waits in vain for a daemon that does not answer, and adds a port
+// without a device.
+func TestSwitchErrors(t *testing.T) {
+	testkit.RequireRoot(t)
+	host := testkit.Namespace(t, "host")
+	s, err := Open(startInstance(t, host).Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.await(1000, 1); err == nil || !strings.Contains(err.Error(), "timed out") {
+		t.Errorf("wait for a change that does not come: %v", err)
+	}
+	datapath, err := s.BestDatapath(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddBridge(BridgeSpec{Name: "mst0", Datapath: datapath, MAC: "02:00:00:00:00:01", MTU: 1500}); err != nil {
+		t.Fatal(err)
+	}
+	bridge, err := s.Bridge("mst0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.AddPort(bridge, Port{Name: "absent"})
+	if err == nil || !strings.Contains(err.Error(), `"absent"`) || !strings.Contains(err.Error(), "No such device") {
+		t.Errorf("error is %v", err)
+	}
+	if again, err := s.Bridge("mst0"); err != nil || !slices.Equal(again.ports, bridge.ports) {
+		t.Errorf("the ports are %v, not %v; %v", again.ports, bridge.ports, err)
+	}
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+)
+
+const (
+	// startTimeout is the time in which each daemon answers.
+	startTimeout = 30 * time.Second
+	// stopTimeout is the time in which a daemon ends after SIGTERM.
+	stopTimeout = 5 * time.Second
+	// pollInterval is the time between two tries to reach a daemon.
+	pollInterval = 2 * time.Millisecond
+	// schemaFile is the schema of the database.
+	schemaFile = "/usr/share/openvswitch/vswitch.ovsschema"
+	// debianPackage is the Debian package with all programs of Open vSwitch.
+	debianPackage = "openvswitch-switch"
+	// maxSocketPath is the longest path of a unix socket (unix(7)).
+	maxSocketPath = 107
+)
+
+// Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all
+// their files in one directory. It neither affects nor uses the system's.
+//
+// Both are ordinary processes in the network namespace of the host that they switch
+// for. They outlive the process that started them, and end with Stop or a signal.
+// With the directory in OVS_RUNDIR, Open vSwitch's own commands (ovs-vsctl,
+// ovs-appctl) work.
+//
+// The user-space datapath ends with ovs-vswitchd. The kernel's ends with the
+// namespace or with its last bridge.
+type Instance struct {
+	dir       string
+	datapath  string
+	database  *daemon
+	switching *daemon
+}
+
+// Start starts an Open vSwitch for a host and returns when it is ready. It creates
+// the directory (mode 0700), which must not exist; the paths of sockets in it must
+// not exceed 107 bytes. The bridges' datapath is Kernel if the kernel has it and
+// datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open
+// vSwitch is not installed the error is a *MissingProgramError.
+//
+// With the kernel's datapath, Start waits until the machine has been up for ten
+// seconds: before that Open vSwitch 3.1.0 counts no processors, and drops all
+// packets that have no flow.
+func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start Open vSwitch in %q: %w", host.Name(), err)
+		}
+	}()
+	i := &Instance{datapath: datapath}
+	if i.datapath == "" {
+		i.datapath = UserSpace
+		if CheckKernel(host) == nil {
+			i.datapath = Kernel
+		}
+	}
+	if i.datapath == Kernel {
+		if err := awaitUptime(10 * time.Second); err != nil {
+			return nil, err
+		}
+	}
+	programs, err := findPrograms()
+	if err != nil {
+		return nil, err
+	}
+	if i.dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if len(i.Socket()) > maxSocketPath {
+		return nil, fmt.Errorf("path of socket %s has more than %d bytes", i.Socket(), maxSocketPath)
+	}
+	if err := os.Mkdir(i.dir, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, i.Stop())
+		}
+	}()
+	if err := i.startDatabase(host, programs); err != nil {
+		return nil, err
+	}
+	if err := i.startSwitch(host, programs); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// Socket returns the unix socket of the database, for Open.
+func (i *Instance) Socket() string { return Socket(i.dir) }
+
+// Socket returns the unix socket of the database of an Instance with its files in
+// dir.
+func Socket(dir string) string { return filepath.Join(dir, "db.sock") }
+
+// Datapath returns the datapath of new bridges: Kernel or UserSpace.
+func (i *Instance) Datapath() string { return i.datapath }
+
+// Stop ends both daemons, waits for them, and removes their directory.
+func (i *Instance) Stop() error {
+	var errs []error
+	for _, d := range []*daemon{i.switching, i.database} {
+		if d != nil {
+			errs = append(errs, d.stop())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(i.dir))...)
+}
+
+// startDatabase creates the database and starts its server.
+func (i *Instance) startDatabase(host *netns.Namespace, p programs) (err error) {
+	file := filepath.Join(i.dir, "conf.db")
+	output, err := exec.Command(p.tool, "create", file, schemaFile).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ovsdb-tool create: %w: %s", err, lastLine(output))
+	}
+	i.database, err = startDaemon(host, i.dir, p.server, file, "--remote=punix:"+i.Socket())
+	if err != nil {
+		return err
+	}
+	var db *database
+	if err := i.database.await(func() error { db, err = dial(i.Socket()); return err }); err != nil {
+		return err
+	}
+	defer db.close()
+	_, err = db.transact(operation{"op": "insert", "table": databaseName, "row": row{"next_cfg": 1}})
+	return err
+}
+
+// startSwitch starts ovs-vswitchd and waits until it has applied the empty
+// configuration.
+func (i *Instance) startSwitch(host *netns.Namespace, p programs) (err error) {
+	args := []string{"unix:" + i.Socket()}
+	if i.datapath == UserSpace {
+		args = append(args, "--disable-system")
+	}
+	i.switching, err = startDaemon(host, i.dir, p.vswitchd, args...)
+	if err != nil {
+		return err
+	}
+	s, err := Open(i.Socket())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	// Each try waits for 50 ms in the database, then await checks that the daemon runs.
+	return i.switching.await(func() error { return s.await(1, 50) })
+}
+
+// awaitUptime waits until the machine has been up for d.
+func awaitUptime(d time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the time since boot: %w", err)
+	}
+	time.Sleep(d - time.Duration(now.Nano()))
+	return nil
+}
+
+// MissingProgramError reports a program that is not installed.
+type MissingProgramError struct {
+	Program string // like "ovs-vswitchd", or the path of a file
+	Package string // the Debian package that has it
+}
+
+func (e *MissingProgramError) Error() string {
+	return fmt.Sprintf("%s is not installed (Debian package %s)", e.Program, e.Package)
+}
+
+// programs are the paths of the programs that Start runs.
+type programs struct{ tool, server, vswitchd string }
+
+// FindPrograms returns a *MissingProgramError if a program that Start needs is not
+// installed.
+func FindPrograms() error {
+	_, err := findPrograms()
+	return err
+}
+
+func findPrograms() (programs, error) {
+	var out programs
+	for name, path := range map[string]*string{
+		"ovsdb-tool": &out.tool, "ovsdb-server": &out.server, "ovs-vswitchd": &out.vswitchd,
+	} {
+		if *path = findProgram(name); *path == "" {
+			return programs{}, &MissingProgramError{Program: name, Package: debianPackage}
+		}
+	}
+	if _, err := os.Stat(schemaFile); errors.Is(err, fs.ErrNotExist) {
+		return programs{}, &MissingProgramError{Program: schemaFile, Package: debianPackage}
+	}
+	return out, nil
+}
+
+// findProgram searches the PATH, which often lacks sbin, and then Debian's
+// directories. It returns an empty string if there is none.
+func findProgram(name string) string {
+	for _, dir := range []string{"", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// daemon is a running process of Open vSwitch.
+type daemon struct {
+	name, log string
+	cmd       *exec.Cmd
+	ended     chan struct{} // closed when it has
+}
+
+// startDaemon starts a program in a network namespace, with all its files in dir. It
+// has a session of its own, so that it gets no signals from our terminal.
+func startDaemon(host *netns.Namespace, dir, program string, args ...string) (*daemon, error) {
+	name := filepath.Base(program)
+	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	// Output before the daemon opens its log goes there too.
+	log, err := os.OpenFile(d.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	d.cmd = exec.Command(program, append(args, "--pidfile", "--log-file="+d.log, "-vconsole:off", "-vsyslog:off")...)
+	d.cmd.Env = append(os.Environ(), "OVS_RUNDIR="+dir, "OVS_LOGDIR="+dir, "OVS_DBDIR="+dir, "OVS_SYSCONFDIR="+dir)
+	d.cmd.Dir = dir
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := host.Start(d.cmd); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = d.cmd.Wait() // its log has the reason
+		close(d.ended)
+	}()
+	return d, nil
+}
+
+// await calls ready until it returns nil. It returns an error if the daemon ends or
+// is not ready in time.
+func (d *daemon) await(ready func() error) error {
+	for deadline := time.Now().Add(startTimeout); ; {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-d.ended:
+			return fmt.Errorf("%s ended (%v): %s", d.name, d.cmd.ProcessState, d.lastLog())
+		case <-time.After(pollInterval):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not ready after %v (%s): %w", d.name, startTimeout, d.lastLog(), err)
+		}
+	}
+}
+
+// stop ends the daemon with SIGTERM, and with SIGKILL if that does not suffice.
+func (d *daemon) stop() error {
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := d.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("end %s: %w", d.name, err)
+		}
+		select {
+		case <-d.ended:
+			return nil
+		case <-time.After(stopTimeout):
+		}
+	}
+	return fmt.Errorf("%s (pid %d) survives SIGKILL", d.name, d.cmd.Process.Pid)
+}
+
+// lastLog returns the last line of the daemon's log.
+func (d *daemon) lastLog() string {
+	log, err := os.ReadFile(d.log)
+	if err != nil {
+		return err.Error()
+	}
+	return lastLine(log)
+}
+
+// lastLine returns the last line of a text that is not empty.
+func lastLine(text []byte) string {
+	text = bytes.TrimSpace(text)
+	return string(text[bytes.LastIndexByte(text, '\n')+1:])
+}

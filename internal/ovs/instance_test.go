@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/testkit"
+)
+
+// TestInstances starts two on one machine, and stops one after the other.
+func TestInstances(t *testing.T) {
+	testkit.RequireRoot(t)
+	var hosts []*netns.Namespace
+	var switches []*Instance
+	for _, name := range []string{"one", "two"} {
+		host := testkit.Namespace(t, name)
+		hosts, switches = append(hosts, host), append(switches, startInstance(t, host))
+	}
+	for i, s := range switches {
+		if got := namesIn(t, hosts[i]); !slices.Equal(got, []string{"ovs-vswitchd", "ovsdb-server"}) {
+			t.Errorf("processes in the host: %v", got)
+		}
+		if info, err := os.Stat(s.dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory has mode %v, %v", info.Mode(), err)
+		}
+	}
+	if err := switches[0].Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := namesIn(t, hosts[0]); len(got) != 0 {
+		t.Errorf("still there: %v", got)
+	}
+	if _, err := os.Stat(switches[0].dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+	if err := switches[0].Stop(); err != nil {
+		t.Errorf("stopped again: %v", err)
+	}
+	db, err := Open(switches[1].Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.apply(); err != nil {
+		t.Error(err)
+	}
+}
+
+// namesIn returns the sorted names of the processes in a network namespace.
+func namesIn(t *testing.T, ns *netns.Namespace) []string {
+	t.Helper()
+	inode, err := ns.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		var stat unix.Stat_t
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil || stat.Ino != inode {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "comm"))
+		if err == nil {
+			names = append(names, strings.TrimSpace(string(name)))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestStartFails names what keeps one from starting, and leaves nothing.
+func TestStartFails(t *testing.T) {
+	testkit.RequireRoot(t)
+	host := testkit.Namespace(t, "host")
+	there := filepath.Dir(newDir(t))
+	for dir, row := range map[string]struct {
+		says string
+		is   error
+	}{
+		there:                       {"file exists", fs.ErrExist},
+		"/nonexistent/dir":          {"/nonexistent/dir", fs.ErrNotExist},
+		there + "/" + longName(100): {"more than 107 bytes", nil},
+	} {
+		_, err := Start(host, dir, "")
+		if err == nil || !strings.Contains(err.Error(), row.says) || row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("%s: error is %v", dir, err)
+		}
+	}
+	if entries, err := os.ReadDir(there); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if got := namesIn(t, host); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+}
+
+func longName(length int) string { return strings.Repeat("x", length) }
+
+// TestDaemon has programs in the place of Open vSwitch's end early, ignore
+// SIGTERM, or be missing.
+func TestDaemon(t *testing.T) {
+	testkit.RequireRoot(t)
+	host := testkit.Namespace(t, "host")
+	never := func() error { return errors.New("never ready") }
+	start := func(script string) *daemon {
+		dir := t.TempDir()
+		program := filepath.Join(dir, "ovs-fake")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		d, err := startDaemon(host, dir, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	dies := start("echo first; echo last words >&2; exit 3")
+	if err := dies.await(never); err == nil || !strings.Contains(err.Error(), "ovs-fake ended (exit status 3): last words") {
+		t.Errorf("error is %v", err)
+	}
+	if err := dies.stop(); err != nil {
+		t.Error(err)
+	}
+	stays := start("trap 'echo stopping; exit' TERM; echo ready; while :; do sleep 0.01; done")
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if stays.lastLog() != "ready" {
+			return errors.New("it has not set its trap")
+		}
+		return nil
+	})
+	if err := stays.stop(); err != nil || stays.lastLog() != "stopping" {
+		t.Errorf("stopped: %v, last words: %s", err, stays.lastLog())
+	}
+	if _, err := startDaemon(host, t.TempDir(), "/nonexistent/ovs-fake"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error is %v", err)
+	}
+	missing := &MissingProgramError{Program: "ovs-vswitchd", Package: debianPackage}
+	if want := "ovs-vswitchd is not installed (Debian package openvswitch-switch)"; missing.Error() != want {
+		t.Errorf("error is %q", missing)
+	}
+	if findProgram("mst-no-such-program") != "" || findProgram("sh") == "" {
+		t.Error("programs are not found, or found that are not there")
+	}
+}
+
+// startInstance starts an Open vSwitch for a host that ends with the test.
+func startInstance(t *testing.T, host *netns.Namespace) *Instance {
+	t.Helper()
+	i, err := Start(host, newDir(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := i.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return i
+}
+
+// newDir returns a directory that does not exist. It is not in the test's own, whose
+// path is too long for a socket.
+func newDir(t *testing.T) string {
+	t.Helper()
+	if err := FindPrograms(); err != nil {
+		testkit.Skip(t, err.Error())
+	}
+	dir, err := os.MkdirTemp("", "mst-ovs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "run")
+}

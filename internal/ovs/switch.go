@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ovs configures an Open vSwitch through its database (RFC 7047, tables as
+// in ovs-vswitchd.conf.db(5)), and runs private instances of it.
+package ovs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// Datapaths, by the names that Open vSwitch has for them.
+const (
+	// Kernel is the datapath of the kernel (module openvswitch).
+	Kernel = "system"
+	// UserSpace is the datapath in ovs-vswitchd, which reads and writes each packet
+	// through packet sockets and TAP devices. It is many times slower.
+	UserSpace = "netdev"
+)
+
+// CheckKernel returns an error if the kernel lacks its datapath. The request loads
+// the datapath's module.
+func CheckKernel(ns *netns.Namespace) error { return rtnl.In(ns).TryGenericFamily("ovs_datapath") }
+
+// CheckUserSpace returns an error if ovs-vswitchd can't create the TAP devices that
+// its user-space datapath needs.
+func CheckUserSpace() error {
+	const file = "/dev/net/tun"
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("the user-space datapath of Open vSwitch needs TAP devices (module tun): open %s: %w", file, err)
+	}
+	return unix.Close(fd)
+}
+
+// Switch is a connection to the database of an Open vSwitch. It is for one
+// goroutine. Changes return when ovs-vswitchd has applied them.
+type Switch struct{ db *database }
+
+// Open connects to a database's unix socket.
+func Open(socket string) (*Switch, error) {
+	db, err := dial(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &Switch{db}, nil
+}
+
+// Close closes the connection.
+func (s *Switch) Close() { s.db.close() }
+
+// BestDatapath returns Kernel if the kernel of host and ovs-vswitchd both have it,
+// otherwise UserSpace, with an error if that can't work.
+func (s *Switch) BestDatapath(host *netns.Namespace) (string, error) {
+	var rows []struct {
+		Types set `json:"datapath_types"`
+	}
+	if err := s.db.find(databaseName, &rows); err != nil {
+		return "", err
+	}
+	if len(rows) != 1 {
+		return "", errNotInitialized
+	}
+	if slices.Contains(rows[0].Types, Kernel) && CheckKernel(host) == nil {
+		return Kernel, nil
+	}
+	return UserSpace, CheckUserSpace()
+}
+
+var errNotInitialized = errors.New("the Open vSwitch database is not initialized")
+
+// owner marks rows that this package added, in their column external_ids.
+func owner() stringMap { return stringMap{"owner": "mustang"} }
+
+// owned reports whether a row has that mark.
+func owned(ids stringMap) bool { return ids["owner"] == owner()["owner"] }
+
+// apply makes a change and waits until ovs-vswitchd has applied it.
+func (s *Switch) apply(change ...operation) error {
+	results, err := s.db.transact(slices.Concat(change, []operation{
+		{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"next_cfg", "+=", 1}}},
+		{"op": "select", "table": databaseName, "where": where(), "columns": []string{"next_cfg"}},
+	})...)
+	if err != nil {
+		return err
+	}
+	var root []struct {
+		Number int `json:"next_cfg"`
+	}
+	if err := results[len(results)-1].read(&root); err != nil {
+		return err
+	}
+	if len(root) != 1 {
+		return errNotInitialized
+	}
+	if err := s.await(root[0].Number, int(applyTimeout.Milliseconds())); err != nil {
+		return fmt.Errorf("wait until ovs-vswitchd has applied a change: %w", err)
+	}
+	return nil
+}
+
+// await waits until ovs-vswitchd has applied the change of that number, with a
+// timeout in milliseconds. The database does the waiting.
+func (s *Switch) await(number, milliseconds int) error {
+	_, err := s.db.transact(operation{
+		"op": "wait", "timeout": milliseconds, "table": databaseName,
+		"where":   where([]any{"cur_cfg", ">=", number}),
+		"columns": []string{"cur_cfg"}, "until": "!=", "rows": []any{},
+	})
+	return err
+}
+
+// Bridge is a bridge with its own device.
+type Bridge struct {
+	Name     string
+	Datapath string // Kernel or UserSpace
+	// Standalone is false if the bridge forwards only as an OpenFlow controller tells
+	// it (fail_mode secure).
+	Standalone bool
+	// Owned is true if AddBridge added the bridge.
+	Owned bool
+
+	uuid  string
+	ports set
+}
+
+// DeviceKind returns the kernel's kind of the devices that Open vSwitch makes: the
+// bridge's own and internal ports.
+func (b Bridge) DeviceKind() string {
+	if b.Datapath == UserSpace {
+		return "tun"
+	}
+	return "openvswitch"
+}
+
+// Bridge returns the bridge of that name. The error matches fs.ErrNotExist if there
+// is none.
+func (s *Switch) Bridge(name string) (Bridge, error) {
+	bridges, err := s.bridges(equal("name", name))
+	if err != nil {
+		return Bridge{}, err
+	}
+	if len(bridges) == 0 {
+		return Bridge{}, fmt.Errorf("bridge %q of Open vSwitch: %w", name, fs.ErrNotExist)
+	}
+	return bridges[0], nil
+}
+
+// Bridges returns all bridges.
+func (s *Switch) Bridges() ([]Bridge, error) { return s.bridges() }
+
+func (s *Switch) bridges(conditions ...any) ([]Bridge, error) {
+	var rows []struct {
+		UUID         set       `json:"_uuid"`
+		Name         string    `json:"name"`
+		DatapathType string    `json:"datapath_type"`
+		FailMode     set       `json:"fail_mode"`
+		Ports        set       `json:"ports"`
+		ExternalIDs  stringMap `json:"external_ids"`
+	}
+	if err := s.db.find("Bridge", &rows, conditions...); err != nil {
+		return nil, err
+	}
+	var bridges []Bridge
+	for _, r := range rows {
+		b := Bridge{
+			Name: r.Name, Datapath: r.DatapathType, Standalone: r.FailMode.first() != "secure",
+			Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+		}
+		if b.Datapath == "" {
+			b.Datapath = Kernel
+		}
+		bridges = append(bridges, b)
+	}
+	return bridges, nil
+}
+
+// BridgeSpec is a bridge to add.
+type BridgeSpec struct {
+	Name     string
+	Datapath string // Kernel or UserSpace
+	MAC      string // of the bridge's own device
+	MTU      int    // of the bridge's own device, in bytes
+}
+
+// AddBridge adds a bridge with its own device. It is a learning switch without an
+// OpenFlow controller.
+func (s *Switch) AddBridge(b BridgeSpec) error {
+	bridge := row{
+		"name": b.Name, "datapath_type": b.Datapath, "fail_mode": "standalone", "ports": named("port"),
+		"other_config": stringMap{"hwaddr": b.MAC}, "external_ids": owner(),
+	}
+	err := s.apply(slices.Concat(
+		insertPort(row{"name": b.Name, "type": "internal", "mtu_request": b.MTU}),
+		[]operation{
+			{"op": "insert", "table": "Bridge", "row": bridge, "uuid-name": "bridge"},
+			{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"bridges", "insert", named("bridge")}}},
+		})...)
+	if err != nil {
+		return err
+	}
+	return s.verify(b.Name)
+}
+
+// RepairBridge makes an owned bridge Standalone again.
+func (s *Switch) RepairBridge(b Bridge) error {
+	if !b.Owned || b.Standalone {
+		return nil
+	}
+	return s.apply(operation{
+		"op": "update", "table": "Bridge", "where": where(equal("name", b.Name)), "row": row{"fail_mode": "standalone"},
+	})
+}
+
+// DeleteBridge deletes a bridge with its ports.
+func (s *Switch) DeleteBridge(b Bridge) error {
+	return s.apply(operation{
+		"op": "mutate", "table": databaseName, "where": where(),
+		"mutations": []any{[]any{"bridges", "delete", uuid(b.uuid)}},
+	})
+}
+
+// Port is a port to add, with one device of the same name.
+type Port struct {
+	Name string
+	// Type is empty for a device that exists, "internal" for one that Open vSwitch
+	// makes, or a tunnel's type, with its Options.
+	Type    string
+	Options map[string]string
+}
+
+func (p Port) row() row {
+	out := row{"name": p.Name}
+	if p.Type != "" {
+		out["type"] = p.Type
+	}
+	if len(p.Options) > 0 {
+		out["options"] = stringMap(maps.Clone(p.Options))
+	}
+	return out
+}
+
+// insertPort inserts a port named "port" in the transaction, with one device.
+func insertPort(device row) []operation {
+	return []operation{
+		{"op": "insert", "table": "Interface", "row": device, "uuid-name": "device"},
+		{
+			"op": "insert", "table": "Port", "uuid-name": "port",
+			"row": row{"name": device["name"], "interfaces": named("device"), "external_ids": owner()},
+		},
+	}
+}
+
+// AddPort adds a port to a bridge. The error matches fs.ErrExist if the name is
+// taken. If AddPort fails it leaves no port.
+func (s *Switch) AddPort(b Bridge, p Port) error {
+	switch _, found, err := s.port(p.Name); {
+	case err != nil:
+		return err
+	case found:
+		return fmt.Errorf("port %q of Open vSwitch: %w", p.Name, fs.ErrExist)
+	}
+	err := s.apply(append(insertPort(p.row()), operation{
+		"op": "mutate", "table": "Bridge", "where": where(equal("_uuid", uuid(b.uuid))),
+		"mutations": []any{[]any{"ports", "insert", named("port")}},
+	})...)
+	if err == nil {
+		err = s.verify(p.Name)
+	}
+	if err != nil {
+		_, undo := s.DeletePort(p.Name)
+		return errors.Join(err, undo)
+	}
+	return nil
+}
+
+// EnsurePort adds a port unless the bridge has one of that name. The error matches
+// fs.ErrExist if another bridge has.
+func (s *Switch) EnsurePort(b Bridge, p Port) error {
+	port, found, err := s.port(p.Name)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return s.AddPort(b, p)
+	case !slices.Contains(b.ports, port.UUID.first()):
+		return fmt.Errorf("port %q of Open vSwitch is not on bridge %q: %w", p.Name, b.Name, fs.ErrExist)
+	}
+	return s.verify(p.Name)
+}
+
+// DeletePort deletes the port of that name from its bridge, and reports whether
+// there was one. A port that AddPort did not add is an error.
+func (s *Switch) DeletePort(name string) (deleted bool, err error) {
+	port, found, err := s.port(name)
+	if err != nil || !found {
+		return false, err
+	}
+	if !owned(port.ExternalIDs) {
+		return false, fmt.Errorf("port %q of Open vSwitch is not ours", name)
+	}
+	id := uuid(port.UUID.first())
+	return true, s.apply(operation{
+		"op": "mutate", "table": "Bridge", "where": where([]any{"ports", "includes", id}),
+		"mutations": []any{[]any{"ports", "delete", id}},
+	})
+}
+
+// CheckPort returns the deviation of the port of that name from a working one of
+// the bridge, or an empty string.
+func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) {
+	port, found, err := s.port(name)
+	if err != nil {
+		return "", err
+	}
+	if !found {
+		return fmt.Sprintf("port %q is missing in the database of Open vSwitch", name), nil
+	}
+	if b.Name != "" && !slices.Contains(b.ports, port.UUID.first()) {
+		return fmt.Sprintf("port %q of Open vSwitch is not on bridge %q", name, b.Name), nil
+	}
+	problem, err := s.problem(name)
+	if err != nil || problem == "" {
+		return "", err
+	}
+	return fmt.Sprintf("port %q of Open vSwitch: %s", name, problem), nil
+}
+
+// portRow is a row of table Port.
+type portRow struct {
+	UUID        set       `json:"_uuid"`
+	ExternalIDs stringMap `json:"external_ids"`
+}
+
+func (s *Switch) port(name string) (_ portRow, found bool, err error) {
+	var rows []portRow
+	if err := s.db.find("Port", &rows, equal("name", name)); err != nil || len(rows) == 0 {
+		return portRow{}, false, err
+	}
+	return rows[0], true, nil
+}
+
+// verify returns an error if Open vSwitch does not use a device that was added.
+func (s *Switch) verify(name string) error {
+	problem, err := s.problem(name)
+	if err == nil && problem != "" {
+		err = fmt.Errorf("add device %q to Open vSwitch: %s", name, problem)
+	}
+	return err
+}
+
+// problem is the reason for which Open vSwitch does not use a device, or empty.
+func (s *Switch) problem(name string) (string, error) {
+	var rows []struct {
+		Error  set `json:"error"`
+		OFPort set `json:"ofport"` // its number in the datapath; none or -1 without one
+	}
+	if err := s.db.find("Interface", &rows, equal("name", name)); err != nil {
+		return "", err
+	}
+	if len(rows) == 0 {
+		return "it has no device in the database", nil
+	}
+	if text := rows[0].Error.first(); text != "" {
+		return text, nil
+	}
+	if number := rows[0].OFPort.first(); number == "" || number == "-1" {
+		return "it is in no datapath (see the log of ovs-vswitchd)", nil
+	}
+	return "", nil
+}

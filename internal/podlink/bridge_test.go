@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+
+	"mustang/internal/netns"
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestNetfilterCall switches the call on and off, and back again under the same
+// pods. It reads it back, and counts by rules of the host, in the tables for
+// routed packets, what crosses the bridge from pod to pod.
+func TestNetfilterCall(t *testing.T) {
+	testkit.RequireTool(t, "nft")
+	for _, first := range []bool{false, true} {
+		t.Run(fmt.Sprintf("first %t", first), func(t *testing.T) {
+			f := newHostOf(t, "bridge")
+			if !hasNetfilterCall(f.network.Host) {
+				testkit.Skip(t, "needs the kernel module br_netfilter")
+			}
+			pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
+			for _, on := range []bool{first, !first, first} {
+				f.network.NetfilterCall = on
+				if err := f.mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+				if f.pods == nil {
+					f.create(t, pods[0])
+					f.create(t, pods[1])
+				}
+				testNetfilterCall(t, f)
+			}
+		})
+	}
+}
+
+func testNetfilterCall(t *testing.T, f *fixture) {
+	t.Helper()
+	want := f.network.NetfilterCall
+	v4, v6, err := netfilterCalls(f.network.Host, DefaultBridge)
+	if err != nil || v4 != want || v6 != want {
+		t.Errorf("the netfilter call is on for IPv4: %t, IPv6: %t, %v; set was %t", v4, v6, err, want)
+	}
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	for _, target := range f.pods[1].Addresses {
+		count := countPackets(t, f, target, func() {
+			server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(target, 0).String())
+			if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if want && count == 0 {
+			t.Errorf("the call is on, but no packet to %v was seen", target)
+		}
+		if !want && count != 0 {
+			t.Errorf("the call is off, but %d packets to %v were seen", count, target)
+		}
+	}
+}
+
+// countPackets counts the UDP packets to addr that the host's prerouting rules
+// see while send runs.
+func countPackets(t *testing.T, f *fixture, addr netip.Addr, send func()) uint64 {
+	t.Helper()
+	const table, chain, counter = "mst-test", "prerouting", "seen"
+	family := knftables.IPv4Family
+	if addr.Is6() {
+		family = knftables.IPv6Family
+	}
+	var rules knftables.Interface
+	// Every step runs the program nft, so it has to be inside the host.
+	inHost := func(step func(ctx context.Context) error) {
+		t.Helper()
+		if err := f.network.Host.Do(func() error { return step(context.Background()) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inHost(func(ctx context.Context) (err error) {
+		if rules, err = knftables.New(family, table); err != nil {
+			return err
+		}
+		tx := rules.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{
+			Name: chain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.PreroutingHook),
+			Priority: knftables.PtrTo(knftables.RawPriority),
+		})
+		tx.Add(&knftables.Counter{Name: counter, Packets: knftables.PtrTo(uint64(0)), Bytes: knftables.PtrTo(uint64(0))})
+		tx.Add(&knftables.Rule{
+			Chain: chain,
+			Rule:  knftables.Concat(family, "daddr", addr, "meta l4proto udp counter name", counter),
+		})
+		return rules.Run(ctx, tx)
+	})
+	send()
+	var count uint64
+	inHost(func(ctx context.Context) error {
+		counters, err := rules.ListCounters(ctx)
+		for _, c := range counters {
+			count += *c.Packets
+		}
+		tx := rules.NewTransaction()
+		tx.Delete(&knftables.Table{})
+		return errors.Join(err, rules.Run(ctx, tx))
+	})
+	return count
+}
+
+// TestNetfilterCallErrors reads the netfilter call of devices that are not bridges, and
+// of a bridge that is set for one family only.
+func TestNetfilterCallErrors(t *testing.T) {
+	f := newFixture(t, newBridge(), 1)
+	for _, name := range []string{"absent", uplinkName} {
+		if v4, v6, err := netfilterCalls(f.network.Host, name); err == nil {
+			t.Errorf("netfilter call of %q: %t, %t", name, v4, v6)
+		}
+	}
+	if !hasNetfilterCall(f.network.Host) {
+		testkit.Skip(t, "needs the kernel module br_netfilter")
+	}
+	if err := rtnl.In(f.network.Host).SetSysctl(callSysctl+"ip6tables", "1"); err != nil {
+		t.Fatal(err)
+	}
+	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "is on for IPv4: false, IPv6: true")
+}
+
+// testTunnel is a VXLAN to nowhere.
+func testTunnel() VXLAN {
+	return VXLAN{ID: 42, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("10.0.0.2")}
+}
+
+// TestUplinkPort has an uplink and a tunnel be ports of each kind of bridge, with pods
+// that must not notice, and takes them away again.
+func TestUplinkPort(t *testing.T) {
+	for _, name := range []string{"bridge", "ovs-veth"} {
+		t.Run(name, func(t *testing.T) {
+			f := newHostOf(t, name)
+			before := describe(t, f.network.Host)
+			f.network.UplinkPort, f.network.VXLAN, f.network.MTU = uplinkName, testTunnel(), 1450
+			for range 2 { // the second finds all as it is to be
+				if err := f.mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.create(t, f.newPod(t, 0))
+			f.create(t, f.newPod(t, 1))
+			if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+				t.Error(err)
+			}
+			uplink, bridge := deviceOf(t, f.network.Host, uplinkName), deviceOf(t, f.network.Host, DefaultBridge)
+			if bytes.Equal(uplink.MAC, bridge.MAC) || bridge.MTU != 1450 {
+				t.Errorf("bridge has MAC %v, its uplink port %v, and MTU %d", bridge.MAC, uplink.MAC, bridge.MTU)
+			}
+			outside := question{f.network.Host, "wire", netip.MustParseAddr("192.168.10.77"), f.network.Gateways[0].Addr()}
+			outside.wantAnswer(t, bridge.MAC)
+			echoOnce(t, f)
+			for _, pod := range f.pods {
+				if err := f.mode.Delete(f.network, pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := f.mode.Teardown(f.network); err != nil {
+				t.Fatal(err)
+			}
+			if got := describe(t, f.network.Host); got != before {
+				t.Errorf("left behind:\n%s", difference(before, got))
+			}
+		})
+	}
+}
+
+// deviceOf reads a device of a namespace.
+func deviceOf(t *testing.T, ns *netns.Namespace, name string) rtnl.Device {
+	t.Helper()
+	device, err := rtnl.In(ns).Device(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device
+}
+
+// TestUplinkPortDeviations spoils what joins a bridge to other hosts, which Check must
+// notice, and Setup repair.
+func TestUplinkPortDeviations(t *testing.T) {
+	free := func(s nsHandle, link netlink.Link) error { return s.LinkSetNoMaster(link) }
+	remove := func(s nsHandle, link netlink.Link) error { return s.LinkDel(link) }
+	for _, row := range []deviation{
+		{"uplink port is free", []string{"bridge"}, inHost(uplinkName, free), `device "eth0" in`},
+		{"uplink port is down", []string{"bridge", "ovs-veth"}, inHost(uplinkName, down), `device "eth0" in`},
+		{"uplink port has IPv6", []string{"bridge", "ovs-veth"}, setSysctl(true, "net/ipv6/conf/eth0/disable_ipv6", "0"),
+			"eth0/disable_ipv6 in"},
+		{"uplink port answers ARP", []string{"ovs-veth"}, setSysctl(true, "net/ipv4/conf/eth0/arp_ignore", "0"), "eth0/arp_ignore in"},
+		{"no VXLAN device", []string{"bridge"}, inHost(VXLANDevice, remove), `port "mst-vxlan" is missing`},
+		{"MTU of VXLAN device", []string{"bridge"}, inHost(VXLANDevice, func(s nsHandle, link netlink.Link) error {
+			return s.LinkSetMTU(link, 1400)
+		}), "has MTU 1400, not 1450"},
+		{"no port", []string{"ovs-veth"}, inOVS("del-port", uplinkName), `port "eth0" is missing`},
+		{"no VXLAN port", []string{"ovs-veth"}, inOVS("del-port", VXLANDevice), `port "mst-vxlan" is missing`},
+	} {
+		for _, name := range row.modes {
+			t.Run(name+"/"+row.name, func(t *testing.T) {
+				f := newHostOf(t, name)
+				f.network.UplinkPort, f.network.VXLAN, f.network.MTU = uplinkName, testTunnel(), 1450
+				if err := f.mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+				f.create(t, f.newPod(t, 0))
+				row.spoil(t, f)
+				if err := f.mode.Check(f.network, f.pods[0]); err == nil || !strings.Contains(err.Error(), row.says) {
+					t.Errorf("error is %v, wanted: %s", err, row.says)
+				}
+				if err := f.mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+					t.Errorf("after Setup: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestUplinkPortFails has Setup fail at what joins a bridge to other hosts, and
+// compares the host before and after.
+func TestUplinkPortFails(t *testing.T) {
+	for _, row := range []setupFailure{
+		{"uplink port is missing", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.UplinkPort = "none0" }, `"none0"`},
+		{"uplink port's name", []string{"bridge"}, func(s *situation) { s.f.network.UplinkPort = "a/b" }, "uplink port: invalid name"},
+		{"uplink port is another bridge's port", []string{"bridge"}, func(s *situation) {
+			addBridge(s.t, s.f.network.Host, "br0")
+			withHandle(s.t, s.f.network.Host, func(host nsHandle) error { return host.LinkSetMaster(byName(uplinkName), byName("br0")) })
+		}, "port of another switch"},
+		{"VXLAN id", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.VXLAN.ID = 1 << 24 }, "VXLAN id 16777216"},
+		{"VXLAN to itself", []string{"bridge"}, func(s *situation) { s.f.network.VXLAN.Remote = s.f.network.VXLAN.Local }, "VXLAN from"},
+		{"VXLAN device of another", []string{"bridge"}, func(s *situation) { addBridge(s.t, s.f.network.Host, VXLANDevice) }, "not a vxlan"},
+	} {
+		for _, name := range row.modes {
+			t.Run(name+"/"+row.name, func(t *testing.T) {
+				f := newHostOf(t, name)
+				f.network.UplinkPort, f.network.VXLAN = uplinkName, testTunnel()
+				row.arrange(&situation{t: t, f: f})
+				before := describe(t, f.network.Host)
+				if err := f.mode.Setup(f.network); err == nil || !strings.Contains(err.Error(), row.message) {
+					t.Errorf("error is %v, wanted: %s", err, row.message)
+				}
+				if got := describe(t, f.network.Host); got != before {
+					t.Errorf("left behind:\n%s", difference(before, got))
+				}
+			})
+		}
+	}
+}
+
+// TestAddRemote reads the forwarding entries of a VXLAN device: one for what has
+// none, and those that were added.
+func TestAddRemote(t *testing.T) {
+	f := newHostOf(t, "bridge")
+	f.network.VXLAN, f.network.MTU = testTunnel(), 1450
+	pod := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	if err := f.network.AddRemote(pod); err == nil {
+		t.Error("an entry for a device that is not there")
+	}
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.network.AddRemote(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	withHandle(t, f.network.Host, func(host nsHandle) error {
+		link, err := host.link(VXLANDevice)
+		if err != nil {
+			return err
+		}
+		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return host.NeighList(link.Attrs().Index, unix.AF_BRIDGE) })
+		var found []string
+		for _, entry := range entries {
+			if entry.IP != nil { // the bridge's own entries have none
+				found = append(found, entry.HardwareAddr.String()+" "+entry.IP.String())
+			}
+		}
+		slices.Sort(found)
+		if want := []string{"00:00:00:00:00:00 10.0.0.2", pod.String() + " 10.0.0.2"}; !slices.Equal(found, want) {
+			t.Errorf("forwarding entries are %q, want %q", found, want)
+		}
+		return err
+	})
+}
+
+// TestUplinkPortKeepsQueues has Open vSwitch change its configuration after the uplink port
+// got a queueing discipline.
+func TestUplinkPortKeepsQueues(t *testing.T) {
+	f := newHostOf(t, "ovs-veth")
+	f.network.UplinkPort = uplinkName
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	if err := qdisc.Emulate(f.network.Host, uplinkName, 1e9, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	withHandle(t, f.network.Host, func(host nsHandle) error {
+		link, err := host.link(uplinkName)
+		if err != nil {
+			return err
+		}
+		queues, err := host.QdiscList(link)
+		if !slices.ContainsFunc(queues, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
+			t.Errorf("the uplink port's queues are %v", queues)
+		}
+		return err
+	})
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// deviceSpec is the wanted state of a device.
+type deviceSpec struct {
+	name, kind string
+	mtu        int              // 0 for any
+	mac        net.HardwareAddr // nil for any
+	addrs      []netip.Prefix
+	routers    []netip.Addr // addresses of others, which the namespace must not have
+	routes     []route
+	settings   []rtnl.Sysctl
+}
+
+// checker collects deviations. After an error it checks nothing more.
+type checker struct {
+	found []string
+	err   error
+}
+
+func (c *checker) add(format string, args ...any) {
+	c.found = append(c.found, fmt.Sprintf(format, args...))
+}
+
+// result is the error of a Check.
+func (c *checker) result(mode Mode, pod Pod) error {
+	if c.err != nil {
+		return checkError(c.err, mode, pod)
+	}
+	if len(c.found) == 0 {
+		return nil
+	}
+	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
+}
+
+func checkError(err error, mode Mode, pod Pod) error {
+	return fmt.Errorf("check %s link of pod %q: %w", mode.Name(), pod.name(), err)
+}
+
+// settings adds the settings that have another value.
+func (c *checker) settings(ns *netns.Namespace, settings []rtnl.Sysctl) {
+	if c.err != nil {
+		return
+	}
+	found, err := deviations(ns, settings)
+	c.found = append(c.found, found...)
+	c.err = err
+}
+
+// device adds the deviations of a device from its specification. It returns the
+// device, or nil if it is missing or of another kind.
+func (c *checker) device(h nsHandle, want deviceSpec) netlink.Link {
+	if c.err != nil {
+		return nil
+	}
+	device, err := rtnl.In(h.ns).Device(want.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		c.add("device %q is missing in %q", want.name, h.ns.Name())
+		return nil
+	}
+	if err != nil {
+		c.err = err
+		return nil
+	}
+	if device.Kind != want.kind {
+		c.add("device %q in %q is a %s, not a %s", want.name, h.ns.Name(), device.Kind, want.kind)
+		return nil
+	}
+	if !device.Up {
+		c.add("device %q in %q is not up", want.name, h.ns.Name())
+	}
+	if want.mtu != 0 && device.MTU != want.mtu {
+		c.add("device %q in %q has MTU %d, not %d", want.name, h.ns.Name(), device.MTU, want.mtu)
+	}
+	if want.mac != nil && !slices.Equal(device.MAC, want.mac) {
+		c.add("device %q in %q has MAC address %v, not %v", want.name, h.ns.Name(), device.MAC, want.mac)
+	}
+	for _, addr := range want.addrs {
+		if !slices.Contains(device.Addrs, addr) {
+			c.add("device %q in %q lacks address %v", want.name, h.ns.Name(), addr)
+		}
+	}
+	for _, r := range want.routes {
+		has, err := h.hasRoute(device.Index, r)
+		if err != nil {
+			c.err = err
+			return nil
+		}
+		if !has {
+			c.add("%v through device %q is missing in %q", r, device.Name, h.ns.Name())
+		}
+	}
+	c.settings(h.ns, want.settings)
+	link, err := h.link(want.name)
+	if err != nil {
+		if c.err == nil {
+			c.err = err
+		}
+		return nil
+	}
+	for _, router := range want.routers {
+		if rtnl.HasLocal(h.Handle, link, router) {
+			c.add("%q has address %v of a router other than the host", h.ns.Name(), router)
+		}
+	}
+	return link
+}
+
+// hostDevice is the host's own device among the pods, for Setup: a bridge's own, or
+// one on the uplink.
+type hostDevice struct {
+	link netlink.Link
+	spec deviceSpec
+	// created is true if this Setup created the device. If it fails, remove deletes it.
+	created bool
+	remove  func() error
+	// finish is the last step.
+	finish func() error
+}
+
+// setUp configures the device and enables forwarding. If it fails it has undone its
+// changes.
+func (d hostDevice) setUp(h nsHandle) (err error) {
+	var undo func() error
+	defer func() {
+		switch {
+		case err == nil:
+		case d.created:
+			err = errors.Join(err, d.remove())
+		case undo != nil:
+			err = errors.Join(err, undo())
+		}
+	}()
+	if err := apply(h.ns, d.spec.settings); err != nil {
+		return err
+	}
+	if err := h.ensureUp(d.link); err != nil {
+		return err
+	}
+	for _, router := range d.spec.routers {
+		if rtnl.HasLocal(h.Handle, d.link, router) {
+			return fmt.Errorf("address %v of a router other than the host is an address of %q: remove it there (ip addr del)",
+				router, h.ns.Name())
+		}
+	}
+	if undo, err = h.addGateways(d.link, d.spec.addrs); err != nil {
+		return err
+	}
+	if err := apply(h.ns, forwardingSettings()); err != nil {
+		return err
+	}
+	return d.finish()
+}
+
+// bridgeSpec is the specification of a bridge's own device.
+func (n Network) bridgeSpec(kind string) deviceSpec {
+	return deviceSpec{
+		name: n.bridge(), kind: kind, addrs: n.Gateways, routers: n.Routers,
+		settings: deviceSettings(n.bridge(), n.Gateways),
+	}
+}
+
+// withForwarding adds the forwarding settings, for Check.
+func (s deviceSpec) withForwarding() deviceSpec {
+	s.settings = append(forwardingSettings(), s.settings...)
+	return s
+}

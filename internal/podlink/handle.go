@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// nsHandle is a netlink socket in a namespace.
+type nsHandle struct {
+	ns *netns.Namespace
+	*netlink.Handle
+	deleteDevice func(ns *netns.Namespace, index int) error // Network.DeleteDevice
+}
+
+func openHandle(ns *netns.Namespace) (nsHandle, error) {
+	handle, err := rtnl.In(ns).Handle()
+	if err != nil {
+		return nsHandle{}, err
+	}
+	return nsHandle{ns: ns, Handle: handle}, nil
+}
+
+// open opens one of the network's namespaces.
+func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
+	h, err := openHandle(ns)
+	h.deleteDevice = n.DeleteDevice
+	return h, err
+}
+
+// openHost opens the namespace of a network's host, if it has one.
+func (n Network) openHost() (nsHandle, error) {
+	if err := n.validateHost(); err != nil {
+		return nsHandle{}, err
+	}
+	return n.open(n.Host)
+}
+
+// openPod opens the namespace of a pod that has one, for its device.
+func (n Network) openPod(p Pod) (nsHandle, error) {
+	if err := p.validateIfName(); err != nil {
+		return nsHandle{}, err
+	}
+	return n.open(p.Namespace)
+}
+
+// openBoth opens the host's and the pod's namespaces; closeBoth closes them. A pod
+// without a namespace has a handle without one.
+func openBoth(network Network, pod Pod) (host, inside nsHandle, closeBoth func(), err error) {
+	if host, err = network.open(network.Host); err != nil {
+		return nsHandle{}, nsHandle{}, nil, err
+	}
+	if pod.Namespace == nil {
+		return host, nsHandle{}, host.Close, nil
+	}
+	if inside, err = network.open(pod.Namespace); err != nil {
+		host.Close()
+		return nsHandle{}, nsHandle{}, nil, err
+	}
+	return host, inside, func() { host.Close(); inside.Close() }, nil
+}
+
+// link returns the device of that name. The error matches fs.ErrNotExist if there
+// is none.
+func (h nsHandle) link(name string) (netlink.Link, error) {
+	link, err := h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %q in %q: %w", name, h.ns.Name(), err)
+	}
+	return link, nil
+}
+
+// checkNameFree returns an error that matches fs.ErrExist if there is a device of
+// that name.
+func (h nsHandle) checkNameFree(name string) error {
+	_, err := h.link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("device %q in %q: %w", name, h.ns.Name(), fs.ErrExist)
+}
+
+// newAttrs are the attributes of a new device with the kernel's defaults.
+func newAttrs(name string) netlink.LinkAttrs {
+	out := netlink.NewLinkAttrs()
+	out.Name = name
+	return out
+}
+
+// addError wraps the error of a device's creation.
+func addError(err error, name, kind string, ns *netns.Namespace) error {
+	return fmt.Errorf("create %s device %q in %q: %w", kind, name, ns.Name(), err)
+}
+
+// addInside creates a device inside a namespace, whose parent is a device of the
+// host. If it fails it leaves none.
+//
+// Before Linux 6.15 the kernel refuses a name that a device of the host has (in a
+// pod "eth0" often is) with EEXIST. The device then gets its name in a second step.
+func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
+	name := device.Attrs().Name
+	device.Attrs().Namespace = netlink.NsFd(inside.ns.FD())
+	err := host.LinkAdd(device)
+	if errors.Is(err, unix.EEXIST) && inside.checkNameFree(name) == nil {
+		return addRenamed(host, inside, device)
+	}
+	if err != nil {
+		return nil, addError(err, name, device.Type(), inside.ns)
+	}
+	link, err := inside.link(name)
+	if err != nil {
+		return nil, errors.Join(err, inside.remove(name, device.Type()))
+	}
+	return link, nil
+}
+
+// addRenamed creates a device inside a namespace with a temporary name and renames
+// it there.
+func addRenamed(host, inside nsHandle, device netlink.Link) (_ netlink.Link, err error) {
+	name, temporary := device.Attrs().Name, "mst"+rand.Text()[:8]
+	device.Attrs().Name = temporary
+	if err := host.LinkAdd(device); err != nil {
+		return nil, addError(err, name, device.Type(), inside.ns)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, inside.remove(temporary, device.Type()))
+		}
+	}()
+	link, err := inside.link(temporary)
+	if err != nil {
+		return nil, err
+	}
+	if err := inside.LinkSetName(link, name); err != nil {
+		return nil, fmt.Errorf("name device %q in %q: %w", name, inside.ns.Name(), err)
+	}
+	temporary = name
+	return inside.link(name)
+}
+
+// remove deletes the device of that name, if there is one. A device of another
+// kind is someone else's, and an error.
+func (h nsHandle) remove(name, kind string) error {
+	link, err := h.link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if have := kindOf(link); have != kind {
+		return fmt.Errorf("device %q in %q is not ours: it is a %s, not a %s", name, h.ns.Name(), have, kind)
+	}
+	if h.deleteDevice != nil {
+		err = h.deleteDevice(h.ns, link.Attrs().Index)
+	} else {
+		err = rtnl.DeleteLink(h.Handle, link.Attrs().Index)
+	}
+	if err != nil {
+		return fmt.Errorf("delete device %q in %q: %w", name, h.ns.Name(), err)
+	}
+	return nil
+}
+
+// kindOf returns the kernel's name for the kind of a device.
+func kindOf(link netlink.Link) string {
+	if _, ok := link.(*netlink.Tuntap); ok {
+		return "tun" // the library has another name
+	}
+	return link.Type()
+}
+
+// setUp sets the device up. It may be unable to send before awaitCarrier.
+func (h nsHandle) setUp(link netlink.Link) error {
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set device %q in %q up: %w", link.Attrs().Name, h.ns.Name(), err)
+	}
+	return nil
+}
+
+// ensureUp sets a device up unless it was up when link was read: the request takes
+// the kernel's lock of all devices even if it changes nothing.
+func (h nsHandle) ensureUp(link netlink.Link) error {
+	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	return h.setUp(link)
+}
+
+// awaitCarrier returns when the device can send.
+func (h nsHandle) awaitCarrier(link netlink.Link) error {
+	return rtnl.In(h.ns).AwaitCarrier(h.Handle, link)
+}
+
+// awaitLocal returns when the kernel receives packets to the device's own IPv6
+// addresses.
+func (h nsHandle) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
+	for _, addr := range addrs {
+		if addr.Addr().Is4() {
+			continue
+		}
+		if err := rtnl.In(h.ns).AwaitLocal(h.Handle, link, addr.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAddress adds an address, usable at once. added is false if the device has it.
+func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) (added bool, err error) {
+	err = h.AddrAdd(link, netlinkAddr(addr, scope))
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add address %v to device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
+	}
+	return true, nil
+}
+
+// removeAddress removes an address, if the device has it.
+func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
+	err := h.AddrDel(link, netlinkAddr(addr, netlink.SCOPE_UNIVERSE))
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove address %v from device %q in %q: %w", addr, link.Attrs().Name, h.ns.Name(), err)
+	}
+	return nil
+}
+
+// addGateways adds the addresses that the device lacks, and returns when they are
+// usable. If it fails it has removed those that it added, as undo does.
+func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) (undo func() error, err error) {
+	var added []netip.Prefix
+	undo = func() error {
+		var errs []error
+		for _, addr := range added {
+			errs = append(errs, h.removeAddress(link, addr))
+		}
+		return errors.Join(errs...)
+	}
+	for _, addr := range addrs {
+		isNew, err := h.addAddress(link, addr, netlink.SCOPE_UNIVERSE)
+		if err != nil {
+			return nil, errors.Join(err, undo())
+		}
+		if isNew {
+			added = append(added, addr)
+		}
+	}
+	if err := h.awaitLocal(link, addrs); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+func netlinkAddr(addr netip.Prefix, scope netlink.Scope) *netlink.Addr {
+	address := rtnl.DeviceAddress(addr)
+	address.Scope = int(scope)
+	return address
+}
+
+// hostPrefix is the prefix that contains only addr (/32 or /128).
+func hostPrefix(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+
+// hostPrefixes returns the prefixes that contain only one of the addresses each.
+func hostPrefixes(addrs ...netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, addr := range addrs {
+		out = append(out, hostPrefix(addr))
+	}
+	return out
+}
+
+// newMAC returns a random locally administered address. One that is set explicitly
+// is never changed by udev or, on a bridge, by the kernel.
+func newMAC() (net.HardwareAddr, error) {
+	mac := make(net.HardwareAddr, 6)
+	if _, err := unix.Getrandom(mac, 0); err != nil { // crypto/rand maps memory first
+		return nil, fmt.Errorf("choose a MAC address: %w", err)
+	}
+	mac[0] = mac[0]&^1 | 2
+	return mac, nil
+}
+
+// macOf returns a device's address as the kernel has it.
+func macOf(link netlink.Link) net.HardwareAddr { return link.Attrs().HardwareAddr }
+
+// wrap adds the operation to err, unless err is nil.
+func wrap(err *error, operation string) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", operation, *err)
+	}
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
+	"mustang/internal/rtnl"
+)
+
+// ovsMode is the common part of the modes of Open vSwitch: a bridge whose own device
+// has the gateways' addresses.
+type ovsMode struct{ name string }
+
+func (ovsMode) sealed() {}
+
+// Name implements Mode.
+func (o ovsMode) Name() string { return o.name }
+
+func (o ovsMode) traits() Traits {
+	return Traits{
+		Needs: NeedsOpenVSwitch, Switched: true, Bridge: true, HostDevice: DefaultBridge,
+		Delivery: DeliverByMAC, ResultLink: o.name,
+	}
+}
+
+// ovsRequirement is met by either datapath: that in user space needs TAP devices.
+func ovsRequirement() requirement {
+	return requirement{
+		feature: "datapath of Open vSwitch nor TAP devices", module: "openvswitch or tun", since: "3.3",
+		try: func(h nsHandle) error {
+			if ovs.CheckKernel(h.ns) == nil {
+				return nil
+			}
+			if err := ovs.CheckUserSpace(); err != nil {
+				return errors.Join(unix.EOPNOTSUPP, err)
+			}
+			return nil
+		},
+	}
+}
+
+// openSwitch connects to the database of a network's Open vSwitch.
+func openSwitch(network Network) (*ovs.Switch, error) {
+	if network.OVSDB == "" {
+		return nil, errors.New("the network has no Open vSwitch")
+	}
+	return ovs.Open(network.OVSDB)
+}
+
+// ovsDatapath returns the datapath of the network's bridge, after Setup: ovs.Kernel or
+// ovs.UserSpace.
+func (n Network) ovsDatapath() (_ string, err error) {
+	defer wrap(&err, "read the datapath of Open vSwitch")
+	s, err := openSwitch(n)
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	bridge, err := s.Bridge(n.bridge())
+	return bridge.Datapath, err
+}
+
+// Setup adds the bridge with the gateways' addresses, enables forwarding, and adds the
+// ports to other hosts.
+func (o ovsMode) Setup(network Network) (err error) {
+	defer wrap(&err, "set up "+o.name+" network")
+	if err := o.validateNetwork(network); err != nil {
+		return err
+	}
+	host, err := network.openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	s, err := openSwitch(network)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	link, created, err := o.ensureBridge(host, s, network)
+	if err != nil {
+		return err
+	}
+	return hostDevice{
+		link: link, spec: network.bridgeSpec(""), created: created,
+		remove: func() error { return o.removeBridge(s, network) },
+		finish: func() error { return o.addHostPorts(s, host, network) },
+	}.setUp(host)
+}
+
+// ensureBridge returns the device of the network's bridge, and adds the bridge if it is
+// missing. A bridge without its device is added anew, without ports. If ensureBridge
+// fails it leaves no new one.
+func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool, err error) {
+	name := network.bridge()
+	bridge, err := s.Bridge(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	if err == nil {
+		link, err := host.link(name)
+		switch {
+		case err == nil && kindOf(link) != bridge.DeviceKind():
+			return nil, false, fmt.Errorf("device %q in %q is a %s, not the bridge of Open vSwitch: %w",
+				name, host.ns.Name(), kindOf(link), fs.ErrExist)
+		case err == nil:
+			return link, false, s.RepairBridge(bridge)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, false, err
+		}
+		if err := s.DeleteBridge(bridge); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := host.checkNameFree(name); err != nil {
+		return nil, false, err
+	}
+	datapath, err := s.BestDatapath(host.ns)
+	if err != nil {
+		return nil, false, err
+	}
+	mac, err := newMAC()
+	if err != nil {
+		return nil, false, err
+	}
+	err = s.AddBridge(ovs.BridgeSpec{Name: name, Datapath: datapath, MAC: mac.String(), MTU: network.mtu()})
+	if err == nil {
+		link, err = host.link(name)
+	}
+	if err != nil {
+		return nil, false, errors.Join(err, o.removeBridge(s, network))
+	}
+	return link, true, nil
+}
+
+// addHostPorts makes the network's uplink port and VXLAN ports of its bridge, unless
+// they are. Open vSwitch removes the queueing disciplines of the uplink port, but none
+// that it gets later.
+func (ovsMode) addHostPorts(s *ovs.Switch, host nsHandle, network Network) error {
+	bridge, err := s.Bridge(network.bridge())
+	if err != nil {
+		return err
+	}
+	if v := network.VXLAN; v.enabled() {
+		port := ovs.Port{Name: VXLANDevice, Type: "vxlan", Options: map[string]string{
+			"remote_ip": v.Remote.String(), "local_ip": v.Local.String(), "key": fmt.Sprint(v.ID),
+		}}
+		if err := s.EnsurePort(bridge, port); err != nil {
+			return err
+		}
+	}
+	if network.UplinkPort == "" {
+		return nil
+	}
+	port, err := host.link(network.UplinkPort)
+	if err != nil {
+		return fmt.Errorf("uplink port: %w", err)
+	}
+	if err := apply(host.ns, ovsPortSettings(network.UplinkPort)); err != nil {
+		return err
+	}
+	if err := host.setUpHostPort(port); err != nil {
+		return err
+	}
+	return s.EnsurePort(bridge, ovs.Port{Name: network.UplinkPort})
+}
+
+// ovsPortSettings keep a port out of the host's own network. The user-space datapath
+// only captures the packets of its ports, so the host receives them too: it would
+// answer ARP for its addresses there, past the switch.
+func ovsPortSettings(name string) []rtnl.Sysctl {
+	return append(portSettings(name), rtnl.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_ignore", Value: "8"})
+}
+
+// Teardown deletes the bridge.
+func (o ovsMode) Teardown(network Network) (err error) {
+	defer wrap(&err, "tear down "+o.name+" network")
+	if err := network.validateHost(); err != nil {
+		return err
+	}
+	s, err := openSwitch(network)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return o.removeBridge(s, network)
+}
+
+// removeBridge deletes the bridge, if it exists.
+func (ovsMode) removeBridge(s *ovs.Switch, network Network) error {
+	bridge, err := s.Bridge(network.bridge())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !bridge.Owned {
+		return fmt.Errorf("bridge %q of Open vSwitch is not ours", network.bridge())
+	}
+	return s.DeleteBridge(bridge)
+}
+
+func (ovsMode) validateNetwork(network Network) error {
+	if err := network.validateBridge(); err != nil {
+		return err
+	}
+	if network.OVSDB == "" {
+		return errors.New("the network has no Open vSwitch")
+	}
+	return nil
+}
+
+// ovsSession is the open state of Create and Check. openBridge adds the bridge and its
+// device.
+type ovsSession struct {
+	host, inside nsHandle
+	sw           *ovs.Switch
+	bridge       ovs.Bridge
+	bridgeLink   netlink.Link
+	closeBoth    func()
+}
+
+func openSession(network Network, pod Pod) (s ovsSession, err error) {
+	if s.host, s.inside, s.closeBoth, err = openBoth(network, pod); err != nil {
+		return ovsSession{}, err
+	}
+	if s.sw, err = openSwitch(network); err != nil {
+		s.closeBoth()
+	}
+	return s, err
+}
+
+func (s *ovsSession) openBridge(name string) (err error) {
+	if s.bridge, err = s.sw.Bridge(name); err == nil {
+		s.bridgeLink, err = s.host.link(name)
+	}
+	return err
+}
+
+func (s ovsSession) close() {
+	s.sw.Close()
+	s.closeBoth()
+}
+
+// ovsBridge checks the bridge and its device, and returns the bridge.
+func (c *checker) ovsBridge(s ovsSession, network Network) ovs.Bridge {
+	name := network.bridge()
+	bridge, err := s.sw.Bridge(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		c.add("bridge %q is missing in the database of Open vSwitch", name)
+	case err != nil:
+		c.err = err
+	case !bridge.Standalone:
+		c.add("bridge %q of Open vSwitch has fail_mode secure, not standalone", name)
+	}
+	c.device(s.host, network.bridgeSpec(bridge.DeviceKind()).withForwarding())
+	for _, port := range network.hostPortNames() {
+		c.ovsPort(s, bridge, port)
+	}
+	if network.UplinkPort != "" {
+		c.hostPort(s.host, network.UplinkPort, ovsPortSettings(network.UplinkPort))
+	}
+	return bridge
+}
+
+// ovsPort checks a port of the bridge.
+func (c *checker) ovsPort(s ovsSession, bridge ovs.Bridge, name string) {
+	if c.err != nil {
+		return
+	}
+	deviation, err := s.sw.CheckPort(bridge, name)
+	if c.err = err; deviation != "" {
+		c.add("%s", deviation)
+	}
+}
+
+// noOffloads checks that a device sends packets with checksums, in segments.
+func (c *checker) noOffloads(ns *netns.Namespace, device string) {
+	if c.err != nil {
+		return
+	}
+	offloads, err := rtnl.In(ns).Offloads(device)
+	if err != nil {
+		c.err = err
+		return
+	}
+	for _, name := range []string{"tx-checksum", "tso"} {
+		if offloads[name] {
+			c.add("device %q in %q has offload %s, which a user-space switch can't do", device, ns.Name(), name)
+		}
+	}
+}

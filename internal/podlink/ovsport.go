@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"mustang/internal/ovs"
+	"mustang/internal/rtnl"
+)
+
+// ovsPorts are the modes in which the host's end of each pod's link is a port of a
+// bridge of Open vSwitch.
+//
+// On the user-space datapath the pod's device does not offload checksums and
+// segmentation: the packet socket of the switch, and so the receiver, would get such a
+// packet with a wrong checksum. The same is up to a guest's program.
+type ovsPorts struct {
+	ovsMode
+	linkType linkType
+}
+
+// newOVSVeth has veth pairs.
+func newOVSVeth() Mode { return ovsPorts{ovsMode{"ovs-veth"}, vethPair{}} }
+
+// newOVSTap has TAP devices whose other ends are VMs. It has no relay, so no pod has a
+// namespace.
+func newOVSTap() Mode {
+	return ovsPorts{ovsMode{"ovs-tap"}, tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}}
+}
+
+// guests reports whether the pods are VMs.
+func (o ovsPorts) guests() bool { return isRelayed(o.linkType) }
+
+// Traits implements Mode.
+func (o ovsPorts) Traits() Traits {
+	t := o.traits()
+	t.HostSide, t.Delivery = true, o.linkType.delivery()
+	if o.guests() {
+		t.Guests, t.GuestsOnly, t.ResultLink = true, true, newTap().Name()
+	}
+	return t
+}
+
+// Probe creates the ends of a link, and looks for a datapath.
+func (o ovsPorts) Probe() error { return probe(o.name, o.linkType.requirement(), ovsRequirement()) }
+
+// Create creates both ends and makes the host's a port of the bridge.
+func (o ovsPorts) Create(network Network, pod Pod) (out Attachment, err error) {
+	defer wrap(&err, "create "+o.name+" link")
+	config, err := o.podConfig(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	s, err := openSession(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer s.close()
+	if err := s.openBridge(network.bridge()); err != nil {
+		return Attachment{}, err
+	}
+	ends, err := o.linkType.add(s.host, s.inside, network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.host.remove(pod.HostIfName, o.linkType.kind()))
+		}
+	}()
+	if err := apply(s.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
+		return Attachment{}, err
+	}
+	if err := s.host.setUp(ends.host); err != nil {
+		return Attachment{}, err
+	}
+	if ends.pod != nil {
+		if err := o.preparePod(s, config, ends); err != nil {
+			return Attachment{}, err
+		}
+	}
+	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName}); err != nil {
+		return Attachment{}, err
+	}
+	defer func() {
+		if err != nil {
+			_, undo := s.sw.DeletePort(pod.HostIfName)
+			err = errors.Join(err, undo)
+		}
+	}()
+	if ends.pod != nil {
+		if err := config.finish(s.inside, ends.pod); err != nil {
+			return Attachment{}, err
+		}
+	}
+	return config.complete(pod.attachment(ends, macOf(s.bridgeLink))), nil
+}
+
+// preparePod configures the pod's end and returns when the host's can send.
+func (ovsPorts) preparePod(s ovsSession, config podConfig, ends linkEnds) error {
+	if s.bridge.Datapath == ovs.UserSpace {
+		if err := rtnl.In(s.inside.ns).DisableOffloads(ends.pod.Attrs().Name); err != nil {
+			return err
+		}
+	}
+	if err := config.prepare(s.inside, ends.pod); err != nil {
+		return err
+	}
+	return s.host.awaitCarrier(ends.host)
+}
+
+// podConfig validates the arguments and returns the configuration of the pod's device.
+func (o ovsPorts) podConfig(network Network, pod Pod) (podConfig, error) {
+	if err := o.validateNetwork(network); err != nil {
+		return podConfig{}, err
+	}
+	if o.guests() && pod.Namespace != nil {
+		return podConfig{}, fmt.Errorf("the pod has a namespace: link mode %s is for VMs", o.name)
+	}
+	if !o.guests() {
+		if err := pod.validateNamespace(network); err != nil {
+			return podConfig{}, err
+		}
+	}
+	if err := pod.validateAddresses(network); err != nil {
+		return podConfig{}, err
+	}
+	if err := pod.validateHostIfName(); err != nil {
+		return podConfig{}, err
+	}
+	return podConfig{kind: o.linkType.kind(), mtu: network.mtu(), switched: true}.withGateways(network, pod)
+}
+
+// Check checks the bridge, the port and both ends of the link.
+func (o ovsPorts) Check(network Network, pod Pod) (err error) {
+	config, err := o.podConfig(network, pod)
+	if err != nil {
+		return checkError(err, o, pod)
+	}
+	s, err := openSession(network, pod)
+	if err != nil {
+		return checkError(err, o, pod)
+	}
+	defer s.close()
+	var c checker
+	bridge := c.ovsBridge(s, network)
+	var ends linkEnds
+	ends.host = c.device(s.host, deviceSpec{
+		name: pod.HostIfName, kind: o.linkType.kind(), mtu: network.mtu(), settings: ovsPortSettings(pod.HostIfName),
+	})
+	if s.inside.ns != nil {
+		ends.pod = c.device(s.inside, config.spec(pod))
+	}
+	o.linkType.check(&c, s.host, s.inside, ends)
+	c.ovsPort(s, bridge, pod.HostIfName)
+	if ends.pod != nil && bridge.Datapath == ovs.UserSpace {
+		c.noOffloads(s.inside.ns, pod.IfName)
+	}
+	return c.result(o, pod)
+}
+
+// Delete removes the port from the switch, and deletes the ends. Without the switch
+// the ends still go.
+func (o ovsPorts) Delete(network Network, pod Pod) (err error) {
+	defer wrap(&err, "delete "+o.name+" link")
+	if err := pod.validateDelete(network); err != nil {
+		return err
+	}
+	s, err := openSwitch(network)
+	if err == nil {
+		_, err = s.DeletePort(pod.HostIfName)
+		s.Close()
+	}
+	return errors.Join(err, deleteEnds(o.linkType, network, pod))
+}
+
+// ovsInternal is the mode in which each pod has an internal port of a bridge of Open
+// vSwitch as its own device.
+//
+// Open vSwitch creates the device on the host with the port's name, Pod.HostIfName. It
+// can't create it elsewhere, so this mode, unlike all others, moves a device that was
+// on the host for a moment.
+//
+// On the user-space datapath the device then gets the name Pod.IfName. It is a TAP
+// device that ovs-vswitchd holds open, so it ends with that process; if the pod's
+// namespace ends, ovs-vswitchd keeps polling it until Delete. The MTU is at most 1500,
+// which ovs-vswitchd assumes. Whenever its configuration changes it asks for the
+// device, which it no longer finds; a kernel with modules then looks for a module of
+// that name.
+//
+// On the kernel's datapath a renamed device is lost to its switch: both the kernel and
+// ovs-vswitchd find ports by the name of their device. There the device keeps the
+// port's name, and has Pod.IfName as an alternative name, with which netlink finds it,
+// but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the
+// device anew, on the host and down, until Delete.
+type ovsInternal struct{ ovsMode }
+
+// maxUserSpaceMTU is the MTU that ovs-vswitchd assumes for a device that it can't find
+// (ETH_PAYLOAD_MAX). It reads no more of a packet.
+const maxUserSpaceMTU = 1500
+
+// ovsTimeout is the time in which ovs-vswitchd deletes a device of its own:
+// milliseconds, but seconds on a busy emulated processor.
+const ovsTimeout = 30 * time.Second
+
+func newOVSInternal() Mode { return ovsInternal{ovsMode{"ovs-internal"}} }
+
+// Traits implements Mode.
+func (i ovsInternal) Traits() Traits { return i.traits() }
+
+// Probe looks for a datapath.
+func (i ovsInternal) Probe() error { return probe(i.name, ovsRequirement()) }
+
+// deviceName is the true name of the pod's device.
+func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
+	if bridge.Datapath == ovs.UserSpace {
+		return pod.IfName
+	}
+	return pod.HostIfName
+}
+
+// Create adds an internal port and moves its device into the pod's namespace.
+func (i ovsInternal) Create(network Network, pod Pod) (out Attachment, err error) {
+	defer wrap(&err, "create "+i.name+" link")
+	config, err := i.podConfig(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	s, err := openSession(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer s.close()
+	if err := s.openBridge(network.bridge()); err != nil {
+		return Attachment{}, err
+	}
+	if s.bridge.Datapath == ovs.UserSpace && network.mtu() > maxUserSpaceMTU {
+		return Attachment{}, fmt.Errorf("MTU %d is more than the %d that an internal port of the user-space datapath can have",
+			network.mtu(), maxUserSpaceMTU)
+	}
+	err = errors.Join(s.host.checkNameFree(pod.HostIfName), s.inside.checkNameFree(pod.IfName), s.inside.checkNameFree(pod.HostIfName))
+	if err != nil {
+		return Attachment{}, err
+	}
+	if err := s.sw.AddPort(s.bridge, ovs.Port{Name: pod.HostIfName, Type: "internal"}); err != nil {
+		return Attachment{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, i.removePort(s.sw, s.inside, pod))
+		}
+	}()
+	link, err := i.moveDevice(s, pod, network.mtu())
+	if err != nil {
+		return Attachment{}, err
+	}
+	// Such a device has no operational state: it can send as soon as it is up.
+	if err := config.prepare(s.inside, link); err != nil {
+		return Attachment{}, err
+	}
+	if err := s.inside.addRoutes(link, config.routes); err != nil {
+		return Attachment{}, err
+	}
+	if err := s.inside.announce(link, config.addrs); err != nil {
+		return Attachment{}, err
+	}
+	return config.complete(pod.attachment(linkEnds{pod: link}, macOf(s.bridgeLink))), nil
+}
+
+// moveDevice moves the port's device into the pod, and sets its name and its MAC
+// address there.
+func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, error) {
+	name := i.deviceName(s.bridge, pod)
+	link, err := s.host.link(pod.HostIfName)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.host.LinkSetNsFd(link, pod.Namespace.FD()); err != nil {
+		return nil, fmt.Errorf("move device %q from %q to %q: %w", pod.HostIfName, s.host.ns.Name(), s.inside.ns.Name(), err)
+	}
+	if link, err = s.inside.link(pod.HostIfName); err != nil {
+		return nil, err
+	}
+	mac, err := pod.mac()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.inside.LinkSetHardwareAddr(link, mac); err != nil {
+		return nil, fmt.Errorf("set MAC address of device %q in %q: %w", pod.HostIfName, s.inside.ns.Name(), err)
+	}
+	if err := s.inside.LinkSetMTU(link, mtu); err != nil {
+		return nil, fmt.Errorf("set MTU of device %q in %q to %d: %w", pod.HostIfName, s.inside.ns.Name(), mtu, err)
+	}
+	switch {
+	case name == pod.IfName && name != pod.HostIfName:
+		err = s.inside.LinkSetName(link, pod.IfName)
+	case name != pod.IfName:
+		err = s.inside.LinkAddAltName(link, pod.IfName)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("name device %q in %q: %w", pod.IfName, s.inside.ns.Name(), err)
+	}
+	return s.inside.link(name)
+}
+
+// podConfig validates the arguments and returns the configuration of the pod's device,
+// without its kind.
+func (i ovsInternal) podConfig(network Network, pod Pod) (podConfig, error) {
+	if err := i.validateNetwork(network); err != nil {
+		return podConfig{}, err
+	}
+	if err := pod.validateEnds(network); err != nil {
+		return podConfig{}, err
+	}
+	return podConfig{mtu: network.mtu(), switched: true}.withGateways(network, pod)
+}
+
+// Check checks the bridge, the port and the pod's device.
+func (i ovsInternal) Check(network Network, pod Pod) (err error) {
+	config, err := i.podConfig(network, pod)
+	if err != nil {
+		return checkError(err, i, pod)
+	}
+	s, err := openSession(network, pod)
+	if err != nil {
+		return checkError(err, i, pod)
+	}
+	defer s.close()
+	var c checker
+	bridge := c.ovsBridge(s, network)
+	want := config.spec(pod) // its name may be an alternative one
+	want.kind, want.settings = bridge.DeviceKind(), config.settings(i.deviceName(bridge, pod))
+	c.device(s.inside, want)
+	c.ovsPort(s, bridge, pod.HostIfName)
+	return c.result(i, pod)
+}
+
+// Delete removes the port from the switch, and with it the device, wherever it is.
+func (i ovsInternal) Delete(network Network, pod Pod) (err error) {
+	defer wrap(&err, "delete "+i.name+" link")
+	if err := pod.validateDelete(network); err != nil {
+		return err
+	}
+	s, err := openSwitch(network)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if pod.Namespace == nil {
+		_, err := s.DeletePort(pod.HostIfName)
+		return err
+	}
+	inside, err := network.openPod(pod)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	return i.removePort(s, inside, pod)
+}
+
+// removePort deletes the port, and returns when its device has left the pod. A pod's
+// device that is not of a switch is an error.
+func (ovsInternal) removePort(s *ovs.Switch, inside nsHandle, pod Pod) error {
+	link, err := inside.link(pod.IfName)
+	if errors.Is(err, fs.ErrNotExist) {
+		link, err = inside.link(pod.HostIfName) // before it was renamed
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && kindOf(link) != "openvswitch" && kindOf(link) != "tun" {
+		return fmt.Errorf("device %q in %q is not ours: it is a %s, not an internal port of Open vSwitch",
+			link.Attrs().Name, inside.ns.Name(), link.Type())
+	}
+	if deleted, err := s.DeletePort(pod.HostIfName); err != nil || !deleted || link == nil {
+		return err
+	}
+	for deadline := time.Now().Add(ovsTimeout); ; time.Sleep(time.Millisecond) {
+		if _, err := inside.LinkByIndex(link.Attrs().Index); errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("device %q in %q outlives its port %q", pod.IfName, inside.ns.Name(), pod.HostIfName)
+		}
+	}
+}

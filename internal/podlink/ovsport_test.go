@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/safchain/ethtool"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
+	"mustang/internal/testkit"
+)
+
+// datapathTest is a test on one Open vSwitch, whose host is set up.
+type datapathTest struct {
+	name string
+	test func(t *testing.T, f *fixture, datapath string)
+}
+
+// datapathTests are in this order: the last ones leave the bridge in pieces.
+func datapathTests() []datapathTest {
+	return []datapathTest{
+		{"name", testOVSName},
+		{"answers", testOVSAnswers},
+		{"reconfigured", testOVSReconfigured},
+		{"segments", testOVSSegments},
+		{"offload", testOVSOffload},
+		{"MTU", testOVSMTU},
+		{"database", testOVSDatabase},
+		{"both the pod's and the host's", testOVSAtOnce},
+		{"repaired", testOVSRepaired},
+		{"device of the bridge has gone", testOVSBridgeAnew},
+		{"rows of others", testOVSSparesOthers},
+	}
+}
+
+// TestOVSDatapaths tests both modes of Open vSwitch on each datapath.
+func TestOVSDatapaths(t *testing.T) {
+	testkit.RequireRoot(t)
+	for _, datapath := range []string{ovs.UserSpace, ovs.Kernel} {
+		for _, mode := range ovsModes() {
+			t.Run(datapath+"/"+mode.Name(), func(t *testing.T) {
+				testkit.RequireMode(t, mode.Probe())
+				host := testkit.Namespace(t, "host")
+				if datapath == ovs.Kernel {
+					testkit.RequireMode(t, ovs.CheckKernel(host))
+				}
+				s := runOpenVSwitch(t, host, datapath)
+				network := Network{Host: host, OVSDB: s.Socket(), Gateways: []netip.Prefix{
+					netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64"),
+				}}
+				if err := mode.Setup(network); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := network.ovsDatapath(); err != nil || got != datapath || s.Datapath() != datapath {
+					t.Fatalf("the datapath is %q, %v; it should be %q, and Open vSwitch says %q", got, err, datapath, s.Datapath())
+				}
+				for _, row := range datapathTests() {
+					t.Run(row.name, func(t *testing.T) {
+						f := &fixture{mode: mode, network: network}
+						defer f.deleteAll(t)
+						row.test(t, f, datapath)
+					})
+				}
+			})
+		}
+	}
+}
+
+// deleteAll deletes all pods.
+func (f *fixture) deleteAll(t *testing.T) {
+	t.Helper()
+	for _, pod := range f.pods {
+		if err := f.mode.Delete(f.network, pod); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testOVSReconfigured sends traffic on each path after Open vSwitch had to go
+// through its ports again: others came and went, and its configuration changed.
+func testOVSReconfigured(t *testing.T, f *fixture, _ string) {
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	passing := f.newPod(t, 2)
+	if _, err := f.mode.Create(f.network, passing); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mode.Delete(f.network, passing); err != nil {
+		t.Fatal(err)
+	}
+	vsctl(t, f.network, "set", "Bridge", f.network.bridge(), "other_config:mac-aging-time=200")
+	for _, pod := range f.pods {
+		if err := f.mode.Check(f.network, pod); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, p := range paths() {
+		for _, family := range []int{4, 6} {
+			t.Run(fmt.Sprintf("%s/IPv%d", p.name, family), func(t *testing.T) { testPath(t, f, p, family) })
+		}
+	}
+}
+
+// testOVSSegments sends datagrams that the kernel is to cut into segments, by
+// which the switch must not be overstrained.
+func testOVSSegments(t *testing.T, f *fixture, _ string) {
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	for _, addr := range f.pods[1].Addresses {
+		server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
+		// A user-space switch may lose packets of a flow that it learns just then.
+		testkit.Eventually(t, 5*time.Second, func() error {
+			_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello"))
+			return err
+		})
+		conn, err := testkit.Dial(f.pods[0].Namespace, "udp", server.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		const size, count = 1000, 8
+		raw, err := conn.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+		}), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(bytes.Repeat([]byte("s"), size*count)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range count {
+			if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := conn.Read(make([]byte, 1<<16))
+			if err != nil || n != size {
+				t.Fatalf("%v: segment %d: %d bytes, %v", addr, i, n, err)
+			}
+		}
+	}
+}
+
+// testOVSName gives the pod's device the name that was asked for, as far as the
+// datapath allows.
+func testOVSName(t *testing.T, f *fixture, datapath string) {
+	f.create(t, f.newPod(t, 0))
+	want := "eth0"
+	if f.mode.Name() == "ovs-internal" && datapath == ovs.Kernel {
+		want = "msta"
+	}
+	if got := findDevice(t, f.pods[0].Namespace, "eth0"); got.Name != want || f.links[0].IfName != want {
+		t.Errorf("the device is %q, the attachment says %q; it should be %q", got.Name, f.links[0].IfName, want)
+	}
+}
+
+// testOVSMTU sends datagrams of the size of a large MTU, unless the datapath can't.
+func testOVSMTU(t *testing.T, f *fixture, datapath string) {
+	f.network.MTU = 9000
+	if !f.mode.Traits().HostSide && datapath == ovs.UserSpace {
+		_, err := f.mode.Create(f.network, f.newPod(t, 0))
+		if err == nil || !strings.Contains(err.Error(), "MTU 9000 is more than the 1500") {
+			t.Errorf("error is %v", err)
+		}
+		return
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	for family, addr := range f.pods[1].Addresses {
+		server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
+		size := f.network.MTU - []int{20, 40}[family] - 8
+		if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), make([]byte, size)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testOVSDatabase fails to create a pod half-way, loses a pod with its namespace
+// and deletes another: what is left of them in the database is nothing.
+func testOVSDatabase(t *testing.T, f *fixture, _ string) {
+	rows := func() (count int) {
+		for _, table := range []string{"Bridge", "Port", "Interface"} {
+			count += strings.Count(vsctl(t, f.network, "--no-headings", "--format=csv", "--columns=name", "list", table), "\n")
+		}
+		return count
+	}
+	empty := rows()
+	f.create(t, f.newPod(t, 0))
+	one := rows()
+	if one != empty+2 {
+		t.Errorf("a pod has %d rows", one-empty)
+	}
+	again := f.newPod(t, 1)
+	again.HostIfName = f.pods[0].HostIfName
+	if _, err := f.mode.Create(f.network, again); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("error is %v", err)
+	}
+	routed := f.newPod(t, 1)
+	withHandle(t, routed.Namespace, func(in nsHandle) error {
+		lo, err := in.link("lo")
+		if err != nil {
+			return err
+		}
+		return in.addRoute(lo, route{dst: netip.MustParsePrefix("0.0.0.0/0")})
+	})
+	if _, err := f.mode.Create(f.network, routed); err == nil {
+		t.Error("a pod with a default route is no error")
+	}
+	if got := rows(); got != one {
+		t.Errorf("a failure left %d rows", got-one)
+	}
+	if err := netns.Delete(f.pods[0].Namespace.Name()); err != nil {
+		t.Fatal(err)
+	}
+	f.pods[0].Namespace = nil
+	if err := f.mode.Delete(f.network, f.pods[0]); err != nil {
+		t.Fatal(err)
+	}
+	if got := rows(); got != empty {
+		t.Errorf("a pod that is gone left %d rows", got-empty)
+	}
+}
+
+// testOVSSparesOthers leaves alone what others have in the database.
+func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
+	pod := f.newPod(t, 0)
+	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName, "type=internal")
+	vsctl(t, f.network, "clear", "Bridge", f.network.bridge(), "external_ids")
+	for what, err := range map[string]error{
+		"Delete": f.mode.Delete(f.network, pod), "Teardown": f.mode.Teardown(f.network),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "not ours") {
+			t.Errorf("%s says %v", what, err)
+		}
+	}
+	findDevice(t, f.network.Host, f.network.bridge())
+	// A bridge of someone else's is one to plug pods into.
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Error(err)
+	}
+}
+
+// testOVSOffload has Check notice offloads that the user-space datapath can't
+// deal with.
+func testOVSOffload(t *testing.T, f *fixture, datapath string) {
+	if datapath != ovs.UserSpace || !f.mode.Traits().HostSide {
+		return
+	}
+	f.create(t, f.newPod(t, 0))
+	err := f.pods[0].Namespace.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		return handle.Change("eth0", map[string]bool{"tx-checksum-ip-generic": true})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "tx-checksum")
+}
+
+// testOVSAtOnce plugs in many pods at once.
+func testOVSAtOnce(t *testing.T, f *fixture, _ string) {
+	const count = 4
+	for i := range count {
+		f.pods = append(f.pods, f.newPod(t, i))
+	}
+	all := func(do func(pod Pod) error) {
+		t.Helper()
+		errs := make(chan error, count)
+		for _, pod := range f.pods {
+			go func() { errs <- do(pod) }()
+		}
+		for range count {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	all(func(pod Pod) error { _, err := f.mode.Create(f.network, pod); return err })
+	all(func(pod Pod) error { return f.mode.Check(f.network, pod) })
+	// In the user-space datapath, ovs-vswitchd passes no packets while it looks for all
+	// the devices that have been moved. In an emulated guest that takes seconds.
+	server := testkit.Echo(t, f.pods[count-1].Namespace, "tcp", netip.AddrPortFrom(f.pods[count-1].Addresses[0], 0).String())
+	testkit.Eventually(t, time.Minute, func() error {
+		_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), []byte("hello"))
+		return err
+	})
+	all(func(pod Pod) error { return f.mode.Delete(f.network, pod) })
+}
+
+// testOVSRepaired has Setup give a bridge back its ways.
+func testOVSRepaired(t *testing.T, f *fixture, _ string) {
+	f.create(t, f.newPod(t, 0))
+	vsctl(t, f.network, "set-fail-mode", f.network.bridge(), "secure")
+	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "fail_mode secure")
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// testOVSBridgeAnew adds a bridge anew whose device has gone, but not while
+// another has its name.
+func testOVSBridgeAnew(t *testing.T, f *fixture, datapath string) {
+	if datapath != ovs.UserSpace {
+		return // the kernel does not let anyone delete it
+	}
+	inHost(DefaultBridge, unlink)(t, f)
+	addBridge(t, f.network.Host, DefaultBridge)
+	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "not the bridge of Open vSwitch") {
+		t.Errorf("error is %v", err)
+	}
+	inHost(DefaultBridge, unlink)(t, f)
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	echoOnce(t, f)
+}
+
+func wantDeviation(t *testing.T, err error, says string) {
+	t.Helper()
+	var deviation *DeviationError
+	if !errors.As(err, &deviation) || !strings.Contains(err.Error(), says) {
+		t.Errorf("Check says %v, wanted: %s", err, says)
+	}
+}

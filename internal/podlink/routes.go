@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
+)
+
+// Route is a route of a pod through its device, in the main table.
+type Route struct {
+	Dst netip.Prefix `json:"dst"`
+	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and
+	// is invalid in modes with Traits.Layer3, whose routes name only the device. In
+	// Pod.Routes, an invalid one stands for the gateway of Dst's family. Otherwise it is
+	// a neighbour's address: only the gateway in modes without Traits.Switched.
+	Via netip.Addr `json:"gw,omitzero"`
+	// MTU and AdvMSS are in bytes; 0 is the device's MTU and the MSS that follows from it.
+	MTU    int `json:"mtu,omitempty"`
+	AdvMSS int `json:"advmss,omitempty"`
+	// Priority is the metric: of several routes to Dst the least counts. 0 is the
+	// kernel's choice, 0 for IPv4 and 1024 for IPv6.
+	Priority int `json:"priority,omitempty"`
+}
+
+// IsDefault reports whether the route is a default route.
+func (r Route) IsDefault() bool { return r.Dst.IsValid() && r.Dst.Bits() == 0 }
+
+// The kernel reduces larger values to these (ip_metrics_convert).
+const (
+	maxAdvMSS   = 65535 - 40
+	maxPriority = 1<<32 - 1
+)
+
+// ValidateRoutes validates the pod's routes in a link mode with or without
+// Traits.Switched. Its error names the key of the route in a CNI configuration.
+func (p Pod) ValidateRoutes(network Network, switched bool) error {
+	for i, r := range p.Routes {
+		key, err := p.validateRoute(r, network, switched)
+		if slices.ContainsFunc(p.Routes[:i], func(o Route) bool { return o.Dst == r.Dst && o.Priority == r.Priority }) {
+			key, err = "dst", fmt.Errorf("duplicate route to %v", r.Dst)
+		}
+		if err != nil {
+			return fmt.Errorf("routes[%d].%s: %w", i, key, err)
+		}
+	}
+	return nil
+}
+
+// validateRoute returns the error in a route and its key.
+func (p Pod) validateRoute(r Route, network Network, switched bool) (key string, err error) {
+	ofFamily := func(addr netip.Addr) bool { return addr.Is4() == r.Dst.Addr().Is4() }
+	own, _ := network.gateway(r.Dst.Addr())
+	least := minMTU
+	if r.Dst.Addr().Is6() {
+		least = minMTU6
+	}
+	switch {
+	case !r.Dst.IsValid():
+		return "dst", errors.New("missing: want a prefix like 10.9.0.0/16")
+	case r.Dst != r.Dst.Masked() || r.Dst.Addr().Is4In6():
+		return "dst", fmt.Errorf("invalid network prefix %v: want one like %v", r.Dst, r.Dst.Masked())
+	case !slices.ContainsFunc(p.Addresses, ofFamily):
+		return "dst", fmt.Errorf("%v: the pod has no address of its family", r.Dst)
+	case switched && r.Dst == own.Masked():
+		return "dst", fmt.Errorf("%v is the pods' own network, in which they reach each other without a route", r.Dst)
+	case r.MTU != 0 && (r.MTU < least || r.MTU > network.mtu()):
+		return "mtu", fmt.Errorf("%d is not between %d and the %d of the pod's device", r.MTU, least, network.mtu())
+	case r.AdvMSS < 0 || r.AdvMSS > maxAdvMSS:
+		return "advmss", fmt.Errorf("%d is not between 0 and %d", r.AdvMSS, maxAdvMSS)
+	case r.Priority < 0 || r.Priority > maxPriority:
+		return "priority", fmt.Errorf("%d is not between 0 and %d", r.Priority, maxPriority)
+	case !r.Via.IsValid():
+		return "", nil
+	case !ofFamily(r.Via):
+		return "gw", fmt.Errorf("%v is not of the family of %v", r.Via, r.Dst)
+	case switched && r.Via.Is4() && own.Contains(r.Via) && own.Bits() < 31 && !(own.Contains(r.Via.Prev()) && own.Contains(r.Via.Next())):
+		return "gw", fmt.Errorf("%v is not a host's address in %v", r.Via, own.Masked())
+	case slices.Contains(p.Addresses, r.Via):
+		return "gw", fmt.Errorf("%v is the pod's own address", r.Via)
+	case !switched && r.Via != own.Addr():
+		return "gw", fmt.Errorf("%v is unreachable: the pod's only neighbour is the host, %v", r.Via, own.Addr())
+	case switched && !own.Contains(r.Via) && r.Via != network.nextHop(own) && !isLinkLocal(r.Via):
+		return "gw", fmt.Errorf("%v is unreachable: it is not in the pods' network, %v", r.Via, own.Masked())
+	}
+	return "", nil
+}
+
+// destinations are the prefixes that a pod needs routes to: the default prefixes, or
+// the network's own if its default routes are elsewhere. With Traits.Switched the
+// latter are on the device anyway.
+func (p Pod) destinations(network Network, switched bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, addr := range p.Addresses {
+		dst := defaultPrefix(addr)
+		if p.Secondary {
+			gateway, ok := network.gateway(addr)
+			if !ok || switched {
+				continue
+			}
+			dst = gateway.Masked()
+		}
+		if !slices.Contains(out, dst) {
+			out = append(out, dst)
+		}
+	}
+	return out
+}
+
+// defaultPrefix is the prefix that contains all addresses of addr's family.
+func defaultPrefix(addr netip.Addr) netip.Prefix {
+	if addr.Is6() {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+// hostRoutes are the host's routes to a pod, one for each address. The source of the
+// host's own packets is its gateway address.
+func (p Pod) hostRoutes(network Network) []route {
+	var routes []route
+	for _, addr := range p.Addresses {
+		gateway, _ := network.gateway(addr)
+		routes = append(routes, route{dst: hostPrefix(addr), src: gateway.Addr()})
+	}
+	return routes
+}
+
+// route is a route through one device, in the main table.
+type route struct {
+	dst netip.Prefix
+	via netip.Addr // next hop, directly reachable (onlink); or invalid
+	src netip.Addr // source address of the host's own packets; or invalid
+	// mtu and advMSS in bytes, and the metric; 0 leaves them to the kernel
+	mtu, advMSS, priority int
+}
+
+func (r route) String() string {
+	text := "route to " + r.dst.String()
+	if r.dst.Bits() == 0 {
+		text = "default route"
+	}
+	if r.via.IsValid() {
+		text += " via " + r.via.String()
+	}
+	for _, more := range []struct {
+		name  string
+		value int
+	}{{"metric", r.priority}, {"mtu", r.mtu}, {"advmss", r.advMSS}} {
+		if more.value != 0 {
+			text += fmt.Sprintf(" %s %d", more.name, more.value)
+		}
+	}
+	return text
+}
+
+func (r route) netlink(index int) *netlink.Route {
+	out := &netlink.Route{
+		LinkIndex: index, Dst: rtnl.DeviceAddress(r.dst).IPNet, Scope: netlink.SCOPE_LINK, MTU: r.mtu, AdvMSS: r.advMSS, Priority: r.priority,
+	}
+	if r.via.IsValid() {
+		out.Gw = r.via.AsSlice()
+		out.Flags = int(netlink.FLAG_ONLINK)
+		out.Scope = netlink.SCOPE_UNIVERSE
+	}
+	if r.src.IsValid() {
+		out.Src = r.src.AsSlice()
+	}
+	return out
+}
+
+// metric is the priority in the kernel's answers (IP6_RT_PRIO_USER).
+func (r route) metric() int {
+	if r.priority == 0 && r.dst.Addr().Is6() {
+		return 1024
+	}
+	return r.priority
+}
+
+// addRoute adds a route through the device, which must be up. A route of any device
+// to the same destination is an error.
+func (h nsHandle) addRoute(link netlink.Link, r route) error {
+	err := h.RouteAdd(r.netlink(link.Attrs().Index))
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add %v through device %q in %q: the destination has a route already: %w",
+			r, link.Attrs().Name, h.ns.Name(), err)
+	}
+	if err != nil {
+		return fmt.Errorf("add %v through device %q in %q: %w", r, link.Attrs().Name, h.ns.Name(), err)
+	}
+	return nil
+}
+
+// addRoutes adds routes through the device. If it fails it has removed those that it
+// added.
+func (h nsHandle) addRoutes(link netlink.Link, routes []route) error {
+	for i, r := range routes {
+		if err := h.addRoute(link, r); err != nil {
+			return errors.Join(err, h.removeRoutes(link, routes[:i]))
+		}
+	}
+	return nil
+}
+
+// addMissingRoutes adds the routes that the device lacks. If it fails it has removed
+// those that it added.
+func (h nsHandle) addMissingRoutes(link netlink.Link, routes []route) error {
+	var missing []route
+	for _, r := range routes {
+		has, err := h.hasRoute(link.Attrs().Index, r)
+		if err != nil {
+			return err
+		}
+		if !has {
+			missing = append(missing, r)
+		}
+	}
+	return h.addRoutes(link, missing)
+}
+
+// removeRoutes removes the routes that the device has.
+func (h nsHandle) removeRoutes(link netlink.Link, routes []route) error {
+	var errs []error
+	for _, r := range routes {
+		err := h.RouteDel(r.netlink(link.Attrs().Index))
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove %v through device %q in %q: %w", r, link.Attrs().Name, h.ns.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hasRoute reports whether the device has the route.
+func (h nsHandle) hasRoute(index int, want route) (bool, error) {
+	family := unix.AF_INET
+	if want.dst.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	routes, err := rtnl.Dump(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(family, &netlink.Route{LinkIndex: index}, netlink.RT_FILTER_OIF)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes in %q: %w", h.ns.Name(), err)
+	}
+	for _, have := range routes {
+		dst := netip.PrefixFrom(want.dst.Addr(), 0) // no Dst means the default route
+		if have.Dst != nil {
+			addr, _ := netip.AddrFromSlice(have.Dst.IP)
+			ones, _ := have.Dst.Mask.Size()
+			dst = netip.PrefixFrom(addr.Unmap(), ones)
+		}
+		via, _ := netip.AddrFromSlice(have.Gw)
+		if dst == want.dst && via.Unmap() == want.via && have.MTU == want.mtu && have.AdvMSS == want.advMSS && have.Priority == want.metric() {
+			return true, nil
+		}
+	}
+	return false, nil
+}

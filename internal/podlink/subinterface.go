@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
+)
+
+// subinterface are the modes in which each pod has a device on the host's uplink (macvlan, ipvlan). The host has one
+// too, since it can't reach the pods through the uplink itself.
+type subinterface struct{ subinterfaceType }
+
+// subinterfaceType is the part in which these modes differ.
+type subinterfaceType interface {
+	// name is the mode's name.
+	name() string
+	// kind is the kernel's name for the kind of the devices.
+	kind() string
+	// hostDevice is the name of the host's own device.
+	hostDevice() string
+	// layer3 is true if the devices have no neighbours (IFF_NOARP), and all packets are routed.
+	layer3() bool
+	// requirement is the kernel's part, without a try.
+	requirement() requirement
+	// device is a device to create.
+	device(attrs netlink.LinkAttrs) (netlink.Link, error)
+	// deviation is the difference of a device from one of this mode, or empty.
+	deviation(link netlink.Link) string
+	// exclusive is true if all devices on one uplink must be of one mode. An uplink of their own kind, where the kernel
+	// would make them siblings of it, is an error.
+	exclusive() bool
+	// ownMAC is true if each device has a MAC address of its own.
+	ownMAC() bool
+}
+
+func (subinterface) sealed() {}
+
+// Name implements Mode.
+func (s subinterface) Name() string { return s.name() }
+
+// Traits implements Mode.
+func (s subinterface) Traits() Traits {
+	return Traits{
+		Needs: NeedsUplink, Switched: !s.layer3(), Layer3: s.layer3(), HostDevice: s.hostDevice(),
+		ReceiveOnUplink: !s.ownMAC(), UplinkSibling: !s.exclusive(), Delivery: DeliverByMAC,
+		DHCP: s.ownMAC(), ResultLink: s.name(),
+	}
+}
+
+// Probe creates a veth pair and a device on it.
+func (s subinterface) Probe() error {
+	r := s.requirement()
+	r.try = func(h nsHandle) error {
+		parent, err := h.link(probeName)
+		if err != nil {
+			return err
+		}
+		attrs := newAttrs("probe2")
+		attrs.ParentIndex = parent.Attrs().Index
+		device, err := s.device(attrs)
+		if err != nil {
+			return err
+		}
+		return h.LinkAdd(device)
+	}
+	return probe(s.name(), vethPair{}.requirement(), r)
+}
+
+// Setup creates the host's own device on the uplink, with the gateways' addresses, and enables forwarding.
+func (s subinterface) Setup(network Network) (err error) {
+	defer wrap(&err, "set up "+s.name()+" network")
+	if err := s.validateNetwork(network); err != nil {
+		return err
+	}
+	host, err := network.openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	uplink, err := s.uplink(host, network)
+	if err != nil {
+		return err
+	}
+	link, created, err := s.ensureHostDevice(host, uplink, network)
+	if err != nil {
+		return err
+	}
+	return hostDevice{
+		link: link, spec: s.hostSpec(network), created: created,
+		remove: func() error { return host.remove(s.hostDevice(), s.kind()) },
+		finish: func() error { return host.awaitCarrier(link) },
+	}.setUp(host)
+}
+
+// ensureHostDevice returns the host's own device, and creates it if it is missing.
+func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, network Network) (_ netlink.Link, created bool, err error) {
+	link, err := s.findHostDevice(host, uplink)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return link, false, err
+	}
+	if err := s.checkUplinkMode(host, uplink); err != nil {
+		return nil, false, err
+	}
+	link, err = s.add(host, host, uplink, network.attrs(s.hostDevice()))
+	if errors.Is(err, unix.EEXIST) { // a concurrent Setup was faster
+		link, err = s.findHostDevice(host, uplink)
+		return link, false, err
+	}
+	return link, err == nil, err
+}
+
+// findHostDevice returns the host's own device. The error matches fs.ErrExist if a different device has its name, and
+// fs.ErrNotExist if none has.
+func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlink.Link, error) {
+	link, err := host.link(s.hostDevice())
+	if err != nil {
+		return nil, err
+	}
+	deviation := s.deviation(link)
+	if deviation == "" && link.Attrs().ParentIndex != s.parentIndex(uplink) {
+		deviation = fmt.Sprintf("is not on uplink %q", uplink.Attrs().Name)
+	}
+	if deviation != "" {
+		return nil, fmt.Errorf("device %q in %q %s: %w", s.hostDevice(), host.ns.Name(), deviation, fs.ErrExist)
+	}
+	return link, nil
+}
+
+// checkUplinkMode returns an error if a device on the uplink is of another mode, which a new device would change. It
+// sees only those on the host.
+func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error {
+	if !s.exclusive() {
+		return nil
+	}
+	links, err := rtnl.Dump(host.LinkList)
+	if err != nil {
+		return fmt.Errorf("list devices in %q: %w", host.ns.Name(), err)
+	}
+	for _, link := range links {
+		if kindOf(link) != s.kind() || link.Attrs().ParentIndex != uplink.Attrs().Index {
+			continue
+		}
+		if deviation := s.deviation(link); deviation != "" {
+			return fmt.Errorf("device %q in %q %s, and all on uplink %q must be of one mode",
+				link.Attrs().Name, host.ns.Name(), deviation, uplink.Attrs().Name)
+		}
+	}
+	return nil
+}
+
+// parentIndex is the index of the parent of devices on an uplink: the kernel makes them siblings of an uplink of their
+// own kind.
+func (s subinterface) parentIndex(uplink netlink.Link) int {
+	if kindOf(uplink) == s.kind() {
+		return uplink.Attrs().ParentIndex
+	}
+	return uplink.Attrs().Index
+}
+
+// add creates a device inside a namespace, on a device of the host.
+func (s subinterface) add(host, inside nsHandle, uplink netlink.Link, attrs netlink.LinkAttrs) (netlink.Link, error) {
+	attrs.ParentIndex = uplink.Attrs().Index
+	device, err := s.device(attrs)
+	if err != nil {
+		return nil, err
+	}
+	link, err := addInside(host, inside, device)
+	if errors.Is(err, unix.EBUSY) {
+		err = fmt.Errorf("uplink %q in %q is a port of a switch or a bond, or has devices of another kind: %w",
+			uplink.Attrs().Name, host.ns.Name(), err)
+	}
+	return link, err
+}
+
+// uplink returns the uplink, if it is suitable.
+func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, error) {
+	link, err := host.link(network.Uplink)
+	if err != nil {
+		return nil, fmt.Errorf("uplink: %w", err)
+	}
+	switch attrs := link.Attrs(); {
+	case kindOf(link) == s.kind() && s.exclusive():
+		return nil, fmt.Errorf("uplink %q in %q is itself a device of kind %s", network.Uplink, host.ns.Name(), s.kind())
+	case attrs.RawFlags&unix.IFF_UP == 0:
+		return nil, fmt.Errorf("uplink %q in %q is not up", network.Uplink, host.ns.Name())
+	case attrs.RawFlags&unix.IFF_LOWER_UP == 0:
+		return nil, fmt.Errorf("uplink %q in %q has no carrier", network.Uplink, host.ns.Name())
+	case attrs.MTU < network.mtu():
+		return nil, fmt.Errorf("uplink %q in %q has MTU %d, less than the pods' %d",
+			network.Uplink, host.ns.Name(), attrs.MTU, network.mtu())
+	}
+	return link, nil
+}
+
+// hostSpec is the specification of the host's own device.
+func (s subinterface) hostSpec(network Network) deviceSpec {
+	if s.layer3() {
+		addrs := network.gatewayAddrs()
+		return deviceSpec{name: s.hostDevice(), kind: s.kind(), addrs: addrs, settings: layer3Settings(s.hostDevice(), addrs)}
+	}
+	settings := deviceSettings(s.hostDevice(), network.Gateways)
+	if s.ownMAC() {
+		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
+		settings = append(settings, rtnl.Sysctl{Key: "net/ipv4/conf/" + s.hostDevice() + "/arp_ignore", Value: "1"})
+	}
+	return deviceSpec{name: s.hostDevice(), kind: s.kind(), addrs: network.Gateways, routers: network.Routers, settings: settings}
+}
+
+// Teardown deletes the host's own device, and with it the routes to pods.
+func (s subinterface) Teardown(network Network) (err error) {
+	defer wrap(&err, "tear down "+s.name()+" network")
+	host, err := network.openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return host.remove(s.hostDevice(), s.kind())
+}
+
+func (s subinterface) validateNetwork(network Network) error {
+	if err := network.validate(); err != nil {
+		return err
+	}
+	if s.layer3() {
+		if err := network.rejectRouters(s.name()); err != nil {
+			return err
+		}
+	}
+	if err := validateName("uplink", network.Uplink); err != nil {
+		return err
+	}
+	return network.validateGateways()
+}
+
+// Create creates a device on the uplink inside the pod's namespace.
+func (s subinterface) Create(network Network, pod Pod) (out Attachment, err error) {
+	defer wrap(&err, "create "+s.name()+" link")
+	config, err := s.podConfig(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	host, inside, closeBoth, err := openBoth(network, pod)
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer closeBoth()
+	uplink, err := s.uplink(host, network)
+	if err != nil {
+		return Attachment{}, err
+	}
+	var own netlink.Link
+	if !pod.LinkOnly {
+		if own, err = s.findHostDevice(host, uplink); err != nil {
+			return Attachment{}, err
+		}
+	}
+	var link netlink.Link
+	if pod.Linked {
+		link, err = inside.link(pod.IfName)
+	} else {
+		attrs := network.attrs(pod.IfName)
+		attrs.HardwareAddr = pod.MAC
+		link, err = s.add(host, inside, uplink, attrs)
+	}
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer func() {
+		if err != nil && !pod.Linked {
+			err = errors.Join(err, inside.remove(pod.IfName, s.kind()))
+		}
+	}()
+	if err := config.prepare(inside, link); err != nil {
+		return Attachment{}, err
+	}
+	if err := config.finish(inside, link); err != nil {
+		return Attachment{}, err
+	}
+	if own == nil {
+		return config.complete(pod.attachment(linkEnds{pod: link}, nil)), nil
+	}
+	// Existing routes are left from an earlier pod that nobody deleted: the kernel makes sure that no two pods on an
+	// uplink have one address.
+	if err := host.addMissingRoutes(own, s.hostRoutes(network, pod)); err != nil {
+		return Attachment{}, err
+	}
+	return config.complete(pod.attachment(linkEnds{pod: link}, macOf(own))), nil
+}
+
+// Check checks the uplink, the host's own device and the pod's.
+func (s subinterface) Check(network Network, pod Pod) (err error) {
+	config, err := s.podConfig(network, pod)
+	if err != nil {
+		return checkError(err, s, pod)
+	}
+	host, inside, closeBoth, err := openBoth(network, pod)
+	if err != nil {
+		return checkError(err, s, pod)
+	}
+	defer closeBoth()
+	var c checker
+	uplink, err := s.uplink(host, network)
+	if err != nil {
+		c.add("%v", err)
+	}
+	want := s.hostSpec(network).withForwarding()
+	want.routes = s.hostRoutes(network, pod)
+	s.checkDevice(&c, host, c.device(host, want), uplink)
+	s.checkDevice(&c, inside, c.device(inside, config.spec(pod)), uplink)
+	return c.result(s, pod)
+}
+
+// Delete deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
+func (s subinterface) Delete(network Network, pod Pod) (err error) {
+	defer wrap(&err, "delete "+s.name()+" link")
+	return errors.Join(s.deleteDevice(network, pod), s.deleteRoutes(network, pod))
+}
+
+func (s subinterface) deleteDevice(network Network, pod Pod) error {
+	if pod.Namespace == nil {
+		return nil
+	}
+	inside, err := network.openPod(pod)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	return inside.remove(pod.IfName, s.kind())
+}
+
+func (s subinterface) deleteRoutes(network Network, pod Pod) error {
+	routes := s.hostRoutes(network, pod)
+	if len(routes) == 0 {
+		return nil
+	}
+	host, err := network.openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	own, err := host.link(s.hostDevice())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its routes are gone too
+	}
+	if err != nil {
+		return err
+	}
+	return host.removeRoutes(own, routes)
+}
+
+// podConfig validates the arguments and returns the configuration of the pod's device.
+func (s subinterface) podConfig(network Network, pod Pod) (podConfig, error) {
+	out := podConfig{kind: s.kind(), mtu: network.mtu(), switched: !s.layer3()}
+	if pod.LinkOnly && s.ownMAC() {
+		return out, pod.validateLinkOnly(network)
+	}
+	if err := s.validateNetwork(network); err != nil {
+		return podConfig{}, err
+	}
+	if err := pod.validate(network); err != nil {
+		return podConfig{}, err
+	}
+	if !s.ownMAC() {
+		if err := pod.rejectMAC(s.name()); err != nil {
+			return podConfig{}, err
+		}
+	}
+	if !s.layer3() {
+		return out.withGateways(network, pod)
+	}
+	for _, addr := range pod.Addresses {
+		if _, ok := network.gateway(addr); !ok {
+			return podConfig{}, noGatewayError(addr)
+		}
+	}
+	out.layer3, out.addrs = true, hostPrefixes(pod.Addresses...)
+	return out.withRoutes(network, pod, false), pod.ValidateRoutes(network, false)
+}

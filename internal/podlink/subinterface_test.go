@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestUplinkKinds stacks pods on an uplink that is itself a macvlan device, a
+// veth device being what the other tests have.
+func TestUplinkKinds(t *testing.T) {
+	for _, name := range allIPVLAN() {
+		t.Run(name, func(t *testing.T) {
+			f := newHostOf(t, name)
+			withHandle(t, f.network.Host, func(host nsHandle) error {
+				device := &netlink.Macvlan{LinkAttrs: newAttrs("mac0"), Mode: netlink.MACVLAN_MODE_BRIDGE}
+				if err := host.addOver(uplinkName, device); err != nil {
+					return err
+				}
+				link, err := host.link("mac0")
+				if err != nil {
+					return err
+				}
+				if err := host.setUp(link); err != nil {
+					return err
+				}
+				return host.awaitCarrier(link)
+			})
+			f.network.Uplink = "mac0"
+			if err := f.mode.Setup(f.network); err != nil {
+				t.Fatal(err)
+			}
+			f.create(t, f.newPod(t, 0))
+			f.create(t, f.newPod(t, 1))
+			if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+				t.Error(err)
+			}
+			echoOnce(t, f)
+			echoToHost(t, f)
+		})
+	}
+}
+
+// TestMacvlanUplink stacks pods on an uplink that is a macvlan device of one in
+// another namespace: they are beside it, on that one.
+func TestMacvlanUplink(t *testing.T) {
+	f := newHostOf(t, "macvlan")
+	lower := f.network.Host
+	f.network.Host = testkit.Namespace(t, "host")
+	below := Network{Host: lower, Uplink: "nope"}
+	uplink := Pod{Namespace: f.network.Host, IfName: uplinkName, LinkOnly: true}
+	if _, err := f.mode.Create(below, uplink); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error without a device is %v", err)
+	}
+	below.Uplink = uplinkName
+	if _, err := f.mode.Create(below, uplink); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	echoOnce(t, f)
+	echoToHost(t, f)
+	devices, err := rtnl.In(lower).Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range devices {
+		if device.Kind == "macvlan" {
+			t.Errorf("%s is in the namespace of the device below", device.Name)
+		}
+	}
+}
+
+// TestMacvlanBesideIPVLAN has macvlan and ipvlan pods on one host, on an uplink each.
+func TestMacvlanBesideIPVLAN(t *testing.T) {
+	f := newHostOf(t, "macvlan")
+	other := *f
+	other.mode = newHostOf(t, "ipvlan-l3").mode
+	other.network.Uplink = "wire"
+	for _, each := range []*fixture{&other, f} { // the routes to pods by ipvlan are the longer ones
+		if err := each.mode.Setup(each.network); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other.create(t, other.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	for _, each := range []*fixture{&other, f} {
+		if err := each.mode.Check(each.network, each.pods[0]); err != nil {
+			t.Error(err)
+		}
+		for _, addr := range each.pods[0].Addresses {
+			server := testkit.Echo(t, each.pods[0].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+			if _, err := testkit.RoundTrip(t, f.network.Host, "tcp", server.String(), []byte("hello")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestIPVLANModes refuses to set up a network on an uplink that has pods of
+// another ipvlan mode, whose mode that would change.
+func TestIPVLANModes(t *testing.T) {
+	f := newHostOf(t, "ipvlan-l2")
+	if err := f.mode.Setup(f.network); err != nil {
+		t.Fatal(err)
+	}
+	f.create(t, f.newPod(t, 0))
+	f.create(t, f.newPod(t, 1))
+	err := newIPVLANL3().Setup(f.network)
+	if err == nil || !strings.Contains(err.Error(), `device "mst-ipvlan"`) || !strings.Contains(err.Error(), "is in mode l2, not l3") {
+		t.Errorf("error is %v", err)
+	}
+	pod := f.newPod(t, 2)
+	if _, err := newIPVLANL3S().Create(f.network, pod); err == nil || !strings.Contains(err.Error(), "is in mode l2, not l3s") {
+		t.Errorf("error is %v", err)
+	}
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	echoOnce(t, f)
+}
+
+// TestAddRenamed takes the way that kernels before 6.15 need, on any kernel:
+// with a name that is free in the pod, and with one that is not.
+func TestAddRenamed(t *testing.T) {
+	for _, free := range []bool{true, false} {
+		f := newHostOf(t, "macvlan")
+		pod := f.newPod(t, 0)
+		if !free {
+			addBridge(t, pod.Namespace, pod.IfName)
+		}
+		host, inside, closeBoth, err := openBoth(f.network, pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeBoth()
+		before := describe(t, f.network.Host, pod.Namespace)
+		uplink, err := host.link(uplinkName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		device := &netlink.Macvlan{LinkAttrs: newAttrs(pod.IfName), Mode: netlink.MACVLAN_MODE_BRIDGE}
+		device.ParentIndex = uplink.Attrs().Index
+		device.Namespace = netlink.NsFd(pod.Namespace.FD())
+		link, err := addRenamed(host, inside, device)
+		if !free {
+			if !errors.Is(err, fs.ErrExist) {
+				t.Errorf("error is %v", err)
+			}
+			if got := describe(t, f.network.Host, pod.Namespace); got != before {
+				t.Errorf("left behind:\n%s", difference(before, got))
+			}
+			continue
+		}
+		if err != nil || link.Attrs().Name != pod.IfName || link.Type() != "macvlan" {
+			t.Fatalf("created %v, %v", link, err)
+		}
+		if device := findDevice(t, pod.Namespace, pod.IfName); device.Index != link.Attrs().Index {
+			t.Errorf("the pod has %+v", device)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package qdisc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// device is what is limited in these tests; peer is what it sends to.
+const device, peer = "left", "10.0.0.2"
+
+// pair makes two namespaces that a wire joins; device is in the first.
+func pair(t *testing.T) (a, b *netns.Namespace) {
+	t.Helper()
+	testkit.RequireRoot(t)
+	a, b = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	err := errors.Join(
+		rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: device}, rtnl.VethEnd{Namespace: b, Name: "right"}, 1500),
+		rtnl.In(a).Configure(device, rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}, Up: true}),
+		rtnl.In(b).Configure("right", rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix(peer + "/24")}, Up: true}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// lacking is byDepartures on a kernel without fq.
+func lacking(*netns.Namespace, string, Limit) error { return errors.ErrUnsupported }
+
+// TestLimit sends over several connections at once more than a burst, which all
+// together takes at least as long as the rate says. Both ways, where the kernel has
+// both.
+func TestLimit(t *testing.T) {
+	for name, first := range map[string]method{"departures": byDepartures, "tbf": lacking} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			if name == "departures" {
+				testkit.RequireMode(t, rtnl.In(a).TryQdisc("fq"))
+			}
+			limit := Limit{Rate: 40e6}
+			for range 2 { // the second time it stays as it is
+				if err := setLimit(first, a, device, limit); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if says, err := Deviation(a, device, limit); says != "" || err != nil {
+				t.Errorf("deviation %q, %v", says, err)
+			}
+			server := testkit.Echo(t, b, "tcp", peer+":0").String()
+			const flows, each = 4, 256 << 10
+			began := time.Now()
+			var group sync.WaitGroup
+			for range flows {
+				group.Go(func() {
+					if _, err := testkit.RoundTrip(t, a, "tcp", server, make([]byte, each)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			group.Wait()
+			if took, least := time.Since(began), (flows*each-128<<10)*8*time.Second/40_000_000; took < least {
+				t.Errorf("a mebibyte took %v, at least %v are needed", took, least)
+			} else {
+				t.Logf("a mebibyte took %v, at least %v are needed", took, least)
+			}
+		})
+	}
+}
+
+// TestLimitWay looks which way was taken: by departure times only where the kernel
+// has fq. The other way takes the place of each.
+func TestLimitWay(t *testing.T) {
+	a, _ := pair(t)
+	limit, other := Limit{Rate: 1e6, Burst: math.MaxUint32}, Limit{Rate: 2e6}
+	fq := rtnl.In(a).TryQdisc("fq")
+	if errors.Is(fq, errors.ErrUnsupported) {
+		testkit.NeedsOther(t)
+	} else if fq != nil {
+		t.Fatal(fq)
+	}
+	expect := func(departures bool, limit Limit) {
+		t.Helper()
+		tbf, err := deviationTBF(a, device, limit)
+		pacing, pacingErr := readPacing(a, device)
+		if errors.Join(err, pacingErr) != nil || (tbf == "") == departures || pacing.Queue != departures || (pacing.Program != 0) != departures {
+			t.Errorf("tbf %s, pacing %+v, %v, %v", tbf, pacing, err, pacingErr)
+		}
+	}
+	for _, step := range []struct {
+		first      method
+		limit      Limit
+		departures bool
+	}{
+		{byDepartures, limit, fq == nil},
+		{lacking, limit, fq == nil}, // stays
+		{lacking, other, false},
+		{byDepartures, other, false}, // stays
+		{byDepartures, limit, fq == nil},
+	} {
+		if err := setLimit(step.first, a, device, step.limit); err != nil {
+			t.Fatal(err)
+		}
+		expect(step.departures, step.limit)
+	}
+	for range 2 {
+		if err := SetLimit(a, device, Limit{}); err != nil {
+			t.Fatal(err)
+		}
+		if says, err := Deviation(a, device, Limit{}); says != "" || err != nil {
+			t.Errorf("deviation %q, %v", says, err)
+		}
+	}
+	for _, bad := range []Limit{{Rate: 7}, {Rate: 1e6, Burst: 12_000}} {
+		if err := SetLimit(a, device, bad); err == nil {
+			t.Errorf("%+v was set", bad)
+		}
+	}
+	if err := SetLimit(a, "none", limit); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a device that is not there: %v", err)
+	}
+}
+
+// TestDeviation changes a limit behind its back.
+func TestDeviation(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	a, _ := pair(t)
+	testkit.RequireMode(t, rtnl.In(a).TryQdisc("fq"))
+	limit := Limit{Rate: 8e6, Burst: 8e6}
+	for _, row := range []struct {
+		name, tc string
+		is       Limit // what it is compared with
+		says     string
+	}{
+		{"as set", "", limit, ""},
+		{"rate", "", Limit{Rate: 4e6, Burst: 8e6}, "is limited to 8000000 bit/s, not 4000000"},
+		{"burst", "", Limit{Rate: 8e6}, "another burst"},
+		{"limited", "", Limit{}, "is limited to 8000000 bit/s, not unlimited"},
+		{"no queue", "qdisc del dev left root", limit, "is not limited to 8000000 bit/s: no queue fq"},
+		{"other queue", "qdisc replace dev left root pfifo", limit, "no queue fq"},
+		{"other fq", "qdisc replace dev left root handle 9: fq", limit, "no queue fq"},
+		{"smaller fq", "qdisc change dev left root fq limit 10", limit, "no queue fq"},
+		{"no program", "qdisc del dev left clsact", limit, "is not limited to 8000000 bit/s: no program"},
+		{"no filter", "filter del dev left egress", limit, "no program"},
+		{"part of it", "filter del dev left egress", Limit{}, "has a part of a limit"},
+		{"nothing", "qdisc del dev left clsact; qdisc del dev left root", limit, "is not limited to 8000000 bit/s"},
+	} {
+		if err := SetLimit(a, device, limit); err != nil {
+			t.Fatal(err)
+		}
+		for arguments := range strings.SplitSeq(row.tc, "; ") {
+			if arguments != "" {
+				tc(t, a, arguments)
+			}
+		}
+		says, err := Deviation(a, device, row.is)
+		if err != nil || !strings.Contains(says, row.says) || (says == "") != (row.says == "") {
+			t.Errorf("%s: %q, %v, want %q", row.name, says, err, row.says)
+		}
+	}
+}
+
+// programOf has a device be limited by departure times, by the program alone if the
+// kernel has no fq, and returns the program's number.
+func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
+	t.Helper()
+	err := byDepartures(ns, device, limit)
+	if errors.Is(err, errors.ErrUnsupported) {
+		testkit.NeedsOther(t)
+		var objects *edtObjects
+		if objects, err = load(bucketOf(limit)); err == nil {
+			err = errors.Join(attachEDT(ns, device, objects.Edt.FD()), objects.Close())
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pacing, err := readPacing(ns, device)
+	if err != nil || pacing.Program == 0 {
+		t.Fatalf("pacing %+v, %v", pacing, err)
+	}
+	return pacing.Program
+}
+
+// awaitGone waits until the kernel has no such program any more.
+func awaitGone(t *testing.T, id uint32) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			_ = program.Close()
+		}
+		return fmt.Errorf("program %d is there still, %w", id, err)
+	})
+}
+
+// tc runs tc(8) in a namespace.
+func tc(t *testing.T, ns *netns.Namespace, arguments string) string {
+	t.Helper()
+	return command(t, "tc", ns, arguments)
+}
+
+// command runs tc(8) or ip(8) in a namespace.
+func command(t *testing.T, program string, ns *netns.Namespace, arguments string) string {
+	t.Helper()
+	out, err := exec.Command(program, append([]string{"-n", ns.Name()}, strings.Fields(arguments)...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", program, arguments, err, out)
+	}
+	return string(out)
+}

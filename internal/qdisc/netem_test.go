@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package qdisc_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestEmulateRate sends more than a rate allows for at once, which takes at least so
+// long.
+func TestEmulateRate(t *testing.T) {
+	a, b := testkit.VethPair(t)
+	if err := qdisc.Emulate(a, "left", 40_000_000, 0); err != nil {
+		t.Fatal(err)
+	}
+	server := testkit.Echo(t, b, "tcp", "10.0.0.2:0")
+	began := time.Now()
+	if _, err := testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if took, least := time.Since(began), (1<<20-128<<10)*8*time.Second/40_000_000; took < least {
+		t.Errorf("a mebibyte took %v, at least %v are needed", took, least)
+	}
+	if err := qdisc.Emulate(a, "none", 1e6, 0); err == nil {
+		t.Error("a device that is not there was accepted")
+	}
+}
+
+// TestEmulateDelay is about netem, or the error where there is none.
+func TestEmulateDelay(t *testing.T) {
+	a, _ := testkit.VethPair(t)
+	err := qdisc.Emulate(a, "left", 1e9, 10*time.Millisecond)
+	if lacks := rtnl.In(a).TryQdisc("netem"); errors.Is(lacks, errors.ErrUnsupported) != errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("error %v, but netem: %v", err, lacks)
+	}
+	testkit.RequireMode(t, err)
+	began := time.Now()
+	if err := testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < 10*time.Millisecond {
+		t.Errorf("an answer after %v", took)
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"regexp"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/font/liberation"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// chartWidth is the charts' width in their own units. They scale with the page;
+// the width is that of a phone, so that text stays legible there.
+const chartWidth vg.Length = 460
+
+// fontSize is the size of a chart's text in the same units.
+const fontSize vg.Length = 13
+
+// canvas draws SVG and records the width of each text.
+type canvas struct {
+	*vgsvg.Canvas
+	widths []vg.Length
+}
+
+// FillString implements vg.Canvas.
+func (c *canvas) FillString(face font.Face, at vg.Point, s string) {
+	c.widths = append(c.widths, face.Width(s))
+	c.Canvas.FillString(face, at, s)
+}
+
+// typeface makes text styles of the charts' font. It has a font cache of its own,
+// since the library's default is a global variable.
+type typeface struct{ handler text.Plain }
+
+// newTypeface loads the font, which is compiled in.
+func newTypeface() typeface {
+	return typeface{text.Plain{Fonts: font.NewCache(liberation.Collection())}}
+}
+
+// style makes a text style; x aligns as in draw.XLeft.
+func (t typeface) style(i ink, bold bool, x text.XAlignment) text.Style {
+	f := font.Font{Typeface: "Liberation", Variant: "Sans", Size: fontSize}
+	if bold {
+		f.Weight = 2 // golang.org/x/image/font.WeightBold
+	}
+	return text.Style{Color: i.color(), Font: f, XAlign: x, YAlign: draw.YCenter, Handler: t.handler}
+}
+
+// textStart matches the start of a text element with its font.
+var textStart = regexp.MustCompile(`(?s)<text ([^>]*?)style="font-family:[^;]*;font-variant:[^;]*;font-weight:([^;]*);font-style:[^;]*;`)
+
+// render draws a plot as inline SVG for the page: it scales, takes its colors
+// from the page's style, names itself to screen readers, and keeps its layout
+// with whatever font the reader's machine has.
+func render(p *plot.Plot, height vg.Length, label string) template.HTML {
+	c := &canvas{Canvas: vgsvg.New(chartWidth, height)}
+	p.Draw(draw.NewCanvas(c, chartWidth, height))
+	var b strings.Builder
+	// strings.Builder returns no error.
+	_, _ = c.WriteTo(&b)
+	_, body, _ := strings.Cut(b.String(), "<svg ")
+	_, body, _ = strings.Cut(body, ">")
+	next := 0
+	body = textStart.ReplaceAllStringFunc(body, func(m string) string {
+		parts := textStart.FindStringSubmatch(m)
+		fit := ""
+		if next < len(c.widths) && c.widths[next] > 0 {
+			fit = fmt.Sprintf(`textLength="%.1f" lengthAdjust="spacingAndGlyphs" `, c.widths[next].Points())
+		}
+		next++
+		weight := ""
+		if parts[2] != "normal" {
+			weight = "font-weight:" + parts[2] + ";"
+		}
+		return "<text " + parts[1] + fit + `style="` + weight
+	})
+	name := html.EscapeString(label)
+	// Every string in it was escaped by the drawing library or just here.
+	return template.HTML(fmt.Sprintf(`<svg class="chart" viewBox="0 0 %.5g %.5g" role="img" aria-label="%s"><title>%s</title>%s`,
+		chartWidth.Points(), height.Points(), name, name, recolor(body)))
+}
+
+// widest is the width of the widest of texts.
+func (t typeface) widest(texts ...string) vg.Length {
+	var w vg.Length
+	style := t.style(inkText, false, draw.XLeft)
+	for _, s := range texts {
+		w = max(w, style.Width(s))
+	}
+	return w
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package html
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// browser is a headless Chromium that ends with the test.
+type browser struct {
+	ctx context.Context
+
+	mu       sync.Mutex
+	requests []string
+	problems []string
+}
+
+// startBrowser starts Chromium with a profile of its own and without the
+// requests that it makes for itself.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	testkit.RequireTool(t, "chromium")
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of itself, chromedp takes a temporary profile and removes it at the end.
+	options := append(chromedp.DefaultExecAllocatorOptions[:len(chromedp.DefaultExecAllocatorOptions):len(chromedp.DefaultExecAllocatorOptions)],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true), chromedp.WSURLReadTimeout(time.Minute))
+	alloc, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(stop)
+	tab, closeTab := chromedp.NewContext(alloc)
+	t.Cleanup(closeTab)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(tab, 20*time.Second)
+		defer cancel()
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Errorf("end chromium: %v", err)
+		}
+	})
+	b := &browser{ctx: tab}
+	if err := chromedp.Listen(tab, b.listen); err != nil {
+		t.Fatalf("start chromium: %v", err)
+	}
+	_, err1 := chromedp.Call(tab, network.Enable, network.EnableParams{})
+	_, err2 := chromedp.Call(tab, runtime.Enable, cdp.Empty{})
+	_, err3 := chromedp.Call(tab, log.Enable, cdp.Empty{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatalf("listen to chromium: %v", err)
+	}
+	return b
+}
+
+// listen keeps requests, and all that the page complains of: exceptions, the
+// console, violations of its security policy.
+func (b *browser) listen(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *network.EventRequestWillBeSent:
+		b.requests = append(b.requests, e.Request.URL)
+	case *runtime.EventExceptionThrown:
+		b.problems = append(b.problems, "exception: "+e.ExceptionDetails.Text)
+	case *runtime.EventConsoleAPICalled:
+		b.problems = append(b.problems, "console: "+string(e.Type))
+	case *log.EventEntryAdded:
+		b.problems = append(b.problems, "log: "+e.Entry.Text)
+	}
+}
+
+// load opens a page at a size and returns when it has loaded.
+func (b *browser) load(t *testing.T, page string, width int64, scheme string) {
+	t.Helper()
+	b.mu.Lock()
+	b.requests, b.problems = nil, nil
+	b.mu.Unlock()
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media); err != nil {
+		t.Fatalf("choose colors: %v", err)
+	}
+	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(page)); err != nil {
+		t.Fatalf("load %s: %v", page, err)
+	}
+}
+
+// seen returns the requests and problems since load.
+func (b *browser) seen() (requests, problems []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.requests, b.problems
+}
+
+// shoot takes a picture of the whole page. With MUSTANG_SCREENSHOTS it is kept
+// in that directory to be looked at.
+func (b *browser) shoot(t *testing.T, name string) {
+	t.Helper()
+	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		t.Fatalf("take a picture: %v", err)
+	}
+	dir := os.Getenv("MUSTANG_SCREENSHOTS")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(png) < 10000 {
+		t.Errorf("picture %s has %d bytes: is the page empty?", name, len(png))
+	}
+}
+
+// onDisk writes f's page to a file and returns its URL.
+func onDisk(t *testing.T, f result.File) string {
+	t.Helper()
+	return writePage(t, pageOf(t, f))
+}
+
+// writePage writes HTML to a file and returns its URL.
+func writePage(t *testing.T, html string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "report.html")
+	if err := os.WriteFile(path, []byte(html), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return (&url.URL{Scheme: "file", Path: path}).String()
+}
+
+// measure is what a script finds in a loaded page.
+type measure struct {
+	Title    string
+	SVGs     int
+	Flat     int // charts without a visible area
+	Overlaps []string
+	Outside  []string // texts that stick out of their chart
+	Cut      []string // tables of figures of which a part is out of sight
+	Rows     map[string]int
+	Width    int
+	Scroll   int
+	Small    float64 // smallest text of a chart, in pixels
+}
+
+// measureScript looks at the page as a reader would: are all charts there, do
+// texts lie on each other or stick out, does the page scroll sideways?
+const measureScript = `(() => {
+  const out = {Title: document.title, SVGs: 0, Flat: 0, Overlaps: [], Outside: [], Cut: [], Rows: {}, Small: 1e9,
+    Width: document.documentElement.clientWidth, Scroll: document.documentElement.scrollWidth};
+  for (const svg of document.querySelectorAll('svg')) {
+    const box = svg.getBoundingClientRect();
+    out.SVGs++;
+    if (box.width < 100 || box.height < 30) out.Flat++;
+    const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+    texts.forEach(([text, a], i) => {
+      out.Small = Math.min(out.Small, a.height);
+      if (a.left < box.left - 1 || a.right > box.right + 1 || a.top < box.top - 1 || a.bottom > box.bottom + 1) out.Outside.push(text);
+      for (const [other, b] of texts.slice(i + 1)) {
+        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (x > 1 && y > 3) out.Overlaps.push(text + ' | ' + other);
+      }
+    });
+  }
+  const closed = [...document.querySelectorAll('details:not([open])')];
+  closed.forEach(d => d.open = true);
+  out.Scroll = Math.max(out.Scroll, document.documentElement.scrollWidth);
+  for (const box of document.querySelectorAll('.summary .scroll, .comparisons .scroll, .passed .scroll, .all .scroll')) {
+    if (box.scrollWidth > box.clientWidth + 1) out.Cut.push(box.textContent.trim().slice(0, 40));
+  }
+  closed.forEach(d => d.open = false);
+  for (const t of document.querySelectorAll('table.rows')) out.Rows[t.id] = t.tBodies[0].rows.length;
+  return out;
+})()`
+
+// measure runs the script in the page.
+func (b *browser) measure(t *testing.T) measure {
+	t.Helper()
+	m, err := chromedp.Run(b.ctx, chromedp.Evaluate[measure](measureScript))
+	if err != nil {
+		t.Fatalf("measure the page: %v", err)
+	}
+	return m
+}
+
+// TestReportInChromium loads reports in a real browser: everything shows, at
+// any width and in both color schemes, and nothing is asked of any network.
+func TestReportInChromium(t *testing.T) {
+	b := startBrowser(t)
+	full := sample(t, "made-up")
+	single := full
+	single.Rows = full.Rows[:1]
+	long := full
+	long.Rows = append([]result.Row(nil), full.Rows...)
+	for i := range long.Rows {
+		row := &long.Rows[i]
+		row.Note = strings.Repeat("unbreakable", 20)
+		if row.Status != result.StatusOK {
+			row.Reason = strings.Repeat("very-long-reason", 20)
+		}
+	}
+	few, slow := sample(t, "made-up"), sample(t, "made-up")
+	for i := range few.Rows {
+		few.Rows[i].Samples, few.Rows[i].CI95 = few.Rows[i].Samples[:min(3, len(few.Rows[i].Samples))], nil
+		if l := slow.Rows[i].LatencyUS; l != nil {
+			l.P99, l.P999 = l.P99*40, l.P999*400
+		}
+	}
+	for i := range few.Run.Comparisons {
+		few.Run.Comparisons[i].Ratios, few.Run.Comparisons[i].CI95 = few.Run.Comparisons[i].Ratios[:3], nil
+	}
+	suites, counted := sample(t, "suites"), sample(t, "counted")
+	one := func(name string) result.File {
+		f := suites
+		f.Run.Suite = name
+		f.Rows = slices.DeleteFunc(slices.Clone(f.Rows), func(r result.Row) bool { return r.Suite != name })
+		return f
+	}
+	for _, tc := range []struct {
+		name   string
+		file   result.File
+		width  int64
+		scheme string
+		charts int
+	}{
+		{"light", full, 1280, "light", 7},
+		{"dark", full, 1280, "dark", 7},
+		{"narrow", full, 400, "light", 7},
+		{"3-rounds", few, 1280, "light", 7},
+		{"log", slow, 1280, "light", 7},
+		{"single", single, 400, "dark", 2},
+		{"long", long, 400, "light", 7},
+		{"all-light", one("pod-links"), 1180, "light", 10},
+		{"counted-dark", counted, 1180, "dark", 4},
+		{"counted-narrow", counted, 500, "light", 4},
+		{"suites-light", suites, 1280, "light", 45},
+		{"suites-dark", suites, 1280, "dark", 45},
+		{"suites-narrow", suites, 400, "light", 45},
+		{"suites-narrow-dark", suites, 400, "dark", 45},
+		{"interfaces", one("interfaces"), 1280, "light", 2},
+		{"latency", one("latency"), 1280, "light", 4},
+		{"switching", one("switching"), 1280, "light", 8},
+		{"docker", one("docker"), 1280, "dark", 5},
+		{"cni", one("cni"), 1280, "light", 16},
+		{"empty", result.File{Schema: result.Schema}, 400, "light", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			page := onDisk(t, tc.file)
+			b.load(t, page, tc.width, tc.scheme)
+			m := b.measure(t)
+			checkMeasure(t, m, tc.file, tc.charts)
+			b.shoot(t, tc.name)
+			requests, problems := b.seen()
+			if len(requests) != 1 || requests[0] != page {
+				t.Errorf("requests %q, want only the page itself", requests)
+			}
+			if len(problems) > 0 {
+				t.Errorf("the page complains: %q", problems)
+			}
+		})
+	}
+}
+
+// checkMeasure compares what a page shows to its file.
+func checkMeasure(t *testing.T, m measure, f result.File, charts int) {
+	t.Helper()
+	if want := strings.TrimSpace("mustang bench " + f.Run.Suite); m.Title != want {
+		t.Errorf("title %q, want %q", m.Title, want)
+	}
+	if m.SVGs != charts || m.Flat != 0 {
+		t.Errorf("%d charts, %d of them without an area; want %d and 0", m.SVGs, m.Flat, charts)
+	}
+	if len(m.Overlaps) > 0 || len(m.Outside) > 0 {
+		t.Errorf("texts on each other: %q, out of their chart: %q", m.Overlaps, m.Outside)
+	}
+	if m.Scroll > m.Width {
+		t.Errorf("the page is %d wide in a window of %d", m.Scroll, m.Width)
+	}
+	if m.Width > 1000 && len(m.Cut) > 0 {
+		t.Errorf("tables cut off at a width of %d: %q", m.Width, m.Cut)
+	}
+	if charts > 0 && m.Small < 9 {
+		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
+	}
+	want := map[string]int{}
+	for _, row := range f.Rows {
+		want[fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)]++
+	}
+	for set, n := range want {
+		if m.Rows[set] != n {
+			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[set], set, n)
+		}
+	}
+}
+
+// TestBrowserSeesTrouble proves that the checks above would notice: a page with
+// a request, an error and a broken policy.
+func TestBrowserSeesTrouble(t *testing.T) {
+	b := startBrowser(t)
+	page := pageOf(t, sample(t, "made-up"))
+	bad := strings.Replace(page, "</main>", `<img src="http://192.0.2.1/x.png"><script>throw 1</script><div style="width:3000px">wide</div></main>`, 1)
+	path := writePage(t, bad)
+	b.load(t, path, 1280, "light")
+	m := b.measure(t)
+	if m.Scroll <= m.Width {
+		t.Errorf("a paragraph of 3000 px went unnoticed: %d in %d", m.Scroll, m.Width)
+	}
+	_, problems := b.seen()
+	if len(problems) < 2 {
+		t.Errorf("policy violations went unnoticed: %q", problems)
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package html
+
+import (
+	"strings"
+	"testing"
+
+	xhtml "golang.org/x/net/html"
+
+	"mustang/internal/report"
+	"mustang/internal/result"
+)
+
+// sample reads a file of made-up figures.
+func sample(t testing.TB, name string) result.File {
+	t.Helper()
+	f, err := result.Read("../testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// pageOf makes f's page.
+func pageOf(t testing.TB, f result.File) string {
+	t.Helper()
+	r, err := report.New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := Write(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// nodes lists all nodes of a page.
+func nodes(t testing.TB, page string) []*xhtml.Node {
+	t.Helper()
+	root, err := xhtml.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*xhtml.Node
+	for n := range root.Descendants() {
+		out = append(out, n)
+	}
+	return out
+}
+
+// TestPageLoadsNothing parses the page and looks for all that would make a
+// browser ask for something, or run something.
+func TestPageLoadsNothing(t *testing.T) {
+	for name, f := range map[string]result.File{"one suite": sample(t, "made-up"), "all suites": sample(t, "suites")} {
+		t.Run(name, func(t *testing.T) { checkLoadsNothing(t, pageOf(t, f)) })
+	}
+}
+
+// checkLoadsNothing finds links to anything but a part of the page itself, too.
+func checkLoadsNothing(t *testing.T, page string) {
+	t.Helper()
+	ids := map[string]bool{}
+	for _, n := range nodes(t, page) {
+		for _, a := range n.Attr {
+			if a.Key == "id" {
+				if ids[a.Val] {
+					t.Errorf("two elements with the id %q", a.Val)
+				}
+				ids[a.Val] = true
+			}
+		}
+	}
+	for _, word := range []string{"http://", "https://", "url(", "@import", "@font-face", "javascript:", "<script"} {
+		if strings.Contains(strings.ToLower(page), word) {
+			t.Errorf("page holds %q", word)
+		}
+	}
+	policy := false
+	for _, n := range nodes(t, page) {
+		if n.Type != xhtml.ElementNode {
+			continue
+		}
+		switch n.Data {
+		case "script", "link", "img", "image", "iframe", "object", "embed", "video", "audio", "source", "base", "form", "use":
+			t.Errorf("element <%s>", n.Data)
+		}
+		for _, a := range n.Attr {
+			key := strings.ToLower(a.Key)
+			if part, ok := strings.CutPrefix(a.Val, "#"); n.Data == "a" && key == "href" && ok && ids[part] {
+				continue
+			}
+			if key == "src" || key == "href" || key == "srcset" || key == "action" || key == "data" || strings.HasPrefix(key, "on") {
+				t.Errorf("<%s %s=%q>", n.Data, a.Key, a.Val)
+			}
+			if n.Data == "meta" && a.Val == "Content-Security-Policy" {
+				policy = true
+			}
+		}
+	}
+	if !policy || !strings.Contains(page, `content="default-src 'none'; style-src 'unsafe-inline'; img-src data:"`) {
+		t.Error("no strict content security policy")
+	}
+}
+
+// TestChartsAreNamed checks that every chart tells a screen reader what it is.
+func TestChartsAreNamed(t *testing.T) {
+	charts := 0
+	for _, n := range nodes(t, pageOf(t, sample(t, "made-up"))) {
+		if n.Type != xhtml.ElementNode || n.Data != "svg" {
+			continue
+		}
+		charts++
+		attrs := map[string]string{}
+		for _, a := range n.Attr {
+			attrs[a.Key] = a.Val
+		}
+		if attrs["role"] != "img" || len(attrs["aria-label"]) < 20 || attrs["viewBox"] == "" || attrs["width"] != "" {
+			t.Errorf("chart with %v", attrs)
+		}
+		if n.FirstChild == nil || n.FirstChild.Data != "title" {
+			t.Error("chart without a title")
+		}
+	}
+	if charts != 7 {
+		t.Errorf("%d charts, want 7", charts)
+	}
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"slices"
+	"strings"
+)
+
+// Path is what the packets of a row pass.
+type Path struct {
+	Name, Color string
+	// Softirqs is the number per unit of CPU time.
+	Softirqs string
+	// Devices has an entry for each namespace, with its devices in parentheses.
+	Devices []string
+	// Hooks are the netfilter hooks with rules.
+	Hooks []string
+}
+
+// HookCount says how many hooks there are.
+func (p Path) HookCount() string {
+	if len(p.Hooks) == 0 {
+		return "none"
+	}
+	return count(len(p.Hooks), "hook")
+}
+
+// String describes the path, with the softirqs per unit.
+func (p Path) String(unit string) string {
+	devices, hooks := "no device", "no netfilter hook with rules"
+	if len(p.Devices) > 0 {
+		devices = strings.Join(p.Devices, ", ")
+	}
+	if len(p.Hooks) > 0 {
+		hooks = count(len(p.Hooks), "netfilter hook") + ": " + strings.Join(p.Hooks, "; ")
+	}
+	return p.Name + ": " + p.Softirqs + " softirqs per " + unit + "; through " + devices + "; " + hooks
+}
+
+// paths lists the paths of the measured rows if the suite shows them.
+func (t *workloadTable) paths() []Path {
+	if !t.suite.PacketPath {
+		return nil
+	}
+	var out []Path
+	for _, e := range t.measured() {
+		out = append(out, Path{
+			Name: e.name, Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.busyDevices(), Hooks: cleanAll(e.Evidence.Hooks),
+		})
+	}
+	return out
+}
+
+// fewPackets is the share of the busiest device's packets below which a device did
+// not carry the traffic, but saw an occasional packet of another kind.
+const fewPackets = 0.1
+
+// busyDevices names the devices that carried the traffic, by namespace.
+func (e *entry) busyDevices() []string {
+	busiest := 0.0
+	for _, d := range e.Evidence.Devices {
+		busiest = max(busiest, float64(d.RxPackets)+float64(d.TxPackets))
+	}
+	var places []string
+	names := map[string][]string{}
+	for _, d := range e.Evidence.Devices {
+		if n := float64(d.RxPackets) + float64(d.TxPackets); n == 0 || n < fewPackets*busiest {
+			continue
+		}
+		place := clean(d.Host)
+		if !slices.Contains(places, place) {
+			places = append(places, place)
+		}
+		names[place] = append(names[place], clean(d.Name))
+	}
+	var out []string
+	for _, place := range places {
+		out = append(out, strings.TrimPrefix(place+" ("+strings.Join(names[place], ", ")+")", " "))
+	}
+	return out
+}

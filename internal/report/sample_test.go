@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	xhtml "golang.org/x/net/html"
+
+	"mustang/internal/report"
+	"mustang/internal/report/html"
+	"mustang/internal/report/text"
+	"mustang/internal/result"
+)
+
+// sample reads a file of testdata, whose figures are made up: "made-up" of the suite
+// pod-links, "suites" of all suites, or "counted" of counted instructions.
+func sample(t testing.TB, name string) result.File {
+	t.Helper()
+	f, err := result.Read("testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// oneSuite is the sample of all suites with the rows of one alone.
+func oneSuite(t testing.TB, name string) result.File {
+	t.Helper()
+	f := sample(t, "suites")
+	f.Run.Suite = name
+	f.Suites = slices.DeleteFunc(f.Suites, func(s result.Suite) bool { return s.Name != name })
+	f.Rows = slices.DeleteFunc(f.Rows, func(r result.Row) bool { return r.Suite != name })
+	f.Run.Comparisons = slices.DeleteFunc(f.Run.Comparisons, func(c result.Comparison) bool { return c.Suite != name })
+	return f
+}
+
+// reportOf makes f's report.
+func reportOf(t testing.TB, f result.File) *report.Report {
+	t.Helper()
+	r, err := report.New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// textOf prints f's report as text.
+func textOf(t testing.TB, f result.File, o text.Options) string {
+	t.Helper()
+	var b strings.Builder
+	if err := text.Write(&b, reportOf(t, f), o); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// pageOf makes f's page.
+func pageOf(t testing.TB, f result.File) string {
+	t.Helper()
+	var b strings.Builder
+	if err := html.Write(&b, reportOf(t, f)); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// wordsOf are the texts of a page, with plain spaces.
+func wordsOf(page string) string {
+	var b strings.Builder
+	_, page, _ = strings.Cut(page, "</style>")
+	z := xhtml.NewTokenizer(strings.NewReader(page))
+	for {
+		switch z.Next() {
+		case xhtml.ErrorToken:
+			return strings.Join(strings.Fields(b.String()), " ")
+		case xhtml.TextToken:
+			b.WriteString(z.Token().Data + " ")
+		}
+	}
+}
+
+// renderings are f's report as text and as words of a page, with plain spaces.
+func renderings(t testing.TB, f result.File) map[string]string {
+	return map[string]string{
+		"text": strings.Join(strings.Fields(textOf(t, f, text.Options{})), " "),
+		"page": wordsOf(pageOf(t, f)),
+	}
+}
+
+// truncated is f after n rounds: without intervals under six.
+func truncated(f result.File, n int) result.File {
+	f.Rows = slices.Clone(f.Rows)
+	for i := range f.Rows {
+		row := &f.Rows[i]
+		row.Samples = row.Samples[:min(n, len(row.Samples))]
+		if n < 6 {
+			row.CI95 = nil
+		}
+	}
+	f.Run.Comparisons = slices.Clone(f.Run.Comparisons)
+	for i := range f.Run.Comparisons {
+		c := &f.Run.Comparisons[i]
+		c.Ratios = c.Ratios[:min(n, len(c.Ratios))]
+		if n < 6 {
+			c.CI95 = nil
+		}
+	}
+	return f
+}
+
+// answers joins the answers of the first suite of f.
+func answers(t testing.TB, f result.File) string {
+	t.Helper()
+	var b strings.Builder
+	for _, w := range reportOf(t, f).Suites[0].Workloads {
+		b.WriteString(w.Name + ": " + w.Answer.Headline + " " + strings.Join(w.Answer.Details, " ") + " " + w.Spread + "\n")
+	}
+	return strings.ReplaceAll(b.String(), "\u00a0", " ")
+}
+
+// checkSays checks that got has all wanted parts and none of the others.
+func checkSays(t *testing.T, got string, want, never []string) {
+	t.Helper()
+	got = strings.ReplaceAll(got, "\u00a0", " ")
+	for _, part := range want {
+		if !strings.Contains(got, part) {
+			t.Errorf("%.2000s\ndoes not say %q", got, part)
+		}
+	}
+	for _, part := range never {
+		if strings.Contains(got, part) {
+			t.Errorf("%.2000s\nsays %q", got, part)
+		}
+	}
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// rowTable has a line for each row.
+func (t *workloadTable) rowTable() Table {
+	out := Table{ID: t.anchor, Title: t.heading(), Columns: t.columns(), Notes: t.notes()}
+	for i, e := range t.entries {
+		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || t.entries[i-1].name != e.name})
+	}
+	if legend := marksLegend(t.verdicts()); legend != "" {
+		out.Notes = append([]string{legend}, out.Notes...)
+	}
+	return out
+}
+
+// columns lays out the rows.
+func (t *workloadTable) columns() []Column {
+	var out []Column
+	if t.suite.list() {
+		out = append(out, t.texts(0, func(e *entry) string { return e.name }, "way"))
+	} else {
+		out = append(out,
+			t.texts(0, func(e *entry) string { return e.name }, "connection"),
+			t.texts(0, func(e *entry) string { return targetName(e.Target) }, "target"),
+			t.texts(0, func(e *entry) string { return viaName(e.Via) }, "via"))
+	}
+	labels := len(out)
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", shortUnit(t.unit)), t.medians(), t.intervals())
+	against := t.texts(2, t.costInterval, "95 % interval", "of it")
+	if t.suite.list() {
+		out = append(out, t.referenceColumn(2), t.means(2))
+		against = t.texts(2, t.referenceInterval, "95 % interval", "of it")
+	} else {
+		out = append(out, t.costColumn())
+	}
+	if !t.calls() { // whose claims rest on this interval
+		against.Rank, against.Wide = 9, true
+	}
+	if !t.suite.list() || t.reference != nil {
+		out = append(out, against)
+	}
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
+	out = append(out, t.percentiles()...)
+	out = append(out, t.tailColumn(), t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"))
+	rounds := t.texts(7, func(e *entry) string { return strconv.Itoa(len(e.Samples)) }, "rounds")
+	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
+	rounds.Wide, softirqs.Wide = true, true
+	out = append(out, rounds, softirqs)
+	for i := range out {
+		out[i].Right = i >= labels
+	}
+	out = append(out, t.texts(1, func(e *entry) string { return e.Status }, "status"))
+	if t.suite.list() && t.suite.Variants {
+		out = append(out, t.texts(6, variant, "variant"))
+	}
+	programs := t.texts(9, func(e *entry) string { return strings.Join(e.programs("="), " ") }, "program runs")
+	programs.Wide = true
+	return withoutEmpty(append(out, programs))
+}
+
+// texts makes a column of strings.
+func (t *workloadTable) texts(rank int, text func(*entry) string, head ...string) Column {
+	c := Column{Head: head, Rank: rank}
+	for _, e := range t.entries {
+		c.Cells = append(c.Cells, Cell{Text: text(e)})
+	}
+	return c
+}
+
+// figures makes a column of numbers with the same number of decimal places; it is
+// empty if no entry has the figure.
+func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...string) Column {
+	var all []float64
+	for _, e := range t.entries {
+		if e.ok() && value(e) > 0 {
+			all = append(all, value(e))
+		}
+	}
+	if len(all) == 0 {
+		return Column{}
+	}
+	places := fewDecimals(all...)
+	return t.texts(rank, func(e *entry) string {
+		if !e.ok() || value(e) <= 0 {
+			return none
+		}
+		return number(value(e), places)
+	}, head...)
+}
+
+// medians makes the column of the rates.
+func (t *workloadTable) medians() Column {
+	head := "median"
+	if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
+		head = "received"
+	}
+	places := t.places()
+	return t.texts(0, func(e *entry) string {
+		if !e.ok() {
+			return none
+		}
+		return number(e.Median, places)
+	}, head, shortUnit(t.unit))
+}
+
+// intervals makes the column of the rates' intervals.
+func (t *workloadTable) intervals() Column {
+	places := t.places()
+	return t.texts(6, func(e *entry) string {
+		if !e.ok() {
+			return none
+		}
+		return interval(e.CI95, places)
+	}, "95 % interval", shortUnit(t.unit))
+}
+
+// means makes the column of the mean time of a transaction.
+func (t *workloadTable) means(rank int) Column {
+	c := t.figures(rank, t.meanLatency, "mean", "µs")
+	c.Right = true
+	return c
+}
+
+// costColumn makes the column of cluster IP over pod IP.
+func (t *workloadTable) costColumn() Column {
+	c := Column{Head: []string{"cluster/", "pod IP"}, Rank: 2, Marked: true}
+	for _, e := range t.entries {
+		cell := Cell{Text: none}
+		if e.cost != nil {
+			cell = Cell{Text: ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.spread.judge(*e.cost).mark())}
+		}
+		c.Cells = append(c.Cells, cell)
+	}
+	return c
+}
+
+// costInterval prints the interval of the figure in that column.
+func (t *workloadTable) costInterval(e *entry) string {
+	if e.cost == nil || e.cost.CI95 == nil {
+		return none
+	}
+	return ratio(e.cost.CI95[0]) + " to " + ratio(e.cost.CI95[1])
+}
+
+// lost makes the column of the datagrams that did not arrive or came out of order.
+func (t *workloadTable) lost() Column {
+	c := t.lostShares()
+	for i, e := range t.entries {
+		if !c.empty() && e.ok() && e.OutOfOrder > 0 {
+			c.Cells[i].Text += fmt.Sprintf(", %s late", number(float64(e.OutOfOrder), 0))
+		}
+	}
+	return c
+}
+
+// lostShares makes the column of the share of datagrams that did not arrive.
+func (t *workloadTable) lostShares() Column {
+	if t.workload != result.WorkloadUDPStream || t.wording.counted {
+		return Column{}
+	}
+	return t.texts(2, func(e *entry) string {
+		if !e.ok() {
+			return none
+		}
+		return percent(e.LostShare)
+	}, "lost", "of sent")
+}
+
+// percentiles makes the columns of the latency.
+func (t *workloadTable) percentiles() []Column {
+	one := func(rank int, name string, wide bool, pick func(*result.Latency) float64) Column {
+		c := t.figures(rank, func(e *entry) float64 {
+			if e.LatencyUS == nil {
+				return 0
+			}
+			return t.latency(pick(e.LatencyUS))
+		}, name, t.latencyUnit())
+		c.Wide, c.Right = wide, true
+		return c
+	}
+	return []Column{
+		one(4, "p50", false, func(l *result.Latency) float64 { return l.P50 }),
+		one(8, "p90", true, func(l *result.Latency) float64 { return l.P90 }),
+		one(5, "p99", false, func(l *result.Latency) float64 { return l.P99 }),
+		one(8, "p99.9", true, func(l *result.Latency) float64 { return l.P999 }),
+	}
+}
+
+// variant prints a row's variant.
+func variant(e *entry) string {
+	if e.Variant == "" || e.Repeats != "" {
+		return none
+	}
+	return clean(e.Variant)
+}
+
+// notes lists the remarks on rows, each once with the rows that have it, or with the
+// connection if all of its rows have it.
+func (t *workloadTable) notes() []string {
+	type remark struct{ name, note string }
+	total, noted := map[string]int{}, map[remark][]*entry{}
+	rows := map[string][]*entry{}
+	var order []string
+	for _, e := range t.entries {
+		total[e.name]++
+		if e.Note == "" {
+			continue
+		}
+		if rows[e.Note] == nil {
+			order = append(order, e.Note)
+		}
+		rows[e.Note] = append(rows[e.Note], e)
+		r := remark{e.name, e.Note}
+		noted[r] = append(noted[r], e)
+	}
+	var notes []string
+	for _, note := range order {
+		var who []string
+		for _, e := range rows[note] {
+			switch same := noted[remark{e.name, note}]; {
+			case len(same) < 2 || len(same) < total[e.name]:
+				who = append(who, clean(e.ID))
+			case e == same[0]:
+				who = append(who, e.name)
+			}
+		}
+		notes = append(notes, strings.Join(who, ", ")+": "+clean(note))
+	}
+	return notes
+}
+
+// verdicts are those on the ratios that the rows show.
+func (t *workloadTable) verdicts() map[verdict]bool {
+	seen := map[verdict]bool{}
+	for _, e := range t.entries {
+		if e.cost != nil {
+			seen[t.spread.judge(*e.cost)] = true
+		}
+		if d, ok := t.toReference(e); ok && !e.repeat {
+			seen[d.verdict] = true
+		}
+	}
+	return seen
+}
+
+// marksLegend explains the marks of verdicts.
+func marksLegend(seen map[verdict]bool) string {
+	text := ""
+	if seen[tied] {
+		text += "~ no difference found. "
+	}
+	if seen[tooFew] {
+		text += "? too few rounds to tell. "
+	}
+	return strings.TrimSpace(text)
+}
+
+// comparisonTable has a line for each comparison in the file's order, A/A last.
+func (t *workloadTable) comparisonTable() *Table {
+	if len(t.comparisons) == 0 {
+		return nil
+	}
+	rows := Column{Head: []string{"rows"}}
+	value := Column{Head: []string{"ratio"}, Right: true, Marked: true}
+	ci := Column{Head: []string{"95 % interval"}, Right: true}
+	rounds := Column{Head: []string{"rounds"}, Right: true, Rank: 2}
+	finding := Column{Head: []string{"finding"}, Rank: 1}
+	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
+	add := func(c result.Comparison) {
+		v := t.spread.judge(c)
+		mark, words := strings.TrimSpace(v.mark()), t.wording.describe(v, c.Ratio)
+		if c.AA {
+			mark, words = "", "the machine's own spread"
+		}
+		reach := "too few rounds"
+		if c.CI95 != nil {
+			reach = ratio(c.CI95[0]) + " to " + ratio(c.CI95[1])
+		}
+		rows.Cells = append(rows.Cells, Cell{Text: comparisonName(c)})
+		value.Cells = append(value.Cells, Cell{Text: ratio(c.Ratio), Mark: mark})
+		ci.Cells = append(ci.Cells, Cell{Text: reach})
+		rounds.Cells = append(rounds.Cells, Cell{Text: strconv.Itoa(len(c.Ratios))})
+		finding.Cells = append(finding.Cells, Cell{Text: words})
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})
+	}
+	for _, aa := range []bool{false, true} {
+		for _, c := range t.comparisons {
+			if c.AA == aa && len(c.Ratios) > 0 {
+				add(c)
+			}
+		}
+	}
+	out.Columns = []Column{rows, value, ci, rounds, finding}
+	return out
+}
+
+// comparisonName names a comparison by its rows.
+func comparisonName(c result.Comparison) string {
+	name := clean(c.Numerator) + " over " + clean(c.Denominator)
+	above, rest, cut := strings.Cut(clean(c.Numerator), "/")
+	if below, target, _ := strings.Cut(clean(c.Denominator), "/"); cut && above == below && rest != "" && target != "" {
+		name = above + ": " + rest + " over " + target
+	}
+	if c.AA {
+		name = "A/A: " + name
+	}
+	return name
+}

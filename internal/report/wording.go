@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// wording tells which figures are better, and the words for it. Rates of a timed run
+// are better the higher they are; counted instructions and times of calls, the lower.
+type wording struct {
+	counted   bool
+	less      bool   // whether less is better
+	best      string // of the best of several
+	tied      string // of several that share the first place
+	extreme   string // where the best median lies
+	higher    string // of a figure above another
+	lower     string // of a figure below another
+	direction string // which bars of a chart are better
+	costs     string // the beginning of the sentence on cluster IPs
+	where     string // what the answer holds for
+	atOne     string // what a chart's line at one means for a cluster IP
+}
+
+// wordingOf returns the wording for the figures of a workload.
+func wordingOf(counted bool, workload string) wording {
+	switch {
+	case counted:
+		return wording{
+			counted: true, less: true,
+			best: "takes the fewest instructions", tied: "are tied for the fewest instructions", extreme: "lowest", higher: "more", lower: "fewer",
+			direction: "Instructions, not time: shorter is better.",
+			costs:     "Cost of a cluster IP in instructions, against the pod IP of the same connection: ",
+			atOne:     "Instructions, not time. 1.0 means no cost; right of it, the cluster IP takes more instructions.",
+		}
+	case ofCalls(workload):
+		return wording{
+			less: true,
+			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time",
+			direction: "Time, so shorter is better.", where: " on this machine",
+		}
+	}
+	return wording{
+		best: "is the fastest", tied: "are tied as the fastest", extreme: "highest", higher: "faster", lower: "slower",
+		direction: "Longer is better.", where: " on this machine",
+		costs: "Cost of a cluster IP against the pod IP of the same connection: ",
+		atOne: "1.0 means no cost; left of it, the cluster IP is slower.",
+	}
+}
+
+// worse reports whether the numerator of a ratio is worse than the denominator.
+func (w wording) worse(v verdict) bool { return v == lower && !w.less || v == higher && w.less }
+
+// describe puts the verdict on a ratio in words.
+func (w wording) describe(v verdict, ratio float64) string {
+	switch v {
+	case tied:
+		return "no difference found"
+	case lower:
+		return percent(1-ratio) + " " + w.lower
+	case higher:
+		return percent(ratio-1) + " " + w.higher
+	case tooFew:
+	}
+	return "too few rounds"
+}
+
+// connectionName names the connection of a row's pods, such as "bridge call-off" or
+// "veth + eBPF", unless the row has a label. One host, no overlay and IPv4 go
+// without saying.
+func connectionName(r result.Row) string {
+	name := r.Label
+	if name == "" {
+		name = r.Link
+		if r.Variant != "" && r.Repeats == "" {
+			name += " " + r.Variant
+		}
+		if r.Datapath == result.DatapathEBPF {
+			name += " + eBPF"
+		}
+	}
+	if r.Placement == result.PlacementTwoHosts {
+		name += ", two hosts"
+	}
+	if r.Overlay == result.OverlayVXLAN {
+		name += ", VXLAN"
+	}
+	if r.Family == "ipv6" {
+		name += ", IPv6"
+	}
+	return clean(name)
+}
+
+// rowName names a row by its label, or by its ID.
+func rowName(r result.Row) string { return clean(cmp.Or(r.Label, r.Repeats, r.ID)) }
+
+// targetName names what the client connects to.
+func targetName(target string) string {
+	switch target {
+	case result.TargetHostIP:
+		return "host IP"
+	case result.TargetPodIP:
+		return "pod IP"
+	case result.TargetClusterIP:
+		return "cluster IP"
+	case result.TargetPublishedPort:
+		return "published port"
+	}
+	return clean(target)
+}
+
+// viaOrder is the order of the kinds of cluster IP.
+func viaOrder() []string {
+	return []string{
+		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
+	}
+}
+
+// viaName names what turns the target's address into the server's.
+func viaName(via string) string {
+	switch via {
+	case result.ViaEBPFTC:
+		return "eBPF packet"
+	case result.ViaEBPFSocket:
+		return "eBPF socket"
+	case result.ViaDocker:
+		return "Docker"
+	}
+	return clean(via)
+}
+
+// viaTitle is viaName for headings and sentences.
+func viaTitle(via string) string {
+	switch via {
+	case result.ViaEBPFTC:
+		return "eBPF (per packet)"
+	case result.ViaEBPFSocket:
+		return "eBPF (socket)"
+	}
+	return viaName(via)
+}
+
+// shortUnit shortens a unit for the heading of a column.
+func shortUnit(unit string) string {
+	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
+}
+
+// list joins names as a sentence does.
+func list(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// isAre and wasWere count nouns as the subject of a sentence.
+func isAre(n int, noun string) string { return count(n, noun) + verb(n, " is", " are") }
+
+func wasWere(n int, noun string) string { return count(n, noun) + verb(n, " was", " were") }
+
+func verb(n int, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
+}
+
+// keepTogether puts no-break spaces into names and figures.
+func keepTogether(s string) string {
+	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
+		" instructions/", "\u00a0instructions/").Replace(s)
+}
+
+// upperFirst writes the first word of a sentence with a capital letter, unless the
+// word is a row's name.
+func upperFirst(s string) string {
+	for _, word := range []string{"no ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
+		if strings.HasPrefix(s, word) {
+			return strings.ToUpper(s[:1]) + s[1:]
+		}
+	}
+	return s
+}
+
+// lowerFirst writes a title inside a sentence, leaving acronyms such as UDP.
+func lowerFirst(s string) string {
+	if len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {
+		return s
+	}
+	return strings.ToLower(s[:min(1, len(s))]) + s[min(1, len(s)):]
+}
+
+// clean makes a string from a file safe to print: no line break, terminal
+// sequence or other control character survives.
+func clean(s string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "�"))), " ")
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// suiteTables holds a suite's rows, a table for each workload.
+type suiteTables struct {
+	result.Suite
+	anchor    string
+	counted   bool // instructions, not time
+	rows      []result.Row
+	groupOf   map[string]string // row ID to the caption of its group
+	seriesOf  map[string]Legend // row ID to its series
+	workloads []*workloadTable
+}
+
+// workloadTable holds the rows of one suite, workload and number of flows.
+type workloadTable struct {
+	suite       *suiteTables
+	anchor      string
+	workload    string
+	flows       int
+	name        string // short title
+	explanation string // of the title
+	columnHead  string // in the overview
+	unit        string
+	cpuUnit     string
+	wording     wording
+	entries     []*entry
+	byID        map[string]*entry
+	reference   *entry // the row that all others are compared with, nil if there is none
+	comparisons []result.Comparison
+	pairs       map[[2]string]*result.Comparison // by numerator and denominator
+	spread      spread
+}
+
+// entry is a row with what belongs to it.
+type entry struct {
+	result.Row
+	name   string             // of its connection
+	repeat bool               // whether it measures another row again
+	cost   *result.Comparison // cluster IP over the pod IP of the same connection
+}
+
+// safeAnchor matches suite names that can be anchors.
+var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
+
+// newSuiteTables sorts f's rows into the suites that have rows, in the file's order.
+func newSuiteTables(f result.File) []*suiteTables {
+	type key struct {
+		suite, workload string
+		flows           int
+	}
+	rows := map[key][]result.Row{}
+	flows := map[key][]int{} // of a suite and workload
+	bySuite := map[string][]result.Row{}
+	for _, row := range f.Rows {
+		k := key{row.Suite, row.Workload, row.Key().Flows}
+		if rows[k] == nil {
+			all := key{k.suite, k.workload, 0}
+			flows[all] = append(flows[all], k.flows)
+		}
+		rows[k] = append(rows[k], row)
+		bySuite[row.Suite] = append(bySuite[row.Suite], row)
+	}
+	comparisons := map[key][]result.Comparison{}
+	for _, c := range f.Run.Comparisons {
+		k := key{c.Suite, c.Workload, max(c.Flows, 1)}
+		comparisons[k] = append(comparisons[k], c)
+	}
+	var out []*suiteTables
+	for _, suite := range f.Suites {
+		if len(bySuite[suite.Name]) == 0 {
+			continue
+		}
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), rows: bySuite[suite.Name]}
+		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
+			st.anchor = suite.Name
+		}
+		st.index()
+		order := st.connectionOrder()
+		for _, names := range workloadTitles(st.counted) {
+			all := flows[key{suite.Name, names.workload, 0}]
+			slices.Sort(all)
+			for _, n := range all {
+				k := key{suite.Name, names.workload, n}
+				t := &workloadTable{
+					suite: st, workload: names.workload, flows: n, wording: wordingOf(st.counted, names.workload),
+					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, names.workload, n), comparisons: comparisons[k],
+				}
+				t.fill(rows[k], order)
+				t.nameFlows(names, len(all) > 1)
+				st.workloads = append(st.workloads, t)
+			}
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// index finds the group and the series of each row ID.
+func (st *suiteTables) index() {
+	st.groupOf, st.seriesOf = map[string]string{}, map[string]Legend{}
+	for _, g := range slices.Backward(st.Groups) {
+		for _, id := range g.Rows {
+			st.groupOf[id] = clean(g.Caption)
+		}
+	}
+	for _, s := range slices.Backward(st.Series) {
+		for _, id := range s.Rows {
+			st.seriesOf[id] = Legend{s.Color, clean(s.Name)}
+		}
+	}
+}
+
+// list reports whether the suite has a line for each row ID, and not a matrix of
+// connections.
+func (st *suiteTables) list() bool { return st.Layout == result.LayoutList }
+
+// connectionOrder numbers links, and links with a variant, in the order in which the
+// rows first name them.
+func (st *suiteTables) connectionOrder() map[[2]string]int {
+	order := map[[2]string]int{}
+	for i, row := range st.rows {
+		for _, k := range [][2]string{{row.Link, ""}, {row.Link, "\x00" + row.Variant}} {
+			if _, seen := order[k]; !seen {
+				order[k] = i
+			}
+		}
+	}
+	return order
+}
+
+// fill adds rows and finds what belongs to them.
+func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
+	t.pairs, t.byID = map[[2]string]*result.Comparison{}, map[string]*entry{}
+	again := map[string]bool{}
+	for i, c := range t.comparisons {
+		k := [2]string{c.Numerator, c.Denominator}
+		if t.pairs[k] == nil && len(c.Ratios) > 0 {
+			t.pairs[k] = &t.comparisons[i]
+		}
+		if c.AA && c.Numerator != c.Denominator {
+			again[c.Numerator] = true
+		}
+	}
+	for _, row := range rows {
+		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "" || again[row.ID]}
+		if t.suite.list() {
+			e.name = rowName(row)
+		}
+		if e.repeat {
+			e.name += " (again)"
+		}
+		t.unit = cmp.Or(t.unit, clean(row.Unit))
+		t.cpuUnit = cmp.Or(t.cpuUnit, clean(row.CPUUnit))
+		t.entries, t.byID[row.ID] = append(t.entries, e), e
+	}
+	t.spread = newSpread(t.comparisons)
+	t.sort(order)
+	if t.suite.list() {
+		t.reference = t.byID[t.suite.Reference]
+		return
+	}
+	podIPs := map[string]*entry{}
+	for _, e := range t.entries {
+		if e.Target == result.TargetPodIP && !e.repeat && e.ok() {
+			podIPs[e.name] = e
+		}
+	}
+	for _, e := range t.entries {
+		if pod := podIPs[e.name]; pod != nil && (e.Target == result.TargetClusterIP || e.Target == result.TargetPublishedPort) {
+			e.cost = t.pairs[[2]string{e.ID, pod.ID}]
+		}
+	}
+}
+
+// sort leaves a list in the file's order but for repeated rows, which go last. In a
+// matrix baselines are first; within a link the kernel's datapath is before eBPF
+// and the pod IP before the cluster IP.
+func (t *workloadTable) sort(order map[[2]string]int) {
+	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP, result.TargetPublishedPort}
+	slices.SortStableFunc(t.entries, func(a, b *entry) int {
+		if t.suite.list() {
+			return compareBool(a.repeat, b.repeat)
+		}
+		return cmp.Or(
+			-compareBool(a.Baseline, b.Baseline),
+			compareBool(a.repeat, b.repeat),
+			cmp.Compare(order[[2]string{a.Link, ""}], order[[2]string{b.Link, ""}]),
+			cmp.Compare(order[[2]string{a.Link, "\x00" + a.Variant}], order[[2]string{b.Link, "\x00" + b.Variant}]),
+			compareBool(a.Datapath == result.DatapathEBPF, b.Datapath == result.DatapathEBPF),
+			cmp.Compare(a.Placement, b.Placement),
+			cmp.Compare(a.Overlay, b.Overlay),
+			cmp.Compare(a.Family, b.Family),
+			cmp.Compare(slices.Index(targets, a.Target), slices.Index(targets, b.Target)),
+			cmp.Compare(slices.Index(viaOrder(), a.Via), slices.Index(viaOrder(), b.Via)),
+		)
+	})
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// ok reports whether the entry has a figure.
+func (e *entry) ok() bool { return e.Status == result.StatusOK }
+
+// measured returns the entries that have a figure and repeat no other.
+func (t *workloadTable) measured() []*entry {
+	return slices.DeleteFunc(t.withoutRepeats(), func(e *entry) bool { return !e.ok() })
+}
+
+// withoutRepeats returns the entries that repeat no other.
+func (t *workloadTable) withoutRepeats() []*entry {
+	return slices.DeleteFunc(slices.Clone(t.entries), func(e *entry) bool { return e.repeat })
+}
+
+// ranked sorts entries by their medians, the best first.
+func (t *workloadTable) ranked(entries []*entry) []*entry {
+	out := slices.Clone(entries)
+	slices.SortStableFunc(out, func(a, b *entry) int {
+		if t.wording.less {
+			return cmp.Compare(a.Median, b.Median)
+		}
+		return cmp.Compare(b.Median, a.Median)
+	})
+	return out
+}
+
+// names lists the names of entries, each once.
+func names(entries []*entry) []string {
+	var out []string
+	for _, e := range entries {
+		if !slices.Contains(out, e.name) {
+			out = append(out, e.name)
+		}
+	}
+	return out
+}
+
+// workloadTitle names a workload: its title, an explanation, and one of its flows.
+type workloadTitle struct{ workload, title, explanation, flow string }
+
+// workloadTitles lists the workloads in the order of a report.
+func workloadTitles(counted bool) []workloadTitle {
+	titles := []workloadTitle{
+		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream"},
+		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream"},
+		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection"},
+		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client"},
+		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
+		{result.WorkloadCNIAdd, "ADD", "", "call"},
+		{result.WorkloadCNIDel, "DEL", "", "call"},
+	}
+	if counted {
+		titles[1].title, titles[1].explanation = "UDP packets", "small ones, sent one way"
+	}
+	return titles
+}
+
+// nameFlows names the table, with its number of flows if the suite has several.
+func (t *workloadTable) nameFlows(w workloadTitle, several bool) {
+	t.name, t.explanation, t.columnHead = w.title, w.explanation, lowerFirst(w.title)
+	stream := strings.HasSuffix(w.workload, "_stream") && !t.wording.counted
+	flows := count(t.flows, w.flow)
+	switch {
+	case ofCalls(w.workload):
+		if t.columnHead = fmt.Sprintf("%s, %d", w.title, t.flows); t.flows == 1 {
+			t.name += ", one at a time"
+		} else {
+			t.name += fmt.Sprintf(", %d at once", t.flows)
+		}
+	case t.flows == 1 && !several:
+		if stream {
+			t.columnHead = flows
+		}
+	case stream:
+		t.name += ", " + flows
+		t.explanation, t.columnHead = "", flows
+	default:
+		t.name += ", " + flows
+		t.columnHead += ", " + strconv.Itoa(t.flows)
+	}
+}
+
+// heading is the table's name with its explanation.
+func (t *workloadTable) heading() string {
+	if t.explanation == "" {
+		return t.name
+	}
+	return t.name + " (" + t.explanation + ")"
+}
+
+// ofCalls reports whether a workload consists of calls of CNI plugins.
+func ofCalls(workload string) bool {
+	return workload == result.WorkloadCNIAdd || workload == result.WorkloadCNIDel
+}
+
+// calls reports whether the table's rows are calls.
+func (t *workloadTable) calls() bool { return ofCalls(t.workload) }
+
+// latencyUnit is the unit in which the table shows latencies: ms for calls, else µs.
+func (t *workloadTable) latencyUnit() string {
+	if t.calls() {
+		return "ms"
+	}
+	return "µs"
+}
+
+// latency converts microseconds to latencyUnit.
+func (t *workloadTable) latency(micros float64) float64 {
+	if t.calls() {
+		return micros / 1e3
+	}
+	return micros
+}
+
+// meanLatency is the mean time of a transaction in microseconds, since each flow has
+// one at a time; 0 for other units.
+func (t *workloadTable) meanLatency(e *entry) float64 {
+	if e.Unit != result.UnitTransactions || e.Median <= 0 {
+		return 0
+	}
+	return float64(t.flows) * 1e6 / e.Median
+}
+
+// figure is an entry's median with its unit.
+func (t *workloadTable) figure(e *entry) string {
+	return number(e.Median, decimals(e.Median)) + " " + t.unit
+}
+
+// places is the number of decimal places of the table's medians.
+func (t *workloadTable) places() int {
+	var all []float64
+	for _, e := range t.entries {
+		if e.ok() {
+			all = append(all, e.Median)
+		}
+	}
+	return decimals(all...)
+}

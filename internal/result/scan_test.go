@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestReadTakesLittleMemory reads files of a few megabytes that would decode to gigabytes.
+func TestReadTakesLittleMemory(t *testing.T) {
+	for name, entry := range map[string]string{"objects": "{}", "null": "null", "numbers": "0.5", "strings": `""`, "lists": "[]"} {
+		t.Run(name, func(t *testing.T) {
+			list := strings.Repeat(entry+",", 5_000_000) + entry
+			path := filepath.Join(t.TempDir(), "results.json")
+			if err := os.WriteFile(path, fmt.Appendf(nil, `{"schema":%d,"rows":[%s]}`, Schema, list), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := Read(path)
+			runtime.ReadMemStats(&after)
+			if err == nil || !strings.Contains(err.Error(), "the most is") {
+				t.Errorf("error %v", err)
+			}
+			if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 200 {
+				t.Errorf("%d MB were allocated", mb)
+			}
+		})
+	}
+}
+
+// TestScan counts entries of lists that are no numbers, outside of strings.
+func TestScan(t *testing.T) {
+	golden, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := append(bytes.Repeat([]byte(`"a",`), maxEntries/2-1), `"a"],[`...)
+	full = append(full, bytes.Repeat([]byte(`"a",`), maxEntries/2-3)...) // with the two lists, all but one entry
+	for _, c := range []struct {
+		text string
+		want bool
+	}{
+		{string(golden), false},
+		{"[[" + string(full) + `"\\\",[]"]]`, false},
+		{"[[" + string(full) + `"", ""]]`, true},
+		{"[[" + string(full) + `"", -1, 2]]`, false},
+		{"[[" + string(full) + "{}, null]]", true},
+		{"[" + strings.Repeat("0,", maxSamples-1) + "0]", false},
+		{"[" + strings.Repeat("0,", maxSamples) + "0]", true},
+		{`{"a": "` + strings.Repeat("[{},", maxEntries) + `"}`, false},
+		{strings.Repeat("]", 10) + `"\`, false},
+	} {
+		if got := scan([]byte(c.text)); (len(got) > 0) != c.want {
+			t.Errorf("%.40s...: problems %v", c.text, got)
+		}
+	}
+}

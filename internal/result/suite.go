@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Values of [Suite.Layout].
+const (
+	// LayoutMatrix has a line for each connection, with columns for the pod IP and
+	// for each kind of cluster IP.
+	LayoutMatrix = "matrix"
+	// LayoutList has a line for each row ID.
+	LayoutList = "list"
+)
+
+// Parts of [Suite.Answer]. The first part of an answer is its headline.
+const (
+	// AnswerFastest names the best row and the rows that are tied with it.
+	AnswerFastest = "fastest"
+	// AnswerRanking ranks all rows and compares the last with the first.
+	AnswerRanking = "ranking"
+	// AnswerReference compares all rows with the reference.
+	AnswerReference = "reference"
+	// AnswerReferenceFigure gives the figure of the reference.
+	AnswerReferenceFigure = "reference-figure"
+	// AnswerServiceCost gives the cost of a cluster IP against the pod IP.
+	AnswerServiceCost = "service-cost"
+	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
+	AnswerTally = "tally"
+	// AnswerTail gives the 99th percentile of each row.
+	AnswerTail = "tail"
+	// AnswerCallRate gives the calls per second of each row.
+	AnswerCallRate = "call-rate"
+	// AnswerStatements gives the result of each statement.
+	AnswerStatements = "statements"
+)
+
+// Colors of a [Series]. A page chooses the shades.
+const (
+	ColorGray   = "gray"
+	ColorSlate  = "slate"
+	ColorOrange = "orange"
+	ColorPurple = "purple"
+	ColorBlue   = "blue"
+	ColorTeal   = "teal"
+	ColorOlive  = "olive"
+)
+
+// Suite says how to present the rows of a suite. It names rows by ID; a row that
+// the file does not hold is left out.
+type Suite struct {
+	// Name is the suite's name, as in [Row.Suite].
+	Name string `json:"name"`
+	// Question is the question that the suite answers.
+	Question string `json:"question"`
+	// Layout is [LayoutMatrix] or [LayoutList].
+	Layout string `json:"layout"`
+	// Noun says what a row stands for, such as "plugin" or "way of connecting pods".
+	// The plural adds an s to its first word. Empty means "row".
+	Noun string `json:"noun,omitempty"`
+	// Answer lists the parts of the answer to the question in their order.
+	Answer []string `json:"answer"`
+	// Reference is the ID of the row that all others are compared with; empty for
+	// no comparison.
+	Reference string `json:"reference,omitempty"`
+	// ReferenceChart is the heading of charts of the ratio to the reference; empty
+	// for no charts.
+	ReferenceChart string `json:"reference_chart,omitempty"`
+	// TransactionTime compares rows with the reference in time per transaction
+	// rather than in transactions per second.
+	TransactionTime bool `json:"transaction_time,omitempty"`
+	// PacketPath lists the devices and netfilter hooks that packets of each row pass.
+	PacketPath bool `json:"packet_path,omitempty"`
+	// Ranked sorts the summary by the median of the first workload, best row first.
+	Ranked bool `json:"ranked,omitempty"`
+	// Variants shows the variant of each row.
+	Variants bool `json:"variants,omitempty"`
+	// Groups gathers rows under captions in charts.
+	Groups []Group `json:"groups,omitempty"`
+	// Series gives rows a color and a name in legends. Rows of no series get those
+	// of their target, via and datapath.
+	Series []Series `json:"series,omitempty"`
+	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch"
+	// and "Linux bridge".
+	Subject string `json:"subject,omitempty"`
+	Object  string `json:"object,omitempty"`
+	// Statements are comparisons that the answer tells in words.
+	Statements []Statement `json:"statements,omitempty"`
+	// Notes are remarks on the suite's rows.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Group is a caption and the IDs of the rows below it.
+type Group struct {
+	Caption string   `json:"caption"`
+	Rows    []string `json:"rows"`
+}
+
+// Series is a kind of rows that a chart shows in one color.
+type Series struct {
+	Name  string   `json:"name"`
+	Color string   `json:"color"`
+	Rows  []string `json:"rows"`
+}
+
+// Statement is a caption and the pairs of rows whose difference follows it.
+type Statement struct {
+	// Caption begins the sentence, without a colon.
+	Caption string `json:"caption"`
+	// Pairs are the rows to compare.
+	Pairs []Pair `json:"pairs"`
+	// Range gives only the least and the greatest difference in each direction.
+	Range bool `json:"range,omitempty"`
+	// Tally makes the pairs count in [AnswerTally].
+	Tally bool `json:"tally,omitempty"`
+}
+
+// Pair is two rows to compare, by ID. Label names the pair, and may be empty where
+// it is the only one.
+type Pair struct {
+	Numerator   string `json:"numerator"`
+	Denominator string `json:"denominator"`
+	Label       string `json:"label,omitempty"`
+}
+
+// problems returns the faults of the suite.
+func (s Suite) problems() []string {
+	var out []string
+	if s.Name == "" || s.Question == "" {
+		out = append(out, "name and question must not be empty")
+	}
+	check := func(field, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			out = append(out, fmt.Sprintf("%s %q is none of %s", field, clip(value), strings.Join(allowed, ", ")))
+		}
+	}
+	check("layout", s.Layout, LayoutMatrix, LayoutList)
+	if len(s.Answer) == 0 {
+		out = append(out, "answer must not be empty")
+	}
+	for _, part := range s.Answer {
+		check("answer", part, AnswerFastest, AnswerRanking, AnswerReference, AnswerReferenceFigure, AnswerServiceCost, AnswerTally,
+			AnswerTail, AnswerCallRate, AnswerStatements)
+	}
+	for _, series := range s.Series {
+		check("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)
+	}
+	return out
+}
+
+// upgrade turns a file of schema 1, which says nothing about its suites, into one
+// of this schema. Presentation comes from the rows alone.
+func upgrade(f *File) {
+	f.Schema = Schema
+	f.Suites = nil
+	var names []string
+	suiteOf := map[string]string{} // row ID to the first suite that has it
+	for i := range f.Rows {
+		row := &f.Rows[i]
+		if !slices.Contains(names, row.Suite) {
+			names = append(names, row.Suite)
+		}
+		if _, ok := suiteOf[row.ID]; !ok {
+			suiteOf[row.ID] = row.Suite
+		}
+		if first, ok := strings.CutSuffix(row.ID, "/again"); ok {
+			row.Repeats = first
+		}
+		row.Baseline = row.Link == LinkHost || row.Target == TargetLoopback
+	}
+	for i := range f.Run.Comparisons {
+		c := &f.Run.Comparisons[i]
+		switch {
+		case c.Suite != "":
+		case slices.Contains(names, f.Run.Suite):
+			c.Suite = f.Run.Suite
+		default:
+			c.Suite = suiteOf[c.Numerator]
+		}
+	}
+	f.Run.Comparisons = slices.DeleteFunc(f.Run.Comparisons, func(c Comparison) bool { return !slices.Contains(names, c.Suite) })
+	for _, name := range names {
+		suite := f.genericSuite(name)
+		f.Suites = append(f.Suites, suite)
+		if suite.Layout != LayoutMatrix {
+			continue
+		}
+		for i := range f.Rows {
+			if row := &f.Rows[i]; row.Suite == name && !strings.Contains(row.ID, "/") { // connects no pod to another
+				row.Baseline, row.Label = true, row.ID
+			}
+		}
+	}
+}
+
+// genericSuite describes a suite by its rows: a matrix if it has cluster IPs, else a
+// list that is compared with the most frequent denominator of its comparisons.
+func (f *File) genericSuite(name string) Suite {
+	s := Suite{Name: name, Question: name, Layout: LayoutList, Noun: "row", Answer: []string{AnswerFastest}}
+	for _, row := range f.Rows {
+		if row.Suite == name && row.Target == TargetClusterIP {
+			s.Layout, s.Answer = LayoutMatrix, []string{AnswerFastest, AnswerServiceCost}
+			return s
+		}
+	}
+	votes := map[string]int{}
+	for _, c := range f.Run.Comparisons {
+		if c.Suite != name || c.AA {
+			continue
+		}
+		votes[c.Denominator]++
+		if votes[c.Denominator] > votes[s.Reference] {
+			s.Reference = c.Denominator
+		}
+	}
+	if s.Reference != "" {
+		s.Answer = append(s.Answer, AnswerReference)
+	}
+	return s
+}

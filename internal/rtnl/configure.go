@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rtnl
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// DeviceConfig is the configuration that Configure applies.
+type DeviceConfig struct {
+	// Up sets the device up. False leaves its state alone.
+	Up bool
+	// MTU is in bytes; 0 leaves it alone.
+	MTU int
+	// Addresses are added to those of the device. An address that the device has already is no error. IPv6 addresses
+	// skip duplicate address detection and are usable at once.
+	Addresses []netip.Prefix
+}
+
+// check rejects values that the netlink library would interpret differently.
+func (c DeviceConfig) check() error {
+	if c.MTU < 0 {
+		return fmt.Errorf("invalid MTU %d", c.MTU)
+	}
+	for _, address := range c.Addresses {
+		if !address.IsValid() {
+			return fmt.Errorf("invalid address %v with prefix length %d", address.Addr(), address.Bits())
+		}
+	}
+	return nil
+}
+
+// Configure sets a device's MTU, then its state, then its addresses. The kernel adds the routes to the addresses'
+// prefixes. If Up is set, the kernel accepts packets to the addresses when Configure returns. After an error the
+// earlier steps stay.
+func (c Conn) Configure(name string, config DeviceConfig) error {
+	fail := func(err error) error {
+		return fmt.Errorf("configure device %q in network namespace %q: %w", name, c.ns.Name(), err)
+	}
+	if err := config.check(); err != nil {
+		return fail(err)
+	}
+	handle, err := c.Handle()
+	if err != nil {
+		return fail(err)
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return fail(err)
+	}
+	if config.MTU > 0 {
+		if err := handle.LinkSetMTU(link, config.MTU); err != nil {
+			return fail(fmt.Errorf("set MTU to %d: %w", config.MTU, err))
+		}
+	}
+	if config.Up {
+		if err := handle.LinkSetUp(link); err != nil {
+			return fail(fmt.Errorf("set up: %w", err))
+		}
+	}
+	for _, address := range config.Addresses {
+		if err := handle.AddrReplace(link, DeviceAddress(address)); err != nil {
+			return fail(fmt.Errorf("add address %s: %w", address, err))
+		}
+	}
+	if !config.Up {
+		return nil
+	}
+	for _, address := range config.Addresses {
+		if err := c.AwaitLocal(handle, link, address.Addr()); err != nil {
+			return fail(fmt.Errorf("add address %s: %w", address, err))
+		}
+	}
+	return nil
+}
+
+// SetUp sets a device up or down. A device that is down keeps its addresses and loses its routes.
+func (c Conn) SetUp(name string, up bool) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	set, state := handle.LinkSetDown, "down"
+	if up {
+		set, state = handle.LinkSetUp, "up"
+	}
+	link, err := handle.LinkByName(name)
+	if err == nil {
+		err = set(link)
+	}
+	if err != nil {
+		return fmt.Errorf("set device %q in network namespace %q %s: %w", name, c.ns.Name(), state, err)
+	}
+	return nil
+}
+
+// DeviceAddress converts an address with its prefix length to the library's form. An IPv6 address skips duplicate
+// address detection.
+func DeviceAddress(address netip.Prefix) *netlink.Addr {
+	ip := address.Addr()
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(address.Bits(), ip.BitLen())}}
+	if ip.Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return addr
+}

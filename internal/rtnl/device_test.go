@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rtnl_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestSysctl sets a sysctl in one namespace and reads it in all.
+func TestSysctl(t *testing.T) {
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	root, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	const key = "net/ipv4/ip_default_ttl"
+	read := func(ns *netns.Namespace) string {
+		value, err := rtnl.In(ns).Sysctl(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	before := read(root)
+	if err := rtnl.In(a).SetSysctl(key, "33"); err != nil {
+		t.Fatal(err)
+	}
+	if read(a) != "33" || read(b) == "33" || read(root) != before {
+		t.Errorf("values are %s, %s and %s", read(a), read(b), read(root))
+	}
+	if err := rtnl.In(a).SetSysctl("net/ipv4/no_such_key", "1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("setting what is not there: %v", err)
+	}
+	if _, err := rtnl.In(a).Sysctl("net/ipv4/no_such_key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading what is not there: %v", err)
+	}
+	if err := rtnl.In(a).SetSysctl(key, "not a number"); err == nil {
+		t.Error("a wrong value is no error")
+	}
+	if err := rtnl.In(a).SetSysctl("net/../kernel/hostname", "x"); err == nil {
+		t.Error("a path out of net is no error")
+	}
+}
+
+// handle opens a netlink socket in ns, until the test is over.
+func handle(t *testing.T, ns *netns.Namespace) *netlink.Handle {
+	t.Helper()
+	h, err := rtnl.In(ns).Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+// makeDevices gives a a bridge with a port, whose peer is in b, and a macvlan
+// device on the bridge.
+func makeDevices(t *testing.T, a, b *netns.Namespace) {
+	t.Helper()
+	inA, inB := handle(t, a), handle(t, b)
+	attrs := func(name string) netlink.LinkAttrs {
+		out := netlink.NewLinkAttrs()
+		out.Name = name
+		return out
+	}
+	bridge := &netlink.Bridge{LinkAttrs: attrs("br")}
+	if err := inA.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	port := &netlink.Veth{
+		LinkAttrs: attrs("port"), PeerName: "inner", PeerNamespace: netlink.NsFd(b.FD()), PeerTxQLen: -1,
+	}
+	port.MTU = 1400
+	port.MasterIndex = bridge.Index
+	if err := inA.LinkAdd(port); err != nil {
+		t.Fatal(err)
+	}
+	macvlan := &netlink.Macvlan{LinkAttrs: attrs("mv"), Mode: netlink.MACVLAN_MODE_BRIDGE}
+	macvlan.ParentIndex = bridge.Index
+	if err := inA.LinkAdd(macvlan); err != nil {
+		t.Fatal(err)
+	}
+	inner, err := inB.LinkByName("inner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
+		addr, err := netlink.ParseAddr(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inB.AddrAdd(inner, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := inB.LinkSetUp(inner); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDevices looks at devices of several kinds from both sides.
+func TestDevices(t *testing.T) {
+	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	makeDevices(t, a, b)
+	find := func(ns *netns.Namespace, name string) rtnl.Device {
+		device, err := rtnl.In(ns).Device(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return device
+	}
+	bridge, port, macvlan, inner := find(a, "br"), find(a, "port"), find(a, "mv"), find(b, "inner")
+	for device, kind := range map[string]string{
+		find(a, "lo").Kind: "loopback", bridge.Kind: "bridge", port.Kind: "veth", macvlan.Kind: "macvlan", inner.Kind: "veth",
+	} {
+		if device != kind {
+			t.Errorf("kind is %q, not %q", device, kind)
+		}
+	}
+	if port.PeerIndex != inner.Index || inner.PeerIndex != port.Index || port.ParentIndex != 0 {
+		t.Errorf("peers are %+v and %+v", port, inner)
+	}
+	if port.PeerNSID < 0 || inner.PeerNSID < 0 || bridge.PeerNSID != -1 || macvlan.PeerNSID != -1 {
+		t.Errorf("namespace ids are %d, %d, %d and %d", port.PeerNSID, inner.PeerNSID, bridge.PeerNSID, macvlan.PeerNSID)
+	}
+	if port.MasterIndex != bridge.Index || inner.MasterIndex != 0 {
+		t.Errorf("masters are %d and %d", port.MasterIndex, inner.MasterIndex)
+	}
+	if macvlan.ParentIndex != bridge.Index || macvlan.PeerIndex != 0 {
+		t.Errorf("parent is %d, peer %d", macvlan.ParentIndex, macvlan.PeerIndex)
+	}
+	if port.MTU != 1400 || len(inner.MAC) != 6 || port.Up || !inner.Up {
+		t.Errorf("devices are %+v and %+v", port, inner)
+	}
+	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
+		if !slices.Contains(inner.Addrs, netip.MustParsePrefix(cidr)) {
+			t.Errorf("addresses are %v", inner.Addrs)
+		}
+	}
+	devices, err := rtnl.In(a).Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(devices) != 4 || !slices.IsSortedFunc(devices, func(x, y rtnl.Device) int { return x.Index - y.Index }) {
+		t.Errorf("devices are %+v", devices)
+	}
+	if _, err := rtnl.In(a).Device("inner"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a device of another namespace: %v", err)
+	}
+	for name, want := range map[string]bool{"lo": true, "port": true, "inner": false, "none": false} {
+		if has, err := rtnl.In(a).HasDevice(name); err != nil || has != want {
+			t.Errorf("HasDevice(%q): %t, %v", name, has, err)
+		}
+	}
+	if _, err := rtnl.In(a).HasDevice("a-name-that-is-too-long"); err == nil {
+		t.Error("HasDevice took a name that no device can have")
+	}
+}
+
+// TestDeviceCounters counts what goes through the loopback device.
+func TestDeviceCounters(t *testing.T) {
+	ns := testkit.Namespace(t, "count")
+	before, err := rtnl.In(ns).Device("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testkit.Echo(t, ns, "udp", "127.0.0.1:0")
+	if _, err := testkit.RoundTrip(t, ns, "udp", server.String(), make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := rtnl.In(ns).Device("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, size := after.RxPackets-before.RxPackets, after.RxBytes-before.RxBytes
+	if packets != 4 || after.TxPackets-before.TxPackets != 4 || size < 2000 || after.TxBytes-before.TxBytes != size {
+		t.Errorf("%d packets of %d bytes in all", packets, size)
+	}
+}

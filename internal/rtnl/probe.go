@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// TryDevice creates a device of a kind and deletes it. The error matches errors.ErrUnsupported if the kernel lacks the
+// kind.
+func (c Conn) TryDevice(kind string) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "probe-device"
+	var link netlink.Link
+	switch kind {
+	case "vxlan":
+		link = &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true}
+	case "geneve":
+		link = &netlink.Geneve{LinkAttrs: attrs, FlowBased: true}
+	default:
+		link = &netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}
+	}
+	if err := handle.LinkAdd(link); err != nil {
+		return fmt.Errorf("create a %s device in network namespace %q: %w", kind, c.ns.Name(), err)
+	}
+	if err := handle.LinkDel(link); err != nil {
+		return fmt.Errorf("delete a %s device in network namespace %q: %w", kind, c.ns.Name(), err)
+	}
+	return nil
+}
+
+// TryQdisc adds a queueing discipline of a kind to the loopback device and deletes it. The error matches
+// errors.ErrUnsupported if the kernel lacks the kind.
+func (c Conn) TryQdisc(kind string) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	lo, err := handle.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback device in network namespace %q: %w", c.ns.Name(), err)
+	}
+	attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+	var qdisc netlink.Qdisc
+	switch kind {
+	case "netem":
+		qdisc = netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{})
+	case "tbf": // it takes no defaults
+		qdisc = &netlink.Tbf{QdiscAttrs: attrs, Rate: 1e6, Limit: 1e6, Buffer: 1e6}
+	default:
+		qdisc = &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}
+	}
+	if err := handle.QdiscAdd(qdisc); err != nil {
+		return fmt.Errorf("add a %s queue in network namespace %q: %w", kind, c.ns.Name(), AsUnsupported(err))
+	}
+	if err := handle.QdiscDel(qdisc); err != nil {
+		return fmt.Errorf("delete a %s queue in network namespace %q: %w", kind, c.ns.Name(), err)
+	}
+	return nil
+}
+
+// TryGenericFamily looks up a generic netlink family, such as "ovs_datapath" of Open vSwitch. The kernel loads its
+// module if it has one. The error matches errors.ErrUnsupported if there is none.
+func (c Conn) TryGenericFamily(family string) error {
+	handle, err := c.FamilyHandle(unix.NETLINK_GENERIC)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	if _, err := handle.GenlFamilyGet(family); err != nil {
+		return fmt.Errorf("look for %s in generic netlink: %w", family, AsUnsupported(err))
+	}
+	return nil
+}
+
+// AsUnsupported makes ENOENT, the kernel's answer to an unknown name, match errors.ErrUnsupported.
+func AsUnsupported(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return err
+}
+
+// TryNFTables reads the generation of the nftables rules. The error matches errors.ErrUnsupported if the kernel lacks
+// nftables.
+func (c Conn) TryNFTables() error {
+	request := vnl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	request.AddData(&vnl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: vnl.NFNETLINK_V0})
+	err := c.ns.Do(func() error {
+		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask for nftables in network namespace %q: %w", c.ns.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// State tells which connections a backend serves.
+type State uint8
+
+// The states of a backend.
+const (
+	Active      State = iota
+	Terminating       // serves its connections, and new ones if no backend is active
+	Draining          // serves its connections
+	Quarantined       // failed its health check: gets no new connections
+)
+
+func stateNames() []string { return []string{"active", "terminating", "draining", "quarantined"} }
+
+// String returns the lower-case name.
+func (s State) String() string {
+	if names := stateNames(); int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state-%d", uint8(s))
+}
+
+// Backend is one address and port that serves a service.
+type Backend struct {
+	Addr  netip.AddrPort
+	State State
+	// Weight is the share of new connections relative to the other backends; 0 counts as 1.
+	Weight uint16
+}
+
+// Backends returns active backends of equal weight at the addresses.
+func Backends(addrs ...netip.AddrPort) []Backend {
+	backends := make([]Backend, len(addrs))
+	for i, addr := range addrs {
+		backends[i] = Backend{Addr: addr}
+	}
+	return backends
+}
+
+// Compare orders backends by state, so that those that get new connections come first, then by address.
+func (b Backend) Compare(o Backend) int {
+	if c := cmp.Compare(b.State, o.State); c != 0 {
+		return c
+	}
+	return cmp.Or(b.Addr.Compare(o.Addr), cmp.Compare(b.Weight, o.Weight))
+}
+
+// String formats b: "10.1.0.1:80", and "10.1.0.1:80,draining,weight=2" if the state or weight is not the default.
+func (b Backend) String() string {
+	text := b.Addr.String()
+	if b.State != Active {
+		text += "," + b.State.String()
+	}
+	if b.Weight > 1 {
+		text += ",weight=" + strconv.Itoa(int(b.Weight))
+	}
+	return text
+}
+
+// MarshalText returns the text of String.
+func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText parses the text of String. It does not validate the address: see Service.Validate.
+func (b *Backend) UnmarshalText(text []byte) (err error) {
+	fields := strings.Split(string(text), ",")
+	*b = Backend{}
+	if b.Addr, err = netip.ParseAddrPort(fields[0]); err != nil {
+		return fmt.Errorf("backend %q: %w", text, err)
+	}
+	for _, field := range fields[1:] {
+		if weight, ok := strings.CutPrefix(field, "weight="); ok {
+			n, err := strconv.ParseUint(weight, 10, 16)
+			if err != nil {
+				return fmt.Errorf("backend %q: invalid weight %q", text, weight)
+			}
+			b.Weight = uint16(n)
+			continue
+		}
+		state := slices.Index(stateNames(), field)
+		if state < 0 {
+			return fmt.Errorf("backend %q: unknown state %q", text, field)
+		}
+		b.State = State(state)
+	}
+	return nil
+}
+
+// sorted returns the backends in order; a copy unless they are already.
+func sorted(backends []Backend) []Backend {
+	if slices.IsSortedFunc(backends, Backend.Compare) {
+		return backends
+	}
+	backends = slices.Clone(backends)
+	slices.SortFunc(backends, Backend.Compare)
+	return backends
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201".
+func ParseFrontend(s string) (netip.AddrPort, error) {
+	return parse("service", s, validateAddrPort)
+}
+
+// ParseAddrPort parses the address and port of a backend: "192.168.10.10:5201" or "[fd00:10::a]:5201".
+func ParseAddrPort(s string) (netip.AddrPort, error) {
+	return parse("backend", s, validateBackend)
+}
+
+func parse(noun, s string, validate func(netip.AddrPort) error) (netip.AddrPort, error) {
+	ap, err := splitAddrPort(s)
+	if err == nil {
+		err = validate(ap)
+	}
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%s %q: %w", noun, s, err)
+	}
+	return ap, nil
+}
+
+// splitAddrPort splits by hand: the errors of netip.ParseAddrPort don't tell which half is wrong.
+func splitAddrPort(s string) (netip.AddrPort, error) {
+	colon := strings.LastIndexByte(s, ':')
+	host, bracketed := strings.CutPrefix(s, "[")
+	switch {
+	case s == "":
+		return netip.AddrPort{}, errors.New("empty; want ADDRESS:PORT")
+	case bracketed:
+		end := strings.IndexByte(host, ']')
+		if end < 0 {
+			return netip.AddrPort{}, errors.New("no closing bracket; want [ADDRESS]:PORT")
+		}
+		rest := host[end+1:]
+		host = host[:end]
+		if !strings.HasPrefix(rest, ":") {
+			return netip.AddrPort{}, errors.New("no port; want [ADDRESS]:PORT")
+		}
+		return parseHalves(host, rest[1:], true)
+	case colon < 0:
+		return netip.AddrPort{}, errors.New("no port; want ADDRESS:PORT")
+	case strings.Count(s, ":") > 1:
+		return netip.AddrPort{}, errors.New("an IPv6 address needs brackets; want [ADDRESS]:PORT")
+	}
+	return parseHalves(s[:colon], s[colon+1:], false)
+}
+
+func parseHalves(host, port string, bracketed bool) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return netip.AddrPort{}, fmt.Errorf("invalid IP address %q", host)
+	case addr.Is4() && bracketed:
+		return netip.AddrPort{}, fmt.Errorf("brackets around the IPv4 address %s", host)
+	}
+	number, err := strconv.ParseUint(port, 10, 64)
+	switch {
+	case port == "":
+		return netip.AddrPort{}, errors.New("no port after the colon")
+	case errors.Is(err, strconv.ErrSyntax):
+		return netip.AddrPort{}, fmt.Errorf("invalid port %q", port)
+	case err != nil || number > 65535:
+		return netip.AddrPort{}, fmt.Errorf("port %s is not in 1..65535", port)
+	}
+	return netip.AddrPortFrom(addr, uint16(number)), nil
+}
+
+// validateBackend is validateAddrPort for a backend, which must be the same place for all clients.
+func validateBackend(ap netip.AddrPort) error {
+	if err := validateAddrPort(ap); err != nil {
+		return err
+	}
+	if ap.Addr().IsLoopback() {
+		return fmt.Errorf("%s is a loopback address, which never leaves a pod", ap.Addr())
+	}
+	return nil
+}
+
+func validateAddrPort(ap netip.AddrPort) error {
+	addr := ap.Addr()
+	switch {
+	case !addr.IsValid():
+		return errors.New("no address")
+	case addr.Zone() != "":
+		return fmt.Errorf("zone %q is not supported", addr.Zone())
+	case addr.Is4In6():
+		return fmt.Errorf("write the IPv4 address as %s", addr.Unmap())
+	case addr.IsUnspecified():
+		return fmt.Errorf("%s is the unspecified address", addr)
+	case addr.IsMulticast():
+		return fmt.Errorf("%s is a multicast address", addr)
+	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("%s is the broadcast address", addr)
+	case addr.IsLinkLocalUnicast():
+		return fmt.Errorf("%s is a link-local address, which is ambiguous between pods", addr)
+	case ap.Port() == 0:
+		return errors.New("port 0 is not in 1..65535")
+	}
+	return nil
+}

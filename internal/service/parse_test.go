@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want string // part of the error; empty if there is none
+	}{
+		{"10.96.0.100:5201", ""},
+		{"[fd00:96::100]:5201", ""},
+		{"10.96.0.100:65535", ""},
+		{"", "empty"},
+		{"10.96.0.100", "no port"},
+		{"10.96.0.100:", "no port after the colon"},
+		{"10.96.0.100:0", "port 0 is not in 1..65535"},
+		{"10.96.0.100:70000", "port 70000 is not in 1..65535"},
+		{"10.96.0.100:99999999999999999999", "is not in 1..65535"},
+		{"10.96.0.100:-1", `invalid port "-1"`},
+		{"10.96.0.100:http", `invalid port "http"`},
+		{"10.96.0.256:80", `invalid IP address "10.96.0.256"`},
+		{"example.org:80", `invalid IP address "example.org"`},
+		{":80", `invalid IP address ""`},
+		{"fd00::1:80", "needs brackets"},
+		{"fd00::1", "needs brackets"},
+		{"[fd00::1]", "no port"},
+		{"[fd00::1]80", "no port"},
+		{"[fd00::1:80", "no closing bracket"},
+		{"[10.96.0.1]:80", "brackets around the IPv4 address"},
+		{"[fe80::1%eth0]:80", `zone "eth0"`},
+		{"[fe80::1]:80", "link-local"},
+		{"[::ffff:10.96.0.1]:80", "write the IPv4 address as 10.96.0.1"},
+		{"0.0.0.0:80", "unspecified"},
+		{"[::]:80", "unspecified"},
+		{"224.0.0.1:80", "multicast"},
+		{"[ff02::1]:80", "multicast"},
+		{"255.255.255.255:80", "broadcast"},
+	} {
+		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend, "backend": ParseAddrPort} {
+			got, err := parse(c.in)
+			if c.want == "" {
+				if err != nil || got.String() != c.in {
+					t.Errorf("%s %q = %v, %v", what, c.in, got, err)
+				}
+				continue
+			}
+			if err == nil {
+				t.Errorf("%s %q: no error, want %q", what, c.in, c.want)
+				continue
+			}
+			if m := err.Error(); !strings.Contains(m, c.want) || !strings.HasPrefix(m, what) || strings.Contains(m, "\n") {
+				t.Errorf("%s %q: error %q, want %q", what, c.in, m, c.want)
+			}
+		}
+	}
+}
+
+// TestLoopback is allowed for services, and not for what serves them.
+func TestLoopback(t *testing.T) {
+	for _, s := range []string{"127.0.0.1:80", "127.1.2.3:80", "[::1]:80"} {
+		if _, err := ParseFrontend(s); err != nil {
+			t.Error(err)
+		}
+		if _, err := ParseAddrPort(s); err == nil || !strings.Contains(err.Error(), "loopback") {
+			t.Errorf("backend %s: error %v", s, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ap, err := ParseAddrPort(s)
+		if err != nil {
+			if ap.IsValid() {
+				t.Errorf("%q: %v beside the error %v", s, ap, err)
+			}
+			return
+		}
+		if ap.Port() == 0 || !ap.Addr().IsValid() || ap.Addr().Is4In6() || ap.Addr().Zone() != "" {
+			t.Errorf("%q was taken as %v", s, ap)
+		}
+		again, err := ParseAddrPort(ap.String())
+		if err != nil || again != ap {
+			t.Errorf("%q was read as %v, which reads as %v, %v", s, ap, again, err)
+		}
+	})
+}
+
+func TestParseProtocol(t *testing.T) {
+	for in, want := range map[string]Protocol{"tcp": TCP, "UDP": UDP, "Any": Any} {
+		if got, err := ParseProtocol(in); err != nil || got != want {
+			t.Errorf("ParseProtocol(%q) = %v, %v", in, got, err)
+		}
+		if got, err := ParseProtocol(want.String()); err != nil || got != want {
+			t.Errorf("ParseProtocol(%q) = %v, %v", want, got, err)
+		}
+	}
+	for _, in := range []string{"", "sctp", "6"} {
+		if _, err := ParseProtocol(in); err == nil || !strings.Contains(err.Error(), in) {
+			t.Errorf("ParseProtocol(%q): error %v", in, err)
+		}
+	}
+	if got := Protocol(132).String(); got != "protocol-132" {
+		t.Errorf("String() = %q", got)
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Protocol is a transport protocol by its IANA number. The zero value Any stands for both TCP and UDP.
+type Protocol uint8
+
+// The protocols of services.
+const (
+	Any Protocol = 0
+	TCP Protocol = 6
+	UDP Protocol = 17
+)
+
+// ParseProtocol parses "tcp", "udp" or "any", in any case.
+func ParseProtocol(s string) (Protocol, error) {
+	switch strings.ToLower(s) {
+	case "any":
+		return Any, nil
+	case "tcp":
+		return TCP, nil
+	case "udp":
+		return UDP, nil
+	}
+	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp or any", s)
+}
+
+// String returns the lower-case name, or the number of a protocol that has no name here.
+func (p Protocol) String() string {
+	switch p {
+	case Any:
+		return "any"
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	}
+	return fmt.Sprintf("protocol-%d", uint8(p))
+}
+
+// Each returns TCP and UDP for Any, otherwise p alone.
+func (p Protocol) Each() []Protocol {
+	if p == Any {
+		return []Protocol{TCP, UDP}
+	}
+	return []Protocol{p}
+}

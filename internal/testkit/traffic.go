@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/netns"
+)
+
+// ioTimeout limits a connect, and the wait for the next bytes.
+const ioTimeout = 5 * time.Second
+
+// whoAmI is the datagram that an echo server answers with the address of its peer.
+const whoAmI = "testkit: who am I?\n"
+
+// Echo starts an echo server in ns that runs until the test ends, and returns its
+// address. The network is "tcp" or "udp"; addr is an address such as
+// "192.168.10.10:0", where port 0 selects a free one.
+//
+// A TCP server first sends a line with the client's address as it sees it, then echoes
+// until the client closes its side. A UDP server echoes each datagram.
+func Echo(t testing.TB, ns *netns.Namespace, network, addr string) netip.AddrPort {
+	t.Helper()
+	if strings.HasPrefix(network, "udp") {
+		return echoUDP(t, ns, network, addr)
+	}
+	var listener net.Listener
+	err := ns.Do(func() (err error) {
+		listener, err = net.Listen(network, addr)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listen in %s: %v", ns.Name(), err)
+	}
+	closeAtCleanup(t, listener)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := fmt.Fprintln(conn, conn.RemoteAddr()); err == nil {
+					_, _ = io.Copy(conn, conn)
+				}
+			}()
+		}
+	}()
+	return unmap(netip.MustParseAddrPort(listener.Addr().String()))
+}
+
+func echoUDP(t testing.TB, ns *netns.Namespace, network, addr string) netip.AddrPort {
+	t.Helper()
+	var conn net.PacketConn
+	err := ns.Do(func() (err error) {
+		conn, err = net.ListenPacket(network, addr)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listen in %s: %v", ns.Name(), err)
+	}
+	closeAtCleanup(t, conn)
+	go func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, peer, err := conn.ReadFrom(buffer)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // such as an ICMP error for an earlier answer
+				continue
+			}
+			answer := buffer[:n]
+			if string(answer) == whoAmI {
+				answer = []byte(peer.String())
+			}
+			_, _ = conn.WriteTo(answer, peer)
+		}
+	}()
+	return unmap(netip.MustParseAddrPort(conn.LocalAddr().String()))
+}
+
+// RoundTrip connects from ns to an Echo server at addr, sends payload and reads it back.
+// It returns the client's address as the server saw it. A TCP payload can have any size;
+// a UDP payload is one datagram. Lost packets are an error, not a failed test, so that
+// tests can expect it.
+//
+//revive:disable-next-line:argument-limit // t comes on top of four
+func RoundTrip(t testing.TB, ns *netns.Namespace, network, addr string, payload []byte) (netip.AddrPort, error) {
+	t.Helper()
+	conn, err := Dial(ns, network, addr)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	defer conn.Close()
+	exchange := exchangeTCP
+	if strings.HasPrefix(network, "udp") {
+		exchange = exchangeUDP
+	}
+	peer, err := exchange(conn, payload)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%s from %s to %s: %w", network, ns.Name(), addr, err)
+	}
+	return peer, nil
+}
+
+// Dial connects from ns. The caller closes the connection.
+func Dial(ns *netns.Namespace, network, addr string) (conn net.Conn, err error) {
+	err = ns.Do(func() error {
+		dialer := net.Dialer{Timeout: ioTimeout}
+		conn, err = dialer.DialContext(context.Background(), network, addr)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect from %s: %w", ns.Name(), err)
+	}
+	return conn, nil
+}
+
+func exchangeTCP(conn net.Conn, payload []byte) (netip.AddrPort, error) {
+	written := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(payload)
+		if err == nil {
+			err = conn.(*net.TCPConn).CloseWrite()
+		}
+		written <- err
+	}()
+	received, err := io.ReadAll(deadlineReader{conn})
+	if err != nil {
+		_ = conn.Close() // ends the write
+		<-written
+		return netip.AddrPort{}, fmt.Errorf("after %d bytes: %w", len(received), err)
+	}
+	if err := <-written; err != nil {
+		return netip.AddrPort{}, err
+	}
+	line, echo, _ := bytes.Cut(received, []byte("\n"))
+	if !bytes.Equal(echo, payload) {
+		return netip.AddrPort{}, fmt.Errorf("sent %d bytes, received %d others", len(payload), len(echo))
+	}
+	return parsePeer(line)
+}
+
+func exchangeUDP(conn net.Conn, payload []byte) (netip.AddrPort, error) {
+	ask := func(question []byte) ([]byte, error) {
+		if _, err := conn.Write(question); err != nil {
+			return nil, err
+		}
+		buffer := make([]byte, 1<<16)
+		n, err := deadlineReader{conn}.Read(buffer)
+		return buffer[:n], err
+	}
+	echo, err := ask(payload)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if !bytes.Equal(echo, payload) {
+		return netip.AddrPort{}, fmt.Errorf("sent %d bytes, received %d others", len(payload), len(echo))
+	}
+	line, err := ask([]byte(whoAmI))
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return parsePeer(line)
+}
+
+// deadlineReader sets a new deadline before each read.
+type deadlineReader struct{ conn net.Conn }
+
+func (r deadlineReader) Read(p []byte) (int, error) {
+	if err := r.conn.SetReadDeadline(time.Now().Add(ioTimeout)); err != nil {
+		return 0, err
+	}
+	return r.conn.Read(p)
+}
+
+func parsePeer(line []byte) (netip.AddrPort, error) {
+	peer, err := netip.ParseAddrPort(string(bytes.TrimSpace(line)))
+	return unmap(peer), err
+}
+
+func unmap(addr netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+}
+
+// ICMP types (RFC 792, RFC 4443).
+const (
+	echoRequest4, echoReply4 = 8, 0
+	echoRequest6, echoReply6 = 128, 129
+	echoHeader               = 8
+)
+
+// Ping sends an ICMP echo request with size bytes of payload from ns and waits for its
+// answer. No answer within 5 s, or another payload, is an error.
+func Ping(ns *netns.Namespace, addr netip.Addr, size int) error {
+	network, request, reply := "ip4:icmp", byte(echoRequest4), byte(echoReply4)
+	if addr.Is6() {
+		network, request, reply = "ip6:ipv6-icmp", echoRequest6, echoReply6
+	}
+	var conn *net.IPConn
+	err := ns.Do(func() (err error) {
+		conn, err = net.DialIP(network, nil, &net.IPAddr{IP: addr.AsSlice()})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+	}
+	defer conn.Close()
+	message := make([]byte, echoHeader+size)
+	message[0] = request
+	_, _ = rand.Read(message[4:]) // the identifier, the sequence number and the payload
+	if addr.Is4() {
+		binary.BigEndian.PutUint16(message[2:], checksum(message))
+	} // the kernel computes it for IPv6
+	if _, err := conn.Write(message); err != nil {
+		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+	}
+	if err := awaitEcho(conn, reply, message[4:]); err != nil {
+		return fmt.Errorf("ping %s from %s: %w", addr, ns.Name(), err)
+	}
+	return nil
+}
+
+// awaitEcho reads until it has the answer of that type with the identifier in want.
+func awaitEcho(conn *net.IPConn, reply byte, want []byte) error {
+	if err := conn.SetReadDeadline(time.Now().Add(ioTimeout)); err != nil {
+		return err
+	}
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := conn.ReadFrom(buffer) // without the IP header, unlike Read
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return errors.New("no answer")
+		}
+		if err != nil {
+			return err
+		}
+		message := buffer[:n]
+		if n < echoHeader || message[0] != reply || !bytes.Equal(message[4:8], want[:4]) {
+			continue
+		}
+		if !bytes.Equal(message[4:], want) {
+			return fmt.Errorf("sent %d bytes, received %d others", len(want), n-4)
+		}
+		return nil
+	}
+}
+
+// checksum returns the Internet checksum (RFC 1071).
+func checksum(data []byte) uint16 {
+	var sum uint32
+	for ; len(data) > 1; data = data[2:] {
+		sum += uint32(binary.BigEndian.Uint16(data))
+	}
+	if len(data) == 1 {
+		sum += uint32(data[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// lines collects the packets of Each as text.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) read(b *Batch) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range b.Len() {
+		l.all = append(l.all, Decode(b.Packet(i)).String())
+	}
+	return nil
+}
+
+// matching returns the lines that contain a text.
+func (l *lines) matching(text string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// inject sends packets of any bytes out of a device, past the IP stack.
+func inject(t *testing.T, ns *netns.Namespace, name string, packets ...[]byte) {
+	t.Helper()
+	device, err := rtnl.In(ns).Device(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		to := &unix.SockaddrLinklayer{Ifindex: device.Index, Protocol: 0x0008 /* IPv4 */}
+		for _, packet := range packets {
+			if err := unix.Sendto(fd, packet, 0, to); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEach reads sent packets, malformed ones too.
+func TestEach(t *testing.T) {
+	for _, offload := range []bool{false, true} {
+		t.Run(fmt.Sprintf("offload=%t", offload), func(t *testing.T) {
+			ns := testkit.Namespace(t, "each")
+			d := open(t, ns, Options{Name: "left", Addresses: leftAddresses, Offload: offload})
+			var seen lines
+			background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
+			for _, address := range []string{"10.9.0.77:53", "[fd00:9::77]:53"} {
+				conn, err := testkit.Dial(ns, "udp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.Write(payload(100)); err != nil {
+					t.Fatal(err)
+				}
+				_ = conn.Close()
+				family, size := "IPv4", 128
+				if strings.Contains(address, "[") {
+					family, size = "IPv6", 148
+				}
+				want := fmt.Sprintf("%d %s %s > %s UDP", size, family, conn.LocalAddr(), address)
+				eventually(t, &seen, want)
+			}
+			for _, garbage := range []string{"\x00", "\x45", "\x60 short", "\xff\xff\xff", "\x45" + strings.Repeat("\xff", 50)} {
+				inject(t, ns, "left", []byte(garbage))
+				eventually(t, &seen, Decode([]byte(garbage)).String())
+			}
+		})
+	}
+}
+
+func eventually(t *testing.T, seen *lines, want string) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		for _, line := range seen.matching(want) {
+			if line == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("no line %q in %q", want, seen.matching(""))
+	})
+}
+
+// TestEachCuts has a large segment cut into packets as they are on a wire.
+func TestEachCuts(t *testing.T) {
+	ns := testkit.Namespace(t, "each")
+	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses, Offload: true})
+	var seen lines
+	background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
+	conn, err := testkit.Dial(ns, "udp", "10.9.0.77:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set error
+	if err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1000) }); err != nil || set != nil {
+		t.Fatal(err, set)
+	}
+	if _, err := conn.Write(payload(2500)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 5*time.Second, func() error {
+		whole, rest := seen.matching("1028 IPv4"), seen.matching("528 IPv4")
+		if len(whole) != 2 || len(rest) != 1 {
+			return fmt.Errorf("2500 bytes in datagrams of 1000 came as %q", seen.matching("UDP"))
+		}
+		return nil
+	})
+	device, err := rtnl.In(ns).Device("left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counted := d.Counters().ReadPackets; counted < device.TxPackets+2 {
+		t.Errorf("%d packets read of %d that the kernel sent: the kernel cut them", counted, device.TxPackets)
+	}
+}
+
+func TestEachEnds(t *testing.T) {
+	ns := testkit.Namespace(t, "each")
+	stop := errors.New("enough")
+	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses})
+	inject(t, ns, "left", []byte("x"))
+	if err := d.Each(context.Background(), func(*Batch) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("error %v, want that of the function", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := d.Each(ctx, func(*Batch) error { return nil }); err != nil {
+		t.Errorf("a context that ended: %v", err)
+	}
+	tap := open(t, ns, Options{Name: "tap", Kind: TAP, Offload: true})
+	if err := tap.Each(ctx, func(*Batch) error { return nil }); err == nil || !strings.Contains(err.Error(), `"tap"`) {
+		t.Errorf("a TAP device with offload: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.Each(context.Background(), func(*Batch) error { return nil }) }()
+	ip(t, ns, "link delete left")
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), `"left"`) || !strings.Contains(err.Error(), "gone") {
+			t.Errorf("error %v, want one that says which device is gone", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on without its device")
+	}
+}
+
+// TestTAPFrames reads the frames of a TAP device.
+func TestTAPFrames(t *testing.T) {
+	ns := testkit.Namespace(t, "each")
+	d := open(t, ns, Options{Name: "left", Kind: TAP, Addresses: leftAddresses})
+	var mu sync.Mutex
+	var seen []string
+	background(t, func(ctx context.Context) error {
+		return d.Each(ctx, func(b *Batch) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, DecodeFrame(b.Packet(0)).String())
+			return nil
+		})
+	})
+	conn, err := testkit.Dial(ns, "udp", "10.9.0.77:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("who has it?")); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 5*time.Second, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, line := range seen {
+			if strings.HasSuffix(line, "> ff:ff:ff:ff:ff:ff ARP") {
+				return nil
+			}
+		}
+		return fmt.Errorf("no ARP request in %q", seen)
+	})
+}
+
+func TestBatch(t *testing.T) {
+	d := open(t, testkit.Namespace(t, "batch"), Options{Offload: true, MTU: 576})
+	b := d.NewBatch()
+	if want := packetSize / d.MTU(); cap(b.lengths) < want {
+		t.Errorf("room for %d packets, want %d: what one read returns at MTU %d", cap(b.lengths), want, d.MTU())
+	}
+	count := 0
+	for b.Add(payload(count + 1)) {
+		count++
+	}
+	if count != b.Len() || count != cap(b.lengths) {
+		t.Errorf("%d packets added, %d in it", count, b.Len())
+	}
+	for i := range count {
+		if !bytes.Equal(b.Packet(i), payload(i+1)) {
+			t.Fatalf("packet %d is another", i)
+		}
+	}
+	b.Reset()
+	if b.Len() != 0 || b.Add(make([]byte, packetSize+1)) || !b.Add(make([]byte, packetSize)) {
+		t.Errorf("%d packets after Reset and one too large", b.Len())
+	}
+}

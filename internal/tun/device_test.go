@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tun
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+func TestOpen(t *testing.T) {
+	ns := testkit.Namespace(t, "open")
+	before := testkit.Snapshot(t, ns)
+	for _, kind := range []Kind{TUN, TAP} {
+		for _, offload := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/offload=%t", kind, offload), func(t *testing.T) {
+				d, err := Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400, Addresses: leftAddresses})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Name() != "left" || d.Kind() != kind || d.Offload() != offload || d.MTU() != 1400 {
+					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.Kind(), d.Offload(), d.MTU())
+				}
+				device, err := rtnl.In(ns).Device("left")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !device.Up || device.MTU != 1400 || device.Kind != "tun" || (len(device.MAC) > 0) != (kind == TAP) {
+					t.Errorf("the kernel has %+v", device)
+				}
+				for _, want := range leftAddresses {
+					if !strings.Contains(fmt.Sprint(device.Addrs), want.String()) {
+						t.Errorf("address %s is missing of %v", want, device.Addrs)
+					}
+				}
+				if routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left"); !strings.Contains(routes, "10.9.0.0/24") ||
+					!strings.Contains(routes, "fd00:9::/64") {
+					t.Errorf("routes: %s", routes)
+				}
+				if tentative := ip(t, ns, "-6 addr show dev left scope global tentative"); tentative != "" {
+					t.Errorf("an address can't be used yet: %s", tentative)
+				}
+				offloads, err := rtnl.In(ns).Offloads("left")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if offloads["tso"] != offload || offloads["tx-checksum"] != offload {
+					t.Errorf("offloads: %v", offloads)
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				if _, err := rtnl.In(ns).Device("left"); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("it is there after Close (%v)", err)
+				}
+			})
+		}
+	}
+	if after := testkit.Snapshot(t, ns); after != before {
+		t.Errorf("afterwards the namespace is another:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+func TestOpenPicksName(t *testing.T) {
+	ns := testkit.Namespace(t, "open")
+	for _, want := range []string{"tun0", "tun1"} {
+		if d := open(t, ns, Options{}); d.Name() != want || d.MTU() != 1500 {
+			t.Errorf("got %s with MTU %d, want %s with 1500", d.Name(), d.MTU(), want)
+		}
+	}
+}
+
+// TestOpenPersistent opens what another program made, leaves it when it closes,
+// and does not inherit what was agreed on with offload.
+func TestOpenPersistent(t *testing.T) {
+	ns, other := testkit.Namespace(t, "left"), testkit.Namespace(t, "right")
+	ip(t, ns, "tuntap add left mode tun")
+	ip(t, ns, "addr add 10.9.0.1/24 dev left")
+	for _, offload := range []bool{true, false, true} {
+		left := open(t, ns, Options{Name: "left", Offload: offload})
+		right := open(t, other, Options{Name: "right", Offload: offload, Addresses: rightAddresses})
+		stop := background(t, switching(left, right))
+		server := testkit.Echo(t, other, "tcp", "10.9.0.2:0")
+		if _, err := testkit.RoundTrip(t, ns, "tcp", server.String(), payload(1<<20)); err != nil {
+			t.Errorf("offload %t: %v", offload, err)
+		}
+		if err := errors.Join(stop(), left.Close(), right.Close()); err != nil {
+			t.Error(err)
+		}
+		device, err := rtnl.In(ns).Device("left")
+		if err != nil || len(device.Addrs) == 0 {
+			t.Errorf("the persistent device after Close: %+v, %v", device, err)
+		}
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	ns := testkit.Namespace(t, "open")
+	ip(t, ns, "tuntap add persistent mode tap")
+	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := rtnl.In(ns).SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
+		t.Fatal(err)
+	}
+	open(t, ns, Options{Name: "busy"})
+	before := testkit.Snapshot(t, ns)
+	for _, test := range []struct {
+		options Options
+		culprit string
+	}{
+		{Options{Name: "lo"}, `"lo"`},
+		{Options{Name: "busy"}, `another program`},
+		{Options{Name: "persistent"}, `is not a TUN device`},
+		{Options{Name: "a name"}, `"a name"`},
+		{Options{Name: "a/b"}, `"a/b"`},
+		{Options{Name: "tun%d"}, `"tun%d"`},
+		{Options{Name: ".."}, `".."`},
+		{Options{Name: "sixteen-letters-"}, `"sixteen-letters-"`},
+		{Options{Name: "x", Kind: 7}, `kind 7`},
+		{Options{Name: "x", MTU: 67}, `MTU 67`},
+		{Options{Name: "x", MTU: 65536}, `MTU 65536`},
+		{Options{Name: "x", MTU: -1}, `MTU -1`},
+		{Options{Name: "x", MTU: 1279, Addresses: leftAddresses}, `fd00:9::1/64`},
+		{Options{Name: "x", Addresses: prefixes("224.0.0.1/4")}, `224.0.0.1/4`},
+		{Options{Name: "x", Addresses: prefixes("0.0.0.0/0")}, `0.0.0.0/0`},
+		{Options{Name: "x", Addresses: prefixes("::ffff:10.0.0.1/128")}, `10.0.0.1`},
+		{Options{Name: "x", Addresses: leftAddresses}, `fd00:9::1/64`}, // made already when it fails
+	} {
+		d, err := Open(ns, test.options)
+		if err == nil {
+			_ = d.Close()
+			t.Errorf("%+v: opened", test.options)
+			continue
+		}
+		if !strings.Contains(err.Error(), test.culprit) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: error %q, want one line with %q", test.options, err, test.culprit)
+		}
+	}
+	if after := testkit.Snapshot(t, ns); after != before {
+		t.Errorf("after the failures the namespace is another:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+func TestConfigureNoDevice(t *testing.T) {
+	ns := testkit.Namespace(t, "open")
+	err := rtnl.In(ns).Configure("nobody", rtnl.DeviceConfig{Up: true})
+	if err == nil || !strings.Contains(err.Error(), `"nobody"`) {
+		t.Errorf("error %v, want one that names the device", err)
+	}
+	if _, err := rtnl.In(ns).Device("nobody"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Device: %v", err)
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"bytes"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root            = "../.."
+	maxPackageLines = 4500
+	maxFileLines    = 400
+	// maxDocLines is the length of `go doc` of a package: one screen.
+	maxDocLines = 50
+)
+
+// source is a Go file that people write: neither generated nor a test.
+type source struct {
+	path, dir, pkg string
+	lines          int
+}
+
+// TestPackagesFitTheirLimits counts the lines of each file and each package below internal and cmd.
+func TestPackagesFitTheirLimits(t *testing.T) {
+	lines := map[string]int{}
+	for _, s := range sources(t) {
+		lines[s.dir] += s.lines
+		if s.lines > maxFileLines {
+			t.Errorf("%s has %d lines, at most %d make one subject", s.path, s.lines, maxFileLines)
+		}
+		if slices.Contains([]string{"util", "utils", "common", "types", "helpers", "misc", "base"}, s.pkg) {
+			t.Errorf("%s: package %q says nothing of its subject", s.path, s.pkg)
+		}
+	}
+	if len(lines) < 20 {
+		t.Fatalf("found %d packages below %s only", len(lines), root)
+	}
+	for dir, n := range lines {
+		if n > maxPackageLines {
+			t.Errorf("%s has %d lines, at most %d make one package", dir, n, maxPackageLines)
+		}
+	}
+}
+
+// TestPackageDocFitsOneScreen counts the lines that `go doc` prints of each package: its comment, and a line for each
+// exported type, function and group of constants or variables.
+func TestPackageDocFitsOneScreen(t *testing.T) {
+	dirs := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.pkg != "main" {
+			dirs[s.dir] = true
+		}
+	}
+	for dir := range dirs {
+		if n := docLines(t, dir); n > maxDocLines {
+			t.Errorf("go doc ./%s prints %d lines, a screen has %d", dir, n, maxDocLines)
+		}
+	}
+}
+
+// docLines is the number of lines of `go doc` of the package in dir.
+func docLines(t *testing.T, dir string) int {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	entries, err := os.ReadDir(filepath.Join(root, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, filepath.Join(root, dir, name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	p, err := doc.NewFromFiles(fset, files, "mustang/"+dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 2 + strings.Count(p.Doc, "\n") + len(p.Consts) + len(p.Vars) + len(p.Funcs)
+	for _, typ := range p.Types {
+		n += 1 + len(typ.Consts) + len(typ.Vars) + len(typ.Funcs)
+	}
+	return n
+}
+
+// sources lists the Go files below internal and cmd.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, top := range []string{"internal", "cmd"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() && entry.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return nil
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, data, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				return err
+			}
+			if ast.IsGenerated(file) {
+				return nil
+			}
+			rel, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			all = append(all, source{
+				path: rel, dir: filepath.Dir(rel), pkg: file.Name.Name, lines: bytes.Count(data, []byte("\n")),
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// TestCallChainsExist looks up the files and functions of the call chains in docs/architecture.md.
+func TestCallChainsExist(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## Four call chains\n")
+	if !found {
+		t.Fatal("docs/architecture.md has no call chains")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	steps := regexp.MustCompile(`(?m)^    (\S+\.go) +(\S.*)$`).FindAllStringSubmatch(section, -1)
+	if len(steps) < 20 {
+		t.Fatalf("found %d steps only", len(steps))
+	}
+	for _, step := range steps {
+		path := filepath.Join(root, step[1])
+		if !strings.HasPrefix(step[1], "cmd/") {
+			path = filepath.Join(root, "internal", step[1])
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for name := range strings.SplitSeq(step[2], ", ") {
+			name = name[strings.LastIndexByte(name, '.')+1:]
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + regexp.QuoteMeta(name) + `[\[(]`).Match(source) {
+				t.Errorf("%s has no function %s", step[1], name)
+			}
+		}
+	}
+}
