@@ -48,12 +48,11 @@ type AgentOptions struct {
 	// that carry load. Threads of lower priority never interrupt them, so that each run
 	// makes the same sequence of events.
 	Priority int
-	// Timeout is the time until the agent must be ready; 0 means 10 s, or 30 s with a
-	// shell.
+	// Timeout is the time that the agent has to be ready and to listen; 0 means 10 s, or 30 s with a shell.
 	Timeout time.Duration
 }
 
-// timeout returns the time until the agent must be ready.
+// timeout returns the time that the agent has to answer.
 func (o AgentOptions) timeout() time.Duration {
 	switch {
 	case o.Timeout != 0:
@@ -94,13 +93,14 @@ func (o AgentOptions) command() (*exec.Cmd, error) {
 // Agent is a running agent process, seen from its parent. Its methods may be
 // called from several goroutines.
 type Agent struct {
-	cmd    *exec.Cmd
-	remote bool // behind a shell
-	stdin  io.WriteCloser
-	stdout io.ReadCloser
-	out    *messageWriter
-	stderr tail
-	exited chan struct{} // closed when the process is reaped
+	cmd     *exec.Cmd
+	remote  bool // behind a shell
+	timeout time.Duration
+	stdin   io.WriteCloser
+	stdout  io.ReadCloser
+	out     *messageWriter
+	stderr  tail
+	exited  chan struct{} // closed when the process is reaped
 
 	mu      sync.Mutex
 	nextID  uint64
@@ -112,7 +112,7 @@ type Agent struct {
 // StartAgent starts an agent and waits until it is ready or ctx ends. On error, no
 // process is left.
 func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
-	a := &Agent{remote: len(o.Shell) > 0, exited: make(chan struct{}), pending: map[uint64]chan reply{}}
+	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}), pending: map[uint64]chan reply{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start %s: %w", a, err)
@@ -144,7 +144,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
 	}
 	ready := a.expect(0)
 	go a.receive()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout(), fmt.Errorf("not ready after %v", o.timeout()))
+	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("not ready after %v", a.timeout))
 	defer cancel()
 	select {
 	case r, ok := <-ready:
@@ -207,8 +207,9 @@ func (a *Agent) receive() {
 	}
 	killed := false
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF): // no more replies, even if it goes on running
 		err = errors.New("ended")
+		defer time.AfterFunc(stopGrace, func() { _ = a.cmd.Process.Kill() }).Stop()
 	case errors.Is(err, os.ErrClosed):
 		err = errors.New("closed")
 	default: // not an agent: it may go on running
@@ -274,7 +275,7 @@ func (a *Agent) call(ctx context.Context, c command) (reply, error) {
 	}
 	switch {
 	case cancelled && (!ok || r.Error != nil):
-		return fail(ctx.Err())
+		return fail(context.Cause(ctx))
 	case !ok:
 		return fail(a.Err())
 	case r.Error != nil:
@@ -298,11 +299,18 @@ func (a *Agent) cancel(id uint64, ch chan reply) (reply, bool) {
 	}
 }
 
+// ask is call for a command that the agent answers at once.
+func (a *Agent) ask(ctx context.Context, c command) (reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer after %v", a.timeout))
+	defer cancel()
+	return a.call(ctx, c)
+}
+
 // Listen makes the agent a server on addr; port 0 asks for any, see
 // [Agent.Address]. It serves every workload on that port until Close. An agent
 // may listen on several addresses.
 func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
-	r, err := a.call(ctx, command{Op: opListen, Address: addr})
+	r, err := a.ask(ctx, command{Op: opListen, Address: addr})
 	if err != nil {
 		return err
 	}
@@ -338,7 +346,7 @@ func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
 // Last returns the server's figures of the last run or connection that ended. It
 // returns an error if the agent has served none.
 func (a *Agent) Last(ctx context.Context) (Served, error) {
-	r, err := a.call(ctx, command{Op: opLast})
+	r, err := a.ask(ctx, command{Op: opLast})
 	if err != nil {
 		return Served{}, err
 	}

@@ -294,3 +294,34 @@ func TestShellStopsReading(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSilentAgent checks that an agent that says hello and then nothing is given up and ended, whether its output stays
+// open or not.
+func TestSilentAgent(t *testing.T) {
+	before := children(t)
+	for name, tt := range map[string]struct {
+		script  string
+		timeout time.Duration
+		want    string
+	}{
+		"output open":   {"exec sleep 3600", 500 * time.Millisecond, "no answer after 500ms"},
+		"output closed": {"exec sleep 3600 >&-", time.Hour, "ended (signal: killed)"},
+	} {
+		hello := fmt.Sprintf(`{"id":0,"hello":{"protocol":%d}}`, protocolVersion)
+		a, err := StartAgent(t.Context(), AgentOptions{
+			Shell: []string{"sh", "-c", "echo '" + hello + "'; " + tt.script}, CPU: -1, Timeout: tt.timeout,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q in it", name, err, tt.want)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		if now := children(t); now != before {
+			t.Errorf("%s: %d children, before %d", name, now, before)
+		}
+	}
+}
