@@ -56,7 +56,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	found := TCG
 	if file, err := os.OpenFile(kvmFile, os.O_RDWR, 0); err == nil {
 		_ = file.Close()
-		boots, err := bootsWith(ctx, kernel, KVM)
+		boots, err := bootsWith(ctx, kernel, KVM, kvmTimeout)
 		if err != nil {
 			return "", err
 		}
@@ -69,8 +69,8 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 }
 
 // bootsWith boots a kernel without a root file system and reports whether it gets as far
-// as looking for one.
-func bootsWith(ctx context.Context, kernel Kernel, acceleration string) (bool, error) {
+// as looking for one within a time.
+func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout time.Duration) (bool, error) {
 	ours, theirs, err := socketPair("console")
 	if err != nil {
 		return false, err
@@ -91,7 +91,7 @@ func bootsWith(ctx context.Context, kernel Kernel, acceleration string) (bool, e
 		_, err := io.Copy(console, ours)
 		printed <- err // ends with QEMU
 	}()
-	deadline := time.NewTimer(kvmTimeout)
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

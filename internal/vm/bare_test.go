@@ -174,7 +174,7 @@ func talk(ns *netns.Namespace, target string) error {
 func TestAcceleration(t *testing.T) {
 	t.Parallel()
 	o := bareOptions(t)
-	if boots, err := bootsWith(t.Context(), o.Kernel, TCG); err != nil || !boots {
+	if boots, err := bootsWith(t.Context(), o.Kernel, TCG, 5*time.Minute); err != nil || !boots {
 		t.Errorf("with emulation: %v, %v", boots, err)
 	}
 	found, err := Acceleration(t.Context(), o.Kernel)
