@@ -62,10 +62,16 @@ The exit code is 1 if a row failed.`,
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --list all`,
-		Args: arguments(cobra.MaximumNArgs(1)),
+		Args: arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(format); err != nil {
 				return err
+			}
+			switch set := cmd.Flags().Changed; { // 0 in Options selects the default
+			case set("rounds") && o.Rounds == 0:
+				return usage(errors.New("invalid rounds 0: want 1 or more"))
+			case set("duration") && o.Duration == 0:
+				return usage(errors.New("invalid duration 0s: want 10ms or more"))
 			}
 			name := suites.Default
 			if len(args) == 1 {

@@ -81,7 +81,7 @@ address.`,
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
   mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
   mustang cni install --bin-dir /usr/lib/cni --cni-version 1.0.0`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.installCNI(cmd, i) },
 	}
 	i.addFlags(cmd)
@@ -207,7 +207,7 @@ file belongs to another project, nothing is removed. A plugin that is not a copy
 that of the Debian package, is left. Attached pods stay attached, but their runtime needs
 the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
-		Args:    arguments(cobra.NoArgs),
+		Args:    arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			if err := place.Check(); err != nil {
 				return usage(err)

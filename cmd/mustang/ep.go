@@ -35,7 +35,7 @@ which has no namespace here, its addresses and its MAC address.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := device.check(); err != nil {
 				return usage(err)
@@ -81,7 +81,7 @@ func (c *config) epRemove() *cobra.Command {
 		Example: `  mustang ep rm 1
   mustang ep rm 192.168.10.10
   mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
-		Args: arguments(cobra.MaximumNArgs(1)),
+		Args: arguments("[ID | IP]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 0) == (device.netns == "") {
 				return usage(errors.New("name the endpoint by its ID, an IP, or --netns"))

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
-	"mustang/internal/netns"
 	"mustang/internal/service"
 )
 
@@ -24,8 +23,8 @@ type podDevice struct {
 
 func (p *podDevice) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.ifname, "ifname", "eth0", "name of the device in the pod")
-	cmd.Flags().StringVar(&p.netns, "netns", "", "path of the pod's network namespace, such as /var/run/netns/pod-a")
-	cmd.Flags().StringVar(&p.hostNetns, "host-netns", "", "path of the network namespace that the pod is plugged into (default: this one)")
+	cmd.Flags().StringVar(&p.netns, "netns", "", "name or path of the pod's network namespace, such as pod-a or /proc/1234/ns/net")
+	cmd.Flags().StringVar(&p.hostNetns, "host-netns", "", "name or path of the network namespace that the pod is plugged into (default: this one)")
 }
 
 // addLinkFlags adds what has to be said of links that the kernel knows too
@@ -69,7 +68,7 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 		}
 	}
 	if p.netns != "" {
-		if a.Namespace, err = netns.Open(p.netns); err != nil {
+		if a.Namespace, err = openNamespace(p.netns); err != nil {
 			return err
 		}
 		defer a.Namespace.Close()
@@ -77,7 +76,7 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 		a.IfName = ""
 	}
 	if p.hostNetns != "" {
-		if a.Host, err = netns.Open(p.hostNetns); err != nil {
+		if a.Host, err = openNamespace(p.hostNetns); err != nil {
 			return err
 		}
 		defer a.Host.Close()

@@ -48,7 +48,7 @@ out of this machine. It does not change the device that it shares.`,
   mustang lab up pod-to-host --link veth --nat --wire-rate 1gbit
   mustang lab up pod-to-network --link macvlan --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang lab up docker`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: arguments("TOPOLOGY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
 			if err := flags.apply(&o, cmd.Flags().Changed); err != nil {
@@ -174,7 +174,7 @@ func (c *config) labPause() *cobra.Command {
 		Use:    dockerd.PauseCommand,
 		Short:  "Wait until the end (started by labs)",
 		Hidden: true,
-		Args:   arguments(cobra.NoArgs),
+		Args:   arguments(),
 		Run:    func(cmd *cobra.Command, _ []string) { dockerd.Pause(cmd.Context()) },
 	}
 }
@@ -225,7 +225,6 @@ to the maps of the lab, so that mustang svc and mustang ep act on the lab. The e
 is that of the command.`,
 		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
   mustang lab exec pod-b -- iperf3 -c 10.96.0.100`,
-		Args: arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 && args[1] == "--" {
 				args = slices.Delete(args, 1, 2)
@@ -272,7 +271,7 @@ func (c *config) labDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down [NAME]",
 		Short: "Remove a lab with all processes in it",
-		Args:  arguments(cobra.MaximumNArgs(1)),
+		Args:  arguments("[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := requireRoot(cmd); err != nil {
 				return err

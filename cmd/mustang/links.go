@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +38,7 @@ device. Needs root.`,
   mustang links --netns pod-a -o json
   mustang links --netns /proc/1234/ns/net -o table
   mustang links --all`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -103,11 +102,7 @@ func (c *config) showLinks(o linksOptions) error {
 // namespaces opens the namespaces that the flags select.
 func (o linksOptions) namespaces() (_ []*netns.Namespace, err error) {
 	if o.netns != "" {
-		path := o.netns
-		if !strings.Contains(path, "/") {
-			path = filepath.Join(netns.Directory, path)
-		}
-		ns, err := netns.Open(path)
+		ns, err := openNamespace(o.netns)
 		return []*netns.Namespace{ns}, err
 	}
 	current, err := netns.Current()

@@ -12,7 +12,7 @@ import (
 // without arguments. It calls show with the format.
 func listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
 	var format string
-	cmd.Args = arguments(cobra.NoArgs)
+	cmd.Args = arguments()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := checkOutput(format); err != nil {
 			return err

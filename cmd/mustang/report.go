@@ -31,7 +31,7 @@ func (c *config) report() *cobra.Command {
 tables, charts with their 95 % intervals, the machine and its settings, and the evidence.
 With -o table, print the tables again instead.`,
 		Example: "  mustang report mustang-results\n  mustang report mustang-results -o table",
-		Args:    arguments(cobra.ExactArgs(1)),
+		Args:    arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format != "html" && format != "table" {
 				return usage(fmt.Errorf("output %q: want html or table", format))
@@ -84,7 +84,7 @@ func (c *config) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  arguments(cobra.NoArgs),
+		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			version := "unknown"
 			if info, ok := debug.ReadBuildInfo(); ok {

@@ -14,7 +14,7 @@ func (c *config) reset() *cobra.Command {
 		Short: "Detach all programs, and forget all services and endpoints",
 		Long: `Detach all programs from all pods, and delete all maps with the services, endpoints and
 connections in them. Connections through a service end. Labs are not touched.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := requireRoot(cmd); err != nil {
 				return err

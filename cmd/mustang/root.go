@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/lab"
+	"mustang/internal/netns"
 )
 
 // Exit codes.
@@ -84,7 +87,7 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          help,
-		Args:          arguments(cobra.NoArgs),
+		Args:          noCommand,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			// Whatever runs next clears up after a bench that was killed. What can't be
 			// cleared is no business of most commands; those on labs say so.
@@ -115,15 +118,26 @@ func (e environment) setting(name, otherwise string) string {
 // help prints a command's help, for commands that only group others.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// arguments makes what a cobra validator refuses a misuse.
-func arguments(validate cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(validate(cmd, args)) }
+// noCommand refuses a word that names no command of a group.
+func noCommand(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) }
+
+// arguments accepts arguments with these names. A name in brackets is optional.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case n > len(names):
+			return usage(fmt.Errorf("unexpected argument %q: want %s", args[len(names)], cmd.UseLine()))
+		case n < len(names) && !strings.HasPrefix(names[n], "["):
+			return usage(fmt.Errorf("%s is missing: want %s", names[n], cmd.UseLine()))
+		}
+		return nil
+	}
 }
 
 // group returns a command that only holds others. A word that names none of
 // them is a misuse.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, RunE: help, Args: arguments(cobra.NoArgs)}
+	cmd := &cobra.Command{Use: use, Short: short, RunE: help, Args: noCommand}
 	cmd.AddCommand(commands...)
 	return cmd
 }
@@ -134,4 +148,12 @@ func requireRoot(cmd *cobra.Command) error {
 		return fmt.Errorf("%s needs root", cmd.CommandPath())
 	}
 	return nil
+}
+
+// openNamespace opens a network namespace by its path, or by its name in netns.Directory.
+func openNamespace(name string) (*netns.Namespace, error) {
+	if !strings.Contains(name, "/") {
+		name = filepath.Join(netns.Directory, name)
+	}
+	return netns.Open(name)
 }

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,10 +44,7 @@ func (r *reach) each(do func(*netns.Namespace) error) error {
 
 // withNamespace opens a namespace by its name or path.
 func withNamespace(name string, do func(*netns.Namespace) error) error {
-	if !strings.Contains(name, "/") {
-		name = filepath.Join(netns.Directory, name)
-	}
-	ns, err := netns.Open(name)
+	ns, err := openNamespace(name)
 	if err != nil {
 		return err
 	}
@@ -77,7 +72,7 @@ sockets of a process are translated if it is in such a control group, or in one 
 and in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := requireRoot(cmd); err != nil {
 				return err
@@ -142,7 +137,7 @@ those of endpoints. Connected sockets stay connected.`,
 		Example: `  mustang socket detach
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := requireRoot(cmd); err != nil {
 				return err

@@ -44,7 +44,7 @@ func (c *config) svcAdd() *cobra.Command {
 gets them in place of its own; open TCP connections stay where they are.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := parseService(address, protocol, backends)
 			if err != nil {
@@ -101,7 +101,7 @@ func (c *config) svcRemove() *cobra.Command {
 		Use:     "rm --service ADDRESS:PORT",
 		Short:   "Remove a service",
 		Example: "  mustang svc rm --service=10.96.0.100:5201",
-		Args:    arguments(cobra.NoArgs),
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if address == "" {
 				return usage(errors.New("--service is missing"))

@@ -38,7 +38,7 @@ segments are printed and counted.`,
 		Example: `  mustang tun --ifname tun0 --address 172.21.22.23/24
   mustang tun --address 172.21.22.23/24 --address fd00:21::1/64 --echo --offload
   mustang tun --switch --offload --ifname left@pod-a --ifname right@pod-b --address 10.9.0.1/24@left --address 10.9.0.2/24@right`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags.mtuSet = cmd.Flags().Changed("mtu")
 			specs, err := flags.parse()
