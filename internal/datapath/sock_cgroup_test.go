@@ -15,7 +15,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// TestSocketNested refuses to translate twice.
+// TestSocketNested checks that Attach refuses a cgroup above or below an attached one, which would translate twice.
 func TestSocketNested(t *testing.T) {
 	d, above, beside := openTest(t), testCgroup(t), testCgroup(t)
 	below := filepath.Join(above, "below")
@@ -42,7 +42,7 @@ func TestSocketNested(t *testing.T) {
 	}
 }
 
-// TestSocketGone forgets a cgroup that is no more.
+// TestSocketGone removes an attached cgroup and checks that its links are removed.
 func TestSocketGone(t *testing.T) {
 	d, path, other := openTest(t), testCgroup(t), testCgroup(t)
 	if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
@@ -65,10 +65,10 @@ func TestSocketGone(t *testing.T) {
 	}
 }
 
-// TestSocketBadPath is given what is no cgroup.
+// TestSocketBadPath attaches to paths that are not cgroups.
 func TestSocketBadPath(t *testing.T) {
 	d := openTest(t)
-	testCgroup(t) // or skip
+	testCgroup(t) // skips the test if sockets cannot be translated
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testSpread has many sockets, and looks at what each backend gets.
+// testSpread sends from many sockets and counts the datagrams at each backend.
 func testSpread(t *testing.T, s *stage) {
 	servers := listenUDP(t, s.pods[0], podA4, 4)
 	var backends []netip.AddrPort
@@ -41,7 +41,7 @@ func testSpread(t *testing.T, s *stage) {
 			}
 			for i, server := range servers {
 				texts := server.received(t)
-				// 50 on the average, with a standard deviation of 6.
+				// The mean is 50 sockets, the standard deviation 6.
 				if len(texts) < 2*20 || len(texts) > 2*85 {
 					t.Errorf("backend %d got %d datagrams of %d", i, len(texts), 2*sockets)
 				}
@@ -59,13 +59,13 @@ func testSpread(t *testing.T, s *stage) {
 	}
 }
 
-// testChanges takes backends away from sockets in use.
+// testChanges changes and deletes a service while sockets use it.
 func testChanges(t *testing.T, whole *stage) {
 	for _, change := range []struct {
 		name string
 		do   func(s *stage, frontend, old, other netip.AddrPort)
-		ends bool // for connected UDP
-		left bool // the service is there still
+		ends bool // the change destroys connected UDP sockets
+		left bool // the service still exists
 	}{
 		{"replaced backend", func(s *stage, frontend, _, other netip.AddrPort) { s.serve(frontend.String(), other) }, true, true},
 		{"removed service", func(s *stage, frontend, _, _ netip.AddrPort) {
@@ -116,7 +116,7 @@ func testChanges(t *testing.T, whole *stage) {
 	}
 }
 
-// testFollows has one unconnected socket send on while the service changes, and TCP stay.
+// testFollows changes a service: an unconnected UDP socket sends to the new backend, a TCP connection keeps its own.
 func testFollows(t *testing.T, s *stage) {
 	servers := listenUDP(t, s.pods[0], podA4, 2)
 	frontend := s.serve("10.96.0.100:5201", servers[0].addr)
@@ -146,7 +146,7 @@ func testFollows(t *testing.T, s *stage) {
 	}
 }
 
-// testRefused calls services that cannot be served.
+// testRefused connects to services without a usable backend.
 func testRefused(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	for _, row := range []struct {

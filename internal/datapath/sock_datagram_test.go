@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testReuse has one datagram socket call one after the other.
+// testReuse sends from one datagram socket to a service and to its backend in turn, connected and not.
 func testReuse(t *testing.T, s *stage) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
@@ -18,12 +18,12 @@ func testReuse(t *testing.T, s *stage) {
 			none := netip.AddrPort{}
 			c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
 			c.ask(frontend, frontend)
-			c.ask(backend, backend) // straight, after the service
+			c.ask(backend, backend) // directly, after the service
 			c.ask(frontend, frontend)
 			c.mustConnect(frontend)
 			c.ask(none, frontend)
 			c.ask(frontend, frontend)
-			c.mustConnect(backend) // straight
+			c.mustConnect(backend) // directly
 			if c.peer() != backend {
 				t.Errorf("the peer is %s, want the backend that was named", c.peer())
 			}
@@ -36,7 +36,7 @@ func testReuse(t *testing.T, s *stage) {
 	}
 }
 
-// testAmbiguous has one socket call services that share backends.
+// testAmbiguous sends from one socket to two services that share backends.
 func testAmbiguous(t *testing.T, s *stage) {
 	first, second := s.echo("udp", podA4), s.echo("udp", podA4)
 	t.Run("another backend is free", func(t *testing.T) {
@@ -62,10 +62,10 @@ func testAmbiguous(t *testing.T, s *stage) {
 		b := s.serve("10.96.0.101:5201", first)
 		c := s.client().open(t, false, unix.SOCK_DGRAM)
 		c.ask(a, a)
-		c.ask(b, b) // the later one wins
+		c.ask(b, b) // replies have the address of the service that was used last
 		c.ask(a, a)
 	})
-	t.Run("no other backend, with packets' programs", func(t *testing.T) {
+	t.Run("no other backend, with packet programs", func(t *testing.T) {
 		s.attachBoth(t, s.Datapath)
 		a := s.serve("10.96.0.100:5201", first)
 		b := s.serve("10.96.0.101:5201", first)

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketFD is a bare socket in a place.
+// socketFD is a socket, by its file descriptor, that was opened in a place.
 type socketFD struct {
 	t  testing.TB
 	fd int
 	v6 bool // the socket's family
 }
 
-// open makes a socket that answers within some seconds or fails.
+// open opens a socket whose calls time out after some seconds.
 func (p place) open(t testing.TB, v6 bool, kind int) *socketFD {
 	t.Helper()
 	return p.openAll(t, make([]*socketFD, 1), v6, kind)[0]
 }
 
-// openAll fills a list with sockets. To go to a place takes much longer than to make one.
+// openAll fills a list with sockets. It enters the place once, which takes much longer than opening a socket.
 func (p place) openAll(t testing.TB, all []*socketFD, v6 bool, kind int) []*socketFD {
 	t.Helper()
 	domain := unix.AF_INET
@@ -62,7 +62,7 @@ func (s *socketFD) close() {
 	}
 }
 
-// addr is an address as the socket's family writes it: IPv4 on an IPv6 socket is mapped.
+// addr converts an address to the socket's family: IPv4 on an IPv6 socket is v4-mapped.
 func (s *socketFD) addr(a netip.AddrPort) unix.Sockaddr {
 	if s.v6 {
 		return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
@@ -85,7 +85,7 @@ func (s *socketFD) connect(a netip.AddrPort) error {
 	if !errors.Is(err, unix.EINTR) {
 		return err
 	}
-	// A signal of Go's scheduler cut the wait short, not the connecting.
+	// A signal of Go's scheduler interrupted the wait; the kernel still connects.
 	for errors.Is(err, unix.EINTR) {
 		_, err = unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, 5000)
 	}
@@ -106,7 +106,7 @@ func (s *socketFD) mustConnect(a netip.AddrPort) {
 	}
 }
 
-// peer is what getpeername says.
+// peer returns the address that getpeername returns.
 func (s *socketFD) peer() netip.AddrPort {
 	s.t.Helper()
 	sa, err := unix.Getpeername(s.fd)
@@ -116,7 +116,7 @@ func (s *socketFD) peer() netip.AddrPort {
 	return plainAddr(sa)
 }
 
-// send sends a datagram to a; to whom the socket is connected if a is zero.
+// send sends a datagram to a, or to the connected peer if a is zero.
 func (s *socketFD) send(text string, a netip.AddrPort) error {
 	if !a.IsValid() {
 		_, err := unix.Write(s.fd, []byte(text))
@@ -132,7 +132,7 @@ func (s *socketFD) mustSend(text string, a netip.AddrPort) {
 	}
 }
 
-// receive returns a datagram and whom it came from.
+// receive returns a datagram and its source address.
 func (s *socketFD) receive() (string, netip.AddrPort) {
 	s.t.Helper()
 	buffer := make([]byte, 2048)
@@ -160,7 +160,7 @@ func (s *socketFD) read(buffer []byte) (n int, err error) {
 	return n, err
 }
 
-// uninterrupted repeats a call that a signal of Go's scheduler interrupts: no call with a timeout is restarted.
+// uninterrupted repeats a call while a signal of Go's scheduler interrupts it: the kernel restarts no call with a timeout.
 func uninterrupted(call func() error) error {
 	err := call()
 	for errors.Is(err, unix.EINTR) {
@@ -169,8 +169,8 @@ func uninterrupted(call func() error) error {
 	return err
 }
 
-// exchange makes sure that a connected TCP socket has an echo server at the other end, and returns the address that it
-// sees.
+// exchange checks that the peer of a connected TCP socket is an echo server, and returns the client address that the
+// server sees.
 func (s *socketFD) exchange() string {
 	s.t.Helper()
 	s.mustSend("hello", netip.AddrPort{})
@@ -185,7 +185,7 @@ func (s *socketFD) exchange() string {
 	return strings.TrimSuffix(got, "\nhello")
 }
 
-// disconnect takes a datagram socket's peer away.
+// disconnect removes the peer of a datagram socket.
 func (s *socketFD) disconnect() {
 	s.t.Helper()
 	to := unix.RawSockaddr{Family: unix.AF_UNSPEC}

@@ -19,10 +19,10 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// socketChild makes the test binary a process that attaches to that cgroup, under the root of childVariable.
+// socketChild makes the test binary attach to the cgroup that it names, with the datapath root in workerVariable.
 const socketChild = "MUSTANG_DATAPATH_SOCKET_CHILD"
 
-// TestSocketProcess attaches from a process that ends.
+// TestSocketProcess checks that sockets are translated after the process that attached has exited.
 func TestSocketProcess(t *testing.T) {
 	if path := os.Getenv(socketChild); path != "" {
 		d, err := Open(t.Context(), Options{Root: os.Getenv(workerVariable)})
@@ -51,7 +51,7 @@ func TestSocketProcess(t *testing.T) {
 	}
 }
 
-// attached returns the ids of the programs that a cgroup itself has at each of our hooks.
+// attached returns the IDs of the programs that are attached to a cgroup itself, by hook.
 func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 	t.Helper()
 	dir, err := os.Open(path)
@@ -72,7 +72,7 @@ func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 	return all
 }
 
-// wantAttached fails the test unless each hook has so many programs.
+// wantAttached fails the test unless each hook has want programs.
 func wantAttached(t testing.TB, path string, want int) {
 	t.Helper()
 	all := attached(t, path)
@@ -83,7 +83,7 @@ func wantAttached(t testing.TB, path string, want int) {
 	}
 }
 
-// TestSocketAttach attaches and detaches, with another's program beside.
+// TestSocketAttach attaches and detaches beside programs of another owner.
 func TestSocketAttach(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
 	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
@@ -106,7 +106,7 @@ func TestSocketAttach(t *testing.T) {
 	if err != nil || len(links) != 8 {
 		t.Fatalf("links %v, %v", links, err)
 	}
-	// One that somebody took away comes back.
+	// Attach restores a link that another process has detached.
 	if err := d.objects.Detach(links[3]); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestSocketAttach(t *testing.T) {
 	wantNotFound(t, d.Sockets().Detach(t.Context(), path))
 }
 
-// foreign attaches a program that allows everything.
+// foreign attaches a program of another owner, which allows all calls.
 func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -139,18 +139,18 @@ func foreign(t testing.TB, path string, attach ebpf.AttachType) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// testRemove takes the programs away with everything else.
+// testRemove checks that removing the datapath detaches the socket programs.
 func testRemove(t *testing.T, s *stage) {
 	if err := objects.Remove(t.Context(), s.objects.Root()); err != nil {
 		t.Fatal(err)
 	}
 	wantAttached(t, s.cgroup, 0)
 	if _, err := os.Stat(s.objects.Root()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the root is there still: %v", err)
+		t.Errorf("the root still exists: %v", err)
 	}
 }
 
-// TestSocketUndo lets the last of all steps fail.
+// TestSocketUndo makes the last step of Attach fail and checks that the earlier ones are undone.
 func TestSocketUndo(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
 	c, err := openCgroup(path)
@@ -178,7 +178,7 @@ func TestSocketUndo(t *testing.T) {
 	}
 }
 
-// testUpgrade opens a root whose programs are of another build, while sockets are connected.
+// testUpgrade opens a root that holds the programs of another build, while a socket is connected.
 func testUpgrade(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	c := s.client().open(t, false, unix.SOCK_STREAM)
@@ -202,7 +202,7 @@ func testUpgrade(t *testing.T, s *stage) {
 	wantAttached(t, s.cgroup, 1)
 	for name, ids := range attached(t, s.cgroup) {
 		if slices.Equal(ids, before[name]) {
-			t.Errorf("%s: the old program is attached still", name)
+			t.Errorf("%s: the old program is still attached", name)
 		}
 	}
 	c.exchange()
@@ -225,7 +225,7 @@ func socketPins(t *testing.T, d *Datapath) (names []string) {
 	return names
 }
 
-// testDetached leaves a connection alone.
+// testDetached checks that Detach keeps open connections and stops translation.
 func testDetached(t *testing.T, s *stage) {
 	backend := s.echo("tcp", podA4)
 	frontend := s.serve("10.96.0.100:5201", backend)

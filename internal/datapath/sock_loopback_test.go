@@ -12,8 +12,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSocketLoopback has services at the host's loopback addresses and at its own: processes of the host call them, and
-// pods keep their loopback addresses to themselves.
+// TestSocketLoopback adds services at the host's loopback and other addresses: processes of the host reach them, and the
+// loopback addresses of pods stay the pods' own.
 func TestSocketLoopback(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
@@ -43,7 +43,7 @@ func TestSocketLoopback(t *testing.T) {
 	}
 }
 
-// hostCalls calls a service by a process of the host.
+// hostCalls connects from the host to a service.
 func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	s.t.Helper()
 	at := place{s.host, s.cgroup}
@@ -64,12 +64,12 @@ func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	}
 }
 
-// podsKeep calls the same address in pods, with and without an endpoint: they get servers of their own.
+// podsKeep connects to the same address in pods, with and without an endpoint, and reaches the pods' own servers.
 func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 	s.t.Helper()
 	sockets := testkit.Namespace(s.t, "sockets")
 	if change, err := s.Sockets().AddPod(s.t.Context(), sockets); err != nil || change != Added {
-		s.t.Fatalf("AddSocketPod: %v, %v", change, err)
+		s.t.Fatalf("AddPod: %v, %v", change, err)
 	}
 	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
 	for _, at := range []place{s.client(), {sockets, s.cgroup}} {

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testCgroup makes a control group that single threads can join, below the one that the test is in.
+// testCgroup creates a threaded cgroup below that of the test, so that single threads can join it.
 func testCgroup(t testing.TB) string {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -50,7 +50,7 @@ func testCgroup(t testing.TB) string {
 	}
 }
 
-// threaded makes a cgroup one that single threads can join.
+// threaded makes a cgroup threaded.
 func threaded(t testing.TB, path string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0); err != nil {
@@ -58,7 +58,7 @@ func threaded(t testing.TB, path string) {
 	}
 }
 
-// ownCgroup is the cgroup that the test is in.
+// ownCgroup returns the path of the test's cgroup.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
 	root, err := objects.CgroupRoot()
@@ -78,13 +78,13 @@ func ownCgroup(t testing.TB) string {
 	return ""
 }
 
-// place is where a client runs.
+// place is the namespace and the cgroup in which a client runs.
 type place struct {
 	ns     *netns.Namespace
-	cgroup string // empty: the test's own
+	cgroup string // the test's own if empty
 }
 
-// do runs fn on a thread in the place. The sockets that it makes stay there.
+// do runs fn on a thread in the place. Sockets that fn opens belong to the place for good.
 func (p place) do(t testing.TB, fn func() error) error {
 	t.Helper()
 	own := ownCgroup(t)
@@ -104,18 +104,18 @@ func (p place) do(t testing.TB, fn func() error) error {
 	})
 }
 
-// joinCgroup moves the calling thread.
+// joinCgroup moves the calling thread to a threaded cgroup.
 func joinCgroup(path string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.threads"), []byte("0"), 0)
 }
 
-// counter is a UDP server that only counts and remembers.
+// counter is a UDP server that does not reply; received returns its datagrams.
 type counter struct {
 	addr netip.AddrPort
 	conn net.PacketConn
 }
 
-// listenUDP starts count silent servers in ns.
+// listenUDP starts count servers in ns.
 func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*counter {
 	t.Helper()
 	var all []*counter
@@ -135,7 +135,7 @@ func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*cou
 	return all
 }
 
-// received takes what has come so far.
+// received returns the datagrams that have arrived since the last call.
 func (c *counter) received(t testing.TB) (texts []string) {
 	t.Helper()
 	buffer := make([]byte, 64)
@@ -151,7 +151,7 @@ func (c *counter) received(t testing.TB) (texts []string) {
 	}
 }
 
-// stage is two pods with socket translation alone.
+// stage is two pods with socket translation and without packet programs.
 type stage struct {
 	network
 	*Datapath
@@ -159,19 +159,19 @@ type stage struct {
 	cgroup string
 }
 
-// newStage attaches the programs to a cgroup of its own and admits both pods.
+// newStage attaches the socket programs to a cgroup of its own and registers both pods.
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	if change, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil || change != Added {
 		t.Fatalf("Attach: %v, %v", change, err)
 	}
-	s.admitBoth()
+	s.registerBoth()
 	return s
 }
 
-// admitBoth has both pods' sockets translated.
-func (s *stage) admitBoth() {
+// registerBoth registers both pods' namespaces for socket translation.
+func (s *stage) registerBoth() {
 	s.t.Helper()
 	for _, pod := range s.pods {
 		if change, err := s.Sockets().AddHost(s.t.Context(), pod); err != nil || change != Added {
@@ -180,19 +180,19 @@ func (s *stage) admitBoth() {
 	}
 }
 
-// in is the stage for a test that is a part of the one that it was made for.
+// in returns the stage for a subtest.
 func (s *stage) in(t testing.TB) *stage {
 	part := *s
 	part.t = t
 	return &part
 }
 
-// client and server are where the pods' processes run.
+// client and server return the places of the pods' processes.
 func (s *stage) client() place { return place{s.pods[1], s.cgroup} }
 
 func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
 
-// serve makes a service, of both protocols.
+// serve adds or replaces a service for TCP and UDP, and returns its frontend.
 func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
 	f := netip.MustParseAddrPort(frontend)
@@ -202,7 +202,7 @@ func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPor
 	return f
 }
 
-// echo starts an echo server of one protocol in the server's pod.
+// echo starts an echo server in the server's pod and returns its address.
 func (s *stage) echo(protocol, ip string) netip.AddrPort {
 	s.t.Helper()
 	return testkit.Echo(s.t, s.pods[0], protocol, net.JoinHostPort(ip, "0"))

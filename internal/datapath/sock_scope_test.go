@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testScope has a server of its own at the service's address in each namespace: who reaches that was left alone.
+// testScope starts a server at the service's address in each namespace. A client that reaches it was not translated.
 func testScope(t *testing.T, s *stage) {
 	stranger := testkit.Namespace(t, "stranger")
 	s.run(t, `
@@ -58,7 +58,7 @@ func testScope(t *testing.T, s *stage) {
 	}
 }
 
-// testHosts enables and disables the sockets of a namespace.
+// testHosts registers and unregisters the namespace of a host.
 func testHosts(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	translated := func() bool {
@@ -68,13 +68,13 @@ func testHosts(t *testing.T, s *stage) {
 		return counts(t, s.Datapath)["sock_connect"] != before
 	}
 	if !translated() {
-		t.Error("a host has no service")
+		t.Error("the socket of a registered host is not translated")
 	}
 	if change, err := s.Sockets().AddHost(t.Context(), s.pods[1]); err != nil || change != Unchanged {
 		t.Errorf("a second AddHost: %v, %v", change, err)
 	}
 	hosts, err := s.Sockets().Hosts()
-	// Cookies grow on each CPU, so that those of two namespaces come in any order.
+	// Each CPU has its own range of cookies, so two namespaces can be listed in either order.
 	for _, ns := range s.pods {
 		want := Host{Cookie: cookieOf(t, ns), Name: ns.Name()}
 		if err != nil || len(hosts) != len(s.pods) || !slices.Contains(hosts, want) {
@@ -85,7 +85,7 @@ func testHosts(t *testing.T, s *stage) {
 		t.Error(err)
 	}
 	if translated() {
-		t.Error("a namespace that is no host any more still has the service")
+		t.Error("the socket of an unregistered host is still translated")
 	}
 	wantNotFound(t, s.Sockets().DeleteHost(t.Context(), cookieOf(t, s.pods[1])))
 	cookie, err := s.pods[0].Cookie()
@@ -99,10 +99,10 @@ func testHosts(t *testing.T, s *stage) {
 	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v", hosts, err)
 	}
-	s.admitBoth()
+	s.registerBoth()
 }
 
-// TestSocketEndpoints has namespaces enabled through their endpoints, with the packet programs at work too.
+// TestSocketEndpoints registers namespaces through their endpoints, which have packet programs too.
 func TestSocketEndpoints(t *testing.T) {
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
 	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
@@ -110,7 +110,7 @@ func TestSocketEndpoints(t *testing.T) {
 	}
 	s.attachBoth(t, s.Datapath)
 	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
-		t.Errorf("hosts %v, %v; endpoints are none", hosts, err)
+		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
 	}
 	for _, d := range dialects() {
 		for protocol, kind := range map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM} {
@@ -128,7 +128,7 @@ func TestSocketEndpoints(t *testing.T) {
 				if got["sock_connect"] != 1 || got["forward"] != 0 || got["reverse"] != 0 || got["redirect_peer"] == 0 {
 					t.Errorf("counted %v, want packets from pod to pod", got)
 				}
-				// Who is in no cgroup of ours has the packets' programs.
+				// The packet programs translate for processes outside the cgroup.
 				c = place{ns: s.pods[1]}.open(t, d.v6, kind)
 				c.mustConnect(frontend)
 				if got = delta(t, s.Datapath, before); got["sock_connect"] != 1 || protocol == "tcp" && got["forward"] == 0 {
@@ -151,7 +151,7 @@ func TestSocketEndpoints(t *testing.T) {
 	}
 }
 
-// TestSocketShared keeps a namespace enabled as long as a host or an endpoint needs it.
+// TestSocketShared checks that a namespace stays registered while a host or an endpoint needs it.
 func TestSocketShared(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
@@ -190,7 +190,7 @@ func TestSocketShared(t *testing.T) {
 	want(objects.NamespaceHost)
 }
 
-// testMultipath calls a service by multipath TCP, which falls back to TCP where the kernel has none.
+// testMultipath connects with multipath TCP, which falls back to TCP if the kernel lacks it.
 func testMultipath(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	before := counts(t, s.Datapath)
