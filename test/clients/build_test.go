@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// imageName is the name of the only image. Nothing is pulled: that host is nowhere.
+	// imageName is the name of the only image. Nothing is pulled: the host does not exist.
 	imageName = "mustang.test/clients:latest"
-	// imageProgram is where the image has the program client, which is all that is in
-	// it: a guest that is emulated takes long to unpack more.
+	// imageProgram is the path of the program client in the image. The image holds no
+	// other file: an emulated guest unpacks slowly.
 	imageProgram = "/client"
 )
 
-// buildDir returns a directory for what is built once for all tests. TestMain
+// buildDir returns a directory for files that are built once for all tests. TestMain
 // removes it.
 var buildDir = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", fmt.Sprintf("%s%d-", buildPrefix, os.Getpid()))
 })
 
-// buildPrefix starts the names of such directories; the id of the test's process
-// and a dash follow.
+// buildPrefix is the prefix of the names of such directories. The ID of the test's
+// process and a dash follow.
 const buildPrefix = "mst-clients-"
 
-// clearBuilds removes what tests that were killed have built.
+// clearBuilds removes the directories of tests that were killed.
 func clearBuilds() error {
 	paths, err := filepath.Glob(filepath.Join(os.TempDir(), buildPrefix+"*"))
 	for _, path := range paths {
@@ -47,7 +47,7 @@ func clearBuilds() error {
 	return err
 }
 
-// build builds a program without C, so that it is static, and returns its path.
+// build builds a program without cgo, so that it is static, and returns its path.
 func build(name, of string) (string, error) {
 	dir, err := buildDir()
 	if err != nil {
@@ -70,7 +70,7 @@ var cnitool = sync.OnceValues(func() (string, error) {
 // mustangProgram builds the command mustang.
 var mustangProgram = sync.OnceValues(func() (string, error) { return build("mustang", "mustang/cmd/mustang") })
 
-// image builds the containers' image, and returns the path of its archive.
+// image builds the image of the containers, and returns the path of its archive.
 var image = sync.OnceValues(func() (string, error) {
 	program, err := build("client", "mustang/test/clients/client")
 	if err != nil {
@@ -84,7 +84,7 @@ var image = sync.OnceValues(func() (string, error) {
 	return path, writeImage(path, binary)
 })
 
-// built is what a function like image returns, where an error fails the test.
+// built returns the result of a function such as image. An error fails the test.
 func built(t testing.TB, fn func() (string, error)) string {
 	t.Helper()
 	path, err := fn()
@@ -94,8 +94,8 @@ func built(t testing.TB, fn func() (string, error)) string {
 	return path
 }
 
-// writeImage writes an image with one program, in the form of `docker save`, which
-// each runtime can read.
+// writeImage writes an image with one program in the format of `docker save`, which all
+// runtimes read.
 func writeImage(path string, program []byte) error {
 	layer, err := archive(file{imageProgram[1:], program})
 	if err != nil {
@@ -120,7 +120,7 @@ func writeImage(path string, program []byte) error {
 	return os.WriteFile(path, whole, 0o600)
 }
 
-// file is one in an archive.
+// file is a file of an archive.
 type file struct {
 	name string
 	data []byte

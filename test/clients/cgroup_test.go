@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupPrefix starts the names of machines' control groups; the id of the test's
-// process and a dash follow.
+// cgroupPrefix is the prefix of the names of machines' control groups. The ID of the
+// test's process and a dash follow.
 const cgroupPrefix = "mst-test-"
 
-// removeCgroups removes the control group of that name, and all below it, in each
-// hierarchy. The processes in it were killed, and may take a moment to be gone.
+// removeCgroups removes the control group of that name and all below it in each
+// hierarchy. It waits for the killed processes in it to end.
 func removeCgroups(name string) error {
 	paths, err := cgroups(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func removeTree(top string) error {
 		var dirs []string
 		_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() {
-				dirs = append([]string{path}, dirs...) // those below first
+				dirs = append([]string{path}, dirs...) // children first
 			}
 			return nil
 		})
@@ -69,8 +69,8 @@ func clearCgroups() error {
 	return errors.Join(errs...)
 }
 
-// isDead reports whether the owner of what has that name is gone: the process whose
-// id is between a prefix and a dash.
+// isDead reports whether the process has ended whose ID is in name, between a prefix and
+// a dash.
 func isDead(name, prefix string) bool {
 	owner, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
 	pid, err := strconv.Atoi(owner)
@@ -81,8 +81,8 @@ func isDead(name, prefix string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// cgroups returns the control groups whose names match a pattern, directly below
-// the root of each hierarchy that is mounted (proc_pid_mountinfo(5)).
+// cgroups returns the control groups directly below the root of each mounted hierarchy
+// (proc_pid_mountinfo(5)) whose names match a pattern.
 func cgroups(pattern string) ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// containerdConfig leaves containerd all its usual places, which are the machine's.
+// containerdConfig keeps the default paths of containerd, which are private to the
+// machine.
 const containerdConfig = `version = 2
 debug.level = "warn"
 disabled_plugins = [
@@ -32,26 +33,26 @@ disabled_plugins = [
   netns_mounts_under_state_dir = true
 `
 
-// runtimeVersion is the newest version of the CNI specification that containerd 1.6
-// and podman 4.3 know, Debian 12's: to a newer one they say "unsupported CNI result
-// version".
+// runtimeVersion is the newest version of the CNI specification that Debian 12's
+// containerd 1.6 and podman 4.3 support. They reject a newer one with "unsupported CNI
+// result version".
 const runtimeVersion = "1.0.0"
 
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
-	// containerdTimeout is how long containerd may take until it does something: a
-	// second, or much more on a busy machine.
+	// containerdTimeout limits each wait for containerd. It usually takes a second, and
+	// much longer on a busy machine.
 	containerdTimeout = 30 * time.Second
-	// criNamespace is where CRI has its containers and images.
+	// criNamespace is the containerd namespace of CRI's containers and images.
 	criNamespace = "k8s.io"
 )
 
-// containerdPrograms are what containerd runs, and its client. It comes with the
+// containerdPrograms are containerd, its client and the programs that it runs, from the
 // Debian package containerd, which depends on runc.
 var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"}
 
-// startContainerd starts containerd with an image, for a namespace of containerd's.
-// It ends with the test.
+// startContainerd starts containerd and imports the image into one of its namespaces.
+// containerd ends with the test.
 func (m *machine) startContainerd(t testing.TB, namespace string) {
 	t.Helper()
 	archive := built(t, image)
@@ -67,8 +68,8 @@ func (m *machine) startContainerd(t testing.TB, namespace string) {
 	m.mustRun(t, "ctr", "--namespace", namespace, "images", "import", archive)
 }
 
-// startContainer runs a container by `ctr run`, and returns its pod and the command,
-// which ends with the container.
+// startContainer runs a container with `ctr run`. It returns the container's pod and the
+// command, which ends with the container.
 func (m *machine) startContainer(t testing.TB, name string) (pod, *exec.Cmd) {
 	t.Helper()
 	run := m.command("ctr", "run", "--cni", "--rm", "--null-io", "--cgroup", "/"+m.cgroup()+"/"+name, imageName, name)
@@ -94,8 +95,8 @@ func (m *machine) startContainer(t testing.TB, name string) (pod, *exec.Cmd) {
 	return m.podOf(t, pid), run
 }
 
-// TestContainerd runs containers by containerd's own client. It calls DEL without a
-// namespace, when the container is gone.
+// TestContainerd runs containers with containerd's own client, which calls DEL after the
+// container has ended, without a namespace.
 func TestContainerd(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, m *machine) {
 		m.startContainerd(t, "default")
@@ -104,7 +105,7 @@ func TestContainerd(t *testing.T) {
 		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
 		checkPods(t, m, a, b)
 		for _, run := range []*exec.Cmd{runA, runB} {
-			if err := run.Process.Signal(unix.SIGTERM); err != nil { // which it passes on
+			if err := run.Process.Signal(unix.SIGTERM); err != nil { // ctr forwards it to the container
 				t.Fatal(err)
 			}
 			if err := run.Wait(); err != nil {

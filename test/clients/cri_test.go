@@ -19,14 +19,15 @@ import (
 	"mustang/internal/testkit"
 )
 
-// criClient speaks to containerd as a kubelet does.
+// criClient calls containerd over CRI, as kubelet does.
 type criClient struct {
 	m        *machine
 	runtimes cri.RuntimeServiceClient
 	images   cri.ImageServiceClient
 }
 
-// newCRI returns a client of the machine's containerd that is ready for pods.
+// newCRI returns a client of the machine's containerd and waits until its network is
+// ready.
 func newCRI(t testing.TB, m *machine) *criClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -65,8 +66,8 @@ func (c *criClient) sandbox(name string, ports ...*cri.PortMapping) *cri.PodSand
 	}
 }
 
-// runPod runs a pod with one container, and returns its id and its network, which
-// has to be what CRI says.
+// runPod runs a pod with one container, and checks that CRI reports the pod's addresses.
+// It returns the IDs and the pod's network.
 func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, pod) {
 	t.Helper()
 	ran, err := c.runtimes.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
@@ -94,10 +95,10 @@ func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, 
 	return criPod{id, created.ContainerId}, p
 }
 
-// criPod has the ids of a pod and its container.
+// criPod holds the IDs of a pod and of its container.
 type criPod struct{ sandbox, container string }
 
-// checkServices reaches services from a pod's container.
+// checkServices connects to services from the pod's container.
 func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.AddrPort) {
 	t.Helper()
 	request := &cri.ExecSyncRequest{ContainerId: from.container, Cmd: []string{imageProgram}, Timeout: int64(runTimeout.Seconds())}
@@ -113,7 +114,7 @@ func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.A
 	}
 }
 
-// podStatus returns the id of a pod's process, and the pod's sorted addresses.
+// podStatus returns the process ID of a pod and its sorted addresses.
 func (c *criClient) podStatus(t testing.TB, id string) (int, []netip.Addr) {
 	t.Helper()
 	status, err := c.runtimes.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
@@ -149,7 +150,7 @@ func (c *criClient) removePod(ctx context.Context, p criPod) error {
 	return err
 }
 
-// TestCRI runs pods the way that Kubernetes does.
+// TestCRI runs pods over CRI, as Kubernetes does.
 func TestCRI(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, m *machine) {
 		m.startContainerd(t, criNamespace)
@@ -167,7 +168,7 @@ func TestCRI(t *testing.T) {
 		}
 		idB, b := c.runPod(t, configB)
 		if m.plugin.bandwidth {
-			// containerd's burst, which is more than the kernel can keep at this rate.
+			// containerd's burst exceeds what the kernel can enforce at this rate.
 			says, err := qdisc.Deviation(b.ns, "eth0", qdisc.Limit{Rate: 1e6, Burst: math.MaxUint32})
 			if err != nil || says != "" {
 				t.Errorf("bandwidth: eth0 %s, %v", says, err)

@@ -14,14 +14,14 @@ import (
 	"mustang/internal/testkit"
 )
 
-// Addresses of the wire between a machine and the outside.
+// Addresses of the wire between a machine and the namespace outside.
 var (
 	hostAddrs    = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 	outsideAddrs = []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
 )
 
-// eachPlugin runs a test with each plugin, on a machine that has the plugin and
-// its network, and some programs. All addresses have to be free when it is over.
+// eachPlugin runs a test with each plugin, on a machine with the plugin, its network and
+// some programs. It fails if an address is still reserved at the end.
 func eachPlugin(t *testing.T, test func(t *testing.T, m *machine), programs ...string) {
 	t.Helper()
 	t.Parallel()
@@ -36,21 +36,20 @@ func eachPlugin(t *testing.T, test func(t *testing.T, m *machine), programs ...s
 			}
 			m := newMachine(t)
 			m.install(t, p)
-			m.give(t, slices.Concat(programs, []string{"iptables", "ip6tables"})...) // which the reference plugins run
+			m.give(t, slices.Concat(programs, []string{"iptables", "ip6tables"})...) // the reference plugins run these two
 			test(t, m)
 			checkLeases(t, m)
 		})
 	}
 }
 
-// configure gives the machine the network's configuration, in a version of the
-// specification.
+// configure writes the configuration of the network, in a version of the specification.
 func (m *machine) configure(t testing.TB, version string) {
 	t.Helper()
 	m.write(t, filepath.Join(configDir, "10-"+m.plugin.network()+".conflist"), m.plugin.conflist(t, version))
 }
 
-// install gives the machine the plugin, its network and a wire to the outside.
+// install installs the plugin, its network and a wire to the namespace outside.
 func (m *machine) install(t testing.TB, p plugin) {
 	t.Helper()
 	m.plugin = p
@@ -79,8 +78,8 @@ func (m *machine) install(t testing.TB, p plugin) {
 	}
 }
 
-// wire connects the machine and the outside by devices of that name, which is
-// returned.
+// wire connects the machine and the namespace outside with a veth pair. Both devices have
+// that name, which is returned.
 func (m *machine) wire(t testing.TB, name string) string {
 	t.Helper()
 	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: m.host, Name: name}, rtnl.VethEnd{Namespace: m.outside, Name: name}, 1500); err != nil {
@@ -94,7 +93,7 @@ func (m *machine) wire(t testing.TB, name string) string {
 	return name
 }
 
-// checkLeases fails the test unless just these addresses are reserved.
+// checkLeases fails the test unless exactly these addresses are reserved.
 func checkLeases(t testing.TB, m *machine, want ...netip.Addr) {
 	t.Helper()
 	got, err := m.plugin.leases(m, m.plugin.network())

@@ -17,14 +17,14 @@ import (
 	"mustang/internal/testkit"
 )
 
-// killedVariable makes TestKilled the one that is killed.
+// killedVariable makes TestKilled the process that is killed.
 const killedVariable = "MUSTANG_TEST_CLIENTS_KILLED"
 
-// endTimeout is how long the kernel may take to end a machine.
+// endTimeout limits the time that the kernel takes to end a machine's processes.
 const endTimeout = 20 * time.Second
 
-// TestKilled kills a test in the middle of its work, with containers running and
-// pods up. All processes end at once, and the next run finds the rest.
+// TestKilled kills a test while its containers and pods run. All processes end with it,
+// and the next run removes the rest.
 func TestKilled(t *testing.T) {
 	if os.Getenv(killedVariable) != "" {
 		eachPlugin(t, beKilled, append(containerdPrograms, "podman", "conmon")...)
@@ -40,7 +40,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// testKilled kills a test with one of the plugins.
+// testKilled kills a test that uses one of the plugins.
 func testKilled(t *testing.T, plugin string) {
 	before := outside(t)
 	killed := reexec(t, "^TestKilled$/^"+plugin+"$")
@@ -90,8 +90,8 @@ func testKilled(t *testing.T, plugin string) {
 	}
 }
 
-// outside describes what runtimes and plugins would change if they were not on a
-// machine: the network namespace of the tests, and places in the file system.
+// outside describes what runtimes and plugins would change without a machine: the network
+// namespace of the tests, and directories.
 func outside(t *testing.T) string {
 	t.Helper()
 	text := testkit.RootSnapshot(t)
@@ -108,7 +108,7 @@ func outside(t *testing.T) string {
 	return text
 }
 
-// reexec makes a command that runs some of these tests.
+// reexec returns a command that runs some of these tests.
 func reexec(t *testing.T, tests string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -120,7 +120,7 @@ func reexec(t *testing.T, tests string) *exec.Cmd {
 	return cmd
 }
 
-// beKilled has a pod, a container of each runtime, and waits.
+// beKilled starts a pod and a container of each runtime, and waits to be killed.
 func beKilled(t *testing.T, m *machine) {
 	m.startContainerd(t, criNamespace)
 	c := newCRI(t, m)
@@ -131,8 +131,8 @@ func beKilled(t *testing.T, m *machine) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// processes returns the ids and names of the processes that are in a network
-// namespace or a control group whose name starts with prefix, a line each.
+// processes returns a line with the ID and name of each process in a network namespace or
+// a control group whose name starts with prefix.
 func processes(t *testing.T, prefix string) []string {
 	t.Helper()
 	inodes := map[string]bool{}
@@ -168,7 +168,7 @@ func processes(t *testing.T, prefix string) []string {
 	return found
 }
 
-// leftovers returns what a test process has left outside of its machines.
+// leftovers lists what a test process has left outside its machines.
 func leftovers(t *testing.T, pid int) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, pid)

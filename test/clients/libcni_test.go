@@ -24,16 +24,16 @@ import (
 	"mustang/internal/testkit"
 )
 
-// libcniClient is libcni on a machine, with one network.
+// libcniClient calls libcni on a machine, for one network.
 type libcniClient struct {
 	m         *machine
 	cni       *libcni.CNIConfig
 	list      *libcni.NetworkConfigList
-	published *netns.Namespace // the pod that has its port published, if there is one
+	published *netns.Namespace // the pod with a published port, if any
 	hostPort  uint16
 }
 
-// conf says which pod libcni is to work on.
+// conf returns libcni's arguments for a pod.
 func (c *libcniClient) conf(ns *netns.Namespace) *libcni.RuntimeConf {
 	conf := &libcni.RuntimeConf{ContainerID: ns.Name(), NetNS: filepath.Join(podDir, ns.Name()), IfName: "eth0"}
 	if ns == c.published {
@@ -55,7 +55,7 @@ func newLibcni(t testing.TB, m *machine, p plugin) *libcniClient {
 	return &libcniClient{m: m, cni: cni, list: list, hostPort: hostPort}
 }
 
-// forgetful is a libcni that knows of no pods, so that GC is left to the plugin.
+// forgetful returns a libcni without cached pods, so that the plugin alone does the GC.
 func (c *libcniClient) forgetful() *libcniClient {
 	other := *c
 	other.cni = libcni.NewCNIConfigWithCacheDir([]string{pluginDir}, "/var/lib/no-cni", nil)
@@ -67,7 +67,7 @@ func (c *libcniClient) do(fn func(ctx context.Context) error) error {
 	return c.m.do(func() error { return fn(context.Background()) })
 }
 
-// add adds a pod and compares what the plugin says with what the pod has.
+// add adds a pod and compares the plugin's result with the pod's device.
 func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 	t.Helper()
 	var result types.Result
@@ -105,7 +105,7 @@ func checkResult(t testing.TB, result types.Result, p pod) {
 			continue
 		}
 		on := r.Interfaces[*ip.Interface]
-		mac := make(net.HardwareAddr, 6) // as the kernel has it where there is none
+		mac := make(net.HardwareAddr, 6) // the kernel reports zeros for a device without one
 		copy(mac, device.MAC)
 		if on.Name != "eth0" || on.Mac != mac.String() || on.Sandbox == "" {
 			t.Errorf("%s is on %+v, want eth0 with %s", addr, on, mac)
@@ -124,7 +124,7 @@ func (c *libcniClient) del(conf *libcni.RuntimeConf) error {
 	return c.do(func(ctx context.Context) error { return c.cni.DelNetworkList(ctx, c.list, conf) })
 }
 
-// gc has all be removed but what belongs to these pods.
+// gc removes everything that does not belong to these pods.
 func (c *libcniClient) gc(valid ...*netns.Namespace) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, ns := range valid {
@@ -133,8 +133,8 @@ func (c *libcniClient) gc(valid ...*netns.Namespace) error {
 	return c.do(func(ctx context.Context) error { return c.cni.GCNetworkList(ctx, c.list, args) })
 }
 
-// TestLibcni takes pods through their lives by the library that runtimes call
-// plugins with.
+// TestLibcni calls all verbs through libcni, the library with which runtimes call
+// plugins.
 func TestLibcni(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, m *machine) {
 		c := newLibcni(t, m, m.plugin)
@@ -163,7 +163,7 @@ func TestLibcni(t *testing.T) {
 		if c.check(nsB) == nil {
 			t.Error("CHECK: a pod without eth0 is good")
 		}
-		// The second time there is nothing left, the third not even a namespace.
+		// The second DEL finds nothing left, the third not even a namespace.
 		for i, conf := range []*libcni.RuntimeConf{c.conf(nsB), c.conf(nsB), {ContainerID: nsB.Name(), IfName: "eth0"}} {
 			if err := c.del(conf); err != nil {
 				t.Errorf("DEL %d: %v", i, err)
@@ -180,9 +180,9 @@ func TestLibcni(t *testing.T) {
 	})
 }
 
-// testGC has the second of two pods collected, and then finds the first as it was.
-// The second has its port published: CHECK of the reference plugin portmap 1.1 looks
-// for IPv4's rules among IPv6's.
+// testGC collects the second of two pods and checks that the first is unchanged. Only the
+// second has a published port: CHECK of the reference plugin portmap 1.1 looks for the
+// IPv4 rules among those of IPv6.
 func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	t.Helper()
 	m := c.m
@@ -215,8 +215,7 @@ func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	}
 }
 
-// checkStatus has the plugin say that it can't work without the device that it is to
-// sit on.
+// checkStatus calls STATUS with a parent device that does not exist, and expects an error that names it.
 func checkStatus(t testing.TB, m *machine) {
 	t.Helper()
 	p := m.plugin
@@ -231,7 +230,7 @@ func checkStatus(t testing.TB, m *machine) {
 	}
 }
 
-// deleteDevice takes a pod's device away behind the plugin's back.
+// deleteDevice deletes a pod's device without the plugin.
 func deleteDevice(t testing.TB, ns *netns.Namespace) {
 	t.Helper()
 	testkit.RequireTool(t, "ip")
@@ -244,7 +243,7 @@ func deleteDevice(t testing.TB, ns *netns.Namespace) {
 	}
 }
 
-// TestCnitool does the like by the command that people try plugins with.
+// TestCnitool calls the verbs with the command cnitool, with which people try plugins.
 func TestCnitool(t *testing.T) {
 	testkit.RequireRoot(t)
 	tool := built(t, cnitool)
@@ -276,7 +275,7 @@ func TestCnitool(t *testing.T) {
 			}
 		}
 		checkLeases(t, m, pods[1].addrs...)
-		// It knows of no pod that stays.
+		// cnitool passes no valid attachments.
 		if _, err := run(nsB, "gc"); err != nil {
 			t.Error(err)
 		}

@@ -27,13 +27,12 @@ import (
 // machineVariable makes the test's executable the first process of a machine.
 const machineVariable = "MUSTANG_TEST_CLIENTS_MACHINE"
 
-// machine is where runtimes run: a network namespace with mounts and processes of
-// its own. It sees this machine's programs and control groups, but /run, /var/lib,
-// /opt and what it writes to /etc are its own and in memory.
+// machine is a network, mount and PID namespace in which runtimes run. It shares the
+// programs and control groups of this machine. /run, /var/lib, /opt and changes of /etc
+// are its own, in memory.
 //
-// It lives as long as its first process, which ends with the test, however that
-// ends; the kernel then ends all others in it. What is left is its control groups,
-// see clearCgroups.
+// Its first process ends with the test, also if the test is killed. The kernel then kills
+// all other processes in it. Only its control groups are left, see clearCgroups.
 type machine struct {
 	host  *netns.Namespace
 	first *exec.Cmd
@@ -53,7 +52,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{host: testkit.Namespace(t, "host"), first: exec.Command(exe)}
 	m.first.Env = append(os.Environ(), machineVariable+"=1")
 	m.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
-	if _, err := m.first.StdinPipe(); err != nil { // closed when we are gone
+	if _, err := m.first.StdinPipe(); err != nil { // the kernel closes it when this process ends
 		t.Fatal(err)
 	}
 	out, err := m.first.StdoutPipe()
@@ -64,8 +63,8 @@ func newMachine(t testing.TB) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// All machines share the root of the control groups, where our plugin attaches. The
-		// kernel detaches it too when the machine's mounts are gone, but some time later.
+		// All machines share the root of the control groups, to which our plugin attaches its
+		// programs. The kernel detaches them with the machine's mounts, but some time later.
 		if err := objects.Remove(context.Background(), m.path(objects.DefaultRoot)); err != nil {
 			t.Error(err)
 		}
@@ -80,8 +79,8 @@ func newMachine(t testing.TB) *machine {
 	return m
 }
 
-// firstProcess is the life of a machine's first process: it makes the mounts,
-// reaps those whose parents are gone, and ends with its standard input.
+// firstProcess runs as the first process of a machine: it makes the mounts, reaps orphans,
+// and ends with its standard input.
 func firstProcess() int {
 	if err := machineMounts(); err != nil {
 		fmt.Println(err)
@@ -103,28 +102,28 @@ func firstProcess() int {
 	return 0
 }
 
-// path is where a file of the machine is seen from outside.
+// path returns the path outside the machine of a file in it.
 func (m *machine) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.first.Process.Pid), name)
 }
 
-// cgroup is the name of the control group that the machine's containers are in,
-// one below the root of each hierarchy. It names its owner, as the name of the
-// machine's namespace does.
+// cgroup returns the name of the control group of the machine's containers, directly below
+// the root of each hierarchy. Like the name of the machine's namespace it contains the
+// owner's process ID.
 func (m *machine) cgroup() string { return m.host.Name() }
 
-// do runs fn on a thread that is on the machine: its files, its network, and what
-// fn starts is a process there. Paths of programs have to be absolute.
+// do runs fn on a thread with the machine's files and network. Processes that fn starts
+// are processes of the machine. Paths of programs must be absolute.
 func (m *machine) do(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() { // must not be lost
+		if unix.Gettid() == unix.Getpid() { // the main thread must not change its namespaces
 			defer runtime.UnlockOSThread()
 			done <- m.do(fn)
 			return
 		}
-		err := m.enter() // the thread is never unlocked, and ends with this goroutine
+		err := m.enter() // the thread stays locked, and ends with this goroutine
 		if err == nil {
 			err = fn()
 		}
@@ -149,9 +148,8 @@ func (m *machine) enter() error {
 	return nil
 }
 
-// command makes a command of the machine, which finds no programs but those that
-// are given to it by give. Others that runtimes would run, like modprobe and
-// apparmor_parser, change the kernel.
+// command returns a command of the machine. Its PATH holds only the programs of give:
+// others that runtimes run, such as modprobe and apparmor_parser, change the kernel.
 func (m *machine) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(programDir, program), args...)
 	cmd.Env = []string{"PATH=" + programDir, "HOME=/run", "TMPDIR=/run"}
@@ -162,16 +160,16 @@ func (m *machine) command(program string, args ...string) *exec.Cmd {
 }
 
 const (
-	// programDir is where the machine has its programs.
+	// programDir is the directory of the machine's programs.
 	programDir = "/run/bin"
-	// waitDelay is for what a command leaves behind that holds its output.
+	// waitDelay limits the wait for processes that hold the output of an ended command.
 	waitDelay = 5 * time.Second
-	// runTimeout is how long a command may take that does not go on: far more than it
-	// does on a busy machine.
+	// runTimeout limits a command that should end by itself. It is far longer than any
+	// takes on a busy machine.
 	runTimeout = time.Minute
 )
 
-// give gives programs to the machine, and skips the test if one is missing.
+// give links programs into programDir, and skips the test if one is missing.
 func (m *machine) give(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, name := range programs {
@@ -186,8 +184,7 @@ func (m *machine) give(t testing.TB, programs ...string) {
 	}
 }
 
-// run runs a command on the machine, and returns what it prints to its standard
-// output.
+// run runs a command on the machine and returns its standard output.
 func (m *machine) run(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -202,7 +199,7 @@ func (m *machine) run(cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// mustRun is run where an error fails the test.
+// mustRun is like run, but an error fails the test.
 func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := m.run(m.command(program, args...))
@@ -212,8 +209,8 @@ func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
 	return out
 }
 
-// start starts a command on the machine that ends with the test. What it prints is
-// logged if the test fails.
+// start starts a command on the machine, which ends with the test. If the test fails, the
+// command's output is logged.
 func (m *machine) start(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
 	log, err := os.CreateTemp(m.path("/run"), "log-")
@@ -233,7 +230,7 @@ func (m *machine) start(t testing.TB, cmd *exec.Cmd) {
 	})
 }
 
-// hasEnded reports whether a command is over, and leaves it to others to wait for it.
+// hasEnded reports whether a command has ended, without reaping it.
 func hasEnded(cmd *exec.Cmd) bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)

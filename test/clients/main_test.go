@@ -12,11 +12,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// parallel is how many tests run at a time unless -parallel says so. They wait more
-// than they work.
+// parallel is the default of -parallel. Most of the time the tests wait.
 const parallel = "4"
 
-// TestMain also is the first process of a machine.
+// TestMain is also the entry point of a machine's first process.
 func TestMain(m *testing.M) {
 	if os.Getenv(machineVariable) != "" {
 		os.Exit(firstProcess())

@@ -11,9 +11,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestMixed has one host with a network of each link mode, and a pod on each. All
-// reach each other, the host, a service of each pod, and the ports that some have
-// published.
+// TestMixed adds a pod on a network of each link mode to one host. The pods reach each
+// other, the host, a service of each pod, and the published ports of some.
 func TestMixed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -25,11 +24,11 @@ func TestMixed(t *testing.T) {
 	var clients []*libcniClient
 	for i, p := range networks {
 		if strings.HasPrefix(p.link(), "ipvlan") {
-			p.plugins[0]["parent"] = second // macvlan has the first
+			p.plugins[0]["parent"] = second // macvlan uses the first
 		}
 		ns := testkit.Namespace(t, p.link())
 		c := newLibcni(t, m, p)
-		if i%2 == 0 { // their packets are translated too
+		if i%2 == 0 { // with packet programs too
 			c.published, c.hostPort = ns, hostPort+uint16(i)
 		}
 		clients, pods = append(clients, c), append(pods, c.add(t, ns))
@@ -58,7 +57,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// checkMixedPort reaches a pod's published port from pods, the host and outside.
+// checkMixedPort connects to a pod's published port from pods, the host and outside.
 func checkMixedPort(t *testing.T, c *libcniClient, to pod, from []pod) {
 	t.Helper()
 	for i, addr := range to.addrs {
@@ -74,8 +73,8 @@ func checkMixedPort(t *testing.T, c *libcniClient, to pod, from []pod) {
 	}
 }
 
-// mixed are the networks that one host can have at once: of ipvlan's modes one,
-// since a host has one device for all its pods.
+// mixed returns the networks that one host can have at once. It has one ipvlan mode, since
+// the host's own ipvlan device is shared by all pods.
 func mixed(t *testing.T) []plugin {
 	t.Helper()
 	var out []plugin
@@ -91,11 +90,11 @@ func mixed(t *testing.T) []plugin {
 	return out
 }
 
-// link is the link mode of one of our networks.
+// link returns the link mode of a network of our plugin.
 func (p plugin) link() string { return fmt.Sprint(p.plugins[0]["link"]) }
 
-// checkMesh sends from the host and from each pod to each pod, and from each pod to
-// the host. Nobody's address changes on the way.
+// checkMesh sends from the host and each pod to all pods, and from each pod to the host.
+// No source address changes on the way.
 func checkMesh(t *testing.T, m *machine, pods []pod) {
 	t.Helper()
 	host := pod{ns: m.host, addrs: []netip.Addr{hostAddrs[0].Addr(), hostAddrs[1].Addr()}}

@@ -13,26 +13,26 @@ import (
 	"mustang/internal/netns"
 )
 
-// podDir is where the machine sees the network namespaces that tests make with
-// testkit.Namespace, by name.
+// podDir is the machine's directory of the named network namespaces that tests create
+// with testkit.Namespace.
 const podDir = "/run/pods"
 
-// mount is one call of mount(2).
+// mount holds the arguments of one mount(2) call.
 type mount struct {
 	from, to, kind string
 	flags          uintptr
 	data           string
 }
 
-// machineMounts makes the mounts of a machine, in the mount namespace of the
-// calling process. They end with it. No daemon of this machine is seen there, and
-// no settings but those of the network can be changed.
+// machineMounts makes the mounts of a machine in the mount namespace of the calling
+// process, with which they end. They hide the sockets of this machine's daemons, and leave
+// only network settings writable.
 func machineMounts() error {
 	const (
-		build    = "/mnt" // /run is made here
+		build    = "/mnt" // the new /run is prepared here
 		readOnly = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY
 	)
-	// What is unmounted outside goes here as well, but nothing comes out.
+	// Unmounts outside propagate into this namespace, but mounts in it do not propagate out.
 	if err := mountAll(
 		mount{"", "/", "", unix.MS_REC | unix.MS_SLAVE, ""},
 		mount{"tmpfs", build, "tmpfs", unix.MS_NOSUID, "mode=0755"},
@@ -59,7 +59,7 @@ func machineMounts() error {
 		return err
 	}
 	if err := mountAll(mount{"tmpfs", "/etc/cni", "tmpfs", unix.MS_NOSUID, "mode=0755"}); err != nil {
-		return err // this machine's networks
+		return err // hides this machine's networks
 	}
 	for _, dir := range []string{"kernel", "vm", "fs"} {
 		dir = "/proc/sys/" + dir
@@ -67,7 +67,7 @@ func machineMounts() error {
 			return err
 		}
 	}
-	// Not on each machine. AppArmor is hidden: no profile is loaded.
+	// Not every machine has these. AppArmor is hidden, so that no profile is loaded.
 	for _, m := range []mount{
 		{"tmpfs", "/sys/kernel/security", "tmpfs", 0, ""},
 		{"bpf", "/sys/fs/bpf", "bpf", 0, "mode=0700"},

@@ -16,8 +16,8 @@ import (
 // mustangCNI builds our plugin.
 var mustangCNI = sync.OnceValues(func() (string, error) { return build(netconf.PluginType, "mustang/cmd/"+netconf.PluginType) })
 
-// ours is our plugin, once for each link mode that needs no Open vSwitch, and once
-// where pods reach services by packets too.
+// ours returns our plugin with each link mode that needs no Open vSwitch, and once with
+// packet programs too.
 func ours() []plugin {
 	var out []plugin
 	for _, mode := range podlink.Modes() {
@@ -30,7 +30,7 @@ func ours() []plugin {
 	return append(out, both)
 }
 
-// mustang is our plugin with a link mode. Each has subnets of its own, by number.
+// mustang returns our plugin with a link mode. number selects its subnets.
 func mustang(mode podlink.Mode, number int, services string) plugin {
 	object4 := object{"subnet": fmt.Sprintf("10.89.%d.0/24", number)}
 	object6 := object{"subnet": fmt.Sprintf("fd00:89:%x::/64", number)}

@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// referenceDir is where Debian has the reference plugins (package
-	// containernetworking-plugins). containerd needs one of them, loopback, whatever
-	// plugin a network has.
+	// referenceDir is the directory of Debian's reference plugins (package
+	// containernetworking-plugins). containerd always needs one of them, loopback.
 	referenceDir = "/usr/lib/cni"
-	// pluginDir and configDir are where a machine has plugins and networks: the places
-	// that containerd's client ctr can't be told others of.
+	// pluginDir and configDir are the machine's directories of plugins and networks. They
+	// are fixed in containerd's client ctr.
 	pluginDir = "/opt/cni/bin"
 	configDir = "/etc/cni/net.d"
-	// uplink is the device of a machine that leads elsewhere.
+	// uplink is the machine's device that leads outside.
 	uplink = "uplink"
 )
 
@@ -29,40 +28,40 @@ const (
 // family.
 type plugin struct {
 	name string
-	// program builds the plugin and returns its path, see build; nil for one that is in
+	// program builds the plugin and returns its path, see build. It is nil for a plugin in
 	// referenceDir.
 	program func() (string, error)
-	// version is the newest of the specification that the plugin knows.
+	// version is the newest version of the specification that the plugin supports.
 	version string
-	// plugins are the objects of the network's list.
+	// plugins are the plugin objects of the network's list.
 	plugins []object
-	// probe says what the kernel lacks, if not nil, see testkit.RequireMode.
+	// probe returns what the kernel lacks, see testkit.RequireMode. It can be nil.
 	probe func() error
-	// apart is whether the host can't reach the pods, nor they the host.
+	// apart is whether host and pods cannot reach each other.
 	apart bool
-	// ports is whether the list has the capability portMappings.
+	// ports is whether the list has capability portMappings.
 	ports bool
-	// loopback is whether published ports are those of ::1 too.
+	// loopback is whether published ports work at ::1 too.
 	loopback bool
-	// verbs is whether the plugin itself has STATUS and GC.
+	// verbs is whether the plugin itself implements STATUS and GC.
 	verbs bool
 	// services is whether pods reach services.
 	services bool
-	// bandwidth is whether the list has that capability.
+	// bandwidth is whether the list has capability bandwidth.
 	bandwidth bool
-	// slow is whether the host's new addresses may not be ready when the plugin ends,
-	// for the kernel looks for duplicates of them still.
+	// slow is whether the host's new addresses can still be tentative when the plugin ends
+	// (duplicate address detection).
 	slow bool
-	// leases returns the addresses that are reserved.
+	// leases returns the reserved addresses.
 	leases func(m *machine, network string) ([]string, error)
 }
 
 type object = map[string]any
 
-// plugins are all that the tests run with.
+// plugins returns all plugins under test.
 func plugins() []plugin { return slices.Concat(references(), ours()) }
 
-// references are Debian's plugins.
+// references returns the plugins of Debian.
 func references() []plugin {
 	ipam := func(subnets ...string) object {
 		var ranges [][]object
@@ -82,8 +81,8 @@ func references() []plugin {
 	}
 }
 
-// hostLocal lists the reservations of the reference plugin host-local, which are
-// files with an address as their name.
+// hostLocal lists the reservations of the reference plugin host-local: files with an
+// address as their name.
 func hostLocal(m *machine, network string) ([]string, error) {
 	entries, err := os.ReadDir(m.path("/var/lib/cni/networks/" + network))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,11 +97,11 @@ func hostLocal(m *machine, network string) ([]string, error) {
 	return addrs, err
 }
 
-// network is the name of the plugin's network. A plain "bridge" is something else to
-// podman.
+// network returns the name of the plugin's network. In podman a plain "bridge" has another
+// meaning.
 func (p plugin) network() string { return "test-" + p.name }
 
-// conflist is the network's configuration in a version of the specification.
+// conflist returns the network's configuration in a version of the specification.
 func (p plugin) conflist(t testing.TB, version string) string {
 	t.Helper()
 	text, err := json.Marshal(object{"cniVersion": version, "name": p.network(), "plugins": p.plugins})

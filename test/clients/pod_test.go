@@ -16,10 +16,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// pod is a pod's network as it is.
+// pod is the network of a pod, as read from its namespace.
 type pod struct {
 	ns    *netns.Namespace
-	addrs []netip.Addr // of its device, one of each family
+	addrs []netip.Addr // of the device, one of each family
 }
 
 // newPod reads the addresses of a pod's device eth0.
@@ -42,7 +42,7 @@ func newPod(t testing.TB, ns *netns.Namespace) pod {
 	return p
 }
 
-// podOf is the pod of a process, whose id is the machine's. It is closed with the
+// podOf returns the pod of a process, by its ID in the machine. It is closed with the
 // test.
 func (m *machine) podOf(t testing.TB, pid int) pod {
 	t.Helper()
@@ -54,11 +54,11 @@ func (m *machine) podOf(t testing.TB, pid int) pod {
 	return newPod(t, ns)
 }
 
-// payloads are what is sent, by protocol.
+// payloads are the sent data, by protocol.
 var payloads = map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<16), "udp": bytes.Repeat([]byte("m"), 1200)}
 
-// checkPods sends TCP and UDP between two pods, and between them and the host, over
-// both families.
+// checkPods sends TCP and UDP between two pods, and between them and the host, in both
+// families.
 func checkPods(t testing.TB, m *machine, a, b pod) {
 	t.Helper()
 	try := func(from *netns.Namespace, seen netip.Addr, to pod, i int) {
@@ -86,11 +86,11 @@ func checkPods(t testing.TB, m *machine, a, b pod) {
 	}
 }
 
-// Ports of pods that have one published.
+// Ports of pods with a published port.
 const podPort, hostPort = 5201, 6201
 
-// checkPorts sends to the host's published port: from outside, where the pod has to
-// see the client as it is, and from the host itself, to its address and to loopback.
+// checkPorts connects to the host's published port: from outside, where the pod must see
+// the client's own address, and from the host to its own and its loopback addresses.
 func checkPorts(t testing.TB, m *machine, to pod) {
 	t.Helper()
 	for i, addr := range to.addrs {
@@ -121,7 +121,7 @@ func checkPorts(t testing.TB, m *machine, to pod) {
 	}
 }
 
-// awaitAddresses waits until all of a namespace's addresses can be used.
+// awaitAddresses waits until no address of a namespace is tentative.
 func awaitAddresses(t testing.TB, ns *netns.Namespace) {
 	t.Helper()
 	testkit.RequireTool(t, "ip")

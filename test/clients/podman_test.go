@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// podmanConfig has podman call plugins as CNI says, instead of its own netavark.
+// podmanConfig makes podman call CNI plugins instead of its own netavark.
 const podmanConfig = `[network]
 network_backend = "cni"
 cni_plugin_dirs = ["` + pluginDir + `"]
@@ -21,11 +21,11 @@ events_logger = "none"
 runtime = "runc"
 `
 
-// podmanPrograms are what podman runs. It comes with the Debian package podman,
+// podmanPrograms are podman and the programs that it runs, from the Debian package podman,
 // which depends on conmon.
 var podmanPrograms = []string{"podman", "conmon", "runc"}
 
-// startPodman has podman know the image.
+// startPodman loads the image into podman.
 func (m *machine) startPodman(t testing.TB) {
 	t.Helper()
 	m.configure(t, min(m.plugin.version, runtimeVersion))
@@ -41,7 +41,7 @@ func (m *machine) runPodman(t testing.TB, name string, flags ...string) pod {
 	return m.podmanPod(t, name)
 }
 
-// podmanPod is the pod of a container that runs.
+// podmanPod returns the pod of a running container.
 func (m *machine) podmanPod(t testing.TB, name string) pod {
 	t.Helper()
 	out := m.mustRun(t, "podman", "inspect", "--format", "{{.State.Pid}}", name)
@@ -52,7 +52,7 @@ func (m *machine) podmanPod(t testing.TB, name string) pod {
 	return m.podOf(t, pid)
 }
 
-// TestPodman runs containers by podman.
+// TestPodman runs containers with podman.
 func TestPodman(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, m *machine) {
 		m.startPodman(t)
@@ -76,7 +76,7 @@ func TestPodman(t *testing.T) {
 			}
 			m.mustRun(t, "podman", client...)
 		}
-		// The same container is deleted, and added again.
+		// A restart deletes the container's attachment and adds it again.
 		m.mustRun(t, "podman", "restart", "--time", "0", "a")
 		a = m.podmanPod(t, "a")
 		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)

@@ -11,11 +11,11 @@ import (
 	"mustang/internal/testkit"
 )
 
-// servicePort is that of all services' cluster IPs.
+// servicePort is the port of all services.
 const servicePort = 80
 
-// serve has services lead to a pod, by the command mustang, and returns their
-// cluster IPs, one of each family. There are as many pods with services as numbers.
+// serve adds services with a pod as their backend, with the command mustang, and returns
+// their cluster IPs, one of each family. Each pod has a number of its own.
 func (m *machine) serve(t testing.TB, number int, to pod) []netip.AddrPort {
 	t.Helper()
 	var services []netip.AddrPort
@@ -31,13 +31,13 @@ func (m *machine) serve(t testing.TB, number int, to pod) []netip.AddrPort {
 	return services
 }
 
-// giveMustang gives the machine the command mustang.
+// giveMustang adds the command mustang to the machine's programs.
 func (m *machine) giveMustang(t testing.TB) {
 	t.Helper()
 	m.give(t, built(t, mustangProgram))
 }
 
-// checkServices reaches services from a namespace.
+// checkServices connects to services from a namespace.
 func checkServices(t testing.TB, from *netns.Namespace, services ...netip.AddrPort) {
 	t.Helper()
 	for _, service := range services {

@@ -9,8 +9,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestVersions has networks in each version of the specification that runtimes still
-// ask for. The plugin answers in the same.
+// TestVersions adds pods with a configuration in each version of the specification that
+// runtimes still use. The result has the same version.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
