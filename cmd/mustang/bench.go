@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -67,12 +66,6 @@ The exit code is 1 if a row failed.`,
 			if err := checkOutput(format); err != nil {
 				return err
 			}
-			switch set := cmd.Flags().Changed; { // 0 in Options selects the default
-			case set("rounds") && o.Rounds == 0:
-				return usage(errors.New("invalid rounds 0: want 1 or more"))
-			case set("duration") && o.Duration == 0:
-				return usage(errors.New("invalid duration 0s: want 10ms or more"))
-			}
 			name := suites.Default
 			if len(args) == 1 {
 				name = args[0]
@@ -81,7 +74,7 @@ The exit code is 1 if a row failed.`,
 			if o.Suites, err = suites.Lookup(name); err != nil {
 				return usage(err)
 			}
-			if err := flags.parse(cmd.Context(), &o); err != nil {
+			if err := flags.parse(cmd, &o); err != nil {
 				return usage(err)
 			}
 			switch {
@@ -97,7 +90,7 @@ The exit code is 1 if a row failed.`,
 	f := cmd.Flags()
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row (default 10; 6 with --quick)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick); suite cni counts calls instead")
-	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern with * and ? (repeatable)")
+	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
 	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
 	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
@@ -118,8 +111,14 @@ type benchFlags struct {
 }
 
 // parse sets the options that the flags name.
-func (t benchFlags) parse(ctx context.Context, o *bench.Options) (err error) {
-	if o.Peer, err = t.peer.options(ctx); err != nil {
+func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
+	switch set := cmd.Flags().Changed; { // 0 in Options selects the default
+	case set("rounds") && o.Rounds == 0:
+		return errors.New("invalid rounds 0: want 1 or more")
+	case set("duration") && o.Duration == 0:
+		return errors.New("invalid duration 0s: want 10ms or more")
+	}
+	if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
 		return err
 	}
 	if t.wireRate != "" {

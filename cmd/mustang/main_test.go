@@ -80,70 +80,73 @@ func command(t *testing.T, env map[string]string, args ...string) (code int, std
 	return code, out.String(), errs.String()
 }
 
+// badInput is command lines that are refused, with the exit code and a word of the message.
+var badInput = []struct {
+	args    string
+	code    int
+	culprit string
+}{
+	{"svc add --service=10.96.0.100:0 --backend=192.168.10.10:5201", 2, "port 0"},
+	{"svc add --service=10.96.0.100:70000 --backend=192.168.10.10:5201", 2, "70000"},
+	{"svc add --service=10.96.0.100 --backend=192.168.10.10:5201", 2, "10.96.0.100"},
+	{"svc add --service=host:1 --backend=192.168.10.10:5201", 2, "host"},
+	{"svc add --service=10.96.0.100:1 --backend=[fd00::1]:5201", 2, "fd00::1"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:0", 2, "192.168.10.10:0"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "duplicate"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --protocol=sctp", 2, "sctp"},
+	{"svc add --service=10.96.0.100:1", 2, "--backend"},
+	{"svc add --backend=192.168.10.10:1", 2, "--service"},
+	{"svc add extra", 2, "extra"},
+	{"svc rm", 2, "--service"},
+	{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},
+	{"svc ls -o yaml", 2, "yaml"},
+	{"svc frob", 2, `unknown command "frob"`},
+	{"svc ls frob", 2, `unexpected argument "frob"`},
+	{"ep add", 2, "--netns"},
+	{"ep add --netns=/var/run/netns/nobody", 1, "/var/run/netns/nobody"},
+	{"ep add --netns=nobody", 1, "/run/netns/nobody"},
+	{"ep add --netns=/etc/passwd", 1, "/etc/passwd"},
+	{"ep add --netns=/proc/self/ns/net --ifname=nope0", 1, "nope0"},
+	{"ep add --netns=/proc/self/ns/net --ifname=lo", 1, "lo"},
+	{"ep rm", 2, "--netns"},
+	{"ep rm 7", 1, "endpoint"},
+	{"ep rm 192.168.10.10", 1, "endpoint"},
+	{"ep rm pod-a", 2, "pod-a"},
+	{"lab up", 2, "TOPOLOGY is missing"},
+	{"lab up pod-links two-hosts", 2, `unexpected argument "two-hosts"`},
+	{"lab up ring", 2, "ring"},
+	{"lab up pod-links --link token-ring", 2, "token-ring"},
+	{"lab up pod-links --datapath kernel --via ebpf-tc", 2, "ebpf-tc"},
+	{"lab up pod-links --name ../x", 2, "../x"},
+	{"lab exec", 2, "COMMAND"},
+	{"lab exec pod-a", 2, "COMMAND"},
+	{"lab exec pod-a -- true", 1, "no lab"},
+	{"lab exec --lab x pod-a -- true", 1, "lab x"},
+	{"lab down", 1, "no lab"},
+	{"lab down x", 1, "lab x"},
+	{"bench ring", 2, "ring"},
+	{"bench --rounds -1", 2, "-1"},
+	{"bench --rounds 0", 2, "rounds 0"},
+	{"bench --vm --rounds 0", 2, "rounds 0"},
+	{"bench --duration 0", 2, "duration 0s"},
+	{"bench --duration 1ms", 2, "1ms"},
+	{"bench --only token-ring", 2, "token-ring"},
+	{"bench --cpus 0,x -o xml", 2, "xml"},
+	{"bench --cpus 0,999", 2, "999"},
+	{"bench latency docker", 2, `unexpected argument "docker"`},
+	{"bench --nope", 2, "--nope"},
+	{"report", 2, "DIR is missing"},
+	{"report /nonexistent", 1, "/nonexistent"},
+	{"frob", 2, "frob"},
+}
+
 // TestBadInput gives each command input that it must refuse: with one line that
 // names the culprit, the right exit code, and nothing changed.
 func TestBadInput(t *testing.T) {
 	testkit.RequireRoot(t)
 	bpffs := testkit.BPFFS(t)
 	plain := t.TempDir()
-	for _, test := range []struct {
-		args    string
-		code    int
-		culprit string
-	}{
-		{"svc add --service=10.96.0.100:0 --backend=192.168.10.10:5201", 2, "port 0"},
-		{"svc add --service=10.96.0.100:70000 --backend=192.168.10.10:5201", 2, "70000"},
-		{"svc add --service=10.96.0.100 --backend=192.168.10.10:5201", 2, "10.96.0.100"},
-		{"svc add --service=host:1 --backend=192.168.10.10:5201", 2, "host"},
-		{"svc add --service=10.96.0.100:1 --backend=[fd00::1]:5201", 2, "fd00::1"},
-		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:0", 2, "192.168.10.10:0"},
-		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --backend=192.168.10.10:1", 2, "duplicate"},
-		{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --protocol=sctp", 2, "sctp"},
-		{"svc add --service=10.96.0.100:1", 2, "--backend"},
-		{"svc add --backend=192.168.10.10:1", 2, "--service"},
-		{"svc add extra", 2, "extra"},
-		{"svc rm", 2, "--service"},
-		{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},
-		{"svc ls -o yaml", 2, "yaml"},
-		{"svc frob", 2, `unknown command "frob"`},
-		{"svc ls frob", 2, `unexpected argument "frob"`},
-		{"ep add", 2, "--netns"},
-		{"ep add --netns=/var/run/netns/nobody", 1, "/var/run/netns/nobody"},
-		{"ep add --netns=nobody", 1, "/run/netns/nobody"},
-		{"ep add --netns=/etc/passwd", 1, "/etc/passwd"},
-		{"ep add --netns=/proc/self/ns/net --ifname=nope0", 1, "nope0"},
-		{"ep add --netns=/proc/self/ns/net --ifname=lo", 1, "lo"},
-		{"ep rm", 2, "--netns"},
-		{"ep rm 7", 1, "endpoint"},
-		{"ep rm 192.168.10.10", 1, "endpoint"},
-		{"ep rm pod-a", 2, "pod-a"},
-		{"lab up", 2, "TOPOLOGY is missing"},
-		{"lab up pod-links two-hosts", 2, `unexpected argument "two-hosts"`},
-		{"lab up ring", 2, "ring"},
-		{"lab up pod-links --link token-ring", 2, "token-ring"},
-		{"lab up pod-links --datapath kernel --via ebpf-tc", 2, "ebpf-tc"},
-		{"lab up pod-links --name ../x", 2, "../x"},
-		{"lab exec", 2, "COMMAND"},
-		{"lab exec pod-a", 2, "COMMAND"},
-		{"lab exec pod-a -- true", 1, "no lab"},
-		{"lab exec --lab x pod-a -- true", 1, "lab x"},
-		{"lab down", 1, "no lab"},
-		{"lab down x", 1, "lab x"},
-		{"bench ring", 2, "ring"},
-		{"bench --rounds -1", 2, "-1"},
-		{"bench --rounds 0", 2, "rounds 0"},
-		{"bench --vm --rounds 0", 2, "rounds 0"},
-		{"bench --duration 0", 2, "duration 0s"},
-		{"bench --duration 1ms", 2, "1ms"},
-		{"bench --only token-ring", 2, "token-ring"},
-		{"bench --cpus 0,x -o xml", 2, "xml"},
-		{"bench --cpus 0,999", 2, "999"},
-		{"bench latency docker", 2, `unexpected argument "docker"`},
-		{"bench --nope", 2, "--nope"},
-		{"report", 2, "DIR is missing"},
-		{"report /nonexistent", 1, "/nonexistent"},
-		{"frob", 2, "frob"},
-	} {
+	for _, test := range badInput {
 		t.Run(test.args, func(t *testing.T) {
 			state := filepath.Join(plain, "state")
 			env := map[string]string{envBPFRoot: filepath.Join(bpffs, "mustang"), envStateDir: state}
