@@ -60,22 +60,6 @@ func Flows(n *netns.Namespace) ([]Flow, error) {
 	return flows, nil
 }
 
-// FlushFlows deletes the tracked connections of n.
-func FlushFlows(n *netns.Namespace) error {
-	handle, err := rtnl.In(n).FamilyHandle(unix.NETLINK_NETFILTER)
-	if noConntrack(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	if err := handle.ConntrackTableFlush(netlink.ConntrackTable); err != nil && !noConntrack(err) {
-		return fmt.Errorf("flush connections in network namespace %q: %w", n.Name(), err)
-	}
-	return nil
-}
-
 // noConntrack reports whether err means that the kernel lacks nfnetlink (EPROTONOSUPPORT on the socket) or conntrack
 // (EINVAL for a missing subsystem, EOPNOTSUPP for a missing call).
 func noConntrack(err error) bool {

@@ -5,8 +5,11 @@ package netstat
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,14 +26,14 @@ func ReadChecksumErrors(n *netns.Namespace) (out ChecksumErrors, err error) {
 		if err != nil {
 			return err
 		}
-		if out.TCP, err = snmpValue(snmp, "Tcp:", "InCsumErrors"); err != nil {
+		if err := parseSNMP(string(snmp), "Tcp:", map[string]*uint64{"InCsumErrors": &out.TCP}); err != nil {
 			return err
 		}
-		if out.UDP, err = snmpValue(snmp, "Udp:", "InCsumErrors"); err != nil {
+		if err := parseSNMP(string(snmp), "Udp:", map[string]*uint64{"InCsumErrors": &out.UDP}); err != nil {
 			return err
 		}
 		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
-		if os.IsNotExist(err) {
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil // a kernel without IPv6
 		}
 		if err != nil {
@@ -44,27 +47,6 @@ func ReadChecksumErrors(n *netns.Namespace) (out ChecksumErrors, err error) {
 		return ChecksumErrors{}, fmt.Errorf("read counters of network namespace %q: %w", n.Name(), err)
 	}
 	return out, nil
-}
-
-// snmpValue finds a counter in /proc/net/snmp: pairs of lines, names and then values.
-func snmpValue(data []byte, protocol, counter string) (uint64, error) {
-	var names []string
-	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) == 0 || fields[0] != protocol {
-			continue
-		}
-		if names == nil {
-			names = fields
-			continue
-		}
-		for i, name := range names {
-			if name == counter && i < len(fields) {
-				return strconv.ParseUint(fields[i], 10, 64)
-			}
-		}
-	}
-	return 0, fmt.Errorf("no counter %s %s", protocol, counter)
 }
 
 // snmp6Value finds a counter in /proc/net/snmp6: a name and a value per line.
@@ -87,43 +69,42 @@ type IPCounters struct {
 // ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293). Linux counts forwarded packets as
 // sent too; ReadIPCounters subtracts them.
 func ReadIPCounters(n *netns.Namespace) (c IPCounters, err error) {
-	var text []byte
 	err = n.Do(func() error {
-		var err error
-		text, err = os.ReadFile("/proc/thread-self/net/snmp")
-		return err
+		text, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		return parseSNMP(string(text), "Ip:", map[string]*uint64{
+			"InDelivers": &c.Delivered, "ForwDatagrams": &c.Forwarded, "OutRequests": &c.Sent,
+		})
 	})
-	if err == nil {
-		c, err = parseIPCounters(string(text))
-	}
 	if err != nil {
-		return c, fmt.Errorf("read IP counters of network namespace %q: %w", n.Name(), err)
+		return IPCounters{}, fmt.Errorf("read IP counters of network namespace %q: %w", n.Name(), err)
 	}
 	return c, nil
 }
 
-// parseIPCounters parses the two lines that begin with "Ip:": names, then values.
-func parseIPCounters(text string) (IPCounters, error) {
+// parseSNMP reads counters of a protocol in /proc/net/snmp, by name: two lines begin with the protocol, names and then
+// values.
+func parseSNMP(text, protocol string, counters map[string]*uint64) error {
 	var lines [][]string
 	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, "Ip:"); ok {
+		if rest, ok := strings.CutPrefix(line, protocol); ok {
 			lines = append(lines, strings.Fields(rest))
 		}
 	}
 	if len(lines) != 2 || len(lines[0]) != len(lines[1]) {
-		return IPCounters{}, fmt.Errorf("%d lines of IP counters, want 2 of the same length", len(lines))
+		return fmt.Errorf("%d lines of counters %s want 2 of the same length", len(lines), protocol)
 	}
-	var c IPCounters
-	for i, name := range lines[0] {
-		into := map[string]*uint64{"InDelivers": &c.Delivered, "ForwDatagrams": &c.Forwarded, "OutRequests": &c.Sent}[name]
-		if into == nil {
-			continue
+	for name, into := range counters {
+		i := slices.Index(lines[0], name)
+		if i < 0 {
+			return fmt.Errorf("no counter %s %s", protocol, name)
 		}
-		value, err := strconv.ParseUint(lines[1][i], 10, 64)
-		if err != nil {
-			return IPCounters{}, fmt.Errorf("IP counter %s: %w", name, err)
+		var err error
+		if *into, err = strconv.ParseUint(lines[1][i], 10, 64); err != nil {
+			return fmt.Errorf("counter %s %s: %w", protocol, name, err)
 		}
-		*into = value
 	}
-	return c, nil
+	return nil
 }
