@@ -124,7 +124,7 @@ func (s *Store) checkFree(addr netip.Addr) error {
 	r, err := s.read(addr.String())
 	switch {
 	case err == nil:
-		return &TakenError{Address: addr, By: r.Owner}
+		return fmt.Errorf("%s is in use by %s", addr, r.Owner)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, errBroken), errors.Is(err, errStale):

@@ -78,26 +78,6 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("no free address in %s: %d in use", e.Ranges, e.InUse)
 }
 
-// TakenError reports that a requested address belongs to another owner.
-type TakenError struct {
-	Address netip.Addr
-	By      Owner
-}
-
-func (e *TakenError) Error() string {
-	return fmt.Sprintf("%s is in use by %s", e.Address, e.By)
-}
-
-// OutsideError reports a requested address that is in no range, a gateway, or excluded.
-type OutsideError struct {
-	Address netip.Addr
-	Ranges  RangeSet
-}
-
-func (e *OutsideError) Error() string {
-	return fmt.Sprintf("%s is not available in %s", e.Address, e.Ranges)
-}
-
 // HasLeasesError reports that an owner already has addresses. It matches [fs.ErrExist].
 type HasLeasesError struct {
 	Addresses []netip.Addr

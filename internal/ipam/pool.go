@@ -79,11 +79,11 @@ func assignRequested(pools []pool, requested []netip.Addr) error {
 		addr = addr.Unmap()
 		i := slices.IndexFunc(pools, func(p pool) bool { return p.has(addr) })
 		if i < 0 {
-			outside := &OutsideError{Address: addr}
+			var all RangeSet
 			for _, p := range pools {
-				outside.Ranges = append(outside.Ranges, p.set...)
+				all = append(all, p.set...)
 			}
-			return outside
+			return fmt.Errorf("%s is not available in %s", addr, all)
 		}
 		p := &pools[i]
 		if p.requested.IsValid() && p.requested != addr {

@@ -58,8 +58,8 @@ func Open(dir string) (*Store, error) {
 // in turn, so that a released address is reused as late as possible. An address of requested replaces the next address of
 // its set. When Reserve returns, the leases are on disk.
 //
-// Errors: those of [Validate], *[OutsideError], *[FullError], *[TakenError], and *[HasLeasesError], which matches
-// fs.ErrExist, if o already has leases: Release them first.
+// It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors: those
+// of [Validate], *[FullError], and *[HasLeasesError], which matches fs.ErrExist, if o already has leases: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
 	leases, wait, err := s.Begin(o, sets, requested)
 	if err == nil {

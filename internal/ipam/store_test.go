@@ -222,18 +222,15 @@ func TestWanted(t *testing.T) {
 	want(t, "one of two", reserve(t, s, pod("a"), sets, "fd00::77"), "10.1.0.2 fd00::77")
 	want(t, "both, in any order", reserve(t, s, pod("b"), sets, "fd00::99", "::ffff:10.1.0.9"), "10.1.0.9 fd00::99")
 	before := files(t, s)
-	var taken *TakenError
 	_, err := s.Reserve(pod("c"), sets, addrs("fd00::77"))
-	if !errors.As(err, &taken) || taken.By != pod("a") || taken.Address != addrs("fd00::77")[0] {
+	if err == nil || !strings.Contains(err.Error(), "fd00::77 is in use by "+pod("a").String()) {
 		t.Errorf("taken: %v", err)
 	}
 	for _, out := range []string{
 		"10.1.0.1", "10.1.0.0", "10.1.0.255", "10.1.0.70", "10.2.0.1", "fd00::", "fd01::1", "fd00::9%eth0",
 	} {
-		var outside *OutsideError
 		_, err := s.Reserve(pod("c"), sets, addrs(out))
-		if !errors.As(err, &outside) || len(outside.Ranges) != 2 ||
-			!strings.Contains(err.Error(), out+" is not available in 10.1.0.0/24, fd00::/64") {
+		if err == nil || !strings.HasSuffix(err.Error(), out+" is not available in 10.1.0.0/24, fd00::/64") {
 			t.Errorf("%s: %v", out, err)
 		}
 	}

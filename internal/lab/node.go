@@ -134,20 +134,13 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 // ReferencePlugins is the directory of the CNI reference plugins in Debian's package.
 const ReferencePlugins = "/usr/lib/cni"
 
-// MissingPluginError reports a CNI plugin that is not installed.
-type MissingPluginError struct{ Path string }
-
-func (e *MissingPluginError) Error() string {
-	return e.Path + " is not installed (Debian package containernetworking-plugins)"
-}
-
-// FindReferencePlugins returns the directory of the CNI reference plugins. The error is
-// a [*MissingPluginError] if one of the named plugins is not installed.
+// FindReferencePlugins returns the directory of the CNI reference plugins. It
+// returns an error if one of the named plugins is not installed.
 func FindReferencePlugins(names ...string) (string, error) {
 	for _, name := range names {
 		path := filepath.Join(ReferencePlugins, name)
 		if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
-			return "", &MissingPluginError{path}
+			return "", fmt.Errorf("%s is not installed (Debian package containernetworking-plugins)", path)
 		}
 	}
 	return ReferencePlugins, nil

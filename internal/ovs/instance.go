@@ -54,7 +54,7 @@ type Instance struct {
 // the directory (mode 0700), which must not exist; the paths of sockets in it must
 // not exceed 107 bytes. The bridges' datapath is Kernel if the kernel has it and
 // datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open
-// vSwitch is not installed the error is a *MissingProgramError.
+// vSwitch is not installed the error names the Debian package.
 //
 // With the kernel's datapath, Start waits until the machine has been up for ten
 // seconds: before that Open vSwitch 3.1.0 counts no processors, and drops all
@@ -175,20 +175,10 @@ func awaitUptime(d time.Duration) error {
 	return nil
 }
 
-// MissingProgramError reports a program that is not installed.
-type MissingProgramError struct {
-	Program string // like "ovs-vswitchd", or the path of a file
-	Package string // the Debian package that has it
-}
-
-func (e *MissingProgramError) Error() string {
-	return fmt.Sprintf("%s is not installed (Debian package %s)", e.Program, e.Package)
-}
-
 // programs are the paths of the programs that Start runs.
 type programs struct{ tool, server, vswitchd string }
 
-// FindPrograms returns a *MissingProgramError if a program that Start needs is not
+// FindPrograms returns an error if a program that Start needs is not
 // installed.
 func FindPrograms() error {
 	_, err := findPrograms()
@@ -201,13 +191,18 @@ func findPrograms() (programs, error) {
 		"ovsdb-tool": &out.tool, "ovsdb-server": &out.server, "ovs-vswitchd": &out.vswitchd,
 	} {
 		if *path = findProgram(name); *path == "" {
-			return programs{}, &MissingProgramError{Program: name, Package: debianPackage}
+			return programs{}, missing(name)
 		}
 	}
 	if _, err := os.Stat(schemaFile); errors.Is(err, fs.ErrNotExist) {
-		return programs{}, &MissingProgramError{Program: schemaFile, Package: debianPackage}
+		return programs{}, missing(schemaFile)
 	}
 	return out, nil
+}
+
+// missing is the error of a program or another file that is not installed.
+func missing(name string) error {
+	return fmt.Errorf("%s is not installed (Debian package %s)", name, debianPackage)
 }
 
 // findProgram searches the PATH, which often lacks sbin, and then Debian's

@@ -154,9 +154,8 @@ func TestDaemon(t *testing.T) {
 	if _, err := startDaemon(host, t.TempDir(), "/nonexistent/ovs-fake"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error is %v", err)
 	}
-	missing := &MissingProgramError{Program: "ovs-vswitchd", Package: debianPackage}
-	if want := "ovs-vswitchd is not installed (Debian package openvswitch-switch)"; missing.Error() != want {
-		t.Errorf("error is %q", missing)
+	if err := missing("ovs-vswitchd"); err.Error() != "ovs-vswitchd is not installed (Debian package openvswitch-switch)" {
+		t.Errorf("error is %q", err)
 	}
 	if findProgram("mst-no-such-program") != "" || findProgram("sh") == "" {
 		t.Error("programs are not found, or found that are not there")

@@ -61,7 +61,7 @@ func Modes() []Mode {
 // GuestModes returns the link modes with Traits.GuestsOnly.
 func GuestModes() []Mode { return []Mode{newOVSTap()} }
 
-// Lookup returns the mode of that name, or an *UnknownModeError.
+// Lookup returns the mode of that name, or an error with the names of all modes.
 func Lookup(name string) (Mode, error) {
 	for _, mode := range append(Modes(), GuestModes()...) {
 		if mode.Name() == name {
@@ -72,17 +72,7 @@ func Lookup(name string) (Mode, error) {
 	for _, mode := range Modes() {
 		known = append(known, mode.Name())
 	}
-	return nil, &UnknownModeError{Name: name, Known: known}
-}
-
-// UnknownModeError reports a name that is not a link mode's.
-type UnknownModeError struct {
-	Name  string
-	Known []string // all names
-}
-
-func (e *UnknownModeError) Error() string {
-	return fmt.Sprintf("unknown link mode %q (known: %s)", e.Name, strings.Join(e.Known, ", "))
+	return nil, fmt.Errorf("unknown link mode %q (known: %s)", name, strings.Join(known, ", "))
 }
 
 // UnsupportedError reports a feature that a link mode needs and the running kernel lacks. It matches

@@ -29,9 +29,8 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	_, err := Lookup("token-ring")
-	var unknown *UnknownModeError
-	if !errors.As(err, &unknown) || unknown.Name != "token-ring" || len(unknown.Known) != len(Modes()) {
-		t.Errorf("error is %v", err)
+	if err == nil || !strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) || strings.Count(err.Error(), ",") != len(Modes())-1 {
+		t.Fatalf("error is %v", err)
 	}
 	for _, mode := range Modes() {
 		if !strings.Contains(err.Error(), mode.Name()) {

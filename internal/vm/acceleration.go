@@ -112,16 +112,6 @@ func bootsWith(ctx context.Context, kernel Kernel, acceleration string, timeout 
 	}
 }
 
-// MissingToolError reports that a program is not installed.
-type MissingToolError struct {
-	Tool    string // the program
-	Package string // the Debian package of the program
-}
-
-func (e *MissingToolError) Error() string {
-	return fmt.Sprintf("program %s is not installed (Debian package %s)", e.Tool, e.Package)
-}
-
 // tools are the required programs with their Debian packages.
 var tools = map[string]string{
 	qemu:        "qemu-system-x86",
@@ -132,7 +122,7 @@ var tools = map[string]string{
 	"dpkg-deb":  "dpkg",
 }
 
-// findTool returns the path of one of the tools, or a *MissingToolError.
+// findTool returns the path of one of the tools, or an error with its Debian package.
 func findTool(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -142,12 +132,12 @@ func findTool(name string) (string, error) {
 	if path, err := exec.LookPath(filepath.Join("/usr/sbin", name)); err == nil {
 		return path, nil
 	}
-	return "", &MissingToolError{Tool: name, Package: tools[name]}
+	return "", fmt.Errorf("program %s is not installed (Debian package %s)", name, tools[name])
 }
 
 // CheckTools returns an error unless this machine can run guests: the user has to be
 // root, and QEMU and its daemon for shared directories have to be installed, else the
-// error is a [*MissingToolError].
+// error names the Debian package.
 func CheckTools() error { return checkTools(false) }
 
 // checkTools is CheckTools; bare guests need no daemon for shared directories.

@@ -229,8 +229,8 @@ func TestMissing(t *testing.T) {
 	}
 	t.Run("QEMU", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		var missing *MissingToolError
-		if err := CheckTools(); !errors.As(err, &missing) || missing.Package != "qemu-system-x86" {
+		err := CheckTools()
+		if err == nil || !strings.HasSuffix(err.Error(), "is not installed (Debian package qemu-system-x86)") {
 			t.Errorf("error %v", err)
 		}
 	})
