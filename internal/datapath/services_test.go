@@ -198,17 +198,21 @@ func TestReopen(t *testing.T) {
 
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
-	root := testkit.BPFFS(t)
-	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
-	if err := os.Mkdir(root+"/others", 0o700); err != nil {
+	root := testkit.BPFFS(t) + "/[root]" // a name that is no pattern
+	theirs := root + "/vpp/links/theirs"
+	if err := os.MkdirAll(theirs, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	if err := objects.Remove(t.Context(), root); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(root)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "others" {
+	if err != nil || len(entries) != 1 || entries[0].Name() != "vpp" {
 		t.Errorf("left: %v, %v; want only what is others'", entries, err)
+	}
+	if _, err := os.Stat(theirs); err != nil {
+		t.Error(err)
 	}
 }
 

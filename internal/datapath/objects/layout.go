@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -64,17 +65,33 @@ func (l layout) create() error {
 
 // check returns a *LayoutError if another version has pinned here.
 func (l layout) check() error {
-	entries, err := os.ReadDir(l.root)
+	all, err := layouts(l.root)
 	if err != nil {
-		return fmt.Errorf("read pin directory: %w", err)
+		return err
 	}
 	want := filepath.Base(l.version())
-	for _, entry := range entries {
-		if name := entry.Name(); strings.HasPrefix(name, "v") && name != want {
+	for _, name := range all {
+		if name != want {
 			return &LayoutError{Root: l.root, Found: name, Want: want}
 		}
 	}
 	return nil
+}
+
+// layouts returns the names of the directories under root that hold pins of any version. Other names are other programs'.
+func layouts(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil, fmt.Errorf("read pin directory: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		number, ok := strings.CutPrefix(entry.Name(), "v")
+		if _, err := strconv.ParseUint(number, 10, 32); ok && err == nil {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
 }
 
 // checkFilesystem returns a *BPFFSError unless root is, or can be made, on a BPF file system.
@@ -94,11 +111,14 @@ func checkFilesystem(root string) error {
 	}
 }
 
-// Remove detaches all programs and deletes all maps under root, and root itself if nothing else is in it. It succeeds if
-// there are none.
+// Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if nothing else is in
+// it. It succeeds if there are none.
 func Remove(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
+	}
+	if root == "" {
+		root = DefaultRoot
 	}
 	links, err := lock(ctx, layout{root}.links())
 	if err == nil {
@@ -126,12 +146,12 @@ func Remove(ctx context.Context, root string) error {
 	if err := detachAll(root); err != nil {
 		return err
 	}
-	layouts, err := filepath.Glob(filepath.Join(root, "v[0-9]*"))
+	all, err := layouts(root)
 	if err != nil {
 		return err
 	}
-	for _, dir := range layouts {
-		if err := os.RemoveAll(dir); err != nil {
+	for _, name := range all {
+		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}
 	}
@@ -145,13 +165,20 @@ func Remove(ctx context.Context, root string) error {
 
 // detachAll detaches all programs, of this layout and of others.
 func detachAll(root string) error {
-	links, err := filepath.Glob(filepath.Join(root, "v*", "links", "*"))
+	all, err := layouts(root)
 	if err != nil {
-		return fmt.Errorf("list links: %w", err)
+		return err
 	}
-	for _, path := range links {
-		if err := detach(path); err != nil {
-			return err
+	for _, name := range all {
+		dir := filepath.Join(root, name, "links")
+		links, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("list links: %w", err)
+		}
+		for _, link := range links {
+			if err := detach(filepath.Join(dir, link.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
