@@ -93,15 +93,9 @@ func (c *config) epRemove() *cobra.Command {
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			if d == nil {
-				return errors.New("there are no endpoints")
-			}
-			defer d.Close()
-			return remove(cmd.Context(), d)
+			return c.onExisting(errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
+				return remove(cmd.Context(), d)
+			})
 		},
 	}
 	device.addFlags(cmd)

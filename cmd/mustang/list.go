@@ -35,3 +35,16 @@ func read[T any](c *config, from func(*datapath.Datapath) ([]T, error)) (list []
 	defer d.Close()
 	return from(d)
 }
+
+// onExisting calls a function with the node's datapath, or returns the error none if there is no datapath.
+func (c *config) onExisting(none error, do func(*datapath.Datapath) error) error {
+	d, err := c.openExisting()
+	if err != nil {
+		return err
+	}
+	if d == nil {
+		return none
+	}
+	defer d.Close()
+	return do(d)
+}

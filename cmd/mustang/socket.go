@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -54,10 +55,8 @@ func withNamespace(name string, do func(*netns.Namespace) error) error {
 
 // check refuses what cannot be, before anything is changed.
 func (r *reach) check() error {
-	for _, name := range r.netns {
-		if name == "" {
-			return usage(errors.New("--netns is empty"))
-		}
+	if slices.Contains(r.netns, "") {
+		return usage(errors.New("--netns is empty"))
 	}
 	return r.each(func(*netns.Namespace) error { return nil })
 }
@@ -142,15 +141,9 @@ those of endpoints. Connected sockets stay connected.`,
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			if d == nil {
-				return errors.New("socket translation is attached to nothing")
-			}
-			defer d.Close()
-			return r.detach(cmd.Context(), d)
+			return c.onExisting(errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
+				return r.detach(cmd.Context(), d)
+			})
 		},
 	}
 	r.addFlags(cmd, "", ", or its cookie if it is gone")

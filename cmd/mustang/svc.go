@@ -117,15 +117,10 @@ func (c *config) svcRemove() *cobra.Command {
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			d, err := c.openExisting()
-			if err != nil {
-				return err
-			}
-			if d == nil {
-				return fmt.Errorf("service %s/%s does not exist", frontend, p)
-			}
-			defer d.Close()
-			return d.Services().Delete(cmd.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: p})
+			key := service.Key{Frontend: frontend, Protocol: p}
+			return c.onExisting(fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
+				return d.Services().Delete(cmd.Context(), service.CLI, key)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
