@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -242,16 +243,10 @@ func suiteList() string {
 
 // loadAgent is the command that bench starts in pods and on other machines.
 func (c *config) loadAgent() *cobra.Command {
-	return &cobra.Command{
-		Use:                load.Command,
-		Short:              "Send or receive load, with commands on stdin (started by bench)",
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := load.DisablePreemption(); err != nil {
-				return err
-			}
-			return load.Main(cmd.Context(), args, c.stdin, c.stdout)
-		},
-	}
+	return hidden(load.Command, "Send or receive load, with commands on stdin (started by bench)", func(ctx context.Context, args []string) error {
+		if err := load.DisablePreemption(); err != nil {
+			return err
+		}
+		return load.Main(ctx, args, c.stdin, c.stdout)
+	})
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -144,28 +145,16 @@ func topologies() string {
 
 // labRelay is the process that labs start for each pod on tap and tun.
 func (c *config) labRelay() *cobra.Command {
-	return &cobra.Command{
-		Use:                tun.RelayCommand,
-		Short:              "Carry packets between two devices (started by labs)",
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return tun.Relay(cmd.Context(), args, c.stdout)
-		},
-	}
+	return hidden(tun.RelayCommand, "Carry packets between two devices (started by labs)", func(ctx context.Context, args []string) error {
+		return tun.Relay(ctx, args, c.stdout)
+	})
 }
 
 // labGuest is the process that labs start to run a command in a guest.
 func (c *config) labGuest() *cobra.Command {
-	return &cobra.Command{
-		Use:                guest.Command,
-		Short:              "Boot a virtual machine and run an agent in it (started by labs)",
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return guest.Run(cmd.Context(), args, guest.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
-		},
-	}
+	return hidden(guest.Command, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
+		return guest.Run(ctx, args, guest.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
+	})
 }
 
 // labPause is the first process of a lab's containers.

@@ -142,6 +142,14 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// hidden returns a command that other commands start. It parses its arguments itself.
+func hidden(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Hidden: true, DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
+	}
+}
+
 // requireRoot refuses users who lack the rights for network namespaces.
 func requireRoot(cmd *cobra.Command) error {
 	if os.Geteuid() != 0 {
