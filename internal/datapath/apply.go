@@ -5,30 +5,11 @@ package datapath
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
-
-// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends.
-const (
-	chunkChanges  = 250
-	chunkBackends = 1000
-)
-
-// change is all that changes at one frontend.
-type change struct {
-	put  []service.Service // to be written
-	drop []service.Service // stored ones to be deleted
-	// found are the services at the frontend when the change was planned.
-	found []service.Service
-}
-
-func (c *change) frontend() netip.AddrPort {
-	return slices.Concat(c.put, c.drop)[0].Frontend
-}
 
 // Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held for
 // some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then in the
@@ -48,6 +29,12 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 		return Result{}, err
 	}
 	t, err := s.read(ctx)
+	if err == nil && t.state.Retiring != 0 && len(t.unreferenced) > 0 {
+		// What a killed process left may have the room that is needed.
+		if err = s.Sweep(ctx); err == nil {
+			t, err = s.read(ctx)
+		}
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -63,86 +50,6 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 	return w.result, errors.Join(err, w.finish(ctx))
 }
 
-// plan returns the changes that make the owner's services those wanted, deletions first, and counts those that stay.
-func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
-	var have []service.Service
-	others := make(map[netip.AddrPort][]service.Service)
-	rows := 0
-	for _, s := range t.services {
-		rows += len(s.Protocol.Each())
-		if s.Owner == w.owner {
-			have = append(have, s)
-		} else {
-			others[s.Frontend] = append(others[s.Frontend], s)
-		}
-	}
-	for _, s := range want {
-		for _, other := range others[s.Frontend] {
-			if overlap(other.Protocol, s.Protocol) {
-				return nil, ownerConflict(s, other)
-			}
-		}
-	}
-	diff := service.Diff(have, want)
-	w.result.Unchanged = diff.Unchanged
-	if err := w.requireRoom(t, rows, diff); err != nil {
-		return nil, err
-	}
-	// Those of one frontend go together: a service of one protocol may take rows of one of another.
-	byFrontend := make(map[netip.AddrPort]int, len(diff.Delete))
-	changes := make([]change, 0, len(diff.Delete)+len(diff.Update)+len(diff.Add))
-	at := func(frontend netip.AddrPort) *change {
-		i, ok := byFrontend[frontend]
-		if !ok {
-			i = len(changes)
-			byFrontend[frontend] = i
-			changes = append(changes, change{})
-		}
-		return &changes[i]
-	}
-	for _, s := range diff.Delete {
-		c := at(s.Frontend)
-		c.drop, c.found = append(c.drop, s), append(c.found, s)
-	}
-	for _, u := range diff.Update {
-		c := at(u.Want.Frontend)
-		c.put, c.found = append(c.put, u.Want), append(c.found, u.Have)
-	}
-	for i, s := range diff.Add {
-		c := at(s.Frontend)
-		if c.put == nil {
-			c.put = diff.Add[i : i+1 : i+1]
-			continue
-		}
-		c.put = append(c.put, s)
-	}
-	return changes, nil
-}
-
-// requireRoom returns a *FullError if the maps cannot hold the result.
-func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error {
-	backends := t.backends
-	for _, s := range diff.Add {
-		rows += len(s.Protocol.Each())
-		backends += len(s.Backends)
-	}
-	for _, u := range diff.Update {
-		backends += len(u.Want.Backends) - len(u.Have.Backends)
-	}
-	for _, s := range diff.Delete {
-		rows -= len(s.Protocol.Each())
-		backends -= len(s.Backends)
-	}
-	backends -= len(t.unreferenced)
-	if size := w.o.Services.Size(); rows > int(size) {
-		return &objects.FullError{Map: "services", Size: size}
-	}
-	if size := w.o.Backends.Size(); backends > int(size) {
-		return &objects.FullError{Map: "backends", Size: size}
-	}
-	return nil
-}
-
 // writeAll writes the changes in chunks.
 func (w *writer) writeAll(ctx context.Context, changes []change) error {
 	lock, err := w.o.Lock(ctx)
@@ -150,7 +57,7 @@ func (w *writer) writeAll(ctx context.Context, changes []change) error {
 		return err
 	}
 	for {
-		n := chunkSize(changes)
+		n := w.chunkSize(changes)
 		if err = w.write(ctx, changes[:n]); err != nil {
 			break
 		}
@@ -171,18 +78,6 @@ func (w *writer) writeAll(ctx context.Context, changes []change) error {
 	}
 	lock.Unlock()
 	return err
-}
-
-// chunkSize returns the number of changes that go into the next chunk.
-func chunkSize(changes []change) int {
-	n, backends := 0, 0
-	for n < len(changes) && n < chunkChanges && backends < chunkBackends {
-		for _, s := range changes[n].put {
-			backends += len(s.Backends)
-		}
-		n++
-	}
-	return n
 }
 
 // writer writes changes of one owner's services, and retires what they replace.

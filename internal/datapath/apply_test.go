@@ -200,6 +200,27 @@ func TestApplyFull(t *testing.T) {
 	wantClean(t, d)
 }
 
+// TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new services
+// at once: of what changes, of one that grows before others shrink, and of what a killed process has deleted.
+func TestApplyNearlyFull(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 1000, Backends: 2100, Connections: 64, Endpoints: 1}})
+	a := applier{d, service.CLI}
+	a.apply(t, Result{Added: 1000, RowsWritten: 3000}, manyServices(1000, 0)...)
+	a.apply(t, Result{Updated: 1000, RowsWritten: 3000, RowsDeleted: 2000}, manyServices(1000, 1)...)
+	mixed := manyServices(1000, 1)
+	for i := range 100 {
+		mixed[0].Backends = append(mixed[0].Backends, mixed[i+1].Backends[0])
+		mixed[i+900].Backends = mixed[i+900].Backends[:1]
+	}
+	a.apply(t, Result{Updated: 101, Unchanged: 899, RowsWritten: 303, RowsDeleted: 202}, mixed...)
+	wantClean(t, d)
+	for _, s := range rowsOf(t, d) {
+		dieDeleting(t, d, s)
+	}
+	a.apply(t, Result{Added: 1000, RowsWritten: 3000}, manyServices(1000, 2)...)
+	wantClean(t, d)
+}
+
 // countdown is a context that ends when its error was asked for so many times.
 type countdown struct {
 	context.Context
