@@ -46,12 +46,12 @@ static __always_inline void write_addr(struct bpf_sock_addr *ctx, bool v6, const
 static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, struct sk_request *r)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
-	const __u32 *flags = bpf_map_lookup_elem(&namespaces, &cookie);
+	const struct sk_scope *scope = bpf_map_lookup_elem(&namespaces, &cookie);
 
 	read_addr(ctx, v6, &r->dst);
-	if (!flags)
+	if (!scope)
 		return false;
-	r->netns_flags = *flags;
+	r->netns_flags = scope->flags;
 	r->cookie = bpf_get_socket_cookie(ctx);
 	r->proto = ctx->protocol == PROTO_MPTCP ? IPPROTO_TCP : ctx->protocol;
 	return true;

@@ -32,17 +32,31 @@ enum namespace_flag {
 	NAMESPACE_SOCKETS = 4, /* a pod that has socket translation and no endpoint */
 };
 
+/*
+ * Why the sockets of a network namespace are translated. Several owners may have registered it, each as one of the two; it
+ * has a flag as long as one of them has. NAMESPACE_POD has no owner here: it lasts as long as the namespace has rows in
+ * endpoints, which have their own.
+ */
+struct sk_scope {
+	__u32 flags;      /* enum namespace_flag */
+	__u8 host_owners; /* bits 1 << enum owner, for NAMESPACE_HOST; for user space only, as the next */
+	__u8 pod_owners;  /* for NAMESPACE_SOCKETS */
+	__u8 reserved[2];
+};
+
 _Static_assert(sizeof(struct addr_port) == 20, "hidden padding");
+_Static_assert(sizeof(struct sk_scope) == 8, "hidden padding");
+_Static_assert(OWNER_LAB < 8, "an owner has a bit in sk_scope");
 _Static_assert(sizeof(struct sk_service) == 40, "hidden padding");
 _Static_assert(sizeof(struct sk_revnat_key) == 32, "hidden padding");
 
-/* Network namespaces with socket translation, by cookie; the value is enum namespace_flag. */
+/* Network namespaces with socket translation, by cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, __u64);
-	__type(value, __u32);
+	__type(value, struct sk_scope);
 } namespaces SEC(".maps");
 
 /* Sockets that have called a service. The kernel deletes the row with the socket. */

@@ -14,7 +14,9 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
+	"mustang/internal/service"
 )
 
 func (c *config) socket() *cobra.Command {
@@ -112,7 +114,7 @@ func (c *config) attachSocket(ctx context.Context, r reach) (err error) {
 		return err
 	}
 	register := func(ns *netns.Namespace) error {
-		change, err := d.Sockets().AddHost(ctx, ns)
+		change, err := d.Sockets().Put(ctx, service.CLI, ns, datapath.HostScope)
 		if err != nil {
 			return err
 		}
@@ -130,9 +132,10 @@ func (c *config) socketDetach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach [--cgroup PATH] [--netns NAME|PATH|COOKIE ...]",
 		Short: "Detach socket translation from a control group, or unregister network namespaces",
-		Long: `Detach socket translation from a control group, or unregister network namespaces. If
-neither is named, detach it from all control groups and unregister all namespaces but
-those of endpoints. Connected sockets stay connected.`,
+		Long: `Detach socket translation from a control group, or unregister network namespaces that
+mustang socket attach registered. If neither is named, detach it from all control groups
+and unregister all those namespaces. Namespaces of endpoints and of the CNI plugin stay
+registered. Connected sockets stay connected.`,
 		Example: `  mustang socket detach
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
@@ -155,10 +158,10 @@ func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	if r.cgroup == "" && len(r.netns) == 0 {
 		return detachAll(ctx, d)
 	}
+	// All of it, even if some is not there: a killed process may have taken that away.
+	var errs []error
 	if r.cgroup != "" {
-		if err := d.Sockets().Detach(ctx, r.cgroup); err != nil {
-			return err
-		}
+		errs = append(errs, d.Sockets().Detach(ctx, r.cgroup))
 	}
 	for _, name := range r.netns {
 		err := withNamespace(name, func(ns *netns.Namespace) error {
@@ -166,16 +169,14 @@ func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 			if err != nil {
 				return err
 			}
-			return d.Sockets().DeleteHost(ctx, cookie)
+			return d.Sockets().Delete(ctx, service.CLI, cookie)
 		})
 		if cookie, bad := strconv.ParseUint(name, 10, 64); bad == nil && errors.Is(err, os.ErrNotExist) {
-			err = d.Sockets().DeleteHost(ctx, cookie)
+			err = d.Sockets().Delete(ctx, service.CLI, cookie)
 		}
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func detachAll(ctx context.Context, d *datapath.Datapath) error {
@@ -188,67 +189,90 @@ func detachAll(ctx context.Context, d *datapath.Datapath) error {
 			return err
 		}
 	}
-	hosts, err := d.Sockets().Hosts()
-	if err != nil {
-		return err
-	}
-	for _, host := range hosts {
-		if err := d.Sockets().DeleteHost(ctx, host.Cookie); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = d.Sockets().Apply(ctx, service.CLI, nil)
+	return err
 }
 
-// cgroupJSON and hostJSON are what socket ls -o json prints.
+// cgroupJSON and namespaceJSON are what socket ls -o json prints.
 type cgroupJSON struct {
 	ID   uint64 `json:"id"`
 	Path string `json:"path"`
 }
 
-type hostJSON struct {
+type namespaceJSON struct {
 	Cookie uint64 `json:"cookie"`
 	Name   string `json:"name"`
+	Owner  string `json:"owner"`
 }
 
 func (c *config) socketList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the control groups and network namespaces whose sockets are translated",
-		Long: `List the control groups and network namespaces whose sockets are translated. Namespaces
-of endpoints are not among them. A namespace without a name and without a process is
-known by its cookie alone.`,
+		Long: `List the control groups and network namespaces whose sockets are translated: namespaces of
+hosts that mustang socket attach or the CNI plugin registered, and of the plugin's pods.
+Those of endpoints are not among them. A namespace with several owners is listed for each.
+One without a name and without a process is known by its cookie alone.`,
 	}
 	return listing(cmd, func(format string) error {
 		groups, err := read(c, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
 		if err != nil {
 			return err
 		}
-		hosts, err := read(c, func(d *datapath.Datapath) ([]datapath.Host, error) { return d.Sockets().Hosts() })
+		scopes, err := read(c, func(d *datapath.Datapath) ([]datapath.SocketScope, error) { return d.Sockets().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
-		return c.printSockets(groups, hosts, format)
+		return c.printSockets(groups, scopes, format)
 	})
 }
 
-func (c *config) printSockets(groups []datapath.Cgroup, hosts []datapath.Host, format string) error {
-	cgroups, namespaces := []cgroupJSON{}, []hostJSON{}
+func (c *config) printSockets(groups []datapath.Cgroup, scopes []datapath.SocketScope, format string) error {
+	cgroups := []cgroupJSON{}
+	namespaces := map[datapath.ScopeKind][]namespaceJSON{datapath.HostScope: {}, datapath.PodScope: {}}
 	var rows [][]string
 	for _, g := range groups {
 		cgroups = append(cgroups, cgroupJSON(g))
-		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), g.Path})
+		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), "-", g.Path})
 	}
-	for _, h := range hosts {
-		namespaces = append(namespaces, hostJSON(h))
-		rows = append(rows, []string{"host", strconv.FormatUint(h.Cookie, 10), dash(h.Name)})
+	var names map[uint64]string
+	if len(scopes) > 0 {
+		var err error
+		if names, err = namesByCookie(); err != nil {
+			return err
+		}
+	}
+	for _, s := range scopes {
+		n := namespaceJSON{s.Cookie, names[s.Cookie], s.Owner.String()}
+		namespaces[s.Kind] = append(namespaces[s.Kind], n)
+		rows = append(rows, []string{s.Kind.String(), strconv.FormatUint(n.Cookie, 10), n.Owner, dash(n.Name)})
 	}
 	if format == "json" {
 		return printJSON(c.stdout, struct {
-			Schema  int          `json:"schema"`
-			Cgroups []cgroupJSON `json:"cgroups"`
-			Hosts   []hostJSON   `json:"hosts"`
-		}{schema, cgroups, namespaces})
+			Schema  int             `json:"schema"`
+			Cgroups []cgroupJSON    `json:"cgroups"`
+			Hosts   []namespaceJSON `json:"hosts"`
+			Pods    []namespaceJSON `json:"pods"`
+		}{schema, cgroups, namespaces[datapath.HostScope], namespaces[datapath.PodScope]})
 	}
-	return printTable(c.stdout, []string{"KIND", "ID", "NAME"}, rows)
+	return printTable(c.stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
+}
+
+// namesByCookie returns the names of network namespaces by cookie, or the paths of those of processes, which takes a look at
+// all processes.
+func namesByCookie() (map[uint64]string, error) {
+	snapshot, err := linkinfo.Take()
+	if err != nil {
+		return nil, err
+	}
+	defer snapshot.Close()
+	names := make(map[uint64]string)
+	for _, ns := range snapshot.Namespaces() {
+		cookie, err := ns.Cookie()
+		if err != nil {
+			return nil, err
+		}
+		names[cookie] = ns.Name()
+	}
+	return names, nil
 }

@@ -243,7 +243,7 @@ func dropHost(f *fixture, _ *pod) {
 	f.tables(func(d *datapath.Datapath) error {
 		cookie, err := f.host.Cookie()
 		f.must(err)
-		return d.Sockets().DeleteHost(f.t.Context(), cookie)
+		return d.Sockets().Delete(f.t.Context(), service.CNI, cookie)
 	})
 }
 
@@ -329,7 +329,7 @@ func TestCheckSockets(t *testing.T) {
 func dismiss(f *fixture, p *pod) {
 	cookie, err := p.Cookie()
 	f.must(err)
-	f.tables(func(d *datapath.Datapath) error { return d.Sockets().DeletePod(f.t.Context(), cookie) })
+	f.tables(func(d *datapath.Datapath) error { return d.Sockets().Delete(f.t.Context(), service.CNI, cookie) })
 }
 
 // detach detaches the program of a link that stays pinned, as `bpftool link detach`

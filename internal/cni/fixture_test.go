@@ -205,12 +205,15 @@ func (f *fixture) left() []string {
 	f.must(err)
 	services, err := d.Services().List(f.t.Context())
 	f.must(err)
-	hosts, err := d.Sockets().Hosts()
+	scopes, err := d.Sockets().List(f.t.Context())
 	f.must(err)
-	sockets, err := d.Sockets().Pods()
-	f.must(err)
-	for _, cookie := range sockets {
-		out = append(out, fmt.Sprint("sockets of ", cookie))
+	hosts := 0
+	for _, scope := range scopes {
+		if scope.Kind == datapath.HostScope {
+			hosts++
+		} else {
+			out = append(out, fmt.Sprint("sockets of ", scope.Cookie))
+		}
 	}
 	for _, e := range endpoints {
 		out = append(out, fmt.Sprintf("endpoint %d %s", e.ID, e.IP))
@@ -220,7 +223,7 @@ func (f *fixture) left() []string {
 	}
 	links, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*"))
 	f.must(err)
-	return append(append(out, fmt.Sprint("hosts ", len(hosts))), links...)
+	return append(append(out, fmt.Sprint("hosts ", hosts)), links...)
 }
 
 // modes are the link modes that need neither Open vSwitch nor another process.

@@ -16,6 +16,7 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // GC deletes all attachments of the network that are not listed as valid: those with a
@@ -109,7 +110,7 @@ func (p *Plugin) sweep(ctx context.Context) error {
 		}
 		delete(recorded, 0)
 		keep := func(cookie uint64) bool { return recorded[cookie] }
-		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Sockets().Sweep(ctx, keep))
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Sockets().Sweep(ctx, service.CNI, keep))
 	}
 	return errors.Join(err, d.Close())
 }

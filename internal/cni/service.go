@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"mustang/internal/datapath"
 	"mustang/internal/podlink"
@@ -30,7 +29,7 @@ func (a *attachment) enableSockets(ctx context.Context) error {
 	if _, err := a.dp.Sockets().Attach(ctx, cgroup); err != nil {
 		return err
 	}
-	_, err = a.dp.Sockets().AddHost(ctx, a.host)
+	_, err = a.dp.Sockets().Put(ctx, service.CNI, a.host, datapath.HostScope)
 	return err
 }
 
@@ -40,7 +39,7 @@ func (a *attachment) checkSockets() error {
 	if err != nil {
 		return err
 	}
-	return a.dp.Sockets().Check(a.host, cgroup)
+	return a.dp.Sockets().Check(service.CNI, a.host, cgroup)
 }
 
 // addServices adds the pod to the datapath, so that it reaches services.
@@ -64,7 +63,7 @@ func (a *attachment) addServices(ctx context.Context) error {
 	if err := a.save(); err != nil {
 		return err
 	}
-	_, err := a.dp.Sockets().AddPod(ctx, a.pod)
+	_, err := a.dp.Sockets().Put(ctx, service.CNI, a.pod, datapath.PodScope)
 	return err
 }
 
@@ -92,8 +91,8 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 func (a *attachment) checkServices(ctx context.Context) error {
 	switch {
 	case a.record.Admitted:
-		pods, err := a.dp.Sockets().Pods()
-		if err == nil && !slices.Contains(pods, a.record.Cookie) {
+		_, err := a.dp.Sockets().Get(ctx, service.CNI, a.record.Cookie)
+		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%s: its sockets are not enabled in the datapath", a)
 		}
 		return err
@@ -125,7 +124,7 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 		}
 	}
 	if a.record.Admitted && !a.sharesSockets() {
-		if err := a.dp.Sockets().DeletePod(ctx, a.record.Cookie); !errors.Is(err, fs.ErrNotExist) {
+		if err := a.dp.Sockets().Delete(ctx, service.CNI, a.record.Cookie); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

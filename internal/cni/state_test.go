@@ -300,7 +300,9 @@ func TestTwoInterfacesSockets(t *testing.T) {
 	f.must(f.check(&second))
 	f.must(f.del(&second))
 	f.tables(func(d *datapath.Datapath) error {
-		if pods, err := d.Sockets().Pods(); err != nil || len(pods) > 0 {
+		scopes, err := d.Sockets().List(t.Context())
+		pods := slices.DeleteFunc(scopes, func(s datapath.SocketScope) bool { return s.Kind != datapath.PodScope })
+		if err != nil || len(pods) > 0 {
 			t.Errorf("left are %v, %v", pods, err)
 		}
 		return nil

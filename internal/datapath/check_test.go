@@ -23,7 +23,7 @@ func TestCheckHost(t *testing.T) {
 	want := func(words ...string) {
 		t.Helper()
 		var deviation *DeviationError
-		err := d.Sockets().Check(host, cgroup)
+		err := d.Sockets().Check(service.CLI, host, cgroup)
 		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
 			t.Errorf("CheckHost: %v", err)
 			return
@@ -39,17 +39,17 @@ func TestCheckHost(t *testing.T) {
 		if _, err := d.Sockets().Attach(t.Context(), cgroup); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Sockets().AddHost(t.Context(), host); err != nil {
+		if _, err := d.Sockets().Put(t.Context(), service.CLI, host, HostScope); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
 	add()
 	want()
-	if err := d.Sockets().DeleteHost(t.Context(), cookieOf(t, host)); err != nil {
+	if _, err := d.Sockets().Put(t.Context(), service.CLI, host, PodScope); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Sockets().AddPod(t.Context(), host); err != nil { // is no host by that
+	if _, err := d.Sockets().Put(t.Context(), service.CNI, host, HostScope); err != nil { // not for this owner
 		t.Fatal(err)
 	}
 	want("not known to the datapath")
@@ -107,7 +107,10 @@ func TestSweep(t *testing.T) {
 	n.attachBoth(t, d)
 	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
 	for _, ns := range []*netns.Namespace{stays, goes} {
-		if _, err := d.Sockets().AddPod(t.Context(), ns); err != nil {
+		if _, err := d.Sockets().Put(t.Context(), service.CNI, ns, PodScope); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Sockets().Put(t.Context(), service.Agent, ns, PodScope); err != nil { // has a sweep of its own
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +130,7 @@ func TestSweep(t *testing.T) {
 	n.run(t, "-n PODA link del second")
 	want := func(keep func(uint64) bool, endpoints, pods int) {
 		t.Helper()
-		if err := errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), keep)); err != nil {
+		if err := errors.Join(d.Endpoints().Sweep(t.Context(), keep), d.Sockets().Sweep(t.Context(), service.CNI, keep)); err != nil {
 			t.Fatal(err)
 		}
 		ids := make(map[uint32]bool)
@@ -138,7 +141,7 @@ func TestSweep(t *testing.T) {
 		for _, e := range all {
 			ids[e.ID] = true
 		}
-		if sockets, err := d.Sockets().Pods(); err != nil || len(ids) != endpoints || len(sockets) != pods {
+		if sockets, err := d.Sockets().List(t.Context()); err != nil || len(ids) != endpoints || len(sockets) != pods+2 {
 			t.Errorf("left are %d endpoints and pods %v, %v; want %d and %d", len(ids), sockets, err, endpoints, pods)
 		}
 	}
@@ -166,11 +169,11 @@ func BenchmarkCheckHost(b *testing.B) {
 	if _, err := d.Sockets().Attach(b.Context(), cgroup); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := d.Sockets().AddHost(b.Context(), host); err != nil {
+	if _, err := d.Sockets().Put(b.Context(), service.CLI, host, HostScope); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := d.Sockets().Check(host, cgroup); err != nil {
+		if err := d.Sockets().Check(service.CLI, host, cgroup); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := objects.CgroupRoot(); err != nil {

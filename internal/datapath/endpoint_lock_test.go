@@ -79,11 +79,11 @@ func changeServices(t *testing.T, n network, d *Datapath) error {
 	ctx := t.Context()
 	s := newService(service.TCP, "10.96.0.7:80", "192.168.10.10:8080")
 	_, _, err := d.Services().Put(ctx, service.CLI, s)
-	_, hostErr := d.Sockets().AddHost(ctx, n.host)
+	_, hostErr := d.Sockets().Put(ctx, service.CLI, n.host, HostScope)
 	_, listErr := d.Uplinks().List(ctx)
 	_, cgroupErr := d.Sockets().Cgroups(ctx)
 	return errors.Join(err, hostErr, listErr, cgroupErr, d.Services().Delete(ctx, service.CLI, s.Key()),
-		d.Sockets().DeleteHost(ctx, cookieOf(t, n.host)))
+		d.Sockets().Delete(ctx, service.CLI, cookieOf(t, n.host)))
 }
 
 // wantWhole fails the test unless the first pod is an endpoint with two programs and socket translation, or has nothing.
@@ -104,8 +104,8 @@ func wantWhole(t *testing.T, n network, d *Datapath, there bool) {
 			t.Error(err)
 		}
 	}
-	if flags, _, err := d.objects.Namespaces.Get(cookieOf(t, n.pods[0])); err != nil || (flags != 0) != there {
-		t.Errorf("flags of the network namespace %d, %v; want some: %v", flags, err, there)
+	if row, _, err := d.objects.Namespaces.Get(cookieOf(t, n.pods[0])); err != nil || (row.Flags != 0) != there {
+		t.Errorf("flags of the network namespace %d, %v; want some: %v", row.Flags, err, there)
 	}
 }
 
@@ -134,23 +134,17 @@ func TestPutAgainstDelete(t *testing.T) {
 	}
 }
 
-// Variables of a process that puts or deletes the first pod's endpoint.
+// Variables of a process that kills itself while it attaches or detaches programs.
 const (
-	endpointVariable = "MUSTANG_DATAPATH_ENDPOINT" // the root
-	verbVariable     = "MUSTANG_DATAPATH_VERB"
-	deathVariable    = "MUSTANG_DATAPATH_DEATH" // the link at which the process kills itself
-	spaceVariable    = "MUSTANG_DATAPATH_NETNS" // names of the network namespaces of host and pod
+	killedVariable = "MUSTANG_DATAPATH_KILLED" // the root
+	verbVariable   = "MUSTANG_DATAPATH_VERB"
+	deathVariable  = "MUSTANG_DATAPATH_DEATH" // the link at which the process kills itself
+	placeVariable  = "MUSTANG_DATAPATH_PLACE" // names of the network namespaces of host and pod, or a cgroup's directory
 )
 
-// endpointChild is the process. It returns 0 if it had fewer links to attach or detach.
-func endpointChild(root string) int {
+// killedChild is the process. It returns 0 if it had fewer links to attach or detach.
+func killedChild(root string) int {
 	death, err := strconv.Atoi(os.Getenv(deathVariable))
-	var spaces [2]*netns.Namespace
-	for i, name := range strings.Fields(os.Getenv(spaceVariable)) {
-		if err == nil {
-			spaces[i], err = netns.Open(filepath.Join(netns.Directory, name))
-		}
-	}
 	var d *Datapath
 	if err == nil {
 		d, err = OpenExisting(Options{Root: root})
@@ -161,18 +155,56 @@ func endpointChild(root string) int {
 				_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
 			}
 		}
-		spec := EndpointSpec{Host: spaces[0], Namespace: spaces[1], IfName: "eth0"}
-		if os.Getenv(verbVariable) == "delete" {
-			err = d.Endpoints().DeleteDevice(context.Background(), spec)
-		} else {
-			_, _, err = d.Endpoints().Put(context.Background(), spec)
-		}
+		err = runVerb(d, os.Getenv(verbVariable), os.Getenv(placeVariable))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+func runVerb(d *Datapath, verb, place string) error {
+	switch verb {
+	case "attach":
+		_, err := d.Sockets().Attach(context.Background(), place)
+		return err
+	case "detach":
+		return d.Sockets().Detach(context.Background(), place)
+	}
+	var spaces [2]*netns.Namespace
+	for i, name := range strings.Fields(place) {
+		var err error
+		if spaces[i], err = netns.Open(filepath.Join(netns.Directory, name)); err != nil {
+			return err
+		}
+	}
+	spec := EndpointSpec{Host: spaces[0], Namespace: spaces[1], IfName: "eth0"}
+	if verb == "delete" {
+		return d.Endpoints().DeleteDevice(context.Background(), spec)
+	}
+	_, _, err := d.Endpoints().Put(context.Background(), spec)
+	return err
+}
+
+// killed is a call of such a process.
+type killed struct {
+	*Datapath
+	verb, place string
+}
+
+// diesAt makes the call, and reports whether the process got to the link at which it kills itself.
+func (k killed) diesAt(t *testing.T, death int) bool {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), killedVariable+"="+k.objects.Root(), verbVariable+"="+k.verb,
+		deathVariable+"="+strconv.Itoa(death), placeVariable+"="+k.place)
+	cmd.Stderr = os.Stderr
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState.ExitCode() != -1 {
+		t.Fatalf("%s: %v", k.verb, err)
+	}
+	return err != nil
 }
 
 // TestEndpointKilled kills a process that puts or deletes an endpoint before each link that it attaches or detaches. The
@@ -189,21 +221,13 @@ func TestEndpointKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantWhole(t, n, d, verb == "delete")
-			cmd := exec.Command("/proc/self/exe")
-			cmd.Env = append(os.Environ(), endpointVariable+"="+d.objects.Root(), verbVariable+"="+verb,
-				deathVariable+"="+strconv.Itoa(death),
-				spaceVariable+"="+filepath.Base(n.host.Name())+" "+filepath.Base(n.pods[0].Name()))
-			cmd.Stderr = os.Stderr
-			err = cmd.Run()
-			if err == nil {
+			place := filepath.Base(n.host.Name()) + " " + filepath.Base(n.pods[0].Name())
+			if !(killed{d, verb, place}).diesAt(t, death) {
 				wantWhole(t, n, d, verb == "put")
 				if death <= 2 {
 					t.Errorf("%s has %d links", verb, death-1)
 				}
 				break
-			}
-			if cmd.ProcessState.ExitCode() != -1 {
-				t.Fatalf("%s: %v", verb, err)
 			}
 			if verb == "put" {
 				_, _, err = d.Endpoints().Put(t.Context(), n.attachment(0))

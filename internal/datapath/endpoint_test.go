@@ -348,8 +348,8 @@ func TestDeleteKilled(t *testing.T) {
 			if got := links(); !slices.Equal(got, c.links) {
 				t.Errorf("links of endpoints %v, want %v", got, c.links)
 			}
-			if flags, _, err := d.objects.Namespaces.Get(cookie); err != nil || (flags != 0) != (c.links != nil) {
-				t.Errorf("flags of the network namespace %d, %v", flags, err)
+			if row, _, err := d.objects.Namespaces.Get(cookie); err != nil || (row.Flags != 0) != (c.links != nil) {
+				t.Errorf("flags of the network namespace %d, %v", row.Flags, err)
 			}
 		})
 	}

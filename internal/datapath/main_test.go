@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(applyVariable); root != "" {
 		os.Exit(applyChild(root))
 	}
-	if root := os.Getenv(endpointVariable); root != "" {
-		os.Exit(endpointChild(root))
+	if root := os.Getenv(killedVariable); root != "" {
+		os.Exit(killedChild(root))
 	}
 	os.Exit(testkit.CheckLeaks(m))
 }

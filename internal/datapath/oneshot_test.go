@@ -81,9 +81,9 @@ func (o oneShots) run(b *testing.B) {
 		var add, remove []time.Duration
 		for b.Loop() {
 			begin := time.Now()
-			_, err := o.d.Sockets().AddPod(b.Context(), o.network.pods[0])
+			_, err := o.d.Sockets().Put(b.Context(), service.CNI, o.network.pods[0], PodScope)
 			added := time.Now()
-			if err = errors.Join(err, o.d.Sockets().DeletePod(b.Context(), cookie)); err != nil {
+			if err = errors.Join(err, o.d.Sockets().Delete(b.Context(), service.CNI, cookie)); err != nil {
 				b.Fatal(err)
 			}
 			add, remove = append(add, added.Sub(begin)), append(remove, time.Since(added))

@@ -24,10 +24,12 @@ import (
 func TestOpenErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	base := testkit.BPFFS(t)
-	later := filepath.Join(base, "later")
-	other, ours := fmt.Sprintf("v%d", objects.LayoutVersion+1), fmt.Sprintf("v%d", objects.LayoutVersion)
-	if err := os.MkdirAll(filepath.Join(later, other, "maps"), 0o700); err != nil {
-		t.Fatal(err)
+	ours := fmt.Sprintf("v%d", objects.LayoutVersion)
+	others := []string{fmt.Sprintf("v%d", objects.LayoutVersion-1), fmt.Sprintf("v%d", objects.LayoutVersion+1)}
+	for _, other := range others {
+		if err := os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
@@ -40,12 +42,15 @@ func TestOpenErrors(t *testing.T) {
 			if _, err := os.Stat(elsewhere); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("no bpffs: something was made there: %v", err)
 			}
-			var layout *objects.LayoutError
-			if _, err := open(Options{Root: later}); !errors.As(err, &layout) || layout.Found != other || layout.Want != ours {
-				t.Errorf("another layout: error %v", err)
-			}
-			if _, err := os.Stat(filepath.Join(later, ours)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("another layout: something was made there: %v", err)
+			for _, other := range others {
+				var layout *objects.LayoutError
+				if _, err := open(Options{Root: filepath.Join(base, other)}); !errors.As(err, &layout) || layout.Found != other ||
+					layout.Want != ours {
+					t.Errorf("layout %s: error %v", other, err)
+				}
+				if _, err := os.Stat(filepath.Join(base, other, ours)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("layout %s: something was made there: %v", other, err)
+				}
 			}
 			if err := syscall.Seteuid(65534); err != nil {
 				t.Fatal(err)
@@ -58,6 +63,12 @@ func TestOpenErrors(t *testing.T) {
 				t.Errorf("not root: error %v", err)
 			}
 		})
+	}
+	for _, other := range others { // as the error says
+		if err := objects.Remove(t.Context(), filepath.Join(base, other)); err != nil {
+			t.Error(err)
+		}
+		openSized(t, Options{Root: filepath.Join(base, other)})
 	}
 	if _, err := OpenExisting(Options{Root: filepath.Join(base, "none")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing there: error %v", err)
@@ -140,7 +151,11 @@ func TestFirstCall(t *testing.T) {
 		{"Endpoints.Put", func(d *Datapath) error { _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); return err }},
 		{"Uplinks.Put", func(d *Datapath) error { _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); return err }},
 		{"Sockets.Attach", func(d *Datapath) error { _, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); return err }},
-		{"Sockets.AddPod", func(d *Datapath) error { _, err := d.Sockets().AddPod(t.Context(), n.host); return err }},
+		{"Sockets.List", func(d *Datapath) error { _, err := d.Sockets().List(t.Context()); return err }},
+		{"Sockets.Put", func(d *Datapath) error {
+			_, err := d.Sockets().Put(t.Context(), service.CLI, n.host, PodScope)
+			return err
+		}},
 	} {
 		d, err := OpenExisting(Options{Root: made.objects.Root()})
 		if err != nil {

@@ -117,3 +117,33 @@ func decodeEndpointPlace(key objects.Addr, value objects.Endpoint) Endpoint {
 		netns:   value.Netns,
 	}
 }
+
+// decodeScope returns the kind as which an owner has registered the namespace of a row; 0 if it has not.
+func decodeScope(row objects.SocketScope, owner service.Owner) ScopeKind {
+	switch bit := uint8(1) << owner; {
+	case row.HostOwners&bit != 0:
+		return HostScope
+	case row.PodOwners&bit != 0:
+		return PodScope
+	}
+	return 0
+}
+
+// encodeScope stores the kind in a row, with the flags that follow from all owners' kinds.
+func encodeScope(row *objects.SocketScope, owner service.Owner, kind ScopeKind) {
+	row.HostOwners &^= 1 << owner
+	row.PodOwners &^= 1 << owner
+	row.Flags &= objects.NamespacePod
+	switch kind {
+	case HostScope:
+		row.HostOwners |= 1 << owner
+	case PodScope:
+		row.PodOwners |= 1 << owner
+	}
+	if row.HostOwners != 0 {
+		row.Flags |= objects.NamespaceHost
+	}
+	if row.PodOwners != 0 {
+		row.Flags |= objects.NamespaceSockets
+	}
+}

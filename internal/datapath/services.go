@@ -17,7 +17,7 @@ type Services struct{ o *objects.Objects }
 
 // Result counts what Apply did.
 type Result struct {
-	// Services, endpoints or uplinks by what happened to them.
+	// Services, endpoints, registered network namespaces or uplinks by what happened to them.
 	Added, Updated, Deleted, Unchanged int
 	// RowsWritten and RowsDeleted count rows of the maps of services and backends; only Services counts them.
 	RowsWritten, RowsDeleted int

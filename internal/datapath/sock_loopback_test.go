@@ -4,11 +4,12 @@ package datapath
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/netns"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -20,8 +21,8 @@ func TestSocketLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.attachBoth(t, s.Datapath)
-	if change, err := s.Sockets().AddHost(t.Context(), s.host); err != nil || change != Added {
-		t.Fatalf("AddHost: %v, %v", change, err)
+	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil || change != Added {
+		t.Fatalf("Put: %v, %v", change, err)
 	}
 	for _, d := range []dialect{
 		{"ipv4", false, "127.0.0.1:5201", podA4, "127.0.0.1"},
@@ -64,15 +65,22 @@ func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	}
 }
 
-// podsKeep connects to the same address in pods, with and without an endpoint, and reaches the pods' own servers.
+// podsKeep connects to the same address in pods, with and without an endpoint, and in one that another owner has as a host,
+// and reaches the pods' own servers.
 func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 	s.t.Helper()
-	sockets := testkit.Namespace(s.t, "sockets")
-	if change, err := s.Sockets().AddPod(s.t.Context(), sockets); err != nil || change != Added {
-		s.t.Fatalf("AddPod: %v, %v", change, err)
+	sockets, shared := testkit.Namespace(s.t, "sockets"), testkit.Namespace(s.t, "shared")
+	for _, put := range []struct {
+		owner service.Owner
+		ns    *netns.Namespace
+		kind  ScopeKind
+	}{{service.CNI, sockets, PodScope}, {service.CNI, shared, PodScope}, {service.CLI, shared, HostScope}} {
+		if change, err := s.Sockets().Put(s.t.Context(), put.owner, put.ns, put.kind); err != nil || change != Added {
+			s.t.Fatalf("Put: %v, %v", change, err)
+		}
 	}
 	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
-	for _, at := range []place{s.client(), {sockets, s.cgroup}} {
+	for _, at := range []place{s.client(), {sockets, s.cgroup}, {shared, s.cgroup}} {
 		testkit.Echo(s.t, at.ns, protocol, frontend.String())
 		before := counts(s.t, s.Datapath)
 		c := at.open(s.t, d.v6, kind)
@@ -87,15 +95,10 @@ func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 			s.t.Errorf("counted %v", got)
 		}
 	}
-	cookie, err := sockets.Cookie()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if pods, err := s.Sockets().Pods(); err != nil || !slices.Equal(pods, []uint64{cookie}) {
-		s.t.Errorf("socket pods %v, %v", pods, err)
-	}
-	if err := s.Sockets().DeletePod(s.t.Context(), cookie); err != nil {
+	if _, err := s.Sockets().Apply(s.t.Context(), service.CNI, nil); err != nil {
 		s.t.Error(err)
 	}
-	wantNotFound(s.t, s.Sockets().DeletePod(s.t.Context(), cookie))
+	for _, ns := range []*netns.Namespace{sockets, shared} {
+		wantNotFound(s.t, s.Sockets().Delete(s.t.Context(), service.CNI, cookieOf(s.t, ns)))
+	}
 }

@@ -174,8 +174,8 @@ func newStage(t testing.TB) *stage {
 func (s *stage) registerBoth() {
 	s.t.Helper()
 	for _, pod := range s.pods {
-		if change, err := s.Sockets().AddHost(s.t.Context(), pod); err != nil || change != Added {
-			s.t.Fatalf("AddHost: %v, %v", change, err)
+		if change, err := s.Sockets().Put(s.t.Context(), service.CLI, pod, HostScope); err != nil || change != Added {
+			s.t.Fatalf("Put: %v, %v", change, err)
 		}
 	}
 }

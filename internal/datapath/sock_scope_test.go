@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -70,33 +71,33 @@ func testHosts(t *testing.T, s *stage) {
 	if !translated() {
 		t.Error("the socket of a registered host is not translated")
 	}
-	if change, err := s.Sockets().AddHost(t.Context(), s.pods[1]); err != nil || change != Unchanged {
-		t.Errorf("a second AddHost: %v, %v", change, err)
+	if change, err := s.Sockets().Put(t.Context(), service.CLI, s.pods[1], HostScope); err != nil || change != Unchanged {
+		t.Errorf("a second Put: %v, %v", change, err)
 	}
-	hosts, err := s.Sockets().Hosts()
+	hosts, err := s.Sockets().List(t.Context())
 	// Each CPU has its own range of cookies, so two namespaces can be listed in either order.
 	for _, ns := range s.pods {
-		want := Host{Cookie: cookieOf(t, ns), Name: ns.Name()}
+		want := SocketScope{cookieOf(t, ns), service.CLI, HostScope}
 		if err != nil || len(hosts) != len(s.pods) || !slices.Contains(hosts, want) {
 			t.Errorf("hosts %v, %v; want %v among %d", hosts, err, want, len(s.pods))
 		}
 	}
-	if err := s.Sockets().DeleteHost(t.Context(), cookieOf(t, s.pods[1])); err != nil {
+	if err := s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])); err != nil {
 		t.Error(err)
 	}
 	if translated() {
 		t.Error("the socket of an unregistered host is still translated")
 	}
-	wantNotFound(t, s.Sockets().DeleteHost(t.Context(), cookieOf(t, s.pods[1])))
+	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
 	cookie, err := s.pods[0].Cookie()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Sockets().DeleteHost(t.Context(), cookie); err != nil {
+	if err := s.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
 		t.Error(err)
 	}
-	wantNotFound(t, s.Sockets().DeleteHost(t.Context(), cookie))
-	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
+	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
+	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v", hosts, err)
 	}
 	s.registerBoth()
@@ -109,7 +110,7 @@ func TestSocketEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.attachBoth(t, s.Datapath)
-	if hosts, err := s.Sockets().Hosts(); err != nil || len(hosts) != 0 {
+	if hosts, err := s.Sockets().List(t.Context()); err != nil || len(hosts) != 0 {
 		t.Errorf("hosts %v, %v; want none, since endpoints are not hosts", hosts, err)
 	}
 	for _, d := range dialects() {
@@ -155,7 +156,7 @@ func TestSocketEndpoints(t *testing.T) {
 func TestSocketShared(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	if _, err := d.Sockets().AddHost(t.Context(), n.pods[0]); err != nil {
+	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
 		t.Fatal(err)
 	}
 	cookie, err := n.pods[0].Cookie()
@@ -173,11 +174,11 @@ func TestSocketShared(t *testing.T) {
 	if err := d.Endpoints().write([]Endpoint{second}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Sockets().DeleteHost(t.Context(), cookie); err != nil {
+	if err := d.Sockets().Delete(t.Context(), service.CLI, cookie); err != nil {
 		t.Fatal(err)
 	}
 	want(objects.NamespacePod)
-	if _, err := d.Sockets().AddHost(t.Context(), n.pods[0]); err != nil {
+	if _, err := d.Sockets().Put(t.Context(), service.CLI, n.pods[0], HostScope); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(podA4)); err != nil {

@@ -13,10 +13,11 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/service"
 )
 
 // Sockets are the sockets that are translated when they call a service: those of processes in the control groups of Attach
-// that are opened in the network namespaces of endpoints, of AddHost, or of AddPod.
+// that are opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups have none.
 type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
@@ -197,9 +198,9 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup, err error) {
 	return open, nil
 }
 
-// Check returns a *DeviationError unless the sockets of a host are translated: AddHost was called for the namespace, and the
-// control group with the directory path has the programs. It takes no lock and changes nothing.
-func (s Sockets) Check(ns *netns.Namespace, path string) error {
+// Check returns a *DeviationError unless the sockets of a host are translated: the owner has registered its namespace, and
+// the control group with the directory path has the programs. It takes no lock and changes nothing.
+func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {
 		return err
@@ -210,11 +211,11 @@ func (s Sockets) Check(ns *netns.Namespace, path string) error {
 	}
 	defer c.close()
 	var found, missing []string
-	flags, _, err := s.o.Namespaces.Get(cookie)
+	row, _, err := s.o.Namespaces.Get(cookie)
 	if err != nil {
 		return err
 	}
-	if flags&objects.NamespaceHost == 0 {
+	if decodeScope(row, owner) != HostScope {
 		found = append(found, "its network namespace is not known to the datapath")
 	}
 	for _, k := range c.links() {

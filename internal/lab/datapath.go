@@ -156,7 +156,7 @@ func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.Endpoi
 // addSocketTranslation translates services at the sockets of the processes in the lab.
 func (l *Lab) addSocketTranslation(ctx context.Context) error {
 	for _, place := range []string{Host, PodA, PodB} {
-		if _, err := l.datapath.Sockets().AddHost(ctx, l.namespaces[place]); err != nil {
+		if _, err := l.datapath.Sockets().Put(ctx, owner, l.namespaces[place], datapath.HostScope); err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}
 	}

@@ -127,7 +127,12 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	for _, e := range endpoints {
 		pods.Endpoints = append(pods.Endpoints, e.IP)
 	}
-	pods.Sockets, err = dp.Sockets().Pods()
+	scopes, err := dp.Sockets().List(context.Background())
+	for _, scope := range scopes {
+		if scope.Kind == datapath.PodScope {
+			pods.Sockets = append(pods.Sockets, scope.Cookie)
+		}
+	}
 	return pods, err
 }
 

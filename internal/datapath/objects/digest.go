@@ -5,5 +5,5 @@ package objects
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
 	tcDigest     = "95b2ea6359ed4c56"
-	socklbDigest = "3dae767988a03347"
+	socklbDigest = "fb7af0665f75fff4"
 )

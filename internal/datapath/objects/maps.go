@@ -66,7 +66,7 @@ func formats() map[string]format {
 		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
 		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
 		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
-		socklbMapNamespaces: {ebpf.Hash, cookie, number},
+		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
 		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
 		socklbMapSkRevnat:   {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
 	}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects holds the embedded BPF objects of the datapath, and the maps, programs and links that are pinned under
-// one root directory: it creates and opens them, gives the maps' rows a type, and has the locks of changes: one of the rows
-// and one of programs and links. What the rows mean is the business of package datapath.
+// Package objects creates and opens the maps, programs and links that are pinned under one root directory. It gives rows a
+// type, and has two locks: of rows, and of programs and links. Package datapath knows what the rows mean.
 package objects
 
 import (
@@ -18,8 +17,8 @@ import (
 // Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
 // may have the same root open.
 type Objects struct {
-	// Namespaces are the network namespaces with socket translation, by cookie, with their flags.
-	Namespaces *Table[uint64, uint32]
+	// Namespaces are the network namespaces with socket translation, by cookie.
+	Namespaces *Table[uint64, SocketScope]
 	// Tables are open after OpenTables.
 	Tables
 
@@ -126,7 +125,7 @@ func openMaps(l layout, sizes map[string]uint32) (*Objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory: %w", err)
 	}
-	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, uint32]{name: socklbMapNamespaces}}
+	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, SocketScope]{name: socklbMapNamespaces}}
 	sockets := pinner{layout: l, sizes: sizes, load: loadSocklb}
 	if err := sockets.open(map[string]**ebpf.Map{socklbMapNamespaces: &o.Namespaces.Map}); err != nil {
 		return nil, err

@@ -25,6 +25,8 @@ type (
 	EndpointPath = tcEpPath
 	// Metrics are the counters of one CPU.
 	Metrics = tcMetrics
+	// SocketScope is a row of namespaces, by cookie.
+	SocketScope = socklbSkScope
 	// State holds the last ids given out.
 	State = tcState
 )

@@ -38,6 +38,14 @@ type socklbSkRevnatKey struct {
 	Pad     uint32
 }
 
+type socklbSkScope struct {
+	_          structs.HostLayout
+	Flags      uint32
+	HostOwners uint8
+	PodOwners  uint8
+	Reserved   [2]uint8
+}
+
 type socklbSkService struct {
 	_       structs.HostLayout
 	Service socklbAddrPort
