@@ -192,18 +192,23 @@ func TestAttachedNetkit(t *testing.T) {
 	t.Fatalf("the pod has no netkit device: %+v", links)
 }
 
-// TestFeatures probes what the datapath's own tests rely on, each of them twice.
+// TestFeatures probes each feature twice, the second time in a network namespace, which must not change the result, and
+// checks that those on which the datapath's own tests rely are found.
 func TestFeatures(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
-	here := map[string]bool{}
+	here, ns := map[string]bool{}, testkit.Namespace(t, "features")
 	for _, f := range objects.Features() {
 		if f.Name == "" || f.Use == "" || f.Needs == "" {
 			t.Errorf("feature %+v is not described", f)
 		}
 		_, err := f.Probe()
-		if _, again := f.Probe(); (err == nil) != (again == nil) {
-			t.Errorf("%s: %v, and then %v", f.Name, err, again)
+		again := ns.Do(func() error {
+			_, err := f.Probe()
+			return err
+		})
+		if (err == nil) != (again == nil) {
+			t.Errorf("%s: %v, and in a network namespace %v", f.Name, err, again)
 		}
 		here[f.Name] = err == nil
 	}

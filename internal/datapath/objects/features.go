@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -69,12 +68,22 @@ func probeBPFFS() (string, error) {
 	return path, nil
 }
 
+// probeJIT loads a program and asks whether the kernel compiled it. net.core.bpf_jit_enable exists in the initial network
+// namespace only.
 func probeJIT() (string, error) {
-	value, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
-	if err == nil && strings.TrimSpace(string(value)) == "0" {
-		err = errors.New("switched off")
+	p, err := ebpf.NewProgram(passing(ebpf.SchedCLS, ebpf.AttachNone))
+	if err != nil {
+		return "", fmt.Errorf("load a program: %w", err)
 	}
-	return "", err
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", fmt.Errorf("read a program's info: %w", err)
+	}
+	if _, err := info.JitedSize(); err != nil {
+		return "", fmt.Errorf("programs are interpreted: %w", err)
+	}
+	return "", nil
 }
 
 // probeNetkit attaches a program to a device that cannot exist: a kernel with netkit looks for the device.
