@@ -5,7 +5,7 @@
 //
 //	go run ./test/vm -- uname -r
 //	go run ./test/vm test ./internal/podlink ./internal/datapath
-//	go test -exec 'go run mustang/test/vm --' ./internal/nl
+//	go test -exec 'go run mustang/test/vm --' ./internal/netns
 //
 // A command's exit code becomes that of vm; 125 means that the guest failed.
 // The second form builds the tests of all packages and runs each package in a guest of its own, in its directory with
