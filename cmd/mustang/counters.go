@@ -13,7 +13,7 @@ import (
 func (c *config) counters() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "counters",
-		Short: "Show what the programs did with packets, and why they dropped any",
+		Short: "Show packets by outcome, and drops by reason",
 		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs.
 docs/datapath.md describes each counter.`,
 	}

@@ -26,12 +26,12 @@ func (c *config) epAdd() *cobra.Command {
 		Short: "Attach the programs to a pod's device and register its addresses",
 		Long: `Attach the programs to a pod's device: on the host's side where the link has one
 (veth, netkit, tap, tun), otherwise on the device itself (macvlan, ipvlan, Open
-vSwitch), held from the host. The device's addresses become endpoints that traffic is
-delivered to directly.
+vSwitch), with links that are pinned on the host. The device's addresses become
+endpoints, to which traffic is delivered directly.
 
-What the kernel does not know has to be said: the host's device of a tap or tun
-(--host-ifname), the bridge that pods on Open vSwitch share (--segment), and of a VM,
-which has no namespace here, its addresses and its MAC address.`,
+Flags supply what the kernel does not know: the host's device of a tap or tun
+(--host-ifname), and the bridge that pods on Open vSwitch share (--segment). A VM has
+no namespace on this machine, so it needs --address and --mac.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
@@ -77,7 +77,7 @@ func (c *config) epRemove() *cobra.Command {
 	var device podDevice
 	cmd := &cobra.Command{
 		Use:   "rm ID | IP | --netns PATH [--ifname NAME]",
-		Short: "Detach the programs from a pod's device and forget its addresses",
+		Short: "Detach the programs from a pod's device and unregister its addresses",
 		Example: `  mustang ep rm 1
   mustang ep rm 192.168.10.10
   mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
@@ -133,8 +133,8 @@ func (c *config) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints. HOST says whether the programs are on the host's side of the link,
-whose index IFINDEX then is; otherwise they are on the pod's own device.`,
+		Long: `List endpoints. If HOST is true, the programs are on the host's device, whose index is
+IFINDEX. Otherwise they are on the pod's own device.`,
 	}
 	return listing(cmd, func(format string) error {
 		endpoints, err := read(c, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })

@@ -34,8 +34,8 @@ func (c *config) labUp() *cobra.Command {
 	var flags labFlags
 	cmd := &cobra.Command{
 		Use:   "up TOPOLOGY",
-		Short: "Build a lab, which exists until it is taken down",
-		Long: `Build a lab, which exists until it is taken down:
+		Short: "Build a lab, which exists until lab down removes it",
+		Long: `Build a lab, which exists until lab down removes it:
 
 ` + topologies() + `
 The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire

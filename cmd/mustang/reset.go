@@ -11,7 +11,7 @@ import (
 func (c *config) reset() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reset",
-		Short: "Detach all programs, and forget all services and endpoints",
+		Short: "Detach all programs, and delete all services and endpoints",
 		Long: `Detach all programs from all pods, and delete all maps with the services, endpoints and
 connections in them. Connections through a service end. Labs are not touched.`,
 		Args: arguments(),

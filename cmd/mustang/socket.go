@@ -69,8 +69,8 @@ func (c *config) socketAttach() *cobra.Command {
 		Use:   "attach [--cgroup PATH] [--netns NAME|PATH ...]",
 		Short: "Attach socket translation to a control group, and register network namespaces",
 		Long: `Attach socket translation to a control group, and register network namespaces. The
-sockets of a process are translated if it is in such a control group, or in one below,
-and in a registered namespace. mustang ep add registers the namespace of its pod.`,
+sockets of a process are translated if it is in such a control group or in a child of
+one, and in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
 		Args: arguments(),
@@ -149,11 +149,11 @@ registered. Connected sockets stay connected.`,
 			})
 		},
 	}
-	r.addFlags(cmd, "", ", or its cookie if it is gone")
+	r.addFlags(cmd, "", ", or the cookie of a deleted one")
 	return cmd
 }
 
-// detach takes away what is named, or everything.
+// detach removes what the flags name, or everything.
 func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	if r.cgroup == "" && len(r.netns) == 0 {
 		return detachAll(ctx, d)
@@ -211,8 +211,8 @@ func (c *config) socketList() *cobra.Command {
 		Short: "List the control groups and network namespaces whose sockets are translated",
 		Long: `List the control groups and network namespaces whose sockets are translated: namespaces of
 hosts that mustang socket attach or the CNI plugin registered, and of the plugin's pods.
-Those of endpoints are not among them. A namespace with several owners is listed for each.
-One without a name and without a process is known by its cookie alone.`,
+Those of endpoints are not listed. A namespace with several owners is listed for each.
+One without a name or a process is shown by its cookie alone.`,
 	}
 	return listing(cmd, func(format string) error {
 		groups, err := read(c, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })

@@ -40,8 +40,8 @@ func (c *config) svcAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
 		Short: "Add a service, or replace the backends of one",
-		Long: `Add a service with exactly the given backends. A service that is there already
-gets them in place of its own; open TCP connections stay where they are.`,
+		Long: `Add a service with exactly the given backends. The backends of an existing service are
+replaced; open TCP connections keep their backend.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp`,
 		Args: arguments(),
@@ -124,7 +124,7 @@ func (c *config) svcRemove() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
-	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, or any for whichever it has")
+	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, or any for all protocols of the service")
 	return cmd
 }
 
