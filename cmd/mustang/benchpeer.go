@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,10 +114,7 @@ func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap(), nil
 	}
-	if network == "" {
-		network = "ip"
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, network, host)
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, cmp.Or(network, "ip"), host)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("address of %q: %w", host, err)
 	}

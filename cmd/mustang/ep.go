@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func (c *config) printEndpoints(endpoints []datapath.Endpoint, format string) er
 		list = append(list, item)
 		rows = append(rows, []string{
 			strconv.FormatUint(uint64(item.ID), 10), item.IP, strconv.FormatBool(item.Host), strconv.Itoa(item.IfIndex),
-			dash(item.PodMAC), dash(item.NodeMAC),
+			cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"),
 		})
 	}
 	if format == "json" {
@@ -175,12 +176,4 @@ func mac(a net.HardwareAddr) string {
 		}
 	}
 	return ""
-}
-
-// dash stands for nothing in a table.
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,9 +98,7 @@ type labFlags struct {
 // apply sets the options of a topology from the flags, and its defaults where a flag
 // is not set.
 func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error) {
-	if o.Name == "" {
-		o.Name = o.Topology
-	}
+	o.Name = cmp.Or(o.Name, o.Topology)
 	if !isSet("link") {
 		o.Link = defaultLink(o.Topology)
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,21 +99,13 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.PersistentFlags().StringVar(&c.bpfRoot, "bpf-root", e.setting(envBPFRoot, objects.DefaultRoot),
+	root.PersistentFlags().StringVar(&c.bpfRoot, "bpf-root", cmp.Or(e.getenv(envBPFRoot), objects.DefaultRoot),
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
-	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", e.setting(envStateDir, lab.DefaultDir),
+	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(e.getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
-}
-
-// setting returns an environment variable or a default.
-func (e environment) setting(name, otherwise string) string {
-	if value := e.getenv(name); value != "" {
-		return value
-	}
-	return otherwise
 }
 
 // help prints a command's help, for commands that only group others.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,7 +246,7 @@ func (c *config) printSockets(groups []datapath.Cgroup, scopes []datapath.Socket
 	for _, s := range scopes {
 		n := namespaceJSON{s.Cookie, names[s.Cookie], s.Owner.String()}
 		namespaces[s.Kind] = append(namespaces[s.Kind], n)
-		rows = append(rows, []string{s.Kind.String(), strconv.FormatUint(n.Cookie, 10), n.Owner, dash(n.Name)})
+		rows = append(rows, []string{s.Kind.String(), strconv.FormatUint(n.Cookie, 10), n.Owner, cmp.Or(n.Name, "-")})
 	}
 	if format == "json" {
 		return printJSON(c.stdout, struct {

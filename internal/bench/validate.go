@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -46,15 +47,9 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Seed > 1<<53-1:
 		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
 	}
-	if o.Rounds == 0 {
-		o.Rounds = rounds
-	}
-	if o.Duration == 0 {
-		o.Duration = duration
-	}
-	if o.Warmup == 0 {
-		o.Warmup = o.Duration / 3
-	}
+	o.Rounds = cmp.Or(o.Rounds, rounds)
+	o.Duration = cmp.Or(o.Duration, duration)
+	o.Warmup = cmp.Or(o.Warmup, o.Duration/3)
 	if o.Seed == 0 && o.counting() {
 		o.Seed = 1 // runs are repeatable
 	}

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("%s: its datapath in %s no longer exists", a, or(a.plugin.BPFRoot, objects.DefaultRoot))
+		return fmt.Errorf("%s: its datapath in %s no longer exists", a, cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot))
 	}
 	errs := []error{a.checkServices(ctx)}
 	if sockets || ports {

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -71,7 +72,7 @@ func (a *attachment) delete(ctx context.Context) error {
 // findPod opens the pod's namespace if it exists, at the path of the request or of the
 // record. A namespace with another cookie than the recorded one has reused the path.
 func (a *attachment) findPod() {
-	pod, err := openPod(or(a.request.Netns, a.record.Netns), a.host)
+	pod, err := openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
 	if err != nil {
 		return
 	}
@@ -87,7 +88,7 @@ func (a *attachment) findPod() {
 // be invalid and lack any of its values.
 func (a *attachment) reconstruct() error {
 	r := a.record
-	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, or(a.config.IPAM.Type, netconf.IPAMType)
+	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, cmp.Or(a.config.IPAM.Type, netconf.IPAMType)
 	if !a.config.Chained {
 		r.HostIfName = record.DeviceName(a.config.Name, r.Owner)
 	}

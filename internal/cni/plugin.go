@@ -8,6 +8,7 @@
 package cni
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -75,7 +76,7 @@ func (p *Plugin) stepDone(step string) error {
 	return p.after(step)
 }
 
-func (p *Plugin) records() record.Store { return record.Store{Root: or(p.RunDir, DefaultRunDir)} }
+func (p *Plugin) records() record.Store { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
 
 // addresses opens the address store of a network.
 func (p *Plugin) addresses(network string) (*ipam.Store, error) {
@@ -83,7 +84,7 @@ func (p *Plugin) addresses(network string) (*ipam.Store, error) {
 }
 
 func (p *Plugin) stateDir(network string) string {
-	return filepath.Join(or(p.StateDir, DefaultStateDir), network)
+	return filepath.Join(cmp.Or(p.StateDir, DefaultStateDir), network)
 }
 
 func (p *Plugin) datapathOptions() datapath.Options { return datapath.Options{Root: p.BPFRoot} }
@@ -100,13 +101,6 @@ func (p *Plugin) logf(format string, args ...any) {
 	if p.Stderr != nil {
 		_, _ = fmt.Fprintf(p.Stderr, netconf.PluginType+": "+format+"\n", args...)
 	}
-}
-
-func or(text, fallback string) string {
-	if text == "" {
-		return fallback
-	}
-	return text
 }
 
 // openPod opens the pod's network namespace, which must not be the host's.

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +29,7 @@ type PluginDirs struct {
 // PluginDirs returns the directories of plugins in a lab of topology node.
 func (l *Lab) PluginDirs() PluginDirs {
 	run := l.store.pluginDir(l.Options.Name)
-	state := l.Options.diskDir()
-	if state == "" {
-		state = filepath.Join(run, "state")
-	}
+	state := cmp.Or(l.Options.diskDir(), filepath.Join(run, "state"))
 	return PluginDirs{State: state, Run: run, BPFRoot: l.BPFRoot(), Cgroup: l.cgroup}
 }
 

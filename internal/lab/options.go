@@ -124,9 +124,7 @@ func checkName(name string) error {
 // withDefaults fills in defaults and returns an *OptionError for the first invalid
 // option.
 func (o Options) withDefaults() (Options, error) {
-	if o.Datapath == "" {
-		o.Datapath = DatapathKernel
-	}
+	o.Datapath = cmp.Or(o.Datapath, DatapathKernel)
 	if o.Via == "" {
 		o.Via = ViaNone
 		if o.Datapath == DatapathEBPF {

@@ -3,6 +3,7 @@
 package linkinfo
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -91,10 +92,7 @@ func joinedText(l Link, below string) string {
 
 // peerText names a device, with its namespace if that is another one.
 func peerText(e Peer) string {
-	name := e.Name
-	if name == "" {
-		name = fmt.Sprintf("device %d", e.Index)
-	}
+	name := cmp.Or(e.Name, fmt.Sprintf("device %d", e.Index))
 	if e.Namespace != nil {
 		name += " in " + e.Namespace.String()
 	}
@@ -166,15 +164,11 @@ func queuesText(l Link) string {
 
 // programText formats a program with its hook.
 func programText(p Program) string {
-	name := p.Name
-	if name == "" {
-		name = "program"
-	}
 	owner := ""
 	if p.Mustang {
 		owner = ", mustang"
 	}
-	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, name, p.ID, owner)
+	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
 // WriteTable writes a row per link, sorted by index, with a column for the namespace if
@@ -196,8 +190,8 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 			}
 			row := []string{
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
-				speedText(l.Hardware.Speed), orDash(l.MAC.String()), orDash(joinedText(l, "")),
-				orDash(strings.Join(addresses, ",")), orDash(strings.Join(programs, ", ")),
+				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
+				cmp.Or(strings.Join(addresses, ","), "-"), cmp.Or(strings.Join(programs, ", "), "-"),
 			}
 			if len(inventories) > 1 {
 				row = append([]string{inventory.Namespace.String()}, row...)
@@ -211,11 +205,4 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 		fmt.Fprintln(tab, strings.Join(row, "\t"))
 	}
 	return tab.Flush()
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -3,6 +3,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -112,10 +113,7 @@ const defaultCongestion = "cubic"
 // that was connected under bbr goes on pacing with a timer. Accepted sockets inherit the
 // listener's congestion control.
 func withCongestion(name string) func(network, address string, c syscall.RawConn) error {
-	wanted := name
-	if wanted == "" {
-		wanted = defaultCongestion
-	}
+	wanted := cmp.Or(name, defaultCongestion)
 	return func(_, _ string, c syscall.RawConn) error {
 		var setErr error
 		if err := c.Control(func(fd uintptr) {

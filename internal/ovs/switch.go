@@ -5,6 +5,7 @@
 package ovs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -172,11 +173,8 @@ func (s *Switch) bridges(conditions ...any) ([]Bridge, error) {
 	var bridges []Bridge
 	for _, r := range rows {
 		b := Bridge{
-			Name: r.Name, Datapath: r.DatapathType, Standalone: r.FailMode.first() != "secure",
+			Name: r.Name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
 			Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
-		}
-		if b.Datapath == "" {
-			b.Datapath = Kernel
 		}
 		bridges = append(bridges, b)
 	}

@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -79,17 +80,11 @@ type Network struct {
 }
 
 func (n Network) bridge() string {
-	if n.Bridge == "" {
-		return DefaultBridge
-	}
-	return n.Bridge
+	return cmp.Or(n.Bridge, DefaultBridge)
 }
 
 func (n Network) mtu() int {
-	if n.MTU == 0 {
-		return DefaultMTU
-	}
-	return n.MTU
+	return cmp.Or(n.MTU, DefaultMTU)
 }
 
 // attrs are the attributes of a new device of that name.

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,10 +57,7 @@ func (t *workloadTable) answer() Answer {
 // nouns are what the suite's rows stand for, in the singular and the plural, and the
 // first word alone.
 func (t *workloadTable) nouns() (singular, plural, short string) {
-	singular = clean(t.suite.Noun)
-	if singular == "" {
-		singular = "row"
-	}
+	singular = cmp.Or(clean(t.suite.Noun), "row")
 	short, rest, _ := strings.Cut(singular, " ")
 	return singular, strings.TrimSpace(short + "s " + rest), short
 }

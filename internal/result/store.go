@@ -3,6 +3,7 @@
 package result
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,10 +23,7 @@ type SchemaError struct {
 
 // Error implements error.
 func (e *SchemaError) Error() string {
-	name := e.Path
-	if name == "" {
-		name = "result file"
-	}
+	name := cmp.Or(e.Path, "result file")
 	if e.Schema == 0 {
 		return fmt.Sprintf("%s: no schema number: not a result file", name)
 	}

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,9 +56,7 @@ func (k Kernel) check() error {
 // [DefaultKernelDir]. Without such a package, or if the download fails, it returns the
 // newest kernel in dir.
 func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
-	if dir == "" {
-		dir = DefaultKernelDir
-	}
+	dir = cmp.Or(dir, DefaultKernelDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)
 	}

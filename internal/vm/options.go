@@ -17,6 +17,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -94,18 +95,14 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Acceleration == KVM && o.CountInstructions:
 		return o, errors.New("run in a guest: counting instructions needs emulation")
 	}
-	if o.BootTimeout == 0 {
-		o.BootTimeout = bootTimeout
-	}
+	o.BootTimeout = cmp.Or(o.BootTimeout, bootTimeout)
 	if o.CPUs == 0 {
 		o.CPUs = 2
 		if o.CountInstructions {
 			o.CPUs = 1
 		}
 	}
-	if o.MemoryMB == 0 {
-		o.MemoryMB = 2048
-	}
+	o.MemoryMB = cmp.Or(o.MemoryMB, 2048)
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
@@ -129,9 +126,7 @@ func (o Options) withPaths() (Options, error) {
 	if o.Bare {
 		o.Dir, o.Share = "/", ""
 	}
-	if o.Dir == "" {
-		o.Dir = "."
-	}
+	o.Dir = cmp.Or(o.Dir, ".")
 	for _, path := range []*string{&o.Dir, &o.Share, &o.Kernel.Image, &o.Kernel.Modules} {
 		if *path == "" {
 			continue

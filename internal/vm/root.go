@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -44,9 +45,7 @@ func mountAll(list []fileSystem) error {
 		if err := os.MkdirAll(f.path, 0o755); err != nil && !f.optional {
 			return fmt.Errorf("mount %s: %w", f.path, err)
 		}
-		if f.tag == "" {
-			f.tag = f.kind
-		}
+		f.tag = cmp.Or(f.tag, f.kind)
 		if err := unix.Mount(f.tag, f.path, f.kind, 0, f.options); err != nil && !f.optional {
 			return fmt.Errorf("mount %s on %s: %w", f.kind, f.path, err)
 		}

@@ -71,9 +71,7 @@ func (f facts) machine() result.Machine {
 			m.CPUModel = "implementer " + f.field("proc/cpuinfo", "CPU implementer") + " part " + part
 		}
 	}
-	if m.CPUs == 0 {
-		m.CPUs = runtime.NumCPU()
-	}
+	m.CPUs = cmp.Or(m.CPUs, runtime.NumCPU())
 	kilobytes, _, _ := strings.Cut(f.field("proc/meminfo", "MemTotal"), " ")
 	if n, err := strconv.ParseUint(kilobytes, 10, 64); err == nil {
 		m.MemoryBytes = n << 10

@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,9 +41,7 @@ func (l layout) programPin(digest string, h Hook) string {
 
 // checkRoot returns the layout under root, DefaultRoot if empty. Errors: ErrNotRoot, *BPFFSError.
 func checkRoot(root string) (layout, error) {
-	if root == "" {
-		root = DefaultRoot
-	}
+	root = cmp.Or(root, DefaultRoot)
 	if os.Geteuid() != 0 {
 		return layout{}, fmt.Errorf("open %q: %w", root, ErrNotRoot)
 	}
@@ -117,9 +116,7 @@ func Remove(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
 	}
-	if root == "" {
-		root = DefaultRoot
-	}
+	root = cmp.Or(root, DefaultRoot)
 	links, err := lock(ctx, layout{root}.links())
 	if err == nil {
 		defer links.Unlock()

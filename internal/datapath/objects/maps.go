@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -27,17 +28,11 @@ type Sizes struct {
 
 // byName returns the size of each map.
 func (s Sizes) byName() map[string]uint32 {
-	or := func(n, fallback uint32) uint32 {
-		if n == 0 {
-			return fallback
-		}
-		return n
-	}
-	endpoints := or(s.Endpoints, 16384)
+	endpoints := cmp.Or(s.Endpoints, 16384)
 	return map[string]uint32{
-		tcMapServices:       or(s.Services, 131072),
-		tcMapBackends:       or(s.Backends, 524288),
-		tcMapConnections:    or(s.Connections, 131072),
+		tcMapServices:       cmp.Or(s.Services, 131072),
+		tcMapBackends:       cmp.Or(s.Backends, 524288),
+		tcMapConnections:    cmp.Or(s.Connections, 131072),
 		tcMapEndpoints:      endpoints,
 		tcMapConnected:      endpoints + 1024, // a row may outlive its pod's, until another pod has the address
 		tcMapFragments:      8192,
