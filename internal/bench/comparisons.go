@@ -3,8 +3,10 @@
 package bench
 
 import (
+	"maps"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
+	"slices"
 )
 
 // comparisons caches the comparisons of a run until one of their rows has another
@@ -51,7 +53,7 @@ func (known comparisons) compare(o Options, c result.Comparison, rows map[result
 	if numerator == nil || denominator == nil || numerator.done() || denominator.done() {
 		return c, false
 	}
-	a, b := commonRounds(o.Rounds, numerator, denominator)
+	a, b := commonRounds(numerator, denominator)
 	if len(a) == 0 {
 		return c, false
 	}
@@ -65,12 +67,10 @@ func (known comparisons) compare(o Options, c result.Comparison, rows map[result
 }
 
 // commonRounds returns the figures of two rows in the rounds that both have.
-func commonRounds(rounds int, numerator, denominator *measuredRow) (a, b []float64) {
-	for round := range rounds {
-		x, okX := numerator.byRound[round]
-		y, okY := denominator.byRound[round]
-		if okX && okY && y > 0 {
-			a, b = append(a, x), append(b, y)
+func commonRounds(numerator, denominator *measuredRow) (a, b []float64) {
+	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
+		if y, ok := denominator.byRound[round]; ok && y > 0 {
+			a, b = append(a, numerator.byRound[round]), append(b, y)
 		}
 	}
 	return a, b

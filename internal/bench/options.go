@@ -17,9 +17,9 @@ import (
 type Options struct {
 	// Suites are the suites to run, one after the other.
 	Suites []suites.Suite
-	// Rounds is the number of samples of each row; 0 means 10.
+	// Rounds is the number of samples of each row, at most [result.MaxSamples]; 0 means 10.
 	Rounds int
-	// Duration is the measured time of one sample; 0 means 300 ms.
+	// Duration is the measured time of one sample, at most an hour; 0 means 300 ms.
 	Duration time.Duration
 	// Warmup is the time before it that is not counted; 0 means a third of
 	// Duration.

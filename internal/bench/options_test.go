@@ -10,6 +10,7 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
+	"mustang/internal/result"
 )
 
 // madeUpSuite has rows of several links and one without.
@@ -50,6 +51,24 @@ func TestOnlySelectsRows(t *testing.T) {
 		}
 		if err != nil || len(specs) != test.rows {
 			t.Errorf("%q: %d rows, %v; want %d", test.only, len(specs), err, test.rows)
+		}
+	}
+}
+
+// TestBounds refuses what would never end, or end in a file that cannot be written.
+func TestBounds(t *testing.T) {
+	for text, o := range map[string]Options{
+		"":                          {Rounds: result.MaxSamples, Duration: time.Hour},
+		"invalid rounds -1":         {Rounds: -1},
+		"invalid rounds 100001":     {Rounds: result.MaxSamples + 1},
+		"invalid duration 1ns":      {Duration: 1},
+		"invalid duration 1h0m1s":   {Duration: time.Hour + time.Second},
+		"invalid duration -1s":      {Duration: -time.Second},
+		"invalid duration 2562047h": {Duration: 2562047 * time.Hour},
+	} {
+		o.Suites = []suites.Suite{madeUpSuite()}
+		if err := o.Validate(); err == nil != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want %q", err, text)
 		}
 	}
 }

@@ -40,10 +40,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("invalid duration %v: where instructions are counted, a sample is a number of packets", o.Duration)
 	case o.counting() && o.Peer != nil:
 		return o, errors.New("invalid peer: instructions of two machines cannot be counted")
-	case o.Rounds < 0:
-		return o, fmt.Errorf("invalid rounds %d: want 1 or more", o.Rounds)
-	case o.Duration < 0 || (o.Duration > 0 && o.Duration < 10*time.Millisecond):
-		return o, fmt.Errorf("invalid duration %v: want 10ms or more", o.Duration)
+	case o.Rounds < 0 || o.Rounds > result.MaxSamples:
+		return o, fmt.Errorf("invalid rounds %d: want 1 to %d", o.Rounds, result.MaxSamples)
+	case o.Duration != 0 && (o.Duration < 10*time.Millisecond || o.Duration > time.Hour):
+		return o, fmt.Errorf("invalid duration %v: want 10ms to 1h", o.Duration)
 	case o.Seed > 1<<53-1:
 		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
 	}

@@ -8,13 +8,15 @@ import (
 	"slices"
 )
 
+// MaxSamples is the maximum number of samples of a row or comparison.
+const MaxSamples = 100_000
+
 // Limits of a file, far above those of any run. They bound the time and the memory
 // that a reader of an odd or hostile file needs.
 const (
 	maxBytes       = 64 << 20
 	maxRows        = 5_000
 	maxComparisons = 20_000
-	maxSamples     = 100_000 // of a row or comparison
 	maxSuites      = 100
 	maxWorkloads   = 50     // of a suite, each number of flows counted
 	maxPairs       = 10_000 // of a suite's statements
@@ -96,7 +98,7 @@ func (r Row) limits() []string {
 	e := r.Evidence
 	return slices.Concat(
 		limitNames(r.ID, r.Label, r.Repeats, r.Link, r.Variant, r.Engine, r.Unit, r.CPUUnit),
-		limitTexts(r.Reason, r.Note), limit("samples", len(r.Samples), maxSamples),
+		limitTexts(r.Reason, r.Note), limit("samples", len(r.Samples), MaxSamples),
 		limit("devices", len(e.Devices), maxEvidence), limit("programs", len(e.ProgramRuns), maxEvidence),
 		limitTexts(e.Hooks...), limitTexts(e.Findings...))
 }

@@ -55,5 +55,5 @@ func scan(text []byte) []string {
 		}
 	}
 	return slices.Concat(limit("values", values, maxValues), limit("entries of lists", entries, maxEntries),
-		limit("entries of a list", longest, maxSamples))
+		limit("entries of a list", longest, MaxSamples))
 }

@@ -52,8 +52,8 @@ func TestScan(t *testing.T) {
 		{"[[" + string(full) + `"", ""]]`, true},
 		{"[[" + string(full) + `"", -1, 2]]`, false},
 		{"[[" + string(full) + "{}, null]]", true},
-		{"[" + strings.Repeat("0,", maxSamples-1) + "0]", false},
-		{"[" + strings.Repeat("0,", maxSamples) + "0]", true},
+		{"[" + strings.Repeat("0,", MaxSamples-1) + "0]", false},
+		{"[" + strings.Repeat("0,", MaxSamples) + "0]", true},
 		{`{"a": "` + strings.Repeat("[{},", maxEntries) + `"}`, false},
 		{strings.Repeat("]", 10) + `"\`, false},
 	} {

@@ -206,7 +206,7 @@ func (c Comparison) problems() []string {
 	}
 	out = append(out, limitNames(c.Numerator, c.Denominator)...)
 	out = append(out, limitTexts(c.Name)...)
-	out = append(out, limit("ratios", len(c.Ratios), maxSamples)...)
+	out = append(out, limit("ratios", len(c.Ratios), MaxSamples)...)
 	return append(out, figures(c.Ratios, c.Ratio, c.CI95)...)
 }
 
