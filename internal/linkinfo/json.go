@@ -66,7 +66,7 @@ type linkJSON struct {
 	RxQueues    int             `json:"rx_queues"`
 	QueueLength int             `json:"queue_length"`
 	GSOMaxSize  int             `json:"gso_max_size"`
-	Programs    []programJSON   `json:"programs"`
+	Programs    []Program       `json:"programs"`
 }
 
 type peerJSON struct {
@@ -76,15 +76,6 @@ type peerJSON struct {
 	Mode      string    `json:"mode,omitempty"`
 	Master    string    `json:"master,omitempty"`
 	Namespace *infoJSON `json:"namespace,omitempty"` // omitted for the same namespace
-}
-
-type programJSON struct {
-	Hook    string `json:"hook"`
-	ID      uint32 `json:"id"`
-	Name    string `json:"name"`
-	Tag     string `json:"tag,omitempty"`
-	LinkID  uint32 `json:"link_id,omitempty"`
-	Mustang bool   `json:"mustang"`
 }
 
 // WriteJSON writes the links of one namespace as an indented JSON document.
@@ -126,7 +117,7 @@ func newLinkJSON(l Link, programs []Program) linkJSON {
 		Master: l.Master, Settings: settingsJSON(l.Settings), Port: settingsJSON(l.Port),
 		Duplex: l.Hardware.Duplex, Driver: l.Hardware.Driver, Offloads: map[string]bool{}, Qdisc: l.Qdisc,
 		TxQueues: l.TxQueues, RxQueues: l.RxQueues, QueueLength: l.QueueLength, GSOMaxSize: l.GSOMaxSize,
-		Programs: []programJSON{},
+		Programs: append([]Program{}, programs...),
 	}
 	for _, address := range l.Addrs {
 		out.Addresses = append(out.Addresses, address.String())
@@ -147,9 +138,6 @@ func newLinkJSON(l Link, programs []Program) linkJSON {
 	}
 	if l.Hardware.Offloads != nil {
 		out.Offloads = l.Hardware.Offloads
-	}
-	for _, p := range programs {
-		out.Programs = append(out.Programs, programJSON(p))
 	}
 	return out
 }

@@ -21,15 +21,16 @@ type Inventory struct {
 // Program is an eBPF program attached to a link.
 type Program struct {
 	// Hook is the attach point, such as "tcx ingress", "netkit peer" or "xdp".
-	Hook string
+	Hook string `json:"hook"`
 	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are
 	// empty if the program is gone.
-	ID        uint32
-	Name, Tag string
+	ID   uint32 `json:"id"`
+	Name string `json:"name"`
+	Tag  string `json:"tag,omitempty"`
 	// LinkID is the id of the bpf_link that holds the program; 0 without one.
-	LinkID uint32
+	LinkID uint32 `json:"link_id,omitempty"`
 	// Mustang is true for programs of this project's datapaths.
-	Mustang bool
+	Mustang bool `json:"mustang"`
 }
 
 // offloadOrder returns the offloads in the order of listings.

@@ -13,28 +13,8 @@ import (
 
 // SetSysctl sets a sysctl of the namespace. The key is the path below /proc/sys and must begin with "net/", like
 // "net/ipv4/ip_forward". A few network sysctls exist only once for all namespaces; setting those changes the machine.
-func (c Conn) SetSysctl(key, value string) error {
-	file, err := sysctlPath(key)
-	if err != nil {
-		return err
-	}
-	err = c.ns.Do(func() error {
-		// Not os.WriteFile: O_CREATE would turn a missing key into a permission error.
-		f, err := os.OpenFile(file, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		if _, err := f.WriteString(value); err != nil {
-			_ = f.Close()
-			return err
-		}
-		return f.Close()
-	})
-	if err != nil {
-		return fmt.Errorf("set sysctl %s to %q in network namespace %q: %w", key, value, c.ns.Name(), err)
-	}
-	return nil
-}
+// A sysctl that has the value already is not written.
+func (c Conn) SetSysctl(key, value string) error { return c.SetSysctls([]Sysctl{{key, value}}, nil) }
 
 // Sysctl is a sysctl's key, as SetSysctl takes it, and its value.
 type Sysctl struct{ Key, Value string }
