@@ -4,9 +4,10 @@ package bench
 
 import (
 	"maps"
+	"slices"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
-	"slices"
 )
 
 // comparisons caches the comparisons of a run until one of their rows has another
