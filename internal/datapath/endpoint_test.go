@@ -105,6 +105,13 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	var got []string
 	for _, e := range endpoints {
 		got = append(got, e.IP.String())
+		if one, err := d.Endpoints().Get(t.Context(), e.IP); err != nil || !reflect.DeepEqual(one, e) {
+			t.Errorf("Get(%s) = %+v, %v; want %+v", e.IP, one, err, e)
+		}
+	}
+	var missing *NotFoundError
+	if _, err := d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1")); !errors.As(err, &missing) {
+		t.Errorf("Get of an address without an endpoint: %v", err)
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)

@@ -40,6 +40,21 @@ type Endpoint struct {
 	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
 }
 
+// Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
+func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
+	if err := e.o.OpenTables(); err != nil {
+		return Endpoint{}, err
+	}
+	value, ok, err := e.o.Endpoints.Get(encodeAddr(ip))
+	if err == nil && !ok {
+		err = endpointNotFound(ip)
+	}
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return decodeEndpoint(encodeAddr(ip), value), nil
+}
+
 // List returns all endpoints, sorted by ID and address. It takes no lock.
 func (e Endpoints) List(context.Context) ([]Endpoint, error) {
 	if err := e.o.OpenTables(); err != nil {

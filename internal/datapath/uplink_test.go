@@ -181,6 +181,9 @@ func TestUplinks(t *testing.T) {
 	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
 		t.Fatal(err)
 	}
+	if got, err := d.Uplinks().Get(t.Context(), n.host, "wire"); err != nil || got != u {
+		t.Errorf("Get = %v, %v; want %v", got, err, u)
+	}
 	if all, err := d.Uplinks().List(t.Context()); err != nil || !slices.Equal(all, []Uplink{u}) {
 		t.Errorf("uplinks %v, %v; want %v", all, err, u)
 	}

@@ -125,6 +125,20 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 	return nil
 }
 
+// Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of an
+// uplink. It takes no lock.
+func (s Uplinks) Get(ctx context.Context, ns *netns.Namespace, ifname string) (Uplink, error) {
+	u, err := FindUplink(ns, ifname)
+	if err != nil {
+		return Uplink{}, err
+	}
+	all, err := s.List(ctx)
+	if err == nil && !slices.Contains(all, u) {
+		err = &NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())}
+	}
+	return u, err
+}
+
 // Sweep deletes the links of devices that are gone.
 func (s Uplinks) Sweep(ctx context.Context) error {
 	lock, err := s.o.LockLinks(ctx)
