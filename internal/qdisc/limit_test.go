@@ -151,13 +151,13 @@ func TestDeviation(t *testing.T) {
 		{"rate", "", Limit{Rate: 4e6, Burst: 8e6}, "is limited to 8000000 bit/s, not 4000000"},
 		{"burst", "", Limit{Rate: 8e6}, "another burst"},
 		{"limited", "", Limit{}, "is limited to 8000000 bit/s, not unlimited"},
-		{"no queue", "qdisc del dev left root", limit, "is not limited to 8000000 bit/s: no queue fq"},
-		{"other queue", "qdisc replace dev left root pfifo", limit, "no queue fq"},
-		{"other fq", "qdisc replace dev left root handle 9: fq", limit, "no queue fq"},
-		{"smaller fq", "qdisc change dev left root fq limit 10", limit, "no queue fq"},
+		{"no queue", "qdisc del dev left root", limit, "is not limited to 8000000 bit/s: fq is missing"},
+		{"other queue", "qdisc replace dev left root pfifo", limit, "fq is missing"},
+		{"other fq", "qdisc replace dev left root handle 9: fq", limit, "fq is missing"},
+		{"smaller fq", "qdisc change dev left root fq limit 10", limit, "fq is missing"},
 		{"no program", "qdisc del dev left clsact", limit, "is not limited to 8000000 bit/s: no program"},
 		{"no filter", "filter del dev left egress", limit, "no program"},
-		{"part of it", "filter del dev left egress", Limit{}, "has a part of a limit"},
+		{"part of it", "filter del dev left egress", Limit{}, "has parts of a limit, not unlimited"},
 		{"nothing", "qdisc del dev left clsact; qdisc del dev left root", limit, "is not limited to 8000000 bit/s"},
 	} {
 		if err := SetLimit(a, device, limit); err != nil {
