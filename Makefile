@@ -136,7 +136,6 @@ test-guest-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)
-	$(MUSTANG) report $(RESULTS)
 
 clean:
 	rm -rf $(BUILD)

@@ -10,15 +10,20 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/internal/bench"
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/load/worker"
+	"mustang/internal/report"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 )
 
 // bench is the command that measures suites.
@@ -35,8 +40,10 @@ interleaved rounds, and prove with counters that traffic took the path that each
 claims. The suites (pod-links if none is named):
 
 ` + suiteList() + `
-bench writes results.json in the output directory after each sample; Ctrl-C keeps the
-samples so far. It does not change the machine's own network, firewall and sysctls.
+Each run makes a directory in the output directory, named by its start in UTC, with
+results.json and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far.
+The answer comes last; -o wide prints all tables before it. The machine's own network,
+firewall and sysctls are not changed.
 
 With --vm the suite runs in a virtual machine with Debian's newest 6.12 kernel, which has
 all link modes. There bench counts the instructions per packet and per transaction, which
@@ -64,7 +71,7 @@ The exit code is 1 if a row failed.`,
   mustang bench --list all`,
 		Args: arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(format); err != nil {
+			if err := checkFormat(format, []string{"table", "wide", "json"}); err != nil {
 				return err
 			}
 			name := suites.Default
@@ -80,20 +87,18 @@ The exit code is 1 if a row failed.`,
 			}
 			switch {
 			case guest:
-				return c.benchVM(cmd, o)
+				return c.benchVM(cmd, o, flags.out)
 			case list:
 				return c.listRows(o, format)
 			}
-			return c.runBench(cmd, o, format)
+			return c.runBench(cmd, o, flags.out, format)
 		},
 	}
-	addOutput(cmd, &format)
 	f := cmd.Flags()
-	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row (default 10; 6 with --quick)")
-	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample (default 300ms; 60ms with --quick); suite cni counts calls instead")
-	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
+	f.StringVarP(&format, "output", "o", "table", "output format: table (the answer), wide (all tables too) or json")
+	flags.addSampling(f, &o)
 	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
-	f.StringVar(&o.Out, "out", "mustang-results", "directory for results.json")
+	f.StringVar(&flags.out, "out", "mustang-results", "directory that the run's directory is made in")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
 	flags.peer.add(f)
 	f.StringVar(&flags.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
@@ -107,8 +112,18 @@ The exit code is 1 if a row failed.`,
 
 // benchFlags are flags that have to be parsed.
 type benchFlags struct {
-	cpus, wireRate string
-	peer           peerFlags
+	cpus, wireRate, until, out string
+	peer                       peerFlags
+}
+
+// addSampling adds the flags that say what and how much is measured.
+func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
+	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
+	f.DurationVar(&o.Time, "time", 0, "time for each suite (default 2m30s; 35s with --quick)")
+	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)")
+	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
+	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 10ms)")
+	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick)")
 }
 
 // parse sets the options that the flags name.
@@ -118,6 +133,10 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 		return errors.New("invalid rounds 0: want 1 or more")
 	case set("duration") && o.Duration == 0:
 		return errors.New("invalid duration 0s: want 10ms or more")
+	case set("slice") && o.Slice == 0:
+		return errors.New("invalid slice 0s: want 1ms or more")
+	case set("time") && o.Time == 0:
+		return errors.New("invalid time 0s: want more than 0")
 	}
 	if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
 		return err
@@ -125,6 +144,11 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	if t.wireRate != "" {
 		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
 			return fmt.Errorf("--wire-rate: %w", err)
+		}
+	}
+	if t.until != "" {
+		if o.Until, err = parsePercent(t.until); err != nil {
+			return fmt.Errorf("--until: %w", err)
 		}
 	}
 	if t.cpus != "" {
@@ -138,8 +162,18 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	return nil
 }
 
-// runBench measures suites, and prints the result.
-func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) error {
+// parsePercent returns a positive percentage, such as 0.5%, as a share.
+func parsePercent(text string) (float64, error) {
+	number, ok := strings.CutSuffix(text, "%")
+	value, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(value > 0 && value < 100) {
+		return 0, fmt.Errorf("invalid percentage %q: want such as 0.5%%", text)
+	}
+	return value / 100, nil
+}
+
+// runBench measures suites in a new directory below out, and prints the result.
+func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format string) (err error) {
 	if err := o.Validate(); err != nil {
 		return usage(err)
 	}
@@ -151,6 +185,10 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) er
 		return err
 	}
 	o.Store = store
+	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.getenv)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Out.Close()) }()
 	o.Progress = bench.NewProgress(c.stderr, c.terminal)
 	file, err := bench.Run(cmd.Context(), o)
 	if err != nil && !errors.Is(err, bench.ErrInterrupted) {
@@ -164,11 +202,14 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, format string) er
 		if _, writeErr := c.stdout.Write(data); writeErr != nil {
 			return errors.Join(err, writeErr)
 		}
-	} else if printErr := c.printReport(file); printErr != nil {
-		return errors.Join(err, printErr)
+		return errors.Join(err, failures(file))
 	}
-	fmt.Fprintf(c.stderr, "results: %s; for a page with charts: mustang report %s\n", filepath.Join(o.Out, bench.ResultsName), o.Out)
-	return errors.Join(err, failures(file))
+	r, reportErr := report.New(file)
+	if reportErr != nil {
+		return errors.Join(err, reportErr)
+	}
+	results := filepath.Join(o.Out.Path, rundir.Results)
+	return errors.Join(err, c.writePage(results, r), c.printReport(r, results, format), failures(file))
 }
 
 // failures returns an error if a row failed.
@@ -247,6 +288,6 @@ func (c *config) loadAgent() *cobra.Command {
 		if err := load.DisablePreemption(); err != nil {
 			return err
 		}
-		return load.Main(ctx, args, c.stdin, c.stdout)
+		return worker.Main(ctx, args, c.stdin, c.stdout)
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/bench"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/netns"
@@ -149,7 +148,7 @@ func (p peerBench) finish(t *testing.T, s started) result.File {
 func (p peerBench) result(t *testing.T, s started) result.File {
 	t.Helper()
 	p.checkClean(t, s)
-	file, err := result.Read(filepath.Join(s.out, bench.ResultsName))
+	file, err := readResults(s.out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,14 +5,12 @@ package main
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 )
@@ -174,7 +172,7 @@ func TestPeerBenchEnds(t *testing.T) {
 			if code, _, stderr := command(t, map[string]string{envStateDir: s.state}, "version"); code != exitDone {
 				t.Fatalf("version: exit code %d: %s", code, stderr)
 			}
-		} else if file, err := result.Read(filepath.Join(s.out, bench.ResultsName)); err != nil || !file.Run.Interrupted {
+		} else if file, err := readResults(s.out); err != nil || !file.Run.Interrupted {
 			t.Errorf("interrupted %t, %v: %s", file.Run.Interrupted, err, s.stderr)
 		}
 		p.checkClean(t, s)

@@ -19,6 +19,7 @@ import (
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 	"mustang/internal/vm"
 )
 
@@ -29,7 +30,7 @@ const guestGrace = 30 * time.Second
 const guestMemory = 3072
 
 // benchVM runs bench with the same arguments in a guest, after checking the options.
-func (c *config) benchVM(cmd *cobra.Command, o bench.Options) error {
+func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
 	o.Count = result.ClockInstructions
 	if err := o.Validate(); err != nil {
 		return usage(err)
@@ -37,7 +38,7 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options) error {
 	if err := requireRoot(cmd); err != nil {
 		return err
 	}
-	return c.benchInGuest(cmd.Context(), guestArguments(cmd), o.Out)
+	return c.benchInGuest(cmd.Context(), guestArguments(cmd), out)
 }
 
 // guestArguments returns the arguments of cmd without flags that concern this machine.
@@ -60,7 +61,7 @@ func guestArguments(cmd *cobra.Command) []string {
 }
 
 // benchInGuest runs bench with these arguments in a guest that counts instructions. It
-// writes the result file to out, a directory of this machine that is created if it does
+// writes the run's directory to out, a directory of this machine that is created if it does
 // not exist, and prints the output of bench.
 func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
 	if err := vm.CheckTools(); err != nil {
@@ -70,8 +71,8 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
-	if err := os.MkdirAll(out, 0o700); err != nil {
-		return fmt.Errorf("output directory: %w", err)
+	if err := rundir.Make(out, rundir.SudoUser(c.getenv)); err != nil {
+		return err
 	}
 	exe, err := os.Executable()
 	if err != nil {

@@ -17,7 +17,11 @@ import (
 	"mustang/internal/testkit"
 )
 
-const readme = "../../README.md"
+const (
+	readme        = "../../README.md"
+	resultsPage   = "../../docs/results.md"
+	resultsSchema = "../../docs/results.schema.json"
+)
 
 // shellBlocks returns the lines of a page's ```sh blocks below a heading.
 func shellBlocks(t *testing.T, page, heading string) []string {
@@ -104,8 +108,8 @@ func TestReadmeTargets(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples in the help texts, in the README and on the page of
-// the CNI plugin to the commands and flags that there are.
+// TestExamples holds the examples in the help texts, in the README and on the pages of
+// the CNI plugin and of results to the commands and flags that there are.
 func TestExamples(t *testing.T) {
 	e := environment{getenv: func(string) string { return "" }}
 	var lines []string
@@ -119,6 +123,7 @@ func TestExamples(t *testing.T) {
 	walk(e.root())
 	lines = append(lines, shellBlocks(t, readme, "Measuring")...)
 	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
+	lines = append(lines, shellBlocks(t, resultsPage, "Commands")...)
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")

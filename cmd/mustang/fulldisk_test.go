@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/bench"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -47,7 +47,11 @@ func TestFullDisk(t *testing.T) {
 	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
 		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
 	}
-	path := filepath.Join(out, bench.ResultsName)
+	run, err := os.Readlink(filepath.Join(out, rundir.Latest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(out, run, rundir.Results)
 	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 	want := "mustang: write results " + path + ": no space left on device"
 	if slices.Index(lines, want) != len(lines)-1 || strings.Count(s.stderr.String(), "no space") != 1 {
@@ -56,8 +60,11 @@ func TestFullDisk(t *testing.T) {
 	if file, err := result.Read(path); err != nil || len(file.Rows) == 0 || file.Rows[0].Status != result.StatusOK {
 		t.Errorf("what was measured is lost: %v, %v", file.Rows, err)
 	}
-	if entries, err := os.ReadDir(out); err != nil || len(entries) != 2 {
-		t.Errorf("in the directory are %v, %v, want the result and the filler", entries, err)
+	if entries, err := os.ReadDir(out); err != nil || len(entries) != 3 {
+		t.Errorf("in the directory are %v, %v, want the run, the link to it and the filler", entries, err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(out, run)); err != nil || len(entries) != 1 {
+		t.Errorf("in the run's directory are %v, %v, want the result", entries, err)
 	}
 	if err := unix.Unmount(out, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/bench"
 	"mustang/internal/load"
-	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
 
@@ -83,7 +80,7 @@ func TestDockerInterrupted(t *testing.T) {
 	if left := s.remains(t); len(left) > 0 {
 		t.Errorf("left after Ctrl-C: %q", left)
 	}
-	file, err := result.Read(filepath.Join(s.out, bench.ResultsName))
+	file, err := readResults(s.out)
 	if err != nil || !file.Run.Interrupted || len(file.Rows) != 2 {
 		t.Errorf("interrupted %t with %d rows, %v, want what was done", file.Run.Interrupted, len(file.Rows), err)
 	}

@@ -44,7 +44,7 @@ func startBench(t *testing.T) started {
 func startProgram(t *testing.T, program, out string, args ...string) started {
 	t.Helper()
 	s := started{out: out, state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
-	s.cmd = exec.Command(program, append([]string{"bench", "--rounds", "10000", "--duration", "20ms", "--out", s.out}, args...)...)
+	s.cmd = exec.Command(program, append([]string{"bench", "--rounds", "10000", "--slice", "5ms", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
 	if err := s.cmd.Start(); err != nil {
@@ -60,8 +60,8 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 // awaitRows waits until rows are in the result.
 func (s started) awaitRows(t *testing.T, rows int) {
 	t.Helper()
-	testkit.Eventually(t, 20*time.Second, func() error {
-		file, err := result.Read(filepath.Join(s.out, "results.json"))
+	testkit.Eventually(t, 2*time.Minute, func() error {
+		file, err := readResults(s.out)
 		if err == nil && len(file.Rows) < rows {
 			err = fmt.Errorf("%d rows", len(file.Rows))
 		}
@@ -160,9 +160,12 @@ func agents(t *testing.T, state string) []int {
 
 func TestBenchKilled(t *testing.T) {
 	s := startBench(t)
-	if len(agents(t, s.state)) == 0 {
-		t.Fatal("no traffic agent is seen: the test shows nothing")
-	}
+	testkit.Eventually(t, time.Minute, func() error { // they are replaced with the labs
+		if len(agents(t, s.state)) == 0 {
+			return errors.New("no load agent is seen: the test shows nothing")
+		}
+		return nil
+	})
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +188,7 @@ func TestBenchKilled(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || len(listed.Labs) > 0 {
 		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
 	}
-	file, err := result.Read(filepath.Join(s.out, "results.json"))
+	file, err := readResults(s.out)
 	if err != nil || len(file.Rows) < 6 {
 		t.Errorf("what was measured is lost: %d rows, %v", len(file.Rows), err)
 	}
@@ -203,10 +206,11 @@ func TestBenchInterrupted(t *testing.T) {
 	if left := s.remains(t); len(left) > 0 {
 		t.Errorf("left after Ctrl-C: %q", left)
 	}
-	file, err := result.Read(filepath.Join(s.out, "results.json"))
+	file, err := readResults(s.out)
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkSchema(t, s.out)
 	if !file.Run.Interrupted || len(file.Rows) < 6 {
 		t.Errorf("interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
 	}

@@ -8,76 +8,141 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"mustang/internal/bench"
 	"mustang/internal/report"
+	"mustang/internal/report/export"
 	"mustang/internal/report/html"
 	"mustang/internal/report/text"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 )
 
-// reportName is the name of the page that report writes.
-const reportName = "report.html"
+// reportFormats are the values of report's -o.
+var reportFormats = []string{"table", "wide", "html", "csv", "markdown", "benchfmt"}
 
 func (c *config) report() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:   "report DIR",
+		Use:   "report RESULTS",
 		Short: "Write a page with tables and charts from a run's results",
-		Long: `Write DIR/report.html from DIR/results.json: one page that needs no network, with the
+		Long: `Write report.html beside a run's results.json: one page that needs no network, with the
 tables, charts with their 95 % intervals, the machine and its settings, and the evidence.
-With -o table, print the tables again instead.`,
-		Example: "  mustang report mustang-results\n  mustang report mustang-results -o table",
-		Args:    arguments("DIR"),
+RESULTS is the file, the directory of the run, or the directory that bench made it in,
+which stands for the latest run.
+
+Print the answer too, or with -o wide all tables before it. With -o html print only the
+name of the page. With -o csv or -o markdown print the figures of each row instead; with
+-o benchfmt each sample in the format of Go's benchmarks, for benchstat.`,
+		Example: `  mustang report mustang-results
+  mustang report mustang-results/20261122T073512Z -o wide
+  mustang report mustang-results/latest/results.json -o html
+  mustang report mustang-results -o csv
+  mustang report mustang-results -o benchfmt`,
+		Args: arguments("RESULTS"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if format != "html" && format != "table" {
-				return usage(fmt.Errorf("output %q: want html or table", format))
+			if err := checkFormat(format, reportFormats); err != nil {
+				return err
 			}
-			file, err := result.Read(filepath.Join(args[0], bench.ResultsName))
+			path, err := rundir.Find(args[0])
 			if err != nil {
 				return err
 			}
-			if format == "table" {
-				return c.printReport(file)
+			file, err := result.Read(path)
+			if err != nil {
+				return err
+			}
+			switch format {
+			case "csv":
+				return export.CSV(c.stdout, file)
+			case "markdown":
+				return export.Markdown(c.stdout, file)
+			case "benchfmt":
+				return export.Benchfmt(c.stdout, export.Run{File: file})
 			}
 			r, err := report.New(file)
 			if err != nil {
 				return err
 			}
-			var page bytes.Buffer
-			if err := html.Write(&page, r); err != nil {
+			if err := c.writePage(path, r); err != nil {
 				return err
 			}
-			path := filepath.Join(args[0], reportName)
-			if err := os.WriteFile(path, page.Bytes(), 0o600); err != nil {
+			if format == "html" {
+				_, err := fmt.Fprintln(c.stdout, pageOf(path))
 				return err
 			}
-			_, err = fmt.Fprintln(c.stdout, path)
-			return err
+			return c.printReport(r, path, format)
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "html", "output format: html or table")
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(reportFormats))
 	return cmd
 }
 
-// printReport prints the tables of a result file, as wide as the terminal; what goes
-// elsewhere has all columns.
-func (c *config) printReport(file result.File) error {
-	r, err := report.New(file)
-	if err != nil {
+// pageOf returns the path of the page beside a result file.
+func pageOf(results string) string { return filepath.Join(filepath.Dir(results), rundir.Page) }
+
+// writePage writes a report's page beside its result file.
+func (c *config) writePage(results string, r *report.Report) error {
+	var page bytes.Buffer
+	if err := html.Write(&page, r); err != nil {
 		return err
 	}
-	var o text.Options
+	return rundir.WriteFile(pageOf(results), page.Bytes(), rundir.SudoUser(c.getenv))
+}
+
+// readResults reads the result file that a path stands for.
+func readResults(path string) (result.File, error) {
+	path, err := rundir.Find(path)
+	if err != nil {
+		return result.File{}, err
+	}
+	return result.Read(path)
+}
+
+// checkFormat refuses an output format that is none of these.
+func checkFormat(format string, formats []string) error {
+	if slices.Contains(formats, format) {
+		return nil
+	}
+	return usage(fmt.Errorf("output %q: want %s", format, alternatives(formats)))
+}
+
+// alternatives lists words: "a, b or c".
+func alternatives(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// printReport prints the answer of a report whose results are in a file, in format wide
+// after all tables, which are as wide as the terminal; what goes elsewhere has all columns.
+func (c *config) printReport(r *report.Report, results, format string) error {
+	o := c.textOptions()
+	if format == "wide" {
+		o.Wide = true
+		if err := text.Write(c.stdout, r, o); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(c.stdout); err != nil {
+			return err
+		}
+	}
+	files := fmt.Sprintf("Results: %s; page: %s; all tables: -o wide", results, pageOf(results))
+	return text.Answer(c.stdout, r, files, o)
+}
+
+// textOptions returns the width and colors of the terminal that is printed to.
+func (c *config) textOptions() (o text.Options) {
 	if out, ok := c.stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
 		o.Color = c.getenv("NO_COLOR") == ""
 		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
 			o.Width = width
 		}
 	}
-	return text.Write(c.stdout, r, o)
+	return o
 }
 
 func (c *config) version() *cobra.Command {

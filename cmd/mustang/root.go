@@ -23,6 +23,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitMisuse = 2
+	exitWorse  = 3
 )
 
 // Names of environment variables.
@@ -47,6 +48,10 @@ func (e environment) run(ctx context.Context, args []string) int {
 	var option *lab.OptionError
 	if errors.As(err, &misuse) || errors.As(err, &option) {
 		return exitMisuse
+	}
+	var worse *worseError
+	if errors.As(err, &worse) {
+		return exitWorse
 	}
 	return exitFailed
 }
@@ -84,7 +89,7 @@ func (e environment) root() *cobra.Command {
 		Long: `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.
 
-Exit codes: 0 done, 1 failed, 2 misused.`,
+Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          help,
@@ -103,7 +108,7 @@ Exit codes: 0 done, 1 failed, 2 misused.`,
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(e.getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
-	root.AddCommand(c.bench(), c.report(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
+	root.AddCommand(c.bench(), c.report(), c.compare(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
@@ -37,12 +36,12 @@ func TestSuites(t *testing.T) {
 		t.Run(suite.Name, func(t *testing.T) {
 			before := testkit.RootSnapshot(t)
 			out, state := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "state")
-			cmd := exec.CommandContext(t.Context(), program, "bench", suite.Name, "--quick", "--rounds", "2", "--duration", "40ms", "--out", out)
+			cmd := exec.CommandContext(t.Context(), program, "bench", suite.Name, "--quick", "--rounds", "2", "--slice", "5ms", "--out", out)
 			cmd.Env = append(os.Environ(), envStateDir+"="+state)
 			if text, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("bench %s: %v\n%s", suite.Name, err, text)
 			}
-			checkSuite(t, suite, filepath.Join(out, bench.ResultsName))
+			checkSuite(t, suite, out)
 			if testkit.RootSnapshot(t) != before {
 				t.Error("the root namespace has changed")
 			}
@@ -71,14 +70,15 @@ func buildProgram(t *testing.T, pkg, program string) {
 	}
 }
 
-// checkSuite checks that a result file has all rows of a suite, measured, or skipped for
+// checkSuite checks that the latest result below a directory has all rows of a suite, measured, or skipped for
 // the reason that the suite's probe gives.
 func checkSuite(t *testing.T, suite suites.Suite, path string) {
 	t.Helper()
-	file, err := result.Read(path)
+	file, err := readResults(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkSchema(t, path)
 	if want := len(suite.Rows()); len(file.Rows) != want {
 		t.Errorf("%d rows, want %d", len(file.Rows), want)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 	"mustang/internal/testkit"
 )
 
@@ -35,20 +36,20 @@ func cniOptions(t *testing.T, only ...string) Options {
 	t.Helper()
 	testkit.RequireTool(t, "/usr/lib/cni/bridge")
 	o := testOptions(t, only...)
-	o.Suites, o.Quick, o.Rounds, o.Duration = lookup(t, "cni"), true, 2, 0
+	o.Suites, o.Quick, o.Rounds = lookup(t, "cni"), true, 2
 	return o
 }
 
 // wantNothingLeft checks that a run left nothing but its result file.
 func wantNothingLeft(t *testing.T, o Options) {
 	t.Helper()
-	for _, dir := range []string{o.Out, filepath.Join(o.Store.Dir, "labs")} {
+	for _, dir := range []string{o.Out.Path, filepath.Join(o.Store.Dir, "labs")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, entry := range entries {
-			if entry.Name() != ResultsName {
+			if entry.Name() != rundir.Results {
 				t.Errorf("left: %s", filepath.Join(dir, entry.Name()))
 			}
 		}
@@ -124,8 +125,8 @@ func TestCallsIgnoreDurationAndCount(t *testing.T) {
 	if got := names(o); got != "[cni_add cni_del cni_add-100 cni_del-100]" {
 		t.Error(got)
 	}
-	if o.timed() {
-		t.Error("calls take Duration")
+	if o.anySliced() {
+		t.Error("calls take turns")
 	}
 	o.Quick = true
 	if got := names(o); got != "[cni_add cni_del cni_add-20 cni_del-20]" {
@@ -137,7 +138,7 @@ func TestCallsIgnoreDurationAndCount(t *testing.T) {
 			t.Errorf("%s is counted: %v", s.path.ID, err)
 		}
 	}
-	if o := (Options{Suites: append(lookup(t, suites.Default), lookup(t, "cni")...)}); !o.timed() {
-		t.Error("no sample takes Duration")
+	if o := (Options{Suites: append(lookup(t, suites.Default), lookup(t, "cni")...)}); !o.anySliced() {
+		t.Error("no row takes turns")
 	}
 }

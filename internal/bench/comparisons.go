@@ -3,9 +3,11 @@
 package bench
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
+	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 )
@@ -18,19 +20,123 @@ type comparisons map[comparisonKey]result.Comparison
 type comparisonKey struct{ numerator, denominator result.Key }
 
 // update returns the comparisons of all suites and workloads, each over the rounds that
-// both rows have. Rows without samples, and failed rows, are not compared.
+// both rows have. Rows without samples, and failed rows, are not compared. Rows that take
+// turns are also compared along their ranking: each with the best and with the next.
 func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []result.Comparison {
 	var out []result.Comparison
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
-			for _, p := range suite.Pairs {
-				if c, ok := known.compare(o, comparisonOf(suite.Name, p, w), rows); ok {
-					out = append(out, c)
+			named := known.compareAll(o, comparedRows{suite, w, rows}, suite.Pairs)
+			out = append(out, judged(named, nil)...)
+			if o.sliced(suite) {
+				of := comparedRows{suite, w, rows}
+				ranking := known.compareAll(o, of, of.rankingPairs())
+				for i := range ranking {
+					ranking[i].Ranking = true
 				}
+				out = append(out, judged(ranking, repeats(named))...)
 			}
 		}
 	}
 	return out
+}
+
+// comparedRows are the rows of a suite under a workload, among others.
+type comparedRows struct {
+	suite    suites.Suite
+	workload suites.Workload
+	rows     map[result.Key]*measuredRow
+}
+
+// compareAll returns the comparisons of pairs of rows.
+func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []result.Comparison {
+	var out []result.Comparison
+	for _, p := range pairs {
+		if c, ok := known.compare(o, comparisonOf(of.suite.Name, p, of.workload), of.rows); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// rankingPairs returns the pairs of the best row of a suite and each other, and of
+// neighbours in the ranking. They have no names, and those of the suite are left out.
+func (r comparedRows) rankingPairs() []suites.Pair {
+	type figure struct {
+		id    string
+		value float64
+	}
+	var ranked []figure
+	for _, p := range r.suite.Paths {
+		row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
+		if p.Repeats == "" && row != nil && !row.done() && len(row.row.Positions) > 0 {
+			ranked = append(ranked, figure{p.ID, stats.Summarize(row.samples()).Value})
+		}
+	}
+	slices.SortStableFunc(ranked, func(a, b figure) int { return cmp.Compare(b.value, a.value) })
+	known := map[suites.Pair]bool{}
+	for _, p := range r.suite.Pairs {
+		known[suites.Pair{Numerator: p.Numerator, Denominator: p.Denominator}] = true
+		known[suites.Pair{Numerator: p.Denominator, Denominator: p.Numerator}] = true
+	}
+	var pairs []suites.Pair
+	add := func(numerator, denominator string) {
+		p := suites.Pair{Numerator: numerator, Denominator: denominator}
+		if !known[p] {
+			known[p] = true
+			pairs = append(pairs, p)
+		}
+	}
+	for i := 1; i < len(ranked); i++ {
+		add(ranked[0].id, ranked[i].id)
+		add(ranked[i-1].id, ranked[i].id)
+	}
+	return pairs
+}
+
+// repeats returns the comparisons of a path with itself.
+func repeats(all []result.Comparison) []result.Comparison {
+	return slices.DeleteFunc(slices.Clone(all), func(c result.Comparison) bool { return !c.AA })
+}
+
+// judged returns comparisons with the verdicts on those of rows that take turns, as
+// claims of one answer. Further A/A pairs bound the noise.
+func judged(all, repeats []result.Comparison) []result.Comparison {
+	out := slices.Clone(all)
+	var claims []stats.Claim
+	for _, c := range append(out, repeats...) {
+		claims = append(claims, stats.Claim{Comparison: stats.Comparison{
+			Estimate: stats.Estimate{Value: c.Ratio, Interval: c.CI95, Over: level(c.Over)}, P: c.P,
+		}, Class: c.Class, AA: c.AA})
+	}
+	for _, class := range []string{classKernel, classUserSpace, classGuests} {
+		if !slices.ContainsFunc(claims, func(c stats.Claim) bool { return c.AA && c.Class == class }) {
+			claims = append(claims, unknownFloor(class)) // rows were deselected: p alone decides
+		}
+	}
+	for i, v := range stats.Judge(claims)[:len(out)] {
+		if out[i].Over != "" {
+			out[i].AdjustedP = v.P
+			out[i].Verdict = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}[v.Difference]
+		}
+	}
+	return out
+}
+
+// unknownFloor is an A/A pair that excludes no difference, for a class that has none.
+func unknownFloor(class string) stats.Claim {
+	same := stats.Comparison{Estimate: stats.Estimate{Value: 1, Interval: &[2]float64{1, 1}, Over: stats.Lab}, P: 1}
+	return stats.Claim{Comparison: same, Class: class, AA: true}
+}
+
+// level returns the level of a name.
+func level(name string) stats.Level {
+	for _, l := range []stats.Level{stats.Connection, stats.Process, stats.Lab} {
+		if l.String() == name {
+			return l
+		}
+	}
+	return stats.Round
 }
 
 // comparisonOf returns the comparison of a pair under a workload, without ratios.
@@ -54,25 +160,62 @@ func (known comparisons) compare(o Options, c result.Comparison, rows map[result
 	if numerator == nil || denominator == nil || numerator.done() || denominator.done() {
 		return c, false
 	}
-	a, b := commonRounds(numerator, denominator)
-	if len(a) == 0 {
+	rounds := commonRounds(numerator, denominator)
+	if len(rounds) == 0 {
 		return c, false
 	}
-	if cached, ok := known[key]; ok && len(cached.Ratios) == len(a) {
+	if cached, ok := known[key]; ok && len(cached.Ratios) == len(rounds) {
 		return cached, true
 	}
-	ratios := pairedRatios(a, b, o.Seed)
-	c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
+	x, y := pairUp(numerator, denominator, rounds)
+	if len(numerator.row.Positions) > 0 {
+		estimate := stats.Compare(x, y)
+		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, estimate.Interval, estimate.P, estimate.Over.String()
+		c.Class = noisier(numerator.class(), denominator.class())
+		c.Shares = result.Shares(estimate.Components.Shares())
+		c.Ratios = nil
+		for i := range x {
+			c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
+		}
+	} else {
+		ratios := pairedRatios(values(x), values(y), o.Seed)
+		c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
+	}
 	known[key] = c
 	return c, true
 }
 
-// commonRounds returns the figures of two rows in the rounds that both have.
-func commonRounds(numerator, denominator *measuredRow) (a, b []float64) {
+// commonRounds returns the rounds that two rows have, in order.
+func commonRounds(numerator, denominator *measuredRow) []int {
+	var rounds []int
 	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
-		if y, ok := denominator.byRound[round]; ok && y > 0 {
-			a, b = append(a, numerator.byRound[round]), append(b, y)
+		if i, ok := denominator.byRound[round]; ok && denominator.row.Samples[i] > 0 {
+			rounds = append(rounds, round)
 		}
 	}
-	return a, b
+	return rounds
+}
+
+// pairUp returns the samples of two rows in some rounds. Both get the position of the
+// row whose lab is rebuilt, if that of the other is not: their ratio varies with it.
+func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sample) {
+	at := numerator
+	if keeps(numerator.spec.path.Lab) {
+		at = denominator
+	}
+	for _, round := range rounds {
+		position := at.position(round)
+		x = append(x, stats.Sample{Position: position, Value: numerator.figure(round)})
+		y = append(y, stats.Sample{Position: position, Value: denominator.figure(round)})
+	}
+	return x, y
+}
+
+// values returns the figures of samples.
+func values(samples []stats.Sample) []float64 {
+	var out []float64
+	for _, s := range samples {
+		out = append(out, s.Value)
+	}
+	return out
 }

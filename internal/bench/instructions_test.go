@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 )
 
 // TestCountNeedsCountingClock counts instructions if the machine's clock does, and checks that Run refuses
@@ -28,8 +30,8 @@ func TestCountNeedsCountingClock(t *testing.T) {
 		if !errors.Is(err, clock.ErrNotCounting) || strings.Contains(err.Error(), "\n") || len(file.Rows) > 0 {
 			t.Errorf("error %v, %d rows; want one line", err, len(file.Rows))
 		}
-		if _, err := os.Stat(o.Out); err == nil {
-			t.Error("the output directory was created")
+		if _, err := os.Stat(filepath.Join(o.Out.Path, rundir.Results)); err == nil {
+			t.Error("a result was written")
 		}
 		return
 	}
@@ -65,8 +67,8 @@ func TestCountNeedsCountingClock(t *testing.T) {
 
 func TestCountedSpecsAreExact(t *testing.T) {
 	o, err := Options{Suites: lookup(t, suites.Default), Count: result.ClockInstructions}.withDefaults()
-	if err != nil || o.Rounds < minInterval {
-		t.Fatalf("%d rounds, %v", o.Rounds, err)
+	if err != nil || o.rounds() < minInterval {
+		t.Fatalf("%d rounds, %v", o.rounds(), err)
 	}
 	for _, wrong := range []Options{{Count: "sheep"}, {Count: result.ClockInstructions, Duration: time.Second}} {
 		wrong.Suites = lookup(t, suites.Default)

@@ -11,15 +11,26 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 )
 
 // Options configures a run.
 type Options struct {
 	// Suites are the suites to run, one after the other.
 	Suites []suites.Suite
-	// Rounds is the number of samples of each row, at most [result.MaxSamples]; 0 means 10.
+	// Rounds is the number of samples of each row, at most [result.MaxSamples]; 0 means as many as Time allows, or 10
+	// where rows do not take turns in slices.
 	Rounds int
-	// Duration is the measured time of one sample, at most an hour; 0 means 300 ms.
+	// Time is the time for a suite whose rows take turns, with the building of its
+	// networks; 0 means 150 s, or 10 minutes with Until. Rounds replaces it.
+	Time time.Duration
+	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
+	// from it than this share: 0.005 is 0.5 %.
+	Until float64
+	// Slice is the length of a turn, of which each sample has two; 0 means 10 ms.
+	Slice time.Duration
+	// Duration is the measured time of one sample of a path to a peer, at
+	// most an hour; 0 means 300 ms.
 	Duration time.Duration
 	// Warmup is the time before it that is not counted; 0 means a third of
 	// Duration.
@@ -45,8 +56,8 @@ type Options struct {
 	Quick bool
 	// CPUs are those of clients and servers.
 	CPUs host.CPUPair
-	// Out is the directory for [ResultsName]. It is created if it does not exist.
-	Out string
+	// Out is the run's directory, which gets the result.
+	Out *rundir.Dir
 	// Store is where labs are recorded.
 	Store lab.Store
 	// Exe is the program to start as load agent; empty means this one.
@@ -74,16 +85,23 @@ func (o Options) clock() string {
 	return result.ClockTime
 }
 
-// timed reports whether any sample takes Duration.
-func (o Options) timed() bool {
-	traffic := func(s suites.Suite) bool { return !s.CallsPlugins() }
-	return !o.counting() && slices.ContainsFunc(o.Suites, traffic)
+// sliced reports whether the rows of a suite take turns in slices: all but calls of
+// plugins, counted instructions, and paths to a peer, whose labs are connected to its
+// network one at a time.
+func (o Options) sliced(s suites.Suite) bool {
+	return !s.CallsPlugins() && !o.counting() && o.Peer == nil
 }
 
-// disk returns the output directory as an absolute path, "" if there is no working
-// directory.
+// anySliced reports whether the rows of any suite take turns in slices.
+func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
+
+// disk returns the run's directory as an absolute path, "" if there is none yet, or no
+// working directory.
 func (o Options) disk() string {
-	path, err := filepath.Abs(o.Out)
+	if o.Out == nil {
+		return ""
+	}
+	path, err := filepath.Abs(o.Out.Path)
 	if err != nil {
 		return ""
 	}

@@ -3,13 +3,18 @@
 package bench
 
 import (
+	"slices"
 	"strings"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
 
@@ -27,26 +32,31 @@ func (s rowSpec) name() string { return s.path.ID + " " + s.workload.String() }
 type measuredRow struct {
 	spec           rowSpec
 	row            result.Row
-	byRound        map[int]float64
+	byRound        map[int]int // index of a round's sample
 	cpu            []float64
 	offered        []float64
 	softirqs       []float64
 	callsPerSecond []float64
 	sent, received uint64 // datagrams
 	histogram      *hdrhistogram.Histogram
+	// proof is the evidence of the proof of the path, in which the row ran alone.
+	proof result.Evidence
+	// machine is the machine's time in all slices, and units what was transferred.
+	machine clock.MachineTime
+	units   float64
 }
 
 // newRow returns a row without samples.
 func newRow(spec rowSpec) *measuredRow {
-	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]float64{}}
+	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]int{}}
 }
 
 // add adds the sample of a round.
 func (r *measuredRow) add(s sample, round int) {
 	m, f := s.measurement, s.figure
 	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
+	r.byRound[round] = len(r.row.Samples)
 	r.row.Samples = append(r.row.Samples, f.value)
-	r.byRound[round] = f.value
 	r.cpu = append(r.cpu, f.cpu)
 	r.softirqs = append(r.softirqs, f.softirqs)
 	if m.Offered > 0 && f.timed() {
@@ -68,6 +78,104 @@ func (r *measuredRow) add(s sample, round int) {
 		return
 	}
 	r.histogram.Merge(m.Histogram)
+}
+
+// addTurns adds the sample of a round of slices, which has two turns.
+func (r *measuredRow) addTurns(at result.Position, round int, turns ...load.SliceResult) {
+	var sum load.SliceResult
+	for _, t := range turns {
+		sum.Count += t.Count
+		sum.Seconds += t.Seconds
+		sum.Sent += t.Sent
+		sum.Received += t.Received
+		sum.OutOfOrder += t.OutOfOrder
+		r.machine.Add(t.Machine)
+	}
+	value := float64(sum.Count) / sum.Seconds
+	switch r.spec.workload.Name {
+	case load.TCPStream, load.UDPStream:
+		r.row.Unit, r.row.CPUUnit = result.UnitGbit, "MB"
+		value *= 8 / 1e9
+	default:
+		r.row.Unit, r.row.CPUUnit = result.UnitTransactions, "transaction"
+	}
+	r.byRound[round] = len(r.row.Samples)
+	r.row.Samples = append(r.row.Samples, value)
+	r.row.Positions = append(r.row.Positions, at)
+	if r.spec.workload.Name == load.UDPStream && sum.Received > 0 {
+		r.offered = append(r.offered, value*float64(sum.Sent)/float64(sum.Received))
+	}
+	r.sent += sum.Sent
+	r.received += sum.Received
+	r.row.OutOfOrder += sum.OutOfOrder
+}
+
+// addEpoch adds what was counted from the opening of a connection to its end. Evidence
+// of flows that shared a lab has the counters of all of them; that of the proof of each
+// row, which ran alone, is kept instead.
+func (r *measuredRow) addEpoch(l *lab.Lab, m load.Measurement, e result.Evidence, shared bool) {
+	r.units += m.Units
+	if l != nil {
+		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
+	}
+	if shared {
+		e.Devices, e.ProgramRuns = r.proof.Devices, r.proof.ProgramRuns
+		r.proof.Devices, r.proof.ProgramRuns = nil, nil
+	}
+	evidence.Merge(&r.row.Evidence, e)
+	if m.Histogram == nil {
+		return
+	}
+	if r.histogram == nil {
+		r.histogram = m.Histogram
+		return
+	}
+	r.histogram.Merge(m.Histogram)
+}
+
+// Classes of paths whose noise is alike, from the quietest.
+const (
+	classKernel    = "kernel"
+	classUserSpace = "user space"
+	classGuests    = "virtual machines"
+)
+
+// class returns the row's class of noise.
+func (r *measuredRow) class() string {
+	p := r.spec.path
+	switch {
+	case p.Lab.Guests:
+		return classGuests
+	case p.ForwardsInUserSpace() || strings.Contains(r.row.Variant, suites.UserSpace):
+		return classUserSpace
+	}
+	return classKernel
+}
+
+// noisier returns the class of a comparison of rows of two classes.
+func noisier(a, b string) string {
+	order := []string{classKernel, classUserSpace, classGuests}
+	return order[max(slices.Index(order, a), slices.Index(order, b))]
+}
+
+// figure returns the sample of a round.
+func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
+
+// position returns the position of a round's sample, that of the round alone if it has none.
+func (r *measuredRow) position(round int) stats.Position {
+	if i := r.byRound[round]; i < len(r.row.Positions) {
+		return stats.Position(r.row.Positions[i])
+	}
+	return stats.Position{Round: round}
+}
+
+// samples returns all samples of slices.
+func (r *measuredRow) samples() []stats.Sample {
+	var out []stats.Sample
+	for i, value := range r.row.Samples {
+		out = append(out, stats.Sample{Position: stats.Position(r.row.Positions[i]), Value: value})
+	}
+	return out
 }
 
 // addNote appends a remark to the row's note; an empty one changes nothing.
@@ -111,9 +219,18 @@ func (r *measuredRow) result() (result.Row, bool) {
 	if len(row.Samples) == 0 {
 		return row, row.Status != ""
 	}
-	row.Median, row.CI95 = summarize(row.Samples)
-	row.CPUUSPerUnit = median(r.cpu)
-	row.Evidence.SoftirqsPerUnit = median(r.softirqs)
+	if len(row.Positions) > 0 {
+		estimate := stats.Summarize(r.samples())
+		row.Median, row.CI95 = estimate.Value, estimate.Interval
+		if r.units > 0 {
+			row.CPUUSPerUnit = max(r.machine.BusySeconds, 0) * 1e6 / r.units
+			row.Evidence.SoftirqsPerUnit = float64(r.machine.NetRX+r.machine.NetTX) / r.units
+		}
+	} else {
+		row.Median, row.CI95 = summarize(row.Samples)
+		row.CPUUSPerUnit = median(r.cpu)
+		row.Evidence.SoftirqsPerUnit = median(r.softirqs)
+	}
 	row.Offered, row.CallsPerSecond = median(r.offered), median(r.callsPerSecond)
 	if r.sent > r.received {
 		row.LostShare = float64(r.sent-r.received) / float64(r.sent)

@@ -10,8 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"mustang/internal/bench/evidence"
@@ -19,9 +17,6 @@ import (
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
-
-// ResultsName is the name of the result file in a run's directory.
-const ResultsName = "results.json"
 
 // ErrInterrupted means that the run was stopped before its end. The result holds the
 // samples until then.
@@ -45,9 +40,6 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, fmt.Errorf("count %s: %w", o.Count, err)
 		}
 	}
-	if err := os.MkdirAll(o.Out, 0o700); err != nil {
-		return file, fmt.Errorf("output directory: %w", err)
-	}
 	t, err := newTestbed(o)
 	if err != nil {
 		return file, err
@@ -58,13 +50,14 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, path: filepath.Join(o.Out, ResultsName), compared: comparisons{}}
+	r := &run{options: o, testbed: t, compared: comparisons{}}
 	for _, s := range specs {
 		r.rows = append(r.rows, newRow(s))
 	}
 	if r.head, err = describeRun(o, t.cpus); err != nil {
 		return file, err
 	}
+	r.head.Started = o.Out.Started
 	defer o.Progress.Finish()
 	if err := r.measure(ctx); err != nil {
 		return r.file(), err
@@ -79,8 +72,14 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	if err != nil {
 		return result.Run{}, err
 	}
-	if !o.timed() {
+	if o.counting() || o.Peer == nil {
 		o.Duration, o.Warmup = 0, 0
+	}
+	if !o.anySliced() {
+		o.Slice, o.Time, o.Rounds = 0, 0, o.rounds()
+	}
+	if o.Rounds > 0 {
+		o.Time = 0
 	}
 	head := result.Run{
 		Suite:           o.suiteName(),
@@ -93,6 +92,8 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		Pinning:         map[string]int{"client": cpus.Client, "server": cpus.Server},
 		Seed:            o.Seed,
 		Rounds:          o.Rounds,
+		TimeSeconds:     o.Time.Seconds(),
+		SliceSeconds:    o.Slice.Seconds(),
 		DurationSeconds: o.Duration.Seconds(),
 		WarmupSeconds:   o.Warmup.Seconds(),
 		Started:         time.Now().UTC(),
@@ -110,11 +111,12 @@ type run struct {
 	testbed *testbed
 	head    result.Run
 	rows    []*measuredRow
-	path    string
 	// unwritten is the error of writing the result file, which is not tried again.
 	unwritten error
 	// compared are the comparisons so far.
 	compared comparisons
+	// turned is the number of rounds of slices so far.
+	turned int
 }
 
 // measure measures all rows, group by group.
@@ -131,13 +133,7 @@ func (r *run) measure(ctx context.Context) error {
 		default:
 			o.Progress.Note("building the networks and checking each path")
 		}
-		if err := r.prove(ctx, rows); err != nil {
-			return r.stopped(ctx, err)
-		}
-		if err := r.testbed.setPriorities(); err != nil {
-			return err
-		}
-		if err := r.rounds(ctx, rows); err != nil {
+		if err := r.group(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}
 		if len(groups) > 1 {
@@ -150,16 +146,36 @@ func (r *run) measure(ctx context.Context) error {
 	return nil
 }
 
+// group measures rows whose rounds are interleaved.
+func (r *run) group(ctx context.Context, rows []*measuredRow) error {
+	if err := r.prove(ctx, rows); err != nil {
+		return err
+	}
+	if r.options.sliced(rows[0].spec.suite) {
+		return r.interleave(ctx, rows)
+	}
+	if err := r.testbed.setPriorities(); err != nil {
+		return err
+	}
+	return r.rounds(ctx, rows)
+}
+
 // announce describes the run in one line.
 func (o Options) announce(rows int) string {
-	text := fmt.Sprintf("%s: %d rows, %d rounds", o.suiteName(), rows, o.Rounds)
-	switch {
+	text := fmt.Sprintf("%s: %d rows", o.suiteName(), rows)
+	switch rounds := o.rounds(); {
 	case o.counting():
-		return fmt.Sprintf("%s of %d packets or %d transactions each, counting instructions", text, countedPackets, countedTransactions)
-	case !o.timed():
-		return fmt.Sprintf("%s, seed %d", text, o.Seed)
+		return fmt.Sprintf("%s, %d rounds of %d packets or %d transactions each, counting instructions", text, rounds, countedPackets, countedTransactions)
+	case o.anySliced() && o.Rounds > 0:
+		text += fmt.Sprintf(", %d rounds of two turns of %v", rounds, o.Slice)
+	case o.anySliced():
+		text += fmt.Sprintf(", turns of %v, about %v a suite", o.Slice, o.Time)
+	case o.Peer != nil:
+		text += fmt.Sprintf(", %d rounds of %v each", rounds, o.Duration)
+	default:
+		text += fmt.Sprintf(", %d rounds", rounds)
 	}
-	return fmt.Sprintf("%s of %v each, seed %d", text, o.Duration, o.Seed)
+	return fmt.Sprintf("%s, seed %d", text, o.Seed)
 }
 
 // prove builds the labs of rows and sends a little traffic over each path, so that no
@@ -170,9 +186,10 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 			row.skip(reason)
 			continue
 		}
-		_, err := r.take(ctx, row.spec, true)
+		s, err := r.take(ctx, row.spec, true)
 		switch {
 		case err == nil:
+			row.proof = s.evidence
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errors.ErrUnsupported): // by this kernel
@@ -216,9 +233,9 @@ func (r *run) fail(row *measuredRow, reason error) error {
 func (r *run) rounds(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	if !o.counting() {
-		o.Progress.Start(pending(rows)*o.Rounds, o.sampleTime(rows[0].spec.path))
+		o.Progress.Start(pending(rows)*o.rounds(), o.sampleTime(rows[0].spec.path))
 	}
-	for round := range o.Rounds {
+	for round := range o.rounds() {
 		for _, i := range order(o.Seed, round, len(rows)) {
 			row := rows[i]
 			if row.done() {
@@ -231,7 +248,7 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow) error {
 			o.Progress.Done()
 		}
 		if !o.counting() {
-			o.Progress.Round(round+1, o.Rounds)
+			o.Progress.Round(round+1, o.rounds())
 		}
 	}
 	return nil
@@ -297,6 +314,6 @@ func (r *run) write() error {
 	if r.unwritten != nil {
 		return nil
 	}
-	r.unwritten = result.Write(r.path, r.file())
+	r.unwritten = r.options.Out.Write(r.file())
 	return r.unwritten
 }

@@ -60,9 +60,15 @@ func countedFigure(m load.Measurement) (figure, error) {
 	return f, nil
 }
 
-// measure runs a client between two readings of a recorder.
-func measure(ctx context.Context, client *load.Agent, recorder evidence.Recorder, spec load.Spec) (s sample, err error) {
-	recorder.MayLoseAll = spec.Rate > proofRate
+// recordedPath is a path with the recorder of its evidence.
+type recordedPath struct {
+	evidence.Path
+	recorder evidence.Recorder
+}
+
+// measure runs a client on a path between two readings of its recorder.
+func (p recordedPath) measure(ctx context.Context, client *load.Agent, spec load.Spec) (s sample, err error) {
+	recorder := p.recorder
 	if err := recorder.Start(); err != nil {
 		return s, err
 	}
@@ -72,6 +78,10 @@ func measure(ctx context.Context, client *load.Agent, recorder evidence.Recorder
 	if l := recorder.Lab; l != nil {
 		s.ovsDatapath, s.acceleration = l.OVSDatapath(), l.Acceleration()
 	}
-	s.evidence, err = recorder.Stop(s.measurement)
-	return s, err
+	seen, err := recorder.Stop(evidence.Flow{Path: p.Path, Measurement: s.measurement, MayLoseAll: spec.Rate > proofRate})
+	if err != nil {
+		return s, err
+	}
+	s.evidence = seen[0]
+	return s, evidence.Contradiction(s.evidence)
 }

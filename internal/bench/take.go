@@ -23,11 +23,21 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (samp
 	if err != nil {
 		return sample{}, err
 	}
-	client, _, err := t.ends(ctx, p)
+	var client *load.Agent
+	if t.shares(p) {
+		client, _, spec.Namespace, err = t.sharedEnds(ctx, p, spec.Workload)
+	} else {
+		client, _, err = t.ends(ctx, p)
+	}
 	if err != nil {
 		return sample{}, err
 	}
-	return measure(ctx, client, evidence.Recorder{Path: p.Path, Lab: l}, spec)
+	var s sample
+	err = t.openIn(l, client, func() (err error) {
+		s, err = recordedPath{p.Path, evidence.Recorder{Lab: l}}.measure(ctx, client, spec)
+		return err
+	})
+	return s, err
 }
 
 // peerLab returns a lab that is alone on the peer's network: all labs have the same
@@ -50,7 +60,7 @@ func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) 
 // takeToPeer measures a path to the peer once.
 func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec) (_ sample, err error) {
 	client := t.peer.client
-	recorder := evidence.Recorder{Path: p.Path, Machine: t.peer.ns}
+	path, recorder := p.Path, evidence.Recorder{Machine: t.peer.ns}
 	if !p.HostToHost() {
 		if recorder.Lab, err = t.peerLab(ctx, p.Lab); err != nil {
 			return sample{}, err
@@ -63,8 +73,8 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 		return sample{}, err
 	}
 	spec.Target = t.peer.server.Address()
-	recorder.Path.Connect, recorder.Path.Listen = spec.Target, spec.Target
-	taken, err := measure(ctx, client, recorder, spec)
+	path.Connect, path.Listen = spec.Target, spec.Target
+	taken, err := recordedPath{path, recorder}.measure(ctx, client, spec)
 	if err != nil && ctx.Err() == nil {
 		err = t.peer.explain(ctx, err)
 	}

@@ -27,6 +27,7 @@ type testbed struct {
 	cpus     host.CPUPair
 	counting bool // instructions
 	labs     map[lab.Options]*lab.Lab
+	built    int // labs so far, for their names
 	failed   map[lab.Options]error
 	agents   map[agentKey]*load.Agent
 	// peer is the other machine, nil if there is none.
@@ -35,14 +36,25 @@ type testbed struct {
 	notes map[lab.Options]string
 	// plugins runs CNI plugins, nil until one is called.
 	plugins *cnibench.Testbed
+	// listening are the addresses of the shared server, and home is the lab in whose
+	// control group the shared agents are.
+	listening map[agentKey]bool
+	home      *lab.Lab
 }
 
-// agentKey identifies an agent: its place, and its address if it is a server.
+// agentKey identifies an agent: its place, and its address if it is a server. The agents
+// that the paths of several labs share have neither lab nor place.
 type agentKey struct {
 	lab    lab.Options
 	place  string
 	listen netip.AddrPort
 }
+
+// Keys of the agents that paths share.
+var (
+	sharedClient = agentKey{place: "shared client"}
+	sharedServer = agentKey{place: "shared server"}
+)
 
 // newTestbed returns a testbed without labs.
 func newTestbed(o Options) (*testbed, error) {
@@ -53,6 +65,7 @@ func newTestbed(o Options) (*testbed, error) {
 	return &testbed{
 		store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
 		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
+		listening: map[agentKey]bool{},
 	}, nil
 }
 
@@ -66,7 +79,8 @@ func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 		return l, nil
 	}
 	named := o
-	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), len(t.labs)+len(t.failed))
+	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), t.built)
+	t.built++
 	l, err := t.store.Up(ctx, named)
 	if err != nil {
 		t.failed[o] = err
@@ -133,7 +147,7 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	return o
 }
 
-// ends returns the agents at both ends of a path.
+// ends returns the agents at both ends of a path. The server listens.
 func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load.Agent, err error) {
 	if server, err = t.agent(ctx, agentKey{p.Lab, p.Server, p.Listen}); err != nil {
 		return nil, nil, err
@@ -143,13 +157,20 @@ func (t *testbed) ends(ctx context.Context, p suites.Path) (client, server *load
 }
 
 // reset ends the agents of a path after a failed sample, which may have left them in
-// the middle of a run.
+// the middle of a run. Agents that it shares with others are replaced if they have ended.
 func (t *testbed) reset(p suites.Path) error {
 	var errs []error
 	for _, key := range []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}} {
 		if a, ok := t.agents[key]; ok {
 			errs = append(errs, a.Close())
 			delete(t.agents, key)
+		}
+	}
+	for _, key := range []agentKey{sharedClient, sharedServer} {
+		if a, ok := t.agents[key]; ok && a.Err() != nil {
+			errs = append(errs, a.Close())
+			delete(t.agents, key)
+			clear(t.listening)
 		}
 	}
 	if t.peer != nil {

@@ -26,13 +26,6 @@ func (o Options) Validate() error {
 // withDefaults returns the options with defaults filled in, or an error that names the
 // first invalid one.
 func (o Options) withDefaults() (Options, error) {
-	rounds, duration := 10, 300*time.Millisecond
-	if o.Quick {
-		rounds, duration = 6, 60*time.Millisecond
-	}
-	if o.counting() {
-		rounds, duration = 6, 0 // samples differ by less than 0.1 %
-	}
 	switch {
 	case o.Count != "" && !o.counting():
 		return o, fmt.Errorf("invalid count %q: want %q", o.Count, result.ClockInstructions)
@@ -44,11 +37,28 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("invalid rounds %d: want 1 to %d", o.Rounds, result.MaxSamples)
 	case o.Duration != 0 && (o.Duration < 10*time.Millisecond || o.Duration > time.Hour):
 		return o, fmt.Errorf("invalid duration %v: want 10ms to 1h", o.Duration)
+	case o.Duration > 0 && o.Peer == nil && !o.counting():
+		return o, fmt.Errorf("invalid duration %v: it is for --peer; elsewhere rows take turns, see --slice and --time", o.Duration)
+	case o.Slice < 0 || (o.Slice > 0 && o.Slice < time.Millisecond) || o.Slice > maxSlice:
+		return o, fmt.Errorf("invalid slice %v: want 1ms to %v", o.Slice, maxSlice)
+	case o.Time < 0 || o.Time > maxTime:
+		return o, fmt.Errorf("invalid time %v: want more than 0 and at most %v", o.Time, maxTime)
+	case o.Until < 0 || o.Until >= 1:
+		return o, fmt.Errorf("invalid half-width %g %% to go on until: want more than 0 and less than 100 %%", o.Until*100)
+	case o.Until > 0 && o.Rounds > 0:
+		return o, errors.New("a number of rounds and a half-width to go on until exclude each other")
 	case o.Seed > 1<<53-1:
 		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
 	}
-	o.Rounds = cmp.Or(o.Rounds, rounds)
-	o.Duration = cmp.Or(o.Duration, duration)
+	o.Slice = cmp.Or(o.Slice, 10*time.Millisecond)
+	switch {
+	case o.Until > 0:
+		o.Time, o.Duration = cmp.Or(o.Time, 10*time.Minute), cmp.Or(o.Duration, 300*time.Millisecond)
+	case o.Quick:
+		o.Time, o.Duration = cmp.Or(o.Time, 35*time.Second), cmp.Or(o.Duration, 60*time.Millisecond)
+	default:
+		o.Time, o.Duration = cmp.Or(o.Time, 150*time.Second), cmp.Or(o.Duration, 300*time.Millisecond)
+	}
 	o.Warmup = cmp.Or(o.Warmup, o.Duration/3)
 	if o.Seed == 0 && o.counting() {
 		o.Seed = 1 // runs are repeatable
@@ -69,6 +79,24 @@ func (o Options) withDefaults() (Options, error) {
 		return o, err
 	}
 	return o, o.checkWire(specs)
+}
+
+// maxSlice is the greatest length of a turn: what is compared must lie close together.
+const maxSlice = time.Second
+
+// maxTime is the greatest time of a suite.
+const maxTime = 24 * time.Hour
+
+// rounds returns the number of samples of a row that takes no turns, or whose number is
+// given.
+func (o Options) rounds() int {
+	switch {
+	case o.Rounds > 0:
+		return o.Rounds
+	case o.Quick || o.counting(): // counted samples differ by less than 0.1 %
+		return minInterval
+	}
+	return 10
 }
 
 // checkWire returns an error if the wire's options are invalid, or no selected row

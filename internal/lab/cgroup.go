@@ -86,6 +86,18 @@ func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
+// Move moves a process into the lab's control group, if the lab has one. Its open sockets
+// stay in the groups in which they were opened.
+func (l *Lab) Move(pid int) error {
+	if l.cgroup == "" {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(l.cgroup, cgroupProcs), []byte(strconv.Itoa(pid)), 0); err != nil {
+		return fmt.Errorf("lab %s: move process %d into the control group: %w", l.Options.Name, pid, err)
+	}
+	return nil
+}
+
 // Join moves the calling process into the control group of a recorded lab, if the lab
 // has one.
 func (s Store) Join(info Info) error {

@@ -22,6 +22,7 @@ import (
 	"mustang/internal/lab"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/load"
+	"mustang/internal/load/worker"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
@@ -192,7 +193,7 @@ func dockerProcess() (code int, ok bool) {
 	case dockerd.PauseCommand:
 		dockerd.Pause(context.Background())
 	case load.Command:
-		if err := load.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		if err := worker.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1, true
 		}

@@ -77,6 +77,15 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, topology.build(ctx, l)
 }
 
+// loadSysctls are set in each place, for the connections of a load generator. One that
+// carries load in turns with others keeps its congestion window while it is idle. A client
+// that opens many short connections does not run out of ports.
+var loadSysctls = []rtnl.Sysctl{
+	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
+	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},
+	{Key: "net/ipv4/ip_local_port_range", Value: "10000\t65535"},
+}
+
 // addNamespace creates the namespace of a place and sets some of its sysctls to 0.
 func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespace, error) {
 	ns, err := netns.Create(namespaceName(l.Options.Name, place))
@@ -84,12 +93,11 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 		return nil, err
 	}
 	l.namespaces[place] = ns
+	sysctls := slices.Clone(loadSysctls)
 	for _, key := range zeroSysctls {
-		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
-			return nil, err
-		}
+		sysctls = append(sysctls, rtnl.Sysctl{Key: key, Value: "0"})
 	}
-	return ns, nil
+	return ns, rtnl.In(ns).SetSysctls(sysctls, nil)
 }
 
 // Places returns the names of the places with a network namespace, sorted: all but

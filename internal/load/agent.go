@@ -12,83 +12,20 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"mustang/internal/load/message"
 )
 
 // Timeouts of the parent's side.
 const (
 	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
 	shellTimeout = 30 * time.Second // the same with a shell
-	stopGrace    = time.Second      // between a request to stop and a kill
 	agentIdle    = time.Minute      // an agent behind a shell ends after this time without a message
 	pingInterval = agentIdle / 4
 )
 
-// Command is the hidden subcommand of mustang whose main calls [Main].
-const Command = "agent-traffic"
-
-// AgentOptions are the options of [StartAgent].
-type AgentOptions struct {
-	// Exe is the program, whose main must call [Main]; empty means the running
-	// one, and with a shell "mustang" in the PATH there.
-	Exe string
-	// Args are put before the agent's own; nil means [Command].
-	Args []string
-	// Shell, if not empty, is the command line that runs a command on another machine
-	// or in a container, such as {"ssh", "root@10.0.0.1"}. The agent's command line is
-	// appended to it. ssh joins the words with spaces and passes them to a shell there.
-	Shell []string
-	// Env is added to the environment, as KEY=value.
-	Env []string
-	// Start starts the command, for instance inside a network namespace; nil
-	// means cmd.Start.
-	Start func(*exec.Cmd) error
-	// CPU is the CPU that the agent is pinned to; negative means none.
-	CPU int
-	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads
-	// that carry load. Threads of lower priority never interrupt them, so that each run
-	// makes the same sequence of events.
-	Priority int
-	// Timeout is the time that the agent has to be ready and to listen; 0 means 10 s, or 30 s with a shell.
-	Timeout time.Duration
-}
-
-// timeout returns the time that the agent has to answer.
-func (o AgentOptions) timeout() time.Duration {
-	switch {
-	case o.Timeout != 0:
-		return o.Timeout
-	case len(o.Shell) > 0:
-		return shellTimeout
-	}
-	return startTimeout
-}
-
-// command returns the agent's command line as a command.
-func (o AgentOptions) command() (*exec.Cmd, error) {
-	words, exe := o.Shell, o.Exe
-	if exe == "" {
-		exe = "mustang"
-		if len(words) == 0 {
-			var err error
-			if exe, err = os.Executable(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	args := o.Args
-	if args == nil {
-		args = []string{Command}
-	}
-	words = append(append(words[:len(words):len(words)], exe), args...)
-	words = append(words, fmt.Sprintf("--cpu=%d", o.CPU), fmt.Sprintf("--priority=%d", o.Priority))
-	if len(o.Shell) > 0 {
-		words = append(words, "--idle="+agentIdle.String())
-	}
-	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Env = withoutPreemption(append(os.Environ(), o.Env...))
-	cmd.WaitDelay = stopGrace
-	return cmd, nil
-}
+// StopGrace is the time between a request to stop and a kill.
+const StopGrace = time.Second
 
 // Agent is a running agent process, seen from its parent. Its methods may be
 // called from several goroutines.
@@ -98,13 +35,13 @@ type Agent struct {
 	timeout time.Duration
 	stdin   io.WriteCloser
 	stdout  io.ReadCloser
-	out     *messageWriter
+	out     *message.Writer
 	stderr  tail
 	exited  chan struct{} // closed when the process is reaped
 
 	mu      sync.Mutex
 	nextID  uint64
-	pending map[uint64]chan reply
+	pending map[uint64]chan Reply
 	ended   error // why no more replies come
 	address netip.AddrPort
 }
@@ -112,7 +49,7 @@ type Agent struct {
 // StartAgent starts an agent and waits until it is ready or ctx ends. On error, no
 // process is left.
 func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
-	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}), pending: map[uint64]chan reply{}}
+	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}), pending: map[uint64]chan Reply{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start %s: %w", a, err)
@@ -128,7 +65,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
 	if a.stdout, err = a.cmd.StdoutPipe(); err != nil {
 		return nil, errors.Join(err, a.stdin.Close())
 	}
-	a.out = newMessageWriter(a.stdin)
+	a.out = message.NewWriter(a.stdin)
 	start := o.Start
 	if start == nil {
 		start = (*exec.Cmd).Start
@@ -176,8 +113,8 @@ func (a *Agent) String() string {
 
 // expect registers a waiter for the reply with an ID. The channel is closed
 // without one when the agent has ended.
-func (a *Agent) expect(id uint64) chan reply {
-	ch := make(chan reply, 1)
+func (a *Agent) expect(id uint64) chan Reply {
+	ch := make(chan Reply, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended != nil {
@@ -190,11 +127,11 @@ func (a *Agent) expect(id uint64) chan reply {
 
 // receive hands out replies until the agent closes its output, then reaps the process.
 func (a *Agent) receive() {
-	messages := newMessageReader(a.stdout, maxReply)
+	messages := message.NewReader(a.stdout, maxReply)
 	var err error
 	for {
-		var r reply
-		if err = messages.read(&r); err != nil {
+		var r Reply
+		if err = messages.Read(&r); err != nil {
 			break
 		}
 		a.mu.Lock()
@@ -209,7 +146,7 @@ func (a *Agent) receive() {
 	switch {
 	case errors.Is(err, io.EOF): // no more replies, even if it goes on running
 		err = errors.New("ended")
-		defer time.AfterFunc(stopGrace, func() { _ = a.cmd.Process.Kill() }).Stop()
+		defer time.AfterFunc(StopGrace, func() { _ = a.cmd.Process.Kill() }).Stop()
 	case errors.Is(err, os.ErrClosed):
 		err = errors.New("closed")
 	default: // not an agent: it may go on running
@@ -219,7 +156,7 @@ func (a *Agent) receive() {
 	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := printable(a.stderr.String()); text != "" {
+	if text := message.Printable(a.stderr.String()); text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.mu.Lock()
@@ -242,15 +179,15 @@ func (a *Agent) keepAlive() {
 		case <-a.exited:
 			return
 		case <-ticker.C:
-			_ = a.out.write(command{Op: opPing}) // the agent's end tells more than a broken pipe
+			_ = a.out.Write(Call{Op: OpPing}) // the agent's end tells more than a broken pipe
 		}
 	}
 }
 
 // call sends a command and waits for its reply. When ctx ends first, the agent
 // is told to stop, and killed if it does not within a second.
-func (a *Agent) call(ctx context.Context, c command) (reply, error) {
-	fail := func(err error) (reply, error) { return reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
+func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
+	fail := func(err error) (Reply, error) { return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
 	if err := ctx.Err(); err != nil {
 		return fail(err)
 	}
@@ -259,13 +196,13 @@ func (a *Agent) call(ctx context.Context, c command) (reply, error) {
 	c.ID = a.nextID
 	a.mu.Unlock()
 	ch := a.expect(c.ID)
-	if err := a.out.write(c); err != nil {
+	if err := a.out.Write(c); err != nil {
 		// The agent's end tells more than a broken pipe.
-		_ = a.stop(stopGrace)
+		_ = a.stop(StopGrace)
 		return fail(a.Err())
 	}
 	cancelled := false
-	var r reply
+	var r Reply
 	var ok bool
 	select {
 	case r, ok = <-ch:
@@ -279,15 +216,15 @@ func (a *Agent) call(ctx context.Context, c command) (reply, error) {
 	case !ok:
 		return fail(a.Err())
 	case r.Error != nil:
-		return reply{}, &RemoteError{Op: c.Op, Message: printable(r.Error.Message), Errno: r.Error.Errno}
+		return Reply{}, &RemoteError{Op: c.Op, Message: message.Printable(r.Error.Message), Errno: r.Error.Errno}
 	}
 	return r, nil
 }
 
 // cancel asks the agent to stop a command and waits for the reply.
-func (a *Agent) cancel(id uint64, ch chan reply) (reply, bool) {
-	_ = a.out.write(command{Op: opCancel, Cancel: id})
-	timer := time.NewTimer(stopGrace)
+func (a *Agent) cancel(id uint64, ch chan Reply) (Reply, bool) {
+	_ = a.out.Write(Call{Op: OpCancel, Cancel: id})
+	timer := time.NewTimer(StopGrace)
 	defer timer.Stop()
 	select {
 	case r, ok := <-ch:
@@ -300,7 +237,7 @@ func (a *Agent) cancel(id uint64, ch chan reply) (reply, bool) {
 }
 
 // ask is call for a command that the agent answers at once.
-func (a *Agent) ask(ctx context.Context, c command) (reply, error) {
+func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer after %v", a.timeout))
 	defer cancel()
 	return a.call(ctx, c)
@@ -310,14 +247,21 @@ func (a *Agent) ask(ctx context.Context, c command) (reply, error) {
 // [Agent.Address]. It serves every workload on that port until Close. An agent
 // may listen on several addresses.
 func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
-	r, err := a.ask(ctx, command{Op: opListen, Address: addr})
+	_, err := a.ListenIn(ctx, "", addr)
+	return err
+}
+
+// ListenIn is Listen in the network namespace at a path, such as /run/netns/x; empty
+// means the agent's own. It returns the address with the assigned port.
+func (a *Agent) ListenIn(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
+	r, err := a.ask(ctx, Call{Op: OpListen, Namespace: namespace, Address: addr})
 	if err != nil {
-		return err
+		return netip.AddrPort{}, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.address = r.Address
-	return nil
+	return r.Address, nil
 }
 
 // Address returns the address of the last Listen, with the assigned port.
@@ -330,10 +274,11 @@ func (a *Agent) Address() netip.AddrPort {
 // Run makes the agent a client for one run and waits for its end. Errors of the run
 // are of type [*RemoteError]. When ctx ends, its error is returned.
 func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
+	spec.Standing = false
 	if err := spec.Validate(); err != nil {
 		return Measurement{}, err
 	}
-	r, err := a.call(ctx, command{Op: opRun, Spec: spec})
+	r, err := a.call(ctx, Call{Op: OpRun, Spec: spec})
 	if err != nil {
 		return Measurement{}, err
 	}
@@ -346,7 +291,7 @@ func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
 // Last returns the server's figures of the last run or connection that ended. It
 // returns an error if the agent has served none.
 func (a *Agent) Last(ctx context.Context) (Served, error) {
-	r, err := a.ask(ctx, command{Op: opLast})
+	r, err := a.ask(ctx, Call{Op: OpLast})
 	if err != nil {
 		return Served{}, err
 	}
@@ -372,7 +317,7 @@ func (a *Agent) PID() int { return a.cmd.Process.Pid }
 // A second call does nothing.
 func (a *Agent) Close() error {
 	if a.remote {
-		return a.stop(stopGrace)
+		return a.stop(StopGrace)
 	}
 	return a.stop(0)
 }
@@ -396,4 +341,30 @@ func (a *Agent) stop(grace time.Duration) error {
 		return fmt.Errorf("kill %s: %w", a, err)
 	}
 	return nil
+}
+
+// maxTail is the number of bytes of an agent's standard error that are kept.
+const maxTail = 4096
+
+// tail keeps the end of its input.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if len(t.buf) > maxTail {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxTail:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package load
+package load_test
 
 import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"testing"
-	"time"
 
-	"mustang/internal/netns"
+	"mustang/internal/load"
+	"mustang/internal/load/worker"
 	"mustang/internal/testkit"
 )
 
@@ -21,22 +20,10 @@ const roleVariable = "MUSTANG_LOAD_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "agent":
-		if err := Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout); err != nil {
+		if err := worker.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		os.Exit(0)
-	case "parent": // of an agent that it leaves running
-		a, err := StartAgent(context.Background(), agentOptions(nil))
-		if err == nil {
-			err = a.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.1:0"))
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		fmt.Println(a.PID(), a.Address())
-		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	case "mute":
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -61,50 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.CheckLeaks(m))
 }
 
-// agentOptions start this binary as an agent, inside ns unless it is nil.
-func agentOptions(ns *netns.Namespace) AgentOptions {
-	o := AgentOptions{Args: []string{}, Env: []string{roleVariable + "=agent"}, CPU: -1}
-	if ns != nil {
-		o.Start = ns.Start
-	}
-	return o
-}
-
-// pair is a client and a server that listens.
-type pair struct {
-	ns             *netns.Namespace
-	client, server *Agent
-}
-
-// newPair starts both in a namespace of their own; host is where the server
-// listens.
-func newPair(t testing.TB, host string) pair {
-	t.Helper()
-	testkit.RequireRoot(t)
-	ns := testkit.Namespace(t, "load")
-	p := pair{ns: ns, client: startAgent(t, agentOptions(ns)), server: startAgent(t, agentOptions(ns))}
-	if err := p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// spec is a short run against the pair's server.
-func (p pair) spec(workload string) Spec {
-	return Spec{Workload: workload, Target: p.server.Address(), Duration: 200 * time.Millisecond,
-		Warmup: 50 * time.Millisecond, Stall: 20 * time.Second}
-}
-
-func startAgent(t testing.TB, o AgentOptions) *Agent {
-	t.Helper()
-	a, err := StartAgent(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return a
+// agentOptions start this binary as an agent.
+func agentOptions() load.AgentOptions {
+	return load.AgentOptions{Args: []string{}, Env: []string{roleVariable + "=agent"}, CPU: -1}
 }

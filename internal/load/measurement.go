@@ -63,6 +63,9 @@ type Measurement struct {
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
 	// 60 s with 3 significant digits; nil for workloads without transactions.
 	Histogram *hdrhistogram.Histogram `json:"-"`
+	// Connects holds the time that each counted connection of a [TCPCRR] took to be
+	// established, which is part of its latency; else nil.
+	Connects *hdrhistogram.Histogram `json:"-"`
 	// Machine is the measuring side's machine time.
 	Machine clock.MachineTime `json:"machine"`
 	// ClientCPUSeconds and ServerCPUSeconds are the CPU time of the two agent
@@ -77,7 +80,9 @@ type Measurement struct {
 	ClientPeer  netip.AddrPort `json:"client_peer"`
 	ServerLocal netip.AddrPort `json:"server_local"`
 	ServerPeer  netip.AddrPort `json:"server_peer"`
-	// ClientLocals are the client's own addresses of all flows, in the flows' order.
+	// ClientLocals are the client's own addresses of all flows, in the flows' order. Of a
+	// [TCPCRR] they are those of the first and the last of a sample of its connections,
+	// one per slice; the addresses above are those of the last.
 	ClientLocals []netip.AddrPort `json:"client_locals,omitempty"`
 	// ClientCongestion and ServerCongestion are the congestion controls that the
 	// two sockets used.
@@ -133,13 +138,30 @@ func (m Measurement) SoftirqsPerUnit() float64 {
 	return float64(m.Machine.NetRX+m.Machine.NetTX) / m.Units
 }
 
-// setByteRate sets the fields that follow from Count and Seconds if Count is bytes.
-func (m *Measurement) setByteRate() {
-	m.Unit, m.CPUUnit = "Gbit/s", "MB"
-	m.Units = float64(m.Count) / 1e6
-	if m.Seconds > 0 {
-		m.Rate = float64(m.Count) * 8 / 1e9 / m.Seconds
+// SetRate sets the fields that follow from Workload, Count and Seconds.
+func (m *Measurement) SetRate() {
+	m.Unit, m.CPUUnit = "transactions/s", "transaction"
+	m.Units, m.Rate = float64(m.Count), 0
+	amount := m.Units
+	if isStream(m.Workload) {
+		m.Unit, m.CPUUnit = "Gbit/s", "MB"
+		m.Units = float64(m.Count) / 1e6
+		amount = float64(m.Count) * 8 / 1e9
 	}
+	if m.Seconds > 0 {
+		m.Rate = amount / m.Seconds
+	}
+}
+
+// AddSlice adds the figures of a slice.
+func (m *Measurement) AddSlice(r SliceResult) {
+	m.Count += r.Count
+	m.Seconds += r.Seconds
+	m.Sent += r.Sent
+	m.Received += r.Received
+	m.Overflowed += r.Overflowed
+	m.OutOfOrder += r.OutOfOrder
+	m.Machine.Add(r.Machine)
 }
 
 // Served is the server's view of one run.
@@ -169,41 +191,48 @@ type Served struct {
 	Error string `json:"error,omitempty"`
 }
 
-// MarshalJSON writes the measurement with its histogram in HdrHistogram's own
-// compressed form.
-func (m Measurement) MarshalJSON() ([]byte, error) {
-	type plain Measurement
-	wire := struct {
-		plain
-		Histogram string `json:"histogram,omitempty"`
-	}{plain: plain(m)}
-	if m.Histogram != nil {
-		encoded, err := m.Histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-		if err != nil {
-			return nil, fmt.Errorf("encode histogram: %w", err)
-		}
-		wire.Histogram = string(encoded)
+// wireMeasurement is the JSON form of a measurement.
+type wireMeasurement struct {
+	plainMeasurement
+	Histogram wireHistogram `json:"histogram,omitzero"`
+	Connects  wireHistogram `json:"connects,omitzero"`
+}
+
+// plainMeasurement is a measurement without methods.
+type plainMeasurement Measurement
+
+// wireHistogram has HdrHistogram's own compressed form in JSON.
+type wireHistogram struct{ *hdrhistogram.Histogram }
+
+// MarshalText writes that form.
+func (h wireHistogram) MarshalText() ([]byte, error) {
+	encoded, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return nil, fmt.Errorf("encode histogram: %w", err)
 	}
-	return json.Marshal(wire)
+	return encoded, nil
+}
+
+// UnmarshalText reads it.
+func (h *wireHistogram) UnmarshalText(text []byte) (err error) {
+	if h.Histogram, err = hdrhistogram.Decode(text); err != nil {
+		return fmt.Errorf("decode histogram: %w", err)
+	}
+	return nil
+}
+
+// MarshalJSON writes the measurement with its histograms.
+func (m Measurement) MarshalJSON() ([]byte, error) {
+	return json.Marshal(wireMeasurement{plainMeasurement(m), wireHistogram{m.Histogram}, wireHistogram{m.Connects}})
 }
 
 // UnmarshalJSON reads the form that MarshalJSON writes.
 func (m *Measurement) UnmarshalJSON(data []byte) error {
-	type plain Measurement
-	var wire struct {
-		plain
-		Histogram string `json:"histogram"`
-	}
+	var wire wireMeasurement
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return err
 	}
-	*m = Measurement(wire.plain)
-	if wire.Histogram != "" {
-		histogram, err := hdrhistogram.Decode([]byte(wire.Histogram))
-		if err != nil {
-			return fmt.Errorf("decode histogram: %w", err)
-		}
-		m.Histogram = histogram
-	}
+	*m = Measurement(wire.plainMeasurement)
+	m.Histogram, m.Connects = wire.Histogram.Histogram, wire.Connects.Histogram
 	return nil
 }

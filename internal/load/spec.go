@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,19 +16,38 @@ const (
 	// TCPStream sends 128 KiB buffers one way as fast as the connection takes
 	// them.
 	TCPStream = "tcp_stream"
-	// TCPRR exchanges one byte each way, one transaction at a time.
+	// TCPRR exchanges a request and a response, one transaction at a time.
 	TCPRR = "tcp_rr"
+	// TCPCRR connects, exchanges a request and a response, and closes, one transaction at a
+	// time.
+	TCPCRR = "tcp_crr"
+	// UDPRR exchanges a datagram each way, one transaction at a time. After 20 ms without
+	// an answer the transaction is lost.
+	UDPRR = "udp_rr"
 	// UDPStream sends datagrams one way, at a rate or as fast as the client can.
 	UDPStream = "udp_stream"
 )
 
-// DefaultDatagram is the default of [Spec.Size] in bytes. With it a UDP packet has the
-// payload that a TCP segment with time stamps has at an MTU of 1500, in either family.
-// It is also iperf3's default.
-const DefaultDatagram = 1448
+// Workloads returns the names of all workloads in a fixed order.
+func Workloads() []string { return []string{TCPStream, TCPRR, TCPCRR, UDPStream, UDPRR} }
 
-// MaxFlows is the greatest [Spec.Flows].
-const MaxFlows = 64
+// Bounds of a [Spec] and of [Agent.Slices].
+const (
+	// MinDatagram and MaxDatagram are the bounds of [Spec.Size] in bytes. The lower one is
+	// what the engine needs, the upper one the limit of an IPv4 packet.
+	MinDatagram = 24
+	MaxDatagram = 65507
+	// DefaultDatagram is the default of [Spec.Size] in bytes. With it a UDP packet has the
+	// payload that a TCP segment with time stamps has at an MTU of 1500, in either family.
+	// It is also iperf3's default.
+	DefaultDatagram = 1448
+	// MaxFlows is the greatest [Spec.Flows].
+	MaxFlows = 64
+	// MaxSlices is the greatest number of slices of one [Agent.Slices].
+	MaxSlices = 4096
+	// MaxCongestion is the greatest length of [Spec.Congestion] (TCP_CA_NAME_MAX of linux/tcp.h).
+	MaxCongestion = 16
+)
 
 // Spec describes a run of a client.
 type Spec struct {
@@ -50,6 +71,15 @@ type Spec struct {
 	// Settle is the number of datagrams or transactions before a run with a Limit
 	// that are not counted. TCP streams take none.
 	Settle uint64 `json:"settle,omitempty"`
+	// Request and Response are the numbers of bytes in a request and in a response; 0
+	// means 1, or [MinDatagram] in datagrams.
+	Request  int `json:"request,omitempty"`
+	Response int `json:"response,omitempty"`
+	// Reverse makes the server send a TCP stream in slices.
+	Reverse bool `json:"reverse,omitempty"`
+	// Namespace is the path of the network namespace in which the client's sockets are,
+	// such as /run/netns/x; empty means the agent's own.
+	Namespace string `json:"namespace,omitempty"`
 	// Size is the number of bytes in a datagram, at least [MinDatagram]; 0 means
 	// [DefaultDatagram].
 	Size int `json:"size,omitempty"`
@@ -72,6 +102,10 @@ type Spec struct {
 	// Stall is the time without progress after which a run gives up, also while
 	// connecting; 0 means 3 s.
 	Stall time.Duration `json:"stall,omitempty"`
+
+	// Standing says that the connection carries load in slices. [Agent.Open] and
+	// [Agent.Run] set it.
+	Standing bool `json:"-"`
 }
 
 // defaultStall is the default of [Spec.Stall].
@@ -79,56 +113,103 @@ const defaultStall = 3 * time.Second
 
 // Validate returns an error if the spec makes no sense.
 func (s Spec) Validate() error {
-	if _, err := lookup(s.Workload); err != nil {
-		return err
-	}
 	switch {
+	case !slices.Contains(Workloads(), s.Workload):
+		return fmt.Errorf("load: unknown workload %q: want one of %s", s.Workload, strings.Join(Workloads(), ", "))
 	case !s.Target.IsValid() || s.Target.Port() == 0:
 		return fmt.Errorf("load: invalid target %q: want an address and a port", s.Target)
-	case s.Limit == 0 && s.Duration <= 0:
+	case s.Limit == 0 && s.Duration <= 0 && !s.Standing:
 		return fmt.Errorf("load: invalid duration %v: want a positive one", s.Duration)
-	case s.Size != 0 && (s.Size < MinDatagram || s.Size > maxDatagram):
-		return fmt.Errorf("load: invalid datagram size %d: want %d to %d bytes", s.Size, MinDatagram, maxDatagram)
+	case s.Size != 0 && (s.Size < MinDatagram || s.Size > MaxDatagram):
+		return fmt.Errorf("load: invalid datagram size %d: want %d to %d bytes", s.Size, MinDatagram, MaxDatagram)
 	case s.Settle > 0 && (s.Limit == 0 || s.Workload == TCPStream):
 		return fmt.Errorf("load: %s with settle %d needs a limit of datagrams or transactions", s.Workload, s.Settle)
 	case s.Flows < 0 || s.Flows > MaxFlows:
 		return fmt.Errorf("load: invalid number of flows %d: want 1 to %d", s.Flows, MaxFlows)
-	case s.Flows > 1 && s.Workload == TCPRR:
+	case s.Flows > 1 && !s.IsStream():
 		return fmt.Errorf("load: %s has one flow, not %d", s.Workload, s.Flows)
-	case s.Limit > 0 && s.Limit < uint64(s.flows()):
+	case s.Limit > 0 && s.Limit < uint64(s.FlowCount()):
 		return fmt.Errorf("load: limit %d is too small for %d flows", s.Limit, s.Flows)
 	case s.Limit > math.MaxInt64/2:
 		return fmt.Errorf("load: limit %d is too large", s.Limit)
 	case s.Window > 0 && s.Rate > 0:
 		return fmt.Errorf("load: window %d and rate %d exclude each other", s.Window, s.Rate)
-	case s.Exact && s.serverMeasures():
+	case s.Exact && s.ServerMeasures():
 		return fmt.Errorf("load: the client does not measure %s, so it has no exact busy time", s.Workload)
 	case s.Warmup < 0 || s.Stall < 0:
 		return fmt.Errorf("load: negative warmup %v or stall %v", s.Warmup, s.Stall)
-	case len(s.Congestion) > maxCongestion:
-		return fmt.Errorf("load: congestion control %q has more than %d characters", s.Congestion, maxCongestion)
+	case s.Reverse && (s.Workload != TCPStream || !s.Standing):
+		return fmt.Errorf("load: only a %s in slices can be reversed", TCPStream)
+	case (s.Standing || s.OneSlice()) && (s.Limit > 0 || s.Settle > 0 || s.Window > 0 || s.Exact):
+		return fmt.Errorf("load: slices have no limit, settle, window or exact time")
+	case s.CheckSizes() != nil:
+		return s.CheckSizes()
+	case len(s.Congestion) > MaxCongestion:
+		return fmt.Errorf("load: congestion control %q has more than %d characters", s.Congestion, MaxCongestion)
 	}
 	return nil
 }
 
-// serverMeasures reports whether the server's clocks bound the window.
-func (s Spec) serverMeasures() bool {
-	return s.Workload == TCPStream || s.Workload == UDPStream && s.Window == 0
+// maxMessage is the greatest [Spec.Request] and [Spec.Response] over TCP in bytes.
+const maxMessage = 1 << 20
+
+// CheckSizes returns an error if the sizes of requests and responses make no sense.
+func (s Spec) CheckSizes() error {
+	least, most := 1, maxMessage
+	if s.Workload == UDPRR {
+		least, most = MinDatagram, MaxDatagram
+	}
+	for _, size := range []int{s.RequestSize(), s.ResponseSize()} {
+		if size < least || size > most {
+			return fmt.Errorf("load: invalid size %d of a request or response: want %d to %d bytes", size, least, most)
+		}
+	}
+	return nil
 }
 
-// flows returns the number of flows, at least one.
-func (s Spec) flows() int { return max(s.Flows, 1) }
+// RequestSize returns the size of requests.
+func (s Spec) RequestSize() int { return s.message(s.Request) }
 
-// size returns the size of datagrams.
-func (s Spec) size() int {
+// ResponseSize returns the size of responses.
+func (s Spec) ResponseSize() int { return s.message(s.Response) }
+
+// message returns a size, or its default if it is 0.
+func (s Spec) message(size int) int {
+	switch {
+	case size != 0:
+		return size
+	case s.Workload == UDPRR:
+		return MinDatagram
+	}
+	return 1
+}
+
+// OneSlice reports whether a run is one slice.
+func (s Spec) OneSlice() bool { return s.Workload == UDPRR || s.Workload == TCPCRR }
+
+// IsStream reports whether the workload is one-way, over any number of flows.
+func (s Spec) IsStream() bool { return isStream(s.Workload) }
+
+func isStream(workload string) bool { return workload == TCPStream || workload == UDPStream }
+
+// ServerMeasures reports whether the server's clocks bound the window.
+func (s Spec) ServerMeasures() bool {
+	return !s.Standing && (s.Workload == TCPStream || s.Workload == UDPStream && s.Window == 0)
+}
+
+// FlowCount returns the number of flows, at least one.
+func (s Spec) FlowCount() int { return max(s.Flows, 1) }
+
+// DatagramSize returns the size of datagrams.
+func (s Spec) DatagramSize() int {
 	if s.Size == 0 {
 		return DefaultDatagram
 	}
 	return s.Size
 }
 
-// stall returns the time without progress after which a run gives up.
-func (s Spec) stall() time.Duration {
+// StallTime returns the time without progress after which a run gives up.
+func (s Spec) StallTime() time.Duration {
 	if s.Stall == 0 {
 		return defaultStall
 	}

@@ -87,7 +87,7 @@ func (t *workloadTable) fastest() string {
 	if len(entries) == 1 {
 		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
 	}
-	ties := []string{best.name}
+	ties, apart := []string{best.name}, []string(nil)
 	for _, e := range entries[1:] {
 		switch t.difference(best, e).verdict {
 		case tooFew:
@@ -95,8 +95,14 @@ func (t *workloadTable) fastest() string {
 				best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
 		case tied:
 			ties = append(ties, e.name)
+		case unclear:
+			apart = append(apart, e.named())
 		case lower, higher:
 		}
+	}
+	if len(apart) > 0 {
+		return fmt.Sprintf("%s has the %s median (%s), but is not told apart from %s.%s",
+			best.named(), w.extreme, figure, list(append(ties[1:], apart...)), rest)
 	}
 	between := fmt.Sprintf("no difference was found between %s, which has the %s median (%s), and ", best.name, w.extreme, figure)
 	switch len(ties) {
@@ -123,10 +129,12 @@ func (t *workloadTable) ranking() []string {
 		case i == 0:
 		case t.difference(ranked[i-1], e).verdict == tied:
 			b.WriteString(" ~\u00a0")
+		case t.difference(ranked[i-1], e).verdict == unclear:
+			b.WriteString(" ?\u00a0")
 		default:
 			b.WriteString(", ")
 		}
-		b.WriteString(e.name)
+		b.WriteString(e.named())
 	}
 	return []string{
 		"Ranking from the " + t.wording.extreme + " median (~: no difference found between neighbours): " + b.String() + ".",

@@ -87,7 +87,7 @@ func TestAnswer(t *testing.T) {
 				versus("veth/cluster-ip/nftables", "veth/pod-ip", 10, [3]float64{0.985, 0.984, 0.986}), // below the spread of 2 %
 				versus("veth/cluster-ip/ebpf-tc", "veth/pod-ip", 10, [3]float64{1.05, 1.04, 1.06}),
 			},
-			want: []string{"iptables 25.0 % (veth)", "nftables no difference found (veth)", "eBPF (per packet) 5.0 % faster (veth)",
+			want: []string{"iptables 25.0 % (24.0 to 26.0) with veth", "nftables no difference found (veth)", "eBPF (per packet) 5.0 % (4.0 to 6.0) faster with veth",
 				"no difference smaller than 2.0 %"}},
 		{name: "cost of too few rounds", rows: []result.Row{podRow("veth", 30, 29, 31), cluster("veth", "iptables")},
 			comparisons: []result.Comparison{versus("veth/cluster-ip/iptables", "veth/pod-ip", 5, [3]float64{0.75, 0, 0})},
@@ -115,7 +115,7 @@ func TestFewestIsBest(t *testing.T) {
 	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows, Run: result.Run{Clock: result.ClockInstructions, Comparisons: comparisons}}
 	checkSays(t, answers(t, f), []string{
 		"veth takes the fewest instructions of 3 ways", "30.00 instructions/transaction",
-		"iptables 10.0 % (macvlan) to 25.0 % (veth)", "eBPF (socket) 10.0 % fewer (veth)",
+		"iptables 10.0 % (9.0 to 11.0) with macvlan to 25.0 % (24.0 to 26.0) with veth", "eBPF (socket) 10.0 % (9.0 to 11.0) fewer with veth",
 	}, nil)
 	var words []string
 	for _, cell := range reportOf(t, f).Suites[0].Workloads[0].Comparisons.Columns[4].Cells {
@@ -150,7 +150,7 @@ func TestSuiteAnswers(t *testing.T) {
 		}},
 		"docker": {file: oneSuite(t, "docker"), want: []string{
 			"slower than host-to-host: published-port/two-hosts 5.3 % (4.8 to 6.2)", "No difference to host-to-host found: host-mode",
-			"Faster than host-to-host: published-port/same-host 154.0 %", "Docker's proxy against rules alone: about 51.2 % slower by the medians",
+			"Faster than host-to-host: published-port/same-host 2.5× (2.5 to 2.6)", "Docker's proxy against rules alone: about 51.2 % slower by the medians",
 		}},
 		"cni": {file: oneSuite(t, "cni"), want: []string{
 			"ADD, one at a time: mustang-veth and mustang-bridge are tied as the fastest of 5 plugins", "which has the lowest median (4.200 ms",
@@ -280,6 +280,6 @@ func TestSchema1(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, got := range renderings(t, f) {
-		checkSays(t, got, []string{"veth is the only row with a figure", "iptables 3.8 % (veth)", "veth 23,124", "Slower than host: veth 3.8 %"}, nil)
+		checkSays(t, got, []string{"veth is the only row with a figure", "iptables 3.8 % (3.6 to 4.3) with veth", "veth 23,124", "Slower than host: veth 3.8 %"}, nil)
 	}
 }

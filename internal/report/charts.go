@@ -126,7 +126,7 @@ func (t *workloadTable) rateChart() Chart {
 	places := t.places()
 	intervals := false
 	for _, e := range t.measured() {
-		m := t.mark(e, e.Median, number(e.Median, places))
+		m := t.mark(e, e.Median, number(e.Median, own(e.Median, places)))
 		if e.CI95 != nil {
 			m.Low, m.High = e.CI95[0], e.CI95[1]
 			intervals = true
@@ -208,7 +208,7 @@ func (t *workloadTable) ratioChart() Chart {
 		d, ok := t.toReference(e)
 		if !t.suite.list() {
 			if ok = e.cost != nil; ok {
-				d = difference{t.spread.judge(*e.cost), e.cost.Ratio, e.cost.CI95}
+				d = difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
 			}
 		}
 		if ok {
@@ -222,7 +222,7 @@ func (t *workloadTable) ratioChart() Chart {
 	intervals, cut := false, false
 	for i, e := range shown {
 		d := differences[i]
-		m := t.mark(e, d.ratio, strings.TrimSpace(ratio(d.ratio)+map[verdict]string{tied: " tied", tooFew: " ?"}[d.verdict]))
+		m := t.mark(e, d.ratio, strings.TrimSpace(ratio(d.ratio)+map[verdict]string{tied: " tied", tooFew: " ?", unclear: " ?"}[d.verdict]))
 		if t.suite.list() {
 			m.Group, m.Label = "", e.name
 		}
@@ -263,7 +263,7 @@ func (t *workloadTable) captionRatios(c *Chart, intervals, cut bool) {
 	if cut {
 		c.Caption += " Intervals that reach far beyond the ratios are cut off; the tables have them."
 	}
-	if t.spread.pairs > 0 {
+	if t.spread.pairs > 0 && t.spread.share < tooWide {
 		c.Caption += " The band (± " + percent(t.spread.share) + ") is the spread of the same thing measured twice (A/A)."
 	}
 }

@@ -45,7 +45,7 @@ func (t *workloadTable) serviceCosts() string {
 func (t *workloadTable) anyKnown(byVia map[string][]*entry) bool {
 	for _, entries := range byVia {
 		for _, e := range entries {
-			if t.spread.judge(*e.cost) != tooFew {
+			if t.verdictOn(*e.cost) != tooFew {
 				return true
 			}
 		}
@@ -55,13 +55,15 @@ func (t *workloadTable) anyKnown(byVia map[string][]*entry) bool {
 
 // costOf gives the cost of one kind of cluster IP over the connections that have it.
 func (t *workloadTable) costOf(entries []*entry) string {
-	var lost, same, won, few []*entry
+	var lost, same, won, few, apart []*entry
 	for _, e := range entries {
-		switch v := t.spread.judge(*e.cost); {
+		switch v := t.verdictOn(*e.cost); {
 		case v == tooFew:
 			few = append(few, e)
 		case v == tied:
 			same = append(same, e)
+		case v == unclear:
+			apart = append(apart, e)
 		case t.wording.worse(v):
 			lost = append(lost, e)
 		default:
@@ -75,7 +77,7 @@ func (t *workloadTable) costOf(entries []*entry) string {
 	}
 	var parts []string
 	if len(lost) > 0 {
-		parts = append(parts, t.costRange(lost, len(entries), "%s (%s)", "%s (%s) to %s (%s)"))
+		parts = append(parts, t.costRange(lost, len(entries), "%s with %s", "%s with %s to %s with %s"))
 	}
 	if len(same) > 0 {
 		parts = append(parts, fmt.Sprintf("no difference found (%s)", which(same, len(entries))))
@@ -85,7 +87,14 @@ func (t *workloadTable) costOf(entries []*entry) string {
 		if t.wording.counted {
 			better = t.wording.lower
 		}
-		parts = append(parts, t.costRange(won, len(entries), "%s "+better+" (%s)", "%s (%s) to %s (%s) "+better))
+		parts = append(parts, t.costRange(won, len(entries), "%s "+better+" with %s", "%s with %s to %s with %s "+better))
+	}
+	if len(apart) > 0 {
+		var lossy []string
+		for _, e := range apart {
+			lossy = append(lossy, e.named())
+		}
+		parts = append(parts, "not told apart ("+strings.Join(lossy, ", ")+")")
 	}
 	if len(few) > 0 {
 		parts = append(parts, fmt.Sprintf("too few rounds (%s)", which(few, len(entries))))
@@ -104,7 +113,7 @@ func which(entries []*entry, total int) string {
 // costRange gives the least and the greatest difference of entries, which are in
 // that order and all in one direction, out of a total.
 func (t *workloadTable) costRange(entries []*entry, total int, one, several string) string {
-	share := func(e *entry) string { return percent(math.Abs(e.cost.Ratio - 1)) }
+	share := func(e *entry) string { return difference{ratio: e.cost.Ratio, ci: e.cost.CI95}.size("", "") }
 	first, last := entries[0], entries[len(entries)-1]
 	if share(first) == share(last) {
 		return fmt.Sprintf(one, share(first), which(entries, total))

@@ -19,10 +19,11 @@ const minRounds = 6
 type verdict int
 
 const (
-	tooFew verdict = iota // under six rounds
-	tied                  // no difference found
-	lower                 // numerator is below denominator
-	higher                // numerator is above denominator
+	tooFew  verdict = iota // under six rounds
+	tied                   // no difference found
+	lower                  // numerator is below denominator
+	higher                 // numerator is above denominator
+	unclear                // no difference found, but too noisy or lossy to say so
 )
 
 // mark returns the sign of a verdict behind a ratio in a table.
@@ -30,7 +31,7 @@ func (v verdict) mark() string {
 	switch v {
 	case tied:
 		return "~"
-	case tooFew:
+	case tooFew, unclear:
 		return "?"
 	case lower, higher:
 	}
@@ -44,9 +45,38 @@ func (v verdict) turned() verdict {
 		return higher
 	case higher:
 		return lower
-	case tooFew, tied:
+	case tooFew, tied, unclear:
 	}
 	return v
+}
+
+// muchLost is the share of lost datagrams from which a row is not said to be as good as
+// another.
+const muchLost = 0.05
+
+// lossy reports whether a row lost so much.
+func (e *entry) lossy() bool { return e != nil && e.ok() && e.LostShare > muchLost }
+
+// named is the entry's name, with the loss if that is large.
+func (e *entry) named() string {
+	if !e.lossy() {
+		return e.name
+	}
+	return e.name + " (" + percent(e.LostShare) + " lost)"
+}
+
+// tiedAt returns a verdict on a ratio of two entries. No rows are tied whose figures lie a factor
+// apart, or one of which lost datagrams.
+func (v verdict) tiedAt(ratio float64, a, b *entry) verdict {
+	if v == tied && (ratio >= 2 || ratio <= 0.5 || a.lossy() || b.lossy()) {
+		return unclear
+	}
+	return v
+}
+
+// verdictOn returns the verdict on a comparison of the table.
+func (t *workloadTable) verdictOn(c result.Comparison) verdict {
+	return t.spread.judge(c).tiedAt(c.Ratio, t.byID[c.Numerator], t.byID[c.Denominator])
 }
 
 // spread is the distance between repeated measurements of one row (A/A).
@@ -78,6 +108,9 @@ func newSpread(comparisons []result.Comparison) spread {
 	return s
 }
 
+// tooWide is the spread from which it says nothing of differences.
+const tooWide = 0.5
+
 // known reports whether the spread rests on enough rounds to judge by.
 func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
 
@@ -86,6 +119,12 @@ func (s spread) judge(c result.Comparison) verdict {
 	switch {
 	case c.CI95 == nil:
 		return tooFew
+	case c.Verdict == result.VerdictNone:
+		return tied
+	case c.Verdict == result.VerdictLower:
+		return lower
+	case c.Verdict == result.VerdictHigher:
+		return higher
 	case c.CI95[0] <= 1 && c.CI95[1] >= 1, s.known() && math.Abs(c.Ratio-1) <= s.share:
 		return tied
 	case c.Ratio < 1:
@@ -105,14 +144,15 @@ type difference struct {
 // rounds if the file has one, else by their medians and intervals.
 func (t *workloadTable) difference(a, b *entry) difference {
 	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
-		return difference{t.spread.judge(*c), c.Ratio, c.CI95}
+		return difference{t.verdictOn(*c), c.Ratio, c.CI95}
 	}
 	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
-		return difference{t.spread.judge(*c), c.Ratio, c.CI95}.turned()
+		return difference{t.verdictOn(*c), c.Ratio, c.CI95}.turned()
 	}
 	d := difference{verdict: t.compareMedians(a, b)}
 	if b.Median != 0 {
 		d.ratio = a.Median / b.Median
+		d.verdict = d.verdict.tiedAt(d.ratio, a, b)
 	}
 	return d
 }
@@ -144,11 +184,22 @@ func (d difference) turned() difference {
 	return out
 }
 
-// size is the difference in per cent, with words and its interval if it has one.
-func (d difference) size(words string) string {
-	text := percent(math.Abs(d.ratio-1)) + words
-	if d.ci == nil {
+// size is the difference in per cent, or as a factor, with words for either and its
+// interval if it has one. It is rough where the interval is wider than the difference.
+func (d difference) size(words, asFactor string) string {
+	text := amount(d.ratio) + words
+	if d.ratio >= 2 {
+		text = amount(d.ratio) + asFactor
+	}
+	switch {
+	case d.ci == nil:
 		return "about " + text + " by the medians"
+	case d.rough() && d.ratio >= 2:
+		return "about " + text
+	case d.rough():
+		return "about " + roughly(d.ratio) + words
+	case d.ratio >= 2:
+		return text + " (" + number(d.ci[0], 1) + "\u00a0to\u00a0" + number(d.ci[1], 1) + ")"
 	}
 	ends := []float64{math.Abs(d.ci[0]-1) * 100, math.Abs(d.ci[1]-1) * 100}
 	slices.Sort(ends)
@@ -159,15 +210,30 @@ func (d difference) size(words string) string {
 	return text + " (" + number(ends[0], places) + "\u00a0to\u00a0" + number(ends[1], places) + ")"
 }
 
+// rough reports whether the interval is wider than the difference itself.
+func (d difference) rough() bool {
+	return d.ci != nil && d.ci[1]-d.ci[0] > math.Abs(d.ratio-1)
+}
+
+// roughly prints a difference without decimals.
+func roughly(ratio float64) string {
+	if ratio >= 2 || math.Abs(ratio-1) < 0.01 {
+		return amount(ratio)
+	}
+	return number(100*math.Abs(ratio-1), 0) + "\u00a0%"
+}
+
 // describe puts a difference in words.
 func (t *workloadTable) describe(d difference) string {
 	switch d.verdict {
 	case tied:
 		return "no difference found"
 	case lower:
-		return d.size(" " + t.wording.lower)
+		return d.size(" "+t.wording.lower, "")
 	case higher:
-		return d.size(" " + t.wording.higher)
+		return d.size(" "+t.wording.higher, " "+t.wording.factor)
+	case unclear:
+		return "not told apart"
 	case tooFew:
 	}
 	return "too few rounds to tell"
@@ -178,6 +244,8 @@ func (t *workloadTable) spreadSentence() string {
 	switch {
 	case t.spread.pairs == 0:
 		return t.name + ": nothing was measured twice in this run, so the machine's own spread (A/A) is not known."
+	case t.spread.share >= tooWide:
+		return t.name + ": too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + percent(tooWide) + "."
 	case !t.spread.known():
 		return fmt.Sprintf("%s: too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round.",
 			t.name, t.spread.rounds, minRounds, percent(t.spread.share))
@@ -188,10 +256,12 @@ func (t *workloadTable) spreadSentence() string {
 
 // spread says the same of all workloads in brief.
 func (st *suiteTables) spread() string {
-	var known, unknown []string
+	var known, unknown, noisy []string
 	for _, t := range st.workloads {
 		name := lowerFirst(t.name)
-		if t.spread.known() {
+		if t.spread.share >= tooWide {
+			noisy = append(noisy, name)
+		} else if t.spread.known() {
 			known = append(known, percent(t.spread.share)+" ("+name+")")
 		} else {
 			unknown = append(unknown, name)
@@ -200,6 +270,9 @@ func (st *suiteTables) spread() string {
 	var parts []string
 	if len(known) > 0 {
 		parts = append(parts, "No difference smaller than "+strings.Join(known, ", ")+" can be told (A/A: the same thing measured twice).")
+	}
+	if len(noisy) > 0 {
+		parts = append(parts, "Too noisy to tell differences: "+strings.Join(noisy, "; ")+".")
 	}
 	if len(unknown) > 0 {
 		parts = append(parts, "The machine's own spread (A/A) is not known, or of too few rounds: "+strings.Join(unknown, "; ")+".")

@@ -3,16 +3,22 @@
 package report_test
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"mustang/internal/report"
+	"mustang/internal/report/export"
 	"mustang/internal/report/html"
 	"mustang/internal/report/text"
 	"mustang/internal/result"
+	"mustang/internal/result/compare"
 )
 
 // counter counts what is written.
@@ -37,11 +43,34 @@ func render(path string) (int, error) {
 	}
 	var w counter
 	for _, o := range []text.Options{{Width: 80}, {Wide: true, Color: true}} {
-		if err := text.Write(&w, r, o); err != nil {
+		if err := cmp.Or(text.Answer(&w, r, "", o), text.Write(&w, r, o)); err != nil {
 			return w.n, err
 		}
 	}
-	return w.n, html.Write(&w, r)
+	if err := html.Write(&w, r); err != nil {
+		return w.n, err
+	}
+	return w.n, exportAll(&w, f)
+}
+
+// exportAll writes a file in all formats, and a comparison of it with a run of half as many
+// samples.
+func exportAll(w io.Writer, f result.File) error {
+	half := f
+	half.Rows = slices.Clone(f.Rows)
+	for i := range half.Rows {
+		r := &half.Rows[i]
+		r.Samples, r.Positions = r.Samples[len(r.Samples)/2:], r.Positions[len(r.Positions)/2:]
+	}
+	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: half})
+	if err != nil {
+		return err
+	}
+	if _, err := json.Marshal(c); err != nil {
+		return err
+	}
+	return errors.Join(export.CSV(w, f), export.Markdown(w, f), export.Benchfmt(w, export.Run{Name: "run", File: f}),
+		export.ComparisonCSV(w, c), export.ComparisonMarkdown(w, c), text.WriteComparison(w, c, text.Options{Wide: true}))
 }
 
 // minimal is a result file of one suite with two rows and a comparison, in which each
@@ -106,5 +135,8 @@ func TestLargestFile(t *testing.T) {
 	}
 	if err := text.Write(io.Discard, r, text.Options{Wide: true}); err != nil {
 		t.Error(err)
+	}
+	if n := strings.Count(briefOf(t, f, 0), "\n"); n > 25 {
+		t.Errorf("an answer of %d lines", n)
 	}
 }

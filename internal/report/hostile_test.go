@@ -89,7 +89,7 @@ func TestHostileSuites(t *testing.T) {
 		if got := strings.Count(pageOf(t, f), "<"); got > want { // fewer where long names leave an axis less room
 			t.Errorf("%q: %d tags, without it %d", s, got, want)
 		}
-		if out := textOf(t, f, text.Options{Wide: true, Width: 80}); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
+		if out := textOf(t, f, text.Options{Wide: true, Width: 80}) + briefOf(t, f, 80); strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
 			t.Errorf("%q reached the terminal", s)
 		}
 	}

@@ -28,6 +28,26 @@ func decimals(values ...float64) int {
 // fewDecimals is decimals for three significant digits.
 func fewDecimals(values ...float64) int { return max(decimals(values...)-1, 0) }
 
+// own is a number of decimal places, or as many more as v needs for three significant
+// digits.
+func own(v float64, places int) int { return max(places, fewDecimals(v)) }
+
+// amount prints how far a ratio lies from one: in per cent, and as a factor from 2 on.
+func amount(ratio float64) string {
+	if ratio >= 2 {
+		return factor(ratio)
+	}
+	return percent(math.Abs(ratio - 1))
+}
+
+// factor prints a ratio of 2 or more.
+func factor(ratio float64) string {
+	if ratio >= 100 {
+		return number(ratio, 0) + "×"
+	}
+	return number(ratio, 1) + "×"
+}
+
 // number prints v with that many decimal places and commas between thousands.
 func number(v float64, places int) string {
 	text := strconv.FormatFloat(math.Abs(v), 'f', places, 64)
@@ -87,4 +107,12 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// times prints how often something happened.
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return strconv.Itoa(n) + " times"
 }

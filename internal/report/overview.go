@@ -203,7 +203,7 @@ func (t *workloadTable) matrix() *Table {
 		}
 		cell := Cell{Text: e.Status, Class: e.Status}
 		if e.ok() {
-			cell = Cell{Text: number(e.Median, places), Class: t.kindOf(e).Color}
+			cell = Cell{Text: number(e.Median, own(e.Median, places)), Class: t.kindOf(e).Color}
 		}
 		out.Columns[column].Cells[i] = cell
 	}

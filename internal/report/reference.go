@@ -62,16 +62,19 @@ func (t *workloadTable) againstReference() []string {
 	}{
 		{worse + " than %s: ", commas, nil}, {"no difference to %s found: ", list, nil},
 		{better + " than %s: ", commas, nil}, {"too few rounds to tell from %s: ", list, nil},
+		{"not told apart from %s: ", list, nil},
 	}
 	for _, e := range t.measured() {
 		if e == t.reference {
 			continue
 		}
 		d := t.difference(e, t.reference)
-		i, name := 2, e.name
+		i, name := 2, e.named()
 		switch {
 		case d.verdict == tooFew:
 			i = 3
+		case d.verdict == unclear:
+			i = 4
 		case d.verdict == tied:
 			i = 1
 		default:
@@ -81,7 +84,7 @@ func (t *workloadTable) againstReference() []string {
 			if t.inTime() {
 				d = d.turned()
 			}
-			name += " " + d.size("")
+			name += " " + d.size("", "")
 		}
 		groups[i].names = append(groups[i].names, name)
 	}

@@ -60,6 +60,10 @@ type Suite struct {
 	// Spread sums up the smallest difference that each workload can tell.
 	Spread   string
 	Failures []Failure
+	// Noise tells that the run is too noisy; empty if it is not.
+	Noise string
+	// Brief is the answer for a terminal.
+	Brief Brief
 }
 
 // Workload is all that a suite's rows show under one workload.
@@ -78,6 +82,8 @@ type Workload struct {
 	Rows Table
 	// Comparisons has a line for each comparison; nil if there is none.
 	Comparisons *Table
+	// Ranking has a line for each comparison that only orders rows; nil if there is none.
+	Ranking *Table
 	// Spread says which differences this run can tell.
 	Spread   string
 	Evidence []Evidence
@@ -128,7 +134,7 @@ func New(f result.File) (*Report, error) {
 func (st *suiteTables) suite() Suite {
 	out := Suite{
 		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
-		Failures:     st.failures(),
+		Failures: st.failures(), Noise: st.noise(), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
 	if st.counted {
@@ -137,7 +143,7 @@ func (st *suiteTables) suite() Suite {
 	for i, t := range st.workloads {
 		w := Workload{
 			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(),
-			Comparisons: t.comparisonTable(), Spread: t.spreadSentence(), Evidence: t.evidence(),
+			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Spread: t.spreadSentence(), Evidence: t.evidence(),
 		}
 		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
 		if !st.list() {
@@ -174,7 +180,9 @@ type Column struct {
 	Wide bool
 	// Marked says that the column leaves room for the marks of its cells.
 	Marked bool
-	Cells  []Cell
+	// Tight sets the column close to the one before.
+	Tight bool
+	Cells []Cell
 }
 
 // Title is the heading on one line.

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,8 +23,11 @@ type runFacts struct {
 // headline describes the run and the machine in one line.
 func (r runFacts) headline() string {
 	parts := []string{"mustang bench " + clean(r.Suite)}
-	if r.Rounds > 0 {
-		rounds := count(r.Rounds, "round")
+	if r.Rounds > 0 || r.sliced() {
+		rounds := count(cmp.Or(r.Rounds, r.roundsDone()), "round")
+		if r.sliced() {
+			rounds += fmt.Sprintf(" of two %s turns, networks built %s", seconds(r.SliceSeconds), times(r.labs()))
+		}
 		if r.DurationSeconds > 0 {
 			rounds += " of " + seconds(r.DurationSeconds)
 		}
@@ -34,6 +38,22 @@ func (r runFacts) headline() string {
 	}
 	parts = append(parts, r.machineLine())
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
+}
+
+// sliced reports whether rows took turns in slices.
+func (r runFacts) sliced() bool { return r.SliceSeconds > 0 }
+
+// labs returns how often the networks of the rows were built.
+func (r runFacts) labs() int {
+	most := 0
+	for _, row := range r.rows {
+		built := map[int]bool{}
+		for _, p := range row.Positions {
+			built[p.Lab] = true
+		}
+		most = max(most, len(built))
+	}
+	return most
 }
 
 // machineLine describes the machine in one line.
@@ -61,6 +81,9 @@ func (r runFacts) warnings() []string {
 	var out []string
 	done := r.roundsDone()
 	progress := fmt.Sprintf("%d of %s done", done, count(r.Rounds, "round"))
+	if r.Rounds == 0 {
+		progress = count(done, "round") + " done"
+	}
 	if r.Counted() { // one network after the other
 		out = append(out, countedWarning)
 		progress = "some rows were not measured"
@@ -119,7 +142,7 @@ func (r runFacts) settings() []Fact {
 // method lists how the run measured.
 func (r runFacts) method() []Fact {
 	facts := []Fact{
-		{"Rounds", fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)},
+		{"Rounds", r.rounds()},
 		{"Order", "in each round every row once, in random order"},
 		{"Seed", strconv.FormatUint(r.Seed, 10)},
 		{"Engines", strings.Join(r.engines(), ", ")},
@@ -131,12 +154,25 @@ func (r runFacts) method() []Fact {
 		facts = slices.Insert(facts, 3, Fact{"Clock", "one tick for each instruction, of any kind; none while idle"})
 		return present(facts)
 	}
+	if r.sliced() {
+		facts[1].Value = "in each round every row once, in random order, and once in the reverse order"
+		return present(slices.Insert(facts, 3, Fact{"Length of a turn", seconds(r.SliceSeconds)},
+			Fact{"Networks built", times(r.labs())}))
+	}
 	if r.DurationSeconds == 0 {
 		return present(facts)
 	}
 	facts = slices.Insert(facts, 3,
 		Fact{"Measured per sample", seconds(r.DurationSeconds)}, Fact{"Warm-up, not counted", seconds(r.WarmupSeconds)})
 	return present(facts)
+}
+
+// rounds tells how many rounds are done, and of how many if that was planned.
+func (r runFacts) rounds() string {
+	if r.Rounds == 0 {
+		return strconv.Itoa(r.roundsDone())
+	}
+	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
 }
 
 // engines lists the load generators.
@@ -159,7 +195,15 @@ func (r runFacts) command() string {
 	if r.Quick {
 		line += " --quick"
 	}
-	line += fmt.Sprintf(" --rounds %d", r.Rounds)
+	if r.Rounds > 0 {
+		line += fmt.Sprintf(" --rounds %d", r.Rounds)
+	}
+	if r.TimeSeconds > 0 {
+		line += " --time " + seconds(r.TimeSeconds)
+	}
+	if r.sliced() {
+		line += " --slice " + seconds(r.SliceSeconds)
+	}
 	if r.DurationSeconds > 0 {
 		line += " --duration " + seconds(r.DurationSeconds)
 	}

@@ -54,7 +54,7 @@ func (t *workloadTable) statements() []string {
 // ranges gives the least and the greatest of the differences in each direction.
 func (t *workloadTable) ranges(all []statedDifference) []string {
 	var parts []string
-	for _, v := range []verdict{lower, higher, tied, tooFew} {
+	for _, v := range []verdict{lower, higher, tied, unclear, tooFew} {
 		group := slices.DeleteFunc(slices.Clone(all), func(d statedDifference) bool { return d.verdict != v })
 		if len(group) == 0 {
 			continue
@@ -66,12 +66,12 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 		}
 		first, last := group[0], group[len(group)-1]
 		switch {
-		case v == tied || v == tooFew:
+		case v == tied || v == unclear || v == tooFew:
 			parts = append(parts, t.describe(first.difference)+" ("+strings.Join(labels, ", ")+")")
 		case len(group) == 1:
 			parts = append(parts, first.label+" "+t.describe(first.difference))
 		default:
-			parts = append(parts, fmt.Sprintf("%s (%s) to %s", percent(math.Abs(first.ratio-1)), first.label,
+			parts = append(parts, fmt.Sprintf("%s (%s) to %s", amount(first.ratio), first.label,
 				t.wording.describe(v, last.ratio)+" ("+last.label+")"))
 		}
 	}
@@ -110,6 +110,9 @@ func (t *workloadTable) tally() string {
 	}
 	text := fmt.Sprintf("of %s, %s %s than %s in %s and %s in %s; no difference was found in %s",
 		count(total, "pair"), subject, ahead, object, orNone(better), behind, orNone(worse), orNone(n[tied]))
+	if n := n[unclear]; n > 0 {
+		text += fmt.Sprintf(", and %d not told apart", n)
+	}
 	if n := n[tooFew]; n > 0 {
 		text += fmt.Sprintf(", and %d had too few rounds", n)
 	}

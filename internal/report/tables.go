@@ -94,7 +94,7 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 		if !e.ok() || value(e) <= 0 {
 			return none
 		}
-		return number(value(e), places)
+		return number(value(e), own(value(e), places))
 	}, head...)
 }
 
@@ -109,7 +109,7 @@ func (t *workloadTable) medians() Column {
 		if !e.ok() {
 			return none
 		}
-		return number(e.Median, places)
+		return number(e.Median, own(e.Median, places))
 	}, head, shortUnit(t.unit))
 }
 
@@ -120,7 +120,7 @@ func (t *workloadTable) intervals() Column {
 		if !e.ok() {
 			return none
 		}
-		return interval(e.CI95, places)
+		return interval(e.CI95, own(e.Median, places))
 	}, "95 % interval", shortUnit(t.unit))
 }
 
@@ -137,7 +137,7 @@ func (t *workloadTable) costColumn() Column {
 	for _, e := range t.entries {
 		cell := Cell{Text: none}
 		if e.cost != nil {
-			cell = Cell{Text: ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.spread.judge(*e.cost).mark())}
+			cell = Cell{Text: ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.verdictOn(*e.cost).mark())}
 		}
 		c.Cells = append(c.Cells, cell)
 	}
@@ -244,7 +244,7 @@ func (t *workloadTable) verdicts() map[verdict]bool {
 	seen := map[verdict]bool{}
 	for _, e := range t.entries {
 		if e.cost != nil {
-			seen[t.spread.judge(*e.cost)] = true
+			seen[t.verdictOn(*e.cost)] = true
 		}
 		if d, ok := t.toReference(e); ok && !e.repeat {
 			seen[d.verdict] = true
@@ -259,17 +259,22 @@ func marksLegend(seen map[verdict]bool) string {
 	if seen[tied] {
 		text += "~ no difference found. "
 	}
+	if seen[unclear] {
+		text += "? not told apart. "
+	}
 	if seen[tooFew] {
 		text += "? too few rounds to tell. "
 	}
 	return strings.TrimSpace(text)
 }
 
-// comparisonTable has a line for each comparison in the file's order, A/A last.
-func (t *workloadTable) comparisonTable() *Table {
-	if len(t.comparisons) == 0 {
+// comparisonTable has a line for each comparison in the file's order, A/A last: for those
+// that only order rows, or for the others. It is nil if there is none.
+func (t *workloadTable) comparisonTable(ranking bool) *Table {
+	if !slices.ContainsFunc(t.comparisons, func(c result.Comparison) bool { return c.Ranking == ranking }) {
 		return nil
 	}
+	variance := newVarianceColumns()
 	rows := Column{Head: []string{"rows"}}
 	value := Column{Head: []string{"ratio"}, Right: true, Marked: true}
 	ci := Column{Head: []string{"95 % interval"}, Right: true}
@@ -277,8 +282,11 @@ func (t *workloadTable) comparisonTable() *Table {
 	finding := Column{Head: []string{"finding"}, Rank: 1}
 	out := &Table{ID: "compare-" + t.anchor, Title: t.name}
 	add := func(c result.Comparison) {
-		v := t.spread.judge(c)
+		v := t.verdictOn(c)
 		mark, words := strings.TrimSpace(v.mark()), t.wording.describe(v, c.Ratio)
+		if d := (difference{v, c.Ratio, c.CI95}); d.rough() && (v == lower || v == higher) {
+			words = t.describe(d)
+		}
 		if c.AA {
 			mark, words = "", "the machine's own spread"
 		}
@@ -291,16 +299,20 @@ func (t *workloadTable) comparisonTable() *Table {
 		ci.Cells = append(ci.Cells, Cell{Text: reach})
 		rounds.Cells = append(rounds.Cells, Cell{Text: strconv.Itoa(len(c.Ratios))})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
+		variance.add(c)
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})
 	}
 	for _, aa := range []bool{false, true} {
 		for _, c := range t.comparisons {
-			if c.AA == aa && len(c.Ratios) > 0 {
+			if c.AA == aa && len(c.Ratios) > 0 && c.Ranking == ranking {
 				add(c)
 			}
 		}
 	}
 	out.Columns = []Column{rows, value, ci, rounds, finding}
+	if variance.known {
+		out.Columns = append(out.Columns, variance.columns...)
+	}
 	return out
 }
 

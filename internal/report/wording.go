@@ -19,6 +19,7 @@ type wording struct {
 	extreme   string // where the best median lies
 	higher    string // of a figure above another
 	lower     string // of a figure below another
+	factor    string // of a figure that is several times another
 	direction string // which bars of a chart are better
 	costs     string // the beginning of the sentence on cluster IPs
 	where     string // what the answer holds for
@@ -31,7 +32,7 @@ func wordingOf(counted bool, workload string) wording {
 	case counted:
 		return wording{
 			counted: true, less: true,
-			best: "takes the fewest instructions", tied: "are tied for the fewest instructions", extreme: "lowest", higher: "more", lower: "fewer",
+			best: "takes the fewest instructions", tied: "are tied for the fewest instructions", extreme: "lowest", higher: "more", lower: "fewer", factor: "as many",
 			direction: "Instructions, not time: shorter is better.",
 			costs:     "Cost of a cluster IP in instructions, against the pod IP of the same connection: ",
 			atOne:     "Instructions, not time. 1.0 means no cost; right of it, the cluster IP takes more instructions.",
@@ -39,12 +40,12 @@ func wordingOf(counted bool, workload string) wording {
 	case ofCalls(workload):
 		return wording{
 			less: true,
-			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time",
+			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time", factor: "the time",
 			direction: "Time, so shorter is better.", where: " on this machine",
 		}
 	}
 	return wording{
-		best: "is the fastest", tied: "are tied as the fastest", extreme: "highest", higher: "faster", lower: "slower",
+		best: "is the fastest", tied: "are tied as the fastest", extreme: "highest", higher: "faster", lower: "slower", factor: "as fast",
 		direction: "Longer is better.", where: " on this machine",
 		costs: "Cost of a cluster IP against the pod IP of the same connection: ",
 		atOne: "1.0 means no cost; left of it, the cluster IP is slower.",
@@ -62,7 +63,12 @@ func (w wording) describe(v verdict, ratio float64) string {
 	case lower:
 		return percent(1-ratio) + " " + w.lower
 	case higher:
+		if ratio >= 2 {
+			return factor(ratio) + " " + w.factor
+		}
 		return percent(ratio-1) + " " + w.higher
+	case unclear:
+		return "not told apart"
 	case tooFew:
 	}
 	return "too few rounds"
@@ -177,7 +183,7 @@ func keepTogether(s string) string {
 // upperFirst writes the first word of a sentence with a capital letter, unless the
 // word is a row's name.
 func upperFirst(s string) string {
-	for _, word := range []string{"no ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
+	for _, word := range []string{"no ", "not ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
 		if strings.HasPrefix(s, word) {
 			return strings.ToUpper(s[:1]) + s[1:]
 		}

@@ -344,7 +344,11 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 
 // figure is an entry's median with its unit.
 func (t *workloadTable) figure(e *entry) string {
-	return number(e.Median, decimals(e.Median)) + " " + t.unit
+	text := number(e.Median, decimals(e.Median)) + " " + t.unit
+	if e.lossy() {
+		text += ", " + percent(e.LostShare) + " lost"
+	}
+	return text
 }
 
 // places is the number of decimal places of the table's medians.

@@ -60,7 +60,8 @@ func (r Run) limits() []string {
 	out := slices.Concat(
 		limitNames(r.Suite, r.Machine.CPUModel, r.Machine.Arch, r.Machine.Virtualisation, r.Kernel),
 		limitTexts(r.Notes...), limit("comparisons", len(r.Comparisons), maxComparisons),
-		bounded("duration_seconds", r.DurationSeconds), bounded("warmup_seconds", r.WarmupSeconds))
+		bounded("duration_seconds", r.DurationSeconds), bounded("warmup_seconds", r.WarmupSeconds), bounded("time_seconds", r.TimeSeconds),
+		bounded("slice_seconds", r.SliceSeconds))
 	for _, m := range []map[string]string{r.Versions, r.Settings, r.Offloads} {
 		out = append(out, limitTexts(slices.Collect(maps.Keys(m))...)...)
 		out = append(out, limitTexts(slices.Collect(maps.Values(m))...)...)

@@ -60,8 +60,15 @@ type Run struct {
 	// Seed is the seed of the rows' order and of the bootstrap. It stays below
 	// 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
-	// Rounds is the planned number of samples of each row.
+	// Rounds is the planned number of samples of each row; 0 if it was as many as
+	// TimeSeconds allowed.
 	Rounds int `json:"rounds"`
+	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the
+	// building of its networks; 0 if Rounds bounds it.
+	TimeSeconds float64 `json:"time_seconds,omitempty"`
+	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not
+	// take turns in slices. The time before it that is not counted is a tenth of it.
+	SliceSeconds float64 `json:"slice_seconds,omitempty"`
 	// DurationSeconds is the measured time of one sample; 0 if samples are a number
 	// of packets, transactions or calls.
 	DurationSeconds float64 `json:"duration_seconds"`
@@ -116,10 +123,46 @@ type Comparison struct {
 	Denominator string `json:"denominator"`
 	// Ratios holds one ratio per round.
 	Ratios []float64 `json:"ratios"`
-	// Ratio is their median.
+	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
+	// mean of the labs' medians.
 	Ratio float64 `json:"ratio"`
-	// CI95 is the bootstrap interval of the median, nil under six rounds.
+	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or
+	// the bootstrap interval of the median. nil if there are too few.
 	CI95 *[2]float64 `json:"ci95"`
 	// AA marks two measurements of one path, whose difference is noise.
 	AA bool `json:"aa"`
+
+	// The other fields are those of rows that took turns.
+
+	// Ranking marks a comparison that only orders rows: with the best one, or with the
+	// next.
+	Ranking bool `json:"ranking,omitempty"`
+	// Over is the highest level whose chance the interval holds: "lab", "process",
+	// "connection" or "round".
+	Over string `json:"over,omitempty"`
+	// Class names the kind of the paths, whose noise is alike.
+	Class string `json:"class,omitempty"`
+	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all
+	// claims of the answer (Holm).
+	P         float64 `json:"p,omitempty"`
+	AdjustedP float64 `json:"adjusted_p,omitempty"`
+	// Verdict is what the ratio shows.
+	Verdict string `json:"verdict,omitempty"`
+	// Shares are the levels' shares in the variance of a ratio.
+	Shares Shares `json:"shares,omitzero"`
+}
+
+// Values of [Comparison.Verdict].
+const (
+	VerdictLower  = "lower"  // the numerator is lower
+	VerdictNone   = "none"   // no difference was found
+	VerdictHigher = "higher" // the numerator is higher
+)
+
+// Shares are shares in a variance; their sum is 1.
+type Shares struct {
+	Lab        float64 `json:"lab"`
+	Process    float64 `json:"process"`
+	Connection float64 `json:"connection"`
+	Round      float64 `json:"round"`
 }

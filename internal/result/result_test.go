@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/golden.json")
+var update = flag.Bool("update", false, "rewrite testdata/golden.json and docs/results.schema.json")
 
 // sample is a file in which every field has a value.
 func sample() File {

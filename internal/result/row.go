@@ -73,6 +73,9 @@ const (
 	UnitMilliseconds   = "ms" // for one call
 )
 
+// MoreIsBetter tells the direction of a unit.
+func MoreIsBetter(unit string) bool { return unit == UnitGbit || unit == UnitTransactions }
+
 // countedUnits is the prefix of units of counted instructions.
 const countedUnits = "instructions/"
 
@@ -128,6 +131,9 @@ type Row struct {
 	// Samples holds one figure per round in the order of the rounds, outliers
 	// included.
 	Samples []float64 `json:"samples"`
+	// Positions say in which lab, processes and connection each sample was taken, in the
+	// order of the samples; empty if they were not taken in slices.
+	Positions []Position `json:"positions,omitempty"`
 	// Median is the median of the samples.
 	Median float64 `json:"median"`
 	// CI95 is the 95 % confidence interval of the median, nil under six
@@ -159,6 +165,15 @@ type Row struct {
 	Reason string `json:"reason,omitempty"`
 	// Note is a remark for readers of the row.
 	Note string `json:"note,omitempty"`
+}
+
+// Position is the place of a sample in a run: samples of one connection are alike, and so
+// are to a lesser degree those of one process and of one lab. Each is numbered from 0.
+type Position struct {
+	Lab        int `json:"lab"`
+	Process    int `json:"process"`
+	Connection int `json:"connection"`
+	Round      int `json:"round"`
 }
 
 // Latency holds percentiles in microseconds.

@@ -9,6 +9,7 @@ import "slices"
 const (
 	maxValues  = 4_000_000
 	maxEntries = 200_000 // of all lists, numbers not counted
+	maxDepth   = 100
 )
 
 // scan returns the problems of a JSON text that would take too much memory to decode. It does not check the syntax.
@@ -16,7 +17,7 @@ func scan(text []byte) []string {
 	values, entries, longest := 0, 0, 0
 	var lengths []int // of the enclosing lists; -1 for an object
 	begins := false   // an entry of a list begins here
-	for i := 0; i < len(text); i++ {
+	for i := 0; i < len(text) && len(lengths) <= maxDepth && values <= maxValues; i++ {
 		c := text[i]
 		switch c {
 		case ' ', '\t', '\r', '\n':
@@ -54,6 +55,6 @@ func scan(text []byte) []string {
 			}
 		}
 	}
-	return slices.Concat(limit("values", values, maxValues), limit("entries of lists", entries, maxEntries),
+	return slices.Concat(limit("levels", len(lengths), maxDepth), limit("values", values, maxValues), limit("entries of lists", entries, maxEntries),
 		limit("entries of a list", longest, MaxSamples))
 }

@@ -3,14 +3,12 @@
 package result
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 // SchemaError reports a file whose schema this package does not know.
@@ -46,14 +44,14 @@ func Read(path string) (File, error) {
 		Schema int `json:"schema"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return File{}, fmt.Errorf("read results %s: %w", path, err)
+		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
 	}
 	if head.Schema != Schema && head.Schema != 1 {
 		return File{}, &SchemaError{Path: path, Schema: head.Schema}
 	}
 	var f File
 	if err := json.Unmarshal(data, &f); err != nil {
-		return File{}, fmt.Errorf("read results %s: %w", path, err)
+		return File{}, fmt.Errorf("read results %s: %s", path, clip(err.Error()))
 	}
 	if f.Schema == 1 {
 		upgrade(&f)
@@ -71,11 +69,18 @@ func readLimited(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
-	if err == nil && len(data) > maxBytes {
-		err = fmt.Errorf("%s: more than %d MiB: not a result file", path, maxBytes>>20)
+	size := 0
+	if info, err := file.Stat(); err == nil {
+		size = int(min(info.Size(), maxBytes+1))
 	}
-	return data, err
+	data := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	if _, err := data.ReadFrom(io.LimitReader(file, maxBytes+1)); err != nil {
+		return nil, err
+	}
+	if data.Len() > maxBytes {
+		return nil, fmt.Errorf("%s: more than %d MiB: not a result file", path, maxBytes>>20)
+	}
+	return data.Bytes(), nil
 }
 
 // Marshal checks f and returns it as indented JSON with a final newline. Required
@@ -89,51 +94,6 @@ func Marshal(f File) ([]byte, error) {
 		return nil, fmt.Errorf("encode results: %w", err)
 	}
 	return append(data, '\n'), nil
-}
-
-// Write checks f and writes it to path atomically: readers see the old file or the new
-// one, also after a crash. The file has mode 0600.
-func Write(path string, f File) (err error) {
-	data, err := Marshal(f)
-	if err != nil {
-		return fmt.Errorf("write results %s: %w", path, err)
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write results %s: %w", path, reason(err))
-	}
-	defer func() {
-		if err != nil {
-			_ = temp.Close()
-			_ = os.Remove(temp.Name())
-		}
-	}()
-	if _, err := temp.Write(data); err != nil {
-		return fmt.Errorf("write results %s: %w", path, reason(err))
-	}
-	if err := temp.Sync(); err != nil {
-		return fmt.Errorf("write results %s: %w", path, reason(err))
-	}
-	if err := temp.Close(); err != nil {
-		return fmt.Errorf("write results %s: %w", path, reason(err))
-	}
-	if err := os.Rename(temp.Name(), path); err != nil {
-		return fmt.Errorf("write results %s: %w", path, reason(err))
-	}
-	return nil
-}
-
-// reason returns an error without the name of the temporary file.
-func reason(err error) error {
-	var ofPath *fs.PathError
-	var ofLink *os.LinkError
-	switch {
-	case errors.As(err, &ofPath):
-		return ofPath.Err
-	case errors.As(err, &ofLink):
-		return ofLink.Err
-	}
-	return err
 }
 
 // filled returns a copy of f in which no required list or map is nil.

@@ -162,6 +162,9 @@ func (r Row) problems() []string {
 		}
 	}
 	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
+	if n := len(r.Positions); n > 0 && n != len(r.Samples) {
+		out = append(out, fmt.Sprintf("%d positions of %d samples", n, len(r.Samples)))
+	}
 	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)
 	out = append(out, bounded("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
 	out = append(out, bounded("offered", r.Offered)...)
@@ -204,7 +207,12 @@ func (c Comparison) problems() []string {
 	if c.Numerator == "" || c.Denominator == "" {
 		out = append(out, "numerator and denominator must be named")
 	}
-	out = append(out, limitNames(c.Numerator, c.Denominator)...)
+	if !slices.Contains([]string{"", VerdictLower, VerdictNone, VerdictHigher}, c.Verdict) {
+		out = append(out, fmt.Sprintf("verdict %q is not known", clip(c.Verdict)))
+	}
+	out = append(out, bounded("p", c.P, c.AdjustedP)...)
+	out = append(out, bounded("shares", c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round)...)
+	out = append(out, limitNames(c.Numerator, c.Denominator, c.Over, c.Class)...)
 	out = append(out, limitTexts(c.Name)...)
 	out = append(out, limit("ratios", len(c.Ratios), MaxSamples)...)
 	return append(out, figures(c.Ratios, c.Ratio, c.CI95)...)

@@ -4,6 +4,7 @@ package evidence
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,7 +17,8 @@ import (
 // sampleCheck compares the evidence of one sample with its path.
 type sampleCheck struct {
 	Path
-	mayLoseAll  bool // see Recorder.MayLoseAll
+	mayLoseAll  bool // see Flow.MayLoseAll
+	fromMachine bool // to another machine, without a lab
 	measurement load.Measurement
 	evidence    result.Evidence
 	// tracked is true if the kernel's connection tracking had an entry of the client's
@@ -26,6 +28,28 @@ type sampleCheck struct {
 	ovsDatapath string
 	// devices are the true names of the pods' devices, where they are not lab.IfName.
 	devices map[string]string
+	// others are the demands of the flows that ran side by side with this one.
+	others []demands
+	// collected, if not nil, takes the demands of this flow instead of checking them.
+	collected *demands
+}
+
+// demands are the least increases of counters that a flow's path implies.
+type demands struct {
+	devices  map[Device]result.DeviceCount
+	programs map[string]uint64
+}
+
+// demands returns those of the flow.
+func (c *sampleCheck) demands() demands {
+	d := demands{devices: map[Device]result.DeviceCount{}}
+	collector := *c
+	collector.collected = &d
+	if !c.fromMachine {
+		collector.checkDevices()
+		d.programs = c.programs()
+	}
+	return d
 }
 
 // packets returns the least number of packets that must have crossed each device of
@@ -51,6 +75,10 @@ func (c *sampleCheck) add(format string, args ...any) {
 // check adds a finding for each contradiction between evidence and path.
 func (c *sampleCheck) check() {
 	c.checkTransfer()
+	if c.fromMachine {
+		c.checkFromMachine()
+		return
+	}
 	c.checkAddresses()
 	c.checkDevices()
 	c.checkConnections()
@@ -123,8 +151,8 @@ func (c *sampleCheck) checkConnections() {
 	}
 }
 
-// checkPrograms checks that the path's eBPF programs ran, and no others.
-func (c *sampleCheck) checkPrograms() {
+// programs returns the least increases of the eBPF counters of the path's programs.
+func (c *sampleCheck) programs() map[string]uint64 {
 	toServer, toClient := c.packets()
 	least := map[string]uint64{}
 	switch {
@@ -144,12 +172,24 @@ func (c *sampleCheck) checkPrograms() {
 	case result.ViaEBPFSocket:
 		least["sock_connect"] = 1
 	}
+	return least
+}
+
+// checkPrograms checks that the path's eBPF programs ran, and no others.
+func (c *sampleCheck) checkPrograms() {
+	own := c.programs()
+	least := maps.Clone(own)
+	for _, other := range c.others {
+		for name, runs := range other.programs {
+			least[name] += runs
+		}
+	}
 	if len(least) == 0 && len(c.evidence.ProgramRuns) > 0 {
 		c.add("eBPF programs ran: %v", c.evidence.ProgramRuns)
 	}
-	for name, runs := range least {
-		if got := c.evidence.ProgramRuns[name]; got < runs {
-			c.add("eBPF counter %s increased by %d, want at least %d", name, got, runs)
+	for name := range own {
+		if got := c.evidence.ProgramRuns[name]; got < least[name] {
+			c.add("eBPF counter %s increased by %d, want at least %d", name, got, least[name])
 		}
 	}
 }
@@ -158,7 +198,6 @@ func (c *sampleCheck) checkPrograms() {
 // leave by the uplink, or by any device but lo if none is known. The other machine's
 // address may be translated.
 func (c *sampleCheck) checkFromMachine() {
-	c.checkTransfer()
 	if peer := c.measurement.ClientPeer; peer != c.Connect {
 		c.add("the client's peer is %s, want %s", peer, c.Connect)
 	}
@@ -282,19 +321,42 @@ func (c *sampleCheck) checkHostDevice() {
 	}
 }
 
-// expect adds a finding if a device of the path counted fewer packets.
+// expect adds a finding if a device of the path counted fewer packets than this flow
+// and the others that cross it.
 func (c *sampleCheck) expect(at Device, rx, tx uint64) {
+	if c.collected != nil {
+		d := c.collected.devices[at]
+		c.collected.devices[at] = result.DeviceCount{RxPackets: d.RxPackets + rx, TxPackets: d.TxPackets + tx}
+		return
+	}
+	shared := c.demanded(at)
+	rx, tx = rx+shared.RxPackets, tx+shared.TxPackets
 	if d := c.count(at); d.RxPackets < rx || d.TxPackets < tx {
 		c.add("%s in %s received %d packets and sent %d, want at least %d and %d", d.Name, d.Host, d.RxPackets, d.TxPackets, rx, tx)
 	}
 }
 
-// expectNone adds a finding if a device off the path counted packets.
+// expectNone adds a finding if a device off the path, which no other flow crosses in
+// that direction, counted packets.
 func (c *sampleCheck) expectNone(at Device, ways direction) {
-	d, limit := c.count(at), c.strayLimit()
-	if (ways&received != 0 && d.RxPackets > limit) || (ways&sent != 0 && d.TxPackets > limit) {
+	if c.collected != nil {
+		return
+	}
+	d, shared, limit := c.count(at), c.demanded(at), c.strayLimit()
+	strayReceived := ways&received != 0 && shared.RxPackets == 0 && d.RxPackets > limit
+	straySent := ways&sent != 0 && shared.TxPackets == 0 && d.TxPackets > limit
+	if strayReceived || straySent {
 		c.add("%s in %s, off the path, received %d packets and sent %d", d.Name, d.Host, d.RxPackets, d.TxPackets)
 	}
+}
+
+// demanded returns the packets of the other flows at a device.
+func (c *sampleCheck) demanded(at Device) (sum result.DeviceCount) {
+	for _, other := range c.others {
+		sum.RxPackets += other.devices[at].RxPackets
+		sum.TxPackets += other.devices[at].TxPackets
+	}
+	return sum
 }
 
 // count returns the packets that a device counted.

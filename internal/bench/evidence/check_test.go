@@ -172,3 +172,43 @@ func TestEachContradictionIsFound(t *testing.T) {
 		})
 	}
 }
+
+// TestSideBySide checks flows that share a lab: counters must hold the packets of all of
+// them, and a device that another flow crosses is not off the path.
+func TestSideBySide(t *testing.T) {
+	podIP, service := fitting(t, "veth+ebpf/pod-ip"), fitting(t, "veth+ebpf/cluster-ip")
+	service.Measurement.ClientLocal = netip.MustParseAddrPort("192.168.10.11:40001")
+	service.Measurement.ServerPeer = service.Measurement.ClientLocal
+	both := podIP
+	both.Evidence.Devices, both.Evidence.ProgramRuns = nil, map[string]uint64{}
+	evidence.Merge(&both.Evidence, podIP.Evidence)
+	evidence.Merge(&both.Evidence, service.Evidence)
+	both.Evidence.Connections = 0
+	for i, findings := range evidence.FindingsSideBySide(both, service) {
+		if len(findings) > 0 {
+			t.Errorf("flow %d: %q", i, findings)
+		}
+	}
+	for i, findings := range evidence.FindingsSideBySide(podIP, service) {
+		if len(findings) == 0 {
+			t.Errorf("flow %d: no finding, though the counters hold the packets of one flow", i)
+		}
+	}
+
+	pods, loopback := fitting(t, "veth/pod-ip"), fitting(t, "veth/pod-ip")
+	loopback.Path = find(t, "loopback")
+	loopback.Measurement.ClientPeer, loopback.Measurement.ServerLocal = loopback.Path.Connect, loopback.Path.Listen
+	alone := evidence.FindingsSideBySide(pods)
+	if len(alone[0]) > 0 {
+		t.Errorf("alone: %q", alone[0])
+	}
+	pods.Evidence.Devices = append(pods.Evidence.Devices, result.DeviceCount{Host: lab.Host, Name: "lo", RxPackets: 1010, TxPackets: 1010})
+	if alone := evidence.FindingsSideBySide(pods); len(alone[0]) == 0 {
+		t.Error("packets on lo, which no flow crosses: no finding")
+	}
+	for i, findings := range evidence.FindingsSideBySide(pods, loopback) {
+		if len(findings) > 0 {
+			t.Errorf("flow %d beside loopback: %q", i, findings)
+		}
+	}
+}

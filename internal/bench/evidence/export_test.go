@@ -30,6 +30,23 @@ func (o Observation) Findings() []string {
 // FindingsFromMachine returns those of a path from this machine itself.
 func (o Observation) FindingsFromMachine() []string {
 	c := o.check()
-	c.checkFromMachine()
+	c.fromMachine = true
+	c.check()
 	return c.evidence.Findings
+}
+
+// FindingsSideBySide returns the findings of each of several flows of one lab, which all
+// have the counters of the first.
+func FindingsSideBySide(flows ...Observation) [][]string {
+	var checks []*sampleCheck
+	for _, o := range flows {
+		o.Evidence.Devices, o.Evidence.ProgramRuns = flows[0].Evidence.Devices, flows[0].Evidence.ProgramRuns
+		c := o.check()
+		checks = append(checks, &c)
+	}
+	var out [][]string
+	for _, e := range checkAll(checks) {
+		out = append(out, e.Findings)
+	}
+	return out
 }

@@ -51,6 +51,9 @@ func (p Path) Masqueraded() bool {
 	return p.translatedByRules() && !p.traits().Routed && !p.Lab.NetfilterCall
 }
 
+// ForwardsInUserSpace reports whether a program relays the packets of the path's link.
+func (p Path) ForwardsInUserSpace() bool { return p.traits().Needs == podlink.NeedsRelay }
+
 // translatedByRules reports whether the kernel's firewall rules translate the service
 // address, so that all packets cross the host's IP layer.
 func (p Path) translatedByRules() bool {

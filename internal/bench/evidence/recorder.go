@@ -25,31 +25,36 @@ func (e *Error) Error() string {
 	return "the evidence contradicts the path: " + strings.Join(e.Findings, "; ")
 }
 
-// Recorder collects the evidence of one sample, between Start and Stop. Meanwhile no
-// other traffic may cross the lab.
+// Recorder collects the evidence of the flows of one lab, between Start and Stop.
+// Meanwhile no other traffic may cross the lab.
 type Recorder struct {
-	// Path is the path that the sample claims.
-	Path Path
-	// Lab is the lab of the path. It is nil if client and server are this machine and
-	// another one.
+	// Lab is the lab. It is nil if client and server are this machine and another one.
 	Lab *lab.Lab
-	// Machine is the network namespace of this machine if the path crosses its
-	// devices, otherwise nil.
+	// Machine is the network namespace of this machine if the flows cross its devices,
+	// otherwise nil.
 	Machine *netns.Namespace
-	// MayLoseAll accepts a sample of which nothing arrived: datagrams were offered at
-	// a rate that the path may not carry.
-	MayLoseAll bool
 
 	before counters
 }
 
-// Start reads the counters before the sample.
+// Flow is the traffic on one path while a [Recorder] runs.
+type Flow struct {
+	// Path is the path that the flow claims.
+	Path Path
+	// Measurement is what client and server counted.
+	Measurement load.Measurement
+	// MayLoseAll accepts a flow of which nothing arrived: datagrams were offered at a
+	// rate that the path may not carry.
+	MayLoseAll bool
+}
+
+// Start reads the counters before the flows.
 func (r *Recorder) Start() (err error) {
 	r.before, err = r.read()
 	return err
 }
 
-// read reads all counters of the path.
+// read reads all counters of the lab and the machine.
 func (r *Recorder) read() (counters, error) {
 	c, err := readCounters(r.Lab)
 	if err == nil && r.Machine != nil {
@@ -58,28 +63,53 @@ func (r *Recorder) read() (counters, error) {
 	return c, err
 }
 
-// Stop reads the counters after a sample and compares their increase with the path. It
-// returns the evidence, with an [*Error] if that contradicts the path.
-func (r *Recorder) Stop(m load.Measurement) (result.Evidence, error) {
+// Stop reads the counters after the flows and compares their increase with the paths.
+// It returns the evidence of each flow, with findings where that contradicts its path.
+// Counters of devices and programs are those of all flows together: each must have
+// counted at least the packets of all flows that cross it.
+func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	after, err := r.read()
 	if err != nil {
-		return result.Evidence{}, err
+		return nil, err
 	}
-	c := sampleCheck{Path: r.Path, mayLoseAll: r.MayLoseAll, measurement: m, evidence: after.since(r.before)}
-	c.evidence.Client = addresses(m.ClientLocal, m.ClientPeer)
-	c.evidence.Server = addresses(m.ServerLocal, m.ServerPeer)
-	if r.Lab == nil {
-		c.checkFromMachine()
-	} else {
-		if err := c.inspect(r.Lab, r.before, after); err != nil {
-			return result.Evidence{}, err
+	var checks []*sampleCheck
+	for _, f := range flows {
+		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: f.Measurement, evidence: after.since(r.before), fromMachine: r.Lab == nil}
+		c.evidence.Client = addresses(f.Measurement.ClientLocal, f.Measurement.ClientPeer)
+		c.evidence.Server = addresses(f.Measurement.ServerLocal, f.Measurement.ServerPeer)
+		if r.Lab != nil {
+			if err := c.inspect(r.Lab, r.before, after); err != nil {
+				return nil, err
+			}
 		}
+		checks = append(checks, c)
+	}
+	return checkAll(checks), nil
+}
+
+// checkAll checks flows that ran side by side, and returns the evidence of each.
+func checkAll(checks []*sampleCheck) []result.Evidence {
+	for i, c := range checks {
+		for j, other := range checks {
+			if i != j {
+				c.others = append(c.others, other.demands())
+			}
+		}
+	}
+	var out []result.Evidence
+	for _, c := range checks {
 		c.check()
+		out = append(out, c.evidence)
 	}
-	if len(c.evidence.Findings) > 0 {
-		return c.evidence, &Error{c.evidence.Findings}
+	return out
+}
+
+// Contradiction returns an [*Error] if the evidence of a flow has findings.
+func Contradiction(e result.Evidence) error {
+	if len(e.Findings) == 0 {
+		return nil
 	}
-	return c.evidence, nil
+	return &Error{e.Findings}
 }
 
 // addresses returns one end's view of a connection.

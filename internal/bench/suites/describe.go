@@ -14,8 +14,9 @@ import (
 
 // Words of a row's variant that name the datapath of Open vSwitch.
 const (
-	wordKernel    = "kernel"
-	wordUserSpace = "user-space"
+	wordKernel = "kernel"
+	// UserSpace is that of a switch that forwards in a process.
+	UserSpace = "user-space"
 )
 
 // Variant returns the variant of a row: that of its path, followed by properties of its
@@ -27,7 +28,7 @@ func Variant(path, ovsDatapath, acceleration string) string {
 	case lab.OVSKernel:
 		ovsDatapath = wordKernel
 	case lab.OVSUserSpace:
-		ovsDatapath = wordUserSpace
+		ovsDatapath = UserSpace
 	}
 	words := slices.DeleteFunc([]string{path, ovsDatapath, acceleration}, func(word string) bool { return word == "" })
 	return strings.Join(words, " ")
@@ -60,7 +61,7 @@ func (s Suite) Label(row result.Row) string {
 	switch mark := acceleration(row.Variant); {
 	case !matrix && mark != "":
 		return strings.TrimSuffix(row.ID, "/again") + mark
-	case matrix && (row.Variant == wordKernel || row.Variant == wordUserSpace):
+	case matrix && (row.Variant == wordKernel || row.Variant == UserSpace):
 		label := row.Link + " (" + row.Variant + ")"
 		if row.Datapath == result.DatapathEBPF {
 			label += " + eBPF"

@@ -72,8 +72,8 @@ func TestSwitchingNamesDatapath(t *testing.T) {
 		subject string
 		noted   bool
 	}{
-		{wordUserSpace, "/ovs", slow, true},
-		{wordUserSpace, "/ovs/veth", "Open vSwitch", true},
+		{UserSpace, "/ovs", slow, true},
+		{UserSpace, "/ovs/veth", "Open vSwitch", true},
 		{wordKernel, "/ovs", "Open vSwitch", false},
 	} {
 		d, _ := described(t, "switching", func(r *result.Row) {

@@ -56,9 +56,9 @@ func kernelLinks() []kernelLink {
 		{id: "ipvlan-l3s", link: "ipvlan-l3s"},
 		{id: "netkit", link: "netkit"},
 		{id: "netkit-l2", link: "netkit-l2"},
-		{id: "ovs-veth", link: "ovs-veth"},
+		{id: "ovs-veth", link: "ovs-veth", repeated: true},
 		{id: "ovs-internal", link: "ovs-internal"},
-		{id: "tun", link: "tun"},
+		{id: "tun", link: "tun", repeated: true},
 		{id: "tun-offload", link: "tun", variant: "offload", offload: true, plain: "tun"},
 	}
 }

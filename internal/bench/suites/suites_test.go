@@ -46,7 +46,7 @@ func TestSuitesNameExistingRows(t *testing.T) {
 
 // TestPodLinksRows checks the rows of suite pod-links.
 func TestPodLinksRows(t *testing.T) {
-	want := []string{"loopback", "host-to-pod", "veth/pod-ip/again"}
+	want := []string{"loopback", "host-to-pod", "veth/pod-ip/again", "ovs-veth/pod-ip/again", "tun/pod-ip/again"}
 	for _, link := range []string{
 		"veth", "bridge-call-off", "bridge-call-on", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2",
 		"ovs-veth", "ovs-internal", "tun", "tun-offload",

@@ -23,8 +23,15 @@ type MachineTime struct {
 	// Seconds is the time between the two readings.
 	Seconds float64 `json:"seconds"`
 	// BusySeconds is the time that CPUs were not idle: Seconds times the CPUs,
-	// less idle, iowait and steal. It contains whatever else ran on the machine.
+	// less idle, iowait and steal. It contains whatever else ran on the machine. Of a few
+	// ticks it may be negative: a sum over many short windows is true, one of them is not.
 	BusySeconds float64 `json:"busy_seconds"`
+	// UserSeconds, SystemSeconds, SoftirqSeconds and IdleSeconds are parts of the CPUs'
+	// time: in processes, with nice ones; in the kernel for them; in softirqs; and idle.
+	UserSeconds    float64 `json:"user_seconds,omitempty"`
+	SystemSeconds  float64 `json:"system_seconds,omitempty"`
+	SoftirqSeconds float64 `json:"softirq_seconds,omitempty"`
+	IdleSeconds    float64 `json:"idle_seconds,omitempty"`
 	// StealSeconds is the time that the hypervisor gave to others.
 	StealSeconds float64 `json:"steal_seconds"`
 	// NetRX and NetTX are the network softirqs that were raised, for any
@@ -43,10 +50,10 @@ type Machine struct {
 
 // sample is one reading of /proc/stat.
 type sample struct {
-	at                  time.Time
-	cpus                int
-	idle, iowait, steal uint64 // ticks
-	netRX, netTX        uint64
+	at                                         time.Time
+	cpus                                       int
+	user, system, idle, iowait, softirq, steal uint64 // ticks
+	netRX, netTX                               uint64
 }
 
 // OpenMachine opens /proc/stat.
@@ -110,7 +117,9 @@ func parseStat(b []byte) sample {
 		line = bytes.TrimSuffix(line, []byte("\n"))
 		switch {
 		case bytes.HasPrefix(line, []byte("cpu ")):
-			s.idle, s.iowait, s.steal = column(line, 4), column(line, 5), column(line, 8)
+			s.user, s.system = column(line, 1)+column(line, 2), column(line, 3)
+			s.idle, s.iowait = column(line, 4), column(line, 5)
+			s.softirq, s.steal = column(line, 7), column(line, 8)
 		case bytes.HasPrefix(line, []byte("cpu")):
 			s.cpus++
 		case bytes.HasPrefix(line, []byte("softirq ")):
@@ -153,12 +162,29 @@ func (s sample) since(earlier sample) MachineTime {
 	steal := ticks(earlier.steal, s.steal)
 	busy := seconds*float64(s.cpus) - ticks(earlier.idle, s.idle) - ticks(earlier.iowait, s.iowait) - steal
 	return MachineTime{
-		Seconds:      seconds,
-		BusySeconds:  max(busy, 0),
-		StealSeconds: steal,
-		NetRX:        increase(earlier.netRX, s.netRX),
-		NetTX:        increase(earlier.netTX, s.netTX),
+		Seconds:        seconds,
+		BusySeconds:    busy,
+		UserSeconds:    ticks(earlier.user, s.user),
+		SystemSeconds:  ticks(earlier.system, s.system),
+		SoftirqSeconds: ticks(earlier.softirq, s.softirq),
+		IdleSeconds:    ticks(earlier.idle, s.idle),
+		StealSeconds:   steal,
+		NetRX:          increase(earlier.netRX, s.netRX),
+		NetTX:          increase(earlier.netTX, s.netTX),
 	}
+}
+
+// Add adds the time of another window.
+func (t *MachineTime) Add(o MachineTime) {
+	t.Seconds += o.Seconds
+	t.BusySeconds += o.BusySeconds
+	t.UserSeconds += o.UserSeconds
+	t.SystemSeconds += o.SystemSeconds
+	t.SoftirqSeconds += o.SoftirqSeconds
+	t.IdleSeconds += o.IdleSeconds
+	t.StealSeconds += o.StealSeconds
+	t.NetRX += o.NetRX
+	t.NetTX += o.NetTX
 }
 
 // increase is the growth of a counter. The kernel's iowait and idle can step back

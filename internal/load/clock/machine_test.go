@@ -18,7 +18,7 @@ softirq 5000 1 300 40 2500 6 0 8 90 0 10
 
 func TestParseStat(t *testing.T) {
 	got := parseStat([]byte(statText))
-	want := sample{cpus: 2, idle: 1000, iowait: 20, steal: 9, netTX: 40, netRX: 2500}
+	want := sample{cpus: 2, user: 101, system: 50, idle: 1000, iowait: 20, softirq: 7, steal: 9, netTX: 40, netRX: 2500}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -21,6 +21,7 @@ type column struct {
 	title string
 	right bool
 	rank  int
+	gap   int // before it
 	width int
 	head  []string
 	cells []string
@@ -29,7 +30,10 @@ type column struct {
 // newColumn turns a column into strings. A column of marked cells gets a place for
 // the mark in each line.
 func newColumn(c report.Column) column {
-	out := column{title: c.Title(), right: c.Right, rank: c.Rank}
+	out := column{title: c.Title(), right: c.Right, rank: c.Rank, gap: gap}
+	if c.Tight {
+		out.gap = 1
+	}
 	for _, text := range c.Head {
 		if c.Marked {
 			text += " "
@@ -63,7 +67,7 @@ func fit(columns []column, width int) []column {
 	keep := make([]bool, len(columns))
 	total := indent - gap
 	for _, i := range order {
-		need := columns[i].width + gap
+		need := columns[i].width + columns[i].gap
 		if columns[i].rank == 0 || total+need <= width {
 			keep[i] = true
 			total += need
@@ -90,7 +94,7 @@ func layOut(columns []column) (head, body []string) {
 		b.WriteString(strings.Repeat(" ", indent))
 		for i, c := range columns {
 			if i > 0 {
-				b.WriteString(strings.Repeat(" ", gap))
+				b.WriteString(strings.Repeat(" ", c.gap))
 			}
 			text := cell(c)
 			pad := ""

@@ -149,6 +149,10 @@ func (p *printer) comparisons(s report.Suite) {
 			p.heading("Comparisons, " + inSentence(w.Name) + " (ratio within each round)")
 			p.table(*w.Comparisons)
 		}
+		if w.Ranking != nil && p.options.Wide {
+			p.heading("Ranking, " + inSentence(w.Name) + " (ratio within each round)")
+			p.table(*w.Ranking)
+		}
 	}
 	p.line("")
 	for _, w := range s.Workloads {

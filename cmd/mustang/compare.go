@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/report/export"
+	"mustang/internal/report/text"
+	"mustang/internal/result"
+	"mustang/internal/result/compare"
+	"mustang/internal/result/rundir"
+)
+
+// compareFormats are the values of compare's -o.
+var compareFormats = []string{"table", "wide", "json", "csv", "markdown", "benchfmt"}
+
+// compare is the command that compares runs.
+func (c *config) compare() *cobra.Command {
+	var format, threshold string
+	cmd := &cobra.Command{
+		Use:   "compare OLD NEW...",
+		Short: "Compare the results of runs: before and after a change, or of two machines",
+		Long: `Compare each NEW run with the OLD one, row by row. Each is a results.json, the directory of a
+run, or the directory that bench made it in, which stands for the latest run.
+
+What differs in machine, versions and settings comes first. A table for each suite and
+workload has the figures with the half-width of their 95 % interval, the difference where
+one was found, its interval and its p-value, and ~ where none was found. Runs are not
+interleaved, so a difference between them may be one of the machine's mood: make several
+runs of each, and compare those of one kind too.
+
+With -o benchfmt, the samples of all runs are printed in the format of Go's benchmarks, for
+benchstat -col run. With --threshold 5% the exit code is 3 if a row got worse by more than 5 %, and the
+difference was found with significance.`,
+		Example: `  mustang compare mustang-results/20261122T073512Z mustang-results
+  mustang compare before/results.json after/results.json again/results.json -o wide
+  mustang compare before after --threshold 5%
+  mustang compare before after -o markdown
+  mustang compare before after -o benchfmt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usage(fmt.Errorf("%s is missing: want %s", []string{"OLD", "NEW"}[len(args)], cmd.UseLine()))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := checkFormat(format, compareFormats); err != nil {
+				return err
+			}
+			limit := math.Inf(1)
+			if threshold != "" {
+				var err error
+				if limit, err = parsePercent(threshold); err != nil {
+					return usage(fmt.Errorf("--threshold: %w", err))
+				}
+			}
+			runs, err := readRuns(args)
+			if err != nil {
+				return err
+			}
+			comparison, err := compare.Runs(runs[0], runs[1:]...)
+			if err != nil {
+				return err
+			}
+			if err := c.printComparison(comparison, runs, format); err != nil {
+				return err
+			}
+			if len(comparison.Tables) == 0 {
+				return fmt.Errorf("%s has no row that another run measured too", args[0])
+			}
+			if worse := comparison.Worse(limit); len(worse) > 0 {
+				return &worseError{threshold, worse}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(compareFormats))
+	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%")
+	return cmd
+}
+
+// worseError says that rows got worse.
+type worseError struct {
+	threshold string
+	rows      []string
+}
+
+func (e *worseError) Error() string {
+	const most = 5
+	rows, more := e.rows, ""
+	if len(rows) > most {
+		rows, more = rows[:most], fmt.Sprintf(" and %d more", len(rows)-most)
+	}
+	return fmt.Sprintf("worse by more than %s: %s%s", e.threshold, export.Plain(strings.Join(rows, ", ")), more)
+}
+
+// printComparison prints a comparison of runs.
+func (c *config) printComparison(comparison *compare.Comparison, runs []compare.Run, format string) error {
+	switch format {
+	case "json":
+		return printJSON(c.stdout, struct {
+			Schema int `json:"schema"`
+			*compare.Comparison
+		}{schema, comparison})
+	case "csv":
+		return export.ComparisonCSV(c.stdout, comparison)
+	case "markdown":
+		return export.ComparisonMarkdown(c.stdout, comparison)
+	case "benchfmt":
+		var all []export.Run
+		for _, r := range runs {
+			all = append(all, export.Run(r))
+		}
+		return export.Benchfmt(c.stdout, all...)
+	}
+	o := c.textOptions()
+	o.Wide = format == "wide"
+	return text.WriteComparison(c.stdout, comparison, o)
+}
+
+// readRuns reads the results that paths stand for.
+func readRuns(paths []string) ([]compare.Run, error) {
+	var runs []compare.Run
+	taken := map[string]bool{}
+	for _, path := range paths {
+		found, err := rundir.Find(path)
+		if err != nil {
+			return nil, err
+		}
+		file, err := result.Read(found)
+		if err != nil {
+			return nil, err
+		}
+		name := runName(found)
+		if taken[name] {
+			name = path
+		}
+		for n := 2; taken[name]; n++ {
+			name = fmt.Sprintf("%s (%d)", path, n)
+		}
+		taken[name] = true
+		runs = append(runs, compare.Run{Name: export.Plain(name), File: file})
+	}
+	return runs, nil
+}
+
+// runName names a result file by its directory, or by itself if it has a name of its own.
+func runName(path string) string {
+	if filepath.Base(path) != rundir.Results {
+		return strings.TrimSuffix(filepath.Base(path), ".json")
+	}
+	if path, err := filepath.EvalSymlinks(path); err == nil {
+		if path, err := filepath.Abs(path); err == nil {
+			return filepath.Base(filepath.Dir(path))
+		}
+	}
+	return path
+}

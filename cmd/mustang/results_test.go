@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"mustang/internal/result"
+	"mustang/internal/result/rundir"
+)
+
+// checkSchema holds the latest result below a directory to the JSON Schema.
+func checkSchema(t *testing.T, dir string) {
+	t.Helper()
+	path, err := rundir.Find(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	value, err := jsonschema.UnmarshalJSON(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	schema, err := compiler.Compile(resultsSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Validate(value); err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+}
+
+// writeRun writes a result into a run's directory and returns that.
+func writeRun(t *testing.T, dir, name string, file result.File) string {
+	t.Helper()
+	data, err := result.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, rundir.Results), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// slower returns a file whose rates are those of f times a factor.
+func slower(f result.File, factor float64) result.File {
+	f.Rows = append([]result.Row{}, f.Rows...)
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		r.Samples = append([]float64{}, r.Samples...)
+		for n := range r.Samples {
+			r.Samples[n] *= factor
+		}
+		r.Median *= factor
+		if r.CI95 != nil {
+			r.CI95 = &[2]float64{r.CI95[0] * factor, r.CI95[1] * factor}
+		}
+	}
+	return f
+}
+
+// TestCompare runs the command on files whose differences are known.
+func TestCompare(t *testing.T) {
+	sound, err := result.Read(soundFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted, err := result.Read("../../internal/report/testdata/counted.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	old, worse := writeRun(t, dir, "20260101T000000Z", sound), writeRun(t, dir, "20260102T000000Z", slower(sound, 0.9))
+	vm, other := writeRun(t, dir, "vm", counted), sound
+	other.Rows = []result.Row{sound.Rows[0]}
+	other.Rows[0].ID = "another"
+	foreign := writeRun(t, dir, "foreign", other)
+	if err := os.Symlink(filepath.Base(worse), filepath.Join(dir, rundir.Latest)); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
+	for _, tt := range []struct {
+		args   []string
+		code   int
+		stdout []string
+		stderr string
+	}{
+		{[]string{old, dir}, exitDone, []string{"20260101T000000Z", "20260102T000000Z", "-10.0 %", "<0.001", "geomean", "Mann-Whitney", "are the same"}, ""},
+		{[]string{old, worse, "--threshold", "5%"}, exitWorse, []string{"-10.0 %"}, "worse by more than 5%: loopback tcp_stream, "},
+		{[]string{old, worse, "--threshold", "12.5%"}, exitDone, []string{"-10.0 %"}, ""},
+		{[]string{worse, old, "--threshold", "5%"}, exitDone, []string{"+11.1 %"}, ""},
+		{[]string{old, old, "--threshold", "0.01%"}, exitDone, []string{"~", "20260101T000000Z"}, ""},
+		{[]string{old, old, worse, "-o", "wide"}, exitDone, []string{"mann-whitney, 10 and 10 samples", "~", "-10.0 %"}, ""},
+		{[]string{old, worse, "-o", "csv"}, exitDone, []string{"pod-links,loopback,tcp_stream,1,Gbit/s,20260101T000000Z,20260102T000000Z,"}, ""},
+		{[]string{old, worse, "-o", "markdown"}, exitDone, []string{"| loopback | "}, ""},
+		{[]string{old, worse, "-o", "benchfmt"}, exitDone, []string{"run: 20260101T000000Z\n", "run: 20260102T000000Z\n", "BenchmarkTCPStream/loopback 1 "}, ""},
+		{[]string{old, vm}, exitFailed, nil, "vm counted instructions"},
+		{[]string{vm, old, "--threshold", "5%"}, exitFailed, nil, "vm counted instructions"},
+		{[]string{vm, vm}, exitDone, []string{"instructions/", "less is better"}, ""},
+		{[]string{old, foreign}, exitFailed, []string{"Not in 20260101T000000Z: another"}, "no row that another run measured"},
+	} {
+		code, stdout, stderr := command(t, env, append([]string{"compare"}, tt.args...)...)
+		if code != tt.code || !strings.Contains(stderr, tt.stderr) || strings.Count(stderr, "\n") != min(len(tt.stderr), 1) {
+			t.Errorf("%q: exit code %d, want %d: %q", tt.args, code, tt.code, stderr)
+		}
+		for _, want := range tt.stdout {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%q: no %q in %s", tt.args, want, stdout)
+			}
+		}
+		if tt.stdout == nil && stdout != "" {
+			t.Errorf("%q: stdout %q", tt.args, stdout)
+		}
+	}
+	_, stdout, _ := command(t, env, "compare", old, worse, "-o", "json")
+	var listed struct {
+		Schema int
+		Runs   []string
+		Tables []struct {
+			Lines []struct {
+				Deltas []struct {
+					Ratio float64
+					Found bool
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &listed); err != nil {
+		t.Fatal(err)
+	}
+	if listed.Schema != schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
+		t.Errorf("%+v", listed)
+	}
+}
+
+// TestReportFormats runs the formats of report on a file and on directories.
+func TestReportFormats(t *testing.T) {
+	sound, err := result.Read(soundFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := writeRun(t, dir, "20260101T000000Z", sound)
+	if err := os.Symlink(filepath.Base(run), filepath.Join(dir, rundir.Latest)); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}
+	for format, want := range map[string]string{
+		"html": filepath.Join(run, rundir.Page) + "\n", "table": "Results: ", "wide": "Summary, throughput", "csv": "\npod-links,loopback,tcp_stream,1,",
+		"markdown": "| `loopback` | ", "benchfmt": "\nBenchmarkTCPStream/loopback 1 ",
+	} {
+		for _, path := range []string{dir, run, filepath.Join(run, rundir.Results)} {
+			code, stdout, stderr := command(t, env, "report", path, "-o", format)
+			if code != exitDone || !strings.Contains(stdout, want) || stderr != "" {
+				t.Errorf("%s %s: exit code %d, %s%s", format, path, code, stdout, stderr)
+			}
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(run, rundir.Page))
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(page)), "</html>") {
+		t.Errorf("the page is not whole: %v", err)
+	}
+	for link, want := range map[string]string{"latest": rundir.Page, ".": rundir.Latest} {
+		if _, err := os.Lstat(filepath.Join(dir, link, want)); err != nil {
+			t.Error(err)
+		}
+	}
+}

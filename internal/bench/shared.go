@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os/exec"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// shares reports whether the agents of a path are those of other labs too, which enter
+// its namespaces for each socket: rows that are compared then run in the same processes.
+func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == nil && !keeps(p.Lab) }
+
+// keeps reports whether a lab is kept for all instances, since it takes seconds to build.
+func keeps(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
+
+// ownClient reports whether a workload needs a client in the control group of each lab,
+// since it opens sockets all the time.
+func ownClient(workload string) bool { return workload == load.TCPCRR }
+
+// sharedEnds returns the shared agents for a path, and the namespace of its client. The
+// server listens in that of the path's server.
+func (t *testbed) sharedEnds(ctx context.Context, p suites.Path, workload string) (client, server *load.Agent, namespace string, err error) {
+	l, err := t.lab(ctx, p.Lab)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	from, err := l.Namespace(p.Client)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	at, err := l.Namespace(p.Server)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if ownClient(workload) {
+		client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
+	} else {
+		client, err = t.sharedAgent(ctx, l, sharedClient)
+	}
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if server, err = t.sharedAgent(ctx, l, sharedServer); err != nil {
+		return nil, nil, "", err
+	}
+	if key := (agentKey{p.Lab, p.Server, p.Listen}); !t.listening[key] {
+		if _, err := server.ListenIn(ctx, at.Path(), p.Listen); err != nil {
+			return nil, nil, "", err
+		}
+		t.listening[key] = true
+	}
+	return client, server, from.Path(), nil
+}
+
+// sharedAgent returns a shared agent. It starts in the control group of a lab.
+func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
+	if a, ok := t.agents[key]; ok {
+		return a, nil
+	}
+	o := t.agentOptions(key == sharedServer)
+	o.Start = func(cmd *exec.Cmd) error { return l.Start(l.Places()[0], cmd) }
+	a, err := load.StartAgent(ctx, o)
+	if err == nil {
+		t.agents[key] = a
+		t.home = l
+	}
+	return a, err
+}
+
+// openIn calls open, which opens sockets of a client on a path. Where sockets are
+// translated, the client is in the lab's control group meanwhile, and elsewhere in one
+// without translation: a socket stays in the group in which it was opened.
+func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) error {
+	translates := func(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
+	if t.home == nil || l == t.home || client != t.agents[sharedClient] || !translates(l) && !translates(t.home) {
+		return open()
+	}
+	if err := l.Move(client.PID()); err != nil {
+		return err
+	}
+	return errors.Join(open(), t.home.Move(client.PID()))
+}
+
+// open opens a connection on a path, whose traffic a recorder of its lab sees.
+func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
+	l, err := t.lab(ctx, p.Lab)
+	if err != nil {
+		return nil, err
+	}
+	s := &standing{lab: l}
+	if t.shares(p) {
+		s.client, _, spec.Namespace, err = t.sharedEnds(ctx, p, spec.Workload)
+	} else {
+		s.client, _, err = t.ends(ctx, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if recorders[l] == nil {
+		r := &evidence.Recorder{Lab: l}
+		if err := r.Start(); err != nil {
+			return nil, err
+		}
+		recorders[l] = r
+	}
+	err = t.openIn(l, s.client, func() (err error) {
+		s.connection, err = s.client.Open(ctx, spec)
+		return err
+	})
+	return s, err
+}
+
+// renew ends the agents and labs of an instance, but those that are kept.
+func (t *testbed) renew() error {
+	var errs []error
+	for key, a := range t.agents {
+		if !keeps(key.lab) {
+			errs = append(errs, a.Close())
+			delete(t.agents, key)
+		}
+	}
+	clear(t.listening)
+	for o, l := range t.labs {
+		if !keeps(o) {
+			errs = append(errs, l.Close())
+			delete(t.labs, o)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stats estimates the figures of rows that a benchmark measures in turns, and
+// their ratios, with the uncertainty of every level at which chance strikes: the lab, the
+// processes in it, their connections, and the rounds on a connection. It is pure:
+// the same samples give the same results.
+//
+// [Compare] divides two rows round by round, [Summarize] estimates one row, [Judge] says
+// which of an answer's comparisons show a difference, [Plan] divides the time that there
+// is among labs, processes, connections and rounds, and [SliceLength] finds how long a
+// turn must be.
+//
+// The method is that of T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable
+// Time (ISMM 2013), on logarithms: the spread of labs holds that of all that is in them,
+// so Student's t over the labs gives an interval for all levels.
+package stats
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Position tells where in a series a sample was taken. Only equality and nesting count:
+// numbers may start anywhere, and gaps do no harm.
+type Position struct{ Lab, Process, Connection, Round int }
+
+// compare orders positions.
+func (p Position) compare(q Position) int {
+	switch {
+	case p.Lab != q.Lab:
+		return cmp.Compare(p.Lab, q.Lab)
+	case p.Process != q.Process:
+		return cmp.Compare(p.Process, q.Process)
+	case p.Connection != q.Connection:
+		return cmp.Compare(p.Connection, q.Connection)
+	}
+	return cmp.Compare(p.Round, q.Round)
+}
+
+// within returns the position without the numbers of the levels below one.
+func (p Position) within(level Level) Position {
+	switch level {
+	case Connection:
+		p.Round = 0
+	case Process:
+		p.Connection, p.Round = 0, 0
+	case Lab:
+		p = Position{Lab: p.Lab}
+	}
+	return p
+}
+
+// Sample is one row's figure of one round, such as transactions per second.
+type Sample struct {
+	Position
+	Value float64
+}
+
+// Level is a level at which a measurement is repeated.
+type Level int
+
+// The levels, from the innermost.
+const (
+	Round Level = iota
+	Connection
+	Process
+	Lab
+)
+
+// String returns the level's name in the singular.
+func (l Level) String() string {
+	return [...]string{"round", "connection", "process", "lab"}[l]
+}
+
+// Estimate is an estimated figure. All its numbers are finite.
+type Estimate struct {
+	// Value is the figure: the mean of the labs' medians, on logarithms; see Over for what
+	// takes the place of labs. It is 0 without usable samples.
+	Value float64
+	// Interval is the 95 % confidence interval; nil where there are too few units.
+	Interval *[2]float64
+	// Over is the highest level that the interval holds, and Units the number of its
+	// units. Three labs make it Lab; with fewer, three processes make it Process, then
+	// three connections Connection. Then the chance of the levels above is not in the
+	// interval: it tells of these very labs, or processes. Round is the last resort.
+	Over  Level
+	Units int
+	// Components are the variances at each level.
+	Components Components
+	// Rounds is the number of rounds used. Dropped is the number of samples that were
+	// not: zero, negative or not finite, without a partner in the other row, or of a
+	// position that occurs twice. A row with many of them has not been measured.
+	Rounds, Dropped int
+}
+
+// HalfWidth returns how far the interval extends from the value, on the wider side, as a
+// share of the value: 0.005 is 0.5 %. It is +Inf without an interval. To stop once it is
+// small makes intervals less honest: they covered 91 to 93 % when that was asked from
+// the third lab on, 93 to 94 % from the sixth, 94 % from the tenth (simulated).
+func (e Estimate) HalfWidth() float64 {
+	if e.Interval == nil {
+		return math.Inf(1)
+	}
+	return max(e.Interval[1]/e.Value-1, 1-e.Interval[0]/e.Value)
+}
+
+// Comparison is the ratio of two rows.
+type Comparison struct {
+	Estimate
+	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with
+	// the interval, and is 1 where there is none.
+	P float64
+}
+
+// Compare divides a by b round by round, and estimates the ratio. What slows both rows
+// of a round, such as slow drift, cancels out.
+//
+// In simulations (3 to 20 labs, 1 to 8 processes, 1 to 3 connections, 1 to 30 rounds,
+// complete or interrupted, up to a tenth of the ratios off by 5 to 50 %) the interval
+// covered the ratio in 94 to 97 % of 2,000 comparisons each. A hierarchical bootstrap
+// covered 79 to 99 %, and one expanded for few labs 88 to 100 %: too narrow where labs
+// differ, too wide where they do not, since each level adds its spread again.
+// Satterthwaite's degrees of freedom are in a balanced series those of the labs.
+//
+// Midmeans of connections' medians instead of a lab's median gave intervals at most 6 %
+// narrower, and five times as wide where connections had few rounds, some of them spoilt.
+//
+// What no method sees is a rare lab that did not happen: where one lab in ten is off by
+// 5 %, the intervals of six labs cover 48 %, those of thirty 90 %.
+func Compare(a, b []Sample) Comparison {
+	x, dropped := usable(a)
+	y, n := usable(b)
+	dropped += n
+	ratios := make([]point, 0, min(len(x), len(y)))
+	for len(x) > 0 && len(y) > 0 {
+		switch order := x[0].at.compare(y[0].at); {
+		case order < 0:
+			x, dropped = x[1:], dropped+1
+		case order > 0:
+			y, dropped = y[1:], dropped+1
+		default:
+			ratios = append(ratios, point{x[0].at, x[0].value - y[0].value})
+			x, y = x[1:], y[1:]
+		}
+	}
+	e, p := estimate(ratios)
+	e.Dropped = dropped + len(x) + len(y)
+	return Comparison{e, p}
+}
+
+// Summarize estimates the figure of one row. Drift of the machine counts as a difference
+// of labs, so the interval is wider than the rows' comparison suggests.
+func Summarize(samples []Sample) Estimate {
+	points, dropped := usable(samples)
+	e, _ := estimate(points)
+	e.Dropped = dropped
+	return e
+}
+
+// point is a logarithm of a figure or a ratio.
+type point struct {
+	at    Position
+	value float64
+}
+
+// usable returns the logarithms of the samples in the order of their positions, and the
+// number of samples that it left out.
+func usable(samples []Sample) (points []point, dropped int) {
+	all := make([]point, len(samples))
+	for i, s := range samples {
+		all[i] = point{s.Position, math.Log(s.Value)}
+	}
+	slices.SortFunc(all, func(p, q point) int { return p.at.compare(q.at) })
+	points = make([]point, 0, len(all))
+	for i, p := range all {
+		twice := i > 0 && all[i-1].at == p.at || i+1 < len(all) && all[i+1].at == p.at
+		if twice || math.IsNaN(p.value) || math.IsInf(p.value, 0) {
+			dropped++
+			continue
+		}
+		points = append(points, p)
+	}
+	return points, dropped
+}
+
+// exp is math.Exp, kept finite and above 0.
+func exp(x float64) float64 { return math.Exp(min(max(x, -700), 700)) }

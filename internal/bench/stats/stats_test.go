@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestIntervalCoversTheRatio compares 2,000 pairs of rows for each kind of noise and
+// series. 95 % is meant; three standard deviations of the count are 1.5 %.
+func TestIntervalCoversTheRatio(t *testing.T) {
+	const ratio, times = 1.05, 2000
+	kinds := []struct {
+		name string
+		noise
+	}{
+		{"requests", requests}, {"streams", streams},
+		{"spoilt requests", requests.with(0.05)}, {"spoilt streams", streams.with(0.05)},
+	}
+	series := []struct {
+		Counts
+		rounds int // at which the series is interrupted; 0 if not
+		over   Level
+	}{
+		{Counts{3, 1, 1, 5}, 0, Lab},
+		{Counts{3, 2, 3, 5}, 0, Lab},
+		{Counts{6, 1, 2, 10}, 107, Lab},
+		{Counts{15, 1, 1, 5}, 0, Lab},
+		{Counts{8, 8, 1, 1}, 0, Lab},
+		{Counts{2, 5, 1, 5}, 0, Process},
+		{Counts{1, 10, 1, 5}, 0, Process},
+		{Counts{1, 1, 6, 5}, 0, Connection},
+		{Counts{1, 1, 1, 30}, 0, Round},
+	}
+	for k, kind := range kinds {
+		for i, s := range series {
+			if s.over < Lab && kind.spoilt == 0 {
+				continue // the harder case will do
+			}
+			t.Run(fmt.Sprint(kind.name, s), func(t *testing.T) {
+				t.Parallel()
+				rng := rand.New(rand.NewPCG(uint64(k), uint64(i)))
+				covered, half := 0, 0.0
+				for range times {
+					a, b := simulate(rng, s.Counts, kind.alike(s.over), ratio)
+					if s.rounds > 0 {
+						a = a[:s.rounds]
+					}
+					c := Compare(a, b)
+					if c.Over != s.over || c.Interval == nil {
+						t.Fatalf("an interval over %v: %v", c.Over, c.Interval)
+					}
+					if c.Interval[0] <= ratio && ratio <= c.Interval[1] {
+						covered++
+					}
+					half += c.HalfWidth() / times
+				}
+				share := float64(covered) / times
+				t.Logf("covered %.1f %%, half-width %.2f %%", 100*share, 100*half)
+				if share < 0.92 || share > 0.98 {
+					t.Errorf("the intervals cover the ratio in %.1f %%, 95 %% is meant", 100*share)
+				}
+			})
+		}
+	}
+}
+
+func TestSummaryCoversTheFigure(t *testing.T) {
+	const times = 2000
+	v := requests.with(0.05)
+	v.drift = 0
+	rng := rand.New(rand.NewPCG(1, 2))
+	covered := 0
+	for range times {
+		samples, _ := simulate(rng, Counts{6, 1, 2, 5}, v, 1)
+		// Spoilt rounds are slower, never faster: they move the median by 0.05 %, which is
+		// little beside the half-width of 1 %.
+		if e := Summarize(samples); e.Interval[0] <= 30000 && 30000 <= e.Interval[1] {
+			covered++
+		}
+	}
+	if share := float64(covered) / times; share < 0.92 || share > 0.98 {
+		t.Errorf("the intervals cover the figure in %.1f %%", 100*share)
+	}
+}
+
+func TestDriftCancelsOut(t *testing.T) {
+	n := Counts{6, 1, 1, 10}
+	steady, drifting := requests, requests
+	steady.drift, drifting.drift = 0, 0.5
+	want := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, steady, 1.1))
+	got := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, drifting, 1.1))
+	if math.Abs(got.Value/want.Value-1) > 1e-9 || math.Abs(got.HalfWidth()-want.HalfWidth()) > 1e-9 {
+		t.Errorf("with drift %v, without %v", got, want)
+	}
+}
+
+func TestComponentsAreRecovered(t *testing.T) {
+	const times = 150
+	for _, v := range []noise{
+		requests, streams,
+		{lab: 0.01, round: 0.01}, {process: 0.01, round: 0.001}, {connection: 0.01, round: 0.01}, {round: 0.01},
+	} {
+		rng := rand.New(rand.NewPCG(1, 2))
+		var sum Components
+		for range times {
+			c := Compare(simulate(rng, Counts{20, 3, 3, 5}, v, 1)).Components
+			for _, variance := range []float64{c.Lab, c.Process, c.Connection, c.Round} {
+				if variance < 0 || math.IsNaN(variance) {
+					t.Fatalf("components %v", c)
+				}
+			}
+			sum.Lab += c.Lab / times
+			sum.Process += c.Process / times
+			sum.Connection += c.Connection / times
+			sum.Round += c.Round / times
+		}
+		// Where the level has none, negative values count as 0, and the mean lies above.
+		got, want := sum.Shares(), v.variances().Shares()
+		for level, d := range []float64{
+			got.Round - want.Round, got.Connection - want.Connection, got.Process - want.Process, got.Lab - want.Lab,
+		} {
+			if math.Abs(d) > 0.05 {
+				t.Errorf("%v: share of the level %v is off by %.3f: %.3f, want %.3f", v, Level(level), d, got, want)
+			}
+		}
+	}
+}
+
+// TestRoundVarianceForAnyNumber checks the median absolute deviation in small groups,
+// where it is too small by nature.
+func TestRoundVarianceForAnyNumber(t *testing.T) {
+	for _, rounds := range []int{2, 3, 4, 5, 6, 8, 9, 20} {
+		n := Counts{6000 / rounds, 1, 1, rounds}
+		c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, noise{round: 0.01}, 1))
+		if got := math.Sqrt(c.Components.Round); math.Abs(got/0.01-1) > 0.06 {
+			t.Errorf("%d rounds: standard deviation %.5f, want 0.01", rounds, got)
+		}
+	}
+}
+
+// TestUnrepeatedLevelCountsAbove checks that a level with one unit in each has no
+// variance of its own, and that the level above has it.
+func TestUnrepeatedLevelCountsAbove(t *testing.T) {
+	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01}, 1)).Components
+	if c.Round != 0 || c.Connection != 0 || c.Process < 1e-4 || c.Process > 3e-4 {
+		t.Errorf("components %v, want 0.0002 between processes", c)
+	}
+}
+
+// TestShortLabCountsLess gives one lab of six, an interrupted one, a hundred times the noise.
+func TestShortLabCountsLess(t *testing.T) {
+	units := make([]unit, 6)
+	for i := range units {
+		units[i] = unit{value: 1e-4 * float64(i%2), noise: 1e-6}
+	}
+	units[5] = unit{value: 0.01, noise: 1e-4}
+	even, _ := weightedMean([]unit{{value: 0}, {value: 0.01}, {value: 0.02}})
+	short, deviation := weightedMean(units)
+	if math.Abs(even-0.01) > 1e-12 {
+		t.Errorf("mean of labs of one length is %g, want 0.01", even)
+	}
+	if short > 0.0005 {
+		t.Errorf("mean is %g: the short lab counts in full", short)
+	}
+	if deviation < 1e-5 {
+		t.Errorf("deviation is %g", deviation)
+	}
+}
+
+func TestSpoiltRoundsHardlyMatter(t *testing.T) {
+	a, b := simulate(rand.New(rand.NewPCG(1, 2)), Counts{6, 1, 1, 8}, streams, 1)
+	before := Compare(a, b)
+	for i := 0; i < len(a); i += 8 {
+		a[i].Value /= 10
+		b[i+1].Value /= 10
+		b[i+2].Value /= 10
+	}
+	if after := Compare(a, b); math.Abs(after.Value/before.Value-1) > before.HalfWidth() {
+		t.Errorf("%.4f with spoilt rounds, %.4f without", after.Value, before.Value)
+	}
+}
+
+func TestOverTheHighestLevelWithThreeUnits(t *testing.T) {
+	for _, tt := range []struct {
+		n        Counts
+		over     Level
+		units    int
+		interval bool
+	}{
+		{Counts{3, 1, 1, 1}, Lab, 3, true},
+		{Counts{2, 2, 1, 1}, Process, 4, true},
+		{Counts{2, 1, 2, 1}, Connection, 4, true},
+		{Counts{1, 1, 3, 1}, Connection, 3, true},
+		{Counts{2, 1, 1, 3}, Round, 6, true},
+		{Counts{1, 1, 2, 2}, Round, 4, false},
+		{Counts{1, 1, 1, 5}, Round, 5, false},
+		{Counts{1, 1, 1, 1}, Round, 1, false},
+		{Counts{}, Round, 0, false},
+	} {
+		c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), tt.n, requests, 1.1))
+		if c.Over != tt.over || c.Units != tt.units || (c.Interval != nil) != tt.interval {
+			t.Errorf("%v: over %d %vs, interval %v", tt.n, c.Units, c.Over, c.Interval)
+		}
+		if !tt.interval && (c.P != 1 || !math.IsInf(c.HalfWidth(), 1)) {
+			t.Errorf("%v: p %g, half-width %g without interval", tt.n, c.P, c.HalfWidth())
+		}
+		if want := c.Rounds > 0; want != (c.Value > 1) {
+			t.Errorf("%v: ratio %g", tt.n, c.Value)
+		}
+	}
+}
+
+func TestPAgreesWithInterval(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	outside := 0
+	for i := range 300 {
+		n := []Counts{{4, 1, 2, 3}, {1, 5, 1, 3}, {1, 1, 1, 12}, {1, 1, 1, 7}}[i%4]
+		c := Compare(simulate(rng, n, requests.alike(Round), 1+0.01*rng.Float64()))
+		excludes := c.Interval[0] > 1 || c.Interval[1] < 1
+		if excludes {
+			outside++
+		}
+		if excludes != (c.P < 0.05) {
+			t.Errorf("%v: p %g with interval %v", n, c.P, *c.Interval)
+		}
+	}
+	if outside < 50 || outside > 250 {
+		t.Errorf("%d of 300 intervals exclude 1: the test says nothing", outside)
+	}
+}
+
+func TestSymmetries(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	near := func(x, y float64) bool { return math.Abs(x-y) <= 1e-9*max(1, math.Abs(x)) }
+	same := func(x, y Comparison, scale float64) bool {
+		return near(x.Value*scale, y.Value) && near(x.Interval[0]*scale, y.Interval[0]) && near(x.Interval[1]*scale, y.Interval[1]) &&
+			near(x.Components.Lab, y.Components.Lab) && near(x.Components.Round, y.Components.Round)
+	}
+	for _, n := range []Counts{{5, 2, 2, 4}, {1, 4, 1, 5}, {1, 1, 1, 9}} {
+		a, b := simulate(rng, n, requests.with(0.1), 1.02)
+		a = a[:len(a)-2]
+		c := Compare(a, b)
+
+		inverse := Compare(b, a)
+		back := inverse
+		back.Value, back.Interval = 1/inverse.Value, &[2]float64{1 / inverse.Interval[1], 1 / inverse.Interval[0]}
+		if !same(c, back, 1) || !near(c.P, inverse.P) {
+			t.Errorf("%v: a/b %v, b/a %v", n, c, inverse)
+		}
+
+		shuffled := slices.Clone(a)
+		rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if other := Compare(shuffled, b); !same(c, other, 1) || c.P != other.P {
+			t.Errorf("%v: in order %v, shuffled %v", n, c, other)
+		}
+
+		for i := range shuffled {
+			shuffled[i].Value *= 1e-3
+			shuffled[i].Lab = 100 - shuffled[i].Lab*7
+		}
+		moved := slices.Clone(b)
+		for i := range moved {
+			moved[i].Lab = 100 - moved[i].Lab*7
+		}
+		if scaled := Compare(shuffled, moved); !same(c, scaled, 1e-3) {
+			t.Errorf("%v: %v, in thousands and with other numbers %v", n, c, scaled)
+		}
+	}
+}
+
+// TestUnusableSamplesAreCounted feeds figures and positions at random, half of them bad.
+func TestUnusableSamplesAreCounted(t *testing.T) {
+	bad := []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1)}
+	good := []float64{1, 1, 2, 3, math.MaxFloat64, math.SmallestNonzeroFloat64}
+	rng := rand.New(rand.NewPCG(1, 2))
+	row := func(size int, badShare float64) []Sample {
+		samples := make([]Sample, rng.IntN(size))
+		for i := range samples {
+			samples[i].Position = Position{rng.IntN(4) - 1, rng.IntN(2), rng.IntN(2), rng.IntN(6)}
+			samples[i].Value = good[rng.IntN(len(good))]
+			if rng.Float64() < badShare {
+				samples[i].Value = bad[rng.IntN(len(bad))]
+			}
+		}
+		return samples
+	}
+	finite := func(e Estimate, values ...float64) bool {
+		values = append(values, e.Value, e.Components.Lab, e.Components.Process, e.Components.Connection, e.Components.Round)
+		if e.Interval != nil {
+			values = append(values, e.Interval[0], e.Interval[1])
+			if !(e.Interval[0] <= e.Value && e.Value <= e.Interval[1]) {
+				return false
+			}
+		}
+		s := e.Components.Shares()
+		return !slices.ContainsFunc(append(values, s.Lab, s.Round), func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
+	}
+	for i := range 3000 {
+		a, b := row(120, 0.5*float64(i%2)), row(120, 0.5*float64(i%2))
+		c := Compare(a, b)
+		if c.Dropped+2*c.Rounds != len(a)+len(b) {
+			t.Fatalf("dropped %d, used %d of %d and %d", c.Dropped, c.Rounds, len(a), len(b))
+		}
+		if !finite(c.Estimate, c.P) || c.P > 1 {
+			t.Fatalf("%+v of\n%v\n%v", c, a, b)
+		}
+		if e := Summarize(a); e.Dropped+e.Rounds != len(a) || !finite(e) {
+			t.Fatalf("%+v of %v", e, a)
+		}
+	}
+}
+
+func TestPositionThatOccursTwiceIsDropped(t *testing.T) {
+	a := []Sample{{Position{Lab: 1}, 2}, {Position{Lab: 2}, 7}, {Position{Lab: 2}, 9}, {Position{Lab: 3}, 2}}
+	b := []Sample{{Position{Lab: 1}, 1}, {Position{Lab: 2}, 1}, {Position{Lab: 3}, 1}}
+	if c := Compare(a, b); c.Rounds != 2 || c.Dropped != 3 || math.Abs(c.Value-2) > 1e-12 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestEqualFigures(t *testing.T) {
+	var a, b []Sample
+	for i := range 4 {
+		a = append(a, Sample{Position{Lab: i}, 200})
+		b = append(b, Sample{Position{Lab: i}, 100})
+	}
+	if c := Compare(a, b); math.Abs(c.Value-2) > 1e-12 || c.HalfWidth() > 1e-12 || c.P != 0 {
+		t.Errorf("2, four times: %+v", c)
+	}
+	for i := range 20 {
+		b = append(b, Sample{Position{Round: 1 + i}, 100})
+		a = append(a, Sample{Position{Round: 1 + i}, 100 + float64(i/14)})
+	}
+	if c := Compare(a[4:], b[4:]); c.Interval[0] != 1 || c.P < 0.05 {
+		t.Errorf("6 of 20 rounds above 1, the rest at 1: p %g, interval %v", c.P, *c.Interval)
+	}
+	if c := Compare(a, a); c.Value != 1 || c.HalfWidth() != 0 || c.P != 1 {
+		t.Errorf("1, four times: %+v", c)
+	}
+}
+
+// Three labs, one process and connection in each, eight rounds: the ratio is about 1.2,
+// and differs by a percent from lab to lab.
+func ExampleCompare() {
+	var veth, macvlan []Sample
+	for lab, differs := range []float64{0.99, 1, 1.01} {
+		for round := range 8 {
+			at := Position{Lab: lab, Round: round}
+			speed := 1 - 0.01*float64(round) // the machine slows down
+			veth = append(veth, Sample{at, 24000 * speed * differs})
+			macvlan = append(macvlan, Sample{at, 20000 * speed})
+		}
+	}
+	c := Compare(veth, macvlan)
+	fmt.Printf("%.2f [%.2f, %.2f] over %d %vs, p %.4f\n", c.Value, c.Interval[0], c.Interval[1], c.Units, c.Over, c.P)
+	// Output: 1.20 [1.17, 1.23] over 3 labs, p 0.0010
+}
+
+func BenchmarkCompare(b *testing.B) {
+	for _, n := range []Counts{{6, 1, 5, 10}, {1, 1, 1, 300}, {60, 5, 1, 1}} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			x, y := simulate(rand.New(rand.NewPCG(1, 1)), n, requests, 1)
+			b.ReportAllocs()
+			for b.Loop() {
+				Compare(x, y)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"mustang/internal/load/message"
+)
+
+// Of the messages between parent and agent.
+const (
+	// Protocol is the version of the messages, and of the headers, datagrams and reports
+	// between client and server. Any change raises it.
+	Protocol = 2
+	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
+	MaxCall = 1 << 20
+	// maxReply is that of a [Reply], for a measurement with its histogram.
+	maxReply = 4 << 20
+)
+
+// Operations of a [Call].
+const (
+	OpListen = "listen"
+	OpRun    = "run"
+	OpOpen   = "open"
+	OpSlices = "slices"
+	OpShut   = "shut"
+	OpCancel = "cancel"
+	OpLast   = "last"
+	OpPing   = "ping" // has no reply
+)
+
+// Call is a message from the parent to the agent.
+type Call struct {
+	// ID is repeated in the reply; it is never 0.
+	ID uint64 `json:"id"`
+	Op string `json:"op"`
+	// Address is the address to listen on.
+	Address netip.AddrPort `json:"address,omitzero"`
+	// Namespace is the path of the namespace to listen in.
+	Namespace string `json:"namespace,omitempty"`
+	// Spec is the run, or the connection to open.
+	Spec Spec `json:"spec,omitzero"`
+	// Slices are the slices to run.
+	Slices []Slice `json:"slices,omitempty"`
+	// Conn is the ID of the connection to shut.
+	Conn uint64 `json:"conn,omitempty"`
+	// Cancel is the ID of the command to cancel.
+	Cancel uint64 `json:"cancel,omitempty"`
+}
+
+// Reply is a message from the agent to the parent.
+type Reply struct {
+	ID          uint64         `json:"id"`
+	Hello       *Hello         `json:"hello,omitempty"`
+	Error       *ReplyError    `json:"error,omitempty"`
+	Address     netip.AddrPort `json:"address,omitzero"`
+	Measurement *Measurement   `json:"measurement,omitempty"`
+	Served      *Served        `json:"served,omitempty"`
+	Conn        *Conn          `json:"conn,omitempty"`
+	Slices      []SliceResult  `json:"slices,omitempty"`
+}
+
+// Hello is in the agent's first reply, which has ID 0.
+type Hello struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // of the program
+}
+
+// checkHello returns an error unless the reply says hello in this protocol.
+func (r Reply) checkHello() error {
+	switch {
+	case r.ID != 0 || r.Hello == nil:
+		return errors.New("the agent did not say hello: is it of the same version?")
+	case r.Hello.Protocol != Protocol:
+		return fmt.Errorf("the agent speaks version %d of the load protocol (mustang %s), want version %d: "+
+			"install the same mustang there", r.Hello.Protocol, message.Printable(r.Hello.Version), Protocol)
+	}
+	return nil
+}
+
+// ReplyError is an error in a reply.
+type ReplyError struct {
+	Message   string        `json:"message"`
+	Errno     syscall.Errno `json:"errno,omitempty"`
+	Cancelled bool          `json:"cancelled,omitempty"`
+}
+
+// RemoteError is an error of an agent. Its error number can be matched with errors.Is
+// (unix.ECONNREFUSED, unix.ETIMEDOUT, unix.ECONNRESET, unix.EADDRINUSE,
+// unix.EADDRNOTAVAIL).
+type RemoteError struct {
+	// Op is the operation: "listen", "run", "open", "slices", "shut" or "last".
+	Op string
+	// Message is the agent's error text.
+	Message string
+	// Errno is the system's error number, 0 if the error has none.
+	Errno syscall.Errno
+}
+
+// Error implements error.
+func (e *RemoteError) Error() string { return fmt.Sprintf("load agent: %s: %s", e.Op, e.Message) }
+
+// Unwrap gives the error number to errors.Is.
+func (e *RemoteError) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
+}

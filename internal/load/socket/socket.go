@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package socket sets and reads options of sockets that raw system calls use, and converts their addresses.
+package socket
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Duplicate returns a descriptor of a socket of package net.
+func Duplicate(conn syscall.Conn) (int, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	var dupErr error
+	if err := raw.Control(func(orig uintptr) {
+		fd, dupErr = unix.FcntlInt(orig, unix.F_DUPFD_CLOEXEC, 0)
+	}); err != nil {
+		return -1, err
+	}
+	if dupErr != nil {
+		return -1, fmt.Errorf("duplicate socket: %w", dupErr)
+	}
+	return fd, nil
+}
+
+// SetTimeouts makes blocking calls on a socket return after a time.
+func SetTimeouts(fd int, after time.Duration) error {
+	tick := unix.NsecToTimeval(int64(after))
+	for _, option := range [...]uintptr{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if _, _, err := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, option,
+			uintptr(unsafe.Pointer(&tick)), unsafe.Sizeof(tick), 0); err != 0 {
+			return fmt.Errorf("set socket timeout: %w", err)
+		}
+	}
+	return nil
+}
+
+// SetBuffers sets the size of a socket's buffer in either direction in bytes, and checks
+// it. It takes CAP_NET_ADMIN.
+func SetBuffers(fd, size int) error {
+	for _, buffer := range []struct {
+		name          string
+		option, force int
+	}{{"receive", unix.SO_RCVBUF, unix.SO_RCVBUFFORCE}, {"send", unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer.force, size); err != nil {
+			return fmt.Errorf("set %s buffer of %d bytes: %w", buffer.name, size, err)
+		}
+		// The kernel doubles the value for its own overhead.
+		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, buffer.option); err != nil || got < 2*size {
+			return errors.Join(fmt.Errorf("%s buffer has %d bytes, want %d", buffer.name, got, 2*size), err)
+		}
+	}
+	return nil
+}
+
+// SetNoDelay switches Nagle's algorithm off or on.
+func SetNoDelay(fd int, off bool) error {
+	value := 0
+	if off {
+		value = 1
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, value); err != nil {
+		return fmt.Errorf("set TCP_NODELAY: %w", err)
+	}
+	return nil
+}
+
+// Times of standing connections at rest. No packet is sent in less.
+const (
+	keepAliveIdle     = 60 // seconds until a silent TCP peer is probed
+	keepAliveInterval = 10 // seconds between two of keepAliveProbes
+	keepAliveProbes   = 3
+)
+
+// KeepAlive makes the kernel notice that the peer of a connection at rest has vanished.
+func KeepAlive(fd int) error {
+	for _, o := range [][3]int{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
+	} {
+		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
+			return fmt.Errorf("keep the connection alive: %w", err)
+		}
+	}
+	return nil
+}
+
+// Retransmits returns the number of segments that a socket retransmitted.
+func Retransmits(fd int) uint32 {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0
+	}
+	return info.Total_retrans
+}
+
+// Drops returns the number of datagrams that a socket dropped, 0 if the kernel does
+// not tell.
+func Drops(fd int) uint64 {
+	var info [9]uint32 // linux/sock_diag.h: SK_MEMINFO_VARS, the last is SK_MEMINFO_DROPS
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return 0
+	}
+	return uint64(info[8])
+}
+
+// ReuseAddress lets each client have a socket of its own on the server's address. The
+// kernel delivers a datagram to the socket that is connected to its sender.
+func ReuseAddress(_, _ string, c syscall.RawConn) error {
+	var setErr error
+	if err := c.Control(func(fd uintptr) {
+		setErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}); err != nil {
+		return err
+	}
+	return setErr
+}
+
+// AttachDropFilter makes a socket drop all datagrams.
+func AttachDropFilter(fd int) error {
+	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // keeps 0 bytes
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: 1, Filter: &drop}); err != nil {
+		return fmt.Errorf("attach filter: %w", err)
+	}
+	return nil
+}
+
+// defaultCongestion is used if the kernel has it, so that figures of machines with
+// different defaults compare.
+const defaultCongestion = "cubic"
+
+// WithCongestion returns a Control function of net.Dialer and net.ListenConfig, which
+// they call before a socket connects or listens. A later switch is too late: a socket
+// that was connected under bbr goes on pacing with a timer. Accepted sockets inherit the
+// listener's congestion control.
+func WithCongestion(name string) func(network, address string, c syscall.RawConn) error {
+	wanted := cmp.Or(name, defaultCongestion)
+	return func(_, _ string, c syscall.RawConn) error {
+		var setErr error
+		if err := c.Control(func(fd uintptr) {
+			setErr = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, wanted)
+		}); err != nil {
+			return err
+		}
+		if setErr != nil && name != "" {
+			return fmt.Errorf("set congestion control %q: %w", name, setErr)
+		}
+		return nil
+	}
+}

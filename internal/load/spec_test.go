@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestSpecValidate checks that specs that make no sense are refused.
+func TestSpecValidate(t *testing.T) {
+	good := Spec{Workload: TCPRR, Target: netip.MustParseAddrPort("127.0.0.1:1"), Duration: time.Second}
+	if err := good.Validate(); err != nil {
+		t.Errorf("good spec: %v", err)
+	}
+	for name, spoil := range map[string]func(*Spec){
+		"workload":   func(s *Spec) { s.Workload = "sctp" },
+		"no target":  func(s *Spec) { s.Target = netip.AddrPort{} },
+		"port 0":     func(s *Spec) { s.Target = netip.MustParseAddrPort("[::1]:0") },
+		"flows":      func(s *Spec) { s.Workload, s.Flows = TCPStream, MaxFlows+1 },
+		"rr flows":   func(s *Spec) { s.Flows = 2 },
+		"negative":   func(s *Spec) { s.Workload, s.Flows = TCPStream, -1 },
+		"limit":      func(s *Spec) { s.Workload, s.Flows, s.Limit = TCPStream, 3, 2 },
+		"duration":   func(s *Spec) { s.Duration = 0 },
+		"warmup":     func(s *Spec) { s.Warmup = -1 },
+		"stall":      func(s *Spec) { s.Stall = -1 },
+		"small":      func(s *Spec) { s.Size = MinDatagram - 1 },
+		"large":      func(s *Spec) { s.Size = MaxDatagram + 1 },
+		"settle":     func(s *Spec) { s.Settle = 1 },
+		"window":     func(s *Spec) { s.Window, s.Rate = 1, 1 },
+		"exact":      func(s *Spec) { s.Workload, s.Exact = TCPStream, true },
+		"exact, udp": func(s *Spec) { s.Workload, s.Exact = UDPStream, true },
+		"congestion": func(s *Spec) { s.Congestion = "a-name-of-17-char" },
+	} {
+		spec := good
+		spoil(&spec)
+		if err := spec.Validate(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/load/socket"
+	"mustang/internal/load/thread"
+)
+
+// The connections of a tcpCRR carry no header: the first byte of a request has the bit
+// crrRequest, the slot of the standing connection that they belong to, and two flags.
+// Headers begin with a letter.
+const (
+	crrRequest = 0x80
+	crrCounted = 1 << 0
+	crrLast    = 1 << 1 // of a slice; not counted
+	crrSlots   = 32     // of one listener
+	crrShift   = 2
+	crrFull    = 0xff // instead of a slot: there is none
+	crrEnd     = 'e'  // the standing connection's last byte; the report follows
+)
+
+// acceptor accepts the connections of one listener on a thread. It serves those of
+// tcpCRR itself, without the Go scheduler, and hands out the others. At rest the thread
+// waits outside the Go scheduler too.
+type acceptor struct {
+	fd      int
+	hand    func(conn *net.TCPConn, begin []byte)
+	session *session // for calls on all sockets
+	buf     []byte
+	peer    unix.RawSockaddrAny
+
+	mu    sync.Mutex
+	slots [crrSlots]atomic.Pointer[crrSlot]
+	used  atomic.Int32
+}
+
+// crrSlot is the server's state of one standing tcpCRR.
+type crrSlot struct {
+	index             byte
+	request, response int
+	count             atomic.Uint64
+	counting          atomic.Bool // a slice with counted connections has begun
+
+	// Guarded by the acceptor's lock.
+	began       time.Duration  // CPU time of the process then
+	cpu         time.Duration  // of the slices that have ended
+	local, peer netip.AddrPort // of the last connection that ended a slice
+}
+
+// newAcceptor takes the socket out of a listener, which it closes.
+func newAcceptor(listener *net.TCPListener, hand func(*net.TCPConn, []byte)) (a *acceptor, err error) {
+	s, err := newSocketSession(listener, load.Spec{})
+	if err != nil {
+		return nil, err
+	}
+	// Accepted sockets inherit the option, as they do the timeouts.
+	if err := socket.SetNoDelay(s.fd, true); err != nil {
+		s.close()
+		return nil, err
+	}
+	return &acceptor{fd: s.fd, hand: hand, session: s, buf: make([]byte, streamBuffer)}, nil
+}
+
+// Close ends the acceptor's loop.
+func (a *acceptor) Close() error {
+	a.session.interrupt()
+	return nil
+}
+
+// loop accepts connections until Close.
+func (a *acceptor) loop() error {
+	defer a.session.close()
+	for resting := true; ; {
+		if resting {
+			if err := a.session.park(0); err != nil {
+				return err
+			}
+		}
+		size := uint32(unsafe.Sizeof(a.peer))
+		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.fd), uintptr(unsafe.Pointer(&a.peer)),
+			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC, 0, 0)
+		switch {
+		case errno == 0:
+			resting = a.accepted(int(fd))
+		case a.session.stopped.Load():
+			return errCancelled
+		case errno == unix.EMFILE || errno == unix.ENFILE || errno == unix.ENOBUFS || errno == unix.ENOMEM:
+			time.Sleep(socketTick) // until others close theirs
+			resting = true
+		default: // nobody came, or the one who came has left
+			resting = true
+		}
+	}
+}
+
+// accepted serves a connection or hands it out. It reports whether the acceptor may rest.
+func (a *acceptor) accepted(fd int) (rest bool) {
+	if a.used.Load() == 0 {
+		a.handOut(fd, nil)
+		return true
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&a.buf[0])), headerSize, 0, 0, 0)
+	if errno != 0 { // its timeout: a silent one, or a late one, must not hold up the others
+		a.handOut(fd, nil)
+		return false
+	}
+	if n > 0 && a.buf[0]&crrRequest == 0 {
+		a.handOut(fd, a.buf[:n])
+		return false
+	}
+	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }()
+	if n == 0 {
+		return false
+	}
+	last := a.buf[0]&crrLast != 0
+	a.serve(int(n), shortConn{fd, a.buf, &a.peer})
+	return last
+}
+
+// shortConn is a connection of a tcpCRR.
+type shortConn struct {
+	fd   int
+	buf  []byte
+	peer *unix.RawSockaddrAny
+}
+
+// serveLate serves a connection whose first byte came late, after it was handed out.
+func (a *acceptor) serveLate(conn *net.TCPConn, first byte) {
+	s, err := newSession(conn, load.Spec{})
+	if err != nil {
+		return
+	}
+	defer s.close()
+	buf := make([]byte, headerSize)
+	buf[0] = first
+	a.serve(1, shortConn{s.fd, buf, socket.RawSockaddr(s.peer)})
+}
+
+// serve answers a request of which n bytes have come. Its client tells if it fails.
+func (a *acceptor) serve(n int, c shortConn) {
+	fd, buf := c.fd, c.buf
+	kind := buf[0]
+	slot := a.slots[kind>>crrShift%crrSlots].Load()
+	if slot == nil {
+		return
+	}
+	for n < slot.request {
+		more, err := a.session.recv(fd, buf[:min(len(buf), slot.request-n)])
+		if err != nil {
+			return
+		}
+		n += more
+	}
+	counted := kind&crrCounted != 0
+	if counted {
+		slot.count.Add(1)
+	}
+	switch {
+	case counted && !slot.counting.Load():
+		a.beginSlice(slot)
+	case kind&crrLast != 0:
+		a.endSlice(c, slot)
+	}
+	buf[0] = kind
+	for sent := 0; sent < slot.response; {
+		// All but the first byte may be any.
+		more, err := a.session.transmit(fd, buf[:min(len(buf), slot.response-sent)])
+		if err != nil {
+			return
+		}
+		sent += more
+	}
+	_, _ = a.session.recv(fd, buf) // the end of the stream
+}
+
+// beginSlice notes the CPU time at the first counted connection of a slice.
+func (a *acceptor) beginSlice(slot *crrSlot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slot.began = clock.ProcessCPU()
+	slot.counting.Store(true)
+}
+
+// endSlice keeps the addresses of the last connection of a slice, and the CPU time of its
+// counted ones.
+func (a *acceptor) endSlice(c shortConn, slot *crrSlot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slot.peer = socket.RawAddrPort(c.peer)
+	if local, err := unix.Getsockname(c.fd); err == nil {
+		slot.local = socket.AddrPort(local)
+	}
+	if slot.counting.Swap(false) {
+		slot.cpu += clock.ProcessCPU() - slot.began
+	}
+}
+
+// handOut passes a connection on, with the bytes of it that have been read.
+func (a *acceptor) handOut(fd int, begin []byte) {
+	file := os.NewFile(uintptr(fd), "connection")
+	defer func() { _ = file.Close() }()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		_ = conn.Close()
+		return
+	}
+	a.hand(tcp, append([]byte(nil), begin...))
+}
+
+// claim gives a standing tcpCRR a slot, nil if there is none.
+func (a *acceptor) claim(spec load.Spec) *crrSlot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.slots {
+		if a.slots[i].Load() == nil {
+			slot := &crrSlot{index: byte(i), request: spec.RequestSize(), response: spec.ResponseSize()}
+			a.slots[i].Store(slot)
+			a.used.Add(1)
+			return slot
+		}
+	}
+	return nil
+}
+
+// release takes it back.
+func (a *acceptor) release(slot *crrSlot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.slots[slot.index].Store(nil)
+	a.used.Add(-1)
+}
+
+// serve keeps the slot of a standing tcpCRR until the client ends it.
+func (tcpCRR) serve(s *session) error {
+	a := s.acceptor
+	slot := a.claim(s.spec)
+	if slot == nil {
+		_, err := s.Write([]byte{crrFull})
+		return errors.Join(fmt.Errorf("more than %d standing connections of %s", crrSlots, load.TCPCRR), err)
+	}
+	defer a.release(slot)
+	if _, err := s.Write([]byte{slot.index}); err != nil {
+		return err
+	}
+	if err := s.park(0); err != nil {
+		return err
+	}
+	end := []byte{0}
+	if err := s.readFull(end); err != nil {
+		return fmt.Errorf("after %d transactions in the window: %w", slot.count.Load(), err)
+	}
+	if end[0] != crrEnd {
+		return fmt.Errorf("the standing connection carries %q", end)
+	}
+	report := s.served()
+	a.mu.Lock()
+	report.Count, report.CPUSeconds = slot.count.Load(), slot.cpu.Seconds()
+	if slot.peer.IsValid() {
+		report.Local, report.Peer = slot.local, slot.peer
+	}
+	a.mu.Unlock()
+	s.publish(report)
+	if err := s.sendReport(report); err != nil {
+		return err
+	}
+	return s.drain(end)
+}
+
+// serveAccepted serves the connections of an acceptor.
+func (w *worker) serveAccepted(ctx context.Context, listener *net.TCPListener) error {
+	var a *acceptor
+	a, err := newAcceptor(listener, func(conn *net.TCPConn, begin []byte) {
+		w.tasks.Go(func() { w.serveTCP(ctx, accepted{conn, begin, a}) })
+	})
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.listeners = append(w.listeners, a)
+	w.mu.Unlock()
+	w.tasks.Go(func() {
+		// Not with the priority of load: it is idle in runs that need one.
+		_ = thread.Config{CPU: w.thread.CPU}.Run(a.loop)
+	})
+	return nil
+}

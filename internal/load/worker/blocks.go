@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/load/socket"
+)
+
+// A TCP stream in slices consists of blocks of streamBuffer bytes, so that the receiver
+// finds their ends by arithmetic. The first byte of a block is its mark. The receiver
+// answers a block with a mark by a record: the number of bytes since the last one, 8
+// bytes, big-endian. In a reversed stream the client orders each burst from the server,
+// by its length in nanoseconds, 8 bytes, and the mark of its last block; it sends no
+// record.
+//
+// The client's clock bounds a burst, from its first byte, or its order, to its last byte
+// or its record: nothing is in flight before and after, so all work for the bytes that
+// are counted is in the time, on one CPU too, where a sender runs ahead of the receiver.
+const (
+	markNone  = 0
+	markLead  = 1 // the last block of bytes that are not counted
+	markCount = 2 // the last block of bytes that are counted
+	markEnd   = 3 // the client's last block or order; the server's report follows
+
+	recordSize = 8
+	orderSize  = 9
+)
+
+// mark returns the mark of a burst's last block.
+func (b burst) mark() byte {
+	if b.counted {
+		return markCount
+	}
+	return markLead
+}
+
+// blockFlow is one end of a flow of blocks.
+type blockFlow struct {
+	session *session
+	buf     []byte
+	small   [orderSize]byte // a record or an order
+}
+
+func newBlockFlow(s *session) *blockFlow {
+	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}
+}
+
+func (tcpStream) stand(_ *standingConn, s *session) (flow, error) {
+	// With Nagle's algorithm, a burst's end could wait for a delayed acknowledgement.
+	return newBlockFlow(s), socket.SetNoDelay(s.fd, true)
+}
+
+// send sends blocks until a time after the start, at least one; the last has a mark.
+func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent uint64, err error) {
+	for over := false; !over; {
+		f.buf[0] = markNone
+		if over = time.Since(start) >= length; over {
+			f.buf[0] = mark
+		}
+		if _, err := f.session.Write(f.buf); err != nil {
+			return sent, err
+		}
+		sent += streamBuffer
+	}
+	return sent, nil
+}
+
+// receive reads blocks up to one with a mark.
+func (f *blockFlow) receive() (received uint64, mark byte, err error) {
+	for {
+		if err := f.session.readFull(f.buf); err != nil {
+			return received, 0, err
+		}
+		received += streamBuffer
+		switch mark = f.buf[0]; mark {
+		case markNone:
+		case markLead, markCount, markEnd:
+			return received, mark, nil
+		default:
+			return received, 0, fmt.Errorf("a block has the mark %d", mark)
+		}
+	}
+}
+
+func (f *blockFlow) carry(b burst) (t tally, err error) {
+	if f.session.spec.Reverse {
+		t.count, err = f.order(b)
+	} else {
+		t.count, err = f.deliver(b)
+	}
+	t.elapsed = time.Since(b.start)
+	return t, err
+}
+
+// deliver sends a burst and waits until the server has read it.
+func (f *blockFlow) deliver(b burst) (uint64, error) {
+	sent, err := f.send(b.start, b.length, b.mark())
+	if err != nil {
+		return 0, err
+	}
+	if err := f.session.readFull(f.small[:recordSize]); err != nil {
+		return 0, fmt.Errorf("wait for the record of a burst: %w", err)
+	}
+	if read := binary.BigEndian.Uint64(f.small[:]); read != sent {
+		return 0, fmt.Errorf("client sent %d bytes, server read %d", sent, read)
+	}
+	return sent, nil
+}
+
+// order makes the server send a burst and reads it.
+func (f *blockFlow) order(b burst) (uint64, error) {
+	binary.BigEndian.PutUint64(f.small[:], uint64(b.length))
+	f.small[8] = b.mark()
+	if _, err := f.session.Write(f.small[:]); err != nil {
+		return 0, err
+	}
+	received, mark, err := f.receive()
+	if err == nil && mark != b.mark() {
+		err = fmt.Errorf("a burst ends with the mark %d, want %d", mark, b.mark())
+	}
+	return received, err
+}
+
+// rest does nothing: the server rests after each burst.
+func (f *blockFlow) rest() error { return nil }
+
+func (f *blockFlow) end() (load.Served, error) {
+	last := f.small[:]
+	last[8] = markEnd
+	if !f.session.spec.Reverse {
+		last = f.buf
+		last[0] = markEnd
+	}
+	if _, err := f.session.Write(last); err != nil {
+		return load.Served{}, err
+	}
+	return f.session.readReport()
+}
+
+// serveBlocks is the server's part of a stream in slices.
+func serveBlocks(s *session) error {
+	if err := socket.SetNoDelay(s.fd, true); err != nil {
+		return err
+	}
+	f, report := newBlockFlow(s), s.served()
+	var cpu time.Duration // of the process at the end of the last burst
+	for {
+		if err := s.park(0); err != nil {
+			return err
+		}
+		moved, mark, err := f.serveBurst()
+		if err != nil {
+			return fmt.Errorf("after %d bytes in the window: %w", report.Count, err)
+		}
+		if mark == markEnd {
+			break
+		}
+		now := clock.ProcessCPU()
+		if mark == markCount {
+			report.Count += moved
+			report.CPUSeconds += (now - cpu).Seconds()
+		}
+		cpu = now
+	}
+	s.publishFlow(report)
+	if err := s.sendReport(report); err != nil {
+		return err
+	}
+	return s.drain(f.buf)
+}
+
+// serveBurst receives one burst, or sends one as it is ordered, unless the mark is markEnd.
+func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
+	if !f.session.spec.Reverse {
+		if moved, mark, err = f.receive(); err != nil || mark == markEnd {
+			return 0, mark, err
+		}
+		binary.BigEndian.PutUint64(f.small[:], moved)
+		_, err = f.session.Write(f.small[:recordSize])
+		return moved, mark, err
+	}
+	if err := f.session.readFull(f.small[:]); err != nil {
+		return 0, 0, err
+	}
+	length := time.Duration(binary.BigEndian.Uint64(f.small[:]))
+	if mark = f.small[8]; mark == markEnd {
+		return 0, mark, nil
+	}
+	if mark != markLead && mark != markCount || length <= 0 {
+		return 0, 0, fmt.Errorf("order of %v with the mark %d", length, mark)
+	}
+	moved, err = f.send(time.Now(), length, mark)
+	return moved, mark, err
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// runAsync starts a long run; its end arrives on the channel.
+func runAsync(ctx context.Context, p pair, workload string) <-chan error {
+	spec := p.spec(workload)
+	spec.Duration, spec.Stall = time.Hour, 2*time.Second
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.client.Run(ctx, spec)
+		done <- err
+	}()
+	return done
+}
+
+// awaitTraffic waits until the pair's loopback carries a run.
+func awaitTraffic(t *testing.T, p pair) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		device, err := rtnl.In(p.ns).Device("lo")
+		if err != nil {
+			return err
+		}
+		if device.RxPackets < 100 {
+			return fmt.Errorf("%d packets", device.RxPackets)
+		}
+		return nil
+	})
+}
+
+// awaitError waits for the end of a run.
+func awaitError(t *testing.T, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Fatal("the run succeeded")
+		}
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("the run hangs")
+		return nil
+	}
+}
+
+// TestRefused connects to a closed port, and listens on a port in use.
+func TestRefused(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	spec := p.spec(load.TCPRR)
+	spec.Target = netip.MustParseAddrPort("127.0.0.1:1")
+	_, err := p.client.Run(t.Context(), spec)
+	var remote *load.RemoteError
+	if !errors.Is(err, unix.ECONNREFUSED) || !errors.As(err, &remote) {
+		t.Errorf("error is %v", err)
+	}
+	if err := p.server.Listen(t.Context(), p.server.Address()); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a second listen on the same address: %v", err)
+	}
+	// Both agents still work.
+	if _, err := p.client.Run(t.Context(), p.spec(load.TCPRR)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRunEnds ends a run from each side: the other side ends too, and goes on to serve.
+func TestRunEnds(t *testing.T) {
+	for _, workload := range load.Workloads() {
+		t.Run(workload+"/server dies", func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, "127.0.0.1")
+			done := runAsync(t.Context(), p, workload)
+			awaitTraffic(t, p)
+			if err := p.server.Close(); err != nil {
+				t.Fatal(err)
+			}
+			t.Log(awaitError(t, done))
+		})
+		t.Run(workload+"/client dies", func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, "127.0.0.1")
+			done := runAsync(t.Context(), p, workload)
+			awaitTraffic(t, p)
+			if err := p.client.Close(); err != nil {
+				t.Fatal(err)
+			}
+			t.Log(awaitError(t, done))
+			awaitServed(t, p, workload) // the reset may come in a read or in the report
+			second := startAgent(t, agentOptions(p.ns))
+			if _, err := second.Run(t.Context(), p.spec(workload)); err != nil {
+				t.Errorf("a second client: %v", err)
+			}
+		})
+		t.Run(workload+"/cancel", func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, "127.0.0.1")
+			ctx, cancel := context.WithCancel(t.Context())
+			done := runAsync(ctx, p, workload)
+			awaitTraffic(t, p)
+			cancel()
+			if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
+				t.Errorf("error is %v", err)
+			}
+			if _, err := p.client.Run(t.Context(), p.spec(workload)); err != nil {
+				t.Errorf("the same client again: %v", err)
+			}
+		})
+		t.Run(workload+"/peer vanishes", func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, "127.0.0.1")
+			done := runAsync(t.Context(), p, workload)
+			awaitTraffic(t, p)
+			setLoopbackDown(t, p)
+			if err := awaitError(t, done); !errors.Is(err, unix.ETIMEDOUT) {
+				t.Errorf("error is %v", err)
+			}
+			if workload != load.TCPCRR { // its standing connection is at rest: a probe notices after a while
+				awaitServed(t, p, "nothing moved")
+			}
+		})
+	}
+}
+
+// awaitServed waits until the server has noted a failure.
+func awaitServed(t *testing.T, p pair, text string) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		served, err := p.server.Last(t.Context())
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(served.Error, text) {
+			return fmt.Errorf("server's error is %q, want %q in it", served.Error, text)
+		}
+		return nil
+	})
+}
+
+// setLoopbackDown makes both ends vanish for each other, without a reset.
+func setLoopbackDown(t *testing.T, p pair) {
+	t.Helper()
+	err := p.ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		request, err := unix.NewIfreq("lo")
+		if err != nil {
+			return err
+		}
+		request.SetUint16(0)
+		return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServerNeverAnswers connects to a port that accepts and never answers.
+func TestServerNeverAnswers(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	a := startAgent(t, agentOptions(nil))
+	for _, workload := range load.Workloads() {
+		spec := load.Spec{Workload: workload, Target: netip.MustParseAddrPort(listener.Addr().String()),
+			Duration: 100 * time.Millisecond, Stall: 300 * time.Millisecond}
+		if strings.HasPrefix(workload, "udp") {
+			silent, err := net.ListenPacket("udp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = silent.Close() }()
+			spec.Target = netip.MustParseAddrPort(silent.LocalAddr().String())
+		}
+		if _, err := a.Run(t.Context(), spec); !errors.Is(err, unix.ETIMEDOUT) {
+			t.Errorf("%s: error is %v", workload, err)
+		}
+	}
+}
+
+// TestNoHeader sends something else than a header; the server stays usable.
+func TestNoHeader(t *testing.T) {
+	a := startAgent(t, agentOptions(nil))
+	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", a.Address().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte(strings.Repeat("GET / ", 20))); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the client got %d bytes, %v", n, err)
+	}
+	if _, err := a.Last(t.Context()); err == nil {
+		t.Error("the client left figures")
+	}
+	spec := load.Spec{Workload: load.TCPRR, Target: a.Address(), Limit: 5}
+	if _, err := a.Run(t.Context(), spec); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+	"mustang/internal/load/message"
+	"mustang/internal/load/thread"
+)
+
+// spareThreads is the difference between GOMAXPROCS of an agent and the number of
+// threads that carry load: each of these keeps its slot in a raw system call, and the
+// command loop needs one beside them.
+const spareThreads = 3
+
+// maxLoadThreads bounds the number of threads that GOMAXPROCS is raised for.
+const maxLoadThreads = 4 * load.MaxFlows
+
+// worker is the state of an agent process.
+type worker struct {
+	thread thread.Config
+	out    *message.Writer
+
+	mu          sync.Mutex
+	active      int // runs and connections that carry load
+	loadThreads int // threads that carry load
+	slots       int // GOMAXPROCS of an agent at rest
+	last        *load.Served
+	listeners   []io.Closer
+	flows       map[uint64]bool // UDP flows that are being served
+	runs        map[uint64]*serverRun
+	cancels     map[uint64]context.CancelFunc
+	conns       map[uint64]*standingConn
+	lastConn    uint64 // the last ID
+	heap        heapMeter
+	turn        chan struct{}  // full while a command uses standing connections
+	machine     *clock.Machine // for slices, opened by the first ones
+	tasks       sync.WaitGroup
+}
+
+// Main is the main function of an agent. It executes one JSON command per line of stdin,
+// replies with JSON lines on stdout, and returns when stdin or ctx ends, with all its
+// connections closed. The arguments --cpu=N and --priority=N pin the process and make
+// the threads that carry load real-time ones. With --idle=DURATION it returns an error
+// when no command came for this time. The caller should exit when Main returns.
+//
+// The garbage collector is off in the process while Main runs. Main runs it when no
+// connection is open.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	flags := flag.NewFlagSet(load.Command, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	cpu := flags.Int("cpu", -1, "CPU to run on, -1 for any")
+	priority := flags.Int("priority", 0, "real-time priority of the threads that carry load, 0 for none")
+	idle := flags.Duration("idle", 0, "end when no command comes for this time, 0 for never")
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("load agent: %w", err)
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("load agent: unexpected argument %q", flags.Arg(0))
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 1+spareThreads)))
+	if err := thread.PinProcess(*cpu); err != nil {
+		return fmt.Errorf("load agent: %w", err)
+	}
+	thread.RelaxRuntime()
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{
+		thread: thread.Config{CPU: *cpu, Priority: *priority}, out: message.NewWriter(stdout),
+		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, runs: map[uint64]*serverRun{},
+		conns: map[uint64]*standingConn{}, turn: make(chan struct{}, 1),
+		slots: runtime.GOMAXPROCS(0),
+	}
+	defer func() {
+		cancel()
+		w.closeListeners()
+		w.tasks.Wait()
+		w.closeStanding()
+	}()
+	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol, Version: programVersion()}}); err != nil {
+		return fmt.Errorf("load agent: say hello: %w", err)
+	}
+	if err := w.loop(ctx, stdin, *idle); err != nil {
+		return fmt.Errorf("load agent: %w", err)
+	}
+	return nil
+}
+
+// programVersion returns the version of this program.
+func programVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// loop executes commands until the input ends.
+func (w *worker) loop(ctx context.Context, stdin io.Reader, idle time.Duration) error {
+	commands := make(chan load.Call)
+	ended := make(chan error, 1)
+	go func() {
+		// Stays in a read if ctx ends first; the process then ends.
+		messages := message.NewReader(stdin, load.MaxCall)
+		for {
+			var c load.Call
+			if err := messages.Read(&c); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case commands <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		var silent <-chan time.Time
+		if idle > 0 {
+			silent = time.After(idle)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-silent:
+			return fmt.Errorf("no command for %v", idle)
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("read command: %w", err)
+		case c := <-commands:
+			if err := w.execute(ctx, c); err != nil {
+				return fmt.Errorf("reply: %w", err)
+			}
+		}
+	}
+}
+
+// execute executes a command or starts it. It returns an error only if it cannot write
+// the reply.
+func (w *worker) execute(ctx context.Context, c load.Call) error {
+	r := load.Reply{ID: c.ID}
+	switch c.Op {
+	case load.OpPing:
+		return nil
+	case load.OpListen:
+		addr, err := w.listen(ctx, c.Namespace, c.Address)
+		r.Address, r.Error = addr, replyError(err)
+	case load.OpLast:
+		w.mu.Lock()
+		r.Served = w.last
+		w.mu.Unlock()
+	case load.OpRun, load.OpOpen, load.OpSlices, load.OpShut:
+		taskCtx, cancel := context.WithCancel(ctx)
+		w.mu.Lock()
+		w.cancels[c.ID] = cancel
+		w.mu.Unlock()
+		w.tasks.Go(func() { w.run(taskCtx, c) })
+		return nil
+	case load.OpCancel:
+		w.mu.Lock()
+		if cancel := w.cancels[c.Cancel]; cancel != nil {
+			cancel()
+		}
+		w.mu.Unlock()
+		return nil // the cancelled command replies
+	default:
+		r.Error = &load.ReplyError{Message: fmt.Sprintf("unknown command %q", c.Op)}
+	}
+	return w.out.Write(r)
+}
+
+// run executes a client's command, which may take a while, and replies.
+func (w *worker) run(ctx context.Context, c load.Call) {
+	var r load.Reply
+	var m load.Measurement
+	var err error
+	switch c.Op {
+	case load.OpRun:
+		m, err = w.client(ctx, c.Spec)
+	case load.OpOpen:
+		r.Conn, err = w.open(ctx, c.Spec)
+	case load.OpSlices:
+		r.Slices, err = w.slices(ctx, c.Slices)
+	case load.OpShut:
+		m, err = w.shut(ctx, c.Conn)
+	}
+	w.mu.Lock()
+	w.cancels[c.ID]()
+	delete(w.cancels, c.ID)
+	w.mu.Unlock()
+	if err != nil {
+		r = load.Reply{Error: replyError(err)}
+	} else if c.Op == load.OpRun || c.Op == load.OpShut {
+		r.Measurement = &m
+	}
+	r.ID = c.ID
+	_ = w.out.Write(r) // if it fails, the parent is gone and stdin ends
+}
+
+// replyError converts an error for a reply, nil to nil.
+func replyError(err error) *load.ReplyError {
+	if err == nil {
+		return nil
+	}
+	w := &load.ReplyError{Message: err.Error(), Cancelled: errors.Is(err, errCancelled)}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		w.Errno = unix.ETIMEDOUT
+	}
+	errors.As(err, &w.Errno)
+	return w
+}
+
+// setLast keeps the figures for [load.Agent.Last].
+func (w *worker) setLast(r load.Served) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = &r
+}

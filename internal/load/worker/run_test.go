@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/testkit"
+)
+
+// TestFiguresFit runs each workload over each family and checks that the figures fit
+// each other.
+func TestFiguresFit(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p := newPair(t, host)
+		for _, workload := range load.Workloads() {
+			t.Run(workload+"/"+host, func(t *testing.T) {
+				start := time.Now()
+				m, err := p.client.Run(t.Context(), p.spec(workload))
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkWindow(t, p, m, time.Since(start))
+				served, err := p.server.Last(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !countsFit(m, served) || served.Workload != workload || served.Error != "" {
+					t.Errorf("server's figures %+v, client counts %d", served, m.Count)
+				}
+				switch workload {
+				case load.TCPStream:
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+				case load.UDPStream:
+					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
+					checkDatagrams(t, m)
+				default:
+					checkRate(t, m, "transactions/s", float64(m.Count))
+					checkHistogram(t, m)
+				}
+			})
+		}
+	}
+}
+
+// checkWindow checks what holds for every workload, on a loaded machine too. elapsed is
+// the time that the run took at most.
+func checkWindow(t *testing.T, p pair, m load.Measurement, elapsed time.Duration) {
+	t.Helper()
+	if m.Workload != load.UDPRR && (m.Count == 0 || m.Units <= 0) {
+		t.Errorf("count %d, units %g", m.Count, m.Units)
+	}
+	most := elapsed.Seconds()
+	if m.Seconds < 0.2 || m.Seconds > most {
+		t.Errorf("window of %g s, want 0.2 to %g", m.Seconds, most)
+	}
+	if m.Machine.Seconds <= 0 || m.Machine.Seconds > most || m.Workload == load.TCPRR && m.Machine.Seconds < m.Seconds {
+		t.Errorf("machine's window of %g s, the run's of %g s", m.Machine.Seconds, m.Seconds)
+	}
+	if m.Machine.BusySeconds <= 0 || m.Machine.BusySeconds > m.Machine.Seconds*1024 {
+		t.Errorf("machine busy for %g s", m.Machine.BusySeconds)
+	}
+	if cpu := most * 1024; m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 || m.ClientCPUSeconds > cpu || m.ServerCPUSeconds > cpu {
+		t.Errorf("CPU of client %g s, of server %g s", m.ClientCPUSeconds, m.ServerCPUSeconds)
+	}
+	if m.CPUMicrosPerUnit() <= 0 || m.Workload == load.TCPRR && m.SoftirqsPerUnit() <= 0 {
+		t.Errorf("CPU %g us and %g softirqs per unit", m.CPUMicrosPerUnit(), m.SoftirqsPerUnit())
+	}
+	if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
+		t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
+	}
+	if udp := strings.HasPrefix(m.Workload, "udp"); udp != (m.ClientCongestion == "") || m.ClientCongestion != m.ServerCongestion {
+		t.Errorf("congestion control %q and %q", m.ClientCongestion, m.ServerCongestion)
+	}
+}
+
+func checkRate(t *testing.T, m load.Measurement, unit string, amount float64) {
+	t.Helper()
+	if m.Unit != unit || math.Abs(m.Rate-amount/m.Seconds) > 1e-9*m.Rate {
+		t.Errorf("rate %g %s, want %g %s", m.Rate, m.Unit, amount/m.Seconds, unit)
+	}
+}
+
+// countsFit reports whether both ends count the same. On a loaded machine an answer to a
+// datagram may come too late, which the server does not know.
+func countsFit(m load.Measurement, served load.Served) bool {
+	return served.Count == m.Count || m.Workload == load.UDPRR && served.Count > m.Count && served.Count <= m.Sent
+}
+
+func checkHistogram(t *testing.T, m load.Measurement) {
+	t.Helper()
+	h := m.Histogram
+	if h == nil || uint64(h.TotalCount()) != m.Count {
+		t.Fatalf("histogram %v for %d transactions", h, m.Count)
+	}
+	if m.Sent > m.Received {
+		return // a lost one has no latency
+	}
+	// One after another, they fill the window.
+	if sum := h.Mean() * float64(m.Count) / 1e9; math.Abs(sum/m.Seconds-1) > 0.01 {
+		t.Errorf("latencies sum up to %g s of %g s", sum, m.Seconds)
+	}
+	if h.Min() < 1000 || h.ValueAtPercentile(50) > h.ValueAtPercentile(99) {
+		t.Errorf("least latency %d ns, p50 %d, p99 %d", h.Min(), h.ValueAtPercentile(50), h.ValueAtPercentile(99))
+	}
+}
+
+// TestLimitIsExact sends known amounts, which must be counted.
+func TestLimitIsExact(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, tt := range []struct {
+		workload string
+		limit    uint64
+	}{
+		{load.TCPStream, 1}, {load.TCPStream, streamBuffer}, {load.TCPStream, 10_000_019},
+		{load.TCPRR, 1}, {load.TCPRR, 1234},
+	} {
+		spec := p.spec(tt.workload)
+		spec.Limit = tt.limit
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("%s of %d: %v", tt.workload, tt.limit, err)
+		}
+		if m.Count != tt.limit {
+			t.Errorf("%s of %d: counted %d", tt.workload, tt.limit, m.Count)
+		}
+		if m.Histogram != nil && uint64(m.Histogram.TotalCount()) != tt.limit {
+			t.Errorf("%s of %d: %d latencies", tt.workload, tt.limit, m.Histogram.TotalCount())
+		}
+	}
+}
+
+// TestCongestionIsSet checks that both ends use the congestion control of the spec.
+func TestCongestionIsSet(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	spec := p.spec(load.TCPRR)
+	spec.Limit, spec.Congestion = 10, "reno" // built into every kernel
+	m, err := p.client.Run(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.ClientCongestion != "reno" || m.ServerCongestion != "reno" {
+		t.Errorf("asked for reno, got %q and %q", m.ClientCongestion, m.ServerCongestion)
+	}
+	spec.Congestion = "no-such"
+	if m, err := p.client.Run(t.Context(), spec); err == nil {
+		t.Errorf("unknown congestion control ran with %q", m.ClientCongestion)
+	}
+}
+
+// TestThreadsArePinned checks that every thread of an agent stays on its CPU.
+func TestThreadsArePinned(t *testing.T) {
+	o := agentOptions(nil)
+	o.CPU = 0
+	a := startAgent(t, o)
+	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.Run(t.Context(), load.Spec{Workload: load.TCPRR, Target: a.Address(), Duration: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Count == 0 {
+		t.Error("no transactions on one CPU")
+	}
+	for tid, allowed := range threadCPUs(t, a.PID()) {
+		if allowed != "0" {
+			t.Errorf("thread %s may run on CPUs %s", tid, allowed)
+		}
+	}
+}
+
+// TestExactBusyTime checks that a run has the exact busy time if the spec asks for it,
+// and that it is no more than all CPUs had.
+func TestExactBusyTime(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, workload := range []string{load.TCPRR, load.UDPStream} {
+		spec := p.spec(workload)
+		spec.Limit, spec.Settle, spec.Exact = 200, 10, true
+		if workload == load.UDPStream {
+			spec.Window = 8
+		}
+		start := time.Now()
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := time.Since(start).Seconds() * 1e9 * 1024; m.BusyNanos == 0 || float64(m.BusyNanos) > most {
+			t.Errorf("%s: busy for %d ns in %g s", workload, m.BusyNanos, m.Seconds)
+		}
+		if sent, received := m.Packets(); sent != 200 || received != map[string]uint64{load.TCPRR: 200, load.UDPStream: 25}[workload] {
+			t.Errorf("%s: %d packets and %d back", workload, sent, received)
+		}
+		spec.Exact = false
+		if m, err = p.client.Run(t.Context(), spec); err != nil || m.BusyNanos != 0 {
+			t.Errorf("%s: %d ns that the spec does not ask for, %v", workload, m.BusyNanos, err)
+		}
+	}
+}
+
+// TestLoadThreadsAreRealTime checks that the threads with load, and no others, have the
+// agent's priority.
+func TestLoadThreadsAreRealTime(t *testing.T) {
+	testkit.RequireRoot(t)
+	ns := testkit.Namespace(t, "priority")
+	o := agentOptions(ns)
+	o.Priority = 1
+	p := pair{ns: ns, server: startAgent(t, o), client: startAgent(t, o)}
+	if err := p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	done := runAsync(t.Context(), p, load.TCPRR)
+	awaitTraffic(t, p)
+	for name, a := range map[string]*load.Agent{"client": p.client, "server": p.server} {
+		if fifo, all := realtime(t, a.PID()); fifo != 1 || all < 2 {
+			t.Errorf("%s: %d of %d threads are real-time ones, want 1", name, fifo, all)
+		}
+	}
+	if err := p.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitError(t, done)
+}
+
+// realtime counts the threads of a process under SCHED_FIFO, and all of them.
+func realtime(t *testing.T, pid int) (fifo, all int) {
+	t.Helper()
+	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range threads {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, rest, _ := strings.Cut(string(data), ") ")
+		fields := strings.Fields(rest) // from the third on, see proc_pid_stat(5)
+		if all++; fields[41-3] == strconv.Itoa(unix.SCHED_FIFO) {
+			fifo++
+		}
+	}
+	return fifo, all
+}
+
+// threadCPUs returns the CPUs that each thread of a process may run on.
+func threadCPUs(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("threads of %d: %v", pid, err)
+	}
+	out := map[string]string{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for line := range strings.Lines(string(data)) {
+			if value, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
+				out[filepath.Base(filepath.Dir(file))] = strings.TrimSpace(value)
+			}
+		}
+	}
+	return out
+}

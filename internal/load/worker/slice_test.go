@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/load"
+)
+
+// localPair starts a client and a server on loopback, where the tests run.
+func localPair(t testing.TB, host string) pair {
+	t.Helper()
+	p := pair{client: startAgent(t, agentOptions(nil)), server: startAgent(t, agentOptions(nil))}
+	if err := p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// open opens a standing connection.
+func open(t testing.TB, a *load.Agent, spec load.Spec) load.Conn {
+	t.Helper()
+	c, err := a.Open(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// standing is the spec of a standing connection to the pair's server.
+func (p pair) standing(workload string) load.Spec {
+	return load.Spec{Workload: workload, Target: p.server.Address(), Stall: 20 * time.Second}
+}
+
+// sliceSpecs are connections of all kinds.
+func sliceSpecs(p pair) map[string]load.Spec {
+	specs := map[string]load.Spec{}
+	for _, workload := range load.Workloads() {
+		spec := p.standing(workload)
+		spec.Rate = 500e6
+		specs[workload] = spec
+	}
+	large := p.standing(load.TCPRR)
+	large.Request, large.Response = 100_000, 3
+	specs["large requests"] = large
+	large.Workload, large.Response = load.TCPCRR, 300_000
+	specs["large connections"] = large
+	several := p.standing(load.TCPStream)
+	several.Flows = 3
+	specs["several flows"] = several
+	several.Reverse = true
+	specs["reversed"] = several
+	several.Workload, several.Reverse, several.Rate = load.UDPStream, false, 500e6
+	specs["several flows of datagrams"] = several
+	return specs
+}
+
+// TestSlices interleaves connections of all kinds. What their slices counted is what
+// the connections report when they are shut, and what the server counted.
+func TestSlices(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			p := localPair(t, host)
+			conns := map[string]load.Conn{}
+			var turns []load.Slice
+			for name, spec := range sliceSpecs(p) {
+				c := open(t, p.client, spec)
+				if c.ClientPeer != p.server.Address() || c.ServerLocal != c.ClientPeer || c.ServerPeer != c.ClientLocal ||
+					len(c.ClientLocals) != spec.FlowCount() || c.ClientCongestion != c.ServerCongestion {
+					t.Errorf("%s: ends do not fit: %+v", name, c)
+				}
+				conns[name] = c
+				for range 4 {
+					turns = append(turns, load.Slice{Conn: c.ID, Duration: 5 * time.Millisecond})
+				}
+			}
+			sums := map[uint64]load.SliceResult{}
+			for range 2 {
+				rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
+				results, err := p.client.Slices(t.Context(), turns)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, r := range results {
+					if r.Count+r.Sent == 0 || r.Seconds < 0.005 || r.Machine.Seconds < r.Seconds {
+						t.Errorf("a slice counts %d in %g s, the machine's window has %g s", r.Count, r.Seconds, r.Machine.Seconds)
+					}
+					sum := sums[turns[i].Conn]
+					sum.Count += r.Count
+					sum.Seconds += r.Seconds
+					sums[turns[i].Conn] = sum
+				}
+			}
+			for name, c := range conns {
+				m, err := p.client.Shut(t.Context(), c.ID)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				checkTotal(t, name, m, sums[c.ID])
+				if m.Workload == load.TCPCRR {
+					checkSample(t, m, c)
+				} else if m.ClientLocal != c.ClientLocal || m.ServerPeer != c.ServerPeer || !slices.Equal(m.ClientLocals, c.ClientLocals) {
+					t.Errorf("%s: the measurement has other addresses: %+v, %+v", name, m, c)
+				}
+				served, err := p.server.Last(t.Context())
+				if err != nil || served.Error != "" || !countsFit(m, served) || served.Workload != m.Workload || served.Flows != m.Flows {
+					t.Errorf("%s: client counts %d, the server tells %+v, %v", name, m.Count, served, err)
+				}
+			}
+		})
+	}
+}
+
+// checkSample checks the addresses of a sample of short connections.
+func checkSample(t *testing.T, m load.Measurement, c load.Conn) {
+	t.Helper()
+	if m.ClientPeer != c.ClientPeer || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal || len(m.ClientLocals) != 2 ||
+		m.ClientLocals[1] != m.ClientLocal || m.ClientLocals[0] == m.ClientLocal || m.ClientLocals[0] == c.ClientLocal {
+		t.Errorf("addresses of connections %v, the last %v to %v, at the server %v from %v", m.ClientLocals, m.ClientLocal,
+			m.ClientPeer, m.ServerLocal, m.ServerPeer)
+	}
+	if m.Connects == nil || uint64(m.Connects.TotalCount()) != m.Count || m.Connects.Mean() >= m.Histogram.Mean() {
+		t.Errorf("%d connections, %v of them have a time, transactions %v", m.Count, m.Connects, m.Histogram)
+	}
+}
+
+// checkTotal compares a connection's measurement with the sum of its slices.
+func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceResult) {
+	t.Helper()
+	if m.Count != sum.Count || math.Abs(m.Seconds-sum.Seconds) > 1e-6 {
+		t.Errorf("%s: %d in %g s, the slices sum up to %d in %g s", name, m.Count, m.Seconds, sum.Count, sum.Seconds)
+	}
+	if m.Machine.Seconds <= 0 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 || m.Rate <= 0 {
+		t.Errorf("%s: machine %+v, CPU %g and %g s, rate %g", name, m.Machine, m.ClientCPUSeconds, m.ServerCPUSeconds, m.Rate)
+	}
+	if !(load.Spec{Workload: m.Workload}).IsStream() {
+		checkHistogram(t, m)
+	}
+	if (m.Sent > 0) != strings.HasPrefix(m.Workload, "udp") || m.Received > m.Sent {
+		t.Errorf("%s: %d datagrams sent, %d received", name, m.Sent, m.Received)
+	}
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/testkit"
+)
+
+// openFiles counts the open files of an agent.
+func openFiles(t *testing.T, a *load.Agent) int {
+	t.Helper()
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// slicesAsync runs slices of an hour on a connection; the end arrives on the channel.
+func slicesAsync(ctx context.Context, a *load.Agent, c load.Conn) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.Slices(ctx, []load.Slice{{Conn: c.ID, Duration: time.Hour, Lead: -1}})
+		done <- err
+	}()
+	return done
+}
+
+// TestSliceEnds ends a slice from each side. The connection is lost, and nothing else.
+func TestSliceEnds(t *testing.T) {
+	for _, workload := range load.Workloads() {
+		for name, end := range map[string]func(*testing.T, pair, load.Conn){
+			"server dies": serverDies, "client dies": clientDies, "peer vanishes": peerVanishes, "cancel": cancelled,
+			"server dies at rest": serverDiesAtRest, "client dies at rest": clientDiesAtRest,
+		} {
+			t.Run(workload+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				p := newPair(t, "127.0.0.1")
+				spec := p.standing(workload)
+				spec.Stall = 2 * time.Second
+				end(t, p, open(t, p.client, spec))
+			})
+		}
+	}
+}
+
+// checkLost checks that a connection is of no more use.
+func checkLost(t *testing.T, p pair, c load.Conn) {
+	t.Helper()
+	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: time.Millisecond}}); err == nil {
+		t.Error("it carries load again")
+	}
+	if _, err := p.client.Shut(t.Context(), c.ID); err == nil {
+		t.Error("it has a measurement")
+	}
+}
+
+func serverDies(t *testing.T, p pair, c load.Conn) {
+	done := slicesAsync(t.Context(), p.client, c)
+	awaitTraffic(t, p)
+	if err := p.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(awaitError(t, done))
+	checkLost(t, p, c)
+}
+
+func serverDiesAtRest(t *testing.T, p pair, c load.Conn) {
+	if err := p.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(awaitError(t, slicesAsync(t.Context(), p.client, c)))
+	checkLost(t, p, c)
+}
+
+func clientDies(t *testing.T, p pair, c load.Conn) {
+	done := slicesAsync(t.Context(), p.client, c)
+	awaitTraffic(t, p)
+	if err := p.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(awaitError(t, done))
+	awaitServed(t, p, "from 127.0.0.1")
+}
+
+func clientDiesAtRest(t *testing.T, p pair, c load.Conn) {
+	if c.ClientCongestion == "" {
+		return // UDP does not tell
+	}
+	if err := p.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitServed(t, p, "from 127.0.0.1")
+}
+
+func peerVanishes(t *testing.T, p pair, c load.Conn) {
+	done := slicesAsync(t.Context(), p.client, c)
+	awaitTraffic(t, p)
+	setLoopbackDown(t, p)
+	if err := awaitError(t, done); !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("error is %v", err)
+	}
+	checkLost(t, p, c)
+}
+
+func cancelled(t *testing.T, p pair, c load.Conn) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := slicesAsync(ctx, p.client, c)
+	awaitTraffic(t, p)
+	cancel()
+	if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	checkLost(t, p, c)
+	again := open(t, p.client, p.standing(load.TCPRR))
+	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: again.ID, Duration: time.Millisecond}}); err != nil {
+		t.Errorf("another connection: %v", err)
+	}
+}
+
+// TestCancelBetweenSlices cancels a train of short slices: the connections stay usable.
+func TestCancelBetweenSlices(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	var turns []load.Slice
+	for _, workload := range load.Workloads() {
+		turns = append(turns, load.Slice{Conn: open(t, p.client, p.standing(workload)).ID, Duration: 5 * time.Millisecond})
+	}
+	train := turns
+	for len(train)+len(turns) <= load.MaxSlices {
+		train = append(train[:len(train):len(train)], turns...)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.client.Slices(ctx, train)
+		done <- err
+	}()
+	awaitTraffic(t, p)
+	cancel()
+	if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := p.client.Slices(t.Context(), turns); err != nil {
+		t.Error(err)
+	}
+	for _, s := range turns {
+		if _, err := p.client.Shut(t.Context(), s.Conn); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestManyStand keeps hundreds of connections open, gives each a turn, and shuts them: no
+// file and no thread is left at either end.
+func TestManyStand(t *testing.T) {
+	const each = 60
+	p := localPair(t, "127.0.0.1")
+	specs := sliceSpecs(p)
+	// The first connection opens what stays open.
+	once := func(n int) {
+		var turns []load.Slice
+		for name, spec := range specs {
+			count := n
+			if spec.Workload == load.TCPCRR {
+				count = min(n, crrSlots/2)
+			}
+			for range count {
+				c, err := p.client.Open(t.Context(), spec)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				turns = append(turns, load.Slice{Conn: c.ID, Duration: time.Millisecond})
+			}
+		}
+		results, err := p.client.Slices(t.Context(), turns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if r.Count+r.Sent == 0 {
+				t.Error("a connection carried nothing")
+			}
+		}
+		for _, s := range turns {
+			if _, err := p.client.Shut(t.Context(), s.Conn); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	once(1)
+	before := map[*load.Agent]int{p.client: openFiles(t, p.client), p.server: openFiles(t, p.server)}
+	once(each)
+	for a, files := range before {
+		testkit.Eventually(t, 30*time.Second, func() error {
+			if now := openFiles(t, a); now > files {
+				return fmt.Errorf("%d files are open, before %d", now, files)
+			}
+			if now := len(threadCPUs(t, a.PID())); now > each {
+				return fmt.Errorf("%d threads", now)
+			}
+			return nil
+		})
+	}
+}
+
+// TestOpenFails opens connections that cannot be; nothing of them is left.
+func TestOpenFails(t *testing.T) {
+	p := localPair(t, "127.0.0.1")
+	deaf, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = deaf.Close() })
+	good := p.standing(load.TCPStream)
+	good.Flows, good.Stall = 2, 300*time.Millisecond
+	c := open(t, p.client, good)
+	if _, err := p.client.Shut(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	files := openFiles(t, p.client)
+	for name, spoil := range map[string]func(*load.Spec){
+		"refused":    func(s *load.Spec) { s.Target = netip.MustParseAddrPort("127.0.0.1:1") },
+		"deaf":       func(s *load.Spec) { s.Target = netip.MustParseAddrPort(deaf.Addr().String()) },
+		"congestion": func(s *load.Spec) { s.Congestion = "no-such" },
+		"namespace":  func(s *load.Spec) { s.Namespace = "/no/such/namespace" },
+		"limit":      func(s *load.Spec) { s.Limit = 5 },
+		"reversed":   func(s *load.Spec) { s.Workload, s.Reverse = load.UDPStream, true },
+		"request":    func(s *load.Spec) { s.Request = 1<<20 + 1 },
+		"response":   func(s *load.Spec) { s.Response = -1 },
+		"datagram":   func(s *load.Spec) { s.Workload, s.Flows, s.Request = load.UDPRR, 1, load.MinDatagram-1 },
+	} {
+		spec := good
+		spoil(&spec)
+		if c, err := p.client.Open(t.Context(), spec); err == nil {
+			t.Errorf("%s: opened %+v", name, c)
+		}
+	}
+	if now := openFiles(t, p.client); now != files {
+		t.Errorf("%d files are open, before %d", now, files)
+	}
+	for name, turns := range map[string][]load.Slice{
+		"unknown": {{Conn: 99, Duration: 1}}, "no duration": {{Conn: c.ID}}, "many": make([]load.Slice, load.MaxSlices+1),
+	} {
+		if _, err := p.client.Slices(t.Context(), turns); err == nil {
+			t.Errorf("%s slices run", name)
+		}
+	}
+	if _, err := p.client.Shut(t.Context(), c.ID); err == nil {
+		t.Error("a connection is shut twice")
+	}
+	slots := p.standing(load.TCPCRR)
+	for range crrSlots {
+		open(t, p.client, slots)
+	}
+	if _, err := p.client.Open(t.Context(), slots); err == nil || !strings.Contains(err.Error(), "more than 32") {
+		t.Errorf("a port has one connection too many: %v", err)
+	}
+}
+
+// TestPortsRunOut leaves a namespace with a few ports, which TIME_WAIT soon holds.
+func TestPortsRunOut(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	settings := map[string]string{"ip_local_port_range": "50000 50063", "tcp_tw_reuse": "0"}
+	for name, value := range settings {
+		if err := p.ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := open(t, p.client, p.standing(load.TCPCRR))
+	err := awaitError(t, slicesAsync(t.Context(), p.client, c))
+	if !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "tcp_tw_reuse") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestSilentConnection connects to a port that serves short connections, and says
+// nothing for a while: the others go on.
+func TestSilentConnection(t *testing.T) {
+	p := localPair(t, "127.0.0.1")
+	c := open(t, p.client, p.standing(load.TCPCRR))
+	var silent []net.Conn
+	for range 3 {
+		conn, err := net.Dial("tcp4", p.server.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		silent = append(silent, conn)
+	}
+	// Neither a slot that nobody has nor an empty connection disturbs.
+	for _, content := range []string{"\xff", "", "M"} {
+		stranger, err := net.Dial("tcp4", p.server.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stranger.Write([]byte(content)); err != nil {
+			t.Error(err)
+		}
+		_ = stranger.Close()
+	}
+	open(t, p.client, p.standing(load.TCPStream))
+	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 20 * time.Millisecond}}); err != nil {
+		t.Error(err)
+	}
+	// A request that comes late is answered all the same.
+	late := []byte{crrRequest}
+	if _, err := silent[0].Write(late); err != nil {
+		t.Error(err)
+	}
+	_ = silent[0].SetReadDeadline(time.Now().Add(30 * time.Second))
+	if n, err := silent[0].Read(late); n != 1 || late[0] != crrRequest {
+		t.Errorf("a late request gets %d bytes, %x, %v", n, late, err)
+	}
+	if m, err := p.client.Shut(t.Context(), c.ID); err != nil || m.Count == 0 {
+		t.Errorf("%d connections, %v", m.Count, err)
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/load"
+	"mustang/internal/netns"
+	"mustang/internal/testkit"
+)
+
+// TestNamespaces serves two namespaces from one process and drives them from another.
+func TestNamespaces(t *testing.T) {
+	near, far := testkit.VethPair(t)
+	client, server := startAgent(t, agentOptions(nil)), startAgent(t, agentOptions(nil))
+	addr := netip.MustParseAddrPort("10.0.0.2:5201")
+	if got, err := server.ListenIn(t.Context(), far.Path(), addr); err != nil || got != addr {
+		t.Fatalf("listen on %v: %v", got, err)
+	}
+	var turns []load.Slice
+	for _, workload := range load.Workloads() {
+		spec := load.Spec{Workload: workload, Target: addr, Namespace: near.Path(), Stall: 20 * time.Second}
+		c := open(t, client, spec)
+		if c.ClientLocal.Addr() != netip.MustParseAddr("10.0.0.1") || c.ServerPeer != c.ClientLocal {
+			t.Errorf("%s: ends %+v", workload, c)
+		}
+		turns = append(turns, load.Slice{Conn: c.ID, Duration: 5 * time.Millisecond})
+	}
+	if _, err := client.Slices(t.Context(), turns); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range turns {
+		m, err := client.Shut(t.Context(), s.Conn)
+		if err != nil || m.Count+m.Sent == 0 || m.ServerPeer != m.ClientLocal {
+			t.Errorf("%d, %v to %v: %v", m.Count, m.ClientLocal, m.ServerPeer, err)
+		}
+	}
+	for _, namespace := range []string{"", "/no/such/namespace"} {
+		spec := load.Spec{Workload: load.TCPRR, Target: addr, Namespace: namespace, Stall: 300 * time.Millisecond}
+		if c, err := client.Open(t.Context(), spec); err == nil {
+			t.Errorf("namespace %q: connected %+v", namespace, c)
+		}
+	}
+}
+
+// TestDatagramsAreLost drops a part of the datagrams on the way: they are counted, and
+// the connections go on.
+func TestDatagramsAreLost(t *testing.T) {
+	near, far := testkit.VethPair(t)
+	dropUDP(t, far)
+	client, server := startAgent(t, agentOptions(nil)), startAgent(t, agentOptions(nil))
+	addr := netip.MustParseAddrPort("10.0.0.2:5201")
+	if _, err := server.ListenIn(t.Context(), far.Path(), addr); err != nil {
+		t.Fatal(err)
+	}
+	for _, workload := range []string{load.UDPRR, load.UDPStream} {
+		c := open(t, client, load.Spec{Workload: workload, Target: addr, Namespace: near.Path(), Rate: 20e6, Stall: 20 * time.Second})
+		turns := []load.Slice{{Conn: c.ID, Duration: 300 * time.Millisecond}, {Conn: c.ID, Duration: 300 * time.Millisecond}}
+		if _, err := client.Slices(t.Context(), turns); err != nil {
+			t.Fatal(err)
+		}
+		m, err := client.Shut(t.Context(), c.ID)
+		if err != nil || m.Count == 0 || m.Lost() <= 0.05 || m.Lost() >= 0.6 {
+			t.Errorf("%s: %d, %g lost of %d, %v", workload, m.Count, m.Lost(), m.Sent, err)
+		}
+		if workload == load.UDPRR && (uint64(m.Histogram.TotalCount()) != m.Count || m.Received != m.Count) {
+			t.Errorf("%d latencies of %d transactions, %d answers", m.Histogram.TotalCount(), m.Count, m.Received)
+		}
+	}
+}
+
+// dropUDP drops a quarter of the datagrams that arrive in a namespace.
+func dropUDP(t *testing.T, ns *netns.Namespace) {
+	t.Helper()
+	testkit.RequireTool(t, "nft")
+	cmd := exec.Command("nft", "add table inet loss; "+
+		"add chain inet loss in { type filter hook input priority 0; }; "+
+		"add rule inet loss in meta l4proto udp numgen random mod 4 0 drop")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/load/socket"
+	"mustang/internal/testkit"
+)
+
+// checkDatagrams checks that what a UDP stream counted fits together.
+func checkDatagrams(t *testing.T, m load.Measurement) {
+	t.Helper()
+	if m.Received == 0 || m.Received > m.Sent || m.Count != m.Received*load.DefaultDatagram {
+		t.Errorf("%d datagrams sent, %d received with %d bytes", m.Sent, m.Received, m.Count)
+	}
+	// A thread that moves to another CPU may overtake its own datagrams.
+	if lost := 1 - float64(m.Received)/float64(m.Sent); math.Abs(m.Lost()-lost) > 1e-12 || m.OutOfOrder > m.Received {
+		t.Errorf("lost %g, want %g; %d of %d out of order", m.Lost(), lost, m.OutOfOrder, m.Received)
+	}
+	if m.Offered < 0.999*m.Rate {
+		t.Errorf("offered %g Gbit/s, received %g", m.Offered, m.Rate)
+	}
+}
+
+// checkOffered checks that a paced stream was not faster than its rate. A stream of a
+// duration sends one datagram more than fits, per flow.
+func checkOffered(t *testing.T, m load.Measurement, spec load.Spec) {
+	t.Helper()
+	most := float64(spec.Rate) / 1e9
+	if spec.Limit == 0 {
+		most *= float64(m.Sent) / float64(m.Sent-uint64(spec.FlowCount()))
+	}
+	if m.Offered <= 0 || m.Offered > 1.0001*most || m.Rate > 1.0001*most {
+		t.Errorf("offered %g, received %g Gbit/s; want %g at most", m.Offered, m.Rate, most)
+	}
+}
+
+// TestUDPLimitIsExact sends a known number of datagrams with each option.
+func TestUDPLimitIsExact(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p := newPair(t, host)
+		for name, change := range map[string]func(*load.Spec){
+			"open":                func(*load.Spec) {},
+			"one":                 func(s *load.Spec) { s.Limit = 1 },
+			"settled":             func(s *load.Spec) { s.Settle = 50 },
+			"window":              func(s *load.Spec) { s.Window, s.Settle = 32, 50 },
+			"window of one":       func(s *load.Spec) { s.Window = 1 },
+			"a window over all":   func(s *load.Spec) { s.Window = 5000 },
+			"smallest":            func(s *load.Spec) { s.Size = load.MinDatagram },
+			"with fragments":      func(s *load.Spec) { s.Size, s.Limit = 60000, 50 },
+			"paced":               func(s *load.Spec) { s.Rate = 1e9 },
+			"unconnected":         func(s *load.Spec) { s.Unconnected = true },
+			"unconnected, window": func(s *load.Spec) { s.Unconnected, s.Window = true, 32 },
+		} {
+			t.Run(host+"/"+name, func(t *testing.T) {
+				spec := p.spec(load.UDPStream)
+				spec.Limit = 500 // fits into the queues on the way
+				change(&spec)
+				m, err := p.client.Run(t.Context(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m.Sent != spec.Limit || m.Received != spec.Limit || m.Count != spec.Limit*uint64(spec.DatagramSize()) || m.Lost() != 0 {
+					t.Errorf("of %d datagrams of %d bytes: sent %d, received %d with %d bytes",
+						spec.Limit, spec.DatagramSize(), m.Sent, m.Received, m.Count)
+				}
+				if m.ClientPeer != spec.Target || m.ServerLocal != spec.Target || m.ServerPeer != m.ClientLocal || !m.ClientLocal.IsValid() {
+					t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
+				}
+				if m.Seconds <= 0 || m.Rate <= 0 {
+					t.Errorf("%g Gbit/s in %g s", m.Rate, m.Seconds)
+				}
+			})
+		}
+	}
+}
+
+// TestUDPRate offers a rate: all of it arrives, and it is never faster than the rate.
+func TestUDPRate(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, limit := range []uint64{0, 500} {
+		spec := p.spec(load.UDPStream)
+		spec.Rate, spec.Limit = 20e6, limit
+		m, err := p.client.Run(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Received != m.Sent || m.Overflowed != 0 || limit > 0 && m.Sent != limit {
+			t.Errorf("limit %d: sent %d, received %d, %d overflowed", limit, m.Sent, m.Received, m.Overflowed)
+		}
+		checkOffered(t, m, spec)
+	}
+}
+
+// TestPace checks the schedule of paced flows: they take turns, and a phase lasts as long
+// as its rate says.
+func TestPace(t *testing.T) {
+	spec := load.Spec{Workload: load.UDPStream, Size: 1250, Rate: 10e6, Flows: 2} // a datagram each millisecond
+	first, second := newPace(spec, 0), newPace(spec, 1)
+	for number, want := range []time.Duration{0, 2 * time.Millisecond, 4 * time.Millisecond} {
+		if got := first.due(uint64(number), 100, 0); got != want {
+			t.Errorf("first flow's datagram %d is due after %v, want %v", number, got, want)
+		}
+		if got := second.due(uint64(number), 100, 0); got != want+time.Millisecond {
+			t.Errorf("second flow's datagram %d is due after %v, want %v", number, got, want+time.Millisecond)
+		}
+	}
+	for _, p := range []pace{first, second} {
+		if got := p.due(100, 100, 0); got != 200*time.Millisecond {
+			t.Errorf("100 datagrams of 2 ms end after %v", got)
+		}
+		if got := p.due(7, 0, 9*time.Millisecond); got != 9*time.Millisecond {
+			t.Errorf("a phase of 9 ms ends after %v", got)
+		}
+	}
+	// A second at the rate has the rate's datagrams.
+	sent := uint64(0)
+	for ; first.due(sent, 0, time.Second) < time.Second; sent++ {
+		continue
+	}
+	if sent != 500 {
+		t.Errorf("%d datagrams in a second, want 500", sent)
+	}
+}
+
+// TestUDPLoss sends through a relay that drops every tenth datagram of the
+// load and swaps two others.
+func TestUDPLoss(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	var front *net.UDPConn
+	if err := p.ns.Do(func() (err error) {
+		front, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = front.Close() }()
+	go relay(front, p.server.Address())
+	spec := p.spec(load.UDPStream)
+	spec.Limit, spec.Size = 100, 100
+	spec.Target = netip.MustParseAddrPort(front.LocalAddr().String())
+	m, err := p.client.Run(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Sent != 100 || m.Received != 90 || math.Abs(m.Lost()-0.1) > 1e-12 || m.OutOfOrder != 1 || m.Overflowed != 0 {
+		t.Errorf("sent %d, received %d, %d out of order, %d overflowed; want 100, 90, 1, 0", m.Sent, m.Received, m.OutOfOrder, m.Overflowed)
+	}
+	if m.ServerPeer == m.ClientLocal {
+		t.Error("the server saw the client itself")
+	}
+}
+
+// relay passes datagrams on between a client and a server. Of the load it
+// drops each tenth, and holds the sixth back until after the seventh.
+func relay(front *net.UDPConn, server netip.AddrPort) {
+	var client netip.AddrPort
+	var held []byte
+	buf := make([]byte, load.MaxDatagram)
+	for {
+		n, from, err := front.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		if from == server {
+			_, _ = front.WriteToUDPAddrPort(buf[:n], client)
+			continue
+		}
+		client = from
+		d, _ := parseDatagram(buf[:n])
+		load := d.kind == datagramMeasured
+		switch {
+		case load && d.number%10 == 9:
+		case load && d.number == 5:
+			held = append(held, buf[:n]...)
+		default:
+			_, _ = front.WriteToUDPAddrPort(buf[:n], server)
+			if load && d.number == 6 {
+				_, _ = front.WriteToUDPAddrPort(held, server)
+			}
+		}
+	}
+}
+
+// TestUDPOverflow sends more than the server's buffer takes before the server reads: the
+// report says how many datagrams the socket dropped.
+func TestUDPOverflow(t *testing.T) {
+	testkit.RequireRoot(t)
+	spec := load.Spec{Workload: load.UDPStream, Flows: 1, Limit: 30_000, Size: 1400, Stall: 20 * time.Second}
+	local := netip.MustParseAddrPort("127.0.0.1:0")
+	client, err := newUDPSession(spec, local.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.close)
+	if err := unix.Bind(client.fd, socket.Sockaddr(local)); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.readLocal(); err != nil {
+		t.Fatal(err)
+	}
+	server, err := answerUDP(spec, local, client.local, client.flow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.close)
+	if err := client.connectUDP(server.local); err != nil {
+		t.Fatal(err)
+	}
+	sender := newUDPSender(client)
+	if err := sender.send(datagramMeasured, time.Now(), phase{count: spec.Limit}); err != nil {
+		t.Fatal(err)
+	}
+	server.run = &serverRun{spec: spec, publish: func(load.Served) {}}
+	server.run.datagrams.run, server.run.datagrams.start = server.run, time.Now()
+	done := make(chan error, 1)
+	go func() { done <- udpStream{}.serve(server) }()
+	report, err := client.endUDP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	// The last greetings of the end may be dropped as well.
+	if report.Overflowed == 0 || report.Received == 0 || report.Received+report.Overflowed > spec.Limit+1000 || report.Received >= spec.Limit {
+		t.Errorf("sent %d, received %d, overflowed %d", spec.Limit, report.Received, report.Overflowed)
+	}
+}
+
+// TestUDPNoGreeting sends other datagrams than greetings, and invalid greetings; the
+// server stays usable.
+func TestUDPNoGreeting(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	good := datagram{kind: datagramHello, flow: 9}.with(encodeHeader(udpStream{}, &session{spec: load.Spec{Stall: 1}}))
+	odd := append([]byte(nil), good...)
+	odd[load.MinDatagram] = 'X'
+	if err := p.ns.Do(func() error {
+		conn, err := net.Dial("udp4", p.server.Address().String())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		for _, b := range [][]byte{{1}, odd, good[:30], datagram{kind: datagramMeasured, flow: 9}.with(nil),
+			datagram{kind: datagramHello, flow: 9}.with(encodeHeader(tcpRR{}, &session{}))} {
+			if _, err := conn.Write(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if served, err := p.server.Last(t.Context()); err == nil {
+		t.Errorf("the client left figures: %+v", served)
+	}
+	spec := p.spec(load.UDPStream)
+	spec.Limit = 5
+	if _, err := p.client.Run(t.Context(), spec); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUDPRefused sends to a closed port, with both kinds of socket.
+func TestUDPRefused(t *testing.T) {
+	p := newPair(t, "127.0.0.1")
+	for _, unconnected := range []bool{false, true} {
+		spec := p.spec(load.UDPStream)
+		spec.Target, spec.Unconnected = netip.MustParseAddrPort("127.0.0.1:1"), unconnected
+		if _, err := p.client.Run(t.Context(), spec); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("unconnected %t: error is %v", unconnected, err)
+		}
+	}
+}
+
+// TestUDPFlows runs several clients against one server at once.
+func TestUDPFlows(t *testing.T) {
+	p := newPair(t, "::1")
+	spec := p.spec(load.UDPStream)
+	spec.Limit, spec.Window = 2000, 16
+	done := make(chan error, 3)
+	for range cap(done) {
+		go func() {
+			m, err := p.client.Run(t.Context(), spec)
+			if err == nil && m.Received != spec.Limit {
+				err = fmt.Errorf("%d of %d received", m.Received, spec.Limit)
+			}
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDatagram parses an encoded datagram, and refuses others.
+func TestDatagram(t *testing.T) {
+	want := datagram{kind: datagramMeasured, answer: true, flow: 1 << 60, number: 1<<40 + 3}
+	b := want.with([]byte("body"))
+	if got, ok := parseDatagram(b); !ok || got != want || string(b[load.MinDatagram:]) != "body" {
+		t.Errorf("got %+v, %t", got, ok)
+	}
+	for _, bad := range [][]byte{nil, b[:load.MinDatagram-1], append([]byte("MSU0"), b[4:]...)} {
+		if _, ok := parseDatagram(bad); ok {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}

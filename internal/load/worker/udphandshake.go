@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/load/message"
+	"mustang/internal/load/socket"
+)
+
+// dialUDP opens the client's UDP socket. A missing server is noticed in greetUDP.
+func dialUDP(spec load.Spec) (_ *session, err error) {
+	s, err := newUDPSession(spec, spec.Target.Addr())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	s.flow = rand.Uint64()
+	if !spec.Unconnected {
+		return s, s.connectUDP(spec.Target)
+	}
+	return s, s.setDestination()
+}
+
+// setDestination makes the session pass the spec's target with each datagram. It binds
+// the socket to the address that a connected one would have.
+func (s *session) setDestination() error {
+	connected, err := newUDPSession(s.spec, s.spec.Target.Addr())
+	if err != nil {
+		return err
+	}
+	defer connected.close()
+	if err := connected.connectUDP(s.spec.Target); err != nil {
+		return err
+	}
+	if err := unix.Bind(s.fd, socket.Sockaddr(netip.AddrPortFrom(connected.local.Addr(), 0))); err != nil {
+		return fmt.Errorf("bind to %s: %w", connected.local.Addr(), err)
+	}
+	// Without this option, ICMP errors are reported to connected sockets only.
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	target := s.spec.Target.Addr().Unmap()
+	s.to = socket.RawSockaddr(s.spec.Target)
+	if target.Is4() {
+		level, option = unix.IPPROTO_IP, unix.IP_RECVERR
+	}
+	if err := unix.SetsockoptInt(s.fd, level, option, 1); err != nil {
+		return fmt.Errorf("enable socket errors: %w", err)
+	}
+	return s.readLocal()
+}
+
+// greetUDP sends the header until the server answers, and returns its answer.
+func (s *session) greetUDP(header []byte) (load.Served, error) {
+	d, body, err := s.ask(datagram{kind: datagramHello, flow: s.flow}.with(header), datagramWelcome, datagramRefusal)
+	switch {
+	case err != nil:
+		return load.Served{}, fmt.Errorf("connect: %w", err)
+	case d.kind == datagramRefusal:
+		return load.Served{}, fmt.Errorf("server: %s", message.Printable(string(body)))
+	}
+	return decodeReport(body)
+}
+
+// endUDP tells the server that the window is over until it answers with the report.
+func (s *session) endUDP() (load.Served, error) {
+	end := datagram{kind: datagramEnd, flow: s.flow}
+	_, body, err := s.ask(end.with(nil), datagramReport)
+	if err != nil {
+		return load.Served{}, fmt.Errorf("read report: %w", err)
+	}
+	end.kind = datagramBye
+	if err := s.send(end.with(nil)); err != nil {
+		return load.Served{}, err
+	}
+	return decodeReport(body)
+}
+
+// ask sends a datagram, again and again, until the server answers with one of the wanted
+// kinds. The sender of the answer becomes the peer of an unconnected socket.
+func (s *session) ask(question []byte, wanted ...byte) (datagram, []byte, error) {
+	buf := make([]byte, load.MaxDatagram)
+	for start := time.Now(); ; {
+		if err := s.send(question); err != nil {
+			return datagram{}, nil, err
+		}
+		for {
+			n, from, err := unix.Recvfrom(s.fd, buf, 0)
+			if s.stopped.Load() {
+				return datagram{}, nil, errCancelled
+			}
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+				break
+			}
+			if err != nil {
+				return datagram{}, nil, os.NewSyscallError("recvfrom", err)
+			}
+			d, ok := parseDatagram(buf[:n])
+			for _, kind := range wanted {
+				if ok && d.flow == s.flow && d.kind == kind {
+					if s.to != nil {
+						s.peer = socket.AddrPort(from)
+					}
+					return d, buf[load.MinDatagram:n], nil
+				}
+			}
+		}
+		if time.Since(start) > s.spec.StallTime() {
+			return datagram{}, nil, fmt.Errorf("no answer for %v: %w", s.spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
+		}
+	}
+}
+
+// listenUDP opens a UDP server on addr with a port, inside the namespace at a path.
+func (w *worker) listenUDP(ctx context.Context, namespace string, addr netip.AddrPort) error {
+	config := net.ListenConfig{Control: socket.ReuseAddress}
+	network := "udp6"
+	if addr.Addr().Unmap().Is4() {
+		network = "udp4"
+	}
+	packets, err := config.ListenPacket(ctx, network, addr.String())
+	if err != nil {
+		return err
+	}
+	conn, ok := packets.(*net.UDPConn)
+	if !ok {
+		return errors.Join(fmt.Errorf("listen on UDP %s: socket is a %T", addr, packets), packets.Close())
+	}
+	w.mu.Lock()
+	w.listeners = append(w.listeners, conn)
+	w.mu.Unlock()
+	w.tasks.Go(func() { w.acceptUDP(ctx, namespace, conn) })
+	return nil
+}
+
+// acceptUDP serves each client that greets on a thread of its own, until the
+// listening socket is closed. It ignores other datagrams.
+func (w *worker) acceptUDP(ctx context.Context, namespace string, conn *net.UDPConn) {
+	buf := make([]byte, load.MaxDatagram)
+	local := socket.Unmapped(conn.LocalAddr())
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		d, ok := parseDatagram(buf[:n])
+		if !ok || d.kind != datagramHello {
+			continue
+		}
+		h, err := decodeHeader(buf[load.MinDatagram:n])
+		if err != nil || h.workload.network() != "udp" || !w.claim(d.flow) {
+			continue
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		w.tasks.Go(func() {
+			defer w.release(d.flow)
+			var s *session
+			err := inNamespace(namespace, func() (err error) {
+				s, err = answerUDP(h.spec, local, from, d.flow)
+				return err
+			})
+			if err != nil {
+				refusal := datagram{kind: datagramRefusal, flow: d.flow}.with([]byte(err.Error()))
+				_, _ = conn.WriteToUDPAddrPort(refusal, from)
+				return
+			}
+			w.serveUDP(ctx, s, h)
+		})
+	}
+}
+
+// claim takes a flow, unless it is being served.
+func (w *worker) claim(flow uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.flows[flow] {
+		return false
+	}
+	w.flows[flow] = true
+	return true
+}
+
+// release forgets a flow.
+func (w *worker) release(flow uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.flows, flow)
+}
+
+// answerUDP opens the server's socket for one client.
+func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (_ *session, err error) {
+	s, err := newUDPSession(spec, local.Addr())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	s.flow = flow
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return nil, fmt.Errorf("share the server's address: %w", err)
+	}
+	// Until it is connected, the socket would get other clients' greetings.
+	if err := socket.AttachDropFilter(s.fd); err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(s.fd, socket.Sockaddr(local)); err != nil {
+		return nil, fmt.Errorf("bind to %s: %w", local, err)
+	}
+	if err := s.connectUDP(peer); err != nil {
+		return nil, err
+	}
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
+		return nil, fmt.Errorf("detach filter: %w", err)
+	}
+	s.baseDrops = socket.Drops(s.fd)
+	return s, nil
+}
+
+// serveUDP serves one client. Its error is in the last figures.
+func (w *worker) serveUDP(ctx context.Context, s *session, h header) {
+	w.begin()
+	defer w.end()
+	defer s.close()
+	defer context.AfterFunc(ctx, s.interrupt)()
+	_ = w.thread.Run(func() error {
+		return w.serve(s, h, func() error {
+			if err := s.welcome(); err != nil {
+				return err
+			}
+			return h.workload.serve(s)
+		})
+	})
+}
+
+// welcome tells the client that the server has a socket for it.
+func (s *session) welcome() error {
+	body, err := json.Marshal(s.served())
+	if err != nil {
+		return fmt.Errorf("encode welcome: %w", err)
+	}
+	return s.send(datagram{kind: datagramWelcome, flow: s.flow}.with(body))
+}

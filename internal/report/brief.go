@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// Brief is a suite's answer for a terminal.
+type Brief struct {
+	// Winners has a line for each workload.
+	Winners []string
+	// Tables hold the same rows, the best first: with whole intervals, with their half-widths and
+	// without.
+	Tables []Table
+	// Advice says in a sentence what to do.
+	Advice string
+	// Skipped are the names of rows that were not measured, and Why the reason.
+	Skipped []string
+	Why     string
+	// Failed has a line for each reason.
+	Failed []string
+}
+
+// brief makes the answer for a terminal.
+func (st *suiteTables) brief() Brief {
+	b := Brief{Advice: keepTogether(st.advice())}
+	for _, t := range st.workloads {
+		b.Winners = append(b.Winners, keepTogether(t.name+": "+t.winner()))
+	}
+	for style := range styles {
+		b.Tables = append(b.Tables, st.briefTable(style))
+	}
+	measured, reasons := map[string]bool{}, map[string]bool{}
+	var all []*entry
+	for _, t := range st.workloads {
+		for _, e := range t.withoutRepeats() {
+			all = append(all, e)
+			measured[e.name] = measured[e.name] || e.Status != result.StatusSkipped
+		}
+	}
+	for _, e := range all {
+		if !measured[e.name] {
+			measured[e.name] = true
+			reasons[e.Reason] = true
+			if !slices.Contains(b.Skipped, strings.TrimSuffix(e.name, " + eBPF")) {
+				b.Skipped = append(b.Skipped, e.name)
+			}
+		}
+	}
+	b.Why = ": this kernel lacks " + verb(len(b.Skipped), "it", "them")
+	for reason := range reasons {
+		if !strings.Contains(reason, "kernel") {
+			b.Why = ""
+		}
+	}
+	for _, f := range st.failures() {
+		if f.Status == result.StatusFailed {
+			b.Failed = append(b.Failed, f.Rows+": "+f.Reason)
+		}
+	}
+	return b
+}
+
+// contenders are the rows that may win, the best first: those with a figure, or of a matrix
+// their pod IPs. A reference is none. In advice neither is what beats the reference, which
+// takes another path; nor in a suite of links a row that is not called after its link.
+func (t *workloadTable) contenders(advice bool) []*entry {
+	return t.ranked(slices.DeleteFunc(t.measured(), func(e *entry) bool {
+		if !t.suite.list() {
+			return e.Target != result.TargetPodIP || e.Baseline
+		}
+		against := t.suite.Answer[0] == result.AnswerReference && t.reference != nil && t.reference.ok()
+		switch {
+		case against && e == t.reference:
+			return true
+		case !advice:
+			return false
+		case against:
+			v := t.difference(e, t.reference).verdict
+			return (v == lower || v == higher) && !t.wording.worse(v)
+		}
+		return e.Baseline || t.suite.Ranked && !strings.HasPrefix(e.ID, e.Link)
+	}))
+}
+
+// best splits contenders into the best with those tied with it, and those that it is not told
+// apart from; ok is false if there are too few rounds, or there is none.
+func (t *workloadTable) best(contenders []*entry) (best, apart []*entry, ok bool) {
+	for _, e := range contenders {
+		if len(best) == 0 {
+			best = []*entry{e}
+			continue
+		}
+		switch t.difference(best[0], e).verdict {
+		case tooFew:
+			return best, nil, false
+		case tied:
+			best = append(best, e)
+		case unclear:
+			apart = append(apart, e)
+		case lower, higher:
+		}
+	}
+	return best, apart, len(best) > 0
+}
+
+// winner names the best row with its figure, and what is tied with it.
+func (t *workloadTable) winner() string {
+	if t.suite.Answer[0] == result.AnswerTally {
+		total, better, worse := t.tallied()
+		return fmt.Sprintf("%s is better in %d of %s, worse in %d.", clean(t.suite.Subject), better, count(total, "pair"), worse)
+	}
+	contenders := t.contenders(false)
+	best, apart, ok := t.best(contenders)
+	one, _, _ := t.nouns()
+	switch {
+	case len(best) == 0:
+		return "no " + one + " has a figure."
+	case len(contenders) == 1:
+		return fmt.Sprintf("only %s has a figure, %s.", shortName(best[0].name), t.figure(best[0]))
+	case !ok:
+		return fmt.Sprintf("%s has the %s median, %s; too few rounds to say more.", best[0].name, t.wording.extreme, t.figure(best[0]))
+	}
+	text := fmt.Sprintf("%s, %s", shortName(best[0].name), t.figure(best[0]))
+	if len(best) == len(contenders) && len(best) > 1 {
+		return text + "; all others are tied with it."
+	}
+	if len(best) > 1 {
+		text += "; tied with it: " + someNames(best[1:])
+	}
+	if len(apart) > 0 {
+		text += "; not told apart from it: " + someNames(apart)
+	}
+	return text + "."
+}
+
+// someNames lists at most three names.
+func someNames(entries []*entry) string {
+	var out []string
+	for _, e := range entries[:min(len(entries), manyNames-1)] {
+		out = append(out, shortName(e.named()))
+	}
+	if more := len(entries) - len(out); more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(out, ", "), more)
+	}
+	return strings.Join(out, ", ")
+}
+
+// shortName leaves the spaces out of a connection's datapath.
+func shortName(name string) string { return strings.Replace(name, " + eBPF", "+eBPF", 1) }
+
+// Styles of a ratio in a table.
+const (
+	styleInterval = iota
+	styleHalf
+	stylePlain
+	styles
+)
+
+// ratioCell prints a ratio: with its mark, and with its interval in some styles. A
+// ratio whose interval is wider than its distance from one is marked as rough.
+func ratioCell(d difference, style int) Cell {
+	text, mark := ratioText(d.ratio), strings.TrimSpace(d.verdict.mark())
+	if mark == "" && d.rough() {
+		text = "≈" + text
+	}
+	switch {
+	case d.ci == nil:
+	case style == styleInterval:
+		text += mark + " (" + ratioText(d.ci[0]) + "–" + ratioText(d.ci[1]) + ")"
+		return Cell{Text: text}
+	case style == styleHalf:
+		half := max(d.ci[1]-d.ratio, d.ratio-d.ci[0])
+		text += "±" + strings.TrimPrefix(number(half, 2), "0")
+	}
+	return Cell{Text: text, Mark: mark}
+}
+
+// ratioText prints a ratio in few characters.
+func ratioText(r float64) string {
+	if r >= 2 || r < 0.1 && r > 0 {
+		return number(r, min(fewDecimals(r), 2+int(max(0, math.Ceil(-math.Log10(r)-1)))))
+	}
+	return number(r, 2)
+}
+
+// briefTable has a line for each connection, or each row of a list, that has a figure.
+func (st *suiteTables) briefTable(style int) Table {
+	var order []string
+	for _, t := range st.workloads {
+		contenders := t.contenders(false)
+		if st.list() {
+			contenders = t.ranked(t.measured())
+		}
+		for _, name := range names(contenders) {
+			if !slices.Contains(order, name) {
+				order = append(order, name)
+			}
+		}
+	}
+	out := Table{Columns: []Column{{Head: []string{"", ""}}}}
+	for _, name := range order {
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: shortName(name)})
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
+	}
+	for i, t := range st.workloads {
+		for _, c := range t.briefColumns(order, style) {
+			c.Right, c.Rank = true, 1+i
+			out.Columns = append(out.Columns, c)
+		}
+	}
+	if legend := st.briefLegend(out, style); legend != "" {
+		out.Notes = []string{legend}
+	}
+	return out
+}
+
+// briefColumns are a workload's columns in the brief table: the figures, and the ratios to the
+// pod IP or to the reference.
+func (t *workloadTable) briefColumns(order []string, style int) []Column {
+	unit := t.unit
+	if unit == result.UnitTransactions {
+		unit = "1000/s"
+	}
+	figures := Column{Head: []string{t.briefHead(), shortUnit(unit)}}
+	columns := []Column{figures}
+	place := map[string]int{}
+	for _, via := range t.vias() {
+		columns = append(columns, Column{Head: []string{"", via}, Marked: true, Tight: len(columns) > 1})
+		place[via] = len(columns) - 1
+	}
+	if t.suite.list() && t.reference != nil {
+		columns = append(columns, Column{Head: []string{"ratio to", t.reference.name}, Marked: true})
+	}
+	byName := map[string][]*entry{}
+	for _, e := range t.measured() {
+		byName[e.name] = append(byName[e.name], e)
+	}
+	for _, name := range order {
+		cells := slices.Repeat([]Cell{{Text: none}}, len(columns))
+		for _, e := range byName[name] {
+			switch {
+			case t.suite.list():
+				cells[0] = t.briefFigure(e)
+				if t.reference != nil && t.reference.ok() && e != t.reference {
+					cells[1] = ratioCell(t.difference(e, t.reference), style)
+				}
+			case e.Target == result.TargetPodIP:
+				cells[0] = t.briefFigure(e)
+			case e.cost != nil:
+				cells[place[shortVia(e.Via)]] = ratioCell(difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}, style)
+			}
+		}
+		for i := range columns {
+			columns[i].Cells = append(columns[i].Cells, cells[i])
+		}
+	}
+	return columns
+}
+
+// briefFigure prints a row's figure with three significant digits, and its loss if that is large.
+func (t *workloadTable) briefFigure(e *entry) Cell {
+	v := e.Median
+	if t.unit == result.UnitTransactions {
+		v /= 1000
+	}
+	text := number(v, fewDecimals(v))
+	if e.lossy() {
+		text += ", " + percent(e.LostShare) + " lost"
+	}
+	return Cell{Text: text}
+}
+
+// briefHead names the workload above a column.
+func (t *workloadTable) briefHead() string {
+	short := map[string]string{
+		result.WorkloadTCPStream: "stream", result.WorkloadUDPStream: "UDP", result.WorkloadTCPRR: "req./resp.",
+		result.WorkloadTCPCRR: "connect", result.WorkloadUDPRR: "UDP r./r.", result.WorkloadCNIAdd: "ADD", result.WorkloadCNIDel: "DEL",
+	}[t.workload]
+	if t.flows > 1 {
+		short += fmt.Sprintf(" ×%d", t.flows)
+	}
+	return short
+}
+
+// shortVia names a kind of cluster IP in a narrow heading.
+func shortVia(via string) string {
+	switch via {
+	case result.ViaIPTables:
+		return "ipt"
+	case result.ViaNFTables:
+		return "nft"
+	case result.ViaEBPFTC, result.ViaEBPFSocket:
+		return "eBPF"
+	}
+	return viaName(via)
+}
+
+// vias are the kinds of cluster IP that have a cost.
+func (t *workloadTable) vias() []string {
+	var out []string
+	for _, via := range viaOrder() {
+		if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.cost != nil && e.Via == via && !e.repeat }) && !slices.Contains(out, shortVia(via)) {
+			out = append(out, shortVia(via))
+		}
+	}
+	return out
+}
+
+// briefLegend explains the columns and marks of a brief table.
+func (st *suiteTables) briefLegend(table Table, style int) string {
+	rough := slices.ContainsFunc(table.Columns, func(c Column) bool {
+		return slices.ContainsFunc(c.Cells, func(cell Cell) bool { return strings.HasPrefix(cell.Text, "≈") })
+	})
+	seen := map[verdict]bool{}
+	costs := false
+	for _, t := range st.workloads {
+		for v := range t.verdicts() {
+			seen[v] = true
+		}
+		costs = costs || len(t.vias()) > 0
+	}
+	var parts []string
+	if costs {
+		parts = append(parts, "ipt, nft, eBPF: cluster IP by iptables, nftables, eBPF over pod IP.")
+	}
+	if legend := marksLegend(seen); legend != "" {
+		parts = append(parts, legend)
+	}
+	if style == styleHalf {
+		parts = append(parts, "± half of the 95\u00a0% interval.")
+	}
+	if rough {
+		parts = append(parts, "≈ uncertain by more than the difference.")
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"mustang/internal/report/text"
+	"mustang/internal/result"
+)
+
+// briefOf prints f's answer for a terminal.
+func briefOf(t testing.TB, f result.File, width int) string {
+	t.Helper()
+	var b strings.Builder
+	if err := text.Answer(&b, reportOf(t, f), "Results: results.json", text.Options{Width: width}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestBriefGolden compares answers to stored ones.
+func TestBriefGolden(t *testing.T) {
+	for _, name := range []string{"made-up", "suites", "counted", "turns"} {
+		golden(t, "brief-"+name+".txt", briefOf(t, sample(t, name), 0))
+	}
+}
+
+// TestBriefFits checks that the answer of a suite is at most 25 lines of 100 columns, and ends
+// with the names of the files.
+func TestBriefFits(t *testing.T) {
+	files := map[string]result.File{"made-up": sample(t, "made-up"), "counted": sample(t, "counted"), "noisy": sample(t, "noisy"),
+		"3 rounds": truncated(sample(t, "made-up"), 3), "empty": {Schema: result.Schema}}
+	for _, s := range sample(t, "suites").Suites {
+		files[s.Name] = oneSuite(t, s.Name)
+	}
+	failed := truncated(sample(t, "made-up"), 0)
+	for i := range failed.Rows {
+		row := &failed.Rows[i]
+		row.Status, row.Reason, row.CI95, row.Median = result.StatusFailed, fmt.Sprintf("reason %d", i), nil, 0
+	}
+	failed.Run.Comparisons = nil
+	files["failed"] = failed
+	for name, f := range files {
+		for _, width := range []int{0, 80, 100, 200} {
+			lines := strings.Split(strings.TrimSuffix(briefOf(t, f, width), "\n"), "\n")
+			if width != 80 && len(lines) > 25 {
+				t.Errorf("%s: %d lines:\n%s", name, len(lines), strings.Join(lines, "\n"))
+			}
+			for _, line := range lines {
+				if n := utf8.RuneCountInString(line); width != 80 && n > 100 {
+					t.Errorf("%s: %d columns: %q", name, n, line)
+				}
+			}
+			if last := lines[len(lines)-1]; last != "Results: results.json" {
+				t.Errorf("%s: the last line is %q", name, last)
+			}
+		}
+	}
+	if n := strings.Count(briefOf(t, failed, 0), "failed: "); n != 3 {
+		t.Errorf("%d lines on failures", n)
+	}
+}
+
+// TestNoise checks that a noisy run says so above the answer and on the page, and claims
+// nothing that its figures do not show.
+func TestNoise(t *testing.T) {
+	const noisy = "This run is too noisy"
+	for name, want := range map[string]bool{"noisy": true, "turns": false, "made-up": false, "suites": false} {
+		for where, got := range map[string]string{"answer": briefOf(t, sample(t, name), 0), "page": wordsOf(pageOf(t, sample(t, name)))} {
+			if strings.Contains(got, noisy) != want {
+				t.Errorf("%s: the %s says that it is noisy: %v", name, where, !want)
+			}
+		}
+	}
+	out := briefOf(t, sample(t, "noisy"), 0)
+	if strings.Index(out, noisy) > strings.Index(out, "macvlan") {
+		t.Error("the answer is above the warning")
+	}
+	checkSays(t, strings.Join(strings.Fields(out), " "), []string{"measured twice may differ by a factor of 14.7. Repeat it on a quiet machine"}, nil)
+
+	wide := sample(t, "turns")
+	for i := range wide.Run.Comparisons {
+		if c := &wide.Run.Comparisons[i]; !c.AA {
+			c.CI95 = &[2]float64{c.Ratio * 0.93, c.Ratio * 1.07}
+		}
+	}
+	checkSays(t, briefOf(t, wide, 0), []string{"half of its comparisons are uncertain by 7.0 % or more"}, nil)
+}
+
+// TestNoFalseCalm checks what is said of figures that lie far apart without a verdict, of a
+// spread beyond all sense, and of rows that lost most of what they were sent.
+func TestNoFalseCalm(t *testing.T) {
+	f := sample(t, "noisy") // macvlan is eight times as fast as tun, and veth lost 97 %
+	for where, got := range map[string]string{"answer": briefOf(t, f, 0), "text": renderings(t, f)["text"], "page": wordsOf(pageOf(t, f))} {
+		t.Run(where, func(t *testing.T) {
+			got = strings.Join(strings.Fields(got), " ")
+			checkSays(t, got, []string{"97.0 % lost", "ot told apart"},
+				[]string{"1,365", "tied with it: tun", "macvlan and tun are tied", "all others are tied", "no way of connecting pods stands out", "no difference was found between"})
+		})
+	}
+	checkSays(t, briefOf(t, f, 0), []string{"not told apart from it: tun", "names no best way"}, []string{"choose"})
+}
+
+// TestRoughCost checks that a cost whose interval is wider than itself is not given as a figure
+// of three digits.
+func TestRoughCost(t *testing.T) {
+	f := sample(t, "turns") // veth+ebpf has 0.901 in 0.49 to 0.99
+	for _, got := range renderings(t, f) {
+		checkSays(t, got, []string{"about 10 % with veth + eBPF", "with macvlan"}, []string{"9.9 %"})
+	}
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), []string{"≈0.90 (0.49–0.99)", "≈ uncertain by more than the difference"}, nil)
+}
+
+// TestProxyAdvice checks that iptables and nftables are only ranked by a verdict.
+func TestProxyAdvice(t *testing.T) {
+	f := sample(t, "turns")
+	const advice = "If kube-proxy must stay, nftables costs less than iptables: 5 % against 9 % (macvlan, throughput)"
+	says := func() string { return strings.Join(strings.Fields(briefOf(t, f, 0)), " ") }
+	checkSays(t, says(), []string{"On this machine choose macvlan.", advice}, nil)
+	for i := range f.Run.Comparisons {
+		if c := &f.Run.Comparisons[i]; c.Ranking && strings.HasSuffix(c.Numerator, "nftables") {
+			c.Verdict = result.VerdictNone
+		}
+	}
+	checkSays(t, says(), []string{"On this machine choose macvlan."}, []string{"kube-proxy"})
+}
+
+// TestNothingToChoose checks that a single row and too few rounds give no advice.
+func TestNothingToChoose(t *testing.T) {
+	only := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: []result.Row{podRow("veth", 30, 29, 31)}, Run: result.Run{Suite: "pod-links"}}
+	checkSays(t, briefOf(t, only, 0), []string{"only veth has a figure, 30.00 Gbit/s", "names no best way"}, []string{"choose", "stands out"})
+	checkSays(t, briefOf(t, truncated(sample(t, "made-up"), 3), 0), []string{"too few rounds", "names no best way"}, []string{"choose", "stands out", "tied", "kube-proxy"})
+}
+
+// TestFactorsAndDigits checks that large differences are factors, and that a slow row beside a
+// fast one keeps its digits.
+func TestFactorsAndDigits(t *testing.T) {
+	rows := []result.Row{podRow("veth", 65_900, 65_000, 66_000), podRow("tun", 4.61, 4.6, 4.7), podRow("macvlan", 5.24, 5.2, 5.3)}
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows, Run: result.Run{Suite: "pod-links", Comparisons: []result.Comparison{
+		versus("veth/pod-ip", "tun/pod-ip", 10, [3]float64{6.593, 6.1, 7.2}),
+	}}}
+	for _, got := range renderings(t, f) {
+		checkSays(t, got, []string{"6.6× as fast", "4.61", "5.24"}, []string{"559.3 %"})
+	}
+	checkSays(t, briefOf(t, f, 0), []string{"65,900", "4.61", "5.24"}, nil)
+}
+
+// TestWideComparisons checks that wide tables have the verdicts and the levels' shares of
+// comparisons, and those that rank.
+func TestWideComparisons(t *testing.T) {
+	f := sample(t, "turns")
+	wide := strings.Join(strings.Fields(textOf(t, f, text.Options{Wide: true})), " ")
+	checkSays(t, wide, []string{"verdict over p adjusted labs processes connections rounds", "lower lab 0.001 0.004 60 10 10 20", "Ranking, throughput"}, nil)
+	checkSays(t, textOf(t, f, text.Options{}), nil, []string{"processes", "Ranking"})
+}

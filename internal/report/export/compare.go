@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mustang/internal/result/compare"
+)
+
+// Cells returns the heading and the lines of a table of a comparison: for each row the
+// figures with the half-width of their intervals, and the differences, with ~ where none
+// was found. Wide tables also have the tests.
+func Cells(c *compare.Comparison, t compare.Table, wide bool) (head []string, lines [][]string) {
+	head = []string{"row", c.Names[0]}
+	for _, name := range c.Names[1:] {
+		head = append(head, name, "delta", "95 % interval", "p")
+		if wide {
+			head = append(head, "test")
+		}
+	}
+	for _, l := range t.Lines {
+		line := []string{Plain(l.ID), figure(l.Figures[0])}
+		for i, d := range l.Deltas {
+			line = append(line, figure(l.Figures[i+1]))
+			line = append(line, change(d, wide)...)
+		}
+		lines = append(lines, line)
+	}
+	if len(t.Geomean) > 0 {
+		line := []string{"geomean", digits(t.Geomean[0])}
+		for _, mean := range t.Geomean[1:] {
+			line = append(line, digits(mean), signed(mean/t.Geomean[0]), "", "")
+			if wide {
+				line = append(line, "")
+			}
+		}
+		lines = append(lines, line)
+	}
+	for i := range head {
+		head[i] = Plain(head[i])
+	}
+	return head, lines
+}
+
+// change returns the cells of a difference.
+func change(d *compare.Delta, wide bool) []string {
+	cells := make([]string, 3, 4)
+	if wide {
+		cells = cells[:4]
+	}
+	if d == nil {
+		return cells
+	}
+	cells[0] = "~"
+	if d.Found {
+		cells[0] = signed(d.Ratio)
+	}
+	if d.CI95 != nil {
+		cells[1] = signed(d.CI95[0]) + " to " + signed(d.CI95[1])
+	}
+	cells[2] = probability(d.P)
+	if wide {
+		cells[3] = fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
+	}
+	return cells
+}
+
+// figure prints a figure and the half-width of its interval.
+func figure(f *compare.Figure) string {
+	switch {
+	case f == nil:
+		return "–"
+	case f.CI95 == nil || f.Median == 0:
+		return digits(f.Median) + " ± ∞"
+	}
+	half := max(f.CI95[1]-f.Median, f.Median-f.CI95[0]) / math.Abs(f.Median)
+	return digits(f.Median) + " ± " + percent("%.*f", half)
+}
+
+// digits prints a number to four digits, or to all before the point.
+func digits(v float64) string {
+	places := 0
+	if v != 0 {
+		places = min(max(3-int(math.Floor(math.Log10(math.Abs(v)))), 0), 6)
+	}
+	return strconv.FormatFloat(v, 'f', places, 64)
+}
+
+// signed prints a ratio as a change in per cent.
+func signed(ratio float64) string { return percent("%+.*f", ratio-1) }
+
+// percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
+func percent(format string, share float64) string {
+	places := 1
+	if math.Abs(share) < 0.00095 {
+		places = 2
+	}
+	return fmt.Sprintf(format+" %%", places, share*100)
+}
+
+// probability prints a p-value.
+func probability(p float64) string {
+	if p < 0.001 {
+		return "<0.001"
+	}
+	return strconv.FormatFloat(p, 'f', 3, 64)
+}
+
+// TableTitle names a table of a comparison.
+func TableTitle(t compare.Table) string {
+	flows := ""
+	if t.Flows > 1 {
+		flows = fmt.Sprintf(", %d flows", t.Flows)
+	}
+	direction := "more is better"
+	if t.LessIsBetter {
+		direction = "less is better"
+	}
+	return Plain(fmt.Sprintf("%s, %s%s, %s (%s)", t.Suite, t.Workload, flows, t.Unit, direction))
+}
+
+// Footer explains the marks and names the tests of a comparison.
+func Footer(c *compare.Comparison) []string {
+	over := map[string]bool{}
+	unknown := false
+	for _, t := range c.Tables {
+		for _, l := range t.Lines {
+			for _, d := range l.Deltas {
+				if d != nil {
+					over[d.Over] = true
+				}
+			}
+			for _, f := range l.Figures {
+				unknown = unknown || f != nil && f.CI95 == nil
+			}
+		}
+	}
+	var tests, out []string
+	for _, level := range []string{compare.Labs, compare.Processes, compare.Connections} {
+		if over[level] {
+			tests = append(tests, "Welch's t over the log means of "+level)
+		}
+	}
+	if over[compare.Samples] {
+		tests = append(tests, "Mann-Whitney U over samples")
+	}
+	if len(tests) > 0 {
+		out = append(out, "~ no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
+			"; corrected for the number of differences in the table (Holm). Intervals are those of each row alone.")
+	}
+	if unknown {
+		out = append(out, "± ∞ too few labs or samples for a 95 % interval.")
+	}
+	return out
+}
+
+// Absent returns a sentence for each run and reason that rows lack.
+func Absent(c *compare.Comparison) []string {
+	var order []string
+	rows := map[string][]string{}
+	for _, m := range c.Missing {
+		why := fmt.Sprintf("Not in %s", m.Run)
+		if m.Reason != "" {
+			why += ", " + m.Reason
+		}
+		if rows[why] == nil {
+			order = append(order, why)
+		}
+		name := m.ID + " " + m.Workload
+		if m.Flows > 1 {
+			name += fmt.Sprintf(" (%d flows)", m.Flows)
+		}
+		rows[why] = append(rows[why], name)
+	}
+	var out []string
+	for _, why := range order {
+		out = append(out, Plain(why+": "+strings.Join(rows[why], ", ")+"."))
+	}
+	return out
+}
+
+// ComparisonCSV writes a line for each row and each run that is compared with the old one.
+func ComparisonCSV(w io.Writer, c *compare.Comparison) error {
+	lines := [][]string{{
+		"suite", "row", "workload", "flows", "unit", "old_run", "new_run", "old", "old_ci95_low", "old_ci95_high", "new", "new_ci95_low",
+		"new_ci95_high", "ratio", "ratio_ci95_low", "ratio_ci95_high", "p", "test", "over", "old_units", "new_units", "found", "worse",
+	}}
+	ends := func(ci *[2]float64) []string {
+		if ci == nil {
+			return []string{"", ""}
+		}
+		return []string{Number(ci[0]), Number(ci[1])}
+	}
+	for _, t := range c.Tables {
+		for _, l := range t.Lines {
+			for i, d := range l.Deltas {
+				if d == nil {
+					continue
+				}
+				old, now := l.Figures[0], l.Figures[i+1]
+				lines = append(lines, slices.Concat(
+					[]string{t.Suite, l.ID, t.Workload, strconv.Itoa(t.Flows), t.Unit, c.Names[0], c.Names[i+1], Number(old.Median)}, ends(old.CI95),
+					[]string{Number(now.Median)}, ends(now.CI95), []string{Number(d.Ratio)}, ends(d.CI95),
+					[]string{Number(d.P), d.Test, d.Over, strconv.Itoa(d.Old), strconv.Itoa(d.New), strconv.FormatBool(d.Found), strconv.FormatBool(d.Worse)}))
+			}
+		}
+	}
+	return WriteCSV(w, lines)
+}
+
+// ComparisonMarkdown writes what differs between the runs, the tables, and the rows that
+// are not in all of them.
+func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
+	if len(c.Differs) > 0 {
+		var lines [][]string
+		for _, p := range c.Differs {
+			lines = append(lines, append([]string{p.Name}, p.Values...))
+		}
+		if err := markdown(w, "What differs", append([]string{""}, c.Names...), lines); err != nil {
+			return err
+		}
+	}
+	for _, t := range c.Tables {
+		head, lines := Cells(c, t, false)
+		if err := markdown(w, TableTitle(t), head, lines); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, escape(strings.Join(slices.Concat(Absent(c), Footer(c)), " "))+"\n")
+	return err
+}
+
+// markdown writes a heading and a table.
+func markdown(w io.Writer, title string, head []string, lines [][]string) error {
+	if _, err := fmt.Fprintf(w, "## %s\n\n", escape(title)); err != nil {
+		return err
+	}
+	cells := make([][]string, len(lines))
+	for i, line := range lines {
+		for _, cell := range line {
+			cells[i] = append(cells[i], escape(cell))
+		}
+	}
+	names := make([]string, len(head))
+	for i, name := range head {
+		names[i] = escape(name)
+	}
+	return MarkdownTable(w, names, cells)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+
+	"mustang/internal/result"
+)
+
+// tooNoisy is the distance from 1 of a ratio's interval from which a run is too noisy.
+const tooNoisy = 0.05
+
+// kernelClass is the class of the paths in the kernel, see [result.Comparison.Class].
+const kernelClass = "kernel"
+
+// noise tells that the run is too noisy to answer; empty if it is not. Repeated rows of
+// the kernel tell it, or the suite's own comparisons.
+func (st *suiteTables) noise() string {
+	reach, times := 0.0, 1.0
+	var halves []float64
+	for _, t := range st.workloads {
+		for _, c := range t.comparisons {
+			switch {
+			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking:
+			case !c.AA:
+				halves = append(halves, (c.CI95[1]-c.CI95[0])/2/c.Ratio)
+			case cmp.Or(c.Class, kernelClass) == kernelClass:
+				reach = max(reach, math.Abs(c.CI95[0]-1), math.Abs(c.CI95[1]-1))
+				times = max(times, c.CI95[1])
+				if c.CI95[0] > 0 {
+					times = max(times, 1/c.CI95[0])
+				}
+			}
+		}
+	}
+	const advice = " Repeat it on a quiet machine."
+	slices.Sort(halves)
+	switch {
+	case reach > tooNoisy && times >= 2:
+		return "This run is too noisy: the same path measured twice may differ by a factor of " + number(times, 1) + "." + advice
+	case reach > tooNoisy:
+		return "This run is too noisy: the same path measured twice may differ by " + percent(reach) + "." + advice
+	case len(halves) > 0 && halves[len(halves)/2] > tooNoisy:
+		return "This run is too noisy: half of its comparisons are uncertain by " + percent(halves[len(halves)/2]) + " or more." + advice
+	}
+	return ""
+}
+
+// varianceColumns are the columns of wide tables on comparisons of rows that took turns.
+type varianceColumns struct {
+	known   bool // whether there is such a comparison
+	columns []Column
+}
+
+// newVarianceColumns makes the columns without cells.
+func newVarianceColumns() *varianceColumns {
+	v := &varianceColumns{}
+	for _, head := range [][]string{
+		{"", "verdict"}, {"", "over"}, {"", "p"}, {"p,", "adjusted"},
+		{"% of", "labs"}, {"variance:", "processes"}, {"", "connections"}, {"", "rounds"},
+	} {
+		v.columns = append(v.columns, Column{Head: head, Rank: 3, Wide: true, Right: true})
+	}
+	return v
+}
+
+// add adds the cells of a comparison.
+func (v *varianceColumns) add(c result.Comparison) {
+	cells := slices.Repeat([]string{none}, len(v.columns))
+	if c.Over != "" {
+		v.known = true
+		cells = []string{clean(cmp.Or(c.Verdict, none)), clean(c.Over), probability(c.P), probability(c.AdjustedP)}
+		for _, share := range []float64{c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round} {
+			cells = append(cells, number(100*share, 0))
+		}
+	}
+	for i := range v.columns {
+		v.columns[i].Cells = append(v.columns[i].Cells, Cell{Text: cells[i]})
+	}
+}
+
+// probability prints a p-value with two digits.
+func probability(p float64) string { return strconv.FormatFloat(p, 'g', 2, 64) }

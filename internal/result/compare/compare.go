@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package compare compares the results of runs that were made one after the other, such as
+// before and after a change. Their samples are not pairs, as those of one run are, so that
+// whatever else changed between the runs is in the difference; [Comparison.Differs] names
+// what the files tell of it.
+//
+// A row that both runs measured in at least three labs is compared by Welch's t-test over the
+// labs' mean logarithms; else over those of its processes, or of its connections. A row whose
+// samples have no such positions is compared by the Mann-Whitney test over its samples. The p-values of a
+// table are corrected for their number by Holm's method.
+package compare
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"mustang/internal/result"
+)
+
+// Significance is the corrected p-value below which a difference counts as found.
+const Significance = 0.05
+
+// Run is a result file with a name that tells it from the others.
+type Run struct {
+	Name string
+	File result.File
+}
+
+// Comparison compares runs with the first of them.
+type Comparison struct {
+	// Names are those of the runs, the old one first.
+	Names []string `json:"runs"`
+	// Differs names the properties of machine, settings and method that differ.
+	Differs []Property `json:"differs"`
+	// Tables has one for each suite and workload, in the order of the old file.
+	Tables []Table `json:"tables"`
+	// Missing are the rows that some of the runs measured, and others did not.
+	Missing []Missing `json:"missing"`
+}
+
+// Property has a value for each run; empty if the run's file does not tell.
+type Property struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+// Table compares the rows of a suite under a workload.
+type Table struct {
+	Suite    string `json:"suite"`
+	Workload string `json:"workload"`
+	Flows    int    `json:"flows"`
+	Unit     string `json:"unit"`
+	// LessIsBetter tells the direction of the unit.
+	LessIsBetter bool   `json:"less_is_better"`
+	Lines        []Line `json:"lines"`
+	// Geomean has the geometric mean of each run's figures over the rows that all runs
+	// measured; empty if there are none, or if a figure is 0.
+	Geomean []float64 `json:"geomean"`
+}
+
+// Line compares a row.
+type Line struct {
+	ID string `json:"id"`
+	// Figures has one for each run; nil if the run did not measure the row.
+	Figures []*Figure `json:"figures"`
+	// Deltas compares each run but the first with the first; nil where it can't.
+	Deltas []*Delta `json:"deltas"`
+}
+
+// Figure is a row's figure as its file has it.
+type Figure struct {
+	Median  float64     `json:"median"`
+	CI95    *[2]float64 `json:"ci95"`
+	Samples int         `json:"samples"`
+}
+
+// Values of [Delta.Test].
+const (
+	Welch       = "welch-t"
+	MannWhitney = "mann-whitney"
+)
+
+// Values of [Delta.Over].
+const (
+	Labs        = "labs"
+	Processes   = "processes"
+	Connections = "connections"
+	Samples     = "samples"
+)
+
+// Delta is the difference of a row between two runs.
+type Delta struct {
+	// Ratio is new divided by old, with its 95 % interval; nil if there are too few labs
+	// or samples for one.
+	Ratio float64     `json:"ratio"`
+	CI95  *[2]float64 `json:"ci95"`
+	// P is the p-value corrected for the number of differences in the table.
+	P float64 `json:"p"`
+	// Test is the test, and Over what its values are, of which Old and New are the numbers.
+	Test string `json:"test"`
+	Over string `json:"over"`
+	Old  int    `json:"old_units"`
+	New  int    `json:"new_units"`
+	// Found tells that P is below [Significance].
+	Found bool `json:"found"`
+	// Worse tells that a difference was found, in the direction that is worse.
+	Worse bool `json:"worse"`
+}
+
+// Missing is a row that a run did not measure.
+type Missing struct {
+	Suite    string `json:"suite"`
+	ID       string `json:"id"`
+	Workload string `json:"workload"`
+	Flows    int    `json:"flows"`
+	// Run is the name of the run that did not measure it, and Reason its reason; empty if
+	// the row is not in the file.
+	Run    string `json:"run"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Runs compares runs with an old one. It refuses to compare times with counted
+// instructions.
+func Runs(old Run, others ...Run) (*Comparison, error) {
+	runs := append([]Run{old}, others...)
+	c := &Comparison{Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}}
+	rows := make([]map[result.Key]result.Row, len(runs))
+	var keys []result.Key
+	known := map[result.Key]bool{}
+	for i, run := range runs {
+		if run.File.Run.Counted() != old.File.Run.Counted() {
+			return nil, fmt.Errorf("%s and %s can't be compared: %s, %s", old.Name, run.Name, clockOf(old), clockOf(run))
+		}
+		c.Names = append(c.Names, run.Name)
+		rows[i] = map[result.Key]result.Row{}
+		for _, row := range run.File.Rows {
+			key := row.Key()
+			rows[i][key] = row
+			if measured(row) && !known[key] {
+				known[key] = true
+				keys = append(keys, key)
+			}
+		}
+	}
+	index := map[result.Key]int{} // without ID
+	for _, key := range keys {
+		c.Missing = append(c.Missing, missing(key, runs, rows)...)
+		line, unit, err := newLine(key, runs, rows)
+		if err != nil {
+			return nil, err
+		}
+		if line == nil {
+			continue
+		}
+		of := key
+		of.ID = ""
+		i, ok := index[of]
+		if !ok {
+			i = len(c.Tables)
+			index[of] = i
+			c.Tables = append(c.Tables, Table{
+				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Unit: unit, LessIsBetter: !result.MoreIsBetter(unit),
+			})
+		}
+		c.Tables[i].Lines = append(c.Tables[i].Lines, *line)
+	}
+	for i := range c.Tables {
+		c.Tables[i].judge()
+	}
+	return c, nil
+}
+
+// clockOf says what a run measured.
+func clockOf(r Run) string {
+	if r.File.Run.Counted() {
+		return r.Name + " counted instructions"
+	}
+	return r.Name + " measured time"
+}
+
+// measured reports whether a row has figures.
+func measured(r result.Row) bool { return r.Status == result.StatusOK && len(r.Samples) > 0 }
+
+// missing returns the runs that did not measure a row which another run did.
+func missing(key result.Key, runs []Run, rows []map[result.Key]result.Row) []Missing {
+	var out []Missing
+	for i, run := range runs {
+		row, there := rows[i][key]
+		if there && measured(row) {
+			continue
+		}
+		m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Run: run.Name}
+		if there {
+			m.Reason = row.Status + ": " + row.Reason
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// newLine compares a row; nil if the old run, or all others, did not measure it.
+func newLine(key result.Key, runs []Run, rows []map[result.Key]result.Row) (line *Line, unit string, err error) {
+	old := rows[0][key]
+	if !measured(old) {
+		return nil, "", nil
+	}
+	line = &Line{ID: key.ID}
+	compared := false
+	for i, run := range runs {
+		row := rows[i][key]
+		var figure *Figure
+		var delta *Delta
+		if measured(row) {
+			if row.Unit != old.Unit {
+				return nil, "", fmt.Errorf("%s and %s can't be compared: %s %s is in %s and %s", runs[0].Name, run.Name, key.ID, key.Workload, old.Unit, row.Unit)
+			}
+			figure = &Figure{row.Median, row.CI95, len(row.Samples)}
+			if i > 0 {
+				compared = true
+				delta = contrast(old, row)
+			}
+		}
+		line.Figures = append(line.Figures, figure)
+		if i > 0 {
+			line.Deltas = append(line.Deltas, delta)
+		}
+	}
+	if !compared {
+		return nil, "", nil
+	}
+	return line, old.Unit, nil
+}
+
+// judge corrects the p-values of a table, decides on its differences, and takes the means.
+func (t *Table) judge() {
+	var deltas []*Delta
+	for _, line := range t.Lines {
+		for _, d := range line.Deltas {
+			if d != nil {
+				deltas = append(deltas, d)
+			}
+		}
+	}
+	holm(deltas)
+	for _, d := range deltas {
+		d.Found = d.P < Significance && d.Ratio != 1
+		d.Worse = d.Found && d.Ratio > 1 == t.LessIsBetter
+	}
+	t.Geomean = t.means()
+}
+
+// means returns the geometric means of the runs.
+func (t *Table) means() []float64 {
+	sums, n := make([]float64, len(t.Lines[0].Figures)), 0
+	for _, line := range t.Lines {
+		if slices.Contains(line.Figures, nil) {
+			continue
+		}
+		n++
+		for i, f := range line.Figures {
+			sums[i] += math.Log(f.Median)
+		}
+	}
+	for i, sum := range sums {
+		if math.IsNaN(sum) || math.IsInf(sum, 0) || n == 0 {
+			return nil
+		}
+		sums[i] = math.Exp(sum / float64(n))
+	}
+	return sums
+}
+
+// Worse returns the rows, with their workloads, that a run found worse by more than a share
+// of the old figure: 0.05 is 5 %.
+func (c *Comparison) Worse(threshold float64) []string {
+	var out []string
+	for _, t := range c.Tables {
+		for _, line := range t.Lines {
+			for _, d := range line.Deltas {
+				if d != nil && d.Worse && math.Abs(d.Ratio-1) > threshold {
+					out = append(out, line.ID+" "+t.Workload)
+					break
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compare
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aclements/go-moremath/stats"
+	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/result"
+)
+
+// made is a row with these samples; in labs of so many samples if labs is not 0.
+func made(id, unit string, labs int, samples ...float64) result.Row {
+	r := result.Row{Suite: "s", ID: id, Workload: result.WorkloadTCPRR, Unit: unit, Status: result.StatusOK, Samples: samples}
+	r.Median = slices.Sorted(slices.Values(samples))[len(samples)/2]
+	for i := range samples {
+		if labs > 0 {
+			n := len(samples) / labs
+			r.Positions = append(r.Positions, result.Position{Lab: i / n, Process: i / n, Connection: i / n, Round: i % n})
+		}
+	}
+	return r
+}
+
+func run(name string, rows ...result.Row) Run {
+	return Run{name, result.File{Schema: result.Schema, Run: result.Run{Clock: result.ClockTime}, Rows: rows}}
+}
+
+func compareRuns(t *testing.T, runs ...Run) *Comparison {
+	t.Helper()
+	c, err := Runs(runs[0], runs[1:]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestKnownValues compares with package moremath's t-test, and with figures worked out by hand.
+func TestKnownValues(t *testing.T) {
+	x := []float64{math.Exp(1), math.Exp(2), math.Exp(3), math.Exp(4)}
+	y := []float64{math.Exp(11), math.Exp(12.5), math.Exp(13), math.Exp(15)}
+	near := func(name string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 1e-3*math.Abs(want) {
+			t.Errorf("%s %g, want %g", name, got, want)
+		}
+	}
+	d := contrast(made("r", "", 4, x...), made("r", "", 4, y...))
+	if d.Test != Welch || d.Over != Labs || d.Old != 4 || d.New != 4 {
+		t.Errorf("%+v", d)
+	}
+	near("ratio", math.Log(d.Ratio), 10.375)
+	theirs, err := stats.TwoSampleWelchTTest(stats.Sample{Xs: []float64{1, 2, 3, 4}}, stats.Sample{Xs: []float64{11, 12.5, 13, 15}}, stats.LocationDiffers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near("p", d.P, theirs.P)
+	for i, share := range []float64{0.025, 0.975} { // the interval's ends, in deviations from the center
+		near("end", stats.TDist{V: theirs.DoF}.CDF((math.Log(d.CI95[i])-10.375)*math.Abs(theirs.T)/10.375), share)
+	}
+
+	// All ranks apart: p = 2 * 4! 4! / 8!; the interval leaves out no pair: 2*P(U<=0) = 0.029.
+	d = contrast(made("r", "", 0, x...), made("r", "", 0, y...))
+	if d.Test != MannWhitney || d.Over != Samples {
+		t.Errorf("%+v", d)
+	}
+	near("p", d.P, 2.0/70)
+	near("ratio", math.Log(d.Ratio), 10.25)
+	near("low", math.Log(d.CI95[0]), 7)
+	near("high", math.Log(d.CI95[1]), 14)
+}
+
+// TestLevels checks over what a row is compared.
+func TestLevels(t *testing.T) {
+	at := func(position func(i int) result.Position) result.Row {
+		r := made("r", "", 1, 1, 2, 3, 4, 5, 7)
+		for i := range r.Positions {
+			r.Positions[i] = position(i)
+		}
+		return r
+	}
+	labs := at(func(i int) result.Position { return result.Position{Lab: i / 2, Round: i % 2} })
+	processes := at(func(i int) result.Position { return result.Position{Process: i / 2, Round: i % 2} })
+	connections := at(func(i int) result.Position { return result.Position{Connection: i / 2, Round: i % 2} })
+	rounds := at(func(i int) result.Position { return result.Position{Round: i} })
+	zero := made("r", "", 3, 0, 1, 2, 3, 4, 5)
+	same := made("r", "", 3, 2, 2, 2, 2, 2, 2)
+	for _, tt := range []struct {
+		old, row result.Row
+		over     string
+		units    int
+	}{
+		{labs, labs, Labs, 3}, {labs, processes, Processes, 3}, {connections, labs, Connections, 3}, {rounds, labs, Samples, 6},
+		{labs, zero, Samples, 6}, {same, same, Samples, 6}, {same, labs, Labs, 3}, {made("r", "", 0, 1), labs, Samples, 1},
+	} {
+		d := contrast(tt.old, tt.row)
+		if d == nil || d.Over != tt.over || d.Old != tt.units {
+			t.Errorf("%v and %v: %+v, want it over %d %s", tt.old.Positions, tt.row.Positions, d, tt.units, tt.over)
+		}
+		if d != nil && (math.IsNaN(d.P) || d.P < 0 || d.P > 1 || !(d.Ratio > 0)) {
+			t.Errorf("%+v", d)
+		}
+	}
+	if d := contrast(same, same); d.P != 1 || d.Ratio != 1 {
+		t.Errorf("two equal rows differ: %+v", d)
+	}
+}
+
+// TestFalseFindings simulates tables without any difference: by Holm's method at most one in
+// twenty has a finding.
+func TestFalseFindings(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, labs := range []int{0, 4} {
+		found, covered, rows := 0, 0, 0
+		const tables = 1000
+		for range tables {
+			var runs []Run
+			for _, name := range []string{"old", "new"} {
+				var rows []result.Row
+				for _, id := range []string{"a", "b", "c"} {
+					samples := make([]float64, 12)
+					lab := 0.0
+					for i := range samples {
+						if labs > 0 && i%(12/labs) == 0 {
+							lab = rng.NormFloat64()
+						}
+						samples[i] = math.Exp(0.1*lab + 0.05*rng.NormFloat64())
+					}
+					rows = append(rows, made(id, result.UnitTransactions, labs, samples...))
+				}
+				runs = append(runs, run(name, rows...))
+			}
+			claimed := false
+			for _, line := range compareRuns(t, runs...).Tables[0].Lines {
+				d := line.Deltas[0]
+				claimed = claimed || d.Found
+				rows++
+				if d.CI95[0] <= 1 && 1 <= d.CI95[1] {
+					covered++
+				}
+			}
+			if claimed {
+				found++
+			}
+		}
+		if found > tables*7/100 {
+			t.Errorf("%d labs: %d of %d tables have a finding, want 5 %%", labs, found, tables)
+		}
+		if share := float64(covered) / float64(rows); share < 0.93 || share > 0.985 {
+			t.Errorf("%d labs: intervals hold the truth in %.1f %%, want 95 %%", labs, 100*share)
+		}
+	}
+}
+
+// TestDirections checks what counts as worse, the threshold, and the means.
+func TestDirections(t *testing.T) {
+	low, high := []float64{10, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6}, []float64{12, 12.1, 12.2, 12.3, 12.4, 12.5, 12.6}
+	for _, tt := range []struct {
+		unit     string
+		old, row []float64
+		worse    bool
+	}{
+		{result.UnitGbit, high, low, true}, {result.UnitGbit, low, high, false}, {result.UnitTransactions, high, low, true},
+		{result.UnitMilliseconds, low, high, true}, {result.UnitMilliseconds, high, low, false}, {result.UnitGbit, low, low, false},
+	} {
+		c := compareRuns(t, run("old", made("r", tt.unit, 0, tt.old...)), run("new", made("r", tt.unit, 0, tt.row...)))
+		d := c.Tables[0].Lines[0].Deltas[0]
+		if d.Worse != tt.worse || d.Found != (tt.old[0] != tt.row[0]) {
+			t.Errorf("%s, %v to %v: %+v", tt.unit, tt.old, tt.row, d)
+		}
+		if got := len(c.Worse(0.1)) == 1; got != tt.worse {
+			t.Errorf("%s: worse by 10 %%: %t, want %t", tt.unit, got, tt.worse)
+		}
+		if len(c.Worse(0.5)) != 0 {
+			t.Errorf("%s: worse by 50 %%", tt.unit)
+		}
+	}
+	c := compareRuns(t, run("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)), run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
+	if diff := cmp.Diff([]float64{4, 3}, c.Tables[0].Geomean, cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
+		t.Errorf("geomean (-want +got):\n%s", diff)
+	}
+	c = compareRuns(t, run("old", made("a", "", 0, 0), made("b", "", 0, 8)), run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
+	if c.Tables[0].Geomean != nil || c.Tables[0].Lines[0].Deltas[0] != nil {
+		t.Errorf("of a figure of 0: %v, %v", c.Tables[0].Geomean, c.Tables[0].Lines[0].Deltas[0])
+	}
+}
+
+// TestMissing lists rows that only some runs measured.
+func TestMissing(t *testing.T) {
+	failed := result.Row{Suite: "s", ID: "b", Workload: result.WorkloadTCPRR, Status: result.StatusFailed, Reason: "no good"}
+	skipped := failed
+	skipped.ID = "d"
+	c := compareRuns(t, run("old", made("a", "", 0, 1), made("b", "", 0, 1), skipped), run("new", made("c", "", 0, 1), failed, skipped, made("a", "", 0, 1)))
+	want := []Missing{
+		{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1, Run: "new", Reason: "failed: no good"},
+		{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1, Run: "old"},
+	}
+	if diff := cmp.Diff(want, c.Missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	if len(c.Tables) != 1 || len(c.Tables[0].Lines) != 1 || c.Tables[0].Lines[0].ID != "a" {
+		t.Errorf("tables %+v", c.Tables)
+	}
+}
+
+// TestRefused compares what can't be compared.
+func TestRefused(t *testing.T) {
+	counted := run("counted", made("a", result.UnitPerPacket, 0, 1))
+	counted.File.Run.Clock = result.ClockInstructions
+	timed := run("timed", made("a", result.UnitGbit, 0, 1))
+	other := run("other", made("a", result.UnitTransactions, 0, 1))
+	for want, runs := range map[string][]Run{
+		"timed measured time, counted counted instructions": {timed, timed, counted},
+		"a tcp_rr is in Gbit/s and transactions/s":          {timed, other},
+	} {
+		if _, err := Runs(runs[0], runs[1:]...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+}
+
+// TestDiffers names what is not the same, and nothing else.
+func TestDiffers(t *testing.T) {
+	a, b := run("a"), run("b")
+	a.File.Run = result.Run{
+		Machine: result.Machine{CPUModel: "x", CPUs: 2}, Kernel: "6.6", Versions: map[string]string{"go": "1"}, Pinning: map[string]int{"client": 0},
+		Settings: map[string]string{"s": "1", "t": "1"}, SliceSeconds: 0.01, Seed: 1,
+	}
+	b.File.Run = result.Run{
+		Machine: result.Machine{CPUModel: "x", CPUs: 4}, Kernel: "6.12", Versions: map[string]string{"go": "2"}, Pinning: map[string]int{"client": 1},
+		Settings: map[string]string{"s": "1", "u": "2"}, SliceSeconds: 2, Seed: 2, Clock: result.ClockTime,
+	}
+	want := []Property{
+		{"cpus", []string{"2", "4"}}, {"kernel", []string{"6.6", "6.12"}}, {"version of go", []string{"1", "2"}}, {"t", []string{"1", ""}},
+		{"u", []string{"", "2"}}, {"CPU of client", []string{"0", "1"}}, {"slice", []string{"10ms", "2s"}},
+	}
+	if diff := cmp.Diff(want, compareRuns(t, a, b).Differs); diff != "" {
+		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+	if d := compareRuns(t, a, a).Differs; len(d) != 0 {
+		t.Errorf("a run differs from itself: %v", d)
+	}
+}
+
+// TestShift compares bisection with sorting all differences.
+func TestShift(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	x, y := make([]float64, 7), make([]float64, 9)
+	for _, values := range [][]float64{x, y} {
+		for i := range values {
+			values[i] = math.Round(10*rng.NormFloat64()) / 4
+		}
+		slices.Sort(values)
+	}
+	var all []float64
+	for _, a := range x {
+		for _, b := range y {
+			all = append(all, b-a)
+		}
+	}
+	slices.Sort(all)
+	for i, want := range all {
+		if got := shift(x, y, i+1); math.Abs(got-want) > 1e-9 {
+			t.Errorf("rank %d: %g, want %g", i+1, got, want)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rundir
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// user owns what root creates for them.
+var user = Owner{UID: 12345, GID: 23456}
+
+func ownerOf(t *testing.T, path string) (Owner, fs.FileMode) {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Lstat(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Owner{int(stat.Uid), int(stat.Gid)}, info.Mode()
+}
+
+// TestResultsBelongToTheUserOfSudo checks owner and mode of what a run creates, and that nothing else
+// changes.
+func TestResultsBelongToTheUserOfSudo(t *testing.T) {
+	testkit.RequireRoot(t)
+	defer unix.Umask(unix.Umask(0o022))
+	top := t.TempDir()
+	before, _ := ownerOf(t, top)
+	parent := filepath.Join(top, "a", "b")
+	d, err := Create(parent, started, &user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Write(numbered(1)); err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(d.Path, Page)
+	if err := WriteFile(page, []byte("page"), &user); err != nil {
+		t.Fatal(err)
+	}
+	for path, mode := range map[string]fs.FileMode{
+		filepath.Dir(parent): fs.ModeDir | 0o755, parent: fs.ModeDir | 0o755, d.Path: fs.ModeDir | 0o755,
+		filepath.Join(d.Path, Results): 0o644, page: 0o644, filepath.Join(parent, Latest): fs.ModeSymlink | 0o777,
+	} {
+		if owner, got := ownerOf(t, path); owner != user || got != mode {
+			t.Errorf("%s: %v %v, want %v %v", path, owner, got, user, mode)
+		}
+	}
+	if owner, _ := ownerOf(t, top); owner != before {
+		t.Errorf("%s, which was there, was given to %v", top, owner)
+	}
+}
+
+// TestLinksAreNotFollowed puts symbolic links to root's files where results and pages are written.
+func TestLinksAreNotFollowed(t *testing.T) {
+	testkit.RequireRoot(t)
+	top := t.TempDir()
+	secret := filepath.Join(top, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parent := filepath.Join(top, "out")
+	d, err := Create(parent, started, &user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	page := filepath.Join(d.Path, Page)
+	for _, path := range []string{page, filepath.Join(d.Path, Results), filepath.Join(parent, Latest)} {
+		if err := os.Symlink(secret, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Write(numbered(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(page, []byte("page"), &user); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{page, filepath.Join(d.Path, Results)} {
+		if owner, mode := ownerOf(t, path); owner != user || !mode.IsRegular() {
+			t.Errorf("%s: %v %v, want a file of the user", path, owner, mode)
+		}
+	}
+	if link, err := os.Readlink(filepath.Join(parent, Latest)); err != nil || link != filepath.Base(d.Path) {
+		t.Errorf("latest is %q, %v", link, err)
+	}
+	text, err := os.ReadFile(secret)
+	if owner, mode := ownerOf(t, secret); owner != (Owner{}) || mode != 0o600 || err != nil || string(text) != "secret" {
+		t.Errorf("the file behind the links: %v %v %q, %v", owner, mode, text, err)
+	}
+	// A directory that was replaced by a link is not entered, and a link that was
+	// replaced by a file is not given away.
+	if err := os.Symlink(top, filepath.Join(parent, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if dir, err := d.parent.open("link"); err == nil {
+		_ = dir.close()
+		t.Error("a link was opened as a directory")
+	}
+	if err := os.Link(secret, filepath.Join(parent, "hard")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.parent.giveLink("hard", user); err == nil {
+		t.Error("a file was given away for a link")
+	}
+	if owner, _ := ownerOf(t, secret); owner != (Owner{}) {
+		t.Errorf("the file behind the hard link belongs to %v", owner)
+	}
+}
+
+// TestSudoUser takes nothing but two numbers.
+func TestSudoUser(t *testing.T) {
+	testkit.RequireRoot(t)
+	for _, tt := range []struct {
+		uid, gid string
+		want     *Owner
+	}{
+		{"1000", "1001", &Owner{1000, 1001}}, {"0", "0", &Owner{}}, {"", "", nil}, {"1000", "", nil}, {"", "1000", nil},
+		{"-1", "0", nil}, {"4294967295", "0", nil}, {"0", "4294967295", nil}, {"1000 ", "1000", nil}, {"0x3e8", "1000", nil},
+		{"me", "us", nil}, {"1e3", "1000", nil}, {"99999999999999999999", "1", nil},
+	} {
+		got := SudoUser(func(name string) string { return map[string]string{"SUDO_UID": tt.uid, "SUDO_GID": tt.gid}[name] })
+		if (got == nil) != (tt.want == nil) || got != nil && *got != *tt.want {
+			t.Errorf("%q:%q: %v, want %v", tt.uid, tt.gid, got, tt.want)
+		}
+	}
+}

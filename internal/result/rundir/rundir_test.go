@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rundir
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/result"
+)
+
+// victimVariable names a directory in which the test binary starts runs and rewrites their
+// results until it is killed.
+const victimVariable = "MUSTANG_RUNDIR_TEST_VICTIM"
+
+var started = time.Date(2026, 11, 22, 7, 35, 12, 987, time.FixedZone("east", 3600))
+
+func TestMain(m *testing.M) {
+	parent := os.Getenv(victimVariable)
+	if parent == "" {
+		os.Exit(m.Run())
+	}
+	for i := 0; ; i++ {
+		if err := victim(parent, i); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// victim writes two results of a run.
+func victim(parent string, i int) error {
+	d, err := Create(parent, started, nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for n := range 2 {
+		if err := d.Write(numbered(2*i + n)); err != nil {
+			return err
+		}
+		if i+n == 0 {
+			fmt.Println("written")
+		}
+	}
+	return nil
+}
+
+// numbered is a large result that tells whether it is whole: all its rows carry the same
+// figure.
+func numbered(i int) result.File {
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{{
+		Name: "s", Question: "?", Layout: result.LayoutList, Answer: []string{result.AnswerFastest},
+	}}}
+	for n := range 200 {
+		f.Rows = append(f.Rows, result.Row{
+			Suite: "s", ID: fmt.Sprintf("row-%d", n), Link: "veth", Datapath: result.DatapathKernel, Placement: result.PlacementSameHost,
+			Overlay: result.OverlayNone, Target: result.TargetPodIP, Via: result.ViaNone, Workload: result.WorkloadTCPRR, Engine: "native",
+			Unit: result.UnitTransactions, Samples: []float64{1}, Median: 1, CPUUSPerUnit: float64(i), Status: result.StatusOK,
+		})
+	}
+	return f
+}
+
+func create(t *testing.T, parent string) *Dir {
+	t.Helper()
+	d, err := Create(parent, started, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func find(t *testing.T, path string) string {
+	t.Helper()
+	found, err := Find(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// names lists what is in a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// TestKilledLeavesWholeFiles kills a process that starts runs and writes results over and over:
+// whatever has a name is whole.
+func TestKilledLeavesWholeFiles(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 8 {
+		parent := t.TempDir()
+		cmd := exec.Command(exe)
+		cmd.Env = append(os.Environ(), victimVariable+"="+parent)
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+			t.Errorf("the first write: %v", err)
+		}
+		// The process dies at an arbitrary moment of a later write.
+		timer := time.NewTimer(time.Duration(7*round) * time.Millisecond)
+		<-timer.C
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		checkWhole(t, parent)
+	}
+}
+
+// checkWhole reads all results below a directory, that of a hidden name included.
+func checkWhole(t *testing.T, parent string) {
+	t.Helper()
+	read := 0
+	err := filepath.WalkDir(parent, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		f, err := result.Read(path)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		read++
+		if len(f.Rows) != 200 || f.Rows[0].CPUUSPerUnit != f.Rows[199].CPUUSPerUnit {
+			t.Errorf("%s: half a file: %d rows", path, len(f.Rows))
+		}
+		return nil
+	})
+	if err != nil || read == 0 {
+		t.Errorf("%d results, %v", read, err)
+	}
+	if _, err := result.Read(find(t, parent)); err != nil {
+		t.Errorf("latest: %v", err)
+	}
+}
+
+// TestRunsDoNotOverwriteEachOther starts runs in one second, beside a result of a time in which
+// runs had no directories.
+func TestRunsDoNotOverwriteEachOther(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "a", "b")
+	first := create(t, parent)
+	if want := filepath.Join(parent, "20261122T063512Z"); first.Path != want || !first.Started.Equal(started.Truncate(time.Second)) {
+		t.Errorf("%s at %v, want %s", first.Path, first.Started, want)
+	}
+	old := filepath.Join(parent, Results)
+	if err := os.WriteFile(old, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := find(t, parent); got != old {
+		t.Errorf("before the first result %s stands for %s", parent, got)
+	}
+	for n, d := range []*Dir{first, create(t, parent), create(t, parent)} {
+		for range 2 {
+			if err := d.Write(numbered(n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := filepath.Join(d.Path, Results)
+		for _, path := range []string{parent, d.Path, want, filepath.Join(parent, Latest)} {
+			if got := find(t, path); got != want && filepath.Base(path) != Latest {
+				t.Errorf("%s stands for %s, want %s", path, got, want)
+			}
+		}
+	}
+	if link, err := os.Readlink(filepath.Join(parent, Latest)); err != nil || link != "20261122T063512Z-3" {
+		t.Errorf("latest is %q, %v", link, err)
+	}
+	want := []string{"20261122T063512Z", "20261122T063512Z-2", "20261122T063512Z-3", Latest, Results}
+	if got := names(t, parent); !slices.Equal(got, want) {
+		t.Errorf("in it are %q, want %q", got, want)
+	}
+	if text, err := os.ReadFile(old); err != nil || string(text) != "old" {
+		t.Errorf("the old result holds %q, %v", text, err)
+	}
+	f, err := result.Read(filepath.Join(first.Path, Results))
+	if err != nil || f.Rows[0].CPUUSPerUnit != 0 {
+		t.Errorf("the first run's result was overwritten: %v", err)
+	}
+}
+
+// TestRefusedResultChangesNothing writes a result that is none.
+func TestRefusedResultChangesNothing(t *testing.T) {
+	d := create(t, t.TempDir())
+	if err := d.Write(numbered(1)); err != nil {
+		t.Fatal(err)
+	}
+	bad := numbered(2)
+	bad.Rows[0].Median = math.NaN()
+	if err := d.Write(bad); err == nil || !strings.Contains(err.Error(), "median holds NaN") || !strings.Contains(err.Error(), d.Path) {
+		t.Errorf("NaN: %v", err)
+	}
+	if f, err := result.Read(find(t, d.Path)); err != nil || f.Rows[0].CPUUSPerUnit != 1 {
+		t.Errorf("a refused write changed the file, %v", err)
+	}
+	if got := names(t, d.Path); !slices.Equal(got, []string{Results}) {
+		t.Errorf("left behind: %q", got)
+	}
+}
+
+// TestCloseRemovesRunWithoutResult ends a run before its first result.
+func TestCloseRemovesRunWithoutResult(t *testing.T) {
+	top := t.TempDir()
+	d, err := Create(filepath.Join(top, "a", "b"), started, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := names(t, top); len(got) != 0 {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// TestCreateErrors names what is in the way.
+func TestCreateErrors(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "taken", Latest), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, parent := range []string{file, filepath.Join(file, "x"), filepath.Join(dir, "taken"), "/proc/none", "\x00"} {
+		_, err := Create(parent, started, nil)
+		if err == nil || !strings.Contains(err.Error(), parent) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", parent, err)
+		}
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"file", "taken"}) {
+		t.Errorf("in it are %q", got)
+	}
+}
+
+// TestFindErrors names the directory, and what is missing in it.
+func TestFindErrors(t *testing.T) {
+	dir := t.TempDir()
+	link := func(name, target string) string {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.Symlink(target, path)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link("dangling/latest", "gone")
+	link("loop/latest", "latest")
+	link("self/results.json", "results.json")
+	link("ring", "ring")
+	if err := os.MkdirAll(filepath.Join(dir, "folder", Results), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"none":                  "no such file",
+		"":                      "neither results.json nor latest",
+		"dangling":              "latest names gone: no such file",
+		"loop":                  "too many levels",
+		"self":                  "too many levels",
+		"folder":                "not a file",
+		"folder/results.json/x": "no such file",
+		"ring":                  "too many levels",
+	} {
+		_, err := Find(filepath.Join(dir, path))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want %q in it", path, err, want)
+		}
+	}
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+const schemaPath = "../../docs/results.schema.json"
+
+// object is a JSON object.
+type object map[string]any
+
+// source is what the package's source says of its types.
+type source struct {
+	docs  map[string]string   // of "Type" and "Type.Field"
+	enums map[string][]string // values of "Type.Field"
+}
+
+// parseSource reads the comments and the groups of constants, whose comment names the field
+// that they are the values of.
+func parseSource(t *testing.T) source {
+	t.Helper()
+	s := source{map[string]string{}, map[string][]string{}}
+	paths, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := regexp.MustCompile(`of (?:a )?\[([A-Za-z.]+)\]`)
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			group, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			of := field.FindStringSubmatch(group.Doc.Text())
+			for _, spec := range group.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					s.addType(spec, group.Doc)
+				case *ast.ValueSpec:
+					if lit, ok := spec.Values[0].(*ast.BasicLit); ok && group.Tok == token.CONST && of != nil && lit.Kind == token.STRING {
+						value, err := strconv.Unquote(lit.Value)
+						if err != nil {
+							t.Fatal(err)
+						}
+						name := strings.Replace(of[1], "Series", "Series.Color", 1)
+						s.enums[name] = append(s.enums[name], value)
+					}
+				}
+			}
+		}
+	}
+	return s
+}
+
+// addType adds the comments of a struct.
+func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
+	structure, ok := spec.Type.(*ast.StructType)
+	if !ok {
+		return
+	}
+	s.docs[spec.Name.Name] = sentence(doc.Text())
+	for i, f := range structure.Fields.List {
+		text := f.Doc.Text()
+		if text == "" && i > 0 { // told with the field before
+			text = structure.Fields.List[i-1].Doc.Text()
+		}
+		for _, name := range f.Names {
+			s.docs[spec.Name.Name+"."+name.Name] = sentence(text)
+		}
+	}
+}
+
+// sentence puts a comment on a line, without the brackets of links.
+func sentence(comment string) string {
+	return regexp.MustCompile(`\[([A-Za-z.]+)\]`).ReplaceAllString(strings.Join(strings.Fields(comment), " "), "$1")
+}
+
+// schema returns the schema of a type; defs gets those of the structs that it holds.
+func (s source) schema(typ reflect.Type, defs object) object {
+	switch typ.Kind() {
+	case reflect.Pointer:
+		return s.schema(typ.Elem(), defs)
+	case reflect.Struct:
+		if typ == reflect.TypeFor[time.Time]() {
+			return object{"type": "string", "format": "date-time"}
+		}
+		if defs[typ.Name()] == nil {
+			defs[typ.Name()] = true // in case it holds itself
+			defs[typ.Name()] = s.structSchema(typ, defs)
+		}
+		return object{"$ref": "#/$defs/" + typ.Name()}
+	case reflect.Slice:
+		return object{"type": "array", "items": s.schema(typ.Elem(), defs)}
+	case reflect.Array:
+		return object{"type": "array", "items": s.schema(typ.Elem(), defs), "minItems": typ.Len(), "maxItems": typ.Len()}
+	case reflect.Map:
+		return object{"type": "object", "additionalProperties": s.schema(typ.Elem(), defs)}
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Float64:
+		return object{"type": "number", "minimum": -maxFigure, "maximum": maxFigure}
+	case reflect.Uint64:
+		return object{"type": "integer", "minimum": 0}
+	}
+	return object{"type": "integer"}
+}
+
+// structSchema returns the schema of a struct.
+func (s source) structSchema(typ reflect.Type, defs object) object {
+	properties, required := object{}, []string{}
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		property := s.schema(f.Type, defs)
+		full := typ.Name() + "." + f.Name
+		if doc := s.docs[full]; doc != "" {
+			property["description"] = doc
+		}
+		if values := s.enums[full]; values != nil {
+			if full == "Row.Unit" {
+				values = append(slices.Clone(values), "") // of a row without samples
+			}
+			if f.Type.Kind() == reflect.Slice {
+				property["items"] = object{"type": "string", "enum": values}
+			} else {
+				property["enum"] = values
+			}
+		}
+		if options == "" {
+			required = append(required, name)
+			if f.Type.Kind() == reflect.Pointer {
+				property["type"] = []string{property["type"].(string), "null"}
+			}
+		}
+		properties[name] = property
+	}
+	return object{"type": "object", "description": s.docs[typ.Name()], "properties": properties, "required": required}
+}
+
+// generate returns the schema of result files.
+func generate(t *testing.T) []byte {
+	t.Helper()
+	defs := object{}
+	top := parseSource(t)
+	top.schema(reflect.TypeFor[File](), defs)
+	file := defs["File"].(object)
+	delete(defs, "File")
+	file["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	file["title"] = "Mustang's results.json"
+	file["properties"].(object)["schema"].(object)["const"] = Schema
+	file["$defs"] = defs
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(file); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestSchemaDescribesTypes compares docs/results.schema.json with the types.
+func TestSchemaDescribesTypes(t *testing.T) {
+	want := generate(t)
+	if *update {
+		if err := os.WriteFile(schemaPath, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(schemaPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs from the types; go test -run Schema -update writes it (-want +got):\n%s", schemaPath, diff)
+	}
+}
+
+func compileSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	schema, err := compiler.Compile(schemaPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// TestSchemaAcceptsSamples validates the sample files of all packages, as they are and as they are
+// written.
+func TestSchemaAcceptsSamples(t *testing.T) {
+	schema := compileSchema(t)
+	paths, err := filepath.Glob("../report/testdata/*.json")
+	if err != nil || len(paths) < 3 {
+		t.Fatalf("%q, %v", paths, err)
+	}
+	for _, path := range append(paths, "testdata/golden.json", "testdata/schema1.json") {
+		f, err := Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestSchemaRefuses changes the golden file: the schema refuses what is not of its types.
+func TestSchemaRefuses(t *testing.T) {
+	golden, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := compileSchema(t)
+	for _, change := range [][2]string{
+		{`"schema": 2`, `"schema": 1`}, {`"schema": 2,`, ``}, {`"status": "ok"`, `"status": "fine"`}, {`"median": 12.5`, `"median": "12.5"`},
+		{`"median": 12.5`, `"median": 1e16`}, {`"seed": `, `"seed": -`}, {`"workload": "tcp_stream"`, `"workload": "http"`},
+		{`"started": "2026-01-02T03:04:05Z"`, `"started": "yesterday"`}, {`"quick": true`, `"quick": 1`}, {`"unit": "transactions/s"`, `"unit": "furlongs"`},
+		{`"layout": "matrix"`, `"layout": "cube"`}, {`"rows": [`, `"lines": [`}, {`"color": "slate"`, `"color": "ochre"`},
+	} {
+		text := strings.Replace(string(golden), change[0], change[1], 1)
+		if text == string(golden) {
+			t.Fatalf("%s is not in the golden file", change[0])
+		}
+		value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if schema.Validate(value) == nil {
+			t.Errorf("%s is accepted", change[1])
+		}
+	}
+}
