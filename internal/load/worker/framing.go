@@ -97,6 +97,9 @@ func decodeHeader(b []byte) (header, error) {
 	if err := spec.CheckSizes(); err != nil {
 		return header{}, err
 	}
+	if spec.Request != spec.RequestSize() || spec.Response != spec.ResponseSize() {
+		return header{}, fmt.Errorf("load: header with requests of %d and responses of %d bytes", spec.Request, spec.Response)
+	}
 	if spec.Flows < 1 || spec.Flows > load.MaxFlows || spec.Flows > 1 && !spec.IsStream() {
 		return header{}, fmt.Errorf("load: header with %d flows of %s", spec.Flows, spec.Workload)
 	}

@@ -4,6 +4,7 @@ package worker
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +69,7 @@ func FuzzHeader(f *testing.F) {
 	for _, w := range workloads() {
 		header := encodeHeader(w, &session{spec: load.Spec{Workload: w.name(), Stall: 1, Congestion: "cubic"}})
 		f.Add(header)
+		f.Add(slices.Concat(header[:72], make([]byte, 16), header[88:])) // requests of no bytes
 		f.Add(datagram{kind: datagramHello, flow: 3}.with(header))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
