@@ -11,14 +11,42 @@ import (
 	"mustang/internal/result"
 )
 
-// turns returns the order of a round: the rows in random order, and then in the reverse
-// order (ABBA), so that steady drift of the machine's speed affects all rows alike. Seed
-// and round determine it.
-func turns(seed uint64, round, rows int) []int {
-	there := order(seed, round, rows)
-	back := slices.Clone(there)
-	slices.Reverse(back)
-	return append(there, back...)
+// turns returns the order of a round. The rows of a block take turns in random order, and
+// then in the reverse order (ABBA), so that steady drift of the machine's speed affects
+// all of them alike. Blocks follow each other in random order, so that the rows of one,
+// which are compared most, lie close together. Seed and round determine the order.
+func turns(seed uint64, round int, blocks [][]int) []int {
+	var out []int
+	for _, i := range order(seed, round, len(blocks)) {
+		var there []int
+		for _, j := range order(seed+1+uint64(i), round, len(blocks[i])) {
+			there = append(there, blocks[i][j])
+		}
+		out = append(out, there...)
+		slices.Reverse(there)
+		out = append(out, there...)
+	}
+	return out
+}
+
+// blocks divides the rows of a matrix, which compares each connection's ways to a service
+// with its pod IP, by their link. Other suites compare rows across, and are one block.
+func (e *epoch) blocks() [][]int {
+	index := map[string]int{}
+	var out [][]int
+	for i, s := range e.standing {
+		link := ""
+		if s.row.spec.suite.Report.Layout == result.LayoutMatrix {
+			link = s.row.row.Link
+		}
+		at, ok := index[link]
+		if !ok {
+			at, index[link] = len(out), len(out)
+			out = append(out, nil)
+		}
+		out[at] = append(out[at], i)
+	}
+	return out
 }
 
 // round gives each connection two turns and adds a sample to each row. If a turn fails,
@@ -26,7 +54,7 @@ func turns(seed uint64, round, rows int) []int {
 func (e *epoch) round(ctx context.Context, instance, round int) error {
 	o := e.run.options
 	for len(e.standing) > 0 {
-		order := turns(o.Seed, e.run.turned, len(e.standing))
+		order := turns(o.Seed, e.run.turned, e.blocks())
 		taken, err := e.take(ctx, order)
 		if err == nil {
 			e.run.turned++
@@ -96,7 +124,7 @@ func (e *epoch) findFailed(ctx context.Context, cause error) error {
 func (e *epoch) add(instance, round int, order []int, taken []load.SliceResult) {
 	for i, s := range e.standing {
 		first := slices.Index(order, i)
-		last := len(order) - 1 - first
+		last := first + 1 + slices.Index(order[first+1:], i)
 		position := result.Position{Lab: instance, Process: instance, Connection: instance, Round: round}
 		if keeps(s.row.spec.path.Lab) {
 			position.Lab, position.Process = 0, 0
