@@ -13,8 +13,14 @@ import (
 )
 
 // comparisons caches the comparisons of a run until one of their rows has another
-// round: the bootstrap takes a moment, and the result file is written often.
-type comparisons map[comparisonKey]result.Comparison
+// round: the statistics take a moment, and the result file is written often.
+type comparisons map[comparisonKey]comparison
+
+// comparison is a comparison with its estimate, which is nil for rows that take no turns.
+type comparison struct {
+	result.Comparison
+	estimate *stats.Comparison
+}
 
 // comparisonKey identifies a comparison.
 type comparisonKey struct{ numerator, denominator result.Key }
@@ -26,10 +32,10 @@ func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []r
 	var out []result.Comparison
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
-			named := known.compareAll(o, comparedRows{suite, w, rows}, suite.Pairs)
+			of := comparedRows{suite, w, rows}
+			named := known.compareAll(o, of, suite.Pairs)
 			out = append(out, judged(named, nil)...)
 			if o.sliced(suite) {
-				of := comparedRows{suite, w, rows}
 				ranking := known.compareAll(o, of, of.rankingPairs())
 				for i := range ranking {
 					ranking[i].Ranking = true
@@ -49,8 +55,8 @@ type comparedRows struct {
 }
 
 // compareAll returns the comparisons of pairs of rows.
-func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []result.Comparison {
-	var out []result.Comparison
+func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.Pair) []comparison {
+	var out []comparison
 	for _, p := range pairs {
 		if c, ok := known.compare(o, comparisonOf(of.suite.Name, p, of.workload), of.rows); ok {
 			out = append(out, c)
@@ -60,7 +66,7 @@ func (known comparisons) compareAll(o Options, of comparedRows, pairs []suites.P
 }
 
 // rankingPairs returns the pairs of the best row of a suite and each other, and of
-// neighbours in the ranking. They have no names, and those of the suite are left out.
+// neighbours in the ranking, without the pairs of the suite.
 func (r comparedRows) rankingPairs() []suites.Pair {
 	type figure struct {
 		id    string
@@ -95,30 +101,37 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 }
 
 // repeats returns the comparisons of a path with itself.
-func repeats(all []result.Comparison) []result.Comparison {
-	return slices.DeleteFunc(slices.Clone(all), func(c result.Comparison) bool { return !c.AA })
+func repeats(all []comparison) []comparison {
+	return slices.DeleteFunc(slices.Clone(all), func(c comparison) bool { return !c.AA })
 }
+
+// verdicts are those of [stats.Verdict.Difference].
+var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
 // judged returns comparisons with the verdicts on those of rows that take turns, as
 // claims of one answer. Further A/A pairs bound the noise.
-func judged(all, repeats []result.Comparison) []result.Comparison {
-	out := slices.Clone(all)
+func judged(all, repeats []comparison) []result.Comparison {
+	var out []result.Comparison
 	var claims []stats.Claim
-	for _, c := range append(out, repeats...) {
-		claims = append(claims, stats.Claim{Comparison: stats.Comparison{
-			Estimate: stats.Estimate{Value: c.Ratio, Interval: c.CI95, Over: level(c.Over)}, P: c.P,
-		}, Class: c.Class, AA: c.AA})
+	var at []int // index of a claim's comparison
+	for i, c := range all {
+		out = append(out, c.Comparison)
+		if c.estimate != nil {
+			claims, at = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: c.AA}), append(at, i)
+		}
+	}
+	for _, c := range repeats {
+		if c.estimate != nil {
+			claims = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: true})
+		}
 	}
 	for _, class := range []string{classKernel, classUserSpace, classGuests} {
 		if !slices.ContainsFunc(claims, func(c stats.Claim) bool { return c.AA && c.Class == class }) {
 			claims = append(claims, unknownFloor(class)) // rows were deselected: p alone decides
 		}
 	}
-	for i, v := range stats.Judge(claims)[:len(out)] {
-		if out[i].Over != "" {
-			out[i].AdjustedP = v.P
-			out[i].Verdict = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}[v.Difference]
-		}
+	for i, v := range stats.Judge(claims)[:len(at)] {
+		out[at[i]].AdjustedP, out[at[i]].Verdict = v.P, verdicts[v.Difference]
 	}
 	return out
 }
@@ -127,16 +140,6 @@ func judged(all, repeats []result.Comparison) []result.Comparison {
 func unknownFloor(class string) stats.Claim {
 	same := stats.Comparison{Estimate: stats.Estimate{Value: 1, Interval: &[2]float64{1, 1}, Over: stats.Lab}, P: 1}
 	return stats.Claim{Comparison: same, Class: class, AA: true}
-}
-
-// level returns the level of a name.
-func level(name string) stats.Level {
-	for _, l := range []stats.Level{stats.Connection, stats.Process, stats.Lab} {
-		if l.String() == name {
-			return l
-		}
-	}
-	return stats.Round
 }
 
 // comparisonOf returns the comparison of a pair under a workload, without ratios.
@@ -151,7 +154,8 @@ func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Compari
 }
 
 // compare completes a comparison; false if its rows have no common round.
-func (known comparisons) compare(o Options, c result.Comparison, rows map[result.Key]*measuredRow) (result.Comparison, bool) {
+func (known comparisons) compare(o Options, pair result.Comparison, rows map[result.Key]*measuredRow) (comparison, bool) {
+	c := comparison{Comparison: pair}
 	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows}
 	key := comparisonKey{numerator: row.Key()}
 	row.ID = c.Denominator
@@ -168,18 +172,18 @@ func (known comparisons) compare(o Options, c result.Comparison, rows map[result
 		return cached, true
 	}
 	x, y := pairUp(numerator, denominator, rounds)
-	if len(numerator.row.Positions) > 0 {
+	if len(numerator.row.Positions) == 0 {
+		ratios := pairedRatios(values(x), values(y), o.Seed)
+		c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
+	} else {
 		estimate := stats.Compare(x, y)
+		c.estimate = &estimate
 		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, estimate.Interval, estimate.P, estimate.Over.String()
 		c.Class = noisier(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
-		c.Ratios = nil
 		for i := range x {
 			c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
 		}
-	} else {
-		ratios := pairedRatios(values(x), values(y), o.Seed)
-		c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
 	}
 	known[key] = c
 	return c, true

@@ -256,11 +256,7 @@ func TestResetReplacesDeadServer(t *testing.T) {
 	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err != nil {
 		t.Fatal(err)
 	}
-	_, server, _, err := s.sharedEnds(context.Background(), row.path, load.TCPRR)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Close(); err != nil {
+	if err := s.agents[sharedServer].Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err == nil {

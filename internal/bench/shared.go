@@ -25,39 +25,50 @@ func keeps(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDo
 // since it opens sockets all the time.
 func ownClient(workload string) bool { return workload == load.TCPCRR }
 
-// sharedEnds returns the shared agents for a path, and the namespace of its client. The
-// server listens in that of the path's server.
-func (t *testbed) sharedEnds(ctx context.Context, p suites.Path, workload string) (client, server *load.Agent, namespace string, err error) {
+// clientOf returns the client of a path, whose server listens, and the namespace that the
+// client opens its sockets in, "" for its own.
+func (t *testbed) clientOf(ctx context.Context, p suites.Path, workload string) (client *load.Agent, namespace string, err error) {
+	if !t.shares(p) {
+		client, _, err = t.ends(ctx, p)
+		return client, "", err
+	}
 	l, err := t.lab(ctx, p.Lab)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
 	from, err := l.Namespace(p.Client)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
-	at, err := l.Namespace(p.Server)
-	if err != nil {
-		return nil, nil, "", err
+	if err := t.serveShared(ctx, p, l); err != nil {
+		return nil, "", err
 	}
 	if ownClient(workload) {
 		client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
 	} else {
 		client, err = t.sharedAgent(ctx, l, sharedClient)
 	}
+	return client, from.Path(), err
+}
+
+// serveShared lets the shared server listen in the namespace of a path's server, unless it
+// does.
+func (t *testbed) serveShared(ctx context.Context, p suites.Path, l *lab.Lab) error {
+	key := agentKey{p.Lab, p.Server, p.Listen}
+	if t.listening[key] {
+		return nil
+	}
+	at, err := l.Namespace(p.Server)
 	if err != nil {
-		return nil, nil, "", err
+		return err
 	}
-	if server, err = t.sharedAgent(ctx, l, sharedServer); err != nil {
-		return nil, nil, "", err
+	server, err := t.sharedAgent(ctx, l, sharedServer)
+	if err != nil {
+		return err
 	}
-	if key := (agentKey{p.Lab, p.Server, p.Listen}); !t.listening[key] {
-		if _, err := server.ListenIn(ctx, at.Path(), p.Listen); err != nil {
-			return nil, nil, "", err
-		}
-		t.listening[key] = true
-	}
-	return client, server, from.Path(), nil
+	_, err = server.ListenIn(ctx, at.Path(), p.Listen)
+	t.listening[key] = err == nil
+	return err
 }
 
 // sharedAgent returns a shared agent. It starts in the control group of a lab.
@@ -96,12 +107,7 @@ func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recor
 		return nil, err
 	}
 	s := &standing{lab: l}
-	if t.shares(p) {
-		s.client, _, spec.Namespace, err = t.sharedEnds(ctx, p, spec.Workload)
-	} else {
-		s.client, _, err = t.ends(ctx, p)
-	}
-	if err != nil {
+	if s.client, spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
 		return nil, err
 	}
 	if recorders[l] == nil {

@@ -23,15 +23,11 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (samp
 	if err != nil {
 		return sample{}, err
 	}
-	var client *load.Agent
-	if t.shares(p) {
-		client, _, spec.Namespace, err = t.sharedEnds(ctx, p, spec.Workload)
-	} else {
-		client, _, err = t.ends(ctx, p)
-	}
+	client, namespace, err := t.clientOf(ctx, p, spec.Workload)
 	if err != nil {
 		return sample{}, err
 	}
+	spec.Namespace = namespace
 	var s sample
 	err = t.openIn(l, client, func() (err error) {
 		s, err = recordedPath{p.Path, evidence.Recorder{Lab: l}}.measure(ctx, client, spec)
