@@ -133,7 +133,7 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 // epoch measures rows of one workload while their connections stand open.
 func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance, rounds int) (err error) {
 	e := epoch{run: r, recorders: map[*lab.Lab]*evidence.Recorder{}}
-	defer func() { err = errors.Join(err, e.abandon()) }()
+	defer func() { err = errors.Join(err, e.end()) }()
 	for _, row := range rows {
 		if err := e.open(ctx, row); err != nil {
 			return err
@@ -157,6 +157,7 @@ type epoch struct {
 	run       *run
 	standing  []*standing
 	recorders map[*lab.Lab]*evidence.Recorder
+	failed    []*measuredRow
 }
 
 // standing is a row with an open connection.
@@ -178,12 +179,15 @@ func (e *epoch) open(ctx context.Context, row *measuredRow) error {
 	return nil
 }
 
-// fail marks a row as failed, unless ctx has ended.
+// fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
+// have connections on them; the end of the epoch resets them.
 func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	return e.run.fail(row, err)
+	e.failed = append(e.failed, row)
+	e.run.exclude(row, err)
+	return nil
 }
 
 // close closes the connections, and checks the evidence of all rounds of each row.
@@ -227,8 +231,9 @@ func (e *epoch) close(ctx context.Context) error {
 	return nil
 }
 
-// abandon closes the connections that are still open after an error.
-func (e *epoch) abandon() error {
+// end closes the connections that are still open after an error, and resets the agents of
+// the rows that have failed.
+func (e *epoch) end() error {
 	var errs []error
 	for _, s := range e.standing {
 		ctx, cancel := context.WithTimeout(context.Background(), shutTimeout)
@@ -236,6 +241,9 @@ func (e *epoch) abandon() error {
 			errs = append(errs, err)
 		}
 		cancel()
+	}
+	for _, row := range e.failed {
+		errs = append(errs, e.run.testbed.reset(row.spec.path))
 	}
 	return errors.Join(errs...)
 }

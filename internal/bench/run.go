@@ -222,11 +222,16 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	return r.testbed.take(ctx, s.path, r.options.spec(s.path, s.workload))
 }
 
-// fail marks a row as failed, which excludes it from further rounds.
+// fail marks a row as failed, which excludes it from further rounds, and ends its agents.
 func (r *run) fail(row *measuredRow, reason error) error {
+	r.exclude(row, reason)
+	return r.testbed.reset(row.spec.path)
+}
+
+// exclude marks a row as failed.
+func (r *run) exclude(row *measuredRow, reason error) {
 	row.fail(reason)
 	r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", row.spec.name(), row.row.Reason))
-	return r.testbed.reset(row.spec.path)
 }
 
 // rounds measures rows in rounds.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -267,6 +268,37 @@ func TestResetReplacesDeadServer(t *testing.T) {
 	}
 	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err != nil {
 		t.Errorf("after the reset: %v", err)
+	}
+}
+
+// TestFailedRowLeavesOthers fails a row while another one has a connection on the same agents: only
+// the first one has failed.
+func TestFailedRowLeavesOthers(t *testing.T) {
+	o, err := testOptions(t).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bed, err := newTestbed(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bed.Close()
+	r := &run{options: o, testbed: bed, compared: comparisons{}}
+	workload := suites.Workload{Name: load.TCPCRR, Flows: 1}
+	sound := newRow(rowSpec{o.Suites[0], find(t, "veth/pod-ip"), workload})
+	broken := newRow(rowSpec{o.Suites[0], find(t, "veth/pod-ip"), workload})
+	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
+	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, 0, 2); err != nil {
+		t.Fatal(err)
+	}
+	if sound.done() || len(sound.row.Samples) != 2 {
+		t.Errorf("the sound row: %s %s, %d samples", sound.row.Status, sound.row.Reason, len(sound.row.Samples))
+	}
+	if broken.row.Status != result.StatusFailed || !strings.Contains(broken.row.Reason, "refused") {
+		t.Errorf("the broken row: %s %s", broken.row.Status, broken.row.Reason)
+	}
+	if err := r.epoch(t.Context(), []*measuredRow{sound}, 1, 1); err != nil || sound.done() {
+		t.Errorf("after the reset: %v, %s", err, sound.row.Reason)
 	}
 }
 
