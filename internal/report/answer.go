@@ -87,18 +87,14 @@ func (t *workloadTable) fastest() string {
 	if len(entries) == 1 {
 		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
 	}
-	ties, apart := []string{best.name}, []string(nil)
-	for _, e := range entries[1:] {
-		switch t.difference(best, e).verdict {
-		case tooFew:
-			return fmt.Sprintf("%s has the %s median (%s), but %s too few to say which %s is the best.%s",
-				best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
-		case tied:
-			ties = append(ties, e.name)
-		case unclear:
-			apart = append(apart, e.named())
-		case lower, higher:
-		}
+	tiedRows, apartRows, ok := t.best(entries)
+	if !ok {
+		return fmt.Sprintf("%s has the %s median (%s), but %s too few to say which %s is the best.%s",
+			best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
+	}
+	ties, apart := names(tiedRows), []string(nil)
+	for _, e := range apartRows {
+		apart = append(apart, e.named())
 	}
 	if len(apart) > 0 {
 		return fmt.Sprintf("%s has the %s median (%s), but is not told apart from %s.%s",

@@ -89,8 +89,9 @@ func (t *workloadTable) contenders(advice bool) []*entry {
 	}))
 }
 
-// best splits contenders into the best with those tied with it, and those that it is not told
-// apart from; ok is false if there are too few rounds, or there is none.
+// best splits ranked contenders into the best with those tied with it, and those that it is not
+// told apart from; ok is false if there are too few rounds, or there is none. A row that ranks
+// below one that is worse than the best is neither: its interval is only wider.
 func (t *workloadTable) best(contenders []*entry) (best, apart []*entry, ok bool) {
 	for _, e := range contenders {
 		if len(best) == 0 {
@@ -105,6 +106,7 @@ func (t *workloadTable) best(contenders []*entry) (best, apart []*entry, ok bool
 		case unclear:
 			apart = append(apart, e)
 		case lower, higher:
+			return best, apart, true
 		}
 	}
 	return best, apart, len(best) > 0

@@ -157,3 +157,25 @@ func TestWideComparisons(t *testing.T) {
 	checkSays(t, wide, []string{"verdict over p adjusted labs processes connections rounds", "lower lab 0.001 0.004 60 10 10 20", "Ranking, throughput"}, nil)
 	checkSays(t, textOf(t, f, text.Options{}), nil, []string{"processes", "Ranking"})
 }
+
+// TestUncertainRowIsNoChoice gives the slowest connection an interval that no difference from the
+// best is found in. It ranks below connections that are slower than the best, and so is not tied
+// with it.
+func TestUncertainRowIsNoChoice(t *testing.T) {
+	f := sample(t, "made-up")
+	const last, best = "veth/pod-ip", "macvlan+ebpf/pod-ip"
+	f.Run.Comparisons = append(f.Run.Comparisons, result.Comparison{
+		Name: "a wide one", Suite: f.Rows[0].Suite, Workload: result.WorkloadTCPStream, Numerator: best, Denominator: last,
+		Ratios: []float64{0.9, 1.1, 1.2, 1.2, 1.3, 1.6}, Ratio: 1.2, CI95: &[2]float64{0.9, 1.6}, Verdict: result.VerdictNone,
+	})
+	for where, out := range map[string]string{"answer": briefOf(t, f, 0), "page": wordsOf(pageOf(t, f))} {
+		for _, claim := range []string{"tied with it: macvlan, veth", "macvlan + eBPF, macvlan and veth are tied", "choose macvlan+eBPF, macvlan or veth"} {
+			if strings.Contains(out, claim) {
+				t.Errorf("the %s says %q", where, claim)
+			}
+		}
+	}
+	if out := briefOf(t, f, 0); !strings.Contains(out, "tied with it: macvlan.") {
+		t.Errorf("the answer does not name the tie:\n%s", out)
+	}
+}
