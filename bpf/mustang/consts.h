@@ -6,6 +6,7 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/pkt_cls.h>
 #include <linux/types.h>
 #include <stdbool.h>

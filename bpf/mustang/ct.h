@@ -4,7 +4,7 @@
 
 #include <asm-generic/errno-base.h>
 
-#include "maps.h"
+#include "filter.h"
 #include "verdict.h"
 
 /* A connection under construction. */
@@ -40,15 +40,26 @@ static __always_inline struct service *service_lookup(const struct tuple *t)
 	return service && !(service->flags & SERVICE_LOOPBACK) ? service : NULL;
 }
 
+/* The sum to add to a checksum when words change, as bpf_csum_diff() returns it, which is a call. */
+static __always_inline __u32 words_diff(const __be32 *from, const __be32 *to, int count)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < count; i++)
+		sum += (__u64)(__u32)~from[i] + to[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (__u32)sum + (__u32)(sum >> 32);
+}
+
 /* Completes n->row, which translates n->key to n->row.to. The checksum sums are computed once, not for each packet. */
 static __always_inline void ct_fill_row(struct ct_new *n, __u32 direction)
 {
 	struct tuple *from = &n->key, *to = &n->row.to;
 
-	n->row.addr_diff = bpf_csum_diff((__be32 *)&from->saddr, 32, (__be32 *)&to->saddr, 32, 0);
+	n->row.addr_diff = words_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
 	n->row.port_diff = 0;
 	if (from->sport != to->sport || from->dport != to->dport)
-		n->row.port_diff = bpf_csum_diff((__be32 *)&from->sport, 4, (__be32 *)&to->sport, 4, 0);
+		n->row.port_diff = words_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
 	n->row.service = n->service;
 	n->row.revision = n->revision;
 	n->row.flags = n->flags | direction;
@@ -69,17 +80,19 @@ static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 		long err;
 
 		n->key = tuple_reverse(&n->to);
-		taken = bpf_map_lookup_elem(&connections, &n->key);
-		if (!taken || tuple_equal(&taken->to, &n->row.to)) {
-			ct_fill_row(n, 0);
-			err = bpf_map_update_elem(&connections, &n->key, &n->row, taken ? BPF_ANY : BPF_NOEXIST);
-			if (!err)
-				return outcome_translate(metric);
-			if (err != -EEXIST)
-				return outcome_drop(DROP_TABLE_FULL);
-			/* Another CPU stored a row first, maybe of this connection. */
-			continue;
+		ct_fill_row(n, 0);
+		err = bpf_map_update_elem(&connections, &n->key, &n->row, BPF_NOEXIST);
+		if (err == -EEXIST) {
+			taken = bpf_map_lookup_elem(&connections, &n->key);
+			if (!taken)
+				continue; /* another CPU deleted it just now */
+			if (tuple_equal(&taken->to, &n->row.to))
+				err = bpf_map_update_elem(&connections, &n->key, &n->row, BPF_ANY);
 		}
+		if (!err)
+			return outcome_translate(metric);
+		if (err != -EEXIST)
+			return outcome_drop(DROP_TABLE_FULL);
 		metric = METRIC_PORT_CHANGED;
 		n->to.sport = bpf_htons(PORT_FIRST + bpf_get_prandom_u32() % (0x10000 - PORT_FIRST));
 	}
@@ -92,6 +105,7 @@ static __always_inline void ct_delete(struct ct_new *n)
 	bpf_map_delete_elem(&connections, &n->from);
 	n->key = tuple_reverse(&n->to);
 	bpf_map_delete_elem(&connections, &n->key);
+	filter_change();
 }
 
 /* Stores in the map connected that connections refer to the address; false if the map is full. */
@@ -137,18 +151,18 @@ static __always_inline bool ct_service_unchanged(const struct ct_new *n)
  */
 static __always_inline bool ct_still_valid(struct ct_new *n)
 {
-	__u64 one = 1;
-
-	/* An atomic operation that returns a value is a full barrier. */
-	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(one) : "r"(&n->fence) : "memory");
+	full_barrier(&n->fence);
 	return ep_alive(&n->from.saddr, n->client) && ep_alive(&n->to.daddr, n->backend) && ct_service_unchanged(n);
 }
 
 /* Stores both directions of n. */
 static __always_inline struct outcome ct_store(struct ct_new *n)
 {
-	struct outcome outcome = ct_store_reply(n);
+	struct outcome outcome;
 
+	filter_add(&n->from.daddr, n->from.dport, n->from.proto);
+	filter_add(&n->to.daddr, n->to.dport, n->to.proto);
+	outcome = ct_store_reply(n);
 	if (outcome.verdict == VERDICT_DROP)
 		return outcome;
 	n->key = n->from;
@@ -158,6 +172,7 @@ static __always_inline struct outcome ct_store(struct ct_new *n)
 		ct_delete(n);
 		return outcome_drop(DROP_TABLE_FULL);
 	}
+	filter_change();
 	if (ct_still_valid(n))
 		return outcome;
 	ct_delete(n);
@@ -256,6 +271,7 @@ static __always_inline struct outcome ct_open_service(struct ct_new *n, const st
 	if (old) {
 		n->key = tuple_reverse(&old->to);
 		bpf_map_delete_elem(&connections, &n->key);
+		filter_change();
 	}
 	outcome = ct_choose_backend(n, service->count, uplink);
 	return outcome.verdict == VERDICT_DROP ? outcome : ct_store(n);
@@ -270,8 +286,10 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n)
 	struct ct_entry *forward = bpf_map_lookup_elem(&connections, &n->from), *taken;
 	struct tuple *reply = &n->row.to;
 
-	if (forward && forward->flags & CT_FORWARD && !forward->service)
+	if (forward && forward->flags & CT_FORWARD && !forward->service) {
+		n->row = *forward;
 		return outcome_translate(METRIC_KEPT_CONNECTION);
+	}
 	*reply = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, reply);
 	if (!taken || taken->flags & CT_FORWARD)
@@ -281,6 +299,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n)
 	if (!forward || (forward->flags | taken->flags) & CT_CLOSING) {
 		bpf_map_delete_elem(&connections, &n->key);
 		bpf_map_delete_elem(&connections, reply);
+		filter_change();
 		return outcome_pass(METRIC_NONE);
 	}
 	n->to = n->from;
@@ -290,7 +309,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n)
 /*
  * Opens the connection of a packet that may be its first. uplink is where a packet from outside came in, otherwise NULL;
  * packets from outside open connections to services only. Returns a packed outcome; after VERDICT_TRANSLATE both
- * directions are in the table.
+ * directions are in the table, and ct_opened() returns that of the packet.
  */
 __noinline int ct_open(const struct tuple *t, const struct ep_path *uplink)
 {
@@ -306,6 +325,15 @@ __noinline int ct_open(const struct tuple *t, const struct ep_path *uplink)
 	if (service)
 		return outcome_pack(ct_open_service(n, service, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n));
+}
+
+/* The row of the connection that ct_open() has just opened on this CPU. */
+static __always_inline struct ct_entry *ct_opened(void)
+{
+	__u32 zero = 0;
+	struct ct_new *n = bpf_map_lookup_elem(&ct_scratch, &zero);
+
+	return n ? &n->row : NULL;
 }
 
 #endif

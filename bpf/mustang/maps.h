@@ -80,6 +80,7 @@ enum ct_flag {
 	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
 	CT_CLOSING = 8, /* a FIN or RST was seen in this direction */
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
+	CT_ABSENT = 32, /* in flows only: there is no such row */
 };
 
 enum endpoint_flag {
@@ -135,6 +136,38 @@ struct ports {
 	__be16 dport;
 };
 
+/* log2 of the bits of the filter. */
+#define FILTER_LOG 20
+
+struct filter {
+	/* A bit for each hash of address, port and protocol. */
+	__u64 words[1 << (FILTER_LOG - 6)];
+	/* Changes with each change of connections and endpoints: copies that have another one are void. */
+	__u64 generation;
+	__u64 reserved[7];
+};
+
+/* How long a copy of a row may be used. */
+struct validity {
+	__u64 generation; /* of the filter, before the row was read */
+	__u64 second;     /* when it was read, in units of about a second */
+};
+
+/* A copy of a row of connections. */
+struct flow {
+	struct tuple key;
+	struct validity validity;
+	struct ct_entry row;
+};
+
+/* A copy of the path of a row of endpoints; no flags if there is no row. */
+struct way {
+	union addr key;
+	struct validity validity;
+	struct ep_path path;
+	__u32 reserved;
+};
+
 /* The last ids given out; none is reused. For user space only, which holds the node's lock. */
 struct state {
 	__u32 last_service;
@@ -150,6 +183,8 @@ _Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
 _Static_assert(sizeof(struct backend) == 32, "hidden padding");
 _Static_assert(sizeof(struct ep_path) == 20, "hidden padding");
 _Static_assert(sizeof(struct ct_entry) == 80, "hidden padding");
+_Static_assert(sizeof(struct flow) == 136, "hidden padding");
+_Static_assert(sizeof(struct way) == 56, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
 _Static_assert(sizeof(struct ports) == 4, "hidden padding");
@@ -182,6 +217,41 @@ struct {
 	__type(key, struct tuple);
 	__type(value, struct ct_entry);
 } connections SEC(".maps");
+
+/*
+ * Where a bit is clear, no service has the address and port, and no row of connections has it as the destination of a
+ * client's packets or the source of replies: most traffic needs no look-up. User space sets the bit of a service before it
+ * stores it, programs those of a connection. No bit is ever cleared: one that nothing needs any more costs a look-up.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct filter);
+} filter SEC(".maps");
+
+/* log2 of the copies of each kind that a CPU has. */
+#define COPIES_LOG 8
+
+/*
+ * The connections that a CPU has just used, by a hash of the tuple. A copy serves for about a second, so that connections
+ * knows which ones are in use and keeps them.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << COPIES_LOG);
+	__type(key, __u32);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* The paths that a CPU has just used, by a hash of the address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << COPIES_LOG);
+	__type(key, __u32);
+	__type(value, struct way);
+} ways SEC(".maps");
 
 /* Pods of this node by address. */
 struct {

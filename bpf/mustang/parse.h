@@ -233,10 +233,8 @@ static __always_inline enum parse_result parse_ipv6(struct __sk_buff *skb, struc
 	packet->l3 = packet->l4;
 	packet->v6 = 1;
 	packet->tuple.proto = ip->nexthdr;
-	for (int i = 0; i < 4; i++) {
-		packet->tuple.saddr.words[i] = ip->saddr.in6_u.u6_addr32[i];
-		packet->tuple.daddr.words[i] = ip->daddr.in6_u.u6_addr32[i];
-	}
+	addr_from_v6(&packet->tuple.saddr, &ip->saddr);
+	addr_from_v6(&packet->tuple.daddr, &ip->daddr);
 	packet->l4 += sizeof(*ip);
 	return is_extension(packet->tuple.proto) ? (enum parse_result)parse_ipv6_extensions(skb, packet) : PARSE_IP;
 }

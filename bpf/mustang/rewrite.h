@@ -4,15 +4,38 @@
 
 #include <stddef.h>
 
+#include <bpf/bpf_core_read.h>
+
 #include "maps.h"
 #include "parse.h"
 
-/* The checksum after the sum over the data grew by diff (RFC 1624, equation 3). */
-static __always_inline __sum16 checksum_add(__sum16 checksum, __u32 diff)
-{
-	__u32 sum = (__u16)~checksum;
+/* The states of a packet's transport checksum, as <linux/skbuff.h> of the kernel has them. */
+enum checksum_state {
+	CHECKSUM_COMPLETE = 2, /* the kernel keeps the sum over the packet from the network card */
+	CHECKSUM_PARTIAL = 3,  /* the field covers the pseudo header only; the device completes it */
+};
 
-	sum += (diff & 0xffff) + (diff >> 16);
+/* The field used of the kernel's struct; the loader finds its place in the running kernel. */
+struct sk_buff {
+	__u8 ip_summed : 2; /* enum checksum_state */
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
+
+static __always_inline enum checksum_state checksum_state(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+
+	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+}
+
+/* The checksum after the sum over the data grew by diff, a sum of some 32-bit sums (RFC 1624, equation 3). */
+static __always_inline __sum16 checksum_add(__sum16 checksum, __u64 diff)
+{
+	__u64 sum = (__u16)~checksum + diff;
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return ~sum;
@@ -32,11 +55,11 @@ static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bo
 			ip->daddr.in6_u.u6_addr32[i] = to->daddr.words[i];
 		}
 		/*
-		 * Updates the sum over the packet from the network card, if the kernel keeps one (CHECKSUM_COMPLETE).
-		 * bpf_l4_csum_replace() subtracts the change of the transport checksum from it. In IPv4 the change of
+		 * Updates the sum over the packet. bpf_l4_csum_replace() subtracts the change of the transport checksum from it. In IPv4 the change of
 		 * the header checksum compensates for the addresses; IPv6 has none.
 		 */
-		bpf_csum_update(skb, diff);
+		if (checksum_state(skb) == CHECKSUM_COMPLETE)
+			bpf_csum_update(skb, diff);
 		return 0;
 	}
 	struct iphdr *ip = header_at(skb, l3, sizeof(*ip));
@@ -49,30 +72,59 @@ static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bo
 	return 0;
 }
 
+/* Updates the transport checksum by the kernel, which knows the state. */
+static __always_inline int replace_checksum(struct __sk_buff *skb, __u32 check, const struct ct_entry *ct, bool udp)
+{
+	__u64 mangled = udp ? BPF_F_MARK_MANGLED_0 : 0;
+	__u32 addr_diff = ct->addr_diff, port_diff = ct->port_diff;
+
+	/* Apart from the addresses, which alone are in the pseudo header. */
+	if (port_diff && bpf_l4_csum_replace(skb, check, 0, port_diff, mangled))
+		return -1;
+	return bpf_l4_csum_replace(skb, check, 0, addr_diff, BPF_F_PSEUDO_HDR | mangled);
+}
+
+/* Updates the transport checksum at an offset as bpf_l4_csum_replace() does, which takes longer than all else. */
+static __always_inline int update_checksum(struct __sk_buff *skb, __u32 offset, const struct ct_entry *ct, bool udp)
+{
+	enum checksum_state state = checksum_state(skb);
+	__sum16 *check;
+
+	if (state == CHECKSUM_COMPLETE)
+		return replace_checksum(skb, offset, ct, udp);
+	check = header_at(skb, offset, sizeof(*check));
+	if (!check)
+		return -1;
+	if (udp && !*check)
+		return 0; /* it has none */
+	if (state == CHECKSUM_PARTIAL)
+		*check = ~checksum_add(~*check, ct->addr_diff);
+	else
+		*check = checksum_add(*check, (__u64)ct->addr_diff + ct->port_diff);
+	if (udp && !*check)
+		*check = 0xffff;
+	return 0;
+}
+
 /* Writes addresses and ports. No size changes, so that a GSO packet stays valid. */
 static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
 {
 	bool udp = packet->tuple.proto == IPPROTO_UDP;
-	__u32 check = packet->l4 + (udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check));
-	__u64 mangled = udp ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 addr_diff = ct->addr_diff, port_diff = ct->port_diff;
 
-	if (rewrite_addresses(skb, packet->l3, packet->v6, &ct->to, addr_diff))
+	if (rewrite_addresses(skb, packet->l3, packet->v6, &ct->to, ct->addr_diff))
 		return -1;
 	if (packet->traits & TRAIT_LATER_FRAGMENT)
 		return 0;
-	if (port_diff) {
+	if (ct->port_diff) {
 		__be16 *ports = header_at(skb, packet->l4, 4);
 
 		if (!ports)
 			return -1;
 		ports[0] = ct->to.sport;
 		ports[1] = ct->to.dport;
-		/* Apart from the addresses: with checksum offload the field covers the pseudo header only. */
-		if (bpf_l4_csum_replace(skb, check, 0, port_diff, mangled))
-			return -1;
 	}
-	return bpf_l4_csum_replace(skb, check, 0, addr_diff, BPF_F_PSEUDO_HDR | mangled);
+	return update_checksum(
+		skb, packet->l4 + (udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check)), ct, udp);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define MUSTANG_TRANSLATE_H
 
 #include "ct.h"
+#include "copies.h"
 #include "next_hop.h"
 #include "parse.h"
 
@@ -19,13 +20,24 @@ static __always_inline const struct ep_path *ep_path_to(const union addr *addr)
 {
 	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
 
-	return endpoint ? &endpoint->path : NULL;
+	if (!endpoint)
+		return NULL;
+	/* The compiler may compute with the pointer before it is checked, and the verifier refuses that. */
+	asm volatile("" : "+r"(endpoint));
+	return &endpoint->path;
 }
 
 static __always_inline void decide_drop(struct decision *d, enum drop_reason reason)
 {
 	d->verdict = VERDICT_DROP;
 	d->reason = reason;
+}
+
+/* The connection of a packet; NULL if it has none. */
+static __always_inline struct ct_entry *ct_find(const struct tuple *t, __u32 traits)
+{
+	/* use_connection() writes to the row. */
+	return traits & TRAIT_FIN ? bpf_map_lookup_elem(&connections, t) : flow_find(t);
 }
 
 /* Decides to translate by a connection. */
@@ -53,11 +65,9 @@ static __always_inline void open_connection(struct decision *d, const struct tup
 	count(row, outcome.metric);
 	if (outcome.metric == METRIC_PORT_CHANGED)
 		row->count[METRIC_NEW_CONNECTION]++;
-	d->ct = bpf_map_lookup_elem(&connections, t);
-	if (!d->ct) {
-		decide_drop(d, DROP_TABLE_FULL); /* evicted already */
+	d->ct = ct_opened();
+	if (!d->ct)
 		return;
-	}
 	d->verdict = VERDICT_TRANSLATE;
 	d->path = &d->ct->path;
 }
@@ -85,16 +95,22 @@ static __always_inline bool is_direct(const struct tuple *t, const struct ep_pat
  */
 static __always_inline void translate(const struct tuple *t, __u32 traits, struct metrics *row, struct decision *d)
 {
+	bool called = filter_has_destination(t);
 	struct ct_entry *ct;
 
-	if (!(traits & TRAIT_SYN)) {
-		ct = bpf_map_lookup_elem(&connections, t);
+	if (!(traits & TRAIT_SYN) && (called || filter_has_source(t))) {
+		ct = ct_find(t, traits);
 		if (ct) {
 			use_connection(d, ct, traits);
 			if (translated_at_client(ct))
 				d->verdict = VERDICT_PASS;
 			return;
 		}
+	}
+	if (!called) {
+		if (config.attach_point != ATTACH_POD)
+			d->path = way_to(&t->daddr);
+		return;
 	}
 	d->path = ep_path_to(&t->daddr);
 	if (traits & TRAIT_SYN || !is_direct(t, d->path))
@@ -104,7 +120,7 @@ static __always_inline void translate(const struct tuple *t, __u32 traits, struc
 /* Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. */
 static __always_inline void translate_reply(const struct tuple *t, __u32 traits, struct decision *d)
 {
-	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
+	struct ct_entry *ct = filter_has_source(t) ? ct_find(t, traits) : NULL;
 
 	if (ct && !(ct->flags & CT_FORWARD))
 		use_connection(d, ct, traits);

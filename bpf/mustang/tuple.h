@@ -8,6 +8,8 @@
 union addr {
 	__u8 bytes[16];
 	__be32 words[4];
+	/* Halves. What is to be read eight bytes at a time must be written so, or the processor waits for the writes. */
+	__u64 halves[2] __attribute__((packed, aligned(4)));
 };
 
 /* Addresses and ports of a packet. Ports are in network order, and 0 if the protocol has none. */
@@ -18,23 +20,28 @@ struct tuple {
 	__be16 dport;
 	__u8 proto;
 	__u8 pad[3];
-};
+} __attribute__((aligned(8)));
 
 _Static_assert(sizeof(union addr) == 16, "an address is 16 bytes");
 _Static_assert(sizeof(struct tuple) == 40, "hidden padding");
 
 static __always_inline void addr_from_v4(union addr *addr, __be32 v4)
 {
-	addr->words[0] = 0;
-	addr->words[1] = 0;
-	addr->words[2] = bpf_htonl(0xffff);
-	addr->words[3] = v4;
+	addr->halves[0] = 0;
+	addr->halves[1] = (__u64)v4 << 32 | bpf_htonl(0xffff);
+}
+
+static __always_inline void addr_from_v6(union addr *addr, const struct in6_addr *v6)
+{
+	const union addr *from = (const union addr *)v6;
+
+	addr->halves[0] = from->halves[0];
+	addr->halves[1] = from->halves[1];
 }
 
 static __always_inline bool addr_equal(const union addr *a, const union addr *b)
 {
-	return a->words[3] == b->words[3] && a->words[2] == b->words[2] && a->words[1] == b->words[1] &&
-	       a->words[0] == b->words[0];
+	return a->halves[1] == b->halves[1] && a->halves[0] == b->halves[0];
 }
 
 static __always_inline bool tuple_equal(const struct tuple *a, const struct tuple *b)

@@ -29,8 +29,10 @@ static __always_inline void follow_client(const struct ct_entry *ct, const struc
 
 	if (!reply || !(reply->path.flags & ENDPOINT_EGRESS) || !(reply->flags & CT_UPLINK))
 		return;
-	if (reply->path.ifindex != uplink->ifindex || !mac_equal(reply->path.pod_mac, uplink->pod_mac))
+	if (reply->path.ifindex != uplink->ifindex || !mac_equal(reply->path.pod_mac, uplink->pod_mac)) {
 		reply->path = *uplink;
+		filter_change();
+	}
 }
 
 /*
@@ -43,8 +45,10 @@ static __always_inline void translate_request(const struct tuple *t, __u32 trait
 {
 	struct ct_entry *ct = NULL;
 
+	if (!filter_has_destination(t))
+		return;
 	if (!(traits & TRAIT_SYN))
-		ct = bpf_map_lookup_elem(&connections, t);
+		ct = ct_find(t, traits);
 	if (ct) {
 		if (!(ct->flags & CT_FORWARD && ct->flags & CT_UPLINK))
 			return;

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/internal/bench"
+	"mustang/internal/bench/engine"
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
@@ -26,16 +28,9 @@ import (
 	"mustang/internal/result/rundir"
 )
 
-// bench is the command that measures suites.
-func (c *config) bench() *cobra.Command {
-	var o bench.Options
-	var format string
-	var list, guest bool
-	var flags benchFlags
-	cmd := &cobra.Command{
-		Use:   "bench [SUITE]",
-		Short: "Measure which way of connecting pods is the fastest on this machine",
-		Long: `Build the networks of a suite in network namespaces, measure them side by side in
+// benchHelp is the help of bench.
+func benchHelp() string {
+	return `Build the networks of a suite in network namespaces, measure them side by side in
 interleaved rounds, and prove with counters that traffic took the path that each row
 claims. The suites (pod-links if none is named):
 
@@ -57,17 +52,35 @@ machine itself as the client. With --uplink, so are the rows of suite latency fr
 the lab gets a macvlan device on the uplink, which is not changed itself, and the two free
 addresses of --uplink-addresses. The peer must have an address in the same network.
 
-The exit code is 1 if a row failed.`,
+With --self-test the measurement is tested: the same paths measured many times must show no
+difference, and delays and rates of known size must be found with that size.
+
+The exit code is 1 if a row failed.`
+}
+
+// bench is the command that measures suites.
+func (c *config) bench() *cobra.Command {
+	var o bench.Options
+	var format string
+	var list, guest, selfTest bool
+	var flags benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [SUITE]",
+		Short: "Measure which way of connecting pods is the fastest on this machine",
+		Long:  benchHelp(),
 		Example: `  mustang bench pod-links
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
+  mustang bench pod-links --workload udp_rr --workload tcp_stream -P 4 --direction both
+  mustang bench pod-links --workload tcp_rr --latency-under-load
   mustang bench cni --only bridge --only mustang-veth
   mustang bench latency --peer 'ssh root@10.0.0.1'
   mustang bench latency --peer 'ssh root@10.0.0.1' --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang bench latency --peer 'kubectl exec -i server --' --peer-address 10.244.1.7
   mustang bench pod-links --only veth --only 'veth+ebpf' --rounds 20 --out results
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
+  mustang bench --self-test
   mustang bench --list all`,
 		Args: arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,6 +95,14 @@ The exit code is 1 if a row failed.`,
 			if o.Suites, err = suites.Lookup(name); err != nil {
 				return usage(err)
 			}
+			if selfTest {
+				if err := checkSelfTest(cmd, args); err != nil {
+					return usage(err)
+				}
+				o.Suites = suites.SelfTest()
+			} else if o.Suites, err = flags.traffic.Apply(o.Suites); err != nil {
+				return usage(err)
+			}
 			if err := flags.parse(cmd, &o); err != nil {
 				return usage(err)
 			}
@@ -90,6 +111,8 @@ The exit code is 1 if a row failed.`,
 				return c.benchVM(cmd, o, flags.out)
 			case list:
 				return c.listRows(o, format)
+			case selfTest:
+				return c.runSelfTest(cmd, o, flags.out, format)
 			}
 			return c.runBench(cmd, o, flags.out, format)
 		},
@@ -97,33 +120,68 @@ The exit code is 1 if a row failed.`,
 	f := cmd.Flags()
 	f.StringVarP(&format, "output", "o", "table", "output format: table (the answer), wide (all tables too) or json")
 	flags.addSampling(f, &o)
+	flags.addTraffic(f)
 	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
 	f.StringVar(&flags.out, "out", "mustang-results", "directory that the run's directory is made in")
-	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
+	f.BoolVar(&selfTest, "self-test", false, "test the measurement itself: paths that are the same, and differences of known size")
 	flags.peer.add(f)
-	f.StringVar(&flags.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
-	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
-	f.StringVar(&flags.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
-	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
-	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	return cmd
 }
 
 // benchFlags are flags that have to be parsed.
 type benchFlags struct {
 	cpus, wireRate, until, out string
+	engines                    []string
 	peer                       peerFlags
+	traffic                    suites.Traffic
 }
 
-// addSampling adds the flags that say what and how much is measured.
+// addTraffic adds the flags that say what the paths carry.
+func (t *benchFlags) addTraffic(f *pflag.FlagSet) {
+	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+strings.Join(load.Workloads(), ", ")+" (repeatable)")
+	f.IntVarP(&t.traffic.Flows, "flows", "P", 0, "connections of a stream (default: the suite's)")
+	f.IntVar(&t.traffic.Request, "request-size", 0, "bytes in a request (default 1; 24 over UDP)")
+	f.IntVar(&t.traffic.Response, "response-size", 0, "bytes in a response (default 1; 24 over UDP)")
+	f.StringVar(&t.traffic.Direction, "direction", "", "direction of TCP streams: forward (default), reverse or both")
+	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false, "also measure the latency of requests that are sent at a fixed rate")
+	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
+}
+
+// besideEngines returns suites with the rows of engines, beside those of the native one.
+func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
+	var engines []engine.Engine
+	for _, name := range names {
+		if name == engine.Native || slices.ContainsFunc(engines, func(e engine.Engine) bool { return e.Name == name }) {
+			continue
+		}
+		e, err := engine.Lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		engines = append(engines, e)
+	}
+	if len(engines) == 0 {
+		return all, nil
+	}
+	return suites.Beside(all, engines)
+}
+
+// addSampling adds the flags that say where, what and how much is measured.
 func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
 	f.DurationVar(&o.Time, "time", 0, "time for each suite (default 2m30s; 35s with --quick)")
 	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)")
 	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
-	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 10ms)")
-	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick)")
+	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
+	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
+	f.StringVar(&t.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
+	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
+	f.StringVar(&t.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
+	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
+	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
+	f.StringSliceVar(&t.engines, "engine", []string{engine.Native}, "load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
 }
 
 // parse sets the options that the flags name.
@@ -137,6 +195,17 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 		return errors.New("invalid slice 0s: want 1ms or more")
 	case set("time") && o.Time == 0:
 		return errors.New("invalid time 0s: want more than 0")
+	case set("flows") && t.traffic.Flows == 0:
+		return errors.New("invalid flows 0: want 1 or more")
+	case set("rate") && t.traffic.Rate == 0:
+		return errors.New("invalid rate 0: want 1 or more")
+	case set("request-size") && t.traffic.Request == 0, set("response-size") && t.traffic.Response == 0:
+		return errors.New("invalid size 0 of a request or response: want 1 or more")
+	case (set("vm") || o.Count != "") && t.traffic.Set():
+		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, --direction and --latency-under-load")
+	}
+	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
+		return err
 	}
 	if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
 		return err
@@ -172,25 +241,30 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
-// runBench measures suites in a new directory below out, and prints the result.
-func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format string) (err error) {
+// measure measures suites in a new directory below out, and returns the result with the
+// path of its file; also with [bench.ErrInterrupted].
+func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string, err error) {
 	if err := o.Validate(); err != nil {
-		return usage(err)
+		return file, "", usage(err)
 	}
 	if err := requireRoot(cmd); err != nil {
-		return err
+		return file, "", err
 	}
-	store, err := c.reaped()
-	if err != nil {
-		return err
+	if o.Store, err = c.reaped(); err != nil {
+		return file, "", err
 	}
-	o.Store = store
 	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.getenv)); err != nil {
-		return err
+		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
 	o.Progress = bench.NewProgress(c.stderr, c.terminal)
-	file, err := bench.Run(cmd.Context(), o)
+	file, err = bench.Run(cmd.Context(), o)
+	return file, filepath.Join(o.Out.Path, rundir.Results), err
+}
+
+// runBench measures suites in a new directory below out, and prints the result.
+func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format string) error {
+	file, results, err := c.measure(cmd, o, out)
 	if err != nil && !errors.Is(err, bench.ErrInterrupted) {
 		return err
 	}
@@ -208,7 +282,6 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format strin
 	if reportErr != nil {
 		return errors.Join(err, reportErr)
 	}
-	results := filepath.Join(o.Out.Path, rundir.Results)
 	return errors.Join(err, c.writePage(results, r), c.printReport(r, results, format), failures(file))
 }
 
@@ -228,38 +301,39 @@ func failures(file result.File) error {
 
 // rowJSON is a row of bench --list -o json.
 type rowJSON struct {
-	Suite    string `json:"suite"`
-	ID       string `json:"id"`
-	Workload string `json:"workload"`
-	Flows    int    `json:"flows"`
-	Link     string `json:"link"`
-	Datapath string `json:"datapath"`
-	Target   string `json:"target"`
-	Via      string `json:"via"`
-	Status   string `json:"status"`
-	Reason   string `json:"reason,omitempty"`
+	Suite    string       `json:"suite"`
+	ID       string       `json:"id"`
+	Workload string       `json:"workload"`
+	Flows    int          `json:"flows"`
+	Setup    result.Setup `json:"setup,omitzero"`
+	Link     string       `json:"link"`
+	Datapath string       `json:"datapath"`
+	Target   string       `json:"target"`
+	Via      string       `json:"via"`
+	Status   string       `json:"status"`
+	Reason   string       `json:"reason,omitempty"`
 }
 
-// listRows lists the rows of suites. As root it probes whether this machine can build
-// their networks.
+// statusUnknown is the status of a row in a list whose link mode was not tried.
+const statusUnknown = "?"
+
+// listRows lists the rows of suites, and whether the programs that they need are
+// installed. As root it also tries whether the kernel has their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
 	list := []rowJSON{}
 	var rows [][]string
 	for _, suite := range o.Suites {
-		var unsupported map[string]error
-		if os.Geteuid() == 0 {
-			unsupported = suite.Probe()
+		status, reason := map[string]string{}, map[string]string{}
+		for _, path := range suite.Paths {
+			status[path.ID], reason[path.ID] = pathStatus(path)
 		}
 		for _, row := range suite.Rows() {
 			item := rowJSON{
-				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows,
-				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: result.StatusOK,
-			}
-			if err := unsupported[row.ID]; err != nil {
-				item.Status, item.Reason = result.StatusSkipped, err.Error()
+				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup,
+				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: status[row.ID], Reason: reason[row.ID],
 			}
 			list = append(list, item)
-			rows = append(rows, []string{item.Suite, item.ID, item.Workload, strconv.Itoa(item.Flows), item.Link, item.Datapath,
+			rows = append(rows, []string{item.Suite, item.ID, suites.Workload{Name: row.Workload, Setup: row.Setup}.String(), strconv.Itoa(item.Flows), item.Link, item.Datapath,
 				item.Target, item.Via, item.Status, item.Reason})
 		}
 	}
@@ -270,6 +344,22 @@ func (c *config) listRows(o bench.Options, format string) error {
 		}{schema, list})
 	}
 	return printTable(c.stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+}
+
+// pathStatus tells whether this machine can measure a path, and why not.
+func pathStatus(p suites.Path) (status, reason string) {
+	root := os.Geteuid() == 0
+	try := p.Probe
+	if !root {
+		try = p.CheckInstalled
+	}
+	switch err := try(); {
+	case err != nil:
+		return result.StatusSkipped, err.Error()
+	case !root && p.HasMode():
+		return statusUnknown, "root can tell whether the kernel has the link mode"
+	}
+	return result.StatusOK, ""
 }
 
 // suiteList returns a line for each suite.

@@ -124,7 +124,7 @@ func TestPeerUplink(t *testing.T) {
 	if len(file.Rows) != len(wants) {
 		t.Errorf("%d rows, want %d", len(file.Rows), len(wants))
 	}
-	unsupported := suites[0].Probe()
+	unsupported := probed(suites[0])
 	for _, row := range file.Rows {
 		if err := unsupported[row.ID]; err != nil {
 			if row.Status != result.StatusSkipped || row.Reason != err.Error() {

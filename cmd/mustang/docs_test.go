@@ -20,6 +20,7 @@ import (
 const (
 	readme        = "../../README.md"
 	resultsPage   = "../../docs/results.md"
+	explainPage   = "../../docs/explain.md"
 	resultsSchema = "../../docs/results.schema.json"
 )
 
@@ -42,15 +43,17 @@ func shellBlocks(t *testing.T, page, heading string) []string {
 	return lines
 }
 
-// TestReadmeHandsOn runs the README's commands as they stand there.
+// TestReadmeHandsOn runs the README's commands as they stand there, and those of the page on labs.
 func TestReadmeHandsOn(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "iperf3")
 	testkit.RequireTool(t, "ip")
 	bpffs := testkit.BPFFS(t)
 	var script strings.Builder
-	for _, heading := range []string{"Try it by hand", "Services for your own pods", "TUN"} {
-		for _, line := range shellBlocks(t, readme, heading) {
+	for _, section := range [][2]string{
+		{readme, "Try it by hand"}, {readme, "Services for your own pods"}, {readme, "TUN"}, {"../../docs/labs.md", "BIG TCP"},
+	} {
+		for _, line := range shellBlocks(t, section[0], section[1]) {
 			line, _, _ = strings.Cut(line, "  #")
 			how := "exec "
 			if strings.Contains(line, "iperf3 -c") {
@@ -109,7 +112,7 @@ func TestReadmeTargets(t *testing.T) {
 }
 
 // TestExamples holds the examples in the help texts, in the README and on the pages of
-// the CNI plugin and of results to the commands and flags that there are.
+// the CNI plugin, of results and of explain to the commands and flags that there are.
 func TestExamples(t *testing.T) {
 	e := environment{getenv: func(string) string { return "" }}
 	var lines []string
@@ -124,6 +127,7 @@ func TestExamples(t *testing.T) {
 	lines = append(lines, shellBlocks(t, readme, "Measuring")...)
 	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
 	lines = append(lines, shellBlocks(t, resultsPage, "Commands")...)
+	lines = append(lines, shellBlocks(t, explainPage, "Commands")...)
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")

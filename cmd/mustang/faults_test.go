@@ -24,7 +24,8 @@ type fault struct {
 	suite   string
 	sound   string // the ID of a row that is measured
 	broken  string // the ID of a row that can't be
-	reason  string // part of why
+	reason  string // part of why it failed
+	missing string // why it is skipped; empty if it fails
 }
 
 var faults = map[string]fault{
@@ -34,7 +35,7 @@ var faults = map[string]fault{
 	},
 	"no dockerd": {
 		program: "dockerd",
-		suite:   "docker", sound: "host-to-host", broken: "host-mode", reason: "dockerd is not installed (Debian package docker.io)",
+		suite:   "docker", sound: "host-to-host", broken: "host-mode", missing: "dockerd is missing: apt install docker.io",
 	},
 	"ovs-vswitchd ends": {
 		program: "ovs-vswitchd", script: "echo no good >&2; exit 1",
@@ -43,7 +44,7 @@ var faults = map[string]fault{
 	"no ovs-vswitchd": {
 		program: "ovs-vswitchd",
 		suite:   "switching", sound: "same-host/bridge/veth", broken: "same-host/ovs/veth",
-		reason: "ovs-vswitchd is not installed (Debian package openvswitch-switch)",
+		missing: "ovs-vswitchd is missing: apt install openvswitch-switch",
 	},
 	"a guest ends at boot": {
 		// The first file that it inherits is the console.
@@ -54,12 +55,12 @@ var faults = map[string]fault{
 	"no qemu": {
 		program: "qemu-system-x86_64",
 		suite:   "switching", sound: "same-host/bridge/veth", broken: "same-host/bridge/vm",
-		reason: "qemu-system-x86_64 is not installed (Debian package qemu-system-x86)",
+		missing: "qemu-system-x86_64 is missing: apt install qemu-system-x86",
 	},
 }
 
 // TestFaults runs suites on machines that lack something. The rows that need it
-// fail with a reason, the others are measured, and nothing is left.
+// fail with a reason, or are skipped where a program is not installed, the others are measured, and nothing is left.
 func TestFaults(t *testing.T) {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
@@ -76,8 +77,12 @@ func TestFaults(t *testing.T) {
 			s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 			s.cmd.Stderr = s.stderr
 			_ = s.cmd.Run() // what it comes to is seen by the exit code
-			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-				t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
+			want := exitFailed
+			if f.missing != "" {
+				want = 0
+			}
+			if code := s.cmd.ProcessState.ExitCode(); code != want {
+				t.Errorf("exit code %d, want %d: %s", code, want, s.stderr)
 			}
 			if left := s.remains(t); len(left) > 0 {
 				t.Errorf("left: %q", left)
@@ -94,21 +99,26 @@ func (f fault) check(t *testing.T, s started) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, s.stderr)
 	}
-	failed := 0
+	failed, skipped := 0, 0
 	for _, row := range file.Rows {
 		switch {
 		case row.ID != f.broken && row.Repeats != f.broken:
 			if row.Status != result.StatusOK || len(row.Samples) != 1 {
 				t.Errorf("%v: %s %s, %d samples, want it measured", row.Key(), row.Status, row.Reason, len(row.Samples))
 			}
+		case f.missing != "":
+			if row.Status != result.StatusSkipped || row.Reason != f.missing {
+				t.Errorf("%v: %s %q, want it skipped: %s", row.Key(), row.Status, row.Reason, f.missing)
+			}
+			skipped++
 		case row.Status != result.StatusFailed || !strings.Contains(row.Reason, f.reason) || strings.Contains(row.Reason, "\n"):
 			t.Errorf("%v: %s %q, want it failed: %s", row.Key(), row.Status, row.Reason, f.reason)
 		default:
 			failed++
 		}
 	}
-	if failed == 0 || failed == len(file.Rows) {
-		t.Errorf("%d of %d rows failed", failed, len(file.Rows))
+	if broken := failed + skipped; broken == 0 || broken == len(file.Rows) {
+		t.Errorf("%d of %d rows failed or are skipped", broken, len(file.Rows))
 	}
 	if told := strings.Count(s.stderr.String(), ": failed: "); told != failed {
 		t.Errorf("%d rows are said to have failed, want %d: %s", told, failed, s.stderr)

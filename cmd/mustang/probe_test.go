@@ -58,6 +58,10 @@ func TestProbeJSON(t *testing.T) {
 			if r.Name != mode.Name() || r.Available != (err == nil) || r.Available != (r.Missing == "") {
 				t.Errorf("%v, but probe says %+v", err, r)
 			}
+			needs := mode.Traits().Needs
+			if r.Available && needs != podlink.NeedsOpenVSwitch && strings.HasSuffix(r.Detail, ", BIG TCP") != mode.Traits().BigTCP {
+				t.Errorf("the details are %q", r.Detail)
+			}
 			var lacks *podlink.UnsupportedError
 			if errors.As(err, &lacks) && (!strings.Contains(r.Missing, lacks.Module) || !strings.Contains(r.Missing, lacks.Since) ||
 				r.Module != lacks.Module || r.Since != lacks.Since) {

@@ -151,7 +151,7 @@ func linkChecks() []check {
 			if err := mode.Probe(); err != nil {
 				return "", err
 			}
-			return modeDetail(p, mode), nil
+			return modeDetail(p, mode) + bigTCPDetail(mode), nil
 		}})
 	}
 	return checks

@@ -108,7 +108,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(e.getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
-	root.AddCommand(c.bench(), c.report(), c.compare(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
+	root.AddCommand(c.bench(), c.explain(), c.report(), c.compare(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
 }

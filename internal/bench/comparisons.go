@@ -75,8 +75,12 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 	var ranked []figure
 	for _, p := range r.suite.Paths {
 		row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
-		if p.Repeats == "" && row != nil && !row.done() && len(row.row.Positions) > 0 {
-			ranked = append(ranked, figure{p.ID, stats.Summarize(row.samples()).Value})
+		if p.Repeats == "" && row != nil && !row.done() && len(row.positions) > 0 {
+			value := stats.Summarize(row.samples()).Value
+			if !result.MoreIsBetter(row.row.Unit) {
+				value = -value
+			}
+			ranked = append(ranked, figure{p.ID, value})
 		}
 	}
 	slices.SortStableFunc(ranked, func(a, b figure) int { return cmp.Compare(b.value, a.value) })
@@ -125,7 +129,7 @@ func judged(all, repeats []comparison) []result.Comparison {
 			claims = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: true})
 		}
 	}
-	for _, class := range []string{classKernel, classUserSpace, classGuests} {
+	for _, class := range []string{classKernel, classTwoCPUs, classUserSpace, classGuests} {
 		if !slices.ContainsFunc(claims, func(c stats.Claim) bool { return c.AA && c.Class == class }) {
 			claims = append(claims, unknownFloor(class)) // rows were deselected: p alone decides
 		}
@@ -145,7 +149,7 @@ func unknownFloor(class string) stats.Claim {
 // comparisonOf returns the comparison of a pair under a workload, without ratios.
 func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
 	c := result.Comparison{
-		Name: p.Name, Suite: suite, Workload: w.Name, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA,
+		Name: p.Name, Suite: suite, Workload: w.Name, Setup: w.Setup, Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA,
 	}
 	if w.Flows > 1 {
 		c.Flows = w.Flows
@@ -156,7 +160,7 @@ func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Compari
 // compare completes a comparison; false if its rows have no common round.
 func (known comparisons) compare(o Options, pair result.Comparison, rows map[result.Key]*measuredRow) (comparison, bool) {
 	c := comparison{Comparison: pair}
-	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows}
+	row := result.Row{Suite: c.Suite, ID: c.Numerator, Workload: c.Workload, Flows: c.Flows, Setup: c.Setup}
 	key := comparisonKey{numerator: row.Key()}
 	row.ID = c.Denominator
 	key.denominator = row.Key()
@@ -172,17 +176,17 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 		return cached, true
 	}
 	x, y := pairUp(numerator, denominator, rounds)
-	if len(numerator.row.Positions) == 0 {
+	if len(numerator.positions) == 0 {
 		ratios := pairedRatios(values(x), values(y), o.Seed)
 		c.Ratios, c.Ratio, c.CI95 = ratios.values, ratios.median, ratios.ci95
 	} else {
 		estimate := stats.Compare(x, y)
 		c.estimate = &estimate
-		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, estimate.Interval, estimate.P, estimate.Over.String()
+		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, ofEnough(estimate.Interval, len(rounds)), estimate.P, estimate.Over.String()
 		c.Class = noisier(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
 		for i := range x {
-			c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
+			c.Ratios = append(c.Ratios, rounded(x[i].Value/y[i].Value))
 		}
 	}
 	known[key] = c

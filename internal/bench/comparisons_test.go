@@ -4,8 +4,10 @@ package bench
 
 import (
 	"math"
+	"slices"
 	"testing"
 
+	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
@@ -56,4 +58,29 @@ func btoi(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// TestRankingBeginsWithTheBest compares the best row with each other, also where less is better.
+func TestRankingBeginsWithTheBest(t *testing.T) {
+	for _, tt := range []struct {
+		setup result.Setup
+		best  string
+	}{{result.Setup{}, "c"}, {result.Setup{Rate: 1000}, "a"}} {
+		w := suites.Workload{Name: load.TCPRR, Flows: 1, Setup: tt.setup}
+		of := comparedRows{suites.Suite{Name: "x"}, w, map[result.Key]*measuredRow{}}
+		for i, id := range []string{"a", "b", "c", "d"} {
+			p := suites.Path{}
+			p.ID = id
+			of.suite.Paths = append(of.suite.Paths, p)
+			row := newRow(rowSpec{of.suite, p, w})
+			figure := float64(1 + i%3)
+			row.addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1, LatencySeconds: figure * figure})
+			of.rows[row.row.Key()] = row
+		}
+		for _, other := range []string{"a", "b", "c", "d"} {
+			if p := (suites.Pair{Numerator: tt.best, Denominator: other}); other != tt.best && !slices.Contains(of.rankingPairs(), p) {
+				t.Errorf("%s: %v lacks %v", w, of.rankingPairs(), p)
+			}
+		}
+	}
 }

@@ -11,57 +11,51 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
+	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
 
-// roundsPerConnection is the number of rounds of each row before its connection, its
-// processes and its lab are replaced by new ones. It is small: labs are rebuilt in
-// 0.1 s, and differ more from each other than rounds do.
-const roundsPerConnection = 3
-
-// minInstances is the least number of instances of a timed run, as its intervals rest on
-// the differences between them.
-const minInstances = 3
-
-// minUntil is the least number of instances before a run ends because its intervals are
-// narrow: a look at the first few would stop at those that are narrow by chance.
-const minUntil = 10
-
 // interleave measures rows of a suite in instances. Each instance builds the labs, starts
 // the agents and opens the connections anew, since each of them is a draw of chance: the
 // placement of code and memory, the buckets of hash tables. In an instance, rows of one
-// workload take turns of a few milliseconds.
-func (r *run) interleave(ctx context.Context, rows []*measuredRow) error {
-	o := r.options
-	begun := time.Now()
-	for instance, done := 0, 0; ; instance++ {
-		rounds := roundsPerConnection
-		if o.Rounds > 0 {
-			rounds = min(rounds, o.Rounds-done)
-		}
-		start := time.Now()
-		if err := r.instance(ctx, rows, instance, rounds); err != nil {
+// workload take turns of a millisecond or a few.
+func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
+	p := newBudget(r.options, started, len(byWorkload(rows)))
+	for instance := 0; ; instance++ {
+		if err := r.instance(ctx, rows, instance, p); err != nil {
 			return err
 		}
-		done += rounds
-		each := time.Since(start)
-		switch left := o.Time - time.Since(begun); {
-		case pending(rows) == 0, o.Rounds > 0 && done >= o.Rounds:
-			return nil
-		case o.Until > 0 && instance+1 >= minUntil && r.widest(rows) <= o.Until:
-			return nil
-		case o.Rounds == 0 && instance+1 >= minInstances && left < each:
-			if widest := r.widest(rows); o.Until > 0 && widest > o.Until {
-				r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is ±%.2g %%, not ±%.2g %%.",
-					rows[0].row.Suite, o.Time, widest*100, o.Until*100))
-			}
-			return nil
-		case instance == 0:
-			r.showProgress(rows, each, left)
+		widest := math.Inf(1)
+		if r.options.Until > 0 {
+			widest = r.widest(rows)
+		}
+		if pending(rows) > 0 && !p.over(widest) {
+			continue
+		}
+		r.head.Notes = append(r.head.Notes, r.disturbed.notes()...)
+		r.disturbed = disturbances{}
+		if o := r.options; o.Until > 0 && widest > o.Until {
+			r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is ±%.2g %%, not ±%.2g %%.",
+				rows[0].row.Suite, o.Time, widest*100, o.Until*100))
+		}
+		return nil
+	}
+}
+
+// pilot returns the typical variances of the ratios of a suite's kernel paths.
+func (r *run) pilot(rows []*measuredRow) stats.Components {
+	var labs, rounds []float64
+	for _, c := range r.compared {
+		if c.estimate != nil && c.Suite == rows[0].row.Suite && c.Class == classKernel {
+			labs, rounds = append(labs, c.estimate.Components.Lab), append(rounds, c.estimate.Components.Round)
 		}
 	}
+	if len(labs) == 0 {
+		return stats.Components{}
+	}
+	return stats.Components{Lab: median(labs), Round: median(rounds)}
 }
 
 // widest returns the half-width of the widest interval among the comparisons of a suite,
@@ -85,30 +79,38 @@ func halfWidth(c result.Comparison) float64 {
 	return stats.Estimate{Value: c.Ratio, Interval: c.CI95}.HalfWidth()
 }
 
-// showProgress starts the display of the time left, after the first instance has shown
-// how long one takes.
-func (r *run) showProgress(rows []*measuredRow, each, left time.Duration) {
-	instances := max(int(left/each), minInstances-1)
-	if r.options.Rounds > 0 {
-		instances = (r.options.Rounds - 1) / roundsPerConnection
-	}
-	samples := instances * roundsPerConnection * pending(rows)
-	if samples > 0 {
-		r.options.Progress.Start(samples, time.Duration(instances)*each/time.Duration(samples))
-	}
-}
-
 // instance measures rows once with labs, agents and connections of their own.
-func (r *run) instance(ctx context.Context, rows []*measuredRow, instance, rounds int) error {
-	for _, group := range byWorkload(rows) {
-		if err := r.epoch(ctx, group, instance, rounds); err != nil {
+func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p *budget) error {
+	p.begin()
+	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
+		return err
+	}
+	if err := r.disturbed.watch(); err != nil {
+		return err
+	}
+	groups := byWorkload(rows)
+	for i, group := range groups {
+		if err := r.epoch(ctx, group, instance, p.epoch(len(groups)-1-i)); err != nil {
 			return err
 		}
 		if err := r.write(); err != nil {
 			return err
 		}
 	}
-	return r.testbed.renew()
+	err := r.testbed.renew()
+	p.end(r.pilot(rows))
+	return err
+}
+
+// labsOf returns the options of the labs of rows that take further samples.
+func labsOf(rows []*measuredRow) []lab.Options {
+	var labs []lab.Options
+	for _, row := range rows {
+		if !row.done() {
+			labs = append(labs, row.spec.path.Lab)
+		}
+	}
+	return labs
 }
 
 // byWorkload groups the rows that take further samples by their workload.
@@ -131,7 +133,7 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 }
 
 // epoch measures rows of one workload while their connections stand open.
-func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance, rounds int) (err error) {
+func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, p *epochBudget) (err error) {
 	e := epoch{run: r, recorders: map[*lab.Lab]*evidence.Recorder{}}
 	defer func() { err = errors.Join(err, e.end()) }()
 	for _, row := range rows {
@@ -139,17 +141,27 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance, rounds i
 			return err
 		}
 	}
-	for round := range rounds {
-		if err := e.round(ctx, instance, round); err != nil {
-			if ctx.Err() != nil { // the samples so far count, if their evidence fits
-				late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
-				defer cancel()
-				err = errors.Join(err, e.close(late))
-			}
-			return err
+	if err := e.chooseSlices(ctx); err != nil {
+		return err
+	}
+	if err := e.carry(ctx, instance, p); err != nil {
+		if ctx.Err() != nil { // the samples so far count, if their evidence fits
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+			defer cancel()
+			err = errors.Join(err, e.close(late))
 		}
+		return err
 	}
 	return e.close(ctx)
+}
+
+// carry takes the rounds of an instance, and in the first one of a run that is not quick
+// the time of programs.
+func (e *epoch) carry(ctx context.Context, instance int, p *epochBudget) error {
+	if err := e.rounds(ctx, instance, p); err != nil || instance > 0 || e.run.options.Quick {
+		return err
+	}
+	return e.programTimes(ctx)
 }
 
 // epoch is the time in which the connections of some rows stand open.
@@ -158,6 +170,10 @@ type epoch struct {
 	standing  []*standing
 	recorders map[*lab.Lab]*evidence.Recorder
 	failed    []*measuredRow
+	// taken and repeated are counts of rounds, next is the number of the first one to come,
+	// and again those of the ones to repeat.
+	taken, repeated, next int
+	again                 []int
 }
 
 // standing is a row with an open connection.
@@ -175,6 +191,7 @@ func (e *epoch) open(ctx context.Context, row *measuredRow) error {
 		return e.fail(ctx, row, err)
 	}
 	s.row = row
+	row.row.Variant = suites.Variant(row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
 	e.standing = append(e.standing, s)
 	return nil
 }
@@ -220,7 +237,7 @@ func (e *epoch) close(ctx context.Context) error {
 			return fmt.Errorf("evidence of %s: %w", done[0].row.spec.name(), err)
 		}
 		for i, f := range done {
-			f.row.addEpoch(l, f.measurement, seen[i], len(done) > 1)
+			f.row.addEpoch(f.measurement, seen[i], len(done) > 1)
 			if err := evidence.Contradiction(seen[i]); err != nil {
 				if err := e.fail(ctx, f.row, err); err != nil {
 					return err

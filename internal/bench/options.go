@@ -27,10 +27,12 @@ type Options struct {
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
 	Until float64
-	// Slice is the length of a turn, of which each sample has two; 0 means 10 ms.
+	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer
+	// where a path needs it.
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
-	// most an hour; 0 means 300 ms.
+	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
+	// by further engines ([suites.Beside]), where 0 means 1 s.
 	Duration time.Duration
 	// Warmup is the time before it that is not counted; 0 means a third of
 	// Duration.
@@ -86,10 +88,10 @@ func (o Options) clock() string {
 }
 
 // sliced reports whether the rows of a suite take turns in slices: all but calls of
-// plugins, counted instructions, and paths to a peer, whose labs are connected to its
-// network one at a time.
+// plugins, counted instructions, paths to a peer, whose labs are connected to its
+// network one at a time, and paths that further engines measure.
 func (o Options) sliced(s suites.Suite) bool {
-	return !s.CallsPlugins() && !o.counting() && o.Peer == nil
+	return !s.CallsPlugins() && !o.counting() && o.Peer == nil && !s.BesideEngines()
 }
 
 // anySliced reports whether the rows of any suite take turns in slices.

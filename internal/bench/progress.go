@@ -61,7 +61,7 @@ func (p *linePrinter) Note(text string) { _, _ = fmt.Fprintln(p.w, text) }
 // Start prints the number of samples and the expected time.
 func (p *linePrinter) Start(samples int, each time.Duration) {
 	p.pace = pace{total: samples, each: each, started: p.now()}
-	p.Note(fmt.Sprintf("%d samples, about %s", samples, clockTime(p.pace.left(p.pace.started))))
+	p.Note(fmt.Sprintf("%s, about %s", count(samples, "sample"), clockTime(p.pace.left(p.pace.started))))
 }
 
 // Sample prints nothing: a line per sample would be too much.

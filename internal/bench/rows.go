@@ -4,7 +4,9 @@ package bench
 
 import (
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
@@ -12,7 +14,6 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
-	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
@@ -33,18 +34,26 @@ type measuredRow struct {
 	spec           rowSpec
 	row            result.Row
 	byRound        map[int]int // index of a round's sample
+	positions      []stats.Position
 	cpu            []float64
 	offered        []float64
 	softirqs       []float64
 	callsPerSecond []float64
-	sent, received uint64 // datagrams
+	sent, received uint64 // datagrams, transactions or connections
 	histogram      *hdrhistogram.Histogram
 	// proof is the evidence of the proof of the path, in which the row ran alone.
 	proof result.Evidence
-	// machine is the machine's time in all slices, and units what was transferred.
+	// machine is the machine's time in the slices of all samples, and units what they transferred.
 	machine clock.MachineTime
 	units   float64
+	// slice is the length of its turns, 0 until the first instance.
+	slice time.Duration
+	// every is the number of rounds in one of which it takes part; 0 means 1.
+	every int
 }
+
+// cpuMB is the unit of the CPU time of streams, 1e6 bytes.
+const cpuMB = "MB"
 
 // newRow returns a row without samples.
 func newRow(spec rowSpec) *measuredRow {
@@ -81,27 +90,35 @@ func (r *measuredRow) add(s sample, round int) {
 }
 
 // addTurns adds the sample of a round of slices, which has two turns.
-func (r *measuredRow) addTurns(at result.Position, round int, turns ...load.SliceResult) {
+func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.SliceResult) {
 	var sum load.SliceResult
+	setup := r.spec.workload.Setup
 	for _, t := range turns {
 		sum.Count += t.Count
 		sum.Seconds += t.Seconds
 		sum.Sent += t.Sent
 		sum.Received += t.Received
 		sum.OutOfOrder += t.OutOfOrder
+		sum.LatencySeconds += t.LatencySeconds
 		r.machine.Add(t.Machine)
 	}
-	value := float64(sum.Count) / sum.Seconds
-	switch r.spec.workload.Name {
-	case load.TCPStream, load.UDPStream:
-		r.row.Unit, r.row.CPUUnit = result.UnitGbit, "MB"
-		value *= 8 / 1e9
+	value, units := float64(sum.Count)/sum.Seconds, float64(sum.Count)
+	switch name := r.spec.workload.Name; {
+	case setup.Paced():
+		r.row.Unit, r.row.CPUUnit = result.UnitMicroseconds, "transaction"
+		r.offered = append(r.offered, float64(sum.Sent)/sum.Seconds)
+		value = sum.LatencySeconds * 1e6 / float64(sum.Count)
+		units = 0 // the client is busy while it waits
+	case name == load.TCPStream || name == load.UDPStream:
+		r.row.Unit, r.row.CPUUnit = result.UnitGbit, cpuMB
+		value, units = value*8/1e9, units/1e6
 	default:
 		r.row.Unit, r.row.CPUUnit = result.UnitTransactions, "transaction"
 	}
+	r.units += units
 	r.byRound[round] = len(r.row.Samples)
-	r.row.Samples = append(r.row.Samples, value)
-	r.row.Positions = append(r.row.Positions, at)
+	r.row.Samples = append(r.row.Samples, rounded(value))
+	r.place(at)
 	if r.spec.workload.Name == load.UDPStream && sum.Received > 0 {
 		r.offered = append(r.offered, value*float64(sum.Sent)/float64(sum.Received))
 	}
@@ -110,14 +127,32 @@ func (r *measuredRow) addTurns(at result.Position, round int, turns ...load.Slic
 	r.row.OutOfOrder += sum.OutOfOrder
 }
 
+// place adds the position of a sample.
+func (r *measuredRow) place(at stats.Position) {
+	r.positions = append(r.positions, at)
+	if n := len(r.row.Positions); n > 0 {
+		last := &r.row.Positions[n-1]
+		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count, Count: last.Count}
+		if *last == next {
+			last.Count++
+			return
+		}
+	}
+	r.row.Positions = append(r.row.Positions, result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round, Count: 1})
+}
+
+// rounded returns a figure with the six digits that it may have, as turns are not more
+// exact.
+func rounded(figure float64) float64 {
+	text := strconv.FormatFloat(figure, 'g', 6, 64)
+	figure, _ = strconv.ParseFloat(text, 64)
+	return figure
+}
+
 // addEpoch adds what was counted from the opening of a connection to its end. Evidence
 // of flows that shared a lab has the counters of all of them; that of the proof of each
 // row, which ran alone, is kept instead.
-func (r *measuredRow) addEpoch(l *lab.Lab, m load.Measurement, e result.Evidence, shared bool) {
-	r.units += m.Units
-	if l != nil {
-		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
-	}
+func (r *measuredRow) addEpoch(m load.Measurement, e result.Evidence, shared bool) {
 	if shared {
 		e.Devices, e.ProgramRuns = r.proof.Devices, r.proof.ProgramRuns
 		r.proof.Devices, r.proof.ProgramRuns = nil, nil
@@ -136,6 +171,7 @@ func (r *measuredRow) addEpoch(l *lab.Lab, m load.Measurement, e result.Evidence
 // Classes of paths whose noise is alike, from the quietest.
 const (
 	classKernel    = "kernel"
+	classTwoCPUs   = "two CPUs"
 	classUserSpace = "user space"
 	classGuests    = "virtual machines"
 )
@@ -148,13 +184,15 @@ func (r *measuredRow) class() string {
 		return classGuests
 	case p.ForwardsInUserSpace() || strings.Contains(r.row.Variant, suites.UserSpace):
 		return classUserSpace
+	case p.TwoCPUs:
+		return classTwoCPUs
 	}
 	return classKernel
 }
 
 // noisier returns the class of a comparison of rows of two classes.
 func noisier(a, b string) string {
-	order := []string{classKernel, classUserSpace, classGuests}
+	order := []string{classKernel, classTwoCPUs, classUserSpace, classGuests}
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
@@ -163,8 +201,8 @@ func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound
 
 // position returns the position of a round's sample, that of the round alone if it has none.
 func (r *measuredRow) position(round int) stats.Position {
-	if i := r.byRound[round]; i < len(r.row.Positions) {
-		return stats.Position(r.row.Positions[i])
+	if i := r.byRound[round]; i < len(r.positions) {
+		return r.positions[i]
 	}
 	return stats.Position{Round: round}
 }
@@ -173,7 +211,7 @@ func (r *measuredRow) position(round int) stats.Position {
 func (r *measuredRow) samples() []stats.Sample {
 	var out []stats.Sample
 	for i, value := range r.row.Samples {
-		out = append(out, stats.Sample{Position: stats.Position(r.row.Positions[i]), Value: value})
+		out = append(out, stats.Sample{Position: r.positions[i], Value: value})
 	}
 	return out
 }
@@ -221,9 +259,10 @@ func (r *measuredRow) result() (result.Row, bool) {
 	}
 	if len(row.Positions) > 0 {
 		estimate := stats.Summarize(r.samples())
-		row.Median, row.CI95 = estimate.Value, estimate.Interval
+		row.Median, row.CI95 = estimate.Value, ofEnough(estimate.Interval, len(row.Samples))
 		if r.units > 0 {
 			row.CPUUSPerUnit = max(r.machine.BusySeconds, 0) * 1e6 / r.units
+			row.CPUSplit = splitCPU(r.machine, r.units)
 			row.Evidence.SoftirqsPerUnit = float64(r.machine.NetRX+r.machine.NetTX) / r.units
 		}
 	} else {
@@ -233,7 +272,8 @@ func (r *measuredRow) result() (result.Row, bool) {
 	}
 	row.Offered, row.CallsPerSecond = median(r.offered), median(r.callsPerSecond)
 	if r.sent > r.received {
-		row.LostShare = float64(r.sent-r.received) / float64(r.sent)
+		row.Lost = r.sent - r.received
+		row.LostShare = float64(row.Lost) / float64(r.sent)
 	}
 	if h := r.histogram; h != nil && h.TotalCount() > 0 {
 		us := func(percentile float64) float64 { return float64(h.ValueAtPercentile(percentile)) / 1e3 }

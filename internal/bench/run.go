@@ -7,6 +7,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/host"
+	"mustang/internal/debian"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
@@ -73,10 +75,11 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		return result.Run{}, err
 	}
 	if o.counting() || o.Peer == nil {
-		o.Duration, o.Warmup = 0, 0
+		o.Duration, o.Warmup = o.engineDuration(), 0
 	}
+	slice := cmp.Or(o.Slice, kernelSlice)
 	if !o.anySliced() {
-		o.Slice, o.Time, o.Rounds = 0, 0, o.rounds()
+		slice, o.Time, o.Rounds = 0, 0, o.rounds()
 	}
 	if o.Rounds > 0 {
 		o.Time = 0
@@ -93,7 +96,7 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		Seed:            o.Seed,
 		Rounds:          o.Rounds,
 		TimeSeconds:     o.Time.Seconds(),
-		SliceSeconds:    o.Slice.Seconds(),
+		SliceSeconds:    slice.Seconds(),
 		DurationSeconds: o.Duration.Seconds(),
 		WarmupSeconds:   o.Warmup.Seconds(),
 		Started:         time.Now().UTC(),
@@ -117,12 +120,17 @@ type run struct {
 	compared comparisons
 	// turned is the number of rounds of slices so far.
 	turned int
+	// held is a connection that is open while paths are proved.
+	held *standing
+	// disturbed is what others did to the present suite.
+	disturbed disturbances
 }
 
 // measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	o.Progress.Note(o.announce(len(r.rows)))
+	r.skip()
 	groups := groupRows(r.rows, o.counting())
 	for i, rows := range groups {
 		switch {
@@ -148,11 +156,15 @@ func (r *run) measure(ctx context.Context) error {
 
 // group measures rows whose rounds are interleaved.
 func (r *run) group(ctx context.Context, rows []*measuredRow) error {
+	started := time.Now()
 	if err := r.prove(ctx, rows); err != nil {
 		return err
 	}
 	if r.options.sliced(rows[0].spec.suite) {
-		return r.interleave(ctx, rows)
+		return r.interleave(ctx, rows, started)
+	}
+	if rows[0].spec.suite.BesideEngines() {
+		return r.besideEngines(ctx, rows)
 	}
 	if err := r.testbed.setPriorities(); err != nil {
 		return err
@@ -162,60 +174,71 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 
 // announce describes the run in one line.
 func (o Options) announce(rows int) string {
-	text := fmt.Sprintf("%s: %d rows", o.suiteName(), rows)
+	text := fmt.Sprintf("%s: %s", o.suiteName(), count(rows, "row"))
 	switch rounds := o.rounds(); {
 	case o.counting():
-		return fmt.Sprintf("%s, %d rounds of %d packets or %d transactions each, counting instructions", text, rounds, countedPackets, countedTransactions)
+		return fmt.Sprintf("%s, %s of %d packets or %d transactions each, counting instructions",
+			text, count(rounds, "round"), countedPackets, countedTransactions)
 	case o.anySliced() && o.Rounds > 0:
-		text += fmt.Sprintf(", %d rounds of two turns of %v", rounds, o.Slice)
+		text += fmt.Sprintf(", %s of two turns", count(rounds, "round"))
 	case o.anySliced():
-		text += fmt.Sprintf(", turns of %v, about %v a suite", o.Slice, o.Time)
+		text += fmt.Sprintf(", about %v a suite", o.Time)
 	case o.Peer != nil:
-		text += fmt.Sprintf(", %d rounds of %v each", rounds, o.Duration)
+		text += fmt.Sprintf(", %s of %v each", count(rounds, "round"), o.Duration)
 	default:
-		text += fmt.Sprintf(", %d rounds", rounds)
+		text += ", " + count(rounds, "round")
 	}
 	return fmt.Sprintf("%s, seed %d", text, o.Seed)
 }
 
-// prove builds the labs of rows and sends a little traffic over each path, so that no
-// row starts cold, and a wrong path fails at once.
-func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
-	for _, row := range rows {
-		if reason := r.options.unsupported(row.spec.path); reason != nil {
-			row.skip(reason)
+// skip marks the rows that this machine cannot measure, before anything is built. Each
+// program that is missing has a line.
+func (r *run) skip() {
+	type key struct{ suite, path string }
+	reasons := map[key]error{}
+	var missing []string
+	rows := map[string]int{}
+	for _, row := range r.rows {
+		k := key{row.spec.suite.Name, row.spec.path.ID}
+		reason, tried := reasons[k]
+		if !tried {
+			reason = r.options.unsupported(row.spec.path)
+			reasons[k] = reason
+		}
+		if reason == nil {
 			continue
 		}
-		s, err := r.take(ctx, row.spec, true)
-		switch {
-		case err == nil:
-			row.proof = s.evidence
-		case ctx.Err() != nil:
-			return err
-		case errors.Is(err, errors.ErrUnsupported): // by this kernel
-			row.skip(err)
-		default:
-			if err := r.fail(row, err); err != nil {
-				return err
+		row.skip(reason)
+		if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
+			if rows[row.row.Reason]++; rows[row.row.Reason] == 1 {
+				missing = append(missing, row.row.Reason)
 			}
 		}
 	}
-	for _, row := range rows {
-		row.addNote(r.testbed.notes[row.spec.path.Lab])
+	for _, reason := range missing {
+		r.options.Progress.Note(fmt.Sprintf("%s skipped: %s", count(rows[reason], "row"), reason))
 	}
-	if err := r.testbed.offloads(r.head.Offloads); err != nil || r.options.counting() {
-		return err
+}
+
+// count returns n with a noun in the right number.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
 	}
-	return r.write()
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // take measures a row once; a proof is as short as its path allows.
 func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	switch {
+	case s.path.Engine != nil: // whose path the native row proves
+		return sample{}, nil
 	case s.path.Plugin != nil && proof:
 		return sample{}, r.testbed.provePlugin(ctx, s.path)
 	case s.path.Plugin != nil:
 		return r.testbed.takeCalls(ctx, s, r.options.calls(s.workload))
+	case proof && r.options.sliced(s.suite):
+		return r.testbed.prove(ctx, s.path, r.options.proofSpec(s.path, s.workload))
 	case proof:
 		return r.testbed.take(ctx, s.path, r.options.proofSpec(s.path, s.workload))
 	}

@@ -178,6 +178,36 @@ func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 	}
 }
 
+// TestEachSetupIsMeasured measures a path with each kind of traffic, side by side.
+func TestEachSetupIsMeasured(t *testing.T) {
+	o := testOptions(t, "veth/pod-ip", "veth/cluster-ip/nftables")
+	var err error
+	o.Suites, err = suites.Traffic{
+		Workloads: load.Workloads(), Request: 100, Response: 3000, Flows: 2, Direction: suites.DirectionBoth, UnderLoad: true,
+	}.Apply(o.Suites)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 3 * 7; len(file.Rows) != want {
+		t.Errorf("%d rows, want %d", len(file.Rows), want)
+	}
+	for _, row := range file.Rows {
+		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || row.Median <= 0 {
+			t.Errorf("%v: %s %s, %d samples, median %g", row.Key(), row.Status, row.Reason, len(row.Samples), row.Median)
+		}
+		if paced := row.Setup.Paced(); paced != (row.Unit == result.UnitMicroseconds) || paced && (row.Offered <= 0 || row.LatencyUS == nil) {
+			t.Errorf("%v: %g %s, offered %g", row.Key(), row.Median, row.Unit, row.Offered)
+		}
+	}
+	if err := file.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWrongPathFails measures rows whose labs have another path than they claim.
 func TestWrongPathFails(t *testing.T) {
 	cluster := find(t, "veth+ebpf/cluster-ip")
@@ -225,7 +255,7 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	if !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("error %v, want ErrInterrupted", err)
 	}
-	if !file.Run.Interrupted || len(file.Rows) != 3 {
+	if !file.Run.Interrupted || len(file.Rows) < 3 {
 		t.Errorf("interrupted %t, %d rows", file.Run.Interrupted, len(file.Rows))
 	}
 	total := 0
@@ -288,7 +318,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	sound := newRow(rowSpec{o.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{o.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
-	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, 0, 2); err != nil {
+	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, 0, budgetOf(2)); err != nil {
 		t.Fatal(err)
 	}
 	if sound.done() || len(sound.row.Samples) != 2 {
@@ -297,8 +327,40 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	if broken.row.Status != result.StatusFailed || !strings.Contains(broken.row.Reason, "refused") {
 		t.Errorf("the broken row: %s %s", broken.row.Status, broken.row.Reason)
 	}
-	if err := r.epoch(t.Context(), []*measuredRow{sound}, 1, 1); err != nil || sound.done() {
+	if err := r.epoch(t.Context(), []*measuredRow{sound}, 1, budgetOf(1)); err != nil || sound.done() {
 		t.Errorf("after the reset: %v, %s", err, sound.row.Reason)
+	}
+}
+
+// TestLostConnectionsAreCounted drops a SYN on a path, and those that follow it for want of an
+// answer: the row counts the connection as lost, and goes on.
+func TestLostConnectionsAreCounted(t *testing.T) {
+	o, err := testOptions(t).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bed, err := newTestbed(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bed.Close()
+	spec := rowSpec{o.Suites[0], find(t, "macvlan/pod-ip"), suites.Workload{Name: load.TCPCRR, Flows: 1}}
+	l, err := bed.lab(t.Context(), spec.path.Lab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Namespace(spec.path.Server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Drop(t, server, "tcp flags & (syn|ack) == syn numgen inc mod 30 >= 25") // a SYN that is sent once a second
+	r, row := &run{options: o, testbed: bed, compared: comparisons{}}, newRow(spec)
+	if err := r.epoch(t.Context(), []*measuredRow{row}, 0, budgetOf(2)); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := row.result()
+	if got.Status != result.StatusOK || len(got.Samples) != 2 || got.Lost == 0 || got.LostShare <= 0 || got.LostShare > 0.5 {
+		t.Errorf("%s %s: %d samples, %d connections lost, share %g", got.Status, got.Reason, len(got.Samples), got.Lost, got.LostShare)
 	}
 }
 
@@ -316,4 +378,11 @@ func TestDescribeRunHoldsOptions(t *testing.T) {
 	if err := (result.File{Schema: result.Schema, Run: head}).Validate(); err != nil {
 		t.Error(err)
 	}
+}
+
+// budgetOf returns the budget of an epoch of some rounds.
+func budgetOf(rounds int) *epochBudget {
+	b := newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 1)
+	b.begin()
+	return b.epoch(0)
 }

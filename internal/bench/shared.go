@@ -5,8 +5,10 @@ package bench
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"os/exec"
+	"slices"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/suites"
@@ -21,9 +23,14 @@ func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == n
 // keeps reports whether a lab is kept for all instances, since it takes seconds to build.
 func keeps(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
 
-// ownClient reports whether a workload needs a client in the control group of each lab,
-// since it opens sockets all the time.
-func ownClient(workload string) bool { return workload == load.TCPCRR }
+// ownClient reports whether a workload needs a client in the control group of the lab:
+// where sockets are translated, and it opens them all the time.
+func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
+	return workload == load.TCPCRR && (translates(l) || t.home != nil && translates(t.home))
+}
+
+// translates reports whether a lab translates addresses at sockets in its control group.
+func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
 
 // clientOf returns the client of a path, whose server listens, and the namespace that the
 // client opens its sockets in, "" for its own.
@@ -43,9 +50,12 @@ func (t *testbed) clientOf(ctx context.Context, p suites.Path, workload string) 
 	if err := t.serveShared(ctx, p, l); err != nil {
 		return nil, "", err
 	}
-	if ownClient(workload) {
+	switch {
+	case p.TwoCPUs:
+		client, err = t.sharedAgent(ctx, l, otherClient)
+	case t.ownClient(l, workload):
 		client, err = t.agent(ctx, agentKey{p.Lab, p.Client, netip.AddrPort{}})
-	} else {
+	default:
 		client, err = t.sharedAgent(ctx, l, sharedClient)
 	}
 	return client, from.Path(), err
@@ -77,6 +87,13 @@ func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*l
 		return a, nil
 	}
 	o := t.agentOptions(key == sharedServer)
+	if key == otherClient {
+		var err error
+		if o.CPU, err = t.cpus.Other(); err != nil {
+			return nil, err
+		}
+		l = t.home
+	}
 	o.Start = func(cmd *exec.Cmd) error { return l.Start(l.Places()[0], cmd) }
 	a, err := load.StartAgent(ctx, o)
 	if err == nil {
@@ -90,7 +107,6 @@ func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*l
 // translated, the client is in the lab's control group meanwhile, and elsewhere in one
 // without translation: a socket stays in the group in which it was opened.
 func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) error {
-	translates := func(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
 	if t.home == nil || l == t.home || client != t.agents[sharedClient] || !translates(l) && !translates(t.home) {
 		return open()
 	}
@@ -134,11 +150,6 @@ func (t *testbed) renew() error {
 		}
 	}
 	clear(t.listening)
-	for o, l := range t.labs {
-		if !keeps(o) {
-			errs = append(errs, l.Close())
-			delete(t.labs, o)
-		}
-	}
-	return errors.Join(errs...)
+	renewed := slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)
+	return errors.Join(append(errs, t.remove(renewed))...)
 }

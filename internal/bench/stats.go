@@ -15,6 +15,14 @@ import (
 // the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
 
+// ofEnough returns the interval of some samples, nil if they are too few.
+func ofEnough(interval *[2]float64, samples int) *[2]float64 {
+	if samples < minInterval {
+		return nil
+	}
+	return interval
+}
+
 // resamples is the number of samples that the bootstrap draws, which keeps the sampling
 // error of an interval's ends well below its width.
 const resamples = 4000

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 
@@ -34,6 +35,27 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (samp
 		return err
 	})
 	return s, err
+}
+
+// prove carries a little load over a path as its turns do.
+func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (sample, error) {
+	recorders := map[*lab.Lab]*evidence.Recorder{}
+	s, err := t.open(ctx, p, spec, recorders)
+	if err != nil {
+		return sample{}, err
+	}
+	_, err = s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: -1, Duration: spec.Duration}})
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+	defer cancel()
+	m, shutErr := s.client.Shut(late, s.connection.ID)
+	if err := cmp.Or(err, shutErr); err != nil {
+		return sample{}, err
+	}
+	seen, err := recorders[s.lab].Stop(evidence.Flow{Path: p.Path, Measurement: m})
+	if err != nil {
+		return sample{}, err
+	}
+	return sample{measurement: m, evidence: seen[0]}, evidence.Contradiction(seen[0])
 }
 
 // peerLab returns a lab that is alone on the peer's network: all labs have the same

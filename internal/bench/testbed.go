@@ -6,10 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/host"
@@ -54,6 +59,8 @@ type agentKey struct {
 var (
 	sharedClient = agentKey{place: "shared client"}
 	sharedServer = agentKey{place: "shared server"}
+	// otherClient runs on another CPU than the server.
+	otherClient = agentKey{place: "shared client on another CPU"}
 )
 
 // newTestbed returns a testbed without labs.
@@ -69,33 +76,80 @@ func newTestbed(o Options) (*testbed, error) {
 	}, nil
 }
 
+// builders is the number of labs that are built or removed at once: most of that time the
+// kernel waits for its readers.
+const builders = 8
+
 // lab returns the lab with these options. A failure to build it, or to start its VMs,
 // is final.
 func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
-	if err := t.failed[o]; err != nil {
+	if err := t.build(ctx, []lab.Options{o}); err != nil {
 		return nil, err
 	}
-	if l, ok := t.labs[o]; ok {
-		return l, nil
+	return t.labs[o], t.failed[o]
+}
+
+// build builds the labs with these options that do not exist, several at once. Those that
+// cannot be built are in t.failed. It returns an error only if ctx ends.
+func (t *testbed) build(ctx context.Context, all []lab.Options) error {
+	var missing []lab.Options
+	begun := map[lab.Options]bool{}
+	for _, o := range all {
+		if t.labs[o] == nil && t.failed[o] == nil && !begun[o] {
+			begun[o], missing = true, append(missing, o)
+		}
 	}
-	named := o
-	named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), t.built)
-	t.built++
-	l, err := t.store.Up(ctx, named)
-	if err != nil {
-		t.failed[o] = err
-		return nil, err
+	var group errgroup.Group
+	group.SetLimit(builders)
+	var mu sync.Mutex // of the maps
+	for _, o := range missing {
+		named := o
+		named.Name = fmt.Sprintf("bench-%d-%d", os.Getpid(), t.built)
+		t.built++
+		group.Go(func() error {
+			l, note, err := t.up(ctx, named)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.failed[o] = err
+				return nil
+			}
+			t.labs[o], t.notes[o] = l, note
+			return nil
+		})
 	}
-	t.labs[o] = l
-	if o.Overlay == "" || o.Guests || t.counting {
-		return l, nil
+	_ = group.Wait()
+	return ctx.Err()
+}
+
+// up builds a lab, and returns a remark on all its rows.
+func (t *testbed) up(ctx context.Context, o lab.Options) (l *lab.Lab, note string, err error) {
+	if l, err = t.store.Up(ctx, o); err != nil || o.Overlay == "" || o.Guests || t.counting {
+		return l, "", err
 	}
-	if t.notes[o], err = l.ChecksumFault(ctx); err != nil {
-		t.failed[o] = err
+	if note, err = l.ChecksumFault(ctx); err != nil {
+		return nil, "", errors.Join(err, l.Close())
+	}
+	return l, note, nil
+}
+
+// remove removes labs, several at once.
+func (t *testbed) remove(all []lab.Options) error {
+	errs := make([]error, len(all))
+	var group errgroup.Group
+	group.SetLimit(builders)
+	for i, o := range all {
+		l := t.labs[o]
 		delete(t.labs, o)
-		return nil, errors.Join(err, l.Close())
+		if l != nil {
+			group.Go(func() error {
+				errs[i] = l.Close()
+				return nil
+			})
+		}
 	}
-	return l, nil
+	_ = group.Wait()
+	return errors.Join(errs...)
 }
 
 // guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
@@ -166,11 +220,13 @@ func (t *testbed) reset(p suites.Path) error {
 			delete(t.agents, key)
 		}
 	}
-	for _, key := range []agentKey{sharedClient, sharedServer} {
+	for _, key := range []agentKey{sharedClient, sharedServer, otherClient} {
 		if a, ok := t.agents[key]; ok && a.Err() != nil {
 			errs = append(errs, a.Close())
 			delete(t.agents, key)
-			clear(t.listening)
+			if key == sharedServer {
+				clear(t.listening)
+			}
 		}
 	}
 	if t.peer != nil {
@@ -276,6 +332,7 @@ func (t *testbed) release(rows []*measuredRow) error {
 		errs = append(errs, t.peer.disconnect())
 	}
 	t.closePlugins()
+	var labs []lab.Options
 	for _, row := range rows {
 		o := row.spec.path.Lab
 		for key, agent := range t.agents {
@@ -284,12 +341,9 @@ func (t *testbed) release(rows []*measuredRow) error {
 				delete(t.agents, key)
 			}
 		}
-		if l := t.labs[o]; l != nil {
-			errs = append(errs, l.Close())
-			delete(t.labs, o)
-		}
+		labs = append(labs, o)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.remove(labs))...)
 }
 
 // Close ends all agents and labs.
@@ -302,8 +356,5 @@ func (t *testbed) Close() error {
 		errs = append(errs, a.Close())
 	}
 	t.closePlugins()
-	for _, l := range t.labs {
-		errs = append(errs, l.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"mustang/internal/bench/stats"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -30,11 +32,19 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 }
 
 // blocks divides the rows of a matrix, which compares each connection's ways to a service
-// with its pod IP, by their link. Other suites compare rows across, and are one block.
-func (e *epoch) blocks() [][]int {
+// with its pod IP, by their link. Other suites compare rows across, and are one block. Rows
+// that take no part in the round are in none.
+func (e *epoch) blocks(round int) [][]int {
+	least := mostRounds // without a quick row, slow ones take part in every round
+	for _, s := range e.standing {
+		least = min(least, max(s.row.every, 1))
+	}
 	index := map[string]int{}
 	var out [][]int
 	for i, s := range e.standing {
+		if round%(max(s.row.every, 1)/least) != 0 {
+			continue
+		}
 		link := ""
 		if s.row.spec.suite.Report.Layout == result.LayoutMatrix {
 			link = s.row.row.Link
@@ -49,29 +59,95 @@ func (e *epoch) blocks() [][]int {
 	return out
 }
 
-// round gives each connection two turns and adds a sample to each row. If a turn fails,
-// those rows fail whose turns fail alone too, and the round is repeated without them.
-func (e *epoch) round(ctx context.Context, instance, round int) error {
-	o := e.run.options
+// rounds takes rounds in batches, until the time of the epoch is over.
+func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error {
 	for len(e.standing) > 0 {
-		order := turns(o.Seed, e.run.turned, e.blocks())
-		taken, err := e.take(ctx, order)
-		if err == nil {
-			e.run.turned++
-			e.add(instance, round, order, taken)
-			return nil
+		n := p.next()
+		if n == 0 {
+			break
 		}
-		if ctx.Err() != nil {
+		p.budget.show(e.standing[0].row.spec.name(), n)
+		started := time.Now()
+		repeated, err := e.batch(ctx, instance, n)
+		if err != nil {
 			return err
 		}
-		if err := e.findFailed(ctx, err); err != nil {
-			return err
-		}
+		p.took(n-repeated, time.Since(started))
 	}
+	p.budget.turns += p.taken
 	return nil
 }
 
-// take runs the turns of a round. Neighbours of one agent run in one call.
+// batch takes rounds, in each of which a connection has two turns, and adds their samples
+// to the rows. It returns the number of rounds that were spoilt and are to be repeated. If
+// a turn fails, those rows fail whose turns fail alone too, and the batch is repeated
+// without them.
+func (e *epoch) batch(ctx context.Context, instance, rounds int) (repeated int, err error) {
+	numbers := e.numbers(rounds)
+	for len(e.standing) > 0 {
+		var orders [][]int
+		for i, number := range numbers {
+			orders = append(orders, turns(e.run.options.Seed, e.run.turned+i, e.blocks(number)))
+		}
+		taken, err := e.take(ctx, slices.Concat(orders...))
+		if err == nil {
+			for i, order := range orders {
+				n := len(order)
+				if e.repeats(order, taken[:n]) {
+					repeated++
+					e.again = append(e.again, numbers[i])
+				} else {
+					e.add(instance, order, taken[:n])
+				}
+				taken = taken[n:]
+			}
+			return repeated, nil
+		}
+		if ctx.Err() != nil {
+			return 0, err
+		}
+		if err := e.findFailed(ctx, err); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// numbers returns the numbers of the rounds to come, which say what rows take part: first
+// those that are to be repeated, so that slow rows, whose rounds are spoilt most, lose none.
+func (e *epoch) numbers(rounds int) []int {
+	n := min(rounds, len(e.again))
+	numbers := slices.Clone(e.again[:n])
+	e.again = e.again[n:]
+	for len(numbers) < rounds {
+		numbers = append(numbers, e.next)
+		e.next++
+	}
+	return numbers
+}
+
+// repeats marks a round that is spoilt, and reports whether it is to be repeated.
+func (e *epoch) repeats(order []int, taken []load.SliceResult) bool {
+	e.taken++
+	e.run.disturbed.rounds++
+	if !e.spoilt(order, taken) {
+		return false
+	}
+	e.run.disturbed.spoilt++
+	for i, s := range e.standing {
+		if slices.Contains(order, i) {
+			s.row.row.SpoiltRounds++
+		}
+	}
+	if e.repeated >= e.taken/mostSpoilt {
+		return false
+	}
+	e.repeated++
+	e.run.turned++ // its order is not taken again
+	return true
+}
+
+// take runs turns. Neighbours of one agent run in one call.
 func (e *epoch) take(ctx context.Context, order []int) ([]load.SliceResult, error) {
 	var taken []load.SliceResult
 	for len(order) > 0 {
@@ -80,9 +156,10 @@ func (e *epoch) take(ctx context.Context, order []int) ([]load.SliceResult, erro
 		if n < 0 {
 			n = len(order)
 		}
+		n = min(n, load.MaxSlices)
 		var batch []load.Slice
 		for _, i := range order[:n] {
-			batch = append(batch, e.slice(e.standing[i]))
+			batch = append(batch, e.standing[i].slice())
 		}
 		results, err := client.Slices(ctx, batch)
 		if err != nil {
@@ -94,15 +171,15 @@ func (e *epoch) take(ctx context.Context, order []int) ([]load.SliceResult, erro
 }
 
 // slice returns a turn of a connection.
-func (e *epoch) slice(s *standing) load.Slice {
-	return load.Slice{Conn: s.connection.ID, Duration: e.run.options.Slice}
+func (s *standing) slice() load.Slice {
+	return load.Slice{Conn: s.connection.ID, Duration: s.row.slice}
 }
 
 // findFailed fails the rows whose turn fails when it runs alone.
 func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	var failed []*standing
 	for _, s := range e.standing {
-		_, err := s.client.Slices(ctx, []load.Slice{e.slice(s)})
+		_, err := s.client.Slices(ctx, []load.Slice{s.slice()})
 		if ctx.Err() != nil {
 			return err
 		}
@@ -121,16 +198,19 @@ func (e *epoch) findFailed(ctx context.Context, cause error) error {
 }
 
 // add adds the sample of a round to each row: the rate over both of its turns.
-func (e *epoch) add(instance, round int, order []int, taken []load.SliceResult) {
+func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
+	round := e.run.turned
+	e.run.turned++
 	for i, s := range e.standing {
 		first := slices.Index(order, i)
+		if first < 0 {
+			continue // not in this round
+		}
 		last := first + 1 + slices.Index(order[first+1:], i)
-		position := result.Position{Lab: instance, Process: instance, Connection: instance, Round: round}
+		position := stats.Position{Lab: instance, Process: instance, Connection: instance, Round: round}
 		if keeps(s.row.spec.path.Lab) {
 			position.Lab, position.Process = 0, 0
 		}
-		s.row.addTurns(position, e.run.turned, taken[first], taken[last])
-		e.run.options.Progress.Sample(s.row.spec.name())
-		e.run.options.Progress.Done()
+		s.row.addTurns(position, round, taken[first], taken[last])
 	}
 }

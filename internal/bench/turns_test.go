@@ -3,8 +3,14 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
 )
 
 // TestTurns checks that in each round every row has two turns, that a block's turns follow
@@ -31,5 +37,73 @@ func TestTurns(t *testing.T) {
 	}
 	if len(seen) != 6 {
 		t.Errorf("rows %v begin a round, want each of 6 in turn", seen)
+	}
+}
+
+// TestSlowRowsTakeFewerRounds checks in which rounds rows take part.
+func TestSlowRowsTakeFewerRounds(t *testing.T) {
+	for _, tt := range []struct {
+		every [2]int
+		want  []string // of rounds 0 to 4
+	}{
+		{[2]int{0, 4}, []string{"[[0 1]]", "[[0]]", "[[0]]", "[[0]]", "[[0 1]]"}},
+		{[2]int{4, 8}, []string{"[[0 1]]", "[[0]]", "[[0 1]]", "[[0]]", "[[0 1]]"}}, // without a quick one
+		{[2]int{16, 16}, []string{"[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]", "[[0 1]]"}},
+	} {
+		var e epoch
+		for _, every := range tt.every {
+			row := newRow(rowSpec{})
+			row.every = every
+			e.standing = append(e.standing, &standing{row: row})
+		}
+		for round, want := range tt.want {
+			if got := fmt.Sprint(e.blocks(round)); got != want {
+				t.Errorf("every %v: round %d has %s, want %s", tt.every, round, got, want)
+			}
+		}
+	}
+}
+
+// TestSpoiltRoundsOfSuite counts rounds, and the spoilt ones, of each suite for itself.
+func TestSpoiltRoundsOfSuite(t *testing.T) {
+	r := &run{turned: 1000} // of the suite before
+	e := epoch{run: r, standing: []*standing{{row: newRow(rowSpec{})}}}
+	for i := range 8 {
+		turn := load.SliceResult{}
+		if i%2 == 0 {
+			turn.Machine.StealSeconds = 0.01
+		}
+		e.repeats([]int{0, 0}, []load.SliceResult{turn, turn})
+	}
+	if notes := r.disturbed.notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], "Of 8 rounds, 4 were spoilt") {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// TestSpoiltRoundsAreRepeatedAlike checks that a round is repeated with its slow rows.
+func TestSpoiltRoundsAreRepeatedAlike(t *testing.T) {
+	var e epoch
+	for _, want := range []struct {
+		numbers, again []int
+	}{{[]int{0, 1, 2}, []int{0, 2}}, {[]int{0, 2, 3}, []int{3}}, {[]int{3, 4, 5}, nil}, {[]int{6, 7, 8}, nil}} {
+		if got := e.numbers(3); !slices.Equal(got, want.numbers) {
+			t.Errorf("rounds %v, want %v", got, want.numbers)
+		}
+		e.again = append(e.again, want.again...)
+	}
+}
+
+// TestWiresWithARateLoseSegments checks on which paths segments that are sent again spoil a round.
+func TestWiresWithARateLoseSegments(t *testing.T) {
+	for _, tt := range []struct {
+		options lab.Options
+		want    bool
+	}{{lab.Options{}, true}, {lab.Options{WireDelay: 1}, true}, {lab.Options{WireRate: 1e9}, false}, {lab.Options{Guests: true}, false}} {
+		path := suites.Path{}
+		path.Lab = tt.options
+		e := epoch{standing: []*standing{{row: newRow(rowSpec{path: path})}}}
+		if got := e.spoilt([]int{0}, []load.SliceResult{{Retransmits: 1}}); got != tt.want {
+			t.Errorf("%+v: spoilt %t", tt.options, got)
+		}
 	}
 }

@@ -37,8 +37,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("invalid rounds %d: want 1 to %d", o.Rounds, result.MaxSamples)
 	case o.Duration != 0 && (o.Duration < 10*time.Millisecond || o.Duration > time.Hour):
 		return o, fmt.Errorf("invalid duration %v: want 10ms to 1h", o.Duration)
-	case o.Duration > 0 && o.Peer == nil && !o.counting():
-		return o, fmt.Errorf("invalid duration %v: it is for --peer; elsewhere rows take turns, see --slice and --time", o.Duration)
+	case o.Duration > 0 && o.Peer == nil && !o.counting() && !o.anyEngine():
+		return o, fmt.Errorf("invalid duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
+	case o.anyEngine() && o.checkEngines() != nil:
+		return o, o.checkEngines()
 	case o.Slice < 0 || (o.Slice > 0 && o.Slice < time.Millisecond) || o.Slice > maxSlice:
 		return o, fmt.Errorf("invalid slice %v: want 1ms to %v", o.Slice, maxSlice)
 	case o.Time < 0 || o.Time > maxTime:
@@ -50,7 +52,12 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Seed > 1<<53-1:
 		return o, fmt.Errorf("invalid seed %d: want less than 2^53", o.Seed)
 	}
-	o.Slice = cmp.Or(o.Slice, 10*time.Millisecond)
+	if o.anyEngine() {
+		o.Duration = cmp.Or(o.Duration, engineTurn)
+		if o.Time == 0 && o.Rounds == 0 {
+			o.Rounds = minInterval
+		}
+	}
 	switch {
 	case o.Until > 0:
 		o.Time, o.Duration = cmp.Or(o.Time, 10*time.Minute), cmp.Or(o.Duration, 300*time.Millisecond)
@@ -77,6 +84,12 @@ func (o Options) withDefaults() (Options, error) {
 	specs, err := o.selected()
 	if err != nil {
 		return o, err
+	}
+	for _, s := range specs {
+		setup := s.workload.Setup
+		if (setup.Reverse || setup.Paced()) && !o.sliced(s.suite) || setup != (result.Setup{}) && o.anyEngine() {
+			return o, fmt.Errorf("invalid traffic %q: not with --peer and --engine", s.workload)
+		}
 	}
 	return o, o.checkWire(specs)
 }
@@ -142,11 +155,14 @@ func (o Options) rowSpecs() []rowSpec {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			for _, p := range suite.Paths {
+				if !suite.Has(p, w) {
+					continue
+				}
 				if p.Plugin != nil {
 					p.Lab.Disk = o.disk()
 				}
 				if p.TwoHosts() {
-					p.Lab.WireRate, p.Lab.WireDelay = o.WireRate, o.WireDelay
+					p.Lab.WireRate, p.Lab.WireDelay = cmp.Or(o.WireRate, p.Lab.WireRate), cmp.Or(o.WireDelay, p.Lab.WireDelay)
 				}
 				if o.Peer != nil {
 					p = p.ToPeer(o.Peer.Uplink)

@@ -70,10 +70,9 @@ func (o Options) spec(p suites.Path, w suites.Workload) load.Spec {
 	if o.counting() {
 		return countedSpec(p, w)
 	}
-	return load.Spec{
-		Workload: w.Name, Target: p.Connect, Duration: o.Duration, Warmup: o.Warmup,
-		Flows: w.Flows, Rate: w.Rate,
-	}
+	spec := w.Spec(p)
+	spec.Duration, spec.Warmup = o.Duration, o.Warmup
+	return spec
 }
 
 // proofSpec returns the load of a sample that only proves its path.
@@ -84,6 +83,7 @@ func (o Options) proofSpec(p suites.Path, w suites.Workload) load.Spec {
 		return spec
 	}
 	spec.Duration, spec.Warmup = proofDuration, proofDuration/2
+	spec.Reverse, spec.Pace, spec.LoadShare = false, 0, 0 // which only slices have
 	if spec.Rate > proofRate {
 		spec.Rate, spec.Duration = proofRate, 5*proofDuration
 	}
@@ -101,6 +101,7 @@ func (o Options) sampleTime(p suites.Path) time.Duration {
 // Reasons to skip a row.
 var (
 	errCallsNotCounted = errors.New("calls of plugins are timed, their instructions are not counted")
+	errOneCPU          = errors.New("instructions are counted on one CPU")
 	errNestedVM        = errors.New("instructions of a virtual machine within a virtual machine cannot be counted")
 	errNotToPeer       = errors.New("with --peer only paths from this machine itself are measured, " +
 		"and with --uplink and --uplink-addresses those from a pod to another host (suite latency)")
@@ -113,6 +114,14 @@ func (o Options) unsupported(p suites.Path) error {
 		return errCallsNotCounted
 	case o.counting() && p.Lab.Guests:
 		return errNestedVM
+	case p.TwoCPUs && o.counting():
+		return errOneCPU
+	case p.TwoCPUs:
+		cpus, err := o.CPUs.Resolve()
+		if err == nil {
+			_, err = cpus.Other()
+		}
+		return err
 	case o.Peer != nil && p.HostToHost():
 		return nil
 	case o.Peer != nil && p.Lab.Topology != lab.TopologyPodToNetwork:

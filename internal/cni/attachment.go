@@ -100,7 +100,7 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 		return err
 	}
 	a.network = podlink.Network{
-		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: n.MTU,
+		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: n.MTU, BigTCP: n.BigTCP,
 		Gateways: n.Gateways, Routers: n.Routers, DeleteDevice: a.plugin.DeleteDevice,
 	}
 	if a.mode.Traits().Needs == podlink.NeedsUplink {

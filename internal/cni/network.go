@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
@@ -51,6 +52,13 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.mode.Setup(a.network); err != nil {
 		return err
 	}
+	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
+		prefix := record.DevicePrefix(a.config.Name)
+		err := rtnl.In(a.host).AllowBigTCP(func(name string) bool { return strings.HasPrefix(name, prefix) })
+		if err != nil {
+			return err
+		}
+	}
 	if a.config.Masquerade {
 		if err := setMasquerade(a.host, a.config.Name, want.Gateways); err != nil {
 			return err
@@ -66,7 +74,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 
 // digest covers all values that the shared state depends on.
 func digest(c netconf.Config, n record.Network) string {
-	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.Services, "|",
+	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP, "|", c.Services, "|",
 		c.Masquerade, "|", n.Gateways, "|", n.Routers), 16)
 }
 
@@ -78,8 +86,8 @@ func (a *attachment) networkIntact() bool {
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil)
 }
 
-// resolve fills in link, parent and MTU where the configuration leaves them to the
-// plugin. The link mode stays the same until a reboot.
+// resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to
+// the plugin. The link mode stays the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	want.Link, want.Parent, want.MTU = a.config.Link, a.config.Parent, a.config.MTU
 	have, _ := a.plugin.records().Network(a.config.Name)
@@ -96,6 +104,9 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 		}
 		a.plugin.logf("%s: link auto selected %s", a.config, want.Link)
 	}
+	if want.BigTCP, err = a.takesBigTCP(want.Parent); err != nil {
+		return err
+	}
 	if want.MTU != 0 {
 		return nil
 	}
@@ -109,6 +120,15 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	}
 	want.MTU = min(want.MTU, device.MTU)
 	return nil
+}
+
+// takesBigTCP decides about BIG TCP. Most network cards segment packets of up to 64 KiB.
+func (a *attachment) takesBigTCP(parent string) (bool, error) {
+	if a.config.BigTCP != netconf.BigTCPAuto || parent == "" {
+		return a.config.BigTCP != netconf.BigTCPOff, nil
+	}
+	cuts, err := rtnl.In(a.host).CutsBigTCP(parent)
+	return !cuts, err
 }
 
 // checkHostLeases returns an error if a pod holds an address of the host, which it can

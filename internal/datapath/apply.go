@@ -241,6 +241,9 @@ func (w *writer) store(chunk []change) error {
 	_, err := w.o.Backends.PutBatch(w.backendKeys, w.backends)
 	n := 0
 	if err == nil {
+		err = w.o.Filter.Add(w.serviceKeys)
+	}
+	if err == nil {
 		n, err = w.o.Services.PutBatch(w.serviceKeys, w.services)
 	}
 	done, last := len(chunk), end{len(w.backendKeys), len(w.serviceKeys)}

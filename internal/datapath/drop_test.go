@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -69,9 +68,7 @@ func dropped(counter string, provoke func(*testing.T, *world) packet) func(*test
 // toRow sends a packet to a service with the row.
 func toRow(row objects.Service) func(*testing.T, *world) packet {
 	return func(t *testing.T, w *world) packet {
-		if err := w.objects.Services.Put(serviceKey(w.service, service.Protocol(w.proto)), row); err != nil {
-			t.Fatal(err)
-		}
+		w.store(t, row)
 		return w.first(w.client, w.service)
 	}
 }
@@ -87,7 +84,8 @@ func tableFull(t *testing.T) {
 	spec.Maps["connections"].MaxEntries = 1
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
-		"connected": b.objects.Connected.Map, "metrics": b.objects.Metrics.Map, "state": b.objects.State.Map,
+		"connected": b.objects.Connected.Map, "metrics": b.objects.Metrics.Map,
+		"filter": b.objects.Filter.Map, "state": b.objects.State.Map,
 	}
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

@@ -138,6 +138,9 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 				return err
 			}
 		}
+		if err := e.o.Filter.Change(); err != nil {
+			return err
+		}
 		for _, each := range gone {
 			err = errors.Join(err, disableSockets(e.o, each.netns, left))
 		}

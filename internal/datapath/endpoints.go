@@ -230,7 +230,7 @@ func (e Endpoints) deleteRows(have, want []Endpoint) (stale map[netip.Addr]bool,
 			return stale, err
 		}
 	}
-	return stale, nil
+	return stale, e.o.Filter.Change()
 }
 
 // replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.
@@ -301,7 +301,7 @@ func (e Endpoints) write(rows []Endpoint) error {
 			return err
 		}
 	}
-	return nil
+	return e.o.Filter.Change()
 }
 
 // Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes no

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -57,6 +58,11 @@ func headerCases() []translateCase {
 		{"eight headers", 0, translated(extensions(many[:8]...))},
 		{"nine headers", 0, refused(true, actionDrop, "drop_extensions", extensions(many...))},
 		{"routing under way", 0, refused(true, actionNext, "passed", extensions(extension{kind: routing, words: 2, segmentsLeft: 1}))},
+		{"BIG TCP", 0, translated(withoutLength)},
+		{"BIG TCP with a jumbo option", 0, translated(func(p *packet) {
+			extensions(extension{kind: hopByHop})(p)
+			withoutLength(p)
+		})},
 		{"no IP", 0, refused(false, actionNext, "passed", func(p *packet) { p.ethType = 0x0806 })},
 		{"VLAN", 0, refused(false, actionNext, "passed", func(p *packet) { p.ethType = 0x8100 })},
 		{"multicast", 0, refused(false, actionNext, "passed", func(p *packet) { p.ethDst = "01" })},
@@ -86,6 +92,26 @@ func headerCases() []translateCase {
 				w.check(t, fromHost, w.icmp(w.client.Addr(), w.backend.Addr(), 0, 135), wants{actionNext, nil, once("passed")})
 			}
 		}},
+	}
+}
+
+// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel has
+// them whole, in IPv6 also with a jumbo option (RFC 2675).
+func withoutLength(p *packet) {
+	p.payload = strings.Repeat("mustang ", 180)
+	v6, jumbo := p.v6(), len(p.extensions) > 0
+	p.mangle = func(ip []byte) {
+		if v6 {
+			binary.BigEndian.PutUint16(ip[4:], 0)
+			if jumbo {
+				ip[42], ip[43] = 0xc2, 4
+				binary.BigEndian.PutUint32(ip[44:], uint32(len(ip)-40))
+			}
+			return
+		}
+		binary.BigEndian.PutUint16(ip[2:], 0)
+		binary.BigEndian.PutUint16(ip[10:], 0)
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
 	}
 }
 

@@ -76,6 +76,9 @@ func (b *bench) clear(t testing.TB) {
 			}
 		}
 	}
+	if err := b.objects.Filter.Change(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // put stores a service.

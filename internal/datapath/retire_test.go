@@ -28,6 +28,7 @@ func wantClean(t *testing.T, d *Datapath) {
 		backends += len(s.Backends)
 	}
 	wantSlots(t, d, backends)
+	wantFiltered(t, d)
 	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
 		t.Errorf("state %+v, %v; want nothing to retire", state, err)
 	}
@@ -72,6 +73,7 @@ func TestApplyKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
+		wantFiltered(t, d)
 		if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
 			unfinished++
 		}

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -17,6 +18,7 @@ type world struct {
 	proto                    uint8
 	client, backend, remote  netip.AddrPort // pod b, pod a, and a backend on another node
 	service, other, outsider netip.AddrPort
+	opened                   int // connections of a benchmark
 }
 
 var (
@@ -55,6 +57,15 @@ func (w *world) reset(t testing.TB, s objects.AttachPoint) {
 func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
 	return w.put(t, service.Protocol(w.proto), frontend, backends...)
+}
+
+// store stores a row of the service.
+func (w *world) store(t testing.TB, row objects.Service) {
+	t.Helper()
+	key := serviceKey(w.service, service.Protocol(w.proto))
+	if err := errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // first returns the packet that opens a connection; next returns one of an open connection.
@@ -177,10 +188,7 @@ func serviceCases() []translateCase {
 			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 		}},
 		{"service without a backend", 0, func(t *testing.T, w *world) {
-			key := serviceKey(w.service, service.Protocol(w.proto))
-			if err := w.objects.Services.Put(key, objects.Service{Id: 9, Revision: 9}); err != nil {
-				t.Fatal(err)
-			}
+			w.store(t, objects.Service{Id: 9, Revision: 9})
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
 			w.check(t, fromHost, w.next(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
 			w.connected(t)
@@ -196,10 +204,7 @@ func serviceCases() []translateCase {
 			w.check(t, fromUplink, w.first(w.outsider, own).arriving("aa"), wants{actionNext, nil, once("passed")})
 		}},
 		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
-			key := serviceKey(w.service, service.Protocol(w.proto))
-			if err := w.objects.Services.Put(key, objects.Service{Id: 9, Revision: 9, Count: 1}); err != nil {
-				t.Fatal(err)
-			}
+			w.store(t, objects.Service{Id: 9, Revision: 9, Count: 1})
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_backend_missing")})
 		}},
 		{"entry was evicted", 0, func(t *testing.T, w *world) {

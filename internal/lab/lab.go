@@ -56,6 +56,9 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.CheckInstalled(); err != nil {
+		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
+	}
 	topology, _ := lookupTopology(o.Topology) // known, or the options would be invalid
 	l := &Lab{
 		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},

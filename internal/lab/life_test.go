@@ -160,14 +160,19 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefix := fmt.Sprintf("test-%d-", cmd.Process.Pid)
-	var pids []int
+	var processes []int // pidfds: a PID may be that of another process soon
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "ready" {
 		var pid int
 		if _, err := fmt.Sscanf(lines.Text(), "pid %d", &pid); err != nil {
 			t.Errorf("child: %s", lines.Text())
 		}
-		pids = append(pids, pid)
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		processes = append(processes, fd)
 	}
 	if err := s.Reap(); err != nil {
 		t.Fatal(err)
@@ -188,13 +193,13 @@ func TestKilled(t *testing.T) {
 	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
 		t.Errorf("left after Reap: %q", left)
 	}
-	if len(pids) != len(killed(s.Dir)) {
-		t.Fatalf("child started %d processes, want one for each of %d labs", len(pids), len(killed(s.Dir)))
+	if len(processes) != len(killed(s.Dir)) {
+		t.Fatalf("child started %d processes, want one for each of %d labs", len(processes), len(killed(s.Dir)))
 	}
-	for _, pid := range pids {
+	for _, fd := range processes {
 		testkit.Eventually(t, 5*time.Second, func() error {
-			if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
-				return fmt.Errorf("process %d lives: %v", pid, err)
+			if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); n == 0 || err != nil {
+				return fmt.Errorf("a process of the labs lives: %v", err)
 			}
 			return nil
 		})

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"mustang/internal/datapath"
+	"mustang/internal/debian"
 	"mustang/internal/netns"
 )
 
@@ -138,12 +139,11 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 const ReferencePlugins = "/usr/lib/cni"
 
 // FindReferencePlugins returns the directory of the CNI reference plugins. It
-// returns an error if one of the named plugins is not installed.
+// returns a [*debian.MissingError] if one of the named plugins is not installed.
 func FindReferencePlugins(names ...string) (string, error) {
 	for _, name := range names {
-		path := filepath.Join(ReferencePlugins, name)
-		if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
-			return "", fmt.Errorf("%s is not installed (Debian package containernetworking-plugins)", path)
+		if _, err := debian.Find(name, "containernetworking-plugins", ReferencePlugins); err != nil {
+			return "", err
 		}
 	}
 	return ReferencePlugins, nil

@@ -79,6 +79,8 @@ type Options struct {
 	// Offload makes the relay of links tap and tun carry batches of segments instead of
 	// packets.
 	Offload bool `json:"offload,omitempty"`
+	// BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links.
+	BigTCP bool `json:"big_tcp,omitempty"`
 	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN.
 	// Empty means none.
 	Overlay string `json:"overlay,omitempty"`
@@ -184,6 +186,7 @@ func linksWith(match func(podlink.Traits) bool) string {
 func takesNetfilterCall(t podlink.Traits) bool { return t.NetfilterCall }
 func hasRelay(t podlink.Traits) bool           { return t.Needs == podlink.NeedsRelay }
 func takesGuests(t podlink.Traits) bool        { return t.Guests }
+func takesBigTCP(t podlink.Traits) bool        { return t.BigTCP }
 
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone
 // carries them.
@@ -205,6 +208,10 @@ func (o Options) checkLink() error {
 		return optionErrorf("netfilter call: takes links %s, not %s", linksWith(takesNetfilterCall), o.Link)
 	case o.Offload && !hasRelay(t):
 		return optionErrorf("offload: takes links %s, not %s", linksWith(hasRelay), o.Link)
+	case o.BigTCP && !takesBigTCP(t):
+		return optionErrorf("big-tcp: takes links %s, not %s", linksWith(takesBigTCP), o.Link)
+	case o.BigTCP && o.hasOverlay():
+		return optionErrorf("big-tcp: not with overlay %s, whose packets are in UDP", o.Overlay)
 	}
 	return nil
 }

@@ -50,6 +50,8 @@ func TestTwoHostsOptions(t *testing.T) {
 		"wire delay 2s":      {Topology: lab.TopologyDocker, Link: "bridge", WireDelay: 2 * time.Second},
 		"offload":            {Link: lab.LinkHost, Offload: true},
 		"netfilter call":     {Link: lab.LinkHostBridge, NetfilterCall: true},
+		"big-tcp: takes":     {Link: "tun", BigTCP: true},
+		"big-tcp: not with":  {Link: "bridge", Overlay: lab.OverlayVXLAN, BigTCP: true},
 		"unknown link mode ": {Link: "token-ring"},
 	} {
 		t.Run(culprit, func(t *testing.T) {

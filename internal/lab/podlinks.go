@@ -37,7 +37,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall}
+	network := podlink.Network{Host: host, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP}
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:
 		network.Uplink = Uplink

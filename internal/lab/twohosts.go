@@ -92,7 +92,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 
 // configureHost gives a host its addresses and adds its pod.
 func (l *Lab) configureHost(mode podlink.Mode, h *host) (err error) {
-	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, MTU: h.mtu}
+	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP, MTU: h.mtu}
 	if err := rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Up: true}); err != nil {
 		return err
 	}

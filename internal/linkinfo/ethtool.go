@@ -23,7 +23,7 @@ type Hardware struct {
 	// Driver is the name of the device's driver.
 	Driver string
 	// Offloads maps the short names of the device's offloads to whether they are on: tso, gso, gro, lro, uso (UDP
-	// segmentation), sg (scatter and gather), tx-checksum, rx-checksum.
+	// segmentation), big-tcp (TCP packets of more than 64 KiB), sg (scatter and gather), tx-checksum, rx-checksum.
 	Offloads map[string]bool
 }
 

@@ -69,6 +69,8 @@ type Link struct {
 
 	// Master is the name of the bridge or bond that the device is a port of, or empty.
 	Master string
+	// bigTCP is whether the device takes TCP packets of more than 64 KiB; nil if it can't.
+	bigTCP *bool
 	// Peer is the other end of a veth or netkit device; or nil.
 	Peer *Peer
 	// Parent is the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil.
@@ -121,6 +123,10 @@ func newLink(raw rawLink) Link {
 		GSOMaxSize:  int(attrs.GSOMaxSize),
 		Alias:       attrs.Alias,
 	}
+	if attrs.TSOMaxSize > rtnl.PacketBytes {
+		on := attrs.GSOIPv4MaxSize > rtnl.PacketBytes
+		l.bigTCP = &on
+	}
 	// What the kernel knows no id for, it says as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
 	// A VXLAN device names the device below it by itself.
@@ -162,6 +168,9 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 	}
 	for i := range links {
 		links[i].Hardware = hardware[links[i].Name]
+		if bigTCP := links[i].bigTCP; bigTCP != nil && links[i].Hardware.Offloads != nil {
+			links[i].Hardware.Offloads["big-tcp"] = *bigTCP
+		}
 	}
 	addFilters(handle, links)
 	addNamespaceCalls(n, links)

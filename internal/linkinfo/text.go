@@ -35,7 +35,7 @@ type Program struct {
 
 // offloadOrder returns the offloads in the order of listings.
 func offloadOrder() []string {
-	return []string{"tso", "gso", "uso", "gro", "lro", "sg", "tx-checksum", "rx-checksum"}
+	return []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"}
 }
 
 // kindText returns the kind of a device with its mode.

@@ -39,13 +39,16 @@ type Measurement struct {
 	// Unit is "Gbit/s" (1e9 bits) or "transactions/s".
 	Unit string `json:"unit"`
 	// Sent and Received are the numbers of datagrams that the client sent in the
-	// window and that the server received of them, 0 for workloads without datagrams.
+	// window and that the server received of them. Of a [TCPCRR] and a [UDPRR] they are the
+	// numbers of transactions that were begun and completed. 0 for other workloads.
 	Sent     uint64 `json:"sent,omitempty"`
 	Received uint64 `json:"received,omitempty"`
 	// Overflowed is the number of datagrams that the server's sockets dropped for lack
 	// of buffer, over the whole connection. Other missing datagrams were lost on the
 	// way.
 	Overflowed uint64 `json:"overflowed,omitempty"`
+	// Reverse is the spec's.
+	Reverse bool `json:"reverse,omitempty"`
 	// OutOfOrder is the number of datagrams that arrived after a later one of their
 	// flow.
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
@@ -93,7 +96,8 @@ type Measurement struct {
 	Retransmits uint32 `json:"retransmits"`
 }
 
-// Lost returns the share of the datagrams sent in the window that did not arrive.
+// Lost returns the share of the datagrams sent, or transactions begun, in the window that
+// were lost.
 func (m Measurement) Lost() float64 {
 	if m.Sent <= m.Received {
 		return 0
@@ -108,6 +112,8 @@ const maxSegment = 65536
 // the path, from the client and to it. The acknowledgements of a TCP stream may be few.
 func (m Measurement) Packets() (sent, received uint64) {
 	switch {
+	case m.Workload == TCPStream && m.Reverse:
+		return 1, m.Count / maxSegment
 	case m.Workload == TCPStream:
 		return m.Count / maxSegment, 1
 	case m.Workload == UDPStream && m.Window > 0:

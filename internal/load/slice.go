@@ -39,14 +39,17 @@ type Slice struct {
 // Machine is of the client's machine: its ticks of 10 ms mean nothing for one slice, but
 // their sum over hundreds does.
 type SliceResult struct {
-	Count       uint64            `json:"count"`
-	Seconds     float64           `json:"seconds"`
-	Sent        uint64            `json:"sent,omitempty"`
-	Received    uint64            `json:"received,omitempty"`
-	Overflowed  uint64            `json:"overflowed,omitempty"`
-	OutOfOrder  uint64            `json:"out_of_order,omitempty"`
-	Retransmits uint32            `json:"retransmits,omitempty"`
-	Machine     clock.MachineTime `json:"machine"`
+	Count       uint64  `json:"count"`
+	Seconds     float64 `json:"seconds"`
+	Sent        uint64  `json:"sent,omitempty"`
+	Received    uint64  `json:"received,omitempty"`
+	Overflowed  uint64  `json:"overflowed,omitempty"`
+	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
+	Retransmits uint32  `json:"retransmits,omitempty"`
+	// LatencySeconds is the sum of the latencies of the transactions of a connection with a
+	// pace, of which Sent were due and Received completed.
+	LatencySeconds float64           `json:"latency_seconds,omitempty"`
+	Machine        clock.MachineTime `json:"machine"`
 }
 
 // leadPart is the part of a slice's duration that its lead takes by default.

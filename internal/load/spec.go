@@ -45,6 +45,8 @@ const (
 	MaxFlows = 64
 	// MaxSlices is the greatest number of slices of one [Agent.Slices].
 	MaxSlices = 4096
+	// MaxDelay is the greatest [Spec.Delay].
+	MaxDelay = 100 * time.Millisecond
 	// MaxCongestion is the greatest length of [Spec.Congestion] (TCP_CA_NAME_MAX of linux/tcp.h).
 	MaxCongestion = 16
 )
@@ -75,8 +77,17 @@ type Spec struct {
 	// means 1, or [MinDatagram] in datagrams.
 	Request  int `json:"request,omitempty"`
 	Response int `json:"response,omitempty"`
+	// Delay is the time for which the server of a TCPRR computes before each response. It
+	// makes a difference of known size.
+	Delay time.Duration `json:"delay,omitempty"`
 	// Reverse makes the server send a TCP stream in slices.
 	Reverse bool `json:"reverse,omitempty"`
+	// Pace, if not 0, is the number of transactions that a TCPRR in slices begins in a
+	// second, at equal distances and not before the last one has ended. LoadShare is the
+	// same as a share of the connection's own rate without a pause, which the leads of
+	// slices show. A latency counts from the time at which the transaction was due.
+	Pace      int     `json:"pace,omitempty"`
+	LoadShare float64 `json:"load_share,omitempty"`
 	// Namespace is the path of the network namespace in which the client's sockets are,
 	// such as /run/netns/x; empty means the agent's own.
 	Namespace string `json:"namespace,omitempty"`
@@ -140,6 +151,12 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("load: negative warmup %v or stall %v", s.Warmup, s.Stall)
 	case s.Reverse && (s.Workload != TCPStream || !s.Standing):
 		return fmt.Errorf("load: only a %s in slices can be reversed", TCPStream)
+	case s.Paced() && (s.Workload != TCPRR || !s.Standing):
+		return fmt.Errorf("load: only a %s in slices has a pace", TCPRR)
+	case s.Pace < 0 || s.Pace > maxPace || !(s.LoadShare >= 0 && s.LoadShare <= 1) || s.Pace > 0 && s.LoadShare > 0:
+		return fmt.Errorf("load: invalid pace %d with load share %g: want one of 1 to %d and up to 1", s.Pace, s.LoadShare, maxPace)
+	case s.Delay < 0 || s.Delay > MaxDelay || s.Delay > 0 && s.Workload != TCPRR:
+		return fmt.Errorf("load: invalid delay %v of %s: want 0 to %v, and only in %s", s.Delay, s.Workload, MaxDelay, TCPRR)
 	case (s.Standing || s.OneSlice()) && (s.Limit > 0 || s.Settle > 0 || s.Window > 0 || s.Exact):
 		return fmt.Errorf("load: slices have no limit, settle, window or exact time")
 	case s.CheckSizes() != nil:
@@ -149,6 +166,12 @@ func (s Spec) Validate() error {
 	}
 	return nil
 }
+
+// maxPace is the greatest [Spec.Pace].
+const maxPace = 10_000_000
+
+// Paced reports whether transactions begin at a pace.
+func (s Spec) Paced() bool { return s.Pace != 0 || s.LoadShare != 0 }
 
 // maxMessage is the greatest [Spec.Request] and [Spec.Response] over TCP in bytes.
 const maxMessage = 1 << 20

@@ -15,6 +15,8 @@ func TestSpecValidate(t *testing.T) {
 		t.Errorf("good spec: %v", err)
 	}
 	for name, spoil := range map[string]func(*Spec){
+		"delay":      func(s *Spec) { s.Delay = MaxDelay + 1 },
+		"delay, crr": func(s *Spec) { s.Workload, s.Delay = TCPCRR, 1 },
 		"workload":   func(s *Spec) { s.Workload = "sctp" },
 		"no target":  func(s *Spec) { s.Target = netip.AddrPort{} },
 		"port 0":     func(s *Spec) { s.Target = netip.MustParseAddrPort("[::1]:0") },

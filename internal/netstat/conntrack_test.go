@@ -5,6 +5,7 @@ package netstat_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -21,6 +22,11 @@ func TestFlows(t *testing.T) {
 	if flows, err := netstat.Flows(ns); err != nil || len(flows) != 0 {
 		t.Fatalf("before: %v, %v", flows, err)
 	}
+	for _, orig := range []netstat.Tuple{{}, {Src: netip.MustParseAddrPort("127.0.0.1:1")}, {Src: netip.MustParseAddrPort("127.0.0.1:1"), Dst: netip.MustParseAddrPort("[::1]:1")}} {
+		if flow, ok, err := netstat.Lookup(ns, 6, orig); err != nil || ok {
+			t.Errorf("look-up of %v: %v, %t, %v", orig, flow, ok, err)
+		}
+	}
 	if err := ns.Do(trackConnections); err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +42,13 @@ func TestFlows(t *testing.T) {
 					Proto: map[string]uint8{"tcp": 6, "udp": 17}[network],
 					Orig:  netstat.Tuple{Src: client, Dst: server},
 					Reply: netstat.Tuple{Src: server, Dst: client},
+				}
+				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || !ok || got != want {
+					t.Errorf("look-up: %v, %t, %v, want %v", got, ok, err, want)
+				}
+				none := netstat.Tuple{Src: server, Dst: client}
+				if got, ok, err := netstat.Lookup(ns, want.Proto, none); err != nil || ok && got.Orig == want.Orig {
+					t.Errorf("look-up of %v: %v, %t, %v", none, got, ok, err)
 				}
 				flows, err := netstat.Flows(ns)
 				if err != nil {

@@ -59,29 +59,43 @@ func snmp6Value(data []byte, counter string) (uint64, error) {
 	return 0, fmt.Errorf("no counter %s", counter)
 }
 
-// IPCounters are packet counters of a namespace's IPv4 layer. A GSO packet counts as one.
+// IPCounters are packet counters of a namespace's IP layer. A GSO packet counts as one.
 type IPCounters struct {
 	// Delivered were for the namespace itself, Forwarded passed through it, and Sent
 	// came from it.
 	Delivered, Forwarded, Sent uint64
 }
 
-// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293). Linux counts forwarded packets as
-// sent too; ReadIPCounters subtracts them.
-func ReadIPCounters(n *netns.Namespace) (c IPCounters, err error) {
+// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4,
+// and the same of IPv6, which are 0 without IPv6.
+func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	err = n.Do(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/snmp")
+		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err
 		}
-		return parseSNMP(string(text), "Ip:", map[string]*uint64{
-			"InDelivers": &c.Delivered, "ForwDatagrams": &c.Forwarded, "OutRequests": &c.Sent,
-		})
+		if err := parseSNMP(string(snmp), "Ip:", map[string]*uint64{
+			"InDelivers": &v4.Delivered, "ForwDatagrams": &v4.Forwarded, "OutRequests": &v4.Sent,
+		}); err != nil {
+			return err
+		}
+		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a kernel without IPv6
+		}
+		for name, into := range map[string]*uint64{
+			"Ip6InDelivers": &v6.Delivered, "Ip6OutForwDatagrams": &v6.Forwarded, "Ip6OutRequests": &v6.Sent,
+		} {
+			if err == nil {
+				*into, err = snmp6Value(snmp6, name)
+			}
+		}
+		return err
 	})
 	if err != nil {
-		return IPCounters{}, fmt.Errorf("read IP counters of network namespace %q: %w", n.Name(), err)
+		return IPCounters{}, IPCounters{}, fmt.Errorf("read IP counters of network namespace %q: %w", n.Name(), err)
 	}
-	return c, nil
+	return v4, v6, nil
 }
 
 // parseSNMP reads counters of a protocol in /proc/net/snmp, by name: two lines begin with the protocol, names and then

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/debian"
 	"mustang/internal/netns"
 )
 
@@ -178,7 +179,7 @@ func awaitUptime(d time.Duration) error {
 // programs are the paths of the programs that Start runs.
 type programs struct{ tool, server, vswitchd string }
 
-// FindPrograms returns an error if a program that Start needs is not
+// FindPrograms returns a [*debian.MissingError] if a program that Start needs is not
 // installed.
 func FindPrograms() error {
 	_, err := findPrograms()
@@ -187,33 +188,22 @@ func FindPrograms() error {
 
 func findPrograms() (programs, error) {
 	var out programs
-	for name, path := range map[string]*string{
-		"ovsdb-tool": &out.tool, "ovsdb-server": &out.server, "ovs-vswitchd": &out.vswitchd,
+	for _, needed := range []struct {
+		name string
+		path *string
+	}{
+		{"ovs-vswitchd", &out.vswitchd}, {"ovsdb-server", &out.server}, {"ovsdb-tool", &out.tool},
 	} {
-		if *path = findProgram(name); *path == "" {
-			return programs{}, missing(name)
+		var err error
+		*needed.path, err = debian.Find(needed.name, debianPackage, "", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch")
+		if err != nil {
+			return programs{}, err
 		}
 	}
 	if _, err := os.Stat(schemaFile); errors.Is(err, fs.ErrNotExist) {
-		return programs{}, missing(schemaFile)
+		return programs{}, debian.Missing(schemaFile, debianPackage)
 	}
 	return out, nil
-}
-
-// missing is the error of a program or another file that is not installed.
-func missing(name string) error {
-	return fmt.Errorf("%s is not installed (Debian package %s)", name, debianPackage)
-}
-
-// findProgram searches the PATH, which often lacks sbin, and then Debian's
-// directories. It returns an empty string if there is none.
-func findProgram(name string) string {
-	for _, dir := range []string{"", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch"} {
-		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return path
-		}
-	}
-	return ""
 }
 
 // daemon is a running process of Open vSwitch.

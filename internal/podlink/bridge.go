@@ -35,7 +35,7 @@ func (b bridged) Traits() Traits {
 	relayed := isRelayed(b.linkType)
 	return Traits{
 		Needs: b.linkType.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true,
-		HostDevice: DefaultBridge, Delivery: b.linkType.delivery(), DHCP: !relayed, Guests: relayed,
+		HostDevice: DefaultBridge, Delivery: b.linkType.delivery(), BigTCP: !relayed, DHCP: !relayed, Guests: relayed,
 		AutoRank: b.autoRank, ResultLink: b.name,
 	}
 }
@@ -178,7 +178,10 @@ func (b bridged) addEnds(host, inside nsHandle, network Network, pod Pod) (ends 
 	if ends, err = b.linkType.add(host, inside, network, pod); err != nil {
 		return linkEnds{}, nil, err
 	}
-	if err := b.addPort(host, ends.host, bridge); err != nil {
+	if err = b.addPort(host, ends.host, bridge); err == nil {
+		err = host.ensureUpOwn(bridge) // which had no port yet
+	}
+	if err != nil {
 		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, host, inside, pod))
 	}
 	return ends, bridge, nil
@@ -193,7 +196,7 @@ func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
 	if err := host.LinkSetHairpin(port, true); err != nil {
 		return fmt.Errorf("set hairpin mode of device %q in %q: %w", port.Attrs().Name, host.ns.Name(), err)
 	}
-	return host.setUp(port)
+	return host.setUpOwn(port)
 }
 
 // Check checks the bridge, the port and the pod's device.

@@ -149,7 +149,7 @@ func (d hostDevice) setUp(h nsHandle) (err error) {
 	if err := apply(h.ns, d.spec.settings); err != nil {
 		return err
 	}
-	if err := h.ensureUp(d.link); err != nil {
+	if err := h.ensureUpOwn(d.link); err != nil {
 		return err
 	}
 	for _, router := range d.spec.routers {

@@ -22,6 +22,7 @@ type nsHandle struct {
 	ns *netns.Namespace
 	*netlink.Handle
 	deleteDevice func(ns *netns.Namespace, index int) error // Network.DeleteDevice
+	bigTCP       bool                                       // Network.BigTCP
 }
 
 func openHandle(ns *netns.Namespace) (nsHandle, error) {
@@ -35,7 +36,7 @@ func openHandle(ns *netns.Namespace) (nsHandle, error) {
 // open opens one of the network's namespaces.
 func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
 	h, err := openHandle(ns)
-	h.deleteDevice = n.DeleteDevice
+	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
 	return h, err
 }
 
@@ -55,8 +56,8 @@ func (n Network) openPod(p Pod) (nsHandle, error) {
 	return n.open(p.Namespace)
 }
 
-// openBoth opens the host's and the pod's namespaces; closeBoth closes them. A pod
-// without a namespace has a handle without one.
+// openBoth opens the host's and the pod's namespaces; closeBoth closes them. A pod without a namespace has a handle
+// without one.
 func openBoth(network Network, pod Pod) (host, inside nsHandle, closeBoth func(), err error) {
 	if host, err = network.open(network.Host); err != nil {
 		return nsHandle{}, nsHandle{}, nil, err
@@ -71,8 +72,7 @@ func openBoth(network Network, pod Pod) (host, inside nsHandle, closeBoth func()
 	return host, inside, func() { host.Close(); inside.Close() }, nil
 }
 
-// link returns the device of that name. The error matches fs.ErrNotExist if there
-// is none.
+// link returns the device of that name. The error matches fs.ErrNotExist if there is none.
 func (h nsHandle) link(name string) (netlink.Link, error) {
 	link, err := h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -84,8 +84,7 @@ func (h nsHandle) link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// checkNameFree returns an error that matches fs.ErrExist if there is a device of
-// that name.
+// checkNameFree returns an error that matches fs.ErrExist if there is a device of that name.
 func (h nsHandle) checkNameFree(name string) error {
 	_, err := h.link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,11 +108,10 @@ func addError(err error, name, kind string, ns *netns.Namespace) error {
 	return fmt.Errorf("create %s device %q in %q: %w", kind, name, ns.Name(), err)
 }
 
-// addInside creates a device inside a namespace, whose parent is a device of the
-// host. If it fails it leaves none.
+// addInside creates a device inside a namespace, whose parent is a device of the host. If it fails it leaves none.
 //
-// Before Linux 6.15 the kernel refuses a name that a device of the host has (in a
-// pod "eth0" often is) with EEXIST. The device then gets its name in a second step.
+// Before Linux 6.15 the kernel refuses a name that a device of the host has (in a pod "eth0" often is) with EEXIST. The
+// device then gets its name in a second step.
 func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
 	name := device.Attrs().Name
 	device.Attrs().Namespace = netlink.NsFd(inside.ns.FD())
@@ -131,8 +129,7 @@ func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error)
 	return link, nil
 }
 
-// addRenamed creates a device inside a namespace with a temporary name and renames
-// it there.
+// addRenamed creates a device inside a namespace with a temporary name and renames it there.
 func addRenamed(host, inside nsHandle, device netlink.Link) (_ netlink.Link, err error) {
 	name, temporary := device.Attrs().Name, "mst"+rand.Text()[:8]
 	device.Attrs().Name = temporary
@@ -155,8 +152,7 @@ func addRenamed(host, inside nsHandle, device netlink.Link) (_ netlink.Link, err
 	return inside.link(name)
 }
 
-// remove deletes the device of that name, if there is one. A device of another
-// kind is someone else's, and an error.
+// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error.
 func (h nsHandle) remove(name, kind string) error {
 	link, err := h.link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,8 +191,30 @@ func (h nsHandle) setUp(link netlink.Link) error {
 	return nil
 }
 
-// ensureUp sets a device up unless it was up when link was read: the request takes
-// the kernel's lock of all devices even if it changes nothing.
+// setUpOwn sets a device of the network up, in one message with the limits of BIG TCP if the network has it. A kernel
+// or device that refuses them keeps its own. Programs that read TUN and TAP devices expect the usual ones.
+func (h nsHandle) setUpOwn(link netlink.Link) error {
+	if h.bigTCP && kindOf(link) != "tun" && rtnl.SetUpWithPackets(h.Handle, link, rtnl.BigTCPBytes) == nil {
+		return nil
+	}
+	return h.setUp(link)
+}
+
+// ensureUpOwn does the same, unless the device was up with the wanted limits when link was read. A bridge has the
+// limits of its ports at most, and without a port the kernel's default.
+func (h nsHandle) ensureUpOwn(link netlink.Link) error {
+	have := link.Attrs().GSOIPv4MaxSize
+	if !h.bigTCP && have == rtnl.BigTCPBytes { // set by an earlier configuration
+		return rtnl.SetUpWithPackets(h.Handle, link, rtnl.PacketBytes)
+	}
+	if h.bigTCP && have < rtnl.BigTCPBytes { // larger ones are the administrator's
+		return h.setUpOwn(link)
+	}
+	return h.ensureUp(link)
+}
+
+// ensureUp sets a device up unless it was up when link was read: the request takes the kernel's lock of all devices
+// even if it changes nothing.
 func (h nsHandle) ensureUp(link netlink.Link) error {
 	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil
@@ -209,8 +227,7 @@ func (h nsHandle) awaitCarrier(link netlink.Link) error {
 	return rtnl.In(h.ns).AwaitCarrier(h.Handle, link)
 }
 
-// awaitLocal returns when the kernel receives packets to the device's own IPv6
-// addresses.
+// awaitLocal returns when the kernel receives packets to the device's own IPv6 addresses.
 func (h nsHandle) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
 	for _, addr := range addrs {
 		if addr.Addr().Is4() {
@@ -244,8 +261,8 @@ func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
 	return nil
 }
 
-// addGateways adds the addresses that the device lacks, and returns when they are
-// usable. If it fails it has removed those that it added, as undo does.
+// addGateways adds the addresses that the device lacks, and returns when they are usable. If it fails it has removed
+// those that it added, as undo does.
 func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) (undo func() error, err error) {
 	var added []netip.Prefix
 	undo = func() error {
@@ -288,8 +305,8 @@ func hostPrefixes(addrs ...netip.Addr) []netip.Prefix {
 	return out
 }
 
-// newMAC returns a random locally administered address. One that is set explicitly
-// is never changed by udev or, on a bridge, by the kernel.
+// newMAC returns a random locally administered address. One that is set explicitly is never changed by udev or, on a
+// bridge, by the kernel.
 func newMAC() (net.HardwareAddr, error) {
 	mac := make(net.HardwareAddr, 6)
 	if _, err := unix.Getrandom(mac, 0); err != nil { // crypto/rand maps memory first

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkEnds are the two ends of a pod's link, on the host and in the pod. The pod's is
-// nil if the pod brings its own.
+// linkEnds are the two ends of a pod's link, on the host and in the pod. The pod's is nil if the pod brings its own.
 type linkEnds struct{ host, pod netlink.Link }
 
 // linkType creates the two ends of a link, for modes with Traits.HostSide.
@@ -30,16 +29,14 @@ type linkType interface {
 	requirement() requirement
 	// add creates both ends, down, each in its namespace. If it fails it leaves none.
 	add(host, inside nsHandle, network Network, pod Pod) (linkEnds, error)
-	// check adds the deviations of two devices of that kind from such ends. Either may
-	// be nil.
+	// check adds the deviations of two devices of that kind from such ends. Either may be nil.
 	check(c *checker, host, inside nsHandle, ends linkEnds)
 }
 
 // isRelayed reports whether the ends have no carrier until a program opens them.
 func isRelayed(t linkType) bool { return t.needs() == NeedsRelay }
 
-// checkNamesFree returns an error that matches fs.ErrExist if the name of an end is
-// taken.
+// checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.
 func checkNamesFree(host, inside nsHandle, pod Pod) error {
 	if err := host.checkNameFree(pod.HostIfName); err != nil {
 		return err
@@ -50,8 +47,7 @@ func checkNamesFree(host, inside nsHandle, pod Pod) error {
 	return inside.checkNameFree(pod.IfName)
 }
 
-// removeEnds deletes both ends of a link, as far as they exist. Those that the kernel
-// creates as a pair go together.
+// removeEnds deletes both ends of a link, as far as they exist. Those that the kernel creates as a pair go together.
 func removeEnds(t linkType, host, inside nsHandle, pod Pod) error {
 	err := host.remove(pod.HostIfName, t.kind())
 	if isRelayed(t) && inside.ns != nil {
@@ -126,8 +122,7 @@ func (vethPair) add(host, inside nsHandle, network Network, pod Pod) (_ linkEnds
 		PeerNamespace: netlink.NsFd(pod.Namespace.FD()),
 		PeerTxQLen:    -1,
 	}
-	// By default the kernel creates a queue for each CPU and uses one (veth_newlink,
-	// drivers/net/veth.c).
+	// By default the kernel creates a queue for each CPU and uses one (veth_newlink, drivers/net/veth.c).
 	link.NumTxQueues, link.NumRxQueues = 1, 1
 	if link.HardwareAddr, err = newMAC(); err != nil {
 		return linkEnds{}, err
@@ -140,8 +135,8 @@ func (vethPair) add(host, inside nsHandle, network Network, pod Pod) (_ linkEnds
 
 func (vethPair) check(c *checker, host, inside nsHandle, ends linkEnds) { c.pair(host, inside, ends) }
 
-// netkitPair is a pair of netkit devices. The host's is the primary one, through which
-// alone the kernel configures the pair.
+// netkitPair is a pair of netkit devices. The host's is the primary one, through which alone the kernel configures the
+// pair.
 type netkitPair struct{ mode netlink.NetkitMode }
 
 func (netkitPair) kind() string { return "netkit" }
@@ -207,9 +202,8 @@ func (n netkitPair) check(c *checker, host, inside nsHandle, ends linkEnds) {
 	}
 }
 
-// tuntapEnds are two persistent TUN or TAP devices that a relay connects. Each takes
-// one program (no IFF_MULTI_QUEUE), which decides whether packets have a virtio
-// header.
+// tuntapEnds are two persistent TUN or TAP devices that a relay connects. Each takes one program (no IFF_MULTI_QUEUE),
+// which decides whether packets have a virtio header.
 type tuntapEnds struct{ mode netlink.TuntapMode }
 
 func (tuntapEnds) kind() string { return "tun" }
@@ -279,8 +273,7 @@ func (t tuntapEnds) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAdd
 	return h.link(name)
 }
 
-// create creates a persistent device. The kernel creates it in the namespace in which
-// the file is opened.
+// create creates a persistent device. The kernel creates it in the namespace in which the file is opened.
 func (t tuntapEnds) create(h nsHandle, name string) error {
 	request, err := unix.NewIfreq(name)
 	if err != nil {
@@ -311,9 +304,8 @@ func tuntapName(mode netlink.TuntapMode) string {
 	return "TUN"
 }
 
-// macOfAddress returns the same MAC address for each IP address. Neighbours of an
-// earlier pod with the address thus reach the new one, although a device without a
-// carrier can't announce it.
+// macOfAddress returns the same MAC address for each IP address. Neighbours of an earlier pod with the address thus
+// reach the new one, although a device without a carrier can't announce it.
 func macOfAddress(addr netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(addr.AsSlice())
 	sum[0] = sum[0]&^1 | 2

@@ -123,6 +123,7 @@ func namedElsewhere() map[string][]string {
 		"cmd/mustang/probechecks.go":     {"tun"},        // kernel module
 		"internal/lab/podtonetwork.go":   {"macvlan"},    // kind of device
 		"internal/datapath/":             kinds,
+		"internal/explain/hooks.go":      {"netkit"}, // kind of device
 		"internal/linkinfo/":             kinds,
 		"internal/ovs/switch.go":         kinds,
 		"internal/rtnl/":                 kinds,

@@ -243,6 +243,9 @@ func (s *ovsSession) openBridge(name string) (err error) {
 	if s.bridge, err = s.sw.Bridge(name); err == nil {
 		s.bridgeLink, err = s.host.link(name)
 	}
+	if s.bridge.Datapath == ovs.UserSpace { // the switch reads the packets
+		s.host.bigTCP, s.inside.bigTCP = false, false
+	}
 	return err
 }
 

@@ -40,7 +40,7 @@ func (o ovsPorts) guests() bool { return isRelayed(o.linkType) }
 // Traits implements Mode.
 func (o ovsPorts) Traits() Traits {
 	t := o.traits()
-	t.HostSide, t.Delivery = true, o.linkType.delivery()
+	t.HostSide, t.Delivery, t.BigTCP = true, o.linkType.delivery(), !o.guests()
 	if o.guests() {
 		t.Guests, t.GuestsOnly, t.ResultLink = true, true, newTap().Name()
 	}
@@ -77,7 +77,7 @@ func (o ovsPorts) Create(network Network, pod Pod) (out Attachment, err error) {
 	if err := apply(s.host.ns, ovsPortSettings(pod.HostIfName)); err != nil {
 		return Attachment{}, err
 	}
-	if err := s.host.setUp(ends.host); err != nil {
+	if err := s.host.setUpOwn(ends.host); err != nil {
 		return Attachment{}, err
 	}
 	if ends.pod != nil {

@@ -116,7 +116,7 @@ func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
 	if err := apply(h.ns, c.settings(link.Attrs().Name)); err != nil {
 		return err
 	}
-	if err := h.setUp(link); err != nil {
+	if err := h.setUpOwn(link); err != nil {
 		return err
 	}
 	for _, addr := range c.addrs {

@@ -48,7 +48,7 @@ func (r routed) Name() string { return r.name }
 // Traits implements Mode.
 func (r routed) Traits() Traits {
 	return Traits{
-		Needs: r.linkType.needs(), HostSide: true, Routed: true, Layer3: r.layer3,
+		Needs: r.linkType.needs(), HostSide: true, Routed: true, Layer3: r.layer3, BigTCP: !isRelayed(r.linkType),
 		Delivery: r.linkType.delivery(), AutoRank: r.autoRank, ResultLink: r.name,
 	}
 }
@@ -179,7 +179,7 @@ func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
 	if err := apply(host.ns, r.hostSettings(pod)); err != nil {
 		return err
 	}
-	if err := host.setUp(link); err != nil {
+	if err := host.setUpOwn(link); err != nil {
 		return err
 	}
 	for _, addr := range r.hostAddrs(pod) {

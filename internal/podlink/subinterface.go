@@ -50,7 +50,7 @@ func (s subinterface) Traits() Traits {
 	return Traits{
 		Needs: NeedsUplink, Switched: !s.layer3(), Layer3: s.layer3(), HostDevice: s.hostDevice(),
 		ReceiveOnUplink: !s.ownMAC(), UplinkSibling: !s.exclusive(), Delivery: DeliverByMAC,
-		DHCP: s.ownMAC(), ResultLink: s.name(),
+		BigTCP: true, DHCP: s.ownMAC(), ResultLink: s.name(),
 	}
 }
 

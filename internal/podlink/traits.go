@@ -39,6 +39,8 @@ type Traits struct {
 	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See
 	// [Traits.DeliveryOn] for Open vSwitch.
 	Delivery Delivery
+	// BigTCP is true if Network.BigTCP has an effect: no program in user space reads the packets.
+	BigTCP bool
 	// DHCP is true if a pod can ask a DHCP server on its network for addresses: its device has a MAC address of its own
 	// and is usable before it has IP addresses.
 	DHCP bool

@@ -13,8 +13,11 @@ import (
 
 // advice says what to do, from verdicts alone.
 func (st *suiteTables) advice() string {
-	if st.Answer[0] == result.AnswerTally {
+	switch {
+	case st.Answer[0] == result.AnswerTally:
 		return st.tallyAdvice()
+	case st.statesPairs():
+		return ""
 	}
 	var common []string
 	var each []string
@@ -114,7 +117,8 @@ func (t *workloadTable) costly(pod *entry, via string) *entry {
 	return nil
 }
 
-// cost prints a cost in full per cent; empty if no cost was found, or its interval is wider.
+// cost prints a cost in per cent, with a decimal if that is known; empty if no cost was found, or
+// its interval is wider.
 func (t *workloadTable) cost(e *entry) string {
 	d := difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
 	if !t.wording.worse(d.verdict) || d.rough() {
@@ -122,6 +126,9 @@ func (t *workloadTable) cost(e *entry) string {
 	}
 	if d.ratio >= 2 {
 		return factor(d.ratio)
+	}
+	if d.ci != nil && d.half() < 0.005 {
+		return percent(math.Abs(d.ratio - 1))
 	}
 	return number(100*math.Abs(d.ratio-1), 0) + "\u00a0%"
 }

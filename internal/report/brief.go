@@ -4,7 +4,6 @@ package report
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -20,9 +19,8 @@ type Brief struct {
 	Tables []Table
 	// Advice says in a sentence what to do.
 	Advice string
-	// Skipped are the names of rows that were not measured, and Why the reason.
-	Skipped []string
-	Why     string
+	// Skipped are the rows that were not measured, by reason.
+	Skipped []Skipped
 	// Failed has a line for each reason.
 	Failed []string
 }
@@ -36,29 +34,7 @@ func (st *suiteTables) brief() Brief {
 	for style := range styles {
 		b.Tables = append(b.Tables, st.briefTable(style))
 	}
-	measured, reasons := map[string]bool{}, map[string]bool{}
-	var all []*entry
-	for _, t := range st.workloads {
-		for _, e := range t.withoutRepeats() {
-			all = append(all, e)
-			measured[e.name] = measured[e.name] || e.Status != result.StatusSkipped
-		}
-	}
-	for _, e := range all {
-		if !measured[e.name] {
-			measured[e.name] = true
-			reasons[e.Reason] = true
-			if !slices.Contains(b.Skipped, strings.TrimSuffix(e.name, " + eBPF")) {
-				b.Skipped = append(b.Skipped, e.name)
-			}
-		}
-	}
-	b.Why = ": this kernel lacks " + verb(len(b.Skipped), "it", "them")
-	for reason := range reasons {
-		if !strings.Contains(reason, "kernel") {
-			b.Why = ""
-		}
-	}
+	b.Skipped = st.unmeasured()
 	for _, f := range st.failures() {
 		if f.Status == result.StatusFailed {
 			b.Failed = append(b.Failed, f.Rows+": "+f.Reason)
@@ -118,6 +94,9 @@ func (t *workloadTable) winner() string {
 		total, better, worse := t.tallied()
 		return fmt.Sprintf("%s is better in %d of %s, worse in %d.", clean(t.suite.Subject), better, count(total, "pair"), worse)
 	}
+	if t.suite.statesPairs() {
+		return t.statedRange()
+	}
 	contenders := t.contenders(false)
 	best, apart, ok := t.best(contenders)
 	one, _, _ := t.nouns()
@@ -157,47 +136,15 @@ func someNames(entries []*entry) string {
 // shortName leaves the spaces out of a connection's datapath.
 func shortName(name string) string { return strings.Replace(name, " + eBPF", "+eBPF", 1) }
 
-// Styles of a ratio in a table.
-const (
-	styleInterval = iota
-	styleHalf
-	stylePlain
-	styles
-)
-
-// ratioCell prints a ratio: with its mark, and with its interval in some styles. A
-// ratio whose interval is wider than its distance from one is marked as rough.
-func ratioCell(d difference, style int) Cell {
-	text, mark := ratioText(d.ratio), strings.TrimSpace(d.verdict.mark())
-	if mark == "" && d.rough() {
-		text = "≈" + text
-	}
-	switch {
-	case d.ci == nil:
-	case style == styleInterval:
-		text += mark + " (" + ratioText(d.ci[0]) + "–" + ratioText(d.ci[1]) + ")"
-		return Cell{Text: text}
-	case style == styleHalf:
-		half := max(d.ci[1]-d.ratio, d.ratio-d.ci[0])
-		text += "±" + strings.TrimPrefix(number(half, 2), "0")
-	}
-	return Cell{Text: text, Mark: mark}
-}
-
-// ratioText prints a ratio in few characters.
-func ratioText(r float64) string {
-	if r >= 2 || r < 0.1 && r > 0 {
-		return number(r, min(fewDecimals(r), 2+int(max(0, math.Ceil(-math.Log10(r)-1)))))
-	}
-	return number(r, 2)
-}
-
 // briefTable has a line for each connection, or each row of a list, that has a figure.
 func (st *suiteTables) briefTable(style int) Table {
 	var order []string
 	for _, t := range st.workloads {
 		contenders := t.contenders(false)
-		if st.list() {
+		switch {
+		case st.statesPairs():
+			contenders = t.measured()
+		case st.list():
 			contenders = t.ranked(t.measured())
 		}
 		for _, name := range names(contenders) {
@@ -212,8 +159,8 @@ func (st *suiteTables) briefTable(style int) Table {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
 	}
 	for i, t := range st.workloads {
-		for _, c := range t.briefColumns(order, style) {
-			c.Right, c.Rank = true, 1+i
+		for j, c := range t.briefColumns(order, style) {
+			c.Right, c.Rank, c.Joined = true, 1+i, j > 0
 			out.Columns = append(out.Columns, c)
 		}
 	}
@@ -239,6 +186,8 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 	}
 	if t.suite.list() && t.reference != nil {
 		columns = append(columns, Column{Head: []string{"ratio to", t.reference.name}, Marked: true})
+	} else if t.suite.statesPairs() {
+		columns = append(columns, Column{Head: []string{"", "ratio"}, Marked: true})
 	}
 	byName := map[string][]*entry{}
 	for _, e := range t.measured() {
@@ -252,6 +201,8 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 				cells[0] = t.briefFigure(e)
 				if t.reference != nil && t.reference.ok() && e != t.reference {
 					cells[1] = ratioCell(t.difference(e, t.reference), style)
+				} else if d, ok := t.statedRatio(e); ok && t.suite.statesPairs() {
+					cells[1] = ratioCell(d, style)
 				}
 			case e.Target == result.TargetPodIP:
 				cells[0] = t.briefFigure(e)
@@ -287,6 +238,12 @@ func (t *workloadTable) briefHead() string {
 	}[t.workload]
 	if t.flows > 1 {
 		short += fmt.Sprintf(" ×%d", t.flows)
+	}
+	switch {
+	case t.setup.Reverse:
+		short += " back"
+	case t.setup.Paced():
+		short = "under load"
 	}
 	return short
 }
@@ -335,8 +292,11 @@ func (st *suiteTables) briefLegend(table Table, style int) string {
 	if legend := marksLegend(seen); legend != "" {
 		parts = append(parts, legend)
 	}
-	if style == styleHalf {
+	switch least, most := st.widths(); {
+	case style == styleHalf:
 		parts = append(parts, "± half of the 95\u00a0% interval.")
+	case style == stylePlain && most > 0:
+		parts = append(parts, "95\u00a0% intervals of ratios: "+reach(least, most)+", see -o wide.")
 	}
 	if rough {
 		parts = append(parts, "≈ uncertain by more than the difference.")

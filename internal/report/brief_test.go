@@ -179,3 +179,35 @@ func TestUncertainRowIsNoChoice(t *testing.T) {
 		t.Errorf("the answer does not name the tie:\n%s", out)
 	}
 }
+
+// TestNotMeasured checks that what was skipped is one line with the reasons, whatever fits.
+func TestNotMeasured(t *testing.T) {
+	skip := func(id, via, reason string) result.Row {
+		row := podRow(id, 0, 0, 0)
+		row.Status, row.Reason, row.CI95, row.Median, row.Samples = result.StatusSkipped, reason, nil, 0, nil
+		if via != result.ViaNone {
+			row.ID, row.Target, row.Via = id+"/cluster-ip/"+via, result.TargetClusterIP, via
+		}
+		return row
+	}
+	const noQEMU, noTables = "qemu-system-x86_64 is missing: apt install qemu-system-x86", "iptables is missing: apt install iptables"
+	lacking := func(link string) result.Row {
+		return skip(link, result.ViaNone, "link mode "+link+": kernel 6.18 has no "+link+" devices")
+	}
+	measured := podRow("veth", 30, 29, 31)
+	for want, rows := range map[string][]result.Row{
+		"not measured: netkit: this kernel lacks it":                   {lacking("netkit")},
+		"not measured: ipvlan-l2, netkit: this kernel lacks them":      {lacking("ipvlan-l2"), lacking("netkit")},
+		"not measured: bridge: " + noQEMU:                              {skip("bridge", result.ViaNone, noQEMU)},
+		"not measured: cluster IP by iptables: " + noTables:            {skip("veth", result.ViaIPTables, noTables)},
+		"not measured: macvlan and 3 more: " + noQEMU:                  {skip("macvlan", result.ViaNone, noQEMU), skip("bridge-call-on", result.ViaNone, noQEMU), skip("bridge-call-off", result.ViaNone, noQEMU), skip("tun-offload", result.ViaNone, noQEMU)},
+		"not measured: this kernel lacks 1 path; " + noQEMU:            {lacking("netkit"), skip("bridge", result.ViaNone, noQEMU)},
+		`not measured: 3 paths; "mustang bench --list pod-links" says`: {lacking("netkit"), skip("bridge", result.ViaNone, noQEMU), skip("veth", result.ViaIPTables, noTables)},
+	} {
+		f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: append(rows, measured), Run: result.Run{Suite: "pod-links"}}
+		out := briefOf(t, f, 0)
+		if !strings.Contains(out, want) || strings.Count(out, "not measured") != 1 {
+			t.Errorf("want %q in:\n%s", want, out)
+		}
+	}
+}

@@ -200,7 +200,7 @@ const farAway = 2
 // ratioChart shows cluster IP over pod IP, or each row over the reference if the
 // suite has such a chart.
 func (t *workloadTable) ratioChart() Chart {
-	c := Chart{Shape: ShapeRatio, Band: min(t.spread.share, 1)}
+	c := Chart{Shape: ShapeRatio, Band: min(t.quietest().share, 1)}
 	var shown []*entry
 	var differences []difference
 	largest := 1.0
@@ -263,8 +263,12 @@ func (t *workloadTable) captionRatios(c *Chart, intervals, cut bool) {
 	if cut {
 		c.Caption += " Intervals that reach far beyond the ratios are cut off; the tables have them."
 	}
-	if t.spread.pairs > 0 && t.spread.share < tooWide {
-		c.Caption += " The band (± " + percent(t.spread.share) + ") is the spread of the same thing measured twice (A/A)."
+	if s := t.quietest(); s.pairs > 0 && s.share < tooWide {
+		where := ""
+		if classes := t.classes(); len(classes) > 1 {
+			where = among(classes[0])
+		}
+		c.Caption += " The band (± " + percent(s.share) + ") is the spread of the same thing measured twice" + where + " (A/A)."
 	}
 }
 

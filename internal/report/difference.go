@@ -3,10 +3,8 @@
 package report
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"mustang/internal/result"
 )
@@ -76,43 +74,8 @@ func (v verdict) tiedAt(ratio float64, a, b *entry) verdict {
 
 // verdictOn returns the verdict on a comparison of the table.
 func (t *workloadTable) verdictOn(c result.Comparison) verdict {
-	return t.spread.judge(c).tiedAt(c.Ratio, t.byID[c.Numerator], t.byID[c.Denominator])
+	return t.spreads[c.Class].judge(c).tiedAt(c.Ratio, t.byID[c.Numerator], t.byID[c.Denominator])
 }
-
-// spread is the distance between repeated measurements of one row (A/A).
-type spread struct {
-	pairs  int     // A/A pairs in the file
-	rounds int     // fewest rounds of any of them
-	share  float64 // largest distance from 1 of their intervals; under six rounds, of any round's ratio
-}
-
-// newSpread takes the spread from the A/A pairs among the comparisons.
-func newSpread(comparisons []result.Comparison) spread {
-	var s spread
-	for _, c := range comparisons {
-		if !c.AA || len(c.Ratios) == 0 {
-			continue
-		}
-		if s.pairs == 0 || len(c.Ratios) < s.rounds {
-			s.rounds = len(c.Ratios)
-		}
-		s.pairs++
-		reach := append([]float64{c.Ratio}, c.Ratios...)
-		if c.CI95 != nil {
-			reach = []float64{c.Ratio, c.CI95[0], c.CI95[1]}
-		}
-		for _, r := range reach {
-			s.share = max(s.share, math.Abs(r-1))
-		}
-	}
-	return s
-}
-
-// tooWide is the spread from which it says nothing of differences.
-const tooWide = 0.5
-
-// known reports whether the spread rests on enough rounds to judge by.
-func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
 
 // judge returns the verdict on c in view of its interval and the spread.
 func (s spread) judge(c result.Comparison) verdict {
@@ -159,12 +122,13 @@ func (t *workloadTable) difference(a, b *entry) difference {
 
 // compareMedians judges by whether intervals overlap.
 func (t *workloadTable) compareMedians(a, b *entry) verdict {
+	spread := t.spreads[noisier(t.class(a), t.class(b))]
 	switch {
 	case a.CI95 == nil || b.CI95 == nil:
 		return tooFew
 	case a.CI95[0] <= b.CI95[1] && b.CI95[0] <= a.CI95[1]:
 		return tied
-	case t.spread.known() && math.Abs(a.Median/b.Median-1) <= t.spread.share:
+	case spread.known() && math.Abs(a.Median/b.Median-1) <= spread.share:
 		return tied
 	case a.Median < b.Median:
 		return lower
@@ -237,45 +201,4 @@ func (t *workloadTable) describe(d difference) string {
 	case tooFew:
 	}
 	return "too few rounds to tell"
-}
-
-// spreadSentence tells which differences the run can tell under the workload.
-func (t *workloadTable) spreadSentence() string {
-	switch {
-	case t.spread.pairs == 0:
-		return t.name + ": nothing was measured twice in this run, so the machine's own spread (A/A) is not known."
-	case t.spread.share >= tooWide:
-		return t.name + ": too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + percent(tooWide) + "."
-	case !t.spread.known():
-		return fmt.Sprintf("%s: too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round.",
-			t.name, t.spread.rounds, minRounds, percent(t.spread.share))
-	}
-	return fmt.Sprintf("%s: no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice).",
-		t.name, percent(t.spread.share))
-}
-
-// spread says the same of all workloads in brief.
-func (st *suiteTables) spread() string {
-	var known, unknown, noisy []string
-	for _, t := range st.workloads {
-		name := lowerFirst(t.name)
-		if t.spread.share >= tooWide {
-			noisy = append(noisy, name)
-		} else if t.spread.known() {
-			known = append(known, percent(t.spread.share)+" ("+name+")")
-		} else {
-			unknown = append(unknown, name)
-		}
-	}
-	var parts []string
-	if len(known) > 0 {
-		parts = append(parts, "No difference smaller than "+strings.Join(known, ", ")+" can be told (A/A: the same thing measured twice).")
-	}
-	if len(noisy) > 0 {
-		parts = append(parts, "Too noisy to tell differences: "+strings.Join(noisy, "; ")+".")
-	}
-	if len(unknown) > 0 {
-		parts = append(parts, "The machine's own spread (A/A) is not known, or of too few rounds: "+strings.Join(unknown, "; ")+".")
-	}
-	return strings.Join(parts, " ")
 }

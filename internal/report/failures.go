@@ -53,12 +53,17 @@ func prefix(id string) string {
 	return first + "/"
 }
 
-// workloadLabel is a row's workload, with the number of flows if there are several.
+// workloadLabel is a row's workload, with the number of flows if there are several, and with
+// its setup.
 func workloadLabel(row result.Row) string {
+	label := row.Workload
 	if row.Flows > 1 {
-		return fmt.Sprintf("%s-%d", row.Workload, row.Flows)
+		label += fmt.Sprintf("-%d", row.Flows)
 	}
-	return row.Workload
+	if setup := row.Setup.String(); setup != "" {
+		label += " (" + setup + ")"
+	}
+	return label
 }
 
 // countIDs counts rows by ID and by the prefix of the ID.

@@ -60,7 +60,8 @@ func exportAll(w io.Writer, f result.File) error {
 	half.Rows = slices.Clone(f.Rows)
 	for i := range half.Rows {
 		r := &half.Rows[i]
-		r.Samples, r.Positions = r.Samples[len(r.Samples)/2:], r.Positions[len(r.Positions)/2:]
+		positions := r.SamplePositions()
+		r.Samples, r.Positions = r.Samples[len(r.Samples)/2:], positions[len(positions)/2:]
 	}
 	c, err := compare.Runs(compare.Run{Name: "old", File: f}, compare.Run{Name: "new", File: half})
 	if err != nil {

@@ -115,6 +115,7 @@ func poisoned(f result.File, s string) result.File {
 		row := &f.Rows[i]
 		row.Suite, row.Link, row.Variant, row.Engine, row.Unit, row.CPUUnit, row.Note = s, s, s, s, s, s, s
 		row.ID = s + "/" + row.ID
+		row.CPUSplit, row.BPFNanos = &result.CPUSplit{UserUS: 1}, []result.ProgramTime{{Program: s, RunsPerUnit: 1, NanosPerRun: 1}}
 		row.Evidence = result.Evidence{
 			Devices: []result.DeviceCount{{Host: s, Name: s}}, ProgramRuns: map[string]uint64{s: 1},
 			Client: result.Addresses{Local: s, Peer: s}, Findings: []string{s},

@@ -80,6 +80,8 @@ type Workload struct {
 	Paths []Path
 	// Rows has a line for each row.
 	Rows Table
+	// Costs has the parts of the rows' CPU time; nil if they are not known.
+	Costs *Table
 	// Comparisons has a line for each comparison; nil if there is none.
 	Comparisons *Table
 	// Ranking has a line for each comparison that only orders rows; nil if there is none.
@@ -142,7 +144,7 @@ func (st *suiteTables) suite() Suite {
 	}
 	for i, t := range st.workloads {
 		w := Workload{
-			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(),
+			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
 			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Spread: t.spreadSentence(), Evidence: t.evidence(),
 		}
 		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
@@ -182,7 +184,9 @@ type Column struct {
 	Marked bool
 	// Tight sets the column close to the one before.
 	Tight bool
-	Cells []Cell
+	// Joined leaves the column out of a narrow table if the one before is left out.
+	Joined bool
+	Cells  []Cell
 }
 
 // Title is the heading on one line.

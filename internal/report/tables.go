@@ -35,7 +35,7 @@ func (t *workloadTable) columns() []Column {
 			t.texts(0, func(e *entry) string { return viaName(e.Via) }, "via"))
 	}
 	labels := len(out)
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", shortUnit(t.unit)), t.medians(), t.intervals())
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", t.offeredUnit()), t.medians(), t.intervals())
 	against := t.texts(2, t.costInterval, "95 % interval", "of it")
 	if t.suite.list() {
 		out = append(out, t.referenceColumn(2), t.means(2))
@@ -98,10 +98,18 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 	}, head...)
 }
 
+// offeredUnit is the unit of what the rows offered.
+func (t *workloadTable) offeredUnit() string {
+	if t.setup.Paced() {
+		return shortUnit(result.UnitTransactions)
+	}
+	return shortUnit(t.unit)
+}
+
 // medians makes the column of the rates.
 func (t *workloadTable) medians() Column {
 	head := "median"
-	if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
+	if !t.setup.Paced() && slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
 		head = "received"
 	}
 	places := t.places()
@@ -152,8 +160,12 @@ func (t *workloadTable) costInterval(e *entry) string {
 	return ratio(e.cost.CI95[0]) + " to " + ratio(e.cost.CI95[1])
 }
 
-// lost makes the column of the datagrams that did not arrive or came out of order.
+// lost makes the column of the datagrams that did not arrive or came out of order, or of
+// the transactions that were lost, if any was.
 func (t *workloadTable) lost() Column {
+	if t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR {
+		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
+	}
 	c := t.lostShares()
 	for i, e := range t.entries {
 		if !c.empty() && e.ok() && e.OutOfOrder > 0 {

@@ -14,21 +14,19 @@ import (
 // tooNoisy is the distance from 1 of a ratio's interval from which a run is too noisy.
 const tooNoisy = 0.05
 
-// kernelClass is the class of the paths in the kernel, see [result.Comparison.Class].
-const kernelClass = "kernel"
-
-// noise tells that the run is too noisy to answer; empty if it is not. Repeated rows of
-// the kernel tell it, or the suite's own comparisons.
+// noise tells that the run is too noisy to answer; empty if it is not. Paths in the kernel
+// tell it, by rows that were measured twice or by all comparisons: others are noisy on any
+// machine.
 func (st *suiteTables) noise() string {
 	reach, times := 0.0, 1.0
 	var halves []float64
 	for _, t := range st.workloads {
 		for _, c := range t.comparisons {
 			switch {
-			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking:
+			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking || cmp.Or(c.Class, kernelClass) != kernelClass:
 			case !c.AA:
 				halves = append(halves, (c.CI95[1]-c.CI95[0])/2/c.Ratio)
-			case cmp.Or(c.Class, kernelClass) == kernelClass:
+			default:
 				reach = max(reach, math.Abs(c.CI95[0]-1), math.Abs(c.CI95[1]-1))
 				times = max(times, c.CI95[1])
 				if c.CI95[0] > 0 {

@@ -27,7 +27,7 @@ type wording struct {
 }
 
 // wordingOf returns the wording for the figures of a workload.
-func wordingOf(counted bool, workload string) wording {
+func wordingOf(counted bool, of result.Key) wording {
 	switch {
 	case counted:
 		return wording{
@@ -37,7 +37,15 @@ func wordingOf(counted bool, workload string) wording {
 			costs:     "Cost of a cluster IP in instructions, against the pod IP of the same connection: ",
 			atOne:     "Instructions, not time. 1.0 means no cost; right of it, the cluster IP takes more instructions.",
 		}
-	case ofCalls(workload):
+	case of.Setup.Paced():
+		return wording{
+			less: true,
+			best: "has the lowest latency", tied: "are tied for the lowest latency", extreme: "lowest", higher: "slower", lower: "faster", factor: "the time",
+			direction: "Latency, so shorter is better.", where: " on this machine",
+			costs: "Latency with a cluster IP against the pod IP of the same connection: ",
+			atOne: "1.0 means no cost; right of it, the cluster IP is slower.",
+		}
+	case ofCalls(of.Workload):
 		return wording{
 			less: true,
 			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time", factor: "the time",

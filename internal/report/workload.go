@@ -30,6 +30,7 @@ type workloadTable struct {
 	anchor      string
 	workload    string
 	flows       int
+	setup       result.Setup
 	name        string // short title
 	explanation string // of the title
 	columnHead  string // in the overview
@@ -41,7 +42,7 @@ type workloadTable struct {
 	reference   *entry // the row that all others are compared with, nil if there is none
 	comparisons []result.Comparison
 	pairs       map[[2]string]*result.Comparison // by numerator and denominator
-	spread      spread
+	spreads     map[string]spread                // by class
 }
 
 // entry is a row with what belongs to it.
@@ -57,25 +58,22 @@ var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // newSuiteTables sorts f's rows into the suites that have rows, in the file's order.
 func newSuiteTables(f result.File) []*suiteTables {
-	type key struct {
-		suite, workload string
-		flows           int
-	}
-	rows := map[key][]result.Row{}
-	flows := map[key][]int{} // of a suite and workload
+	rows := map[result.Key][]result.Row{} // keys have no ID
+	variants := map[result.Key][]result.Key{}
 	bySuite := map[string][]result.Row{}
 	for _, row := range f.Rows {
-		k := key{row.Suite, row.Workload, row.Key().Flows}
+		k := row.Key()
+		k.ID = ""
 		if rows[k] == nil {
-			all := key{k.suite, k.workload, 0}
-			flows[all] = append(flows[all], k.flows)
+			of := result.Key{Suite: k.Suite, Workload: k.Workload}
+			variants[of] = append(variants[of], k)
 		}
 		rows[k] = append(rows[k], row)
 		bySuite[row.Suite] = append(bySuite[row.Suite], row)
 	}
-	comparisons := map[key][]result.Comparison{}
+	comparisons := map[result.Key][]result.Comparison{}
 	for _, c := range f.Run.Comparisons {
-		k := key{c.Suite, c.Workload, max(c.Flows, 1)}
+		k := result.Key{Suite: c.Suite, Workload: c.Workload, Flows: max(c.Flows, 1), Setup: c.Setup}
 		comparisons[k] = append(comparisons[k], c)
 	}
 	var out []*suiteTables
@@ -90,16 +88,20 @@ func newSuiteTables(f result.File) []*suiteTables {
 		st.index()
 		order := st.connectionOrder()
 		for _, names := range workloadTitles(st.counted) {
-			all := flows[key{suite.Name, names.workload, 0}]
-			slices.Sort(all)
-			for _, n := range all {
-				k := key{suite.Name, names.workload, n}
+			all := variants[result.Key{Suite: suite.Name, Workload: names.workload}]
+			slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
+			several := slices.ContainsFunc(all, func(k result.Key) bool { return k.Flows != all[0].Flows })
+			for i, k := range all {
 				t := &workloadTable{
-					suite: st, workload: names.workload, flows: n, wording: wordingOf(st.counted, names.workload),
-					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, names.workload, n), comparisons: comparisons[k],
+					suite: st, workload: k.Workload, flows: k.Flows, setup: k.Setup, wording: wordingOf(st.counted, k),
+					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows), comparisons: comparisons[k],
+				}
+				if k.Setup != (result.Setup{}) {
+					t.anchor += fmt.Sprintf("-%d", i)
 				}
 				t.fill(rows[k], order)
-				t.nameFlows(names, len(all) > 1)
+				t.nameFlows(names, several)
+				t.nameSetup()
 				st.workloads = append(st.workloads, t)
 			}
 		}
@@ -166,7 +168,7 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 		t.cpuUnit = cmp.Or(t.cpuUnit, clean(row.CPUUnit))
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
-	t.spread = newSpread(t.comparisons)
+	t.spreads = newSpreads(t.comparisons)
 	t.sort(order)
 	if t.suite.list() {
 		t.reference = t.byID[t.suite.Reference]
@@ -298,6 +300,20 @@ func (t *workloadTable) nameFlows(w workloadTitle, several bool) {
 	default:
 		t.name += ", " + flows
 		t.columnHead += ", " + strconv.Itoa(t.flows)
+	}
+}
+
+// nameSetup adds the setup to the table's name, if it is not the usual one.
+func (t *workloadTable) nameSetup() {
+	setup := t.setup.String()
+	if setup == "" {
+		return
+	}
+	t.name += ", " + setup
+	t.columnHead += ", " + setup
+	t.explanation = ""
+	if t.setup.Paced() {
+		t.explanation = "latency of requests at a fixed rate, from the time at which each was due"
 	}
 }
 

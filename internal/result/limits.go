@@ -97,9 +97,14 @@ func (s Suite) limits() []string {
 // limits returns the limits that the row exceeds.
 func (r Row) limits() []string {
 	e := r.Evidence
+	var programs []string
+	for _, p := range r.BPFNanos {
+		programs = append(programs, p.Program)
+	}
 	return slices.Concat(
 		limitNames(r.ID, r.Label, r.Repeats, r.Link, r.Variant, r.Engine, r.Unit, r.CPUUnit),
 		limitTexts(r.Reason, r.Note), limit("samples", len(r.Samples), MaxSamples),
 		limit("devices", len(e.Devices), maxEvidence), limit("programs", len(e.ProgramRuns), maxEvidence),
+		limit("bpf_ns", len(programs), maxEvidence), limitNames(programs...),
 		limitTexts(e.Hooks...), limitTexts(e.Findings...))
 }

@@ -117,6 +117,8 @@ type Comparison struct {
 	// 0 means 1.
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows,omitempty"`
+	// Setup is that of both rows.
+	Setup Setup `json:"setup,omitzero"`
 	// Numerator is the ID of the row above the line.
 	Numerator string `json:"numerator"`
 	// Denominator is the ID of the row below the line.

@@ -62,6 +62,7 @@ func sample() File {
 			Via: ViaIPTables, Family: "ipv4", Workload: WorkloadTCPRR, Engine: "native", Unit: "transactions/s",
 			Samples: []float64{10, 11, 12, 13, 14, 15}, Median: 12.5, CI95: &[2]float64{10, 15},
 			LatencyUS: &Latency{P50: 1, P90: 2, P99: 3, P999: 4}, CPUUSPerUnit: 5, CPUUnit: "transaction",
+			CPUSplit: &CPUSplit{UserUS: 1, SystemUS: 2.5, SoftirqUS: 1.5}, BPFNanos: []ProgramTime{{Program: "from_pod", RunsPerUnit: 2, NanosPerRun: 49}},
 			Evidence: Evidence{
 				Devices:         []DeviceCount{{Host: "pod-a", Name: "eth0", RxPackets: 1, TxPackets: 2}},
 				SoftirqsPerUnit: 1.5, ProgramRuns: map[string]uint64{"from_pod": 7}, Connections: 1,

@@ -71,6 +71,7 @@ const (
 	UnitPerPacket      = "instructions/packet"
 	UnitPerTransaction = "instructions/transaction"
 	UnitMilliseconds   = "ms" // for one call
+	UnitMicroseconds   = "µs" // for one transaction
 )
 
 // MoreIsBetter tells the direction of a unit.
@@ -83,17 +84,18 @@ const countedUnits = "instructions/"
 type Key struct {
 	Suite, ID, Workload string
 	Flows               int
+	Setup               Setup
 }
 
 // Key returns the row's key.
-func (r Row) Key() Key { return Key{r.Suite, r.ID, r.Workload, max(r.Flows, 1)} }
+func (r Row) Key() Key { return Key{r.Suite, r.ID, r.Workload, max(r.Flows, 1), r.Setup} }
 
 // Row is one path through a network under one workload, measured once per round.
 type Row struct {
 	// Suite is the suite that the row belongs to.
 	Suite string `json:"suite"`
 	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
-	// Workload and Flows together are unique in a file.
+	// Workload, Flows and Setup together are unique in a file.
 	ID string `json:"id"`
 	// Label is the display name of the row's connection; empty if it is that of the
 	// ID or of link, variant and datapath, depending on the suite's layout.
@@ -106,6 +108,8 @@ type Row struct {
 	Link string `json:"link"`
 	// Variant names settings of the link mode, such as "call-on".
 	Variant string `json:"variant,omitempty"`
+	// BigTCP is true if IPv4 TCP packets of up to 256 KiB may cross the pods' links.
+	BigTCP bool `json:"big_tcp,omitempty"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
 	// Placement is [PlacementSameHost] or [PlacementTwoHosts].
@@ -122,18 +126,27 @@ type Row struct {
 	Workload string `json:"workload"`
 	// Flows is the number of parallel connections or calls; 0 means 1.
 	Flows int `json:"flows,omitempty"`
-	// Engine is the load generator: "native", "iperf3".
+	// Setup says how the workload was driven, where that is not the usual way.
+	Setup Setup `json:"setup,omitzero"`
+	// Engine is the load generator: "native", "iperf3", "netperf" or "sockperf".
 	Engine string `json:"engine"`
 	// Unit is the unit of samples, median and interval. More is better in [UnitGbit]
-	// and [UnitTransactions]; less is better in [UnitMilliseconds] and, in files of
+	// and [UnitTransactions]; less is better in [UnitMilliseconds], [UnitMicroseconds] and, in files of
 	// counted instructions, [UnitPerPacket] and [UnitPerTransaction].
 	Unit string `json:"unit"`
 	// Samples holds one figure per round in the order of the rounds, outliers
 	// included.
 	Samples []float64 `json:"samples"`
-	// Positions say in which lab, processes and connection each sample was taken, in the
+	// Positions say in which lab, processes and connection the samples were taken, in the
 	// order of the samples; empty if they were not taken in slices.
 	Positions []Position `json:"positions,omitempty"`
+	// SliceSeconds is the length of the row's turns, of which a sample has two. 0 if it
+	// takes none.
+	SliceSeconds float64 `json:"slice_seconds,omitempty"`
+	// SpoiltRounds is the number of rounds in which the hypervisor took CPU time, or TCP
+	// sent segments again in the kernel. They were repeated and are not among the samples,
+	// unless they were more than a quarter.
+	SpoiltRounds int `json:"spoilt_rounds,omitempty"`
 	// Median is the median of the samples.
 	Median float64 `json:"median"`
 	// CI95 is the 95 % confidence interval of the median, nil under six
@@ -146,15 +159,24 @@ type Row struct {
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
 	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet" or "call".
 	CPUUnit string `json:"cpu_unit,omitempty"`
+	// CPUSplit are parts of CPUUSPerUnit, for rows that took turns; nil for others.
+	CPUSplit *CPUSplit `json:"cpu_split,omitempty"`
+	// BPFNanos is the time of the BPF programs that ran, from a short run of its own after
+	// the first rounds.
+	BPFNanos []ProgramTime `json:"bpf_ns,omitempty"`
 	// Evidence shows the path of the traffic.
 	Evidence Evidence `json:"evidence"`
-	// LostShare is the share of sent datagrams that did not arrive, over all samples,
-	// and OutOfOrder the number that arrived after a later one; both are 0 for other
-	// workloads than UDP streams.
-	LostShare  float64 `json:"lost_share,omitempty"`
-	OutOfOrder uint64  `json:"out_of_order,omitempty"`
+	// Lost is the number of a UDP stream's datagrams that did not arrive, of transactions
+	// without an answer ([WorkloadUDPRR]), or of connections on which nothing moved for
+	// seconds ([WorkloadTCPCRR]), over all samples, and LostShare its share in all. The
+	// time of lost transactions and connections counts.
+	Lost      uint64  `json:"lost,omitempty"`
+	LostShare float64 `json:"lost_share,omitempty"`
+	// OutOfOrder is the number of datagrams of a UDP stream that arrived after a later one.
+	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Offered is the median rate at which a UDP stream sent, in Unit; Samples are the
-	// received rates. 0 for other workloads.
+	// received rates. Where requests are sent at a rate, it is that in transactions per
+	// second. 0 for other workloads.
 	Offered float64 `json:"offered,omitempty"`
 	// CallsPerSecond is the median rate of parallel calls of a plugin, from the start
 	// of the first to the end of the last call. 0 for single calls.
@@ -174,6 +196,40 @@ type Position struct {
 	Process    int `json:"process"`
 	Connection int `json:"connection"`
 	Round      int `json:"round"`
+	// Count is the number of samples that were taken there, in this round and those that
+	// follow it; 0 means 1.
+	Count int `json:"count,omitempty"`
+}
+
+// SamplePositions returns the position of each sample; none if they have none.
+func (r Row) SamplePositions() []Position {
+	var out []Position
+	for _, p := range r.Positions {
+		count := max(p.Count, 1)
+		p.Count = 0
+		for range count {
+			out = append(out, p)
+			p.Round++
+		}
+	}
+	return out
+}
+
+// CPUSplit is CPU time in microseconds per CPUUnit: in processes, in the kernel for them,
+// and in softirqs. The kernel counts it in ticks, and hardware interrupts apart.
+type CPUSplit struct {
+	UserUS    float64 `json:"user_us"`
+	SystemUS  float64 `json:"system_us"`
+	SoftirqUS float64 `json:"softirq_us"`
+}
+
+// ProgramTime is the time of a BPF program.
+type ProgramTime struct {
+	Program string `json:"program"`
+	// RunsPerUnit is the number of runs per CPUUnit.
+	RunsPerUnit float64 `json:"runs_per_unit"`
+	// NanosPerRun is the mean time of a run, less that of an empty program.
+	NanosPerRun float64 `json:"ns_per_run"`
 }
 
 // Latency holds percentiles in microseconds.

@@ -162,16 +162,21 @@ func (r Row) problems() []string {
 		}
 	}
 	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
-	if n := len(r.Positions); n > 0 && n != len(r.Samples) {
-		out = append(out, fmt.Sprintf("%d positions of %d samples", n, len(r.Samples)))
-	}
+	out = append(out, r.misplaced()...)
 	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)
+	if s := r.CPUSplit; s != nil {
+		out = append(out, bounded("cpu_split", s.UserUS, s.SystemUS, s.SoftirqUS)...)
+	}
+	for _, p := range r.BPFNanos {
+		out = append(out, bounded("bpf_ns", p.RunsPerUnit, p.NanosPerRun)...)
+	}
 	out = append(out, bounded("softirqs_per_unit", r.Evidence.SoftirqsPerUnit)...)
 	out = append(out, bounded("offered", r.Offered)...)
 	out = append(out, bounded("calls_per_second", r.CallsPerSecond)...)
 	if r.Flows < 0 {
 		out = append(out, fmt.Sprintf("%d flows", r.Flows))
 	}
+	out = append(out, r.Setup.problems()...)
 	if out = append(out, bounded("lost_share", r.LostShare)...); r.LostShare < 0 || r.LostShare > 1 {
 		out = append(out, fmt.Sprintf("lost_share %g is no share", r.LostShare))
 	}
@@ -195,7 +200,7 @@ func (r Row) mixed(run Run) string {
 	default:
 		return fmt.Sprintf("unit %q in a file of counted instructions", clip(r.Unit))
 	}
-	if run.Counted() && (r.LatencyUS != nil || r.CPUUSPerUnit != 0) {
+	if run.Counted() && (r.LatencyUS != nil || r.CPUUSPerUnit != 0 || r.CPUSplit != nil || len(r.BPFNanos) > 0) {
 		return "a time in a file of counted instructions"
 	}
 	return ""
@@ -242,6 +247,21 @@ func bounded(name string, values ...float64) []string {
 		if math.IsNaN(v) || math.Abs(v) > maxFigure {
 			return []string{fmt.Sprintf("%s holds %g", name, v)}
 		}
+	}
+	return nil
+}
+
+// misplaced returns what is wrong with the positions of a row's samples.
+func (r Row) misplaced() []string {
+	n := 0
+	for _, p := range r.Positions {
+		if p.Count < 0 || p.Count > MaxSamples {
+			return []string{fmt.Sprintf("%d samples at a position", p.Count)}
+		}
+		n += max(p.Count, 1)
+	}
+	if n > 0 && n != len(r.Samples) {
+		return []string{fmt.Sprintf("%d positions of %d samples", n, len(r.Samples))}
 	}
 	return nil
 }

@@ -91,6 +91,20 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestValidateCosts checks the figures of CPU time and programs.
+func TestValidateCosts(t *testing.T) {
+	for want, spoil := range map[string]func(*Row){
+		"cpu_split holds NaN": func(r *Row) { r.CPUSplit.SystemUS = math.NaN() },
+		"bpf_ns holds +Inf":   func(r *Row) { r.BPFNanos[0].NanosPerRun = math.Inf(1) },
+	} {
+		f := sample()
+		spoil(&f.Rows[0])
+		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
 // TestValidateCounted checks that a file of counted instructions is good, and
 // that files from before there was a clock still are.
 func TestValidateCounted(t *testing.T) {
@@ -100,6 +114,7 @@ func TestValidateCounted(t *testing.T) {
 		t.Errorf("no clock: %v, counted %t", err, f.Run.Counted())
 	}
 	f.Run.Clock, f.Rows[0].Unit, f.Rows[0].LatencyUS, f.Rows[0].CPUUSPerUnit = ClockInstructions, UnitPerTransaction, nil, 0
+	f.Rows[0].CPUSplit, f.Rows[0].BPFNanos = nil, nil
 	if err := f.Validate(); err != nil || !f.Run.Counted() {
 		t.Errorf("instructions: %v, counted %t", err, f.Run.Counted())
 	}

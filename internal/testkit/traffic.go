@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -274,4 +275,20 @@ func checksum(data []byte) uint16 {
 		sum = sum>>16 + sum&0xffff
 	}
 	return ^uint16(sum)
+}
+
+// Drop drops packets that arrive in a namespace and match an expression of nftables.
+func Drop(t testing.TB, ns *netns.Namespace, match string) {
+	t.Helper()
+	RequireTool(t, "nft")
+	cmd := exec.Command("nft", "add table inet loss; add chain inet loss in { type filter hook input priority 0; }; "+
+		"add rule inet loss in "+match+" drop")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
 }

@@ -8,14 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/debian"
 )
 
 // Accelerations of guests.
@@ -122,17 +122,9 @@ var tools = map[string]string{
 	"dpkg-deb":  "dpkg",
 }
 
-// findTool returns the path of one of the tools, or an error with its Debian package.
+// findTool returns the path of one of the tools, or a [*debian.MissingError].
 func findTool(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return filepath.Abs(path)
-	}
-	// users other than root have no sbin on their PATH
-	if path, err := exec.LookPath(filepath.Join("/usr/sbin", name)); err == nil {
-		return path, nil
-	}
-	return "", fmt.Errorf("program %s is not installed (Debian package %s)", name, tools[name])
+	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
 // CheckTools returns an error unless this machine can run guests: the user has to be
@@ -149,10 +141,37 @@ func checkTools(bare bool) error {
 	if bare {
 		needed = needed[:1]
 	}
-	for _, name := range needed {
+	if err := findTools(needed...); err != nil {
+		return fmt.Errorf("run in a guest: %w", err)
+	}
+	return nil
+}
+
+// findTools returns a [*debian.MissingError] for the first tool that is not installed.
+func findTools(names ...string) error {
+	for _, name := range names {
 		if _, err := findTool(name); err != nil {
-			return fmt.Errorf("run in a guest: %w", err)
+			return err
 		}
+	}
+	return nil
+}
+
+// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not
+// installed, or there is no kernel for them: neither in the directory that [FetchKernel]
+// uses by default nor in the package lists.
+func CheckInstalled() error {
+	if err := findTools(qemu, virtiofsd); err != nil {
+		return err
+	}
+	if _, ok := newestCached(DefaultKernelDir); ok {
+		return nil
+	}
+	if err := findTools("apt-cache", "apt-get", "dpkg-deb", "depmod"); err != nil {
+		return err
+	}
+	if _, err := newestPackage(context.Background()); err != nil {
+		return &debian.MissingError{Name: "linux-image-6.12.*-cloud-amd64", Remedy: "apt update"}
 	}
 	return nil
 }

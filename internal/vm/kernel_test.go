@@ -230,7 +230,7 @@ func TestMissing(t *testing.T) {
 	t.Run("QEMU", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
 		err := CheckTools()
-		if err == nil || !strings.HasSuffix(err.Error(), "is not installed (Debian package qemu-system-x86)") {
+		if err == nil || !strings.HasSuffix(err.Error(), "is missing: apt install qemu-system-x86") {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"mustang/internal/debian"
 	"mustang/internal/lab"
 )
 
@@ -100,7 +101,7 @@ func (p *Plugin) executable() (string, error) {
 		path = filepath.Join(filepath.Dir(own), mustangCNI)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
-		return "", fmt.Errorf("no executable %s (make build creates it beside mustang)", path)
+		return "", &debian.MissingError{Name: path, Remedy: "make build"}
 	}
 	return path, nil
 }

@@ -12,6 +12,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
+	"mustang/internal/rtnl"
 )
 
 // sampleCheck compares the evidence of one sample with its path.
@@ -28,6 +29,8 @@ type sampleCheck struct {
 	ovsDatapath string
 	// devices are the true names of the pods' devices, where they are not lab.IfName.
 	devices map[string]string
+	// small are the ends whose devices should take packets of BIG TCP, and do not.
+	small []string
 	// others are the demands of the flows that ran side by side with this one.
 	others []demands
 	// collected, if not nil, takes the demands of this flow instead of checking them.
@@ -54,7 +57,16 @@ func (c *sampleCheck) demands() demands {
 
 // packets returns the least number of packets that must have crossed each device of
 // the path in each direction.
-func (c *sampleCheck) packets() (toServer, toClient uint64) { return c.measurement.Packets() }
+func (c *sampleCheck) packets() (toServer, toClient uint64) {
+	toServer, toClient = c.measurement.Packets()
+	if !c.Lab.BigTCP || c.measurement.Workload != load.TCPStream {
+		return toServer, toClient
+	}
+	if c.measurement.Reverse {
+		return toServer, c.measurement.Count / rtnl.BigTCPBytes
+	}
+	return c.measurement.Count / rtnl.BigTCPBytes, toClient
+}
 
 // strayLimit returns the number of packets that a device off the path may count:
 // neighbour discovery, the connection's setup, the report at its end, and what a
@@ -83,6 +95,7 @@ func (c *sampleCheck) check() {
 	c.checkDevices()
 	c.checkConnections()
 	c.checkPrograms()
+	c.checkBigTCP()
 }
 
 // checkTransfer checks that data arrived.
@@ -120,7 +133,7 @@ func (c *sampleCheck) seenAs() netip.Addr {
 	case c.Route != nil:
 		return c.Route.SeenAs
 	case c.Masqueraded():
-		return lab.Gateways[0].Addr()
+		return lab.Gateways[c.family()].Addr()
 	}
 	return netip.Addr{}
 }

@@ -212,3 +212,35 @@ func TestSideBySide(t *testing.T) {
 		}
 	}
 }
+
+// streaming returns the observation of a TCP stream of 1 GB in packets of that many bytes.
+func streaming(t *testing.T, id string, bytes uint64) evidence.Observation {
+	t.Helper()
+	o := fitting(t, id)
+	o.Measurement.Workload, o.Measurement.Count = load.TCPStream, 1e9
+	for i := range o.Evidence.Devices {
+		d := &o.Evidence.Devices[i]
+		d.RxPackets, d.TxPackets = 1e9/bytes, 1e9/bytes
+	}
+	for program := range o.Evidence.ProgramRuns {
+		o.Evidence.ProgramRuns[program] = 1e9 / bytes
+	}
+	return o
+}
+
+// TestBigTCPIsProved refuses a path with BIG TCP to a device that does not take its packets, and takes streams in packets
+// of any size where both do.
+func TestBigTCPIsProved(t *testing.T) {
+	for _, id := range []string{"veth+big-tcp/pod-ip", "macvlan+big-tcp/pod-ip"} {
+		for _, bytes := range []uint64{262144, 65000, 1448} {
+			if got := streaming(t, id, bytes).Findings(); len(got) > 0 {
+				t.Errorf("%s, packets of %d bytes: findings %q", id, bytes, got)
+			}
+		}
+		o := streaming(t, id, 262144)
+		o.Small = []string{lab.PodA}
+		if got := o.Findings(); len(got) != 1 || !strings.Contains(got[0], "pod-a takes no packets of BIG TCP") {
+			t.Errorf("%s: findings %q", id, got)
+		}
+	}
+}

@@ -15,12 +15,12 @@ type counters struct {
 	devices  map[Device]result.DeviceCount
 	order    []Device // as the kernel lists them
 	programs map[string]uint64
-	ip       map[string]netstat.IPCounters // by place
+	ip       map[string][2]netstat.IPCounters // by place: IPv4, IPv6
 }
 
 // readCounters reads the counters of a lab; a nil lab has none.
 func readCounters(l *lab.Lab) (counters, error) {
-	c := counters{devices: map[Device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string]netstat.IPCounters{}}
+	c := counters{devices: map[Device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
 	if l == nil {
 		return c, nil
 	}
@@ -32,9 +32,11 @@ func readCounters(l *lab.Lab) (counters, error) {
 		if err := c.readDevices(place, ns); err != nil {
 			return c, err
 		}
-		if c.ip[place], err = netstat.ReadIPCounters(ns); err != nil {
+		v4, v6, err := netstat.ReadIPCounters(ns)
+		if err != nil {
 			return c, err
 		}
+		c.ip[place] = [2]netstat.IPCounters{v4, v6}
 	}
 	dp := l.Datapath()
 	if dp == nil {
@@ -78,9 +80,8 @@ func (c counters) since(earlier counters) result.Evidence {
 	return e
 }
 
-// ipSince returns the increase of the counters of a place's IP layer.
-func (c counters) ipSince(earlier counters, place string) netstat.IPCounters {
-	now, before := c.ip[place], earlier.ip[place]
+// ipSince returns the increase of the counters of an IP layer.
+func ipSince(now, before netstat.IPCounters) netstat.IPCounters {
 	return netstat.IPCounters{
 		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded, Sent: now.Sent - before.Sent,
 	}

@@ -13,11 +13,12 @@ type Observation struct {
 	Measurement         load.Measurement
 	Evidence            result.Evidence
 	Tracked, Translated bool
+	Small               []string
 }
 
 // check returns the check of the observation.
 func (o Observation) check() sampleCheck {
-	return sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated}
+	return sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, small: o.Small}
 }
 
 // Findings returns the findings of a path in a lab.

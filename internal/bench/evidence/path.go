@@ -42,6 +42,14 @@ func (p Path) Datapath() string {
 	return result.DatapathKernel
 }
 
+// family returns the index of the path's address family in a lab's lists of addresses.
+func (p Path) family() int {
+	if p.Connect.Addr().Is6() {
+		return 1
+	}
+	return 0
+}
+
 // TwoHosts reports whether client and server are on different hosts.
 func (p Path) TwoHosts() bool { return p.Route != nil && p.Route.TwoHosts }
 

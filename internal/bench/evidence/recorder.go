@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/netns"
@@ -35,6 +37,7 @@ type Recorder struct {
 	Machine *netns.Namespace
 
 	before counters
+	chains map[string][]lab.HookChain // by place, once they are read
 }
 
 // Flow is the traffic on one path while a [Recorder] runs.
@@ -78,7 +81,7 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 		c.evidence.Client = addresses(f.Measurement.ClientLocal, f.Measurement.ClientPeer)
 		c.evidence.Server = addresses(f.Measurement.ServerLocal, f.Measurement.ServerPeer)
 		if r.Lab != nil {
-			if err := c.inspect(r.Lab, r.before, after); err != nil {
+			if err := c.inspect(r, after); err != nil {
 				return nil, err
 			}
 		}
@@ -118,14 +121,18 @@ func addresses(local, peer netip.AddrPort) result.Addresses {
 }
 
 // inspect adds the lab's state after the sample.
-func (c *sampleCheck) inspect(l *lab.Lab, before, after counters) (err error) {
+func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
+	l := r.Lab
 	client := c.measurement.ClientLocal
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
 	if c.evidence.Connections, err = countConnections(l, client); err != nil {
 		return err
 	}
-	if c.tracked, c.translated, err = trackedConnection(l, c.tracker(), client); err != nil {
+	if c.tracked, c.translated, err = c.trackedConnection(l); err != nil {
+		return err
+	}
+	if err := c.findSmall(l); err != nil {
 		return err
 	}
 	if c.Route != nil {
@@ -135,7 +142,7 @@ func (c *sampleCheck) inspect(l *lab.Lab, before, after counters) (err error) {
 		}
 		c.Route = &resolved
 	}
-	c.evidence.Hooks, err = c.hooks(l, before, after)
+	c.evidence.Hooks, err = c.hooks(r, after)
 	return err
 }
 
@@ -172,47 +179,69 @@ func (p Path) tracker() string {
 	return lab.HostA
 }
 
-// trackedConnection reports whether the kernel's connection tracking in a place has an
-// entry of a client's connection, and one that translates an address.
-func trackedConnection(l *lab.Lab, place string, client netip.AddrPort) (tracked, translated bool, err error) {
-	ns, err := l.Namespace(place)
+// trackedConnection reports whether the kernel's connection tracking has an entry of the
+// flow's connection, and one that translates an address.
+func (c *sampleCheck) trackedConnection(l *lab.Lab) (tracked, translated bool, err error) {
+	ns, err := l.Namespace(c.tracker())
 	if err != nil {
 		return false, false, err
 	}
-	flows, err := netstat.Flows(ns)
-	if err != nil {
-		return false, false, err
+	m, proto := c.measurement, uint8(unix.IPPROTO_TCP)
+	if m.Workload == load.UDPRR || m.Workload == load.UDPStream {
+		proto = unix.IPPROTO_UDP
 	}
-	for _, flow := range flows {
-		if flow.Orig.Src == client {
-			tracked = true
-			translated = translated || flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
+	// Where sockets are translated, packets go to the server's own address.
+	for _, to := range []netip.AddrPort{m.ClientPeer, m.ServerLocal} {
+		flow, ok, err := netstat.Lookup(ns, proto, netstat.Tuple{Src: m.ClientLocal, Dst: to})
+		if err != nil {
+			return false, false, err
 		}
+		tracked = tracked || ok
+		translated = translated || ok && flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
 	}
 	return tracked, translated, nil
 }
 
-// hooks lists the IPv4 rule chains that the sample's packets passed. A bridge with
+// hooks lists the rule chains of the path's address family that the sample's packets passed. A bridge with
 // NetfilterCall passes packets to chains without the IP layer, whose counters stand
 // still then.
-func (c *sampleCheck) hooks(l *lab.Lab, before, after counters) ([]string, error) {
+func (c *sampleCheck) hooks(r *Recorder, after counters) ([]string, error) {
 	toServer, toClient := c.packets()
 	least := max(min(toServer, toClient), 1)
+	family, other := c.family(), "ip6"
+	if family == 1 {
+		other = "ip"
+	}
 	var out []string
-	for _, place := range l.Places() {
-		chains, err := l.Hooks(place)
+	for _, place := range r.Lab.Places() {
+		chains, err := r.chainsOf(place)
 		if err != nil {
 			return nil, err
 		}
-		passed := passedHooks(after.ipSince(before, place), least)
+		passed := passedHooks(ipSince(after.ip[place][family], r.before.ip[place][family]), least)
 		for _, chain := range chains {
 			called := c.Lab.NetfilterCall && place == lab.Host && chain.Hook != "input" && chain.Hook != "output"
-			if chain.Family != "ip6" && (passed[chain.Hook] || called) {
+			if chain.Family != other && (passed[chain.Hook] || called) {
 				out = append(out, fmt.Sprintf("%s: %s %s %s (%s)", place, chain.Family, chain.Table, chain.Chain, chain.Hook))
 			}
 		}
 	}
 	return out, nil
+}
+
+// chainsOf returns the rule chains of a place, which do not change while flows run.
+func (r *Recorder) chainsOf(place string) ([]lab.HookChain, error) {
+	if chains, ok := r.chains[place]; ok {
+		return chains, nil
+	}
+	chains, err := r.Lab.Hooks(place)
+	if err == nil {
+		if r.chains == nil {
+			r.chains = map[string][]lab.HookChain{}
+		}
+		r.chains[place] = chains
+	}
+	return chains, err
 }
 
 // passedHooks returns the netfilter hooks that at least this many packets passed,

@@ -66,3 +66,21 @@ func (p CPUPair) Resolve() (CPUPair, error) {
 	}
 	return p, errors.New("no CPU is available to this process")
 }
+
+// Other returns a CPU for clients that the server does not run on, and an error if there is
+// none, or if the pair has two CPUs already. The pair is resolved.
+func (p CPUPair) Other() (int, error) {
+	if p.Client != p.Server {
+		return 0, fmt.Errorf("all clients run on CPU %d, and the servers on another one", p.Client)
+	}
+	var usable unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &usable); err != nil {
+		return 0, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	for cpu := range len(usable) * 64 {
+		if cpu != p.Server && usable.IsSet(cpu) {
+			return cpu, nil
+		}
+	}
+	return 0, errors.New("this process may use one CPU only")
+}

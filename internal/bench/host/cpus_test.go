@@ -2,7 +2,10 @@
 
 package host
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 func TestParseCPUs(t *testing.T) {
 	for text, want := range map[string]CPUPair{
@@ -27,5 +30,18 @@ func TestDefaultIsOneUsableCPU(t *testing.T) {
 	}
 	if _, err := (CPUPair{Client: 1000, Server: 0, Set: true}).Resolve(); err == nil {
 		t.Error("CPU 1000 was accepted")
+	}
+}
+
+func TestOtherCPUIsNotTheServers(t *testing.T) {
+	p, err := CPUPair{}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpu, err := p.Other(); runtime.NumCPU() > 1 != (err == nil) || err == nil && cpu == p.Server {
+		t.Errorf("CPU %d beside %+v, %v", cpu, p, err)
+	}
+	if cpu, err := (CPUPair{Client: 0, Server: 1}).Other(); err == nil {
+		t.Errorf("CPU %d, though client and server run on two", cpu)
 	}
 }

@@ -16,14 +16,10 @@ const claimLabs = 6
 // streams are half as wide again (simulated).
 const claimRounds = 8
 
-// mostUnits bounds the units of a level below the labs, where the pilot saw no variance
-// above it: that it saw none does not mean that there is none.
-const mostUnits = 30
-
 // Costs are the times that one more unit of a level takes, for all rows together and
-// without what is in it: the rebuilding of a lab, the restart of the processes, new
-// connections, and one round of all rows.
-type Costs struct{ Lab, Process, Connection, Round time.Duration }
+// without what is in it: the rebuilding of a lab with its processes and connections, and
+// one round of all rows.
+type Costs struct{ Lab, Round time.Duration }
 
 // Counts are the numbers of labs, of processes in each, of connections in each process
 // and of rounds on each connection.
@@ -31,25 +27,16 @@ type Counts struct{ Labs, Processes, Connections, Rounds int }
 
 // Time returns how long the counts take.
 func (n Counts) Time(c Costs) time.Duration {
-	connection := c.Connection + time.Duration(n.Rounds)*c.Round
-	process := c.Process + time.Duration(n.Connections)*connection
-	return time.Duration(n.Labs) * (c.Lab + time.Duration(n.Processes)*process)
+	return time.Duration(n.Labs) * (c.Lab + time.Duration(n.rounds())*c.Round)
 }
 
-// HalfWidth returns the half-width to expect of an interval over the labs, or over the
-// processes of one lab, as a share: 0.005 is 0.5 %. It is +Inf for fewer than three.
-func (n Counts) HalfWidth(v Components) float64 { return n.halfWidth(v, quantile) }
-
-func (n Counts) halfWidth(v Components, quantile func(freedom int) float64) float64 {
-	units, own := n.Labs, v.Lab
-	if n.Labs == 1 {
-		units, own = n.Processes, 0
-		n.Processes = 1
-	}
-	if units < leastUnits {
+// HalfWidth returns the half-width to expect of an interval over the labs, as a share:
+// 0.005 is 0.5 %. It is +Inf for fewer than three.
+func (n Counts) HalfWidth(v Components) float64 {
+	if n.Labs < leastUnits {
 		return math.Inf(1)
 	}
-	return math.Expm1(quantile(units-1) * math.Sqrt((own+n.noise(v))/float64(units)))
+	return math.Expm1(quantile(n.Labs-1) * math.Sqrt((v.Lab+n.noise(v))/float64(n.Labs)))
 }
 
 // noise returns the variance of a lab's median that the levels in the lab cause.
@@ -62,39 +49,29 @@ func (n Counts) noise(v Components) float64 {
 // rounds returns the number of rounds in a lab.
 func (n Counts) rounds() int { return n.Processes * n.Connections * n.Rounds }
 
-// Plan returns the counts that give the narrowest interval in the time that there is,
-// from the components of a pilot run. The costs and variances of Kalibera and Jones have
-// their minimum at n = sqrt(cost of the unit above / cost * variance / variance above).
-// Here the whole numbers are searched for, since Student's t asks for more labs than
-// that, and since a pilot often finds no variance where there is a little.
+// Plan returns the number of labs, with one connection in each, and of rounds that give
+// the narrowest interval in the time that there is, from the components of a pilot run.
+// The costs and variances of Kalibera and Jones have their minimum at rounds = sqrt(cost
+// of a lab / cost of a round * variance of rounds / variance of labs). Here the whole
+// numbers are searched for, since Student's t asks for more labs than that, and since a
+// pilot often finds no variance where there is a little.
 //
 // There are at least six labs with eight rounds in each; in less time fewer rounds, then
-// three labs, then one, and the interval is over its processes. Where not even that
-// makes an interval, it is one of each, whatever the time.
+// three labs. Where not even that fits, it is one of each, whatever the time.
 func Plan(pilot Components, c Costs, total time.Duration) Counts {
-	known := map[int]float64{}
-	remembered := func(freedom int) float64 {
-		if known[freedom] == 0 {
-			known[freedom] = quantile(freedom)
-		}
-		return known[freedom]
-	}
 	var wishes []Counts // the least of each, from the best wish
 	for rounds := claimRounds; rounds > 0; rounds-- {
 		wishes = append(wishes, Counts{Labs: claimLabs, Rounds: rounds})
 	}
-	for _, least := range append(wishes, Counts{Labs: leastUnits}, Counts{Labs: 1}) {
+	for _, least := range append(wishes, Counts{Labs: leastUnits, Rounds: 1}) {
 		best, narrowest := Counts{}, math.Inf(1)
-		for n := range insides {
-			n.Labs = 1
-			n.Labs = int(min(total/max(1, n.Time(c)), mostFreedom))
-			if least.Labs == 1 {
-				n.Labs = min(n.Labs, 1)
+		for labs := least.Labs; labs <= mostFreedom; labs++ {
+			left := total/time.Duration(labs) - c.Lab
+			n := Counts{labs, 1, 1, int(left / max(1, c.Round))}
+			if left < 0 || n.Rounds < least.Rounds {
+				break
 			}
-			if n.Labs < least.Labs || n.rounds() < least.Rounds {
-				continue
-			}
-			if h := n.halfWidth(pilot, remembered); h < narrowest {
+			if h := n.HalfWidth(pilot); h < narrowest {
 				best, narrowest = n, h
 			}
 		}
@@ -103,14 +80,4 @@ func Plan(pilot Components, c Costs, total time.Duration) Counts {
 		}
 	}
 	return Counts{1, 1, 1, 1}
-}
-
-// insides yields the counts that a lab may hold.
-func insides(yield func(Counts) bool) {
-	for n := range mostUnits * mostUnits * mostUnits {
-		c := Counts{Processes: 1 + n/mostUnits/mostUnits, Connections: 1 + n/mostUnits%mostUnits, Rounds: 1 + n%mostUnits}
-		if !yield(c) {
-			return
-		}
-	}
 }

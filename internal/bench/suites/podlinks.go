@@ -3,8 +3,12 @@
 package suites
 
 import (
+	"slices"
+	"strings"
+
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -14,7 +18,7 @@ func podLinks() Suite {
 	s := Suite{
 		Name:      Default,
 		Doc:       "two pods of one host: each link mode by pod IP and by cluster IP",
-		Workloads: []Workload{tcpStreams(1), tcpRR()},
+		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
 			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
@@ -26,12 +30,29 @@ func podLinks() Suite {
 	for _, link := range kernelLinks() {
 		s.addKernelLink(link)
 	}
+	for _, plain := range []string{"veth", "bridge-call-off", "macvlan"} {
+		s.addBigTCP(plain)
+	}
 	for _, link := range []string{
 		"veth", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal", "tun",
 	} {
 		s.addEBPFLink(link)
 	}
+	s.compareLinks()
 	return s
+}
+
+// compareLinks adds the comparisons of different links, and of services that they reach in different ways, which people ask
+// for most.
+func (s *Suite) compareLinks() {
+	for _, p := range [][2]string{
+		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"}, {"macvlan+ebpf/pod-ip", "loopback"},
+		{"bridge-call-off/pod-ip", "veth/pod-ip"}, {"macvlan/pod-ip", "veth/pod-ip"},
+		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"}, {"bridge-call-on/cluster-ip/ebpf-socket", "bridge-call-off/pod-ip"},
+		{"veth+ebpf/cluster-ip", "veth/cluster-ip/iptables"}, {"veth+ebpf/cluster-ip", "veth/cluster-ip/nftables"},
+	} {
+		s.compare(p[0], p[1])
+	}
 }
 
 // kernelLink is a link mode with the kernel's datapath.
@@ -111,17 +132,40 @@ func (s *Suite) addKernelLink(l kernelLink) {
 	}
 }
 
+// addBigTCP adds the pod IP of a link mode with the kernel's datapath again, with BIG TCP, which pods have by default. The
+// other rows of the kernel's datapath are without.
+func (s *Suite) addBigTCP(plain string) {
+	i := slices.IndexFunc(s.Paths, func(p Path) bool { return p.ID == plain+"/pod-ip" })
+	big := s.Paths[i]
+	big.ID, big.Variant, big.Lab.BigTCP = plain+"+big-tcp/pod-ip", strings.TrimSpace(big.Variant+" big-tcp"), true
+	s.Paths = append(s.Paths, big)
+	s.Pairs = append(s.Pairs, Pair{Name: plain + " with BIG TCP / without: pod IP", Numerator: big.ID, Denominator: plain + "/pod-ip"})
+}
+
 // addEBPFLink adds the paths of a link mode with the eBPF datapath.
 func (s *Suite) addEBPFLink(link string) {
 	name := link + "+ebpf"
 	podIP := podPath(name+"/pod-ip", link)
 	podIP.Lab.Datapath, podIP.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
+	if mode, err := podlink.Lookup(link); err == nil { // the kernel has no datapath of Open vSwitch everywhere
+		podIP.Lab.BigTCP = mode.Traits().BigTCP && mode.Traits().Needs != podlink.NeedsOpenVSwitch
+	}
 	service := podIP.toService(result.ViaEBPFTC)
 	service.ID = name + "/cluster-ip"
 	s.Paths = append(s.Paths, podIP, service)
 	s.Pairs = append(s.Pairs,
 		Pair{Name: name + ": cluster IP / pod IP", Numerator: service.ID, Denominator: podIP.ID},
 		Pair{Name: name + " / " + link + ": pod IP", Numerator: podIP.ID, Denominator: link + "/pod-ip"})
+	if link != "veth" {
+		return
+	}
+	without := podIP
+	without.ID, without.Variant, without.Lab.BigTCP = name+"-no-big-tcp/pod-ip", "no-big-tcp", false
+	without.Label = link + " + eBPF no-big-tcp"
+	s.Paths = append(s.Paths, without)
+	s.Pairs = append(s.Pairs,
+		Pair{Name: name + " with BIG TCP / without: pod IP", Numerator: podIP.ID, Denominator: without.ID},
+		Pair{Name: name + " without BIG TCP / " + link + ": pod IP", Numerator: without.ID, Denominator: link + "/pod-ip"})
 }
 
 // podPath returns the path from pod-b to the address of pod-a on the same host, with

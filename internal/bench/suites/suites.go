@@ -9,8 +9,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"mustang/internal/bench/cnibench"
+	"mustang/internal/bench/engine"
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -56,22 +58,12 @@ func (s Suite) Rows() []result.Row {
 	var rows []result.Row
 	for _, w := range s.Workloads {
 		for _, p := range s.Paths {
-			rows = append(rows, p.Row(s.Name, w))
+			if s.Has(p, w) {
+				rows = append(rows, p.Row(s.Name, w))
+			}
 		}
 	}
 	return rows
-}
-
-// Probe returns the reasons why this machine cannot build the networks of paths, by
-// path ID. It has no entry for a path without a known reason.
-func (s Suite) Probe() map[string]error {
-	reasons := map[string]error{}
-	for _, p := range s.Paths {
-		if err := p.Probe(); err != nil {
-			reasons[p.ID] = err
-		}
-	}
-	return reasons
 }
 
 // addBaseline adds a path that others are compared with, and measures it twice.
@@ -112,15 +104,29 @@ type Workload struct {
 	Flows int
 	// Rate is the rate of a UDP stream in bits per second; 0 is unlimited.
 	Rate uint64
+	// Setup says how the workload is driven, where that is not the usual way.
+	Setup result.Setup
 }
 
 // String returns the workload's name, followed by the number of flows if there are
-// several.
+// several, and by its setup in parentheses.
 func (w Workload) String() string {
+	text := w.Name
 	if w.Flows > 1 {
-		return fmt.Sprintf("%s-%d", w.Name, w.Flows)
+		text += fmt.Sprintf("-%d", w.Flows)
 	}
-	return w.Name
+	if setup := w.Setup.String(); setup != "" {
+		text += " (" + setup + ")"
+	}
+	return text
+}
+
+// Spec returns the load of a workload on a path, in slices.
+func (w Workload) Spec(p Path) load.Spec {
+	return load.Spec{
+		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes, Response: w.Setup.ResponseBytes,
+		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Standing: true,
+	}
 }
 
 // tcpStreams returns a TCP stream over a number of connections.
@@ -134,6 +140,9 @@ func udpStreams(flows int) Workload {
 // tcpRR returns TCP request/response.
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
+// tcpCRR returns a TCP connection for each request/response.
+func tcpCRR() Workload { return Workload{Name: load.TCPCRR, Flows: 1} }
+
 // Path is a path of a suite. It is measured with each of the suite's workloads.
 type Path struct {
 	evidence.Path
@@ -146,9 +155,17 @@ type Path struct {
 	Label    string
 	Baseline bool
 	Repeats  string
+	// TwoCPUs says that the client runs on another CPU than the server.
+	TwoCPUs bool
 	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
 	// traffic.
 	Plugin *cnibench.Plugin
+	// Workload, if it is set, is the only workload of the path.
+	Workload string
+	// Delay is the time for which the server computes before each response.
+	Delay time.Duration
+	// Engine is the load generator, nil for the native one.
+	Engine *engine.Engine
 }
 
 // Row returns the path's row for a workload, without samples.
@@ -156,8 +173,8 @@ func (p Path) Row(suite string, w Workload) result.Row {
 	row := result.Row{
 		Suite: suite, ID: p.ID, Link: p.Link, Variant: p.Variant, Datapath: p.Datapath(),
 		Placement: result.PlacementSameHost, Overlay: cmp.Or(p.Overlay, result.OverlayNone), Target: p.Target, Via: p.Via,
-		Family: "ipv4", Workload: w.Name, Engine: "native", Note: p.Note,
-		Label: p.Label, Baseline: p.Baseline, Repeats: p.Repeats,
+		Family: "ipv4", Workload: w.Name, Setup: w.Setup, Engine: engine.Native, Note: p.Note,
+		BigTCP: p.Lab.BigTCP, Label: p.Label, Baseline: p.Baseline, Repeats: p.Repeats,
 	}
 	if p.TwoHosts() {
 		row.Placement = result.PlacementTwoHosts
@@ -167,6 +184,9 @@ func (p Path) Row(suite string, w Workload) result.Row {
 	}
 	if w.Flows > 1 {
 		row.Flows = w.Flows
+	}
+	if p.Engine != nil {
+		row.Engine = p.Engine.Name
 	}
 	if p.Plugin == nil {
 		return row
@@ -179,20 +199,44 @@ func (p Path) Row(suite string, w Workload) result.Row {
 }
 
 // Probe returns the reason why this machine cannot build the path's network, nil if
-// none is known.
+// none is known. It needs root.
 func (p Path) Probe() error {
+	if mode, ok := p.mode(); ok {
+		if err := mode.Probe(); err != nil {
+			return err
+		}
+	}
+	return p.CheckInstalled()
+}
+
+// CheckInstalled returns a [*debian.MissingError] if a program that the path needs is not
+// installed.
+func (p Path) CheckInstalled() error {
+	switch err := p.Lab.CheckInstalled(); {
+	case err != nil:
+		return err
+	case p.Engine != nil:
+		return p.probeEngine()
+	case p.Plugin != nil:
+		return p.Plugin.Probe()
+	}
+	return nil
+}
+
+// HasMode reports whether the path has a link mode, which the kernel may lack.
+func (p Path) HasMode() bool {
+	_, ok := p.mode()
+	return ok
+}
+
+// mode returns the link mode of the path's pods; hosts and containers have none.
+func (p Path) mode() (podlink.Mode, bool) {
 	link := p.Lab.Link
 	if p.Plugin != nil {
 		link = p.Link
 	}
-	var unsupported error
-	if mode, err := podlink.Lookup(link); err == nil { // hosts and containers have no mode
-		unsupported = mode.Probe()
-	}
-	if p.Plugin == nil {
-		return unsupported
-	}
-	return cmp.Or(unsupported, p.Plugin.Probe())
+	mode, err := podlink.Lookup(link)
+	return mode, err == nil
 }
 
 // connectTo returns the path with a server at an address, which its client connects to.

@@ -58,6 +58,9 @@ func TestPodLinksRows(t *testing.T) {
 	} {
 		want = append(want, link+"+ebpf/pod-ip", link+"+ebpf/cluster-ip")
 	}
+	for _, path := range []string{"veth+big-tcp", "bridge-call-off+big-tcp", "macvlan+big-tcp", "veth+ebpf-no-big-tcp"} {
+		want = append(want, path+"/pod-ip")
+	}
 	have := map[string]bool{}
 	for _, row := range podLinks().Rows() {
 		if have[name(row)] {

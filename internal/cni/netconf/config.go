@@ -40,6 +40,17 @@ const (
 	ServicesOff = "off"
 )
 
+// Values of key bigTCP.
+const (
+	// BigTCPAuto lets IPv4 TCP packets of up to 256 KiB cross pod devices, unless the parent would lose its segmentation
+	// offload by them.
+	BigTCPAuto = "auto"
+	// BigTCPOn lets them cross in any case.
+	BigTCPOn = "on"
+	// BigTCPOff leaves the kernel's limit of 64 KiB.
+	BigTCPOff = "off"
+)
+
 // DefaultOVSDB is the database socket of Debian's Open vSwitch.
 const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
@@ -60,6 +71,8 @@ type Config struct {
 	OVSDB string
 	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
 	MTU int
+	// BigTCP is one of the BigTCP constants.
+	BigTCP string
 	// Services is one of the Services constants.
 	Services string
 	// Masquerade translates the source address of packets that leave the pod network to
@@ -91,7 +104,7 @@ type Config struct {
 // are errors of type *types.Error that name the key. On an error, Config still holds
 // every value that could be parsed, so that DEL can proceed.
 func Parse(data []byte) (Config, error) {
-	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, Services: ServicesSocket, Raw: data}
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Raw: data}
 	o := parseObject("", data)
 	if o.err != nil {
 		return c, o.err
@@ -103,6 +116,7 @@ func Parse(data []byte) (Config, error) {
 	o.read("bridge", "the name of a bridge", &c.Bridge)
 	o.read("ovsdb", "the path of a socket", &c.OVSDB)
 	o.read("mtu", "a number of bytes", &c.MTU)
+	o.read("bigTCP", "a string", &c.BigTCP)
 	o.read("services", "a string", &c.Services)
 	o.read("masquerade", "true or false", &c.Masquerade)
 	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
@@ -151,12 +165,15 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 
 // validate checks values and their combinations.
 func (c Config) validate() error {
+	bigTCP := []string{BigTCPAuto, BigTCPOn, BigTCPOff}
 	services := []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff}
 	switch {
 	case !slices.Contains(Links(), c.Link):
 		return Invalidf("link: unknown link mode %q (known: %s)", c.Link, strings.Join(Links(), ", "))
 	case !slices.Contains(services, c.Services):
 		return Invalidf("services: want one of %s, got %q", strings.Join(services, ", "), c.Services)
+	case !slices.Contains(bigTCP, c.BigTCP):
+		return Invalidf("bigTCP: want one of %s, got %q", strings.Join(bigTCP, ", "), c.BigTCP)
 	case c.MTU < 0 || c.MTU > 65535:
 		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
 	case !strings.HasPrefix(c.OVSDB, "/"):
@@ -188,6 +205,8 @@ func (c Config) validateChained() error {
 		return Invalidf("link: a chained plugin creates no link, got %q", c.Link)
 	case c.Masquerade:
 		return Invalidf("masquerade: not supported in a chained plugin; configure it in the plugin that creates the link")
+	case c.BigTCP != BigTCPAuto:
+		return Invalidf("bigTCP: a chained plugin creates no device, got %q", c.BigTCP)
 	case c.HostAddresses != nil:
 		return Invalidf("hostAddresses: a chained plugin assigns the host no addresses")
 	case c.NoDefaultRoute:

@@ -42,7 +42,7 @@ func TestHostAddresses(t *testing.T) {
 // TestParse parses each key.
 func TestParse(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
-		"services":"tc", "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
+		"bigTCP":"off", "services":"tc", "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
 		"prevResult":null, "args":{"any":1}, "cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],
 		"runtimeConfig":{"ips":["10.88.0.7/16","fd00::7"], "mac":"02:00:00:00:00:07", "aliases":{"pods":["a"]},
 			"bandwidth":{"ingressRate":1000,"ingressBurst":2000,"egressRate":3000,"egressBurst":4000},
@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 	c.IPAM.Sets = nil
 	want := Config{
 		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
-		Services: ServicesTC, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
+		BigTCP: BigTCPOff, Services: ServicesTC, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
@@ -80,7 +80,7 @@ func TestParseDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
-	if c.Link != LinkAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
+	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB || c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
 		t.Errorf("got %+v", c)
 	}
 	if _, err := Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)); err != nil {
@@ -103,6 +103,7 @@ func TestParseErrors(t *testing.T) {
 		{withIPAM(`, "link":"tap"`), invalid, `"tap"`},
 		{withIPAM(`, "link":5`), invalid, "link: want a string, got 5"},
 		{withIPAM(`, "services":"all"`), invalid, `"all"`},
+		{withIPAM(`, "bigTCP":"big"`), invalid, `"big"`},
 		{withIPAM(`, "mtu":-1`), invalid, "mtu: -1"},
 		{withIPAM(`, "mtu":"big"`), invalid, `mtu: want a number of bytes, got "big"`},
 		{withIPAM(`, "masquerade":"yes"`), invalid, "masquerade"},

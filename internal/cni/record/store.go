@@ -127,10 +127,11 @@ type Network struct {
 	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
 	Boot   string `json:"boot"`
 	Digest string `json:"digest"`
-	// Link, Parent and MTU are those of the configuration, or those that ADD selected.
+	// Link, Parent, MTU and BigTCP are those of the configuration, or those that ADD selected.
 	Link   string `json:"link"`
 	Parent string `json:"parent"`
 	MTU    int    `json:"mtu"`
+	BigTCP bool   `json:"big_tcp,omitempty"`
 	// Gateways are the host's own addresses, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "95b2ea6359ed4c56"
-	socklbDigest = "fb7af0665f75fff4"
+	tcDigest     = "bb5178b76a69efb9"
+	socklbDigest = "b006306b470f35ca"
 )

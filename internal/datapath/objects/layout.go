@@ -19,7 +19,7 @@ import (
 const DefaultRoot = "/sys/fs/bpf/mustang"
 
 // LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
-const LayoutVersion = 5
+const LayoutVersion = 6
 
 // layout holds the paths of pins.
 type layout struct{ root string }

@@ -37,6 +37,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapConnected:      endpoints + 1024, // a row may outlive its pod's, until another pod has the address
 		tcMapFragments:      8192,
 		tcMapMetrics:        1,
+		tcMapFilter:         1,
 		tcMapState:          1,
 		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
 	}
@@ -60,6 +61,7 @@ func formats() map[string]format {
 		tcMapConnected:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
 		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
 		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
+		tcMapFilter:         {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
 		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
 		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
 		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
@@ -144,6 +146,7 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 		tcMapConnected:   &maps.Connected,
 		tcMapFragments:   &maps.Fragments,
 		tcMapMetrics:     &maps.Metrics,
+		tcMapFilter:      &maps.Filter,
 		tcMapState:       &maps.State,
 	}
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects creates and opens the maps, programs and links that are pinned under one root directory. It gives rows a
-// type, and has two locks: of rows, and of programs and links. Package datapath knows what the rows mean.
+// Package objects creates and opens the maps, programs and links below one root directory: rows with a type, and two locks.
 package objects
 
 import (
@@ -41,6 +40,7 @@ type Tables struct {
 	Connected   *Table[Addr, uint32]
 	Metrics     *Table[uint32, []Metrics] // a row for each CPU
 	State       *Table[uint32, State]
+	Filter      *Filter
 }
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
@@ -161,6 +161,7 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		Connected:   &Table[Addr, uint32]{o.maps.Connected, tcMapConnected},
 		Metrics:     &Table[uint32, []Metrics]{o.maps.Metrics, tcMapMetrics},
 		State:       &Table[uint32, State]{o.maps.State, tcMapState},
+		Filter:      &Filter{o.maps.Filter},
 	}
 	o.opened = true
 	return nil

@@ -134,6 +134,21 @@ func pinnedBuilds(dir, digest string) (ours int, others []string, err error) {
 	return ours, others, nil
 }
 
+// ProgramPins returns the paths of all pinned programs.
+func (o *Objects) ProgramPins() ([]string, error) {
+	var pins []string
+	for _, dir := range []string{o.layout.programs(), o.layout.socketPrograms()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("read pinned programs: %w", err)
+		}
+		for _, entry := range entries {
+			pins = append(pins, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return pins, nil
+}
+
 // removeAll unpins the programs of other builds. Their pins go last, so that the next process completes the work of one
 // that dies.
 func removeAll(paths []string) error {
@@ -190,6 +205,9 @@ func newCollection(pinned *tcMaps, at AttachPoint) (*ebpf.Collection, error) {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, &UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6", Err: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("load programs: %w", err)
 	}

@@ -60,6 +60,8 @@ const (
 	socklbMapConnected      = "connected"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
+	socklbMapFilter         = "filter"
+	socklbMapFlows          = "flows"
 	socklbMapFragments      = "fragments"
 	socklbMapMetrics        = "metrics"
 	socklbMapNamespaces     = "namespaces"
@@ -67,6 +69,7 @@ const (
 	socklbMapSkRevnat       = "sk_revnat"
 	socklbMapSockets        = "sockets"
 	socklbMapState          = "state"
+	socklbMapWays           = "ways"
 	socklbProgConnect4      = "connect4"
 	socklbProgConnect6      = "connect6"
 	socklbProgGetpeername4  = "getpeername4"
@@ -140,6 +143,8 @@ type socklbMapSpecs struct {
 	Connected   *ebpf.MapSpec `ebpf:"connected"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Filter      *ebpf.MapSpec `ebpf:"filter"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
 	Namespaces  *ebpf.MapSpec `ebpf:"namespaces"`
@@ -147,6 +152,7 @@ type socklbMapSpecs struct {
 	SkRevnat    *ebpf.MapSpec `ebpf:"sk_revnat"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // socklbVariableSpecs contains global variables before they are loaded into the kernel.
@@ -180,6 +186,8 @@ type socklbMaps struct {
 	Connected   *ebpf.Map `ebpf:"connected"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Filter      *ebpf.Map `ebpf:"filter"`
+	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Metrics     *ebpf.Map `ebpf:"metrics"`
 	Namespaces  *ebpf.Map `ebpf:"namespaces"`
@@ -187,6 +195,7 @@ type socklbMaps struct {
 	SkRevnat    *ebpf.Map `ebpf:"sk_revnat"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *socklbMaps) Close() error {
@@ -195,6 +204,8 @@ func (m *socklbMaps) Close() error {
 		m.Connected,
 		m.Connections,
 		m.Endpoints,
+		m.Filter,
+		m.Flows,
 		m.Fragments,
 		m.Metrics,
 		m.Namespaces,
@@ -202,6 +213,7 @@ func (m *socklbMaps) Close() error {
 		m.SkRevnat,
 		m.Sockets,
 		m.State,
+		m.Ways,
 	)
 }
 

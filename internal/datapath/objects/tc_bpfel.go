@@ -84,6 +84,7 @@ const (
 	tcCtFlagCT_SEGMENT tcCtFlag = 4
 	tcCtFlagCT_CLOSING tcCtFlag = 8
 	tcCtFlagCT_UPLINK  tcCtFlag = 16
+	tcCtFlagCT_ABSENT  tcCtFlag = 32
 )
 
 type tcCtNew struct {
@@ -161,6 +162,24 @@ type tcEpPath struct {
 	NodeMac [6]uint8
 }
 
+type tcFilter struct {
+	_          structs.HostLayout
+	Words      [16384]uint64
+	Generation uint64
+	Reserved   [7]uint64
+}
+
+type tcFlow struct {
+	_        structs.HostLayout
+	Key      tcTuple
+	Validity struct {
+		_          structs.HostLayout
+		Generation uint64
+		Second     uint64
+	}
+	Row tcCtEntry
+}
+
 type tcFragmentKey struct {
 	_     structs.HostLayout
 	Saddr tcAddr
@@ -223,6 +242,7 @@ type tcPacket struct {
 	FragmentId uint32
 	Traits     uint32
 	V6         uint32
+	_          [4]byte
 }
 
 type tcPorts struct {
@@ -283,6 +303,18 @@ type tcTuple struct {
 	Pad   [3]uint8
 }
 
+type tcWay struct {
+	_        structs.HostLayout
+	Key      tcAddr
+	Validity struct {
+		_          structs.HostLayout
+		Generation uint64
+		Second     uint64
+	}
+	Path     tcEpPath
+	Reserved uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -292,11 +324,14 @@ const (
 	tcMapConnections = "connections"
 	tcMapCtScratch   = "ct_scratch"
 	tcMapEndpoints   = "endpoints"
+	tcMapFilter      = "filter"
+	tcMapFlows       = "flows"
 	tcMapFragments   = "fragments"
 	tcMapMetrics     = "metrics"
 	tcMapQuotes      = "quotes"
 	tcMapServices    = "services"
 	tcMapState       = "state"
+	tcMapWays        = "ways"
 	tcProgFromPod    = "from_pod"
 	tcProgFromUplink = "from_uplink"
 	tcProgToPod      = "to_pod"
@@ -362,11 +397,14 @@ type tcMapSpecs struct {
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch   *ebpf.MapSpec `ebpf:"ct_scratch"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Filter      *ebpf.MapSpec `ebpf:"filter"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
 	Quotes      *ebpf.MapSpec `ebpf:"quotes"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -402,11 +440,14 @@ type tcMaps struct {
 	Connections *ebpf.Map `ebpf:"connections"`
 	CtScratch   *ebpf.Map `ebpf:"ct_scratch"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Filter      *ebpf.Map `ebpf:"filter"`
+	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Metrics     *ebpf.Map `ebpf:"metrics"`
 	Quotes      *ebpf.Map `ebpf:"quotes"`
 	Services    *ebpf.Map `ebpf:"services"`
 	State       *ebpf.Map `ebpf:"state"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
@@ -416,11 +457,14 @@ func (m *tcMaps) Close() error {
 		m.Connections,
 		m.CtScratch,
 		m.Endpoints,
+		m.Filter,
+		m.Flows,
 		m.Fragments,
 		m.Metrics,
 		m.Quotes,
 		m.Services,
 		m.State,
+		m.Ways,
 	)
 }
 

@@ -84,17 +84,15 @@ func (a api) send(ctx context.Context, request string, body any) ([]byte, error)
 	return answer, nil
 }
 
-// checkVersion returns an *ProgramError if dockerd is too old.
+// checkVersion returns an error if dockerd is too old.
 func (a api) checkVersion(ctx context.Context) error {
 	var version struct{ Version, APIVersion string }
 	if err := a.call(ctx, "GET /version", nil, &version); err != nil {
 		return err
 	}
 	if older(version.APIVersion, oldestAPI) {
-		return &ProgramError{
-			Program: "dockerd", Version: fmt.Sprintf("%s (API %s)", version.Version, version.APIVersion),
-			Needed: "20.10 (API " + oldestAPI + ") or later", Package: debianPackage,
-		}
+		return fmt.Errorf("dockerd is version %s (API %s), which is too old: want 20.10 (API %s) or later (Debian package %s)",
+			version.Version, version.APIVersion, oldestAPI, debianPackage)
 	}
 	return nil
 }

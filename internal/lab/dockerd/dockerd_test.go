@@ -80,14 +80,3 @@ func TestWriteImage(t *testing.T) {
 		t.Errorf("a second file: %v", err)
 	}
 }
-
-func TestProgramError(t *testing.T) {
-	for want, err := range map[string]error{
-		"runc is not installed (Debian package docker.io)":                                          &ProgramError{Program: "runc", Package: debianPackage},
-		"dockerd is version 19 (API 1.40), which is too old: want 20.10 (Debian package docker.io)": &ProgramError{Program: "dockerd", Version: "19 (API 1.40)", Needed: "20.10", Package: debianPackage},
-	} {
-		if err.Error() != want {
-			t.Errorf("error %q, want %q", err, want)
-		}
-	}
-}

@@ -3,10 +3,10 @@
 package dockerd
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+
+	"mustang/internal/debian"
 )
 
 // debianPackage contains Docker or depends on the packages that it needs.
@@ -27,22 +27,7 @@ func requiredPrograms() []string {
 	}
 }
 
-// ProgramError reports a program that is not installed or too old.
-type ProgramError struct {
-	Program string // its name, or the path of a file
-	Version string // the installed version; empty if it is not installed
-	Needed  string // the oldest version that serves
-	Package string // the Debian package that contains it
-}
-
-func (e *ProgramError) Error() string {
-	if e.Version == "" {
-		return fmt.Sprintf("%s is not installed (Debian package %s)", e.Program, e.Package)
-	}
-	return fmt.Sprintf("%s is version %s, which is too old: want %s (Debian package %s)", e.Program, e.Version, e.Needed, e.Package)
-}
-
-// CheckInstalled returns a [*ProgramError] if a program that the engine
+// CheckInstalled returns a [*debian.MissingError] if a program that the engine
 // needs is not installed.
 func CheckInstalled() error {
 	_, err := findPrograms()
@@ -54,17 +39,13 @@ func CheckInstalled() error {
 func findPrograms() (map[string]string, error) {
 	found := map[string]string{}
 	for _, name := range requiredPrograms() {
-		for _, dir := range []string{"/usr/sbin", "/usr/bin", ""} {
-			if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && found[name] == "" {
-				found[name] = path
-			}
-		}
-		if found[name] == "" {
-			return nil, &ProgramError{Program: name, Package: debianPackage}
+		var err error
+		if found[name], err = debian.Find(name, debianPackage, "/usr/sbin", "/usr/bin", ""); err != nil {
+			return nil, err
 		}
 	}
 	if _, err := os.Stat(configDir); err != nil {
-		return nil, &ProgramError{Program: configDir, Package: debianPackage}
+		return nil, debian.Missing(configDir, debianPackage)
 	}
 	return found, nil
 }

@@ -29,6 +29,9 @@ type Machine struct {
 	Acceleration string // vm.KVM or vm.TCG
 }
 
+// CheckInstalled returns an error if a program or the kernel that guests need is missing.
+func CheckInstalled() error { return vm.CheckInstalled() }
+
 // FindMachine fetches a kernel and finds out how this machine runs guests with it.
 func FindMachine(ctx context.Context) (m Machine, err error) {
 	if err := vm.CheckTools(); err != nil {

@@ -130,7 +130,7 @@ func dial(ctx context.Context, w workload, spec load.Spec) (*session, error) {
 func dialTCP(ctx context.Context, spec load.Spec) (*session, error) {
 	dialer := net.Dialer{Timeout: spec.StallTime(), KeepAlive: -1, Control: socket.WithCongestion(spec.Congestion)}
 	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", spec.Target.String())
+	conn, err := dialFrom(ctx, dialer, spec)
 	if err != nil {
 		var netErr net.Error
 		if errors.As(err, &netErr) && netErr.Timeout() {
@@ -152,6 +152,29 @@ func dialTCP(ctx context.Context, spec load.Spec) (*session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Local ports of standing connections, below those that the kernel gives to others in a
+// lab: a short connection by another address of the same server, which is translated on
+// the way, must not look like a standing one to the server.
+const (
+	firstOwnPort = 2000
+	ownPorts     = 8000
+)
+
+// dialFrom opens a TCP connection, one that stands from a local port of its own.
+func dialFrom(ctx context.Context, dialer net.Dialer, spec load.Spec) (conn net.Conn, err error) {
+	if !spec.Standing {
+		return dialer.DialContext(ctx, "tcp", spec.Target.String())
+	}
+	for range 100 {
+		dialer.LocalAddr = &net.TCPAddr{Port: firstOwnPort + rand.IntN(ownPorts)}
+		conn, err = dialer.DialContext(ctx, "tcp", spec.Target.String())
+		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			break
+		}
+	}
+	return conn, err
 }
 
 // sendHeader announces the run to the server. Over UDP it waits for the answer.
@@ -245,6 +268,7 @@ func (r *clientRun) measurement(reports []load.Served) (load.Measurement, error)
 		ClientCongestion: s.congestion,
 		ServerCongestion: first.Congestion,
 		Window:           r.spec.Window,
+		Reverse:          r.spec.Reverse,
 	}
 	for _, s := range r.sessions {
 		m.ClientLocals = append(m.ClientLocals, s.local)

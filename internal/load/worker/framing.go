@@ -18,15 +18,15 @@ import (
 // A connection begins with a header from the client, which is repeated over UDP until
 // it is answered:
 //
-//	magic "MST4" | workload code | flows | flags | 1 byte zero | run | warmup |
-//	duration | stall | limit | settle | size | window | request | response |
+//	magic "MST5" | workload code | flows | flags | 1 byte zero | run | warmup |
+//	duration | stall | limit | settle | size | window | request | response | delay |
 //	congestion control, 16 bytes, zero-padded
 //
 // The flows of one run have the same run number, which is drawn at random. Numbers are
 // 8 bytes, big-endian; times are nanoseconds.
 const (
-	headerMagic = "MST4"
-	headerSize  = 8 + 10*8 + load.MaxCongestion
+	headerMagic = "MST5"
+	headerSize  = 8 + 11*8 + load.MaxCongestion
 )
 
 // Flags of a header.
@@ -65,6 +65,7 @@ func encodeHeader(w workload, s *session) []byte {
 	b = binary.BigEndian.AppendUint64(b, spec.Window)
 	b = binary.BigEndian.AppendUint64(b, uint64(spec.RequestSize()))
 	b = binary.BigEndian.AppendUint64(b, uint64(spec.ResponseSize()))
+	b = binary.BigEndian.AppendUint64(b, uint64(spec.Delay))
 	b = append(b, s.congestion...)
 	return append(b, make([]byte, headerSize-len(b))...)
 }
@@ -90,7 +91,8 @@ func decodeHeader(b []byte) (header, error) {
 		Window:     binary.BigEndian.Uint64(b[64:]),
 		Request:    int(binary.BigEndian.Uint64(b[72:])),
 		Response:   int(binary.BigEndian.Uint64(b[80:])),
-		Congestion: strings.TrimRight(string(b[88:]), "\x00"),
+		Delay:      time.Duration(binary.BigEndian.Uint64(b[88:])),
+		Congestion: strings.TrimRight(string(b[96:]), "\x00"),
 		Reverse:    b[6]&flagReverse != 0,
 		Standing:   b[6]&flagStanding != 0,
 	}
@@ -108,6 +110,9 @@ func decodeHeader(b []byte) (header, error) {
 	}
 	if spec.Reverse && (spec.Workload != load.TCPStream || !spec.Standing) {
 		return header{}, fmt.Errorf("load: header of a reversed %s", spec.Workload)
+	}
+	if spec.Delay < 0 || spec.Delay > load.MaxDelay {
+		return header{}, fmt.Errorf("load: header with a delay of %v", spec.Delay)
 	}
 	if spec.Warmup < 0 || spec.Duration < 0 || spec.Stall <= 0 {
 		return header{}, fmt.Errorf("load: header with warmup %v, duration %v, stall %v",

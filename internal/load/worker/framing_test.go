@@ -13,7 +13,7 @@ import (
 // TestHeader decodes an encoded header, and refuses invalid ones.
 func TestHeader(t *testing.T) {
 	spec := load.Spec{Workload: load.UDPStream, Flows: load.MaxFlows, Duration: time.Second, Warmup: 5, Limit: 1 << 40, Settle: 3, Request: 100, Response: 1 << 20, Standing: true,
-		Size: 200, Window: 1 << 33, Stall: 7, Congestion: "sixteen-long-cc."}
+		Delay: 9, Size: 200, Window: 1 << 33, Stall: 7, Congestion: "sixteen-long-cc."}
 	session := &session{spec: spec, congestion: spec.Congestion, id: flowID{run: 1 << 60}}
 	got := encodeHeader(udpStream{}, session)
 	if len(got) != headerSize {
@@ -34,6 +34,7 @@ func TestHeader(t *testing.T) {
 		"size":     func(b []byte) []byte { b[56] = 0xff; return b },
 		"stall":    func(b []byte) []byte { clear(b[32:40]); return b },
 		"request":  func(b []byte) []byte { b[72] = 0xff; return b },
+		"delay":    func(b []byte) []byte { b[88] = 1; return b },
 		"response": func(b []byte) []byte { b[81] = 1; return b },
 		"reverse":  func(b []byte) []byte { b[6] |= flagReverse; return b },
 	} {

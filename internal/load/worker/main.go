@@ -18,6 +18,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
+	"mustang/internal/load/heap"
 	"mustang/internal/load/message"
 	"mustang/internal/load/thread"
 )
@@ -46,7 +47,7 @@ type worker struct {
 	cancels     map[uint64]context.CancelFunc
 	conns       map[uint64]*standingConn
 	lastConn    uint64 // the last ID
-	heap        heapMeter
+	heap        heap.Meter
 	turn        chan struct{}  // full while a command uses standing connections
 	machine     *clock.Machine // for slices, opened by the first ones
 	tasks       sync.WaitGroup

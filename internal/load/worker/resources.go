@@ -2,10 +2,7 @@
 
 package worker
 
-import (
-	"runtime"
-	"runtime/metrics"
-)
+import "runtime"
 
 // begin notes the beginning of a run or of a connection. While one is open, no garbage
 // is collected.
@@ -21,7 +18,7 @@ func (w *worker) end() {
 	defer w.mu.Unlock()
 	w.active--
 	if w.active > 0 {
-		w.heap.collect()
+		w.heap.Collect()
 		return
 	}
 	if runtime.GOMAXPROCS(0) > w.slots {
@@ -53,33 +50,5 @@ func (w *worker) raiseThreads(n int) {
 func (w *worker) collect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heap.collect()
-}
-
-// maxGarbage is the number of bytes that the heap may grow by while connections stand
-// open, before garbage is collected between slices.
-const maxGarbage = 64 << 20
-
-// heapMeter notices that garbage has grown.
-type heapMeter struct {
-	sample []metrics.Sample
-	live   uint64 // bytes after the last collection
-}
-
-// collect collects garbage if the heap has grown by maxGarbage.
-func (h *heapMeter) collect() {
-	if h.read() < h.live+maxGarbage {
-		return
-	}
-	runtime.GC()
-	h.live = h.read()
-}
-
-// read returns the size of the heap, garbage included.
-func (h *heapMeter) read() uint64 {
-	if h.sample == nil {
-		h.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	}
-	metrics.Read(h.sample)
-	return h.sample[0].Value.Uint64()
+	w.heap.Collect()
 }

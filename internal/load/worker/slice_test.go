@@ -39,6 +39,9 @@ func (p pair) standing(workload string) load.Spec {
 	return load.Spec{Workload: workload, Target: p.server.Address(), Stall: 20 * time.Second}
 }
 
+// paced names the connection with a pace.
+const paced = "a pace"
+
 // sliceSpecs are connections of all kinds.
 func sliceSpecs(p pair) map[string]load.Spec {
 	specs := map[string]load.Spec{}
@@ -59,6 +62,9 @@ func sliceSpecs(p pair) map[string]load.Spec {
 	specs["reversed"] = several
 	several.Workload, several.Reverse, several.Rate = load.UDPStream, false, 500e6
 	specs["several flows of datagrams"] = several
+	pace := p.standing(load.TCPRR)
+	pace.Pace = 1000
+	specs[paced] = pace
 	return specs
 }
 
@@ -75,6 +81,9 @@ func TestSlices(t *testing.T) {
 				if c.ClientPeer != p.server.Address() || c.ServerLocal != c.ClientPeer || c.ServerPeer != c.ClientLocal ||
 					len(c.ClientLocals) != spec.FlowCount() || c.ClientCongestion != c.ServerCongestion {
 					t.Errorf("%s: ends do not fit: %+v", name, c)
+				}
+				if port := int(c.ClientLocal.Port()); c.ClientCongestion != "" && (port < firstOwnPort || port >= firstOwnPort+ownPorts) {
+					t.Errorf("%s: it stands on port %d, which short connections may have", name, port)
 				}
 				conns[name] = c
 				for range 4 {
@@ -118,6 +127,24 @@ func TestSlices(t *testing.T) {
 	}
 }
 
+// TestDelay checks that a server computes for the time of its delay before each response.
+func TestDelay(t *testing.T) {
+	p := localPair(t, "127.0.0.1")
+	spec := p.standing(load.TCPRR)
+	spec.Delay = 2 * time.Millisecond
+	c := open(t, p.client, spec)
+	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 20 * time.Millisecond}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.client.Shut(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay*9/10 {
+		t.Errorf("a transaction took %v with a delay of %v", least, spec.Delay)
+	}
+}
+
 // checkSample checks the addresses of a sample of short connections.
 func checkSample(t *testing.T, m load.Measurement, c load.Conn) {
 	t.Helper()
@@ -140,10 +167,11 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 	if m.Machine.Seconds <= 0 || m.ClientCPUSeconds <= 0 || m.ServerCPUSeconds <= 0 || m.Rate <= 0 {
 		t.Errorf("%s: machine %+v, CPU %g and %g s, rate %g", name, m.Machine, m.ClientCPUSeconds, m.ServerCPUSeconds, m.Rate)
 	}
-	if !(load.Spec{Workload: m.Workload}).IsStream() {
+	if !(load.Spec{Workload: m.Workload}).IsStream() && name != paced {
 		checkHistogram(t, m)
 	}
-	if (m.Sent > 0) != strings.HasPrefix(m.Workload, "udp") || m.Received > m.Sent {
-		t.Errorf("%s: %d datagrams sent, %d received", name, m.Sent, m.Received)
+	counts := strings.HasPrefix(m.Workload, "udp") || m.Workload == load.TCPCRR || name == paced
+	if (m.Sent > 0) != counts || m.Received > m.Sent {
+		t.Errorf("%s: %d datagrams or transactions sent, %d received", name, m.Sent, m.Received)
 	}
 }

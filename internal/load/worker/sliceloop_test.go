@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"testing"
 	"time"
 
@@ -89,22 +87,3 @@ func serveHere(t *testing.T) netip.AddrPort {
 	}
 	return r.Address
 }
-
-// TestGarbageIsCollected lets garbage grow while the collector is off.
-func TestGarbageIsCollected(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	var h heapMeter
-	runtime.GC()
-	h.live = h.read()
-	for range 2 * maxGarbage >> 20 {
-		garbage = make([]byte, 1<<20)
-	}
-	grown := h.read()
-	h.collect()
-	if now := h.read(); grown < h.live+maxGarbage || now > grown-maxGarbage {
-		t.Errorf("the heap has %d bytes after a collection, before %d", now, grown)
-	}
-}
-
-// garbage escapes to the heap.
-var garbage []byte

@@ -4,13 +4,10 @@ package worker
 
 import (
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
 	"mustang/internal/load"
-	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -48,11 +45,38 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreLost drops one SYN of a hundred: the connections that it would have begun are
+// counted with their time, and the others go on.
+func TestConnectionsAreLost(t *testing.T) {
+	near, far := testkit.VethPair(t)
+	testkit.Drop(t, far, "tcp flags & (syn|ack) == syn numgen inc mod 100 50")
+	client, server := startAgent(t, agentOptions(nil)), startAgent(t, agentOptions(nil))
+	addr := netip.MustParseAddrPort("10.0.0.2:5201")
+	if _, err := server.ListenIn(t.Context(), far.Path(), addr); err != nil {
+		t.Fatal(err)
+	}
+	stall := 600 * time.Millisecond // a SYN is sent again after a second
+	c := open(t, client, load.Spec{Workload: load.TCPCRR, Target: addr, Namespace: near.Path(), Stall: stall})
+	turns := []load.Slice{{Conn: c.ID, Duration: time.Second}, {Conn: c.ID, Duration: time.Second}}
+	results, err := client.Slices(t.Context(), turns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Count == 0 || r.Received != r.Count || r.Sent <= r.Count || r.Seconds < stall.Seconds() {
+			t.Errorf("%d of %d connections in %g s, want some lost, and their time in it", r.Count, r.Sent, r.Seconds)
+		}
+	}
+	if m, err := client.Shut(t.Context(), c.ID); err != nil || m.Count != results[0].Count+results[1].Count {
+		t.Errorf("%d connections, %v", m.Count, err)
+	}
+}
+
 // TestDatagramsAreLost drops a part of the datagrams on the way: they are counted, and
 // the connections go on.
 func TestDatagramsAreLost(t *testing.T) {
 	near, far := testkit.VethPair(t)
-	dropUDP(t, far)
+	testkit.Drop(t, far, "meta l4proto udp numgen random mod 4 0")
 	client, server := startAgent(t, agentOptions(nil)), startAgent(t, agentOptions(nil))
 	addr := netip.MustParseAddrPort("10.0.0.2:5201")
 	if _, err := server.ListenIn(t.Context(), far.Path(), addr); err != nil {
@@ -71,22 +95,5 @@ func TestDatagramsAreLost(t *testing.T) {
 		if workload == load.UDPRR && (uint64(m.Histogram.TotalCount()) != m.Count || m.Received != m.Count) {
 			t.Errorf("%d latencies of %d transactions, %d answers", m.Histogram.TotalCount(), m.Count, m.Received)
 		}
-	}
-}
-
-// dropUDP drops a quarter of the datagrams that arrive in a namespace.
-func dropUDP(t *testing.T, ns *netns.Namespace) {
-	t.Helper()
-	testkit.RequireTool(t, "nft")
-	cmd := exec.Command("nft", "add table inet loss; "+
-		"add chain inet loss in { type filter hook input priority 0; }; "+
-		"add rule inet loss in meta l4proto udp numgen random mod 4 0 drop")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v: %s", err, out.String())
 	}
 }

@@ -38,7 +38,7 @@ type burst struct {
 // tally is what a burst has carried. Its time runs from the burst's start.
 type tally struct {
 	count, sent, received, overflowed, outOfOrder uint64
-	elapsed                                       time.Duration
+	elapsed, latency                              time.Duration
 }
 
 // add adds the tally of another flow of the same burst.
@@ -48,6 +48,7 @@ func (t *tally) add(o tally) {
 	t.received += o.received
 	t.overflowed += o.overflowed
 	t.outOfOrder += o.outOfOrder
+	t.latency += o.latency
 	t.elapsed = max(t.elapsed, o.elapsed)
 }
 
@@ -210,6 +211,7 @@ func (c *standingConn) slice(s load.Slice, machine *clock.Machine) (r load.Slice
 	}
 	r.Count, r.Seconds, r.Retransmits = t.count, t.elapsed.Seconds(), c.retransmits()-before
 	r.Sent, r.Received, r.Overflowed, r.OutOfOrder = t.sent, t.received, t.overflowed, t.outOfOrder
+	r.LatencySeconds = t.latency.Seconds()
 	c.total.AddSlice(r)
 	return r, nil
 }
@@ -259,9 +261,10 @@ func (c *standingConn) finish() (load.Measurement, error) {
 		// The CPU time of the one process.
 		m.ServerCPUSeconds = max(m.ServerCPUSeconds, report.CPUSeconds)
 	}
-	// Datagrams and their answers may come after the end of their slice, or not at all.
-	datagrams := m.Workload == load.UDPRR || m.Workload == load.UDPStream
-	if served < m.Count || served > m.Count && !datagrams {
+	// Datagrams and their answers may come after the end of their slice, or not at all, and so
+	// may the responses of connections that are lost.
+	lossy := m.Workload == load.UDPRR || m.Workload == load.UDPStream || m.Workload == load.TCPCRR
+	if served < m.Count || served > m.Count && !lossy {
 		return load.Measurement{}, fmt.Errorf("client counts %d, server %d", m.Count, served)
 	}
 	m.SetRate()

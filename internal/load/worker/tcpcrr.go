@@ -17,9 +17,13 @@ import (
 	"mustang/internal/netns"
 )
 
+// maxLost is the number of connections in a row that may be lost.
+const maxLost = 3
+
 // tcpCRR connects, sends a request, waits for the response and closes, again and again.
 // The client closes first, so its ports stay in TIME_WAIT. The standing connection itself
-// carries no load.
+// carries no load. A connection on which nothing moves for the spec's stall time is lost: it is
+// counted as sent, but not as received, and its time counts.
 type tcpCRR struct{}
 
 func (tcpCRR) name() string    { return load.TCPCRR }
@@ -101,13 +105,18 @@ func (f *connector) carry(b burst) (t tally, err error) {
 		flags = crrCounted
 	}
 	err = f.inside(func() error {
-		start := time.Now()
+		start, since := time.Now(), uint64(0)
 		for t.elapsed < b.length || t.count == 0 {
 			connected, err := f.transact(flags, start)
+			t.sent++
+			now := time.Since(start)
+			if errors.Is(err, unix.ETIMEDOUT) && t.sent-since < maxLost {
+				t.elapsed = now // a loss takes its time
+				continue
+			}
 			if err != nil {
 				return err
 			}
-			now := time.Since(start)
 			if b.counted {
 				if err := errors.Join(f.latency.RecordValue(int64(now-t.elapsed)),
 					f.connect.RecordValue(int64(connected-t.elapsed))); err != nil {
@@ -116,6 +125,8 @@ func (f *connector) carry(b burst) (t tally, err error) {
 			}
 			t.elapsed = now
 			t.count++
+			t.received++
+			since = t.sent
 		}
 		return nil
 	})
@@ -124,8 +135,12 @@ func (f *connector) carry(b burst) (t tally, err error) {
 
 // rest does one transaction that is not counted and whose addresses are kept.
 func (f *connector) rest() error {
-	return f.inside(func() error {
-		_, err := f.transact(crrLast, time.Now())
+	return f.inside(func() (err error) {
+		for range maxLost {
+			if _, err = f.transact(crrLast, time.Now()); !errors.Is(err, unix.ETIMEDOUT) {
+				break
+			}
+		}
 		return err
 	})
 }

@@ -109,6 +109,7 @@ type requester struct {
 	session           *session
 	request, response []byte
 	histogram         *hdrhistogram.Histogram
+	unpaced           rate // of the leads
 }
 
 func newRequester(s *session) (*requester, error) {
@@ -156,11 +157,15 @@ func (q *requester) transact(kind byte, length time.Duration, limit uint64) (t t
 }
 
 func (q *requester) carry(b burst) (tally, error) {
-	kind := byte(rrWarmup)
-	if b.counted {
-		kind = rrMeasured
+	switch {
+	case b.counted && q.session.spec.Paced():
+		return q.transactPaced(b)
+	case b.counted:
+		return q.transact(rrMeasured, b.length, 0)
 	}
-	return q.transact(kind, b.length, 0)
+	t, err := q.transact(rrWarmup, b.length, 0)
+	q.unpaced.add(t)
+	return t, err
 }
 
 func (q *requester) rest() error { return q.exchange(rrRest) }
@@ -179,6 +184,7 @@ func (tcpRR) serve(s *session) error {
 	report := s.served()
 	request, response := make([]byte, s.spec.RequestSize()), make([]byte, s.spec.ResponseSize())
 	var began time.Duration
+	delay := clock.NewSpinner(s.spec.Delay)
 	resting, counting := s.spec.Standing, false
 	for {
 		if resting {
@@ -203,6 +209,7 @@ func (tcpRR) serve(s *session) error {
 			}
 		}
 		resting = kind == rrRest
+		delay.Spin()
 		response[0] = kind
 		if _, err := s.Write(response); err != nil {
 			return err

@@ -130,6 +130,9 @@ func benchName(row result.Row) benchfmt.Name {
 	if flows := row.Key().Flows; flows > 1 {
 		name += fmt.Sprintf("/flows=%d", flows)
 	}
+	if setup := row.Setup.String(); setup != "" {
+		name += "/setup=" + strings.NewReplacer(", ", ",", " ", "_").Replace(setup)
+	}
 	return benchfmt.Name(name)
 }
 
@@ -143,6 +146,8 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 		return unit, 1, "higher"
 	case result.UnitMilliseconds:
 		return "sec/op", 1e-3, "lower"
+	case result.UnitMicroseconds:
+		return "sec/op", 1e-6, "lower"
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '=' {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
 
@@ -114,15 +115,12 @@ func probability(p float64) string {
 
 // TableTitle names a table of a comparison.
 func TableTitle(t compare.Table) string {
-	flows := ""
-	if t.Flows > 1 {
-		flows = fmt.Sprintf(", %d flows", t.Flows)
-	}
+	load := result.Key{Workload: t.Workload, Flows: t.Flows, Setup: t.Setup}.Title()
 	direction := "more is better"
 	if t.LessIsBetter {
 		direction = "less is better"
 	}
-	return Plain(fmt.Sprintf("%s, %s%s, %s (%s)", t.Suite, t.Workload, flows, t.Unit, direction))
+	return Plain(fmt.Sprintf("%s, %s, %s (%s)", t.Suite, load, t.Unit, direction))
 }
 
 // Footer explains the marks and names the tests of a comparison.
@@ -172,11 +170,7 @@ func Absent(c *compare.Comparison) []string {
 		if rows[why] == nil {
 			order = append(order, why)
 		}
-		name := m.ID + " " + m.Workload
-		if m.Flows > 1 {
-			name += fmt.Sprintf(" (%d flows)", m.Flows)
-		}
-		rows[why] = append(rows[why], name)
+		rows[why] = append(rows[why], m.ID+" "+result.Key{Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}.Title())
 	}
 	var out []string
 	for _, why := range order {

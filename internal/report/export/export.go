@@ -20,7 +20,7 @@ import (
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{{
 		"suite", "row", "workload", "flows", "link", "variant", "datapath", "target", "via", "status", "unit", "samples", "median",
-		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share", "reason",
+		"ci95_low", "ci95_high", "p50_us", "p90_us", "p99_us", "p999_us", "cpu_us_per_unit", "cpu_unit", "lost_share", "setup", "reason",
 	}}
 	for _, r := range f.Rows {
 		line := []string{
@@ -39,10 +39,10 @@ func CSV(w io.Writer, f result.File) error {
 			figures[3], figures[4], figures[5], figures[6] = Number(l.P50), Number(l.P90), Number(l.P99), Number(l.P999)
 		}
 		lost := ""
-		if r.Workload == result.WorkloadUDPStream && len(r.Samples) > 0 {
+		if (r.Workload == result.WorkloadUDPStream || r.Lost > 0) && len(r.Samples) > 0 {
 			lost = Number(r.LostShare)
 		}
-		lines = append(lines, append(append(line, figures...), r.CPUUnit, lost, r.Reason))
+		lines = append(lines, append(append(line, figures...), r.CPUUnit, lost, r.Setup.String(), r.Reason))
 	}
 	return WriteCSV(w, lines)
 }
@@ -74,7 +74,7 @@ func Markdown(w io.Writer, f result.File) error {
 	var missing []string
 	for _, r := range f.Rows {
 		if r.Status != result.StatusOK {
-			missing = append(missing, fmt.Sprintf("- %s %s of %s: %s: %s", code(r.ID), title(r.Key()), escape(r.Suite), r.Status, escape(r.Reason)))
+			missing = append(missing, fmt.Sprintf("- %s %s of %s: %s: %s", code(r.ID), r.Key().Title(), escape(r.Suite), r.Status, escape(r.Reason)))
 			continue
 		}
 		k := r.Key()
@@ -89,7 +89,7 @@ func Markdown(w io.Writer, f result.File) error {
 		lines[k] = append(lines[k], []string{code(r.ID), digits(r.Median), escape(r.Unit), interval, strconv.Itoa(len(r.Samples)), escape(r.Note)})
 	}
 	for _, k := range tables {
-		if _, err := fmt.Fprintf(w, "## %s, %s\n\n", escape(k.Suite), title(k)); err != nil {
+		if _, err := fmt.Fprintf(w, "## %s, %s\n\n", escape(k.Suite), k.Title()); err != nil {
 			return err
 		}
 		if err := MarkdownTable(w, []string{"row", "median", "unit", "95 % interval", "samples", "note"}, lines[k]); err != nil {
@@ -114,14 +114,6 @@ func MarkdownTable(w io.Writer, header []string, rows [][]string) error {
 	}
 	_, err := io.WriteString(w, b.String()+"\n")
 	return err
-}
-
-// title names a workload with its flows.
-func title(k result.Key) string {
-	if k.Flows > 1 {
-		return fmt.Sprintf("%s, %d flows", k.Workload, k.Flows)
-	}
-	return k.Workload
 }
 
 // code prints a name as code, in which Markdown has no other meaning.

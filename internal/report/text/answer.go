@@ -86,15 +86,17 @@ func (p *printer) answer(s report.Suite, room int) {
 		before = append(before, wrap(clip(winner, most), width, 0)...)
 	}
 	b := s.Brief
-	table, columns := choose(b.Tables, width)
+	table := choose(b.Tables, width)
 	for _, note := range table.Notes {
 		after = append(after, wrap(note, width, 2)...)
 	}
-	for _, line := range wrap(b.Advice, width, 0) {
-		after = append(after, p.paint(ansiBold, line))
+	if b.Advice != "" {
+		for _, line := range wrap(b.Advice, width, 0) {
+			after = append(after, p.paint(ansiBold, line))
+		}
 	}
 	if len(b.Skipped) > 0 {
-		after = append(after, notMeasured(b, s.Name, width))
+		after = append(after, notMeasured(b.Skipped, s.Name, width))
 	}
 	for i, failed := range b.Failed {
 		if i == mostFailed {
@@ -106,58 +108,96 @@ func (p *printer) answer(s report.Suite, room int) {
 	for _, line := range before {
 		p.line(line)
 	}
-	p.briefTable(columns, room-len(before)-len(after))
+	p.briefTable(table, room-len(before)-len(after))
 	for _, line := range after {
 		p.line(line)
 	}
 }
 
-// choose returns the first of tables that fits into a width, or the last, and its columns.
-func choose(tables []report.Table, most int) (table report.Table, columns []column) {
+// choose returns the first of tables that fits into a width, or the last.
+func choose(tables []report.Table, most int) (table report.Table) {
 	for _, table = range tables {
-		columns = nil
 		width := indent - gap
 		for _, c := range table.Columns {
-			columns = append(columns, newColumn(c))
-			width += columns[len(columns)-1].width + columns[len(columns)-1].gap
+			column := newColumn(c)
+			width += column.width + column.gap
 		}
 		if width <= most {
 			break
 		}
 	}
-	return table, fit(columns, most)
+	return table
 }
 
-// briefTable prints a table in a number of lines; it is left out if it has none.
-func (p *printer) briefTable(columns []column, room int) {
-	head, body := layOut(columns)
-	if len(body) == 0 {
+// briefTable prints a table in a number of lines; it is left out if it has none. The lines
+// that are shown decide how many columns fit.
+func (p *printer) briefTable(table report.Table, room int) {
+	total := len(table.Lines)
+	if total == 0 {
 		return
 	}
-	room -= len(head)
+	head, body := layOut(p.columns(table, total))
+	if room -= len(head); total > room {
+		head, body = layOut(p.columns(table, max(room-1, 1)))
+	}
 	for _, line := range head {
 		p.line(p.paint(ansiDim, line))
 	}
-	for i, line := range body {
-		if len(body) > room && i >= max(room-1, 1) {
-			p.line(fmt.Sprintf("  and %d more: -o wide", len(body)-i))
-			return
-		}
+	for _, line := range body {
 		p.line(line)
+	}
+	if more := total - len(body); more > 0 {
+		p.line(fmt.Sprintf("  and %d more: -o wide", more))
 	}
 }
 
-// notMeasured lists skipped rows on one line.
-func notMeasured(b report.Brief, suite string, width int) string {
-	for n := len(b.Skipped); ; n-- {
-		names := strings.Join(b.Skipped[:n], ", ")
-		if n < len(b.Skipped) {
-			names += fmt.Sprintf(" and %d more", len(b.Skipped)-n)
+// columns returns the columns of the first lines of a table that fit.
+func (p *printer) columns(table report.Table, lines int) []column {
+	var columns []column
+	for _, c := range table.Columns {
+		c.Cells = c.Cells[:min(lines, len(c.Cells))]
+		columns = append(columns, newColumn(c))
+	}
+	return fit(columns, p.options.Width)
+}
+
+// notMeasured lists skipped rows with the reasons on one line: as many names as fit, else the
+// reasons alone.
+func notMeasured(skipped []report.Skipped, suite string, width int) string {
+	total, most := 0, 0
+	for _, s := range skipped {
+		total, most = total+len(s.Names), max(most, len(s.Names))
+	}
+	for n := most; n >= -1; n-- {
+		var parts []string
+		for _, s := range skipped {
+			switch {
+			case n >= 0:
+				parts = append(parts, someOf(s.Names, n)+": "+s.Why)
+			case s.Kernel:
+				parts = append(parts, "this kernel lacks "+someOf(s.Names, 0))
+			default:
+				parts = append(parts, s.Why)
+			}
 		}
-		line := fmt.Sprintf("not measured: %s%s; \"mustang bench --list %s\" says why", names, b.Why, suite)
-		if n == 1 || utf8.RuneCountInString(line) <= width {
-			return clip(line, width)
+		if line := "not measured: " + strings.Join(parts, "; "); utf8.RuneCountInString(line) <= width {
+			return line
 		}
+	}
+	return clip(fmt.Sprintf("not measured: %d paths; \"mustang bench --list %s\" says why", total, suite), width)
+}
+
+// someOf lists at most n of names, and counts the others.
+func someOf(names []string, n int) string {
+	switch more := len(names) - n; {
+	case more <= 0:
+		return strings.Join(names, ", ")
+	case n == 0 && more == 1:
+		return "1 path"
+	case n == 0:
+		return fmt.Sprintf("%d paths", more)
+	default:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
 	}
 }
 

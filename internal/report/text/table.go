@@ -21,7 +21,8 @@ type column struct {
 	title string
 	right bool
 	rank  int
-	gap   int // before it
+	join  bool // to the column before
+	gap   int  // before it
 	width int
 	head  []string
 	cells []string
@@ -30,7 +31,7 @@ type column struct {
 // newColumn turns a column into strings. A column of marked cells gets a place for
 // the mark in each line.
 func newColumn(c report.Column) column {
-	out := column{title: c.Title(), right: c.Right, rank: c.Rank, gap: gap}
+	out := column{title: c.Title(), right: c.Right, rank: c.Rank, join: c.Joined, gap: gap}
 	if c.Tight {
 		out.gap = 1
 	}
@@ -68,7 +69,7 @@ func fit(columns []column, width int) []column {
 	total := indent - gap
 	for _, i := range order {
 		need := columns[i].width + columns[i].gap
-		if columns[i].rank == 0 || total+need <= width {
+		if columns[i].rank == 0 || total+need <= width && (!columns[i].join || keep[i-1]) {
 			keep[i] = true
 			total += need
 		}

@@ -117,6 +117,7 @@ func (p *printer) suite(s report.Suite) {
 	if p.several {
 		p.rows(s)
 	}
+	p.costs(s)
 	p.comparisons(s)
 }
 
@@ -125,6 +126,16 @@ func (p *printer) rows(s report.Suite) {
 	for _, w := range s.Workloads {
 		p.heading(w.Heading)
 		p.table(w.Rows)
+	}
+}
+
+// costs prints the parts of the CPU time.
+func (p *printer) costs(s report.Suite) {
+	for _, w := range s.Workloads {
+		if w.Costs != nil && p.options.Wide {
+			p.heading(w.Costs.Title)
+			p.table(*w.Costs)
+		}
 	}
 }
 

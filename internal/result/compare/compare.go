@@ -51,7 +51,9 @@ type Table struct {
 	Suite    string `json:"suite"`
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows"`
-	Unit     string `json:"unit"`
+	// Setup is that of the rows.
+	Setup result.Setup `json:"setup,omitzero"`
+	Unit  string       `json:"unit"`
 	// LessIsBetter tells the direction of the unit.
 	LessIsBetter bool   `json:"less_is_better"`
 	Lines        []Line `json:"lines"`
@@ -115,6 +117,8 @@ type Missing struct {
 	ID       string `json:"id"`
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows"`
+	// Setup is that of the rows.
+	Setup result.Setup `json:"setup,omitzero"`
 	// Run is the name of the run that did not measure it, and Reason its reason; empty if
 	// the row is not in the file.
 	Run    string `json:"run"`
@@ -161,7 +165,7 @@ func Runs(old Run, others ...Run) (*Comparison, error) {
 			i = len(c.Tables)
 			index[of] = i
 			c.Tables = append(c.Tables, Table{
-				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Unit: unit, LessIsBetter: !result.MoreIsBetter(unit),
+				Suite: key.Suite, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Unit: unit, LessIsBetter: !result.MoreIsBetter(unit),
 			})
 		}
 		c.Tables[i].Lines = append(c.Tables[i].Lines, *line)
@@ -191,7 +195,7 @@ func missing(key result.Key, runs []Run, rows []map[result.Key]result.Row) []Mis
 		if there && measured(row) {
 			continue
 		}
-		m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Run: run.Name}
+		m := Missing{Suite: key.Suite, ID: key.ID, Workload: key.Workload, Flows: key.Flows, Setup: key.Setup, Run: run.Name}
 		if there {
 			m.Reason = row.Status + ": " + row.Reason
 		}

@@ -38,7 +38,8 @@ func contrast(old, row result.Row) *Delta {
 // mean of its processes, of these that of their connections, of these the median of their
 // rounds. There are none if the samples have no positions, or one is not positive.
 func units(r result.Row) (levels [3][]float64) {
-	if len(r.Positions) != len(r.Samples) {
+	positions := r.SamplePositions()
+	if len(positions) != len(r.Samples) {
 		return levels
 	}
 	var groups [3]map[result.Position][]float64
@@ -49,7 +50,7 @@ func units(r result.Row) (levels [3][]float64) {
 		if v <= 0 {
 			return levels
 		}
-		at := r.Positions[i]
+		at := positions[i]
 		at.Round = 0
 		groups[2][at] = append(groups[2][at], math.Log(v))
 	}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_FILTER_H
+#define MUSTANG_FILTER_H
+
+#include "maps.h"
+
+#define FILTER_MULTIPLIER 0x9e3779b97f4a7c15 /* 2^64 / golden ratio */
+
+/* The bit of an address and port. User space computes the same (filter.go); a test compares them. */
+static __always_inline __u32 filter_bit(const union addr *addr, __be16 port, __u8 proto)
+{
+	__u64 hash = addr->halves[0] * FILTER_MULTIPLIER ^ addr->halves[1] ^ ((__u32)port << 8 | proto);
+
+	return hash * FILTER_MULTIPLIER >> (64 - FILTER_LOG);
+}
+
+/* The row of the filter. It is always there; the verifier wants the callers to ask. */
+static __always_inline struct filter *filter_row(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&filter, &zero);
+}
+
+/* Whether a service or a connection may have an address and port. */
+static __always_inline bool filter_has(const union addr *addr, __be16 port, __u8 proto)
+{
+	const struct filter *row = filter_row();
+	__u32 bit = filter_bit(addr, port, proto);
+
+	return !row || row->words[bit / 64] >> bit % 64 & 1;
+}
+
+/* Adds an address and port. */
+static __always_inline void filter_add(const union addr *addr, __be16 port, __u8 proto)
+{
+	struct filter *row = filter_row();
+	__u32 bit = filter_bit(addr, port, proto);
+	__u64 mask = 1ULL << bit % 64;
+
+	if (row && !(row->words[bit / 64] & mask))
+		__sync_fetch_and_or(&row->words[bit / 64], mask);
+}
+
+/* A full barrier: an atomic operation that returns a value. It leaves *place as it is. */
+static __always_inline void full_barrier(__u64 *place)
+{
+	__u64 zero = 0;
+
+	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(zero) : "r"(place) : "memory");
+}
+
+/* Voids all copies. To be called after each change of connections. */
+static __always_inline void filter_change(void)
+{
+	struct filter *row = filter_row();
+
+	if (row)
+		__sync_fetch_and_add(&row->generation, 1);
+}
+
+/* Whether a service or a connection may have the destination of t. */
+static __always_inline bool filter_has_destination(const struct tuple *t)
+{
+	return filter_has(&t->daddr, t->dport, t->proto);
+}
+
+/* Whether a connection may have t as the tuple of its replies. */
+static __always_inline bool filter_has_source(const struct tuple *t)
+{
+	return filter_has(&t->saddr, t->sport, t->proto);
+}
+
+#endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/bench"
+	"mustang/internal/bench/selftest"
+)
+
+// checkSelfTest returns an error if an argument or a flag makes no sense in a self-test.
+func checkSelfTest(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("--self-test has suites of its own, not %q", args[0])
+	}
+	for _, name := range []string{"only", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows", "request-size", "response-size", "direction", "latency-under-load", "rate"} {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--self-test and --%s exclude each other", name)
+		}
+	}
+	return nil
+}
+
+// checkJSON is a check of the self-test.
+type checkJSON struct {
+	Name   string `json:"check"`
+	Want   string `json:"want"`
+	Found  string `json:"found"`
+	Status string `json:"status"`
+}
+
+// runSelfTest measures what is known, and prints whether the measurement found it.
+func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format string) error {
+	file, results, err := c.measure(cmd, o, out)
+	if err != nil {
+		return err
+	}
+	list := []checkJSON{}
+	var rows [][]string
+	var failed []error
+	for _, check := range selftest.Judge(file) {
+		list = append(list, checkJSON(check))
+		rows = append(rows, []string{check.Name, check.Want, check.Found, check.Status})
+		if check.Status == selftest.Failed {
+			failed = append(failed, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
+		}
+	}
+	if format == "json" {
+		err = printJSON(c.stdout, struct {
+			Schema int         `json:"schema"`
+			Checks []checkJSON `json:"checks"`
+		}{schema, list})
+	} else if err = printTable(c.stdout, []string{"CHECK", "WANT", "FOUND", "STATUS"}, rows); err == nil {
+		_, err = fmt.Fprintln(c.stdout, "Results:", results)
+	}
+	return errors.Join(append(failed, err)...)
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mustang/internal/bench/stats"
+	"mustang/internal/result"
+)
+
+// spend measures a suite of some workloads whose rounds take no time, and returns the
+// rounds of each instance.
+func spend(b *budget, workloads int, round time.Duration) (instances [][]int) {
+	for {
+		b.begin()
+		var taken []int
+		for i := range workloads {
+			e := b.epoch(workloads - 1 - i)
+			for n := e.next(); n > 0; n = e.next() {
+				time.Sleep(time.Duration(n) * round)
+				e.took(n, time.Duration(n)*round)
+			}
+			b.turns += e.taken
+			taken = append(taken, e.taken)
+		}
+		instances = append(instances, taken)
+		b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
+		if b.over(1) {
+			return instances
+		}
+	}
+}
+
+// TestBudgetOfRounds divides a number of rounds among instances: each workload gets all of
+// them, and instances are alike.
+func TestBudgetOfRounds(t *testing.T) {
+	for rounds, want := range map[int]int{1: 1, 3: 1, 4: 2, 24: 8, 100: 8, 5000: 8} {
+		instances := spend(newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 2), 2, 0)
+		var sums [2]int
+		for _, taken := range instances {
+			sums[0] += taken[0]
+			sums[1] += taken[1]
+		}
+		if sums != [2]int{rounds, rounds} || len(instances) != want {
+			t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
+		}
+	}
+}
+
+// TestBudgetOfSlowRounds ends where an instance holds fewer rounds than planned.
+func TestBudgetOfSlowRounds(t *testing.T) {
+	b := newBudget(Options{Rounds: 100, Progress: quiet{func() {}}}, time.Now(), 1)
+	taken := 0
+	for range 100 {
+		b.begin()
+		e := b.epoch(0)
+		for n := e.next(); n > 0; n = e.next() {
+			e.took(n, time.Minute)
+			taken += n
+			e.begun = time.Now().Add(-longestShare)
+		}
+		b.end(stats.Components{})
+		if b.over(1) {
+			break
+		}
+	}
+	if !b.over(1) || taken != 100 {
+		t.Errorf("%d rounds of 100, over %t", taken, b.over(1))
+	}
+}
+
+// TestBudgetOfTime ends in time, but not before there are enough instances and rounds.
+func TestBudgetOfTime(t *testing.T) {
+	for _, o := range []Options{{Time: time.Nanosecond}, {Time: 200 * time.Millisecond}, {Time: 200 * time.Millisecond, Quick: true}} {
+		o.Progress = quiet{func() {}}
+		instances := spend(newBudget(o, time.Now(), 2), 2, 100*time.Microsecond)
+		if len(instances) < minInstances {
+			t.Errorf("%v: %d instances", o.Time, len(instances))
+		}
+		for _, taken := range instances {
+			if min(taken[0], taken[1]) < leastRounds {
+				t.Errorf("%v: %v rounds in an instance", o.Time, taken)
+			}
+		}
+	}
+}
+
+// TestBudgetOfSamples ends a long run of a quick row before it has more samples than a file
+// may hold.
+func TestBudgetOfSamples(t *testing.T) {
+	for _, o := range []Options{{Time: 20 * time.Minute}, {Time: 20 * time.Minute, Until: 0.001}} {
+		o.Progress = quiet{func() {}}
+		synctest.Test(t, func(t *testing.T) {
+			b := newBudget(o, time.Now(), 1)
+			taken := 0
+			for b.done == 0 || !b.over(1) {
+				b.begin()
+				time.Sleep(time.Second) // the labs
+				e := b.epoch(0)
+				for n := e.next(); n > 0; n = e.next() {
+					spent := time.Duration(n) * 2 * time.Millisecond
+					time.Sleep(spent)
+					e.took(n, spent)
+					taken += n
+				}
+				b.turns += e.taken
+				b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
+			}
+			if taken > result.MaxSamples || taken < result.MaxSamples*9/10 {
+				t.Errorf("%+v: %d samples in %d instances", o, taken, b.done)
+			}
+		})
+	}
+}
+
+// TestBudgetUntil goes on until the intervals are narrow, but not before minUntil instances.
+func TestBudgetUntil(t *testing.T) {
+	b := newBudget(Options{Time: time.Hour, Until: 0.01, Progress: quiet{func() {}}}, time.Now(), 1)
+	for i := range minUntil + 1 {
+		if over := b.over(0.005); over != (i >= minUntil) {
+			t.Errorf("after %d instances with narrow intervals: over %t", i, over)
+		}
+		if b.over(0.5) {
+			t.Errorf("after %d instances with wide intervals: over", i)
+		}
+		b.done++
+	}
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"mustang/internal/load"
+	"mustang/internal/load/clock"
+)
+
+// idleTime is the time at the start of an instance in which the run does nothing, to see
+// what others do.
+const idleTime = 100 * time.Millisecond
+
+// muchLoad is the number of CPUs that other programs may keep busy before a run says so:
+// a scheduler's tick of 10 ms in idleTime is 0.1.
+const muchLoad = 0.2
+
+// disturbances are what others did to a run.
+type disturbances struct {
+	idle, others   float64 // seconds that were watched, and of CPUs that others used in them
+	rounds, spoilt int     // rounds, and those of them that were spoilt
+}
+
+// watch measures what others do while the run does nothing.
+func (d *disturbances) watch() error {
+	machine, err := clock.OpenMachine()
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	if err := machine.Begin(); err != nil {
+		return err
+	}
+	time.Sleep(idleTime)
+	seen, err := machine.End()
+	d.idle += seen.Seconds
+	d.others += max(seen.BusySeconds, 0) + seen.StealSeconds
+	return err
+}
+
+// notes returns remarks on a suite.
+func (d *disturbances) notes() (notes []string) {
+	if d.idle > 0 && d.others/d.idle > muchLoad {
+		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))
+	}
+	if d.spoilt > d.rounds/mostSpoilt {
+		notes = append(notes, fmt.Sprintf("Of %d rounds, %d were spoilt: the hypervisor took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
+			d.rounds, d.spoilt))
+	}
+	return notes
+}
+
+// mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
+// Where there are more, they are part of what is measured.
+const mostSpoilt = 4
+
+// spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
+// to others, or TCP sent segments again on a path in the kernel, which loses none, unless
+// its wire has a rate and drops what exceeds it.
+func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
+	for i, t := range taken {
+		row := e.standing[order[i]].row
+		lossless := row.class() == classKernel && row.spec.path.Lab.WireRate == 0
+		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
+			return true
+		}
+	}
+	return false
+}

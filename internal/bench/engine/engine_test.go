@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/internal/load"
+)
+
+// recorded returns what a program printed.
+func recorded(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestRecordedOutputs reads what iperf3 3.12, netperf 2.7.0 and sockperf 3.7 printed.
+func TestRecordedOutputs(t *testing.T) {
+	for _, test := range []struct {
+		tool           tool
+		workload       string
+		client, server string
+		count          uint64
+		rate           float64
+	}{
+		{iperf3{}, load.TCPStream, "iperf3-client.json", "iperf3-server.json", 1580466176, 12.6416},
+		{iperf3{}, load.UDPStream, "iperf3-udp-client.json", "iperf3-udp-server.json", 80290152, 0.64215},
+		{netperf{}, load.TCPRR, "netperf-rr.txt", "", 30063, 30004.4},
+		{netperf{}, load.TCPStream, "netperf-stream.txt", "", 2368733184, 18.91691},
+		{sockperf{}, load.TCPRR, "sockperf.txt", "", 7839, 14330.9},
+	} {
+		o := outputs{client: recorded(t, test.client)}
+		if test.server != "" {
+			o.server = recorded(t, test.server)
+		}
+		m, err := test.tool.read(Traffic{Workload: test.workload}, o)
+		if err != nil {
+			t.Errorf("%s: %v", test.client, err)
+			continue
+		}
+		m.Workload = test.workload
+		m.SetRate()
+		if m.Count != test.count || m.Rate < test.rate*0.9999 || m.Rate > test.rate*1.0001 {
+			t.Errorf("%s: %d and %g %s, want %d and %g", test.client, m.Count, m.Rate, m.Unit, test.count, test.rate)
+		}
+		if test.server != "" && (!m.ClientLocal.IsValid() || m.ClientLocal != m.ServerPeer || m.ServerLocal != m.ClientPeer) {
+			t.Errorf("%s: %v to %v, and %v to %v", test.client, m.ClientLocal, m.ClientPeer, m.ServerPeer, m.ServerLocal)
+		}
+		for _, cut := range []int{0, 1, len(o.client) / 4} {
+			if _, err := test.tool.read(Traffic{Workload: test.workload}, outputs{o.client[:cut], o.server}); err == nil {
+				t.Errorf("%s: the first %d bytes give figures", test.client, cut)
+			}
+		}
+	}
+}
+
+// TestOddFiguresAreErrors holds figures that no measurement has.
+func TestOddFiguresAreErrors(t *testing.T) {
+	for _, text := range []string{"THROUGHPUT=nan\nLOCAL_SEND_CALLS=1\n", "THROUGHPUT=1\nLOCAL_SEND_CALLS=1e99\n", "THROUGHPUT=-1\nLOCAL_SEND_CALLS=5\n"} {
+		if m, err := (netperf{}).read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)}); err == nil {
+			t.Errorf("%q gives %+v", text, m)
+		}
+	}
+	server := recorded(t, "iperf3-server.json")
+	for _, text := range []string{
+		`{"error": "unable to connect"}`,
+		`{"end": {"sum_received": {"seconds": 0, "bytes": 5}}}`,
+		`{"end": {"sum_received": {"seconds": 1, "bytes": -5}}}`,
+		`{"end": {"sum_received": {"seconds": 1, "bytes": 1e300}}}`,
+		`{"end": {"sum_received": {"seconds": 1, "bytes": 5, "packets": 1, "lost_packets": 2}}}`,
+	} {
+		if m, err := (iperf3{}).read(Traffic{Workload: load.TCPStream}, outputs{[]byte(text), server}); err == nil {
+			t.Errorf("%s gives %+v", text, m)
+		}
+	}
+	text := "sockperf: [Valid Duration] RunTime=0.000 sec; SentMessages=1; ReceivedMessages=1\n"
+	if m, err := (sockperf{}).read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)}); err == nil {
+		t.Errorf("%q gives %+v", text, m)
+	}
+}
+
+// TestVersions holds the lines that the programs print for their versions.
+func TestVersions(t *testing.T) {
+	for text, want := range map[string]struct {
+		tool    tool
+		version string
+	}{
+		"iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.1\n":           {iperf3{}, "3.12"},
+		"Netperf version 2.7.0\n":                             {netperf{}, "2.7.0"},
+		"sockperf, version 3.7-no.git\n   compiled 2021-08\n": {sockperf{}, "3.7"},
+		"nonsense\n": {sockperf{}, ""},
+	} {
+		if got := want.tool.version(text); got != want.version {
+			t.Errorf("%q: version %q, want %q", text, got, want.version)
+		}
+	}
+}
+
+// TestParseAddress reads addresses as the kernel prints them on a little-endian machine.
+func TestParseAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"0100007F:1451":                         "127.0.0.1:5201",
+		"0000000000000000FFFF00000AA8A8C0:9C40": "192.168.168.10:40000",
+		"000000FD000000009600000000010000:1451": "[fd00::96:0:100]:5201",
+	} {
+		if got, ok := parseAddress(text); !ok || got != netip.MustParseAddrPort(want) {
+			t.Errorf("%s: %v %t, want %s", text, got, ok, want)
+		}
+	}
+	for _, text := range []string{"", "0100007F", "0100:1451", "0100007G:1451", "0100007F:14510"} {
+		if got, ok := parseAddress(text); ok {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// TestLookupNamesTheEngines has one line for an unknown engine.
+func TestLookupNamesTheEngines(t *testing.T) {
+	_, err := Lookup("iperf9")
+	if err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatal(err)
+	}
+	for _, e := range append(List(), Engine{Name: Native}, Engine{Name: "iperf9"}) {
+		if !strings.Contains(err.Error(), e.Name) {
+			t.Errorf("%q does not name %s", err, e.Name)
+		}
+	}
+}

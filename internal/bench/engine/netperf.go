@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/load"
+)
+
+// netperf is https://github.com/HewlettPackard/netperf. A control connection goes to the
+// server's own address, on a port of its own; only the data connection takes the path.
+type netperf struct{}
+
+// controlPort is that of netperf's control connection.
+const controlPort = 12865
+
+// netperfFigures are netperf's names of what it is to print ("omni output selectors").
+const netperfFigures = "THROUGHPUT,LOCAL_SEND_CALLS,REMOTE_BYTES_RECVD,LOCAL_TRANSPORT_RETRANS"
+
+func (netperf) debian() (string, []string) {
+	return "netperf (in Debian's section non-free)", []string{"netperf", "netserver"}
+}
+
+var netperfVersion = regexp.MustCompile(`Netperf version ([0-9.]+)`)
+
+func (netperf) version(output string) string { return submatch(netperfVersion, output) }
+
+func (netperf) runs(workload string, flows int) bool {
+	return (workload == load.TCPStream || workload == load.TCPRR) && flows == 1
+}
+
+func (netperf) serverEnds() bool { return false }
+
+// errTranslated is the reason why netperf measures no service.
+var errTranslated = errors.New("netperf's server listens on the address that its client connects to, so that address can't be a service's")
+
+func (netperf) reaches(p evidence.Path) error {
+	if p.Connect != p.Listen {
+		return errTranslated
+	}
+	return nil
+}
+
+func (netperf) port(Traffic) uint16 { return controlPort }
+
+// familyOf is the option that selects the family of an address.
+func familyOf(addr netip.Addr) string {
+	if addr.Is6() {
+		return "-6"
+	}
+	return "-4"
+}
+
+func (netperf) serve(t Traffic) []string {
+	listen := t.Path.Listen.Addr()
+	return []string{"netserver", "-D", "-f", familyOf(listen), "-L", listen.String(), "-p", strconv.Itoa(controlPort)}
+}
+
+func (netperf) drive(t Traffic) []string {
+	listen, connect := t.Path.Listen.Addr(), t.Path.Connect
+	command := []string{
+		"netperf", familyOf(listen), "-H", listen.String(), "-p", strconv.Itoa(controlPort), "-P", "0", "-l", strconv.Itoa(t.Seconds),
+		"-t", "omni", "--", "-T", "tcp", "-H", connect.Addr().String(), "-P", "0," + portOf(connect), "-K", congestion, "-k", netperfFigures,
+	}
+	if t.Workload == load.TCPRR {
+		return append(command, "-d", "rr", "-r", "1,1", "-D")
+	}
+	return append(command, "-d", "send", "-m", "128K", "-M", "128K")
+}
+
+func (netperf) read(t Traffic, o outputs) (m load.Measurement, err error) {
+	values := map[string]float64{}
+	for line := range strings.Lines(string(o.client)) {
+		name, text, found := strings.Cut(strings.TrimSpace(line), "=")
+		value, err := strconv.ParseFloat(text, 64)
+		if found && (err != nil || !(value >= -1 && value < maxCount)) {
+			return m, fmt.Errorf("odd figure: %q", line)
+		}
+		values[name] = value
+	}
+	rate := values["THROUGHPUT"] // transactions or megabits per second
+	amount := values["LOCAL_SEND_CALLS"]
+	m.Count = uint64(max(amount, 0))
+	if t.Workload == load.TCPStream {
+		amount = values["REMOTE_BYTES_RECVD"]
+		m.Count = uint64(max(amount, 0))
+		amount *= 8 / 1e6
+	}
+	if !(rate > 0) || m.Count == 0 {
+		return m, errors.New("no figures in the output of the client")
+	}
+	m.Seconds = amount / rate
+	m.Retransmits = uint32(min(max(values["LOCAL_TRANSPORT_RETRANS"], 0), math.MaxUint32))
+	return m, nil
+}

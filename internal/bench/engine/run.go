@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/host"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/load/message"
+	"mustang/internal/rtnl"
+)
+
+// Traffic is what an engine carries over a path.
+type Traffic struct {
+	Lab  *lab.Lab
+	Path evidence.Path
+	// Workload, Flows and Rate are as in [load.Spec].
+	Workload string
+	Flows    int
+	Rate     uint64
+	// Seconds is the time of the measurement.
+	Seconds int
+	// CPUs are those that client and server are pinned to.
+	CPUs host.CPUPair
+}
+
+// outputs are what the programs of an engine have printed.
+type outputs struct{ client, server []byte }
+
+// pinner is the program that pins another one to a CPU.
+const pinner = "taskset"
+
+// congestion is the congestion control of all engines, see [load.Spec].
+const congestion = "cubic"
+
+// grace is the time that a run takes at most besides its measurement.
+const grace = 30 * time.Second
+
+// Run runs the engine once: it starts a server and a client in the places of a path. The
+// measurement has the addresses and the congestion control of the first flow.
+func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
+	defer cancel()
+	for _, place := range []string{t.Path.Server, t.Path.Client} {
+		if err := setCongestion(t.Lab, place); err != nil {
+			return m, err
+		}
+	}
+	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.tool.serve(t)))
+	if err != nil {
+		return m, err
+	}
+	defer server.stop()
+	if err := server.awaitListener(ctx, e.tool.port(t)); err != nil {
+		return m, err
+	}
+	client, err := start(ctx, t.Lab, t.Path.Client, pinned(t.CPUs.Client, e.tool.drive(t)))
+	if err != nil {
+		return m, err
+	}
+	defer client.stop()
+	var seen load.Measurement
+	if !e.tool.serverEnds() {
+		client.watch(&seen, server, t)
+	}
+	if err := client.wait(ctx); err != nil {
+		return m, err
+	}
+	if e.tool.serverEnds() {
+		if err := server.wait(ctx); err != nil {
+			return m, err
+		}
+	}
+	m, err = e.tool.read(t, outputs{client.stdout.Bytes(), server.stdout.Bytes()})
+	if err != nil {
+		return m, client.failure(err)
+	}
+	m.Workload, m.Flows = t.Workload, max(t.Flows, 1)
+	if !m.ClientLocal.IsValid() {
+		m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer = seen.ClientLocal, seen.ClientPeer, seen.ServerLocal, seen.ServerPeer
+		m.ClientCongestion = seen.ClientCongestion
+	}
+	if t.Workload != load.UDPStream && m.ClientCongestion != congestion {
+		return m, fmt.Errorf("%s: the client used congestion control %q, want %q", e.Name, m.ClientCongestion, congestion)
+	}
+	m.SetRate()
+	return m, nil
+}
+
+// setCongestion makes the congestion control of all engines the default of a place. A
+// program that sets it has connected before, and goes on pacing by a timer if the default is
+// one that does, such as bbr.
+func setCongestion(l *lab.Lab, place string) error {
+	ns, err := l.Namespace(place)
+	if err != nil {
+		return err
+	}
+	var used []byte
+	err = ns.Do(func() (err error) {
+		used, err = os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+		return err
+	})
+	if err != nil || strings.TrimSpace(string(used)) == congestion {
+		return err
+	}
+	return rtnl.In(ns).SetCongestion(congestion)
+}
+
+// pinned returns a command that runs on one CPU.
+func pinned(cpu int, command []string) []string {
+	return append([]string{pinner, "-c", strconv.Itoa(cpu)}, command...)
+}
+
+// process is a running program.
+type process struct {
+	name           string
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	done           chan struct{} // closed when the program has ended
+	err            error         // of Wait
+}
+
+// start starts a command in a place of a lab.
+func start(ctx context.Context, l *lab.Lab, place string, command []string) (*process, error) {
+	p := &process{name: command[3] + " in " + place, cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.WaitDelay = time.Second
+	if err := l.Start(place, p.cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// stop ends the program, if it still runs, and waits for its end.
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// wait waits for the end of the program.
+func (p *process) wait(ctx context.Context) error {
+	<-p.done
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s did not end: %w", p.name, ctx.Err())
+	case p.err != nil:
+		return p.failure(p.err)
+	}
+	return nil
+}
+
+// failure returns an error with what the program printed last.
+func (p *process) failure(err error) error {
+	printed := p.stderr.String() + p.stdout.String()
+	if printed = message.Printable(printed[max(len(printed)-printedBytes, 0):]); printed != "" {
+		return fmt.Errorf("%s: %w: %s", p.name, err, printed)
+	}
+	return fmt.Errorf("%s: %w", p.name, err)
+}
+
+// printedBytes is the most of a program's output that an error repeats.
+const printedBytes = 300
+
+// awaitListener waits until the program's namespace has a TCP socket that listens on a
+// port.
+func (p *process) awaitListener(ctx context.Context, port uint16) error {
+	for {
+		all, err := tcpSockets(p.cmd.Process.Pid)
+		if slices.ContainsFunc(all, func(s tcpSocket) bool { return s.state == stateListen && s.local.Port() == port }) {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return p.failure(errors.Join(p.err, errors.New("ended before it listened")))
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s does not listen on port %d: %w", p.name, port, ctx.Err()), err)
+		case <-time.After(lookTick):
+		}
+	}
+}
+
+// watch looks for the connection of the client until it exists, or the client ends.
+func (p *process) watch(m *load.Measurement, server *process, t Traffic) {
+	for {
+		if found, _ := lookAt(m, p.cmd.Process.Pid, server.cmd.Process.Pid, t); found {
+			return // or the client has ended, which wait tells
+		}
+		select {
+		case <-p.done:
+			return
+		case <-time.After(lookTick):
+		}
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/load"
+	"mustang/internal/load/socket"
+)
+
+// States of TCP sockets, of linux/tcp_states.h.
+const (
+	stateEstablished = "01"
+	stateListen      = "0A"
+)
+
+// lookTick is the time between two looks for a socket.
+const lookTick = 5 * time.Millisecond
+
+// tcpSocket is a socket of a namespace.
+type tcpSocket struct {
+	state       string
+	local, peer netip.AddrPort
+}
+
+// tcpSockets lists the TCP sockets of a process's network namespace.
+func tcpSockets(pid int) ([]tcpSocket, error) {
+	var out []tcpSocket
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line) // number, local, peer, state
+			if len(fields) < 4 || fields[0] == "sl" {
+				continue
+			}
+			local, ok1 := parseAddress(fields[1])
+			peer, ok2 := parseAddress(fields[2])
+			if ok1 && ok2 {
+				out = append(out, tcpSocket{fields[3], local, peer})
+			}
+		}
+	}
+	return out, nil
+}
+
+// parseAddress reads an address as /proc/net/tcp has it: words of 4 bytes in the machine's
+// order, little-endian, a colon and the port.
+func parseAddress(text string) (netip.AddrPort, bool) {
+	address, digits, _ := strings.Cut(text, ":")
+	b, err1 := hex.DecodeString(address)
+	port, err2 := strconv.ParseUint(digits, 16, 16)
+	if err1 != nil || err2 != nil || len(b) != 4 && len(b) != 16 {
+		return netip.AddrPort{}, false
+	}
+	for word := range slices.Chunk(b, 4) {
+		slices.Reverse(word)
+	}
+	addr, ok := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
+}
+
+// lookAt sets the addresses of a measurement to those that both ends of a running
+// connection have, and its congestion control; false if it does not exist yet. Those of the
+// client are what its own socket says: where a socket is translated, the kernel's table has
+// the translated address.
+func lookAt(m *load.Measurement, client, server int, t Traffic) (bool, error) {
+	all, err := tcpSockets(server)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(all, func(s tcpSocket) bool { return s.state == stateEstablished && s.local == t.Path.Listen })
+	if i < 0 {
+		return false, nil
+	}
+	m.ServerLocal, m.ServerPeer = all[i].local, all[i].peer
+	return ownSocket(m, client, t.Path.Connect)
+}
+
+// ownSocket finds the socket of a process that is connected to an address.
+func ownSocket(m *load.Measurement, pid int, to netip.AddrPort) (bool, error) {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(process)
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, entry := range entries {
+		number, err := strconv.Atoi(entry.Name())
+		if target, linkErr := os.Readlink(dir + "/" + entry.Name()); err != nil || linkErr != nil || !strings.HasPrefix(target, "socket:") {
+			continue
+		}
+		fd, err := unix.PidfdGetfd(process, number, 0)
+		if err != nil {
+			continue // closed meanwhile
+		}
+		found := describe(m, fd, to)
+		_ = unix.Close(fd)
+		if found {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// describe sets the client's addresses and congestion control to those of a socket that is
+// connected to an address; else it returns false.
+func describe(m *load.Measurement, fd int, to netip.AddrPort) bool {
+	peer, err1 := unix.Getpeername(fd)
+	local, err2 := unix.Getsockname(fd)
+	congestion, err3 := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if err1 != nil || err2 != nil || err3 != nil || socket.AddrPort(peer) != to {
+		return false
+	}
+	m.ClientLocal, m.ClientPeer, m.ClientCongestion = socket.AddrPort(local), to, congestion
+	return true
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"mustang/internal/bench/engine"
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/stats"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// engineTurn is the default time of one sample where engines are compared: the least that
+// iperf3 takes.
+const engineTurn = time.Second
+
+// anyEngine reports whether further engines measure the paths of any suite.
+func (o Options) anyEngine() bool {
+	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
+}
+
+// engineDuration returns the time of a sample, 0 without further engines.
+func (o Options) engineDuration() time.Duration {
+	if o.anyEngine() {
+		return o.Duration
+	}
+	return 0
+}
+
+// checkEngines returns an error if an option excludes further engines.
+func (o Options) checkEngines() error {
+	switch {
+	case o.Peer != nil:
+		return errors.New("invalid engine: with --peer only the native one runs")
+	case o.counting():
+		return errors.New("invalid engine: instructions are counted with the native one only")
+	case o.Until > 0:
+		return errors.New("invalid half-width to go on until: engines are compared for a number of rounds or a time")
+	case o.Duration%time.Second != 0:
+		return fmt.Errorf("invalid duration %v: engines take whole seconds", o.Duration)
+	}
+	return nil
+}
+
+// besideEngines measures paths by several engines. The engines of a path and a workload
+// take turns: in random order, and in the next round in the reverse order (ABBA). Each
+// turn has processes and connections of its own, and each round has labs of its own.
+func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
+	o := r.options
+	r.describeEngines(ctx, rows)
+	if err := r.testbed.endAgents(); err != nil { // those of the proofs
+		return err
+	}
+	begun := time.Now()
+	if o.Rounds > 0 {
+		o.Progress.Start(pending(rows)*o.Rounds, o.Duration+engineOverhead)
+	}
+	for round := 0; ; round++ {
+		start := time.Now()
+		groups := byPath(rows)
+		for _, i := range order(o.Seed, round, len(groups)) {
+			if err := r.engineTurns(ctx, groups[i], round); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(r.testbed.renew(), r.write()); err != nil {
+			return err
+		}
+		left := o.Time - time.Since(begun)
+		switch {
+		case pending(rows) == 0, o.Rounds > 0 && round+1 >= o.Rounds:
+			return nil
+		case o.Rounds == 0 && round+1 >= minInterval && left < time.Since(start):
+			return nil
+		case o.Rounds > 0:
+			o.Progress.Round(round+1, o.Rounds)
+		}
+	}
+}
+
+// engineOverhead is the time that a turn takes besides its measurement.
+const engineOverhead = 300 * time.Millisecond
+
+// describeEngines adds the versions of the engines to the run's description, and what a
+// sample is.
+func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
+	for _, row := range rows {
+		if e := row.spec.path.Engine; e != nil && !row.done() && r.head.Versions[e.Name] == "" {
+			r.head.Versions[e.Name] = e.Version(ctx)
+		}
+	}
+	note := fmt.Sprintf("A sample of an engine is a run of %v, and one of the native engine as many slices of %v.", r.options.Duration, cmp.Or(r.options.Slice, kernelSlice))
+	if !slices.Contains(r.head.Notes, note) {
+		r.head.Notes = append(r.head.Notes, note)
+	}
+}
+
+// byPath groups the rows that take further samples by path and workload.
+func byPath(rows []*measuredRow) [][]*measuredRow {
+	type key struct {
+		path     suites.Path
+		workload suites.Workload
+	}
+	index := map[key]int{}
+	var groups [][]*measuredRow
+	for _, row := range rows {
+		if row.done() {
+			continue
+		}
+		k := key{row.spec.path, row.spec.workload}
+		k.path.ID, k.path.Engine = "", nil
+		i, ok := index[k]
+		if !ok {
+			i, index[k] = len(groups), len(groups)
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], row)
+	}
+	return groups
+}
+
+// engineTurns gives a turn to each engine of a path.
+func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) error {
+	turns := order(r.options.Seed+1, round/2, len(rows))
+	if round%2 == 1 {
+		slices.Reverse(turns)
+	}
+	for _, i := range turns {
+		row := rows[i]
+		r.options.Progress.Sample(row.spec.name())
+		err := r.engineTurn(ctx, row, round)
+		err = errors.Join(err, r.testbed.endAgents()) // whose server has the port that a program needs
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			if err := r.fail(row, fmt.Errorf("round %d: %w", round+1, err)); err != nil {
+				return err
+			}
+		}
+		r.options.Progress.Done()
+	}
+	return nil
+}
+
+// engineTurn adds one sample to a row.
+func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error {
+	p := row.spec.path
+	l, err := r.testbed.lab(ctx, p.Lab)
+	if err != nil {
+		return err
+	}
+	recorder := evidence.Recorder{Lab: l}
+	if err := recorder.Start(); err != nil {
+		return err
+	}
+	var turns []load.SliceResult
+	var m load.Measurement
+	if p.Engine == nil {
+		turns, m, err = r.nativeTurn(ctx, row)
+	} else {
+		m, err = r.programTurn(ctx, row, l)
+		turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
+	}
+	if err != nil {
+		return err
+	}
+	seen, err := recorder.Stop(evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate})
+	if err != nil {
+		return err
+	}
+	row.row.Variant = suites.Variant(p.Variant, l.OVSDatapath(), l.Acceleration())
+	row.addEpoch(m, seen[0], false)
+	if err := evidence.Contradiction(seen[0]); err != nil {
+		return err
+	}
+	at := stats.Position{Lab: round, Process: round, Connection: round}
+	if keeps(p.Lab) {
+		at.Lab = 0
+	}
+	row.addTurns(at, round, turns...)
+	return nil
+}
+
+// nativeTurn carries load for the time of a sample, in slices as a run without further
+// engines has them.
+func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement, err error) {
+	o, p := r.options, row.spec.path
+	s, err := r.testbed.open(ctx, p, o.spec(p, row.spec.workload), map[*lab.Lab]*evidence.Recorder{})
+	if err != nil {
+		return nil, m, err
+	}
+	slice := cmp.Or(o.Slice, kernelSlice)
+	for left := o.Duration; left > 0; {
+		var batch []load.Slice
+		for ; left > 0 && len(batch) < load.MaxSlices; left -= slice {
+			batch = append(batch, load.Slice{Conn: s.connection.ID, Duration: min(slice, left)})
+		}
+		done, err := s.client.Slices(ctx, batch)
+		if err != nil {
+			return nil, m, err
+		}
+		turns = append(turns, done...)
+	}
+	m, err = s.client.Shut(ctx, s.connection.ID)
+	return turns, m, err
+}
+
+// programTurn runs the program of a row's engine.
+func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
+	p, w := row.spec.path, row.spec.workload
+	return p.Engine.Run(ctx, engine.Traffic{
+		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
+		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
+	})
+}
+
+// endAgents ends all agents, and keeps the labs.
+func (t *testbed) endAgents() error {
+	var errs []error
+	for key, a := range t.agents {
+		errs = append(errs, a.Close())
+		delete(t.agents, key)
+	}
+	clear(t.listening)
+	t.home = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/bench/engine"
+	"mustang/internal/bench/suites"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// engineOptions returns the options of a short run of suite pod-links beside engines.
+func engineOptions(t *testing.T, names []string, only ...string) Options {
+	t.Helper()
+	o := testOptions(t, only...)
+	o.Suites, o.Rounds = beside(t, names...), 1
+	return o
+}
+
+// beside returns suite pod-links beside engines.
+func beside(t *testing.T, names ...string) []suites.Suite {
+	t.Helper()
+	var engines []engine.Engine
+	for _, name := range names {
+		e, err := engine.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engines = append(engines, e)
+	}
+	found, err := suites.Beside(lookup(t, suites.Default), engines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestEnginesMeasureTheSamePaths runs real programs beside the native engine. The evidence
+// of each row proves its path: by pod IP, and by cluster IP in each way of translation.
+func TestEnginesMeasureTheSamePaths(t *testing.T) {
+	testkit.RequireTool(t, "iperf3")
+	testkit.RequireTool(t, "sockperf")
+	names := []string{"iperf3", "sockperf"}
+	if _, err := exec.LookPath("netperf"); err == nil { // it is not in Debian's section main
+		names = append(names, "netperf")
+	}
+	o := engineOptions(t, names, "loopback", "veth/pod-ip", "veth/cluster-ip/iptables", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip")
+	before := testkit.RootSnapshot(t)
+	file, err := Run(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if testkit.RootSnapshot(t) != before {
+		t.Error("the root namespace has changed")
+	}
+	programs := 0
+	for _, row := range file.Rows {
+		native := row.Engine == engine.Native
+		if !native {
+			programs++
+		}
+		if native == strings.HasSuffix(row.ID, "/"+row.Engine) {
+			t.Errorf("%s was measured by %s", row.ID, row.Engine)
+		}
+		if row.Status == result.StatusSkipped && row.Engine == "netperf" && row.Via != result.ViaNone {
+			programs--
+			continue
+		}
+		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || !(row.Median > 0) || row.Evidence.Client.Peer == "" {
+			t.Errorf("%s %s: %s (%s), %d samples, median %g, %+v", row.ID, row.Workload, row.Status, row.Reason, len(row.Samples), row.Median, row.Evidence.Client)
+		}
+	}
+	if programs < 10 || len(file.Run.Comparisons) != programs {
+		t.Errorf("%d rows of programs, %d comparisons", programs, len(file.Run.Comparisons))
+	}
+	for _, c := range file.Run.Comparisons {
+		if len(c.Ratios) != o.Rounds || c.CI95 != nil || !strings.HasPrefix(c.Numerator, c.Denominator+"/") {
+			t.Errorf("comparison %s has %d ratios, interval %v of too few", c.Name, len(c.Ratios), c.CI95)
+		}
+	}
+	if file.Run.Versions["iperf3"] == "" || file.Run.DurationSeconds != 1 {
+		t.Errorf("versions %v, duration %g s", file.Run.Versions, file.Run.DurationSeconds)
+	}
+	if infos, err := o.Store.List(); err != nil || len(infos) > 0 {
+		t.Errorf("labs left: %v, %v", infos, err)
+	}
+}
+
+// TestMissingProgramIsSkippedByName measures the native rows alone.
+func TestMissingProgramIsSkippedByName(t *testing.T) {
+	o := engineOptions(t, []string{"iperf3"}, "veth/pod-ip")
+	t.Setenv("PATH", t.TempDir())
+	o.Slice = 10 * time.Millisecond
+	file, err := Run(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range file.Rows {
+		want := result.StatusOK
+		if row.Engine != engine.Native {
+			want = result.StatusSkipped
+		}
+		if row.Status != want || want == result.StatusSkipped && !strings.Contains(row.Reason, "apt install iperf3") {
+			t.Errorf("%s: %s %q, want %s", row.ID, row.Status, row.Reason, want)
+		}
+	}
+	if len(file.Rows) != 2 {
+		t.Errorf("%d rows, want 2", len(file.Rows))
+	}
+}
+
+// TestEnginesExcludeOtherWays holds the options that make no sense with engines.
+func TestEnginesExcludeOtherWays(t *testing.T) {
+	for name, o := range map[string]Options{
+		"peer":     {Peer: &PeerOptions{}},
+		"counted":  {Count: result.ClockInstructions},
+		"fraction": {Duration: 1500 * time.Millisecond},
+		"until":    {Until: 0.01},
+	} {
+		o.Suites = beside(t, "iperf3")
+		if err := o.Validate(); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := suites.Beside(lookup(t, "cni"), engine.List()); err == nil || !strings.Contains(err.Error(), "cni") {
+		t.Errorf("suite cni beside engines: %v", err)
+	}
+	if _, err := engine.Lookup("iperf9"); err == nil || !strings.Contains(err.Error(), "iperf9") || !strings.Contains(err.Error(), "iperf3") {
+		t.Errorf("unknown engine: %v", err)
+	}
+	if all := beside(t, "iperf3"); slices.ContainsFunc(all[0].Rows(), func(r result.Row) bool { return r.Engine == "iperf3" && r.Workload == result.WorkloadTCPRR }) {
+		t.Error("iperf3 has a row of request/response")
+	}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package selftest judges a run of the suites that test the measurement itself: of the same
+// path measured many times ([suites.SameSuite]), and of known differences
+// ([suites.KnownSuite]).
+package selftest
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/result"
+)
+
+// Check is one thing that was tested.
+type Check struct {
+	// Name says what was measured, Want what had to be found, and Found what was.
+	Name, Want, Found string
+	// Status is [Passed], [Failed] or [Skipped].
+	Status string
+}
+
+// Statuses of a check.
+const (
+	Passed  = "passed"
+	Failed  = "failed"
+	Skipped = "skipped"
+)
+
+// significance is the p-value below which a single pair would count as a difference.
+const significance = 0.05
+
+// Shares of a wire's rate and delay by which a figure may miss them.
+const (
+	rateTolerance  = 0.02
+	delayTolerance = 0.1
+)
+
+// Share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
+// stamps.
+const payloadShare = 1448.0 / 1514
+
+// Judge returns the checks of a run.
+func Judge(f result.File) []Check {
+	j := judge{f, map[string]result.Row{}}
+	for _, row := range f.Rows {
+		j.rows[row.ID] = row
+	}
+	var checks []Check
+	for _, s := range suites.SelfTest() {
+		for _, w := range s.Workloads {
+			if s.Name == suites.SameSuite {
+				checks = append(checks, j.same(w.Name))
+			}
+		}
+		for _, p := range s.Paths {
+			switch {
+			case p.Delay > 0:
+				checks = append(checks, j.delay(p))
+			case p.Lab.WireRate > 0 || p.Lab.WireDelay > 0:
+				checks = append(checks, j.wire(p))
+			}
+		}
+	}
+	return checks
+}
+
+// judge judges a run.
+type judge struct {
+	file result.File
+	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
+}
+
+// same checks the pairs of the same path.
+func (j judge) same(workload string) Check {
+	c := Check{Name: "the same path, " + workload, Want: "no difference", Status: Failed, Found: "no pair was measured"}
+	pairs, single, wrong := 0, 0, 0
+	var widths []float64
+	for _, pair := range j.file.Run.Comparisons {
+		if pair.Suite != suites.SameSuite || pair.Workload != workload || pair.Ranking || pair.CI95 == nil {
+			continue
+		}
+		pairs++
+		widths = append(widths, halfWidth(pair))
+		if pair.P < significance {
+			single++
+		}
+		if pair.Verdict != result.VerdictNone {
+			wrong++
+		}
+	}
+	if pairs == 0 {
+		return c
+	}
+	slices.Sort(widths)
+	c.Found = fmt.Sprintf("%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval ±%.2f %%, 95 %% of them at most ±%.2f %%",
+		wrong, pairs, single, significance*float64(pairs), 100*widths[len(widths)/2], 100*widths[len(widths)*95/100])
+	if wrong == 0 {
+		c.Status = Passed
+	}
+	for _, row := range j.file.Rows {
+		if row.Suite == suites.SameSuite && row.Workload == workload && row.Status == result.StatusFailed {
+			c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, row.ID, row.Reason)
+			break
+		}
+	}
+	return c
+}
+
+// halfWidth returns how far the interval of a ratio extends from it, as a share.
+func halfWidth(c result.Comparison) float64 {
+	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
+}
+
+// delay checks a delay of the server: the interval must exclude that there is none, and
+// the ratio be what the delay makes of the time of a transaction.
+func (j judge) delay(p suites.Path) Check {
+	c := Check{Name: fmt.Sprintf("a delay of %v in the server", p.Delay), Want: "a lower rate", Status: Failed}
+	row, plain := j.rows[p.ID], j.rows[suites.KnownPath]
+	i := slices.IndexFunc(j.file.Run.Comparisons, func(c result.Comparison) bool {
+		return c.Suite == suites.KnownSuite && c.Numerator == p.ID && c.CI95 != nil && !c.Ranking
+	})
+	if i < 0 || plain.Median <= 0 {
+		c.Found = "not measured: " + row.Reason
+		return c
+	}
+	pair := j.file.Run.Comparisons[i]
+	want := 1 / (1 + p.Delay.Seconds()*plain.Median)
+	c.Want = fmt.Sprintf("%.4f of the rate without", want)
+	c.Found = fmt.Sprintf("%.4f [%.4f, %.4f]", pair.Ratio, pair.CI95[0], pair.CI95[1])
+	near := math.Abs(math.Log(pair.Ratio/want)) <= 2*halfWidth(pair)
+	if near && pair.Verdict == result.VerdictLower {
+		c.Status = Passed
+	}
+	return c
+}
+
+// wire checks the rate of a shaped wire, or the time of a transaction over a long one.
+func (j judge) wire(p suites.Path) Check {
+	row := j.rows[p.ID]
+	c := Check{Status: Failed, Found: "not measured: " + row.Reason}
+	near := false
+	if rate := float64(p.Lab.WireRate) / 1e9; rate > 0 {
+		want := rate * payloadShare
+		c.Name, c.Want = fmt.Sprintf("a wire of %g Gbit/s", rate), fmt.Sprintf("%.3f Gbit/s of payload", want)
+		near = math.Abs(row.Median/want-1) <= rateTolerance
+		if row.Median > 0 {
+			c.Found = fmt.Sprintf("%.3f Gbit/s", row.Median)
+		}
+	} else {
+		want := 2 * p.Lab.WireDelay
+		c.Name, c.Want = fmt.Sprintf("a delay of %v on the wire", p.Lab.WireDelay), fmt.Sprintf("transactions of %v and a little more", want)
+		if row.Median > 0 {
+			took := time.Duration(float64(time.Second) / row.Median)
+			near = took >= want && float64(took) <= float64(want)*(1+delayTolerance)
+			c.Found = took.Round(time.Microsecond).String()
+		}
+	}
+	switch {
+	case row.Status == result.StatusSkipped:
+		c.Status, c.Found = Skipped, row.Reason
+	case near:
+		c.Status = Passed
+	}
+	return c
+}

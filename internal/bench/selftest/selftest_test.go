@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package selftest
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/load"
+	"mustang/internal/result"
+)
+
+// measured is a run in which all is found that is there.
+func measured() result.File {
+	var f result.File
+	for _, s := range suites.SelfTest() {
+		for _, w := range s.Workloads {
+			for _, p := range s.Pairs {
+				if s.Name == suites.KnownSuite && w.Name != load.TCPRR {
+					continue
+				}
+				f.Run.Comparisons = append(f.Run.Comparisons, result.Comparison{
+					Suite: s.Name, Workload: w.Name, Numerator: p.Numerator, Denominator: p.Denominator,
+					Ratio: 1, CI95: &[2]float64{0.999, 1.001}, P: 0.5, Verdict: result.VerdictNone,
+				})
+			}
+		}
+		for _, p := range s.Paths {
+			row := result.Row{Suite: s.Name, ID: p.ID, Status: result.StatusOK, Median: 50_000 / (1 + 50_000*p.Delay.Seconds())}
+			switch {
+			case p.Lab.WireRate > 0:
+				row.Median = 0.95
+			case p.Lab.WireDelay > 0:
+				row.Median = 490
+			}
+			f.Rows = append(f.Rows, row)
+			for i := range f.Run.Comparisons {
+				if c := &f.Run.Comparisons[i]; c.Numerator == p.ID && p.Delay > 0 {
+					c.Ratio, c.Verdict = row.Median/50_000, result.VerdictLower
+					c.CI95 = &[2]float64{c.Ratio * 0.999, c.Ratio * 1.001}
+				}
+			}
+		}
+	}
+	return f
+}
+
+// pair returns a comparison of a run.
+func pair(t *testing.T, f result.File, numerator string) *result.Comparison {
+	t.Helper()
+	for i := range f.Run.Comparisons {
+		if f.Run.Comparisons[i].Numerator == numerator {
+			return &f.Run.Comparisons[i]
+		}
+	}
+	t.Fatalf("no comparison of %s", numerator)
+	return nil
+}
+
+// row returns a row of a run.
+func row(t *testing.T, f result.File, id string) *result.Row {
+	t.Helper()
+	for i := range f.Rows {
+		if f.Rows[i].ID == id {
+			return &f.Rows[i]
+		}
+	}
+	t.Fatalf("no row %s", id)
+	return nil
+}
+
+// TestJudge spoils a run in one way at a time: exactly one check has another status.
+func TestJudge(t *testing.T) {
+	for name, tt := range map[string]struct {
+		check, status string
+		spoil         func(result.File)
+	}{
+		"sound":              {"", "", func(result.File) {}},
+		"a false difference": {"the same path, tcp_stream", Failed, func(f result.File) { pair(t, f, "veth/2").Verdict = result.VerdictHigher }},
+		"a delay not found":  {"a delay of 100ns in the server", Failed, func(f result.File) { pair(t, f, "delay-100ns").Verdict = result.VerdictNone }},
+		"a delay of wrong size": {"a delay of 1µs in the server", Failed, func(f result.File) {
+			c := pair(t, f, "delay-1µs")
+			c.Ratio, c.CI95 = 0.9, &[2]float64{0.899, 0.901}
+		}},
+		"a delay not measured": {"a delay of 200ns in the server", Failed, func(f result.File) { pair(t, f, "delay-200ns").CI95 = nil }},
+		"a wire too fast":      {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 1.2 }},
+		"a wire not measured":  {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 0 }},
+		"too short a delay":    {"a delay of 1ms on the wire", Failed, func(f result.File) { row(t, f, "wire-delay").Median = 600 }},
+		"no netem": {"a delay of 1ms on the wire", Skipped, func(f result.File) {
+			*row(t, f, "wire-delay") = result.Row{ID: "wire-delay", Status: result.StatusSkipped, Reason: "no netem"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := measured()
+			tt.spoil(f)
+			checks := Judge(f)
+			if len(checks) != 8 {
+				t.Errorf("%d checks", len(checks))
+			}
+			for _, c := range checks {
+				want := Passed
+				if c.Name == tt.check {
+					want = tt.status
+				}
+				if c.Status != want || c.Found == "" || c.Want == "" {
+					t.Errorf("%+v, want %s", c, want)
+				}
+			}
+		})
+	}
+}
+
+// TestJudgeCountsPairs checks the number of pairs, and that those of other suites and of a
+// ranking do not count.
+func TestJudgeCountsPairs(t *testing.T) {
+	f := measured()
+	f.Run.Comparisons = append(f.Run.Comparisons,
+		result.Comparison{Suite: "pod-links", Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1, Verdict: result.VerdictHigher},
+		result.Comparison{Suite: suites.SameSuite, Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1, Verdict: result.VerdictHigher, Ranking: true})
+	checks := Judge(f)
+	if !strings.HasPrefix(checks[1].Found, "0 in 513 pairs") || checks[1].Status != Passed {
+		t.Errorf("%+v", checks[1])
+	}
+	for _, c := range Judge(result.File{}) {
+		if c.Status != Failed {
+			t.Errorf("of an empty file: %+v", c)
+		}
+	}
+	if w := halfWidth(result.Comparison{Ratio: 2, CI95: &[2]float64{1.8, 2.1}}); math.Abs(w-0.1) > 1e-9 {
+		t.Errorf("half-width %g", w)
+	}
+}
+
+// TestFailedRowFailsItsCheck fails a row of the same paths: its pairs are missing.
+func TestFailedRowFailsItsCheck(t *testing.T) {
+	f := measured()
+	f.Rows = append(f.Rows, result.Row{Suite: suites.SameSuite, ID: "veth/1", Workload: load.TCPRR, Status: result.StatusFailed, Reason: "lost"})
+	failed := 0
+	for _, c := range Judge(f) {
+		if c.Status == Failed {
+			failed++
+			if !strings.Contains(c.Found, "veth/1 was not measured: lost") {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	if failed != 1 {
+		t.Errorf("%d checks failed, want 1", failed)
+	}
+}

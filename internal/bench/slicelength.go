@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"mustang/internal/bench/stats"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// Lengths of turns. The shorter they are, the closer lie those that are compared, and the
+// more of them there are, of which the median ignores those that were interrupted.
+const (
+	kernelSlice = time.Millisecond
+	// slowSlice is the least length where a path carries little in a millisecond.
+	slowSlice = 10 * time.Millisecond
+	// shapedSlice is the length where a wire has a rate: its bucket holds a millisecond of
+	// it, which a turn's lead empties.
+	shapedSlice = 50 * time.Millisecond
+	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of
+	// transactions.
+	delaysPerSlice = 100
+	// longestSlice bounds what a path's own rhythm asks for.
+	longestSlice = 16
+)
+
+// A path shows its rhythm in so many slices, or as many as the time allows.
+const (
+	pilotSlices = 128
+	pilotBatch  = 16
+	pilotTime   = 300 * time.Millisecond
+)
+
+// A turn that takes longer than usualTurn, as the rest of a slow stream arrives late, is
+// taken in fewer rounds, at least in one of mostRounds: other paths need the time more.
+const (
+	usualTurn  = 2 * time.Millisecond
+	mostRounds = 32
+)
+
+// chooseSlices sets the length of the turns of rows that have none yet. Where user-space
+// programs forward packets, which work in bursts, the figures of some slices tell how long
+// a turn must be; one row answers for those of the same network.
+func (e *epoch) chooseSlices(ctx context.Context) error {
+	known := map[lab.Options]*measuredRow{}
+	for _, s := range slices.Clone(e.standing) {
+		row := s.row
+		if row.slice > 0 {
+			continue
+		}
+		row.slice = e.run.options.leastSlice(row)
+		if e.run.options.Slice == 0 && row.class() != classKernel && row.slice < shapedSlice && !row.spec.workload.Setup.Paced() {
+			network := row.spec.path.Lab
+			network.Via, network.Datapath, network.NetfilterCall = "", "", false
+			if alike := known[network]; alike != nil {
+				row.slice, row.every = alike.slice, alike.every
+			} else if err := s.pilot(ctx); err != nil {
+				e.standing = slices.DeleteFunc(e.standing, func(o *standing) bool { return o == s })
+				if err := e.fail(ctx, row, err); err != nil {
+					return err
+				}
+				continue
+			}
+			known[network] = row
+		}
+		row.row.SliceSeconds = row.slice.Seconds()
+	}
+	return nil
+}
+
+// leastSlice returns the least length of a row's turns, or that of the options.
+func (o Options) leastSlice(row *measuredRow) time.Duration {
+	wire := row.spec.path.Lab
+	switch {
+	case o.Slice > 0:
+		return o.Slice
+	case wire.WireRate > 0, wire.WireDelay > 0:
+		return min(max(shapedSlice, delaysPerSlice*wire.WireDelay), maxSlice)
+	case row.class() == classGuests, row.class() == classTwoCPUs, row.spec.workload.Name == load.UDPStream, row.spec.workload.Setup.Paced():
+		return slowSlice
+	}
+	return kernelSlice
+}
+
+// pilot finds the length that the turns of a row's connection must have, and how often it
+// takes one.
+func (s *standing) pilot(ctx context.Context) error {
+	batch := slices.Repeat([]load.Slice{{Conn: s.connection.ID, Duration: s.row.slice, Lead: -1}}, pilotBatch)
+	var figures []float64
+	started := time.Now()
+	for len(figures) < pilotSlices && time.Since(started) < pilotTime {
+		taken, err := s.client.Slices(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, t := range taken {
+			figures = append(figures, float64(t.Count)/t.Seconds)
+		}
+	}
+	turn := time.Since(started) / time.Duration(len(figures))
+	least := s.row.slice
+	s.row.slice = min(stats.SliceLength(figures, least), longestSlice*least)
+	turn += s.row.slice - least
+	for s.row.every = 1; s.row.every < mostRounds && turn > time.Duration(s.row.every)*usualTurn; s.row.every *= 2 {
+		continue
+	}
+	return nil
+}

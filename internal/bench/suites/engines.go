@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mustang/internal/bench/engine"
+	"mustang/internal/lab"
+	"mustang/internal/result"
+)
+
+// Beside returns suites in which each path is followed by itself under each engine, and
+// these are compared with it. The workloads are those that an engine carries. Suites
+// without such a workload are left out; it is an error if none remains.
+func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
+	var out []Suite
+	var names []string
+	for _, e := range engines {
+		names = append(names, e.Name)
+	}
+	for _, s := range all {
+		if s = s.beside(engines, strings.Join(names, ", ")); len(s.Workloads) > 0 {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("engine %s: no workload of suite %s is one of its own", strings.Join(names, ", "), all[0].Name)
+	}
+	return out, nil
+}
+
+// beside is Beside for one suite.
+func (s Suite) beside(engines []engine.Engine, names string) Suite {
+	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{
+		Question: "Do the native engine and " + names + " agree?", Noun: "way of measuring", Answer: []string{result.AnswerStatements},
+	}}
+	for _, w := range s.Workloads {
+		carries := func(e engine.Engine) bool { return e.Runs(w.Name, w.Flows) }
+		if !s.CallsPlugins() && slices.ContainsFunc(engines, carries) {
+			out.Workloads = append(out.Workloads, w)
+		}
+	}
+	for _, p := range s.Paths {
+		if p.Repeats != "" {
+			continue
+		}
+		out.Paths = append(out.Paths, p)
+		for _, e := range engines {
+			by := p
+			by.ID, by.Engine = p.ID+"/"+e.Name, &e
+			by.Label = by.ID
+			out.Paths = append(out.Paths, by)
+			out.Pairs = append(out.Pairs, Pair{Name: p.ID + ": " + e.Name + " / native", Numerator: by.ID, Denominator: p.ID})
+			out.Report.Statements = append(out.Report.Statements, statement(p.ID+", "+e.Name+" against native", by.ID, p.ID))
+		}
+	}
+	return out
+}
+
+// BesideEngines reports whether paths are measured by further engines.
+func (s Suite) BesideEngines() bool {
+	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.Engine != nil })
+}
+
+// Has reports whether the suite has a row of a path under a workload: an engine may not
+// carry it, and a path may have one workload only.
+func (s Suite) Has(p Path, w Workload) bool {
+	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name)
+}
+
+// errNotInGuests is the reason why a path through containers and guests has native rows only.
+var errNotInGuests = errors.New("other engines than the native one run in network namespaces only, not in containers and virtual machines")
+
+// probeEngine returns the reason why the path's engine can't measure it, nil if none is known.
+func (p Path) probeEngine() error {
+	switch {
+	case p.Engine == nil:
+		return nil
+	case p.Lab.Guests || p.Lab.Topology == lab.TopologyDocker && (p.Client != lab.HostA || p.Server != lab.HostA):
+		return errNotInGuests
+	}
+	return cmp.Or(p.Engine.Probe(), p.Engine.Reaches(p.Path))
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"fmt"
+	"time"
+
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/result"
+)
+
+// Suites of the self-test.
+const (
+	// SameSuite has pairs of the same path: a difference in one is false.
+	SameSuite = "self-test-same"
+	// KnownSuite has pairs whose difference is known.
+	KnownSuite = "self-test-known"
+)
+
+// KnownPath is the path of [KnownSuite] without a delay.
+const KnownPath = "plain"
+
+// sameConnections is the number of connections on each path of [SameSuite]: three paths
+// and two workloads make 1,026 pairs.
+const sameConnections = 19
+
+// Known differences of [KnownSuite].
+var (
+	knownDelays = []time.Duration{100 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond, 20 * time.Microsecond}
+	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each
+	// direction.
+	KnownRate  uint64 = 1e9
+	KnownDelay        = time.Millisecond
+)
+
+// SelfTest returns the suites that test the measurement itself.
+func SelfTest() []Suite { return []Suite{sameSuite(), knownSuite()} }
+
+// sameSuite measures each of three paths many times.
+func sameSuite() Suite {
+	s := Suite{
+		Name: SameSuite, Doc: "the same paths, measured many times: no difference is true",
+		Workloads: []Workload{tcpStreams(1), tcpRR()},
+		Report:    result.Suite{Question: "Does the measurement find differences where there are none?"},
+	}
+	for _, link := range []string{"veth", "macvlan", "veth+ebpf"} {
+		p := podPath(link, link)
+		if link == "veth+ebpf" {
+			p = podPath(link, "veth")
+			p.Lab.Datapath, p.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC
+		}
+		var ids []string
+		for i := range sameConnections {
+			p.ID, p.Variant = fmt.Sprintf("%s/%d", link, i+1), fmt.Sprint(i+1)
+			s.Paths = append(s.Paths, p)
+			for _, id := range ids {
+				s.compare(p.ID, id)
+			}
+			ids = append(ids, p.ID)
+		}
+	}
+	return s
+}
+
+// knownSuite measures a path with known delays, and wires with a rate and a delay.
+func knownSuite() Suite {
+	s := Suite{
+		Name: KnownSuite, Doc: "a path with known delays and rates",
+		Workloads: []Workload{tcpRR(), tcpStreams(1)},
+		Report:    result.Suite{Question: "Does the measurement find a known difference, with the right size?"},
+	}
+	plain := podPath(KnownPath, "veth")
+	plain.Workload = load.TCPRR
+	s.addBaseline(plain)
+	for _, d := range knownDelays {
+		p := plain
+		p.ID, p.Variant, p.Delay = fmt.Sprintf("delay-%v", d), d.String(), d
+		s.Paths = append(s.Paths, p)
+		s.compare(p.ID, plain.ID)
+	}
+	wire := hostsPath("wire-rate", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost, WireRate: KnownRate})
+	wire.Workload, wire.Variant, wire.Baseline = load.TCPStream, "rate", false
+	far := hostsPath("wire-delay", lab.HostB, lab.HostA, lab.Options{Topology: lab.TopologyTwoHosts, Link: lab.LinkHost, WireDelay: KnownDelay})
+	far.Workload, far.Variant, far.Baseline = load.TCPRR, "delay", false
+	s.Paths = append(s.Paths, wire, far)
+	return s
+}

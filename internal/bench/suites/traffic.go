@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mustang/internal/load"
+	"mustang/internal/result"
+)
+
+// Values of [Traffic.Direction].
+const (
+	DirectionForward = "forward"
+	DirectionReverse = "reverse"
+	DirectionBoth    = "both"
+)
+
+// underLoad is the default load of [Traffic.UnderLoad].
+const underLoad = 0.5
+
+// Traffic says what the paths of suites carry, where that is not the suites' own workloads.
+type Traffic struct {
+	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps those.
+	Workloads []string
+	// Flows is the number of connections of streams; 0 means the workloads' own.
+	Flows int
+	// Request and Response are the sizes of requests and responses; 0 means the usual ones.
+	Request, Response int
+	// Direction is that of TCP streams; empty means forward.
+	Direction string
+	// UnderLoad adds the latency of TCP request/response at a rate.
+	UnderLoad bool
+	// Rate is that rate in requests per second; 0 means half of each row's own.
+	Rate int
+}
+
+// Set reports whether the traffic is not the usual one.
+func (t Traffic) Set() bool {
+	return len(t.Workloads) > 0 || t.Flows != 0 || t.Request != 0 || t.Response != 0 || t.Direction != "" || t.UnderLoad || t.Rate != 0
+}
+
+// Apply returns suites with the traffic on their paths. Suites that call plugins stay as they
+// are, but not alone.
+func (t Traffic) Apply(all []Suite) ([]Suite, error) {
+	if !t.Set() {
+		return all, nil
+	}
+	if t.Rate != 0 && !t.UnderLoad {
+		return nil, errors.New("a rate is for the latency under load")
+	}
+	var out []Suite
+	carries := false
+	for _, s := range all {
+		if !s.CallsPlugins() {
+			workloads, err := t.workloads(s.Workloads)
+			if err != nil {
+				return nil, err
+			}
+			s.Workloads, carries = workloads, true
+		}
+		out = append(out, s)
+	}
+	if !carries {
+		return nil, errors.New("the suite calls plugins and carries no traffic to choose")
+	}
+	return out, nil
+}
+
+// workloads returns the workloads in place of a suite's own.
+func (t Traffic) workloads(own []Workload) ([]Workload, error) {
+	if len(t.Workloads) > 0 {
+		own = nil
+		for _, name := range t.Workloads {
+			own = append(own, Workload{Name: name, Flows: 1})
+		}
+	}
+	var out []Workload
+	for _, w := range own {
+		if w.Name == load.UDPStream {
+			w = udpStreams(w.Flows)
+		}
+		if t.Flows != 0 && strings.HasSuffix(w.Name, "_stream") {
+			w.Flows = t.Flows
+		}
+		if strings.HasSuffix(w.Name, "rr") {
+			w.Setup.RequestBytes, w.Setup.ResponseBytes = t.Request, t.Response
+		}
+		reversed := w
+		reversed.Setup.Reverse = true
+		switch {
+		case t.Direction == DirectionReverse && w.Name == load.TCPStream:
+			out = append(out, reversed)
+		case t.Direction == DirectionBoth && w.Name == load.TCPStream:
+			out = append(out, w, reversed)
+		default:
+			out = append(out, w)
+		}
+	}
+	if t.UnderLoad {
+		w := Workload{Name: load.TCPRR, Flows: 1, Setup: result.Setup{RequestBytes: t.Request, ResponseBytes: t.Response, Rate: t.Rate}}
+		if t.Rate == 0 {
+			w.Setup.LoadShare = underLoad
+		}
+		out = append(out, w)
+	}
+	distinct := map[Workload]bool{}
+	out = slices.DeleteFunc(out, func(w Workload) bool {
+		seen := distinct[w]
+		distinct[w] = true
+		return seen
+	})
+	return out, t.check(out)
+}
+
+// check returns an error that names what is invalid, or fits none of the workloads.
+func (t Traffic) check(workloads []Workload) error {
+	some := func(fits func(Workload) bool) bool { return slices.ContainsFunc(workloads, fits) }
+	switch {
+	case !slices.Contains([]string{"", DirectionForward, DirectionReverse, DirectionBoth}, t.Direction):
+		return fmt.Errorf("invalid direction %q: want %s, %s or %s", t.Direction, DirectionForward, DirectionReverse, DirectionBoth)
+	case t.Flows != 0 && !some(func(w Workload) bool { return strings.HasSuffix(w.Name, "_stream") }):
+		return fmt.Errorf("invalid flows %d: only streams have several, and none is selected", t.Flows)
+	case t.Direction != "" && !some(func(w Workload) bool { return w.Name == load.TCPStream }):
+		return fmt.Errorf("invalid direction %q: only a %s has one, and none is selected", t.Direction, load.TCPStream)
+	case (t.Request != 0 || t.Response != 0) && !some(func(w Workload) bool { return strings.HasSuffix(w.Name, "rr") }):
+		return errors.New("invalid size of requests or responses: no selected workload has any")
+	}
+	for _, w := range workloads {
+		if err := w.Spec(Path{}.connectTo(localhost)).Validate(); err != nil {
+			return errors.New(strings.TrimPrefix(err.Error(), "load: "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"strings"
+	"testing"
+
+	"mustang/internal/load"
+)
+
+// TestTrafficReplacesWorkloads checks the workloads of a suite with chosen traffic.
+func TestTrafficReplacesWorkloads(t *testing.T) {
+	for _, test := range []struct {
+		traffic Traffic
+		want    string
+	}{
+		{Traffic{}, "tcp_stream tcp_rr tcp_crr"},
+		{Traffic{Workloads: []string{load.UDPRR, load.UDPStream}}, "udp_rr udp_stream"},
+		{Traffic{Flows: 4}, "tcp_stream-4 tcp_rr tcp_crr"},
+		{Traffic{Request: 100, Workloads: []string{load.TCPStream, load.TCPRR}}, "tcp_stream tcp_rr (100-byte requests)"},
+		{Traffic{Response: 5, Workloads: []string{load.TCPCRR}}, "tcp_crr (5-byte responses)"},
+		{Traffic{Direction: DirectionBoth, Workloads: []string{load.TCPStream}}, "tcp_stream tcp_stream (reverse)"},
+		{Traffic{Direction: DirectionReverse, Flows: 2, Workloads: []string{load.TCPStream}}, "tcp_stream-2 (reverse)"},
+		{Traffic{UnderLoad: true, Workloads: []string{load.TCPRR}}, "tcp_rr tcp_rr (50% load)"},
+		{Traffic{UnderLoad: true, Rate: 9, Workloads: []string{load.TCPRR, load.TCPRR}}, "tcp_rr tcp_rr (9/s)"},
+	} {
+		got, err := test.traffic.Apply([]Suite{podLinks(), cni()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, w := range got[0].Workloads {
+			names = append(names, w.String())
+		}
+		if text := strings.Join(names, " "); text != test.want {
+			t.Errorf("%+v: %s, want %s", test.traffic, text, test.want)
+		}
+		if len(got[1].Workloads) != len(cni().Workloads) {
+			t.Error("the calls of plugins have changed")
+		}
+	}
+}
+
+// TestTrafficNamesCulprit refuses traffic that makes no sense, or that no workload has.
+func TestTrafficNamesCulprit(t *testing.T) {
+	rr := []string{load.TCPRR}
+	for want, traffic := range map[string]Traffic{
+		`unknown workload "nope"`:         {Workloads: []string{"nope"}},
+		"invalid flows 4":                 {Workloads: rr, Flows: 4},
+		"invalid number of flows 65":      {Flows: 65},
+		"invalid number of flows -1":      {Flows: -1},
+		`invalid direction "up"`:          {Direction: "up"},
+		`invalid direction "both"`:        {Workloads: rr, Direction: DirectionBoth},
+		"a rate is for":                   {Rate: 5},
+		"invalid pace -3":                 {UnderLoad: true, Rate: -3},
+		"invalid size -1 of a request":    {Request: -1},
+		"invalid size 23 of a request":    {Workloads: []string{load.UDPRR}, Response: 23},
+		"no selected workload has any":    {Workloads: []string{load.TCPStream}, Request: 5},
+		"invalid size 1048577 of a requ":  {Request: 1<<20 + 1},
+		"invalid size 65508 of a request": {Workloads: []string{load.UDPRR}, Request: 65508},
+	} {
+		if _, err := traffic.Apply([]Suite{podLinks()}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v, want %q", traffic, err, want)
+		}
+	}
+	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil {
+		t.Error("a suite that calls plugins carries traffic")
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpfstats
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"mustang/internal/testkit"
+)
+
+// pinned returns a pinned program that runs this many instructions, and its pin.
+func pinned(t *testing.T, dir, name string, instructions int) (*ebpf.Program, string) {
+	t.Helper()
+	body := asm.Instructions{asm.Mov.Imm(asm.R0, 0)}
+	for range instructions {
+		body = append(body, asm.Mul.Imm(asm.R0, 3))
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "long_program", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: append(body, asm.Return()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	pin := filepath.Join(dir, name)
+	if err := p.Pin(pin); err != nil {
+		t.Fatal(err)
+	}
+	return p, pin
+}
+
+// run runs a program some times.
+func run(t *testing.T, p *ebpf.Program, times uint32) {
+	t.Helper()
+	if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: times}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRunsAreCountedWhileEnabled checks that just the runs between Enable and Close are
+// counted, and those of programs of one name together. A program of 50,000 multiplications
+// takes longer than an empty one.
+func TestRunsAreCountedWhileEnabled(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := testkit.BPFFS(t)
+	first, firstPin := pinned(t, dir, "first", 50_000)
+	second, secondPin := pinned(t, dir, "second", 50_000)
+	pins := []string{firstPin, secondPin}
+	run(t, first, 10)
+	before, err := Read(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, err := Enable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, first, 100)
+	run(t, second, 20)
+	after, err := Read(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stats.Close(); err != nil {
+		t.Fatal(err)
+	}
+	runs := after["long_program"].Since(before["long_program"])
+	if len(after) != 1 || runs.Count != 120 {
+		t.Errorf("%d programs, %d runs, want 120 of one", len(after), runs.Count)
+	}
+	if got := stats.Nanos(runs); got <= stats.empty {
+		t.Errorf("%g ns a run, an empty program takes %g", got, stats.empty)
+	}
+	if stats.Nanos(Runs{}) != 0 || stats.empty <= 0 {
+		t.Errorf("no run takes %g ns, an empty program %g", stats.Nanos(Runs{}), stats.empty)
+	}
+	if _, err := Read([]string{filepath.Join(dir, "none")}); err == nil {
+		t.Error("a program that is not pinned has statistics")
+	}
+}

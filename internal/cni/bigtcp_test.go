@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"testing"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// TestBigTCP adds pods by each value of the key. With auto, packets of BIG TCP depend on the uplink, which stays as it is.
+func TestBigTCP(t *testing.T) {
+	for _, link := range []string{"veth", "bridge", "macvlan"} {
+		t.Run(link, func(t *testing.T) {
+			requireLink(t, link)
+			f := newFixture(t)
+			for i, test := range []struct {
+				more   string
+				uplink int // its limits
+				want   uint32
+			}{
+				{"", rtnl.PacketBytes, rtnl.PacketBytes},
+				{`,"bigTCP":"auto"`, rtnl.BigTCPBytes, rtnl.BigTCPBytes},
+				{`,"bigTCP":"off"`, rtnl.BigTCPBytes, rtnl.PacketBytes},
+				{`,"bigTCP":"on"`, rtnl.PacketBytes, rtnl.BigTCPBytes},
+			} {
+				f.limit(test.uplink)
+				id := fmt.Sprint("pod", i)
+				p := f.added(id, network("net"+id, link, test.more))
+				f.wantPackets(p.Namespace, "eth0", test.want)
+				f.wantPackets(f.host, "uplink", uint32(test.uplink))
+				f.must(f.check(p))
+				f.must(f.del(p))
+			}
+		})
+	}
+}
+
+// TestBigTCPReachesEarlierPods adds a pod, and then another with BIG TCP: the kernel must not cut what that sends to the
+// first, whose CHECK finds nothing.
+func TestBigTCPReachesEarlierPods(t *testing.T) {
+	f := newFixture(t)
+	first := f.added("first", network("net", "veth", `,"bigTCP":"off"`))
+	device := first.result.Interfaces[0].Name
+	f.wantPackets(f.host, device, rtnl.PacketBytes)
+	f.added("second", network("net", "veth", `,"bigTCP":"on"`))
+	f.wantPackets(f.host, device, rtnl.BigTCPBytes)
+	f.wantPackets(first.Namespace, "eth0", rtnl.PacketBytes)
+	first.request.Config = network("net", "veth", `,"bigTCP":"on"`)
+	f.must(f.check(first))
+}
+
+// limit sets the limits of the uplink.
+func (f *fixture) limit(bytes int) {
+	f.t.Helper()
+	handle, err := rtnl.In(f.host).Handle()
+	f.must(err)
+	defer handle.Close()
+	link, err := handle.LinkByName("uplink")
+	f.must(err)
+	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes)))
+}
+
+// wantPackets compares the limits of a device.
+func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
+	f.t.Helper()
+	handle, err := rtnl.In(ns).Handle()
+	f.must(err)
+	defer handle.Close()
+	link, err := handle.LinkByName(device)
+	f.must(err)
+	if have := link.Attrs().GSOIPv4MaxSize; have != want {
+		f.t.Errorf("device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
+	}
+}

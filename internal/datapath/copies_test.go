@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+)
+
+// eachCPU calls fn on the first CPUs that the process may use, two if it can.
+func eachCPU(t *testing.T, fn func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.SchedSetaffinity(0, &all); err != nil {
+			t.Error(err)
+		}
+	}()
+	for cpu, left := 0, min(2, all.Count()); left > 0; cpu++ {
+		if !all.IsSet(cpu) {
+			continue
+		}
+		left--
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			t.Fatal(err)
+		}
+		fn()
+	}
+}
+
+// TestCopies is the table of changes that must void the copies of connections and paths that each CPU has.
+func TestCopies(t *testing.T) {
+	runCases(t, objects.AttachHost, append(connectionCopies(), pathCopies()...))
+}
+
+// connectionCopies cover changes of connections.
+func connectionCopies() []translateCase {
+	return []translateCase{
+		{"a connection whose client opens it again", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.client, w.service)
+			forward := once("forward", "redirect_peer")
+			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), forward}) })
+			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
+			w.serve(t, w.service, backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), forward}) })
+			if w.proto == protoTCP { // the old backend's last packets are not the service's
+				back := w.next(w.backend, w.client)
+				eachCPU(t, func() {
+					w.check(t, fromHost, back, wants{actionRedirect, back.became(w.backend, w.client, "0c"), once("redirect_peer")})
+				})
+			}
+		}},
+		{"a connection whose service is deleted", service.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p, back := w.next(w.client, w.service), w.next(w.backend, w.client)
+			eachCPU(t, func() {
+				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			})
+			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}); err != nil {
+				t.Fatal(err)
+			}
+			eachCPU(t, func() {
+				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.backend, w.client, "0c"), once("redirect_peer")})
+			})
+		}},
+		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
+			w.serve(t, w.service, backend)
+			p := w.next(w.client, w.service)
+			eachCPU(t, func() { w.send(t, fromHost, p) })
+			w.evict(t)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			eachCPU(t, func() {
+				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), once("forward", "redirect_peer")})
+			})
+		}},
+		{"a connection that ends", service.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.send(t, fromHost, w.next(w.client, w.service))
+			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagFIN | flagACK }))
+			if all, err := w.Connections(); err != nil || len(all) != 1 || !all[0].Closing {
+				t.Errorf("connections %v, %v; want one that closes", all, err)
+			}
+		}},
+		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.remote)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(w.remote, w.client)
+			for range 2 {
+				w.check(t, toHost, p, wants{actionNext, p.became(w.service, w.client, ""), once("reverse", "passed")})
+			}
+			w.forget(t)
+			w.check(t, toHost, p, wants{actionNext, nil, once("passed")})
+		}},
+	}
+}
+
+// pathCopies cover changes of endpoints, and places that several rows share.
+func pathCopies() []translateCase {
+	return []translateCase{
+		{"a pod that gets another device, and goes", 0, func(t *testing.T, w *world) {
+			p := w.next(w.client, w.backend)
+			to := func(pair string) func() {
+				return func() {
+					w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, pair), once("redirect_peer")})
+				}
+			}
+			eachCPU(t, to("0a"))
+			w.endpoint(t, pod{3, objects.AttachHost, "0b", "s"}, w.backend.Addr())
+			eachCPU(t, to("0b"))
+			if _, err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
+			eachCPU(t, to("0a"))
+		}},
+		{"two pods and two connections of one place", 0, func(t *testing.T, w *world) {
+			// More addresses and ports than a CPU has copies: each is found by its own key.
+			w.serve(t, w.service, w.backend)
+			for round := range 2 {
+				for port := uint16(40000); port < 40600; port++ {
+					client := netip.AddrPortFrom(w.client.Addr(), port)
+					p := w.next(client, w.service)
+					if round == 0 {
+						w.send(t, fromHost, w.first(client, w.service))
+					}
+					w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
+				}
+			}
+		}},
+	}
+}
+
+// TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so. The
+// programs' copies serve for about a second.
+func TestCopiesExpire(t *testing.T) {
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.send(t, fromHost, w.first(w.client, w.service))
+	forward, direct := w.next(w.client, w.service), w.next(w.client, netip.AddrPortFrom(w.backend.Addr(), 9))
+	w.send(t, fromHost, forward)
+	w.send(t, fromHost, direct)
+	w.evict(t)
+	if err := w.objects.Endpoints.Delete(encodeAddr(w.backend.Addr())); err != nil {
+		t.Fatal(err)
+	}
+	before := counts(t, w.Datapath)
+	for range 1000 {
+		w.run(t, fromHost, direct.frame())
+		w.run(t, fromHost, forward.frame())
+		time.Sleep(10 * time.Millisecond)
+		if diff := delta(t, w.Datapath, before); diff["new_connection"] > 0 && diff["passed"] > 0 {
+			return
+		}
+	}
+	t.Error("the copies of deleted rows are used still")
+}
+
+// evict empties the map of connections as the kernel does, which tells nobody.
+func (w *world) evict(t *testing.T) {
+	t.Helper()
+	for row, err := range w.objects.Connections.All() {
+		if err := errors.Join(err, w.objects.Connections.Delete(row.Key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

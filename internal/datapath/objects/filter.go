@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// filterLog is FILTER_LOG of bpf/mustang/maps.h.
+const filterLog = 20
+
+// Filter has a bit for each hash of address, port and protocol. Programs look up neither service nor connection where the
+// bits of a packet are clear.
+type Filter struct{ Map *ebpf.Map }
+
+// Add sets the bits of frontends, which must be done before the programs are to find their services. Programs and other
+// processes set bits at the same time, and nobody clears one.
+func (f *Filter) Add(keys []ServiceKey) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return f.edit(func(row *tcFilter) {
+		for _, key := range keys {
+			bit := filterBit(key)
+			atomic.OrUint64(&row.Words[bit/64], 1<<(bit%64))
+		}
+	})
+}
+
+// Change voids the copies that programs have of connections and endpoints. It is to be called after each change of them.
+func (f *Filter) Change() error {
+	return f.edit(func(row *tcFilter) { atomic.AddUint64(&row.Generation, 1) })
+}
+
+// edit calls fn with the row, which programs and other processes write as well.
+func (f *Filter) edit(fn func(*tcFilter)) error {
+	memory, err := unix.Mmap(f.Map.FD(), 0, int(unsafe.Sizeof(tcFilter{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %q into memory: %w", tcMapFilter, err)
+	}
+	fn((*tcFilter)(unsafe.Pointer(&memory[0])))
+	return unix.Munmap(memory)
+}
+
+// Bit returns the bit of a frontend.
+func (*Filter) Bit(key ServiceKey) uint64 { return filterBit(key) }
+
+// filterBit returns the bit of a frontend, as filter_bit of bpf/mustang/filter.h does.
+func filterBit(key ServiceKey) uint64 {
+	const multiplier = 0x9e3779b97f4a7c15
+	half := func(i int) uint64 { return binary.LittleEndian.Uint64(key.Addr.Bytes[8*i:]) }
+	hash := half(0)*multiplier ^ half(1) ^ (uint64(key.Port)<<8 | uint64(key.Proto))
+	return hash * multiplier >> (64 - filterLog)
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package debian
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestFind checks the order of directories, and what the error of a missing program says.
+func TestFind(t *testing.T) {
+	onPath, beside := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", onPath)
+	for _, path := range []string{filepath.Join(onPath, "both"), filepath.Join(beside, "both"), filepath.Join(beside, "one")} {
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(onPath, "data"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		dirs []string
+		want string
+	}{
+		{"both", []string{"", beside}, onPath},
+		{"both", []string{beside, ""}, beside},
+		{"one", []string{"", beside}, beside},
+		{"one", []string{""}, ""},
+		{"data", []string{"", beside}, ""},
+	} {
+		got, err := Find(test.name, "some-package", test.dirs...)
+		if test.want != "" {
+			if want := filepath.Join(test.want, test.name); got != want || err != nil {
+				t.Errorf("%s in %q: %q, %v, want %s", test.name, test.dirs, got, err, want)
+			}
+			continue
+		}
+		if missing := (*MissingError)(nil); !errors.As(err, &missing) || err.Error() != test.name+" is missing: apt install some-package" {
+			t.Errorf("%s in %q: %q, %v", test.name, test.dirs, got, err)
+		}
+	}
+}

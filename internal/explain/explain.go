@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package explain tells what the packets of a row cross, and how long each step takes.
+// It builds the row's network, does request/response on it, and records what happens at
+// tracepoints and functions of the kernel: calls at the sockets, devices, softirqs,
+// netfilter hooks, BPF programs, and switches between threads. The path of a row is what
+// most of its transactions did. The time of a step is that until the next one, less the
+// cost of recording it.
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load/clock"
+)
+
+// Bounds and default of [Options.Count].
+const (
+	DefaultCount = 1000
+	MinCount     = 100
+	MaxCount     = 20000
+)
+
+// roomPerTransaction is the number of events that a transaction has room for: its own, of
+// which there are up to some sixty, and softirqs of all other work of the machine.
+const roomPerTransaction = 300
+
+// rounds is the number of runs with tracing, each after some shorter ones without.
+const (
+	rounds   = 6
+	untraced = 5 // runs in a round
+)
+
+// settle is the number of transactions of each run before those that count.
+const settle = 200
+
+// Options configures a run.
+type Options struct {
+	// Suite and Row name the path, as bench --list does.
+	Suite, Row string
+	// Count is the number of transactions that are traced; 0 means [DefaultCount].
+	Count int
+	// Instructions says that the clock counts instructions, see [clock.CheckCounting].
+	Instructions bool
+	// CPUs are those of client and server.
+	CPUs host.CPUPair
+	// Store is where the lab is recorded.
+	Store lab.Store
+	// Exe is the program to start as load agent; empty means this one.
+	Exe string
+}
+
+// Validate returns an error if the options make no sense.
+func (o Options) Validate() error {
+	if o.Count != 0 && (o.Count < MinCount || o.Count > MaxCount) {
+		return fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
+	}
+	_, err := o.path()
+	return err
+}
+
+// path returns the path that Suite and Row name.
+func (o Options) path() (suites.Path, error) {
+	list, err := suites.Lookup(o.Suite)
+	if err != nil {
+		return suites.Path{}, err
+	}
+	for _, s := range list {
+		for _, p := range s.Paths {
+			switch {
+			case p.ID != o.Row:
+			case p.Plugin != nil:
+				return p, fmt.Errorf("row %q calls a plugin: it has no packets to follow", o.Row)
+			case p.Lab.Guests:
+				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
+			default:
+				return p, nil
+			}
+		}
+	}
+	return suites.Path{}, fmt.Errorf("suite %s has no row %q: %q lists them", o.Suite, o.Row, "mustang bench --list "+o.Suite)
+}
+
+// Run explains a row. Errors of options come before anything is built. If ctx ends, or on
+// error, nothing is left behind.
+func Run(ctx context.Context, o Options) (Explanation, error) {
+	found, err := explainRows(ctx, o)
+	if err != nil {
+		return Explanation{}, err
+	}
+	return found[0], nil
+}
+
+// Compare explains a row and another one of the suite, whose transactions take turns.
+func Compare(ctx context.Context, o Options, against string) (Comparison, error) {
+	other := o
+	other.Row = against
+	found, err := explainRows(ctx, o, other)
+	if err != nil {
+		return Comparison{}, err
+	}
+	return compare(found[0], found[1]), nil
+}
+
+// explainRows explains rows, whose networks exist side by side.
+func explainRows(ctx context.Context, rows ...Options) (found []Explanation, err error) {
+	var runs []*run
+	for i, o := range rows {
+		r, err := newRun(o, i)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, r)
+	}
+	if rows[0].Instructions {
+		if err := clock.CheckCounting(); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		for _, r := range runs {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	each := func(do func(*run) error) error {
+		for _, r := range runs {
+			if err := do(r); err != nil {
+				return fmt.Errorf("row %s: %w", r.options.Row, err)
+			}
+		}
+		return nil
+	}
+	if err := each(func(r *run) error { return r.open(ctx) }); err != nil {
+		return nil, err
+	}
+	for range rounds {
+		for range untraced { // what is compared lies close together
+			if err := each(func(r *run) error { return r.untraced(ctx) }); err != nil {
+				return nil, err
+			}
+		}
+		if err := each(func(r *run) error { return r.traced(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	var paths []path
+	err = each(func(r *run) error {
+		p, err := r.finish(ctx)
+		paths = append(paths, p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	costs := poolCosts(paths)
+	err = each(func(r *run) error {
+		e, err := r.explanation(paths[r.number], costs)
+		found = append(found, e)
+		return err
+	})
+	return found, err
+}

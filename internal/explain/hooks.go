@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/lab"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// attachment is the BPF programs at a hook of a device, of which the first is known.
+type attachment struct {
+	place, device string
+	index         int
+	hook          ebpf.AttachType
+	name          string
+	program       *ebpf.Program
+}
+
+// attachments returns the BPF programs of all devices in places of a lab. The caller closes the
+// programs, also after an error.
+func attachments(l *lab.Lab, places []string) (found []attachment, err error) {
+	for _, place := range places {
+		ns, err := l.Namespace(place)
+		if err != nil {
+			return found, err
+		}
+		devices, err := rtnl.In(ns).Devices()
+		if err != nil {
+			return found, err
+		}
+		err = ns.Do(func() error {
+			for _, d := range devices {
+				at, err := deviceAttachments(place, d)
+				found = append(found, at...)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return found, fmt.Errorf("%s: %w", place, err)
+		}
+	}
+	return found, nil
+}
+
+// deviceAttachments returns the BPF programs of a device of the calling thread's namespace.
+func deviceAttachments(place string, d rtnl.Device) (found []attachment, err error) {
+	hooks := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
+	if d.Kind == "netkit" {
+		hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
+	}
+	for _, hook := range hooks {
+		// The kernel fails with various errors where there is no such hook.
+		query, err := link.QueryPrograms(link.QueryOptions{Target: d.Index, Attach: hook})
+		if err != nil || len(query.Programs) == 0 {
+			continue
+		}
+		id := query.Programs[0].ID
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			return found, fmt.Errorf("open BPF program %d of %s: %w", id, d.Name, err)
+		}
+		at := attachment{place: place, device: d.Name, index: d.Index, hook: hook, program: p}
+		found = append(found, at)
+		info, err := p.Info()
+		if err != nil {
+			return found, fmt.Errorf("describe BPF program %d of %s: %w", id, d.Name, err)
+		}
+		found[len(found)-1].name = info.Name
+	}
+	return found, nil
+}
+
+// addPrograms adds programs before and after the BPF programs of devices.
+func (t *tracer) addPrograms(l *lab.Lab, at []attachment) error {
+	for number, a := range at {
+		ns, err := l.Namespace(a.place)
+		if err != nil {
+			return err
+		}
+		programs, err := t.load(uint8(number), explainProgProgramStart, explainProgProgramEnd)
+		if err != nil {
+			return err
+		}
+		t.each = append(t.each,
+			inside(ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramStart], link.Head()) }),
+			inside(ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramEnd], link.Tail()) }))
+	}
+	return nil
+}
+
+// inside returns an attacher that works in a namespace.
+func inside(ns *netns.Namespace, attach attacher) attacher {
+	return func() (attached link.Link, err error) {
+		err = ns.Do(func() error {
+			attached, err = attach()
+			return err
+		})
+		return attached, err
+	}
+}
+
+// attach attaches a program beside those of an attachment.
+func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, error) {
+	if a.hook == ebpf.AttachNetkitPrimary || a.hook == ebpf.AttachNetkitPeer {
+		return link.AttachNetkit(link.NetkitOptions{Interface: a.index, Program: p, Attach: a.hook, Anchor: anchor})
+	}
+	return link.AttachTCX(link.TCXOptions{Interface: a.index, Program: p, Attach: a.hook, Anchor: anchor})
+}
+
+// hookNames are the netfilter hooks of the IP layer, by number.
+func hookNames() []string { return []string{"prerouting", "input", "forward", "output", "postrouting"} }
+
+// addHooks adds programs before and after the functions of those netfilter hooks in
+// places of a lab that have chains. Another hook stays empty: no packet calls it.
+func (t *tracer) addHooks(l *lab.Lab, places []string, ip6 bool) error {
+	family, protocol := "ip", link.NetfilterProtoIPv4
+	if ip6 {
+		family, protocol = "ip6", link.NetfilterProtoIPv6
+	}
+	programs, err := t.load(0, explainProgHook, explainProgHookEnd)
+	if err != nil {
+		return err
+	}
+	for _, place := range places {
+		ns, err := l.Namespace(place)
+		if err != nil {
+			return err
+		}
+		chains, err := l.Hooks(place)
+		if err != nil {
+			return err
+		}
+		for number, name := range hookNames() {
+			at := func(c lab.HookChain) bool { return c.Hook == name && (c.Family == family || c.Family == "inet") }
+			if !slices.ContainsFunc(chains, at) {
+				continue
+			}
+			for program, priority := range map[string]int32{explainProgHook: math.MinInt32 + 1, explainProgHookEnd: math.MaxInt32 - 1} {
+				t.each = append(t.each, inside(ns, func() (link.Link, error) {
+					return link.AttachNetfilter(link.NetfilterOptions{
+						Program: programs[program], ProtocolFamily: protocol, Hook: link.NetfilterInetHook(number), Priority: priority,
+					})
+				}))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// recording is what was measured of a row.
+type recording struct {
+	// untraced and traced are the median transactions of runs, by the client's clock: each
+	// traced one comes after the same number of others.
+	untraced, traced []float64
+	// events are those of the traced runs.
+	events [][]explainEvent
+	// doubled are those of a further run, in which some probes were attached twice.
+	doubled []explainEvent
+}
+
+// device identifies a device by the number of its place and its index.
+type device struct {
+	place uint8
+	index uint32
+}
+
+// names are what the numbers in events stand for.
+type names struct {
+	client, server string
+	places         []string // of the numbers from 1
+	devices        map[device]string
+	processes      map[uint32]string
+	programs       []string
+}
+
+// place returns the place of an event, "" if it has none.
+func (n names) place(e explainEvent) string {
+	if e.Place == 0 {
+		return ""
+	}
+	return n.places[e.Place-1]
+}
+
+// transaction is the events of one transaction. The last one is the start of the next.
+type transaction []explainEvent
+
+// minAlike is the least number of alike transactions that make a path.
+const minAlike = 20
+
+// path is the transactions of a recording that took the most common path.
+type path struct {
+	recording
+	names   names
+	all     int
+	alike   []transaction
+	omitted []string
+	costs   map[string]float64
+}
+
+// newPath finds the path that most transactions took.
+func newPath(rec recording, n names) (path, error) {
+	all, alike, omitted := rec.alike(n)
+	if len(alike) < minAlike {
+		return path{}, fmt.Errorf("only %d of %d transactions took the same path", len(alike), len(all))
+	}
+	return path{rec, n, len(all), alike, omitted, eventCosts(rec.doubled)}, nil
+}
+
+// explanation returns the steps of the path, less the costs of recording.
+func (p path) explanation(costs map[string]float64) Explanation {
+	steps, owner := p.names.steps(p.alike[0])
+	e := Explanation{
+		Transactions: p.all, Alike: len(p.alike), Steps: steps, Events: len(owner),
+		Rounds: p.untraced, Untraced: median(p.untraced), Traced: median(p.traced), EventCosts: costs, Omitted: p.omitted,
+	}
+	samples := make([][]float64, len(steps))
+	for _, t := range p.alike {
+		sums := make([]float64, len(steps))
+		for i, at := range owner {
+			sums[at] += float64(t[i+1].Time-t[i].Time) - costBetween(costs, t[i], t[i+1])
+		}
+		for at, sum := range sums {
+			samples[at] = append(samples[at], sum)
+		}
+	}
+	for at, list := range samples {
+		slices.Sort(list)
+		s := &steps[at]
+		s.Low, s.Median, s.High = max(0, quantile(list, 0.25)), max(0, quantile(list, 0.5)), max(0, quantile(list, 0.75))
+		e.Sum += s.Median
+	}
+	return e
+}
+
+// alike returns all transactions, and those that took the most common path. If few did, it
+// leaves out events whose order varies, and returns the classes of their steps.
+func (rec recording) alike(n names) (all, alike []transaction, omitted []string) {
+	varying := []string{"", classSoftirqs, classThreads}
+	for i := range varying {
+		omitted, all = varying[1:i+1], nil
+		for _, events := range rec.events {
+			kept := slices.DeleteFunc(onFlow(events), func(e explainEvent) bool {
+				return slices.Contains(omitted, kinds()[explainKind(e.Kind)].class)
+			})
+			if found := transactions(kept, n); len(found) > settle {
+				all = append(all, found[settle:]...)
+			}
+		}
+		if alike = mostCommon(all); 2*len(alike) >= len(all) {
+			break
+		}
+	}
+	return all, alike, omitted
+}
+
+// quantile returns a quantile of sorted samples.
+func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
+
+// median returns the median of samples.
+func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
+
+// eventCosts returns the time between two events of one place, by the sort of probe.
+func eventCosts(doubled []explainEvent) map[string]float64 {
+	sorts, times := costKinds(), map[string][]float64{}
+	for i := 1; i < len(doubled); i++ {
+		a, b := doubled[i-1], doubled[i]
+		if sort, ok := sorts[explainKind(a.Kind)]; ok && a.Cpu == b.Cpu && a.key() == b.key() && a.Head == b.Head {
+			times[sort] = append(times[sort], float64(b.Time-a.Time))
+		}
+	}
+	costs := map[string]float64{}
+	for sort, list := range times {
+		costs[sort] = median(list)
+	}
+	return costs
+}
+
+// poolCosts returns the costs of recording an event: by its sort the mean of all paths, and
+// what each takes beyond that ("spread"), since tracing slows the code between events too.
+// That is what transactions take longer with tracing, in the median of all rounds. Where
+// this is no measure of it, as where threads on several CPUs wait for each other, it is 0.
+func poolCosts(paths []path) map[string]float64 {
+	costs := map[string]float64{}
+	for _, sort := range costKinds() {
+		for _, p := range paths {
+			costs[sort] += p.costs[sort] / float64(len(paths))
+		}
+	}
+	var each []float64
+	for _, p := range paths {
+		t, known := p.alike[0], 0.0
+		for i := range t[1:] {
+			known += costBetween(costs, t[i], t[i+1])
+		}
+		perRound := len(p.untraced) / len(p.traced)
+		for i := range p.traced {
+			beyond := p.traced[i] - median(p.untraced[i*perRound:(i+1)*perRound]) - known
+			if math.Abs(beyond) > known {
+				beyond = 0
+			}
+			each = append(each, beyond/float64(len(t)-1))
+		}
+	}
+	costs[costSpread] = median(each)
+	return costs
+}
+
+// costBetween returns the cost of recording that lies between two events: half of each.
+func costBetween(costs map[string]float64, a, b explainEvent) float64 {
+	known := kinds()
+	return (costs[known[explainKind(a.Kind)].cost]+costs[known[explainKind(b.Kind)].cost])/2 + costs[costSpread]
+}
+
+// onFlow returns the events of the CPUs that carry the flow, in the order of time. Other
+// CPUs have softirqs of their own.
+func onFlow(events []explainEvent) []explainEvent {
+	packets, all := map[uint8]int{}, 0
+	for _, e := range events {
+		if e.Head != 0 {
+			packets[e.Cpu]++
+			all++
+		}
+	}
+	foreign := func(e explainEvent) bool { return packets[e.Cpu]*20 < all }
+	events = slices.DeleteFunc(slices.Clone(events), foreign)
+	slices.SortStableFunc(events, func(a, b explainEvent) int { return cmp.Compare(a.Time, b.Time) })
+	return events
+}
+
+// transactions divides events into transactions, each from a send of the client to the
+// next.
+func transactions(events []explainEvent, n names) []transaction {
+	var out []transaction
+	start := -1
+	for i, e := range events {
+		if explainKind(e.Kind) != explainKindKIND_SEND || e.Detail != roleClient || n.place(e) != n.client {
+			continue
+		}
+		if start >= 0 {
+			out = append(out, transaction(events[start:i+1]))
+		}
+		start = i
+	}
+	return out
+}
+
+// mostCommon returns the transactions with the most common sequence of events.
+func mostCommon(all []transaction) []transaction {
+	groups := map[string][]transaction{}
+	var most string
+	for _, t := range all {
+		k := t.key()
+		groups[k] = append(groups[k], t)
+		if len(groups[k]) > len(groups[most]) {
+			most = k
+		}
+	}
+	return groups[most]
+}
+
+// key identifies the sequence of events.
+func (t transaction) key() string {
+	var b []byte
+	for _, e := range t {
+		k := e.key()
+		b = append(b, k[:]...)
+	}
+	return string(b)
+}
+
+// key identifies what an event tells.
+func (e explainEvent) key() (k [7]byte) {
+	k[0], k[1], k[2] = e.Kind, e.Place, e.Detail
+	binary.NativeEndian.PutUint32(k[3:], e.Subject)
+	return k
+}
+
+// Roles of a socket, as in explain.bpf.c.
+const (
+	roleClient = 1
+	roleServer = 2
+)
+
+// steps returns the steps of a transaction, and for each event but the last the step that
+// the time after it belongs to.
+func (n names) steps(t transaction) (steps []Step, owner []int) {
+	var outer []int // steps that are interrupted by a hook or a program
+	direction, current := Request, 0
+	for _, e := range t[:len(t)-1] {
+		switch explainKind(e.Kind) {
+		case explainKindKIND_HOOK_END, explainKindKIND_PROGRAM_END:
+			if last := len(outer) - 1; last >= 0 {
+				steps[current].Redirects = false
+				current, outer = outer[last], outer[:last]
+			}
+			owner = append(owner, current)
+			continue
+		case explainKindKIND_HOOK, explainKindKIND_PROGRAM:
+			outer = append(outer, current)
+		case explainKindKIND_SEND:
+			if e.Detail == roleServer && n.place(e) == n.server {
+				direction = Reply
+			}
+		}
+		s := n.step(e)
+		s.Direction = direction
+		s.Redirects = explainKind(e.Kind) == explainKindKIND_PROGRAM // until it ends
+		current = len(steps)
+		steps, owner = append(steps, s), append(owner, current)
+	}
+	return steps, owner
+}
+
+// step returns the step that an event begins.
+func (n names) step(e explainEvent) Step {
+	info := kinds()[explainKind(e.Kind)]
+	s := Step{Kind: info.name, Class: info.class, Place: n.place(e)}
+	switch explainKind(e.Kind) {
+	case explainKindKIND_SEND, explainKindKIND_SENT, explainKindKIND_READ, explainKindKIND_TCP, explainKindKIND_WAKE:
+		s.Name = n.end(e)
+	case explainKindKIND_HOOK:
+		s.Name = hookNames()[e.Detail]
+	case explainKindKIND_PROGRAM:
+		s.Name = n.programs[e.Detail]
+	case explainKindKIND_RAISE, explainKindKIND_SOFTIRQ, explainKindKIND_SOFTIRQ_END:
+		s.Name = map[uint8]string{2: "NET_TX", 3: "NET_RX"}[e.Detail]
+	case explainKindKIND_RUN:
+		s.Name = n.process(e.Subject)
+	}
+	if e.Head != 0 {
+		s.Device = n.devices[device{e.Place, e.Subject}]
+	}
+	return s
+}
+
+// end names the owner of a socket: client, server, or what stands between them.
+func (n names) end(e explainEvent) string {
+	switch place := n.place(e); {
+	case place == n.client && e.Detail == roleClient:
+		return "client"
+	case place == n.server && e.Detail == roleServer:
+		return "server"
+	}
+	return "proxy"
+}
+
+// process names a process.
+func (n names) process(pid uint32) string {
+	if name := n.processes[pid]; name != "" {
+		return name
+	}
+	return processName(pid)
+}

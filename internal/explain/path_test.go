@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Numbers of the places in made-up events.
+const (
+	inPodA = 1
+	inPodB = 2
+	inHost = 3
+)
+
+func madeUpNames() names {
+	return names{
+		client: "pod-b", server: "pod-a", places: []string{"pod-a", "pod-b", "host"},
+		devices:   map[device]string{{inPodA, 2}: "eth0", {inPodB, 2}: "eth0", {inHost, 5}: "veth-b", {inHost, 6}: "veth-a"},
+		processes: map[uint32]string{7: "server", 8: "client"}, programs: []string{"from_pod"},
+	}
+}
+
+// at is an event and the time until the next one.
+type at struct {
+	event explainEvent
+	time  uint64
+}
+
+// event returns an event. Those of packets have a buffer.
+func event(kind explainKind, place uint8, subject uint32, detail uint8) explainEvent {
+	e := explainEvent{Kind: uint8(kind), Place: place, Subject: subject, Detail: detail}
+	if kinds()[kind].cost == costPacket || kind == explainKindKIND_TCP {
+		e.Head = 0xabc0
+	}
+	return e
+}
+
+// routed is a transaction through a host with a netfilter hook and a BPF program, 50 ns of
+// each step being the cost of its event.
+func routed() []at {
+	return []at{
+		{event(explainKindKIND_SEND, inPodB, 0, roleClient), 1050},
+		{event(explainKindKIND_TRANSMIT, inPodB, 2, 0), 150},
+		{event(explainKindKIND_SOFTIRQ, 0, 0, 3), 250},
+		{event(explainKindKIND_RECEIVE, inHost, 5, 0), 350},
+		{event(explainKindKIND_HOOK, inHost, 5, 2), 450},
+		{event(explainKindKIND_HOOK_END, inHost, 5, 2), 80}, // of the reception
+		{event(explainKindKIND_ROUTE, 0, 0, 0), 550},
+		{event(explainKindKIND_PROGRAM, inHost, 6, 0), 650}, // redirects
+		{event(explainKindKIND_TCP, inPodA, 2, roleServer), 750},
+		{event(explainKindKIND_SEND, inPodA, 0, roleServer), 850},
+		{event(explainKindKIND_TCP, inPodB, 2, roleClient), 950},
+		{event(explainKindKIND_READ, inPodB, 0, roleClient), 1050},
+	}
+}
+
+// record returns the events of transactions.
+func record(transactions int, path []at) (events []explainEvent) {
+	now := uint64(1000)
+	for range transactions {
+		for _, a := range path {
+			a.event.Time = now
+			events = append(events, a.event)
+			now += a.time
+		}
+	}
+	return events
+}
+
+// doubled returns events of which some are recorded twice, 50 ns apart.
+func doubled() (events []explainEvent) {
+	for i, e := range record(50, routed()) {
+		e.Time += uint64(1000 * i)
+		events = append(events, e)
+		if _, twice := costKinds()[explainKind(e.Kind)]; twice {
+			e.Time += 50
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// madeUp returns the explanation of transactions that took 100 ns longer with tracing than
+// the cost of their events.
+func madeUp(t *testing.T, events []at) Explanation {
+	t.Helper()
+	known := 50 * float64(len(events))
+	rec := recording{
+		untraced: []float64{6000, 6100, 6050}, traced: []float64{6000 + known, 6100 + known, 6050 + known},
+		events: [][]explainEvent{record(settle+50, events)}, doubled: doubled(),
+	}
+	p, err := newPath(rec, madeUpNames())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := p.explanation(poolCosts([]path{p}))
+	e.Suite, e.Row, e.Clock = "made-up", "routed", ClockTime
+	return e
+}
+
+func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
+	e := madeUp(t, routed())
+	var got []string
+	for _, s := range e.Steps {
+		got = append(got, strings.Join([]string{s.Direction, s.Place, s.String(), figure(s.Median)}, "|"))
+	}
+	want := []string{
+		"request|pod-b|client sends|1,000", "request|pod-b|eth0 transmits|100", "request||softirq NET_RX|200",
+		"request|host|veth-b receives|330", "request|host|netfilter forward|400", "request||route look-up|500",
+		"request|host|BPF program from_pod at veth-a redirects|600", "request|pod-a|TCP receives from eth0|700",
+		"reply|pod-a|server sends|800", "reply|pod-b|TCP receives from eth0|900", "reply|pod-b|client has read|1,000",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if e.Events != 12 || e.Alike != e.Transactions || e.EventCosts[costPacket] != 50 {
+		t.Errorf("%d events, %d of %d alike, costs %v", e.Events, e.Alike, e.Transactions, e.EventCosts)
+	}
+}
+
+func TestForeignEventsMakeNoPath(t *testing.T) {
+	events := record(settle+100, routed())
+	arp := event(explainKindKIND_RECEIVE, inHost, 5, 0)
+	for i := (settle + 10) * len(routed()); i < len(events); i += 7 * len(routed()) {
+		arp.Time = events[i].Time + 10
+		events = append(events, arp)
+	}
+	// Another CPU has softirqs of its own.
+	for i := range 5000 {
+		other := event(explainKindKIND_SOFTIRQ, 0, 0, 3)
+		other.Cpu, other.Time = 1, uint64(1000+i*100)
+		events = append(events, other)
+	}
+	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike(madeUpNames())
+	if len(alike) >= len(all) || len(alike) < len(all)*3/4 || len(omitted) > 0 || len(alike[0]) != len(routed())+1 {
+		t.Errorf("%d of %d alike, without %v, of %d events", len(alike), len(all), omitted, len(alike[0]))
+	}
+}
+
+func TestVaryingSoftirqsAreLeftOut(t *testing.T) {
+	var events []explainEvent
+	for i, e := range record(settle+100, routed()) {
+		e.Time *= 2
+		events = append(events, e)
+		for n := range i / len(routed()) % 5 {
+			if explainKind(e.Kind) == explainKindKIND_TRANSMIT {
+				raised := event(explainKindKIND_RAISE, 0, 0, 3)
+				raised.Time = e.Time + 1 + uint64(n)
+				events = append(events, raised)
+			}
+		}
+	}
+	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike(madeUpNames())
+	if len(alike) != len(all) || !slices.Equal(omitted, []string{classSoftirqs}) {
+		t.Errorf("%d of %d alike without %v", len(alike), len(all), omitted)
+	}
+}
+
+func TestTooFewAlikeIsAnError(t *testing.T) {
+	rec := recording{events: [][]explainEvent{record(settle+10, routed())}}
+	if _, err := newPath(rec, madeUpNames()); err == nil || !strings.Contains(err.Error(), "9 of 9") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := newPath(recording{}, madeUpNames()); err == nil {
+		t.Error("no events make a path")
+	}
+}
+
+func TestComparisonTellsWhatIsSaved(t *testing.T) {
+	short := slices.Delete(routed(), 4, 7) // the hook and the look-up
+	c := compare(madeUp(t, short), madeUp(t, routed()))
+	want := "routed saves 1 route look-up (500) and 1 netfilter hook (400): 900 ns. Without tracing its transactions take 0 ns less."
+	if c.String() != want {
+		t.Errorf("%s\nwant %s", c, want)
+	}
+	only := 0
+	for _, p := range c.Steps {
+		if p.Row == nil || p.Against == nil {
+			only++
+		}
+	}
+	if only != 2 || len(c.Steps) != 11 {
+		t.Errorf("%d pairs, %d of them of one row", len(c.Steps), only)
+	}
+	var text bytes.Buffer
+	if err := c.WriteText(&text); err != nil || !strings.Contains(text.String(), c.sentences()[0]) || !strings.Contains(text.String(), "routing (-1)") {
+		t.Errorf("%v:\n%s", err, text.String())
+	}
+}
+
+func TestDrawingIsXMLWithAllSteps(t *testing.T) {
+	e := madeUp(t, routed())
+	e.Row = "a<b>&"
+	var svg bytes.Buffer
+	if err := (Comparison{Row: e, Against: e}).WriteSVG(&svg); err != nil {
+		t.Fatal(err)
+	}
+	titles := 0
+	for decoder := xml.NewDecoder(&svg); ; {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if start, ok := token.(xml.StartElement); ok && start.Name.Local == "title" {
+			titles++
+		}
+	}
+	if want := 2 * (len(e.Steps) + len(e.Totals())); titles != want {
+		t.Errorf("%d boxes, want %d", titles, want)
+	}
+}

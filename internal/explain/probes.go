@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+)
+
+// probe is a place in the kernel at which a program records events.
+type probe struct {
+	program string
+	// at is the kernel's name of the place, for messages.
+	at string
+	// instead is the program for kernels that lack the place.
+	instead string
+	// optional marks places that a kernel without IPv6 lacks.
+	optional bool
+	// double marks the probes whose cost is measured by a second copy.
+	double bool
+}
+
+// probes returns all probes of the kernel.
+func probes() []probe {
+	return []probe{
+		{program: explainProgSend, at: "tcp_sendmsg_locked", instead: explainProgSendFunction},
+		{program: explainProgSent, at: "sock_send_length"},
+		{program: explainProgRead, at: "sock_recv_length"},
+		{program: explainProgTcp, at: "tcp_probe", double: true},
+		{program: explainProgWake, at: "sk_data_ready"},
+		{program: explainProgTransmit, at: "net_dev_start_xmit", double: true},
+		{program: explainProgQueue, at: "netif_rx"},
+		{program: explainProgReceive, at: "netif_receive_skb"},
+		{program: explainProgRoute, at: "fib_table_lookup"},
+		{program: explainProgRoute6, at: "fib6_table_lookup", optional: true},
+		{program: explainProgRaise, at: "softirq_raise"},
+		{program: explainProgSoftirq, at: "softirq_entry", double: true},
+		{program: explainProgSoftirqEnd, at: "softirq_exit"},
+		{program: explainProgRun, at: "sched_switch"},
+	}
+}
+
+// attacher attaches a loaded program.
+type attacher func() (link.Link, error)
+
+// tracer has programs that record events while they are attached.
+type tracer struct {
+	spec     *ebpf.CollectionSpec
+	maps     *ebpf.Collection // without programs
+	programs []*ebpf.Program
+	// each attaches a program, and doubles a second copy of some.
+	each, doubles []attacher
+	links         []link.Link
+	// missing are the optional probes that the kernel lacks, by their place.
+	missing []string
+}
+
+// target is what a tracer follows.
+type target struct {
+	ports      [2]uint16
+	namespaces []uint64 // inodes, in the order of their numbers
+	events     int      // at most
+}
+
+// openTracer loads the programs of all probes of the kernel. The error matches
+// errors.ErrUnsupported and names the probe if the kernel lacks one.
+func openTracer(at target) (_ *tracer, err error) {
+	t := &tracer{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	if t.spec, err = loadExplain(); err != nil {
+		return nil, fmt.Errorf("read embedded object: %w", err)
+	}
+	t.spec.Maps[explainMapEvents].MaxEntries = uint32(at.events)
+	if err := t.spec.Variables[explainVarPorts].Set(at.ports); err != nil {
+		return nil, err
+	}
+	maps := t.spec.Copy()
+	maps.Programs = nil
+	if t.maps, err = ebpf.NewCollection(maps); err != nil {
+		return nil, fmt.Errorf("create maps of events: %w", err)
+	}
+	for i, inode := range at.namespaces {
+		if err := t.maps.Maps[explainMapNamespaces].Put(uint32(inode), uint8(i+1)); err != nil {
+			return nil, err
+		}
+	}
+	return t, t.loadProbes()
+}
+
+// loadProbes loads the programs of all probes that the kernel has, and second copies of
+// some.
+func (t *tracer) loadProbes() error {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return fmt.Errorf("read the types of this kernel (BTF): %w: %w", errors.ErrUnsupported, err)
+	}
+	var each, doubles []string
+	for _, p := range probes() {
+		program := p.program
+		var tracepoint *btf.Typedef
+		switch err := kernel.TypeByName("btf_trace_"+p.at, &tracepoint); {
+		case err == nil:
+		case !errors.Is(err, btf.ErrNotFound):
+			return fmt.Errorf("find tracepoint %s: %w", p.at, err)
+		case p.instead != "":
+			program = p.instead
+		case p.optional:
+			t.missing = append(t.missing, p.at)
+			continue
+		default:
+			return fmt.Errorf("this kernel lacks tracepoint %s: %w", p.at, errors.ErrUnsupported)
+		}
+		each = append(each, program)
+		if p.double {
+			doubles = append(doubles, program)
+		}
+	}
+	if t.each, err = t.loadTracing(each); err != nil {
+		return err
+	}
+	t.doubles, err = t.loadTracing(doubles)
+	return err
+}
+
+// loadTracing loads programs that attach to the places that they name.
+func (t *tracer) loadTracing(names []string) (attachers []attacher, err error) {
+	programs, err := t.load(0, names...)
+	for _, name := range names {
+		program := programs[name]
+		attachers = append(attachers, func() (link.Link, error) {
+			return link.AttachTracing(link.TracingOptions{Program: program})
+		})
+	}
+	return attachers, err
+}
+
+// load loads programs of the object, which have the tracer's maps and a number of their
+// own.
+func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, error) {
+	spec := t.spec.Copy()
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
+	if err := spec.Variables[explainVarProgram].Set(number); err != nil {
+		return nil, err
+	}
+	shared := maps.Clone(t.maps.Maps)
+	delete(shared, ".rodata") // has the number
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return nil, fmt.Errorf("load programs that trace: %w", err)
+	}
+	defer loaded.Close()
+	programs := map[string]*ebpf.Program{}
+	for _, name := range names {
+		programs[name] = loaded.DetachProgram(name)
+		t.programs = append(t.programs, programs[name])
+	}
+	return programs, nil
+}
+
+// start forgets earlier events and attaches programs, all of them or the second copies.
+func (t *tracer) start(programs []attacher) error {
+	for _, attach := range programs {
+		l, err := attach()
+		if err != nil {
+			return fmt.Errorf("trace: %w", err)
+		}
+		t.links = append(t.links, l)
+	}
+	return t.maps.Variables[explainVarCount].Set(uint32(0))
+}
+
+// stop detaches all programs.
+func (t *tracer) stop() error {
+	var errs []error
+	for _, l := range t.links {
+		errs = append(errs, l.Close())
+	}
+	t.links = nil
+	return errors.Join(errs...)
+}
+
+// events returns the events since start, as many as there is room for.
+func (t *tracer) events() ([]explainEvent, error) {
+	var n uint32
+	if err := t.maps.Variables[explainVarCount].Get(&n); err != nil {
+		return nil, err
+	}
+	m := t.maps.Maps[explainMapEvents]
+	if n = min(n, m.MaxEntries()); n == 0 {
+		return nil, nil
+	}
+	keys, events := make([]uint32, n), make([]explainEvent, n)
+	var cursor ebpf.MapBatchCursor
+	got, err := m.BatchLookup(&cursor, keys, events, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	return events[:got], nil
+}
+
+// close detaches and unloads all programs.
+func (t *tracer) close() error {
+	errs := []error{t.stop()}
+	for _, p := range t.programs {
+		errs = append(errs, p.Close())
+	}
+	if t.maps != nil {
+		t.maps.Close()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// run is the measuring of a row.
+type run struct {
+	options        Options
+	number         int
+	path           suites.Path
+	lab            *lab.Lab
+	client, server *load.Agent
+	places         []string
+	inodes         []uint64          // of their namespaces
+	known          map[string]string // places, by each place with the same namespace
+	devices        map[device]string
+	attached       []attachment
+	programNames   map[ebpf.ProgramID]string
+	counters       Counters
+	tracer         *tracer
+	recording      recording
+}
+
+// newRun returns a run whose options are valid.
+func newRun(o Options, number int) (*run, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Count == 0 {
+		o.Count = DefaultCount
+	}
+	p, err := o.path()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Probe(); err != nil {
+		return nil, fmt.Errorf("row %s: %w", o.Row, err)
+	}
+	return &run{
+		options: o, number: number, path: p, known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
+	}, nil
+}
+
+// open builds the network, starts the agents, and loads what traces.
+func (r *run) open(ctx context.Context) (err error) {
+	if err := r.build(ctx); err != nil {
+		return err
+	}
+	if r.counters, err = r.count(ctx); err != nil {
+		return err
+	}
+	r.tracer, err = r.load()
+	return err
+}
+
+// build builds the network and starts the agents.
+func (r *run) build(ctx context.Context) (err error) {
+	options := r.path.Lab
+	options.Name = fmt.Sprintf("explain-%d-%d", os.Getpid(), r.number)
+	if r.lab, err = r.options.Store.Up(ctx, options); err != nil {
+		return err
+	}
+	for _, place := range r.lab.Places() {
+		ns, err := r.lab.Namespace(place)
+		if err != nil {
+			return err
+		}
+		inode, err := ns.Inode()
+		if err != nil {
+			return err
+		}
+		at := slices.Index(r.inodes, inode)
+		if at < 0 {
+			at, r.places, r.inodes = len(r.places), append(r.places, place), append(r.inodes, inode)
+		}
+		r.known[place] = r.places[at]
+	}
+	if r.attached, err = attachments(r.lab, r.places); err != nil {
+		return err
+	}
+	cpus, err := r.options.CPUs.Resolve()
+	if err != nil {
+		return err
+	}
+	if r.server, err = r.agent(ctx, r.path.Server, cpus.Server); err != nil {
+		return err
+	}
+	if err = r.server.Listen(ctx, r.path.Listen); err != nil {
+		return err
+	}
+	r.client, err = r.agent(ctx, r.path.Client, cpus.Client)
+	return err
+}
+
+// agent starts a load agent at a place.
+func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, error) {
+	o := load.AgentOptions{
+		Exe: r.options.Exe, CPU: cpu,
+		Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) },
+	}
+	if r.options.Instructions { // nothing else interrupts a transaction
+		o.Priority = 1
+	}
+	return load.StartAgent(ctx, o)
+}
+
+// close ends the agents and removes the network.
+func (r *run) close() error {
+	var errs []error
+	if r.tracer != nil {
+		errs = append(errs, r.tracer.close())
+	}
+	for _, a := range []*load.Agent{r.client, r.server} {
+		if a != nil {
+			errs = append(errs, a.Close())
+		}
+	}
+	for _, a := range r.attached {
+		errs = append(errs, a.program.Close())
+	}
+	if r.lab != nil {
+		errs = append(errs, r.lab.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// perRound returns the number of transactions of a run that count.
+func (r *run) perRound() int { return r.options.Count / rounds }
+
+// transact does a number of transactions on a new connection.
+func (r *run) transact(ctx context.Context, count int) (load.Measurement, error) {
+	return r.client.Run(ctx, load.Spec{
+		Workload: load.TCPRR, Target: r.path.Connect, Settle: settle, Limit: uint64(count),
+	})
+}
+
+// untraced does transactions without tracing.
+func (r *run) untraced(ctx context.Context) error {
+	m, err := r.transact(ctx, r.perRound())
+	if err == nil {
+		r.recording.untraced = append(r.recording.untraced, float64(m.Histogram.ValueAtPercentile(50)))
+	}
+	return err
+}
+
+// traced does transactions with tracing.
+func (r *run) traced(ctx context.Context) error {
+	m, events, err := r.record(ctx, r.tracer.each)
+	if err == nil {
+		r.recording.traced = append(r.recording.traced, float64(m.Histogram.ValueAtPercentile(50)))
+		r.recording.events = append(r.recording.events, events)
+	}
+	return err
+}
+
+// finish measures the cost of events, and returns the path.
+func (r *run) finish(ctx context.Context) (p path, err error) {
+	if _, r.recording.doubled, err = r.record(ctx, slices.Concat(r.tracer.each, r.tracer.doubles)); err != nil {
+		return p, err
+	}
+	return newPath(r.recording, r.names())
+}
+
+// explanation returns the explanation of the path.
+func (r *run) explanation(p path, costs map[string]float64) (Explanation, error) {
+	e := p.explanation(costs)
+	e.Schema, e.Suite, e.Row, e.Clock = Schema, r.options.Suite, r.options.Row, ClockTime
+	if r.options.Instructions {
+		e.Clock = ClockInstructions
+	}
+	e.Counters, e.Missing = r.counters, r.tracer.missing
+	var err error
+	e.Kernel, err = release()
+	return e, err
+}
+
+// load returns a tracer for the path.
+func (r *run) load() (*tracer, error) {
+	t, err := openTracer(target{
+		ports: [2]uint16{r.path.Connect.Port(), r.path.Listen.Port()}, namespaces: r.inodes,
+		events: (r.perRound() + settle) * roomPerTransaction,
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(t.addPrograms(r.lab, r.attached), t.addHooks(r.lab, r.places, r.path.Connect.Addr().Is6()))
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// record does the transactions of a run while programs are attached, and returns their
+// events.
+func (r *run) record(ctx context.Context, programs []attacher) (m load.Measurement, events []explainEvent, err error) {
+	defer func() { err = errors.Join(err, r.tracer.stop()) }()
+	if err := r.tracer.start(programs); err != nil {
+		return m, nil, err
+	}
+	if m, err = r.transact(ctx, r.perRound()); err != nil {
+		return m, nil, err
+	}
+	events, err = r.tracer.events()
+	return m, events, err
+}
+
+// names returns what the numbers in events stand for.
+func (r *run) names() names {
+	n := names{
+		client: r.known[r.path.Client], server: r.known[r.path.Server], places: r.places, devices: r.devices,
+		processes: map[uint32]string{uint32(r.client.PID()): "client", uint32(r.server.PID()): "server"},
+	}
+	for _, a := range r.attached {
+		n.programs = append(n.programs, a.name)
+	}
+	return n
+}
+
+// release returns the kernel's release.
+func release() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", err
+	}
+	return unix.ByteSliceToString(name.Release[:]), nil
+}
+
+// processName returns the name of a process, its number if it has ended.
+func processName(pid uint32) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return strings.TrimSpace(string(text))
+}

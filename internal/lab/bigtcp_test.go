@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/lab"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestBigTCPReachesServices sends streams to pod IPs and to services in each way. They arrive unchanged, by IPv4 in
+// packets of more than 64 KiB.
+func TestBigTCPReachesServices(t *testing.T) {
+	s := store(t)
+	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
+		for _, w := range append(ways(), way{name: "iptables", via: lab.ViaIPTables}, way{name: "nftables", via: lab.ViaNFTables}) {
+			t.Run(link+"/"+w.name, func(t *testing.T) {
+				mode, err := podlink.Lookup(link)
+				if err != nil {
+					t.Fatal(err)
+				}
+				testkit.RequireMode(t, mode.Probe())
+				if w.via == lab.ViaIPTables || w.via == lab.ViaNFTables {
+					testkit.RequireTool(t, map[string]string{lab.ViaIPTables: "iptables", lab.ViaNFTables: "nft"}[w.via])
+				}
+				l := up(t, s, options(lab.Options{Link: link, Datapath: w.datapath, Via: w.via, BigTCP: true}))
+				server := place(t, l, lab.PodA)
+				packets := testkit.WatchPackets(t, server, deviceIndex(t, server, l.Device(lab.PodA)), nil)
+				client := startClient(t, l, lab.PodB)
+				for family := range lab.Services() {
+					target := netip.AddrPortFrom(lab.PodAIPs[family], lab.ServicePort)
+					testkit.Echo(t, server, "tcp", target.String())
+					if w.via != lab.ViaNone {
+						target = lab.Services()[family].Frontend
+					}
+					packets.Store(0)
+					testkit.Eventually(t, 30*time.Second, func() error {
+						question := question{Network: "tcp", Target: target.String(), Size: streamed}
+						if answer := client.ask(t, question); answer.Error != "" {
+							t.Fatal(answer.Error)
+						}
+						return wantLarge(target.Addr(), packets.Load())
+					})
+				}
+			})
+		}
+	}
+}
+
+// streamed is the number of bytes of a stream.
+const streamed = 16 << 20
+
+// streamUntil sends streams to an echo server until done returns nil.
+func streamUntil(t *testing.T, from *netns.Namespace, to netip.AddrPort, done func() error) {
+	t.Helper()
+	payload := make([]byte, streamed)
+	_, _ = rand.Read(payload)
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if _, err := testkit.RoundTrip(t, from, "tcp", to.String(), payload); err != nil {
+			t.Fatal(err)
+		}
+		return done()
+	})
+}
+
+// wantLarge wants packets of more than 64 KiB to an IPv4 address, and of less to one of IPv6.
+func wantLarge(to netip.Addr, largest int64) error {
+	if to.Is4() != (largest > rtnl.PacketBytes) {
+		return fmt.Errorf("the largest packet to %v has %d bytes", to, largest)
+	}
+	return nil
+}
+
+func deviceIndex(t *testing.T, ns *netns.Namespace, name string) int {
+	t.Helper()
+	device, err := rtnl.In(ns).Device(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device.Index
+}
+
+// TestBigTCPLeavesInFrames sends streams from a pod with BIG TCP to another host, by an uplink whose limits are smaller.
+// Without offloads each packet on the wire fits the MTU and has right checksums; with them none has more than 64 KiB.
+func TestBigTCPLeavesInFrames(t *testing.T) {
+	s := store(t)
+	for _, link := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
+		for _, offload := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/offload %t", link, offload), func(t *testing.T) {
+				mode, err := podlink.Lookup(link)
+				if err != nil {
+					t.Fatal(err)
+				}
+				testkit.RequireMode(t, mode.Probe())
+				o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: link, BigTCP: true})
+				l := up(t, s, o)
+				hostA, hostB, pod := place(t, l, lab.HostA), place(t, l, lab.HostB), place(t, l, lab.PodB)
+				limit := rtnl.PacketBytes
+				if !offload {
+					limit = podlink.DefaultMTU
+					if err := rtnl.In(hostB).DisableOffloads(lab.Uplink); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sent := testkit.WatchPackets(t, pod, deviceIndex(t, pod, l.Device(lab.PodB)), nil)
+				var wire wireCheck
+				testkit.WatchPackets(t, hostA, deviceIndex(t, hostA, lab.Uplink), func(frame []byte) { wire.add(frame, limit, !offload) })
+				for _, addr := range lab.Addresses(l.Options, lab.HostA) {
+					sent.Store(0)
+					server := testkit.Echo(t, hostA, "tcp", netip.AddrPortFrom(addr, 0).String())
+					streamUntil(t, pod, server, func() error { return wantLarge(addr, sent.Load()) })
+				}
+				testkit.Eventually(t, 10*time.Second, func() error { return wire.carried(2 * streamed) })
+				for _, fault := range wire.faults() {
+					t.Error(fault)
+				}
+			})
+		}
+	}
+}
+
+// wireCheck checks TCP packets on a wire.
+type wireCheck struct {
+	mu    sync.Mutex
+	bytes int
+	found []string
+}
+
+// add checks a frame: the size of its packet, and the checksums if they are complete.
+func (w *wireCheck) add(frame []byte, limit int, checksums bool) {
+	const ethernet, ipv4, ipv6 = 14, 20, 40
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	packet := frame[ethernet:]
+	var pseudo, segment []byte
+	switch {
+	case len(packet) > ipv4 && packet[0] == 0x45 && packet[9] == unix.IPPROTO_TCP:
+		segment = packet[ipv4:binary.BigEndian.Uint16(packet[2:])]
+		pseudo = append(pseudo, packet[12:ipv4]...)
+		if sum(packet[:ipv4]) != 0xffff {
+			w.found = append(w.found, fmt.Sprintf("IPv4 header % x: wrong checksum", packet[:ipv4]))
+		}
+	case len(packet) > ipv6 && packet[0]>>4 == 6 && packet[6] == unix.IPPROTO_TCP:
+		segment = packet[ipv6 : ipv6+binary.BigEndian.Uint16(packet[4:])]
+		pseudo = append(pseudo, packet[8:ipv6]...)
+	default:
+		return
+	}
+	w.bytes += len(segment)
+	pseudo = binary.BigEndian.AppendUint32(append(pseudo, 0, unix.IPPROTO_TCP, 0, 0), uint32(len(segment)))
+	switch {
+	case len(packet) > limit:
+		w.found = append(w.found, fmt.Sprintf("a packet has %d bytes, more than %d", len(packet), limit))
+	case checksums && sum(append(pseudo, segment...)) != 0xffff:
+		w.found = append(w.found, fmt.Sprintf("a TCP segment of %d bytes has a wrong checksum", len(segment)))
+	}
+}
+
+// carried returns an error until that many bytes have crossed.
+func (w *wireCheck) carried(bytes int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bytes < bytes {
+		return fmt.Errorf("%d bytes of TCP crossed the wire, less than %d", w.bytes, bytes)
+	}
+	return nil
+}
+
+// faults returns the first of them.
+func (w *wireCheck) faults() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.found[:min(len(w.found), 5)]
+}
+
+// sum is the one's complement sum of RFC 1071.
+func sum(data []byte) uint16 {
+	var total uint32
+	for i := 0; i+1 < len(data); i += 2 {
+		total += uint32(binary.BigEndian.Uint16(data[i:]))
+	}
+	if len(data)%2 == 1 {
+		total += uint32(data[len(data)-1]) << 8
+	}
+	for total>>16 != 0 {
+		total = total&0xffff + total>>16
+	}
+	return uint16(total)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"mustang/internal/debian"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/lab/guest"
+	"mustang/internal/ovs"
+	"mustang/internal/podlink"
+)
+
+// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not
+// installed. It needs no root.
+func (o Options) CheckInstalled() error {
+	for _, need := range []struct {
+		needed bool
+		check  func() error
+	}{
+		{o.Topology == TopologyDocker, dockerd.CheckInstalled},
+		{o.Guests, guest.CheckInstalled},
+		{o.needsOpenVSwitch(), ovs.FindPrograms},
+		{o.Via == ViaIPTables, onPath("iptables", "iptables")},
+		{o.Via == ViaIPTables, onPath("ip6tables", "iptables")},
+		{o.Via == ViaNFTables || o.NAT, onPath("nft", "nftables")},
+	} {
+		if !need.needed {
+			continue
+		}
+		if err := need.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needsOpenVSwitch reports whether the pods, or an overlay below them, use Open vSwitch.
+func (o Options) needsOpenVSwitch() bool {
+	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
+		return true
+	}
+	mode, err := podlink.Lookup(o.Link)
+	return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
+}
+
+// onPath returns a check for a program that libraries search on the PATH.
+func onPath(name, debianPackage string) func() error {
+	return func() error {
+		_, err := debian.Find(name, debianPackage, "")
+		return err
+	}
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package heap collects garbage between measurements, when there is much.
+package heap
+
+import (
+	"runtime"
+	"runtime/metrics"
+)
+
+// maxGarbage is the number of bytes that the heap may grow by before garbage is collected.
+const maxGarbage = 64 << 20
+
+// Meter notices that garbage has grown. It is for one goroutine.
+type Meter struct {
+	sample []metrics.Sample
+	live   uint64 // bytes after the last collection
+}
+
+// Collect collects garbage if the heap has grown by 64 MiB since the last collection.
+func (m *Meter) Collect() {
+	if m.Read() < m.live+maxGarbage {
+		return
+	}
+	runtime.GC()
+	m.live = m.Read()
+}
+
+// Read returns the size of the heap in bytes, garbage included.
+func (m *Meter) Read() uint64 {
+	if m.sample == nil {
+		m.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	}
+	metrics.Read(m.sample)
+	return m.sample[0].Value.Uint64()
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/ovs"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// TestBigTCP has two pods exchange data. IPv4 packets of more than 64 KiB arrive in modes with Traits.BigTCP, in others
+// none. IPv6 packets are never larger: routers would drop them. // The host's own devices stay as they are.
+func TestBigTCP(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		f := newHost(t, mode)
+		f.network.BigTCP = true
+		if err := mode.Setup(f.network); err != nil {
+			t.Fatal(err)
+		}
+		f.create(t, f.newPod(t, 0))
+		f.create(t, f.newPod(t, 1))
+		want := uint32(rtnl.BigTCPBytes)
+		if !takesBigTCP(t, f) {
+			want = rtnl.PacketBytes
+		}
+		for i, link := range f.links {
+			wantPackets(t, f.pods[i].Namespace, link.IfName, want)
+			if link.HostIfName != "" {
+				wantPackets(t, f.network.Host, link.HostIfName, want)
+			}
+		}
+		if device := mode.Traits().HostDevice; device != "" && mode.Traits().Needs != NeedsOpenVSwitch {
+			wantPackets(t, f.network.Host, device, want)
+		}
+		wantPackets(t, f.network.Host, uplinkName, rtnl.PacketBytes)
+		wantPackets(t, f.network.Host, "lo", rtnl.PacketBytes)
+		for i, addr := range f.pods[1].Addresses {
+			server := testkit.Echo(t, f.pods[1].Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+			packets := testkit.WatchPackets(t, f.pods[1].Namespace, findDevice(t, f.pods[1].Namespace, f.links[1].IfName).Index, nil)
+			limit := want
+			if addr.Is6() {
+				limit = rtnl.PacketBytes
+			}
+			payload := make([]byte, 16<<20)
+			_, _ = rand.Read(payload)
+			testkit.Eventually(t, 30*time.Second, func() error {
+				if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "tcp", server.String(), payload); err != nil {
+					t.Fatal(err)
+				}
+				if largest := packets.Load(); limit == rtnl.BigTCPBytes && largest <= rtnl.PacketBytes {
+					return fmt.Errorf("the largest packet to %v has %d bytes", addr, largest)
+				}
+				return nil
+			})
+			if largest := packets.Load(); largest > int64(limit)+etherHeader {
+				t.Errorf("address %d: a packet has %d bytes, more than %d", i, largest, limit)
+			}
+		}
+	})
+}
+
+// TestBigTCPOff has a network lose BIG TCP: the host's device gets the kernel's limits again. CHECK takes pods of
+// either.
+func TestBigTCPOff(t *testing.T) {
+	for _, name := range []string{"veth", "bridge", "macvlan"} {
+		t.Run(name, func(t *testing.T) {
+			f := newHostOf(t, name)
+			for i, big := range []bool{true, false} {
+				f.network.BigTCP = big
+				if err := f.mode.Setup(f.network); err != nil {
+					t.Fatal(err)
+				}
+				f.create(t, f.newPod(t, i))
+				want := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}[big]
+				wantPackets(t, f.pods[i].Namespace, f.links[i].IfName, want)
+				if device := f.mode.Traits().HostDevice; device != "" {
+					wantPackets(t, f.network.Host, device, want)
+				}
+			}
+			for _, pod := range f.pods {
+				for _, big := range []bool{true, false} {
+					f.network.BigTCP = big
+					if err := f.mode.Check(f.network, pod); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBigTCPKeepsLargerLimits has a bridge with larger limits, which only an administrator sets: no message is sent.
+func TestBigTCPKeepsLargerLimits(t *testing.T) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	attrs := netlink.LinkAttrs{Name: "missing", Index: 1 << 30, GSOIPv4MaxSize: 2 * rtnl.BigTCPBytes, RawFlags: unix.IFF_UP}
+	h := nsHandle{ns: &netns.Namespace{}, Handle: handle, bigTCP: true}
+	if err := h.ensureUpOwn(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		t.Error(err)
+	}
+}
+
+// takesBigTCP reports whether packets of BIG TCP cross the links of a fixture that is set up.
+func takesBigTCP(t *testing.T, f *fixture) bool {
+	t.Helper()
+	if f.mode.Traits().Needs != NeedsOpenVSwitch {
+		return f.mode.Traits().BigTCP
+	}
+	datapath, err := f.network.ovsDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.mode.Traits().BigTCP && datapath == ovs.Kernel
+}
+
+// wantPackets compares all limits of a device.
+func wantPackets(t *testing.T, ns *netns.Namespace, device string, want uint32) {
+	t.Helper()
+	withHandle(t, ns, func(h nsHandle) error {
+		link, err := h.link(device)
+		if err != nil {
+			return err
+		}
+		a := link.Attrs()
+		if a.GSOIPv4MaxSize != want || a.GROIPv4MaxSize != want {
+			t.Errorf("device %q in %q has limits %d and %d, not %d", device, ns.Name(), a.GSOIPv4MaxSize, a.GROIPv4MaxSize, want)
+		}
+		if a.GSOMaxSize != rtnl.PacketBytes || a.GROMaxSize != rtnl.PacketBytes {
+			t.Errorf("device %q in %q has limits %d and %d for IPv6", device, ns.Name(), a.GSOMaxSize, a.GROMaxSize)
+		}
+		return nil
+	})
+}

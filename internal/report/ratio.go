@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"math"
+	"strings"
+)
+
+// Styles of a ratio in a table.
+const (
+	styleInterval = iota
+	styleHalf
+	stylePlain
+	styles
+)
+
+// ratioCell prints a ratio: with its mark, and with its interval in some styles. A
+// ratio whose interval is wider than its distance from one is marked as rough.
+func ratioCell(d difference, style int) Cell {
+	places := ratioPlaces(d)
+	text, mark := ratioText(d.ratio, places), strings.TrimSpace(d.verdict.mark())
+	if mark == "" && d.rough() {
+		text = "≈" + text
+	}
+	switch {
+	case d.ci == nil:
+	case style == styleInterval:
+		text += mark + " (" + ratioText(d.ci[0], places) + "–" + ratioText(d.ci[1], places) + ")"
+		return Cell{Text: text}
+	case style == styleHalf:
+		unit := math.Pow10(-places)
+		half := math.Ceil(d.half()/unit) * unit // nothing is known exactly
+		text += "±" + strings.TrimPrefix(number(half, places), "0")
+	}
+	return Cell{Text: text, Mark: mark}
+}
+
+// half is how far the interval extends from the ratio.
+func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]) }
+
+// ratioPlaces is the number of decimal places of a ratio: three near one, where its interval
+// is narrow enough for them.
+func ratioPlaces(d difference) int {
+	if farFromOne(d.ratio) {
+		return fewDecimals(d.ratio)
+	}
+	if d.ci != nil && d.half() < 0.02 {
+		return 3
+	}
+	return 2
+}
+
+// farFromOne reports whether a ratio is given by its three significant digits.
+func farFromOne(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
+
+// ratioText prints a ratio in few characters. Far from one it has three significant digits.
+func ratioText(r float64, places int) string {
+	if farFromOne(r) {
+		return number(r, fewDecimals(r))
+	}
+	return number(r, places)
+}
+
+// reach prints a range of half-widths. Those that say nothing of differences have no figure.
+func reach(least, most float64) string {
+	switch {
+	case least >= tooWide:
+		return "over ±" + percent(tooWide)
+	case most >= tooWide:
+		return "±" + percent(least) + " and more"
+	case percent(least) == percent(most):
+		return "±" + percent(least)
+	}
+	return "±" + percent(least) + " to ±" + percent(most)
+}
+
+// widths returns the least and the greatest half-width of the intervals of cluster IPs over
+// pod IPs, or of ratios to the reference, as shares; 0 without any.
+func (st *suiteTables) widths() (least, most float64) {
+	least = math.Inf(1)
+	for _, t := range st.workloads {
+		for _, e := range t.withoutRepeats() {
+			d := difference{}
+			switch {
+			case e.cost != nil:
+				d = difference{tied, e.cost.Ratio, e.cost.CI95}
+			case t.suite.list() && t.reference != nil && t.reference.ok() && e.ok() && e != t.reference:
+				d = t.difference(e, t.reference)
+			}
+			if d.ci != nil && d.ratio > 0 {
+				least, most = min(least, d.half()/d.ratio), max(most, d.half()/d.ratio)
+			}
+		}
+	}
+	return least, most
+}

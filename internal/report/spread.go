@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"mustang/internal/result"
+)
+
+// spread is the distance between repeated measurements of one row (A/A).
+type spread struct {
+	pairs  int     // A/A pairs in the file
+	rounds int     // fewest rounds of any of them
+	share  float64 // largest distance from 1 of their intervals; under six rounds, of any round's ratio
+}
+
+// newSpread takes the spread from the A/A pairs among the comparisons.
+func newSpread(comparisons []result.Comparison) spread {
+	var s spread
+	for _, c := range comparisons {
+		if !c.AA || len(c.Ratios) == 0 {
+			continue
+		}
+		if s.pairs == 0 || len(c.Ratios) < s.rounds {
+			s.rounds = len(c.Ratios)
+		}
+		s.pairs++
+		reach := append([]float64{c.Ratio}, c.Ratios...)
+		if c.CI95 != nil {
+			reach = []float64{c.Ratio, c.CI95[0], c.CI95[1]}
+		}
+		for _, r := range reach {
+			s.share = max(s.share, math.Abs(r-1))
+		}
+	}
+	return s
+}
+
+// tooWide is the spread from which it says nothing of differences.
+const tooWide = 0.5
+
+// known reports whether the spread rests on enough rounds to judge by.
+func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
+
+// Classes of paths, see [result.Comparison.Class]. Files of rows that took no turns have none.
+const (
+	kernelClass    = "kernel"
+	userSpaceClass = "user space"
+	guestsClass    = "virtual machines"
+)
+
+// classOrder lists the classes, the quietest first.
+func classOrder() []string { return []string{"", kernelClass, userSpaceClass, guestsClass} }
+
+// noisier returns the noisier of two classes.
+func noisier(a, b string) string {
+	order := classOrder()
+	return order[max(slices.Index(order, a), slices.Index(order, b), 0)]
+}
+
+// newSpreads takes the spread of each class from the comparisons.
+func newSpreads(comparisons []result.Comparison) map[string]spread {
+	byClass := map[string][]result.Comparison{}
+	for _, c := range comparisons {
+		byClass[c.Class] = append(byClass[c.Class], c)
+	}
+	out := map[string]spread{}
+	for class, of := range byClass {
+		if s := newSpread(of); s.pairs > 0 {
+			out[class] = s
+		}
+	}
+	return out
+}
+
+// classes returns the classes with repeated rows, the quietest first; at least one.
+func (t *workloadTable) classes() []string {
+	var out []string
+	for _, class := range classOrder() {
+		if _, ok := t.spreads[class]; ok {
+			out = append(out, class)
+		}
+	}
+	if len(out) == 0 {
+		return []string{""}
+	}
+	return out
+}
+
+// quietest returns the spread of the quietest class, which charts show.
+func (t *workloadTable) quietest() spread { return t.spreads[t.classes()[0]] }
+
+// class returns an entry's class: the quietest of its comparisons, each of which has that of the
+// noisier row.
+func (t *workloadTable) class(e *entry) string {
+	order := classOrder()
+	least := len(order)
+	for _, c := range t.comparisons {
+		if at := slices.Index(order, c.Class); at >= 0 && (c.Numerator == e.ID || c.Denominator == e.ID) {
+			least = min(least, at)
+		}
+	}
+	if least == len(order) {
+		return t.classes()[0]
+	}
+	return order[least]
+}
+
+// among names the paths of a class, empty for all.
+func among(class string) string {
+	switch class {
+	case kernelClass:
+		return " in the kernel"
+	case userSpaceClass:
+		return " through user space"
+	case guestsClass:
+		return " between virtual machines"
+	}
+	return ""
+}
+
+// spreadSentence tells which differences the run can tell under the workload.
+func (t *workloadTable) spreadSentence() string {
+	classes := t.classes()
+	if len(classes) == 1 {
+		return t.name + ": " + t.quietest().sentence() + "."
+	}
+	var parts []string
+	for _, class := range classes {
+		parts = append(parts, strings.TrimSpace(among(class))+" "+t.spreads[class].sentence())
+	}
+	return t.name + ": " + strings.Join(parts, "; ") + "."
+}
+
+// sentence tells which differences can be told.
+func (s spread) sentence() string {
+	switch {
+	case s.pairs == 0:
+		return "nothing was measured twice in this run, so the machine's own spread (A/A) is not known"
+	case s.share >= tooWide:
+		return "too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + percent(tooWide)
+	case !s.known():
+		return fmt.Sprintf("too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round",
+			s.rounds, minRounds, percent(s.share))
+	}
+	return fmt.Sprintf("no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice)", percent(s.share))
+}
+
+// spread says the same of all workloads in brief.
+func (st *suiteTables) spread() string {
+	var known, unknown, noisy []string
+	for _, t := range st.workloads {
+		classes := t.classes()
+		for _, class := range classes {
+			name, s := lowerFirst(t.name), t.spreads[class]
+			if len(classes) > 1 {
+				name += among(class)
+			}
+			switch {
+			case s.share >= tooWide:
+				noisy = append(noisy, name)
+			case s.known():
+				known = append(known, percent(s.share)+" ("+name+")")
+			default:
+				unknown = append(unknown, name)
+			}
+		}
+	}
+	var parts []string
+	if len(known) > 0 {
+		parts = append(parts, "No difference smaller than "+strings.Join(known, ", ")+" can be told (A/A: the same thing measured twice).")
+	}
+	if len(noisy) > 0 {
+		parts = append(parts, "Too noisy to tell differences: "+strings.Join(noisy, "; ")+".")
+	}
+	if len(unknown) > 0 {
+		parts = append(parts, "The machine's own spread (A/A) is not known, or of too few rounds: "+strings.Join(unknown, "; ")+".")
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rtnl
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// SetCongestion makes a TCP congestion control the default of the namespace's connections
+// along the routes that it has now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the
+// machine allows to all users; a route takes any. Programs can still choose another one.
+func (c Conn) SetCongestion(name string) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		})
+		if err != nil {
+			return fmt.Errorf("list routes in network namespace %q: %w", c.ns.Name(), err)
+		}
+		for _, route := range routes {
+			local := route.Type == unix.RTN_LOCAL && family == netlink.FAMILY_V4
+			if route.Type != unix.RTN_UNICAST && !local || route.Congctl == name {
+				continue
+			}
+			route.Congctl = name
+			if err := handle.RouteChange(&route); err != nil {
+				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route, c.ns.Name(), err)
+			}
+		}
+	}
+	return nil
+}
