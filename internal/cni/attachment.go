@@ -13,6 +13,7 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 )
@@ -83,15 +84,20 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// findDatapath opens the node's datapath if it exists.
-func (a *attachment) findDatapath() (found bool, err error) {
+// findDatapath opens the node's datapath, which must exist.
+func (a *attachment) findDatapath() (err error) {
 	if a.dp == nil {
 		a.dp, err = datapath.OpenExisting(a.plugin.datapathOptions())
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil
-		}
 	}
-	return a.dp != nil, err
+	return err
+}
+
+// isNoDatapath reports whether an error of datapath.OpenExisting says that the node has no
+// datapath of this version of Mustang. It then holds no pods, as far as this version can tell.
+func isNoDatapath(err error) bool {
+	var noBPF *objects.BPFFSError
+	var otherLayout *objects.LayoutError
+	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &noBPF) || errors.As(err, &otherLayout)
 }
 
 // useNetwork sets the link mode and the network of the attachment.

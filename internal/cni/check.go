@@ -123,12 +123,10 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 	if !a.record.Endpoint && !a.record.Admitted && !ports {
 		return nil
 	}
-	found, err := a.findDatapath()
-	if err != nil {
-		return err
-	}
-	if !found {
+	if err := a.findDatapath(); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: its datapath in %s no longer exists", a, cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot))
+	} else if err != nil {
+		return err
 	}
 	errs := []error{a.checkServices(ctx)}
 	if sockets || ports {

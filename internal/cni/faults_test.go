@@ -15,7 +15,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/ipam"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -155,6 +157,35 @@ func TestNoBPFFS(t *testing.T) {
 	p := f.added("a", off) // has no need of it
 	f.must(f.check(p))
 	f.must(f.del(p))
+}
+
+// TestOtherLayout replaces the plugin while pods exist, as an upgrade does, by one whose maps have another layout.
+func TestOtherLayout(t *testing.T) {
+	for _, services := range []string{netconf.ServicesTC, netconf.ServicesSocket, netconf.ServicesBoth} {
+		t.Run(services, func(t *testing.T) {
+			f := newFixture(t)
+			f.plugin.Cgroup = testkit.Cgroup(t)
+			plain := network("net", "veth", `,"services":"`+services+`"`)
+			published := []byte(strings.TrimSuffix(string(plain), "}") +
+				`,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`)
+			f.must(f.del(f.added("first", plain))) // makes what stays
+			ours := filepath.Join(f.plugin.BPFRoot, fmt.Sprintf("v%d", objects.LayoutVersion))
+			theirs := filepath.Join(f.plugin.BPFRoot, "v1")
+			f.must(os.Rename(ours, theirs))
+			empty := f.left()
+			f.must(os.Rename(theirs, ours))
+			pods := []*pod{f.added("plain", plain), f.added("published", published)}
+			f.must(os.Rename(ours, theirs))
+			f.refused(f.pod("new", plain), types.ErrInternal, "layout v1", "mustang reset")
+			for _, p := range pods {
+				f.oneLine(f.check(p), "layout v1", "mustang reset")
+				f.must(f.del(p))
+			}
+			f.same(empty, "DEL")
+			f.must(objects.Remove(t.Context(), f.plugin.BPFRoot)) // as ADD says
+			f.must(f.del(f.added("plain", plain)))
+		})
+	}
 }
 
 // TestWrongHost configures devices that the host lacks, or that are of another kind.

@@ -5,14 +5,12 @@ package cni
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -94,10 +92,8 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 // sweep deletes from the datapath the pods that no longer exist and have no record.
 func (p *Plugin) sweep(ctx context.Context) error {
 	d, err := datapath.OpenExisting(p.datapathOptions())
-	var noBPF *objects.BPFFSError
-	var otherLayout *objects.LayoutError
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &noBPF) || errors.As(err, &otherLayout) {
-		return nil // no datapath of this version, so it holds no pods
+	if isNoDatapath(err) {
+		return nil
 	}
 	if err != nil {
 		return err

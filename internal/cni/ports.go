@@ -113,9 +113,10 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	found, err := a.findDatapath()
-	if err != nil || !found {
-		return errors.Join(err, a.plugin.records().Unclaim(a.record))
+	if err := a.findDatapath(); isNoDatapath(err) {
+		return a.plugin.records().Unclaim(a.record)
+	} else if err != nil {
+		return err
 	}
 	var errs []error
 	for _, port := range a.record.Ports {

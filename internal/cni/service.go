@@ -111,8 +111,9 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	if !a.record.Endpoint && !a.record.Admitted {
 		return nil
 	}
-	found, err := a.findDatapath()
-	if err != nil || !found {
+	if err := a.findDatapath(); isNoDatapath(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if a.record.Endpoint {
