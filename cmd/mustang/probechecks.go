@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/netstat"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
@@ -71,10 +70,7 @@ func bridgeNetfilter(p *prober) (string, error) {
 	return "", err
 }
 
-func conntrack(p *prober) (string, error) {
-	_, err := netstat.Flows(p.scratch)
-	return "", err
-}
+func conntrack(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryConntrack() }
 
 func nfTables(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryNFTables() }
 

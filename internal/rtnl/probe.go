@@ -95,14 +95,31 @@ func AsUnsupported(err error) error {
 // TryNFTables reads the generation of the nftables rules. The error matches errors.ErrUnsupported if the kernel lacks
 // nftables.
 func (c Conn) TryNFTables() error {
-	request := vnl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	return c.askNetfilter("nftables", unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN)
+}
+
+// getConntrackStats asks for the number of connections (IPCTNL_MSG_CT_GET_STATS of linux/netfilter/nfnetlink_conntrack.h).
+const getConntrackStats = 5
+
+// TryConntrack reads the number of tracked connections. The error matches errors.ErrUnsupported if the kernel does not
+// track any.
+func (c Conn) TryConntrack() error {
+	return c.askNetfilter("connection tracking", unix.NFNL_SUBSYS_CTNETLINK<<8|getConntrackStats)
+}
+
+// askNetfilter sends a question without arguments. The kernel loads the module of the part if it has one.
+func (c Conn) askNetfilter(part string, question int) error {
+	request := vnl.NewNetlinkRequest(question, unix.NLM_F_ACK)
 	request.AddData(&vnl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: vnl.NFNETLINK_V0})
 	err := c.ns.Do(func() error {
 		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
 		return err
 	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) { // no such part, or no nfnetlink
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
 	if err != nil {
-		return fmt.Errorf("ask for nftables in network namespace %q: %w", c.ns.Name(), err)
+		return fmt.Errorf("ask for %s in network namespace %q: %w", part, c.ns.Name(), err)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestTry(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := rtnl.In(a).TryNFTables(); err != nil {
+	if err := errors.Join(rtnl.In(a).TryNFTables(), rtnl.In(a).TryConntrack()); err != nil {
 		t.Error(err)
 	}
 	if err := rtnl.In(a).TryGenericFamily("nlctrl"); err != nil {
