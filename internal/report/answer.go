@@ -32,7 +32,7 @@ func (t *workloadTable) answer() Answer {
 		case result.AnswerServiceCost:
 			lines = append(lines, t.serviceCosts())
 		case result.AnswerTally:
-			lines = append(lines, t.tally()+t.missing())
+			lines = append(lines, t.tally()+t.failed())
 		case result.AnswerTail:
 			lines = append(lines, t.tail())
 		case result.AnswerCallRate:
@@ -69,13 +69,9 @@ func (t *workloadTable) fastest() string {
 	if !t.suite.list() {
 		entries = slices.DeleteFunc(entries, func(e *entry) bool { return e.Target != result.TargetPodIP || e.Baseline })
 	}
-	total := len(entries)
-	entries = t.ranked(slices.DeleteFunc(entries, func(e *entry) bool { return !e.ok() }))
 	one, several, short := t.nouns()
-	rest := ""
-	if missing := total - len(entries); missing > 0 {
-		rest = fmt.Sprintf(" %s skipped or failed.", wasWere(missing, "other "+short))
-	}
+	rest := failures(entries, "other "+short)
+	entries = t.ranked(slices.DeleteFunc(entries, func(e *entry) bool { return !e.ok() }))
 	if len(entries) == 0 {
 		return "no " + one + " has a figure." + rest
 	}
@@ -138,15 +134,25 @@ func (t *workloadTable) ranking() []string {
 	}
 }
 
-// missing counts the rows without a figure; empty if all have one.
-func (t *workloadTable) missing() string {
-	rows := t.withoutRepeats()
-	n := len(rows) - len(t.measured())
+// failed counts the rows that failed, in a sentence; empty if none did. [Suite.NotMeasured] has
+// those that were skipped.
+func (t *workloadTable) failed() string {
+	_, _, short := t.nouns()
+	return failures(t.withoutRepeats(), short)
+}
+
+// failures counts the entries that failed, in a sentence; empty if none did.
+func failures(entries []*entry, noun string) string {
+	n := 0
+	for _, e := range entries {
+		if e.Status == result.StatusFailed {
+			n++
+		}
+	}
 	if n == 0 {
 		return ""
 	}
-	_, _, short := t.nouns()
-	return " " + wasWere(n, short) + " skipped or failed."
+	return " " + count(n, noun) + " failed."
 }
 
 // tail gives the 99th percentile of each row.

@@ -180,7 +180,8 @@ func TestUncertainRowIsNoChoice(t *testing.T) {
 	}
 }
 
-// TestNotMeasured checks that what was skipped is one line with the reasons, whatever fits.
+// TestNotMeasured checks that what was skipped is one line with the reasons, whatever fits, and
+// that the page and the tables say the same.
 func TestNotMeasured(t *testing.T) {
 	skip := func(id, via, reason string) result.Row {
 		row := podRow(id, 0, 0, 0)
@@ -208,6 +209,12 @@ func TestNotMeasured(t *testing.T) {
 		out := briefOf(t, f, 0)
 		if !strings.Contains(out, want) || strings.Count(out, "not measured") != 1 {
 			t.Errorf("want %q in:\n%s", want, out)
+		}
+		all := reportOf(t, f).Suites[0].NotMeasured(0) // has room for all names
+		for where, got := range renderings(t, f) {
+			if got = strings.Join(strings.Fields(got), " "); !strings.Contains(got, all) || strings.Contains(got, "skipped or failed.") {
+				t.Errorf("the %s does not say %q:\n%s", where, all, got)
+			}
 		}
 	}
 }

@@ -33,12 +33,12 @@ func (t *workloadTable) toReference(e *entry) (difference, bool) {
 func (t *workloadTable) noReference() string {
 	switch {
 	case t.reference == nil:
-		return "no row to compare the others with was measured." + t.missing()
+		return "no row to compare the others with was measured." + t.failed()
 	case !t.reference.ok():
-		return t.reference.name + " has no figure to compare the others with." + t.missing()
+		return t.reference.name + " has no figure to compare the others with." + t.failed()
 	case len(t.measured()) < 2:
 		one, _, _ := t.nouns()
-		return t.reference.name + " is the only " + one + " with a figure: " + t.figure(t.reference) + "." + t.missing()
+		return t.reference.name + " is the only " + one + " with a figure: " + t.figure(t.reference) + "." + t.failed()
 	}
 	return ""
 }
@@ -109,7 +109,7 @@ func (t *workloadTable) referenceFigure() string {
 	if mean := t.meanLatency(t.reference); mean > 0 {
 		base += ", " + number(mean, fewDecimals(mean)) + " µs on average"
 	}
-	return fmt.Sprintf("Figure of %s: %s.%s", t.reference.name, base, t.missing())
+	return fmt.Sprintf("Figure of %s: %s.%s", t.reference.name, base, t.failed())
 }
 
 // referenceColumn makes the column of each row's share of the reference, in per

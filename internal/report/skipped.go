@@ -3,8 +3,10 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"mustang/internal/result"
 )
@@ -57,4 +59,47 @@ func (st *suiteTables) unmeasured() []Skipped {
 		}
 	}
 	return out
+}
+
+// NotMeasured lists what was not measured with the reasons on one line: as many names as fit in a
+// width, else the reasons alone. A width of 0 has room for all. It is empty if all was measured.
+func (s Suite) NotMeasured(width int) string {
+	if len(s.Brief.Skipped) == 0 {
+		return ""
+	}
+	total, most := 0, 0
+	for _, s := range s.Brief.Skipped {
+		total, most = total+len(s.Names), max(most, len(s.Names))
+	}
+	for n := most; n >= -1; n-- {
+		var parts []string
+		for _, s := range s.Brief.Skipped {
+			switch {
+			case n >= 0:
+				parts = append(parts, someOf(s.Names, n)+": "+s.Why)
+			case s.Kernel:
+				parts = append(parts, "this kernel lacks "+someOf(s.Names, 0))
+			default:
+				parts = append(parts, s.Why)
+			}
+		}
+		if line := "not measured: " + strings.Join(parts, "; "); width == 0 || utf8.RuneCountInString(line) <= width {
+			return line
+		}
+	}
+	return fmt.Sprintf("not measured: %d paths; \"mustang bench --list %s\" says why", total, s.Name)
+}
+
+// someOf lists at most n of names, and counts the others.
+func someOf(names []string, n int) string {
+	switch more := len(names) - n; {
+	case more <= 0:
+		return strings.Join(names, ", ")
+	case n == 0 && more == 1:
+		return "1 path"
+	case n == 0:
+		return fmt.Sprintf("%d paths", more)
+	default:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
+	}
 }

@@ -170,10 +170,8 @@ func list(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
-// isAre and wasWere count nouns as the subject of a sentence.
+// isAre counts nouns as the subject of a sentence.
 func isAre(n int, noun string) string { return count(n, noun) + verb(n, " is", " are") }
-
-func wasWere(n int, noun string) string { return count(n, noun) + verb(n, " was", " were") }
 
 func verb(n int, one, several string) string {
 	if n == 1 {

@@ -5,8 +5,6 @@ package text
 import (
 	"fmt"
 	"io"
-	"strings"
-	"unicode/utf8"
 
 	"mustang/internal/report"
 )
@@ -95,8 +93,8 @@ func (p *printer) answer(s report.Suite, room int) {
 			after = append(after, p.paint(ansiBold, line))
 		}
 	}
-	if len(b.Skipped) > 0 {
-		after = append(after, notMeasured(b.Skipped, s.Name, width))
+	if line := s.NotMeasured(width); line != "" {
+		after = append(after, clip(line, width))
 	}
 	for i, failed := range b.Failed {
 		if i == mostFailed {
@@ -159,46 +157,6 @@ func (p *printer) columns(table report.Table, lines int) []column {
 		columns = append(columns, newColumn(c))
 	}
 	return fit(columns, p.options.Width)
-}
-
-// notMeasured lists skipped rows with the reasons on one line: as many names as fit, else the
-// reasons alone.
-func notMeasured(skipped []report.Skipped, suite string, width int) string {
-	total, most := 0, 0
-	for _, s := range skipped {
-		total, most = total+len(s.Names), max(most, len(s.Names))
-	}
-	for n := most; n >= -1; n-- {
-		var parts []string
-		for _, s := range skipped {
-			switch {
-			case n >= 0:
-				parts = append(parts, someOf(s.Names, n)+": "+s.Why)
-			case s.Kernel:
-				parts = append(parts, "this kernel lacks "+someOf(s.Names, 0))
-			default:
-				parts = append(parts, s.Why)
-			}
-		}
-		if line := "not measured: " + strings.Join(parts, "; "); utf8.RuneCountInString(line) <= width {
-			return line
-		}
-	}
-	return clip(fmt.Sprintf("not measured: %d paths; \"mustang bench --list %s\" says why", total, suite), width)
-}
-
-// someOf lists at most n of names, and counts the others.
-func someOf(names []string, n int) string {
-	switch more := len(names) - n; {
-	case more <= 0:
-		return strings.Join(names, ", ")
-	case n == 0 && more == 1:
-		return "1 path"
-	case n == 0:
-		return fmt.Sprintf("%d paths", more)
-	default:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
-	}
 }
 
 // clip cuts text to a number of characters.

@@ -95,6 +95,10 @@ func (p *printer) suite(s report.Suite) {
 			p.paragraph(detail, 2)
 		}
 	}
+	if line := s.NotMeasured(0); line != "" {
+		p.line("")
+		p.paragraph(line, 0)
+	}
 	if !p.several {
 		p.rows(s)
 	}
