@@ -82,6 +82,16 @@ func TestNoise(t *testing.T) {
 	}
 	checkSays(t, strings.Join(strings.Fields(out), " "), []string{"measured twice may differ by a factor of 14.7. Repeat it on a quiet machine"}, nil)
 
+	disturbed := sample(t, "noisy") // by others too: one line tells both
+	disturbed.Run.Notes = []string{"Others kept 1.7 CPUs busy. Repeat the run on a quiet machine."}
+	for where, got := range map[string]string{"answer": briefOf(t, disturbed, 0), "page": wordsOf(pageOf(t, disturbed))} {
+		got = strings.Join(strings.Fields(got), " ")
+		checkSays(t, got, []string{"by a factor of 14.7. Others kept 1.7 CPUs busy. Repeat it on a quiet machine."}, nil)
+		if n := strings.Count(got, "on a quiet machine"); n != 1 {
+			t.Errorf("the %s advises %d times to repeat the run", where, n)
+		}
+	}
+
 	wide := sample(t, "turns")
 	for i := range wide.Run.Comparisons {
 		if c := &wide.Run.Comparisons[i]; !c.AA {

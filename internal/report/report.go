@@ -60,7 +60,7 @@ type Suite struct {
 	// Spread sums up the smallest difference that each workload can tell.
 	Spread   string
 	Failures []Failure
-	// Noise tells that the run is too noisy; empty if it is not.
+	// Noise tells that the run is too noisy or was disturbed, and to repeat it; empty otherwise.
 	Noise string
 	// Brief is the answer for a terminal.
 	Brief Brief
@@ -129,6 +129,7 @@ func New(f result.File) (*Report, error) {
 	for _, t := range newSuiteTables(f) {
 		r.Suites = append(r.Suites, t.suite())
 	}
+	r.addDisturbances(run.disturbances())
 	return r, nil
 }
 

@@ -101,9 +101,25 @@ func (r runFacts) warnings() []string {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
 	}
 	for _, note := range r.Notes {
-		out = append(out, clean(note))
+		if note = clean(note); !strings.HasSuffix(note, repeatRun) {
+			out = append(out, note)
+		}
 	}
 	return out
+}
+
+// repeatRun ends the notes on what disturbed a run.
+const repeatRun = " Repeat the run on a quiet machine."
+
+// disturbances are those notes without their end; empty without any.
+func (r runFacts) disturbances() string {
+	var out []string
+	for _, note := range r.Notes {
+		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed {
+			out = append(out, note)
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 // machine lists the hardware and the versions of software.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -35,17 +36,32 @@ func (st *suiteTables) noise() string {
 			}
 		}
 	}
-	const advice = " Repeat it on a quiet machine."
 	slices.Sort(halves)
 	switch {
 	case reach > tooNoisy && times >= 2:
-		return "This run is too noisy: the same path measured twice may differ by a factor of " + number(times, 1) + "." + advice
+		return "This run is too noisy: the same path measured twice may differ by a factor of " + number(times, 1) + "." + repeatIt
 	case reach > tooNoisy:
-		return "This run is too noisy: the same path measured twice may differ by " + percent(reach) + "." + advice
+		return "This run is too noisy: the same path measured twice may differ by " + percent(reach) + "." + repeatIt
 	case len(halves) > 0 && halves[len(halves)/2] > tooNoisy:
-		return "This run is too noisy: half of its comparisons are uncertain by " + percent(halves[len(halves)/2]) + " or more." + advice
+		return "This run is too noisy: half of its comparisons are uncertain by " + percent(halves[len(halves)/2]) + " or more." + repeatIt
 	}
 	return ""
+}
+
+// repeatIt ends a remark on noise.
+const repeatIt = " Repeat it on a quiet machine."
+
+// addDisturbances adds what disturbed the run to what the only suite says of noise, or warns of
+// it: one line has both.
+func (r *Report) addDisturbances(disturbances string) {
+	switch {
+	case disturbances == "":
+	case len(r.Suites) == 1:
+		suite := &r.Suites[0]
+		suite.Noise = strings.TrimSpace(strings.TrimSuffix(suite.Noise, repeatIt)+" "+disturbances) + repeatIt
+	default:
+		r.Warnings = append(r.Warnings, disturbances+repeatRun)
+	}
 }
 
 // varianceColumns are the columns of wide tables on comparisons of rows that took turns.
