@@ -163,8 +163,10 @@ static __always_inline struct outcome ct_store(struct ct_new *n)
 	filter_add(&n->from.daddr, n->from.dport, n->from.proto);
 	filter_add(&n->to.daddr, n->to.dport, n->to.proto);
 	outcome = ct_store_reply(n);
-	if (outcome.verdict == VERDICT_DROP)
+	if (outcome.verdict == VERDICT_DROP) {
+		filter_change(); /* each try may have evicted a row */
 		return outcome;
+	}
 	n->key = n->from;
 	n->row.to = n->to;
 	ct_fill_row(n, CT_FORWARD);

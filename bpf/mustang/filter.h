@@ -42,21 +42,27 @@ static __always_inline void filter_add(const union addr *addr, __be16 port, __u8
 		__sync_fetch_and_or(&row->words[bit / 64], mask);
 }
 
-/* A full barrier: an atomic operation that returns a value. It leaves *place as it is. */
-static __always_inline void full_barrier(__u64 *place)
+/*
+ * Adds to *place. A full barrier too, since the operation returns a value: the compiler would choose one that returns none
+ * and that some processors, such as arm64's, do not order.
+ */
+static __always_inline void ordered_add(__u64 *place, __u64 value)
 {
-	__u64 zero = 0;
-
-	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(zero) : "r"(place) : "memory");
+	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(value) : "r"(place) : "memory");
 }
 
-/* Voids all copies. To be called after each change of connections. */
+static __always_inline void full_barrier(__u64 *place)
+{
+	ordered_add(place, 0);
+}
+
+/* Voids all copies. To be called after each change of connections: a program that finds the new generation finds them. */
 static __always_inline void filter_change(void)
 {
 	struct filter *row = filter_row();
 
 	if (row)
-		__sync_fetch_and_add(&row->generation, 1);
+		ordered_add(&row->generation, 1);
 }
 
 /* Whether a service or a connection may have the destination of t. */

@@ -56,7 +56,9 @@ func (d *Datapath) Connections() ([]Connection, error) {
 	return connections, nil
 }
 
-// flush deletes the connections that match, given by their forward rows, in both directions.
+// flush deletes the connections that match, given by their forward rows, in both directions. Programs may use their copies
+// until it returns, as if the rows were deleted then. To void copies before would not prevent that: a program may copy a row
+// just before it is deleted.
 func flush(o *objects.Objects, match func(from objects.Tuple, c objects.Connection) bool) (err error) {
 	defer func() { err = errors.Join(err, o.Filter.Change()) }()
 	for row, err := range o.Connections.All() {

@@ -129,6 +129,10 @@ func portsExhausted(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	w.serve(t, w.service, w.backend)
+	before := generation(t, d)
 	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
 	w.connected(t)
+	if generation(t, d) == before {
+		t.Error("copies of connections are valid still, though the tries to store one may have evicted them")
+	}
 }

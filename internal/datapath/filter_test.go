@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -23,6 +24,13 @@ func filterBytes(t testing.TB, d *Datapath) []byte {
 		t.Fatal(err)
 	}
 	return row
+}
+
+// generation returns the generation of the copies.
+func generation(t testing.TB, d *Datapath) uint64 {
+	t.Helper()
+	row := filterBytes(t, d)
+	return binary.NativeEndian.Uint64(row[len(row)-64:]) // before the reserved words
 }
 
 // wantFiltered fails the test unless the bits of all services are set. It sets them, so that it finds a fault once.

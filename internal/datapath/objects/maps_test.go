@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // TestFormats compares the formats in Go with those in the objects.
@@ -29,6 +30,21 @@ func TestFormats(t *testing.T) {
 	for name := range formats() {
 		if !seen[name] {
 			t.Errorf("no object has the map %q", name)
+		}
+	}
+}
+
+// TestOrderedAdds checks that each atomic addition of the programs returns a value: others are no barriers on arm64.
+func TestOrderedAdds(t *testing.T) {
+	spec, err := loadTc()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range spec.Programs {
+		for i, instruction := range p.Instructions {
+			if instruction.OpCode.AtomicOp() == asm.AddAtomic {
+				t.Errorf("%s: instruction %d is %v", name, i, instruction)
+			}
 		}
 	}
 }
