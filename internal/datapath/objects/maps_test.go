@@ -5,6 +5,11 @@ package objects
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -31,6 +36,33 @@ func TestFormats(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("no object has the map %q", name)
 		}
+	}
+}
+
+// TestDocumentedMaps compares the table of maps in docs/architecture.md with the objects.
+func TestDocumentedMaps(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented, have := make(map[string]string), make(map[string]string)
+	row := regexp.MustCompile(`(?m)^\| ` + "`" + `(\w+)` + "`" + ` \|[^|]*\|[^|]*\| (\d+ \+ [\d,]+) \|`)
+	for _, match := range row.FindAllStringSubmatch(string(text), -1) {
+		documented[match[1]] = strings.ReplaceAll(match[2], ",", "")
+	}
+	for _, load := range []func() (*ebpf.CollectionSpec, error){loadTc, loadSocklb} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, m := range spec.Maps {
+			if !strings.HasPrefix(name, ".") { // constants
+				have[name] = fmt.Sprintf("%d + %d", m.KeySize, m.ValueSize)
+			}
+		}
+	}
+	if !maps.Equal(documented, have) {
+		t.Errorf("bytes of a key and a value: documented are\n%v, and the objects have\n%v", documented, have)
 	}
 }
 
