@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"mustang/internal/result"
 )
@@ -14,8 +15,8 @@ import (
 type Brief struct {
 	// Winners has a line for each workload.
 	Winners []string
-	// Tables hold the same rows, the best first: with whole intervals, with their half-widths and
-	// without.
+	// Tables hold the same rows, the best first, each in fewer columns than the one before: with
+	// whole intervals, with their half-widths and without, or with half-widths of fewer digits.
 	Tables []Table
 	// Advice says in a sentence what to do.
 	Advice string
@@ -29,7 +30,7 @@ type Brief struct {
 func (st *suiteTables) brief() Brief {
 	b := Brief{Advice: keepTogether(st.advice())}
 	for _, t := range st.workloads {
-		b.Winners = append(b.Winners, keepTogether(t.name+": "+t.winner()))
+		b.Winners = append(b.Winners, t.winner())
 	}
 	for style := range styles {
 		b.Tables = append(b.Tables, st.briefTable(style))
@@ -88,8 +89,23 @@ func (t *workloadTable) best(contenders []*entry) (best, apart []*entry, ok bool
 	return best, apart, len(best) > 0
 }
 
-// winner names the best row with its figure, and what is tied with it.
+// briefWidth is the room of a line.
+const briefWidth = 100
+
+// winner tells the workload's best row in a line, with as many of the rows beside it as fit.
 func (t *workloadTable) winner() string {
+	line := ""
+	for most := manyNames - 1; most > 0; most-- {
+		line = keepTogether(t.name + ": " + t.winnerAmong(most))
+		if utf8.RuneCountInString(line) <= briefWidth {
+			break
+		}
+	}
+	return line
+}
+
+// winnerAmong names the best row with its figure, and of what is tied with it at most so many names.
+func (t *workloadTable) winnerAmong(most int) string {
 	if t.suite.Answer[0] == result.AnswerTally {
 		total, better, worse := t.tallied()
 		return fmt.Sprintf("%s is better in %d of %s, worse in %d.", clean(t.suite.Subject), better, count(total, "pair"), worse)
@@ -113,24 +129,26 @@ func (t *workloadTable) winner() string {
 		return text + "; all others are tied with it."
 	}
 	if len(best) > 1 {
-		text += "; tied with it: " + someNames(best[1:])
+		text += "; tied with it: " + someNames(best[1:], most)
 	}
 	if len(apart) > 0 {
-		text += "; not told apart from it: " + someNames(apart)
+		text += "; not told apart from it: " + someNames(apart, most)
 	}
 	return text + "."
 }
 
-// someNames lists at most three names.
-func someNames(entries []*entry) string {
+// someNames lists at most so many names.
+func someNames(entries []*entry, most int) string {
 	var out []string
-	for _, e := range entries[:min(len(entries), manyNames-1)] {
+	for _, e := range entries {
 		out = append(out, shortName(e.named()))
 	}
-	if more := len(entries) - len(out); more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(out, ", "), more)
+	switch more := len(out) - most; {
+	case more <= 0:
+		return strings.Join(out, ", ")
+	default:
+		return fmt.Sprintf("%s and %d more", strings.Join(out[:most], ", "), more)
 	}
-	return strings.Join(out, ", ")
 }
 
 // shortName leaves the spaces out of a connection's datapath.
@@ -153,7 +171,7 @@ func (st *suiteTables) briefTable(style int) Table {
 			}
 		}
 	}
-	out := Table{Columns: []Column{{Head: []string{"", ""}}}}
+	out := Table{Columns: []Column{{}}}
 	for _, name := range order {
 		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: shortName(name)})
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
@@ -177,11 +195,13 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 	if unit == result.UnitTransactions {
 		unit = "1000/s"
 	}
-	figures := Column{Head: []string{t.briefHead(), shortUnit(unit)}}
-	columns := []Column{figures}
+	columns := []Column{{Head: []string{t.briefHead(), shortUnit(unit)}}}
+	if !t.suite.list() {
+		columns = []Column{{Over: t.briefHead(), Head: []string{shortUnit(unit)}}}
+	}
 	place := map[string]int{}
 	for _, via := range t.vias() {
-		columns = append(columns, Column{Head: []string{"", via}, Marked: true, Tight: len(columns) > 1})
+		columns = append(columns, Column{Head: []string{via}, Tight: len(columns) > 1})
 		place[via] = len(columns) - 1
 	}
 	if t.suite.list() && t.reference != nil {
@@ -207,7 +227,7 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 			case e.Target == result.TargetPodIP:
 				cells[0] = t.briefFigure(e)
 			case e.cost != nil:
-				cells[place[shortVia(e.Via)]] = ratioCell(difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}, style)
+				cells[place[shortVia(e.Via)]] = t.costCell(e, style)
 			}
 		}
 		for i := range columns {
@@ -287,15 +307,16 @@ func (st *suiteTables) briefLegend(table Table, style int) string {
 	}
 	var parts []string
 	if costs {
-		parts = append(parts, "ipt, nft, eBPF: cluster IP by iptables, nftables, eBPF over pod IP.")
+		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")
 	}
 	if legend := marksLegend(seen); legend != "" {
 		parts = append(parts, legend)
 	}
 	switch least, most := st.widths(); {
+	case costs:
 	case style == styleHalf:
 		parts = append(parts, "± half of the 95\u00a0% interval.")
-	case style == stylePlain && most > 0:
+	case style >= stylePlain && most > 0:
 		parts = append(parts, "95\u00a0% intervals of ratios: "+reach(least, most)+", see -o wide.")
 	}
 	if rough {

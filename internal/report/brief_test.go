@@ -65,6 +65,53 @@ func TestBriefFits(t *testing.T) {
 	}
 }
 
+// TestBriefOfLargeRun checks that twelve links under three workloads keep the cost of each cluster
+// IP with its interval in 25 lines of 100 columns, also in a run of wide intervals.
+func TestBriefOfLargeRun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		half  float64
+		links int // that are shown
+	}{"quiet": {0.004, 12}, "usual": {0.02, 12}, "noisy": {0.12, 8}} {
+		f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"}}
+		for i, workload := range []string{result.WorkloadTCPStream, result.WorkloadTCPRR, result.WorkloadTCPCRR} {
+			for link := range 12 {
+				id := fmt.Sprintf("link-number-%d", link)
+				row := podRow(id, 50-float64(link), 49-float64(link), 51-float64(link))
+				row.Workload, row.Link = workload, id
+				if i > 0 {
+					row.Unit = result.UnitTransactions
+				}
+				f.Rows = append(f.Rows, row)
+				for j, via := range []string{result.ViaIPTables, result.ViaNFTables, result.ViaEBPFSocket} {
+					service := row
+					service.ID, service.Target, service.Via = id+"/cluster-ip/"+via, result.TargetClusterIP, via
+					f.Rows = append(f.Rows, service)
+					ratio := 0.8 + 0.1*float64(j) // the last is no difference
+					c := versus(service.ID, row.ID, 10, [3]float64{ratio, ratio - tc.half, ratio + tc.half})
+					c.Workload = workload
+					f.Run.Comparisons = append(f.Run.Comparisons, c)
+				}
+			}
+		}
+		lines := strings.Split(strings.TrimSuffix(briefOf(t, f, 0), "\n"), "\n")
+		links := 0
+		for _, line := range lines {
+			if utf8.RuneCountInString(line) > 100 {
+				t.Errorf("%s: %d columns: %q", name, utf8.RuneCountInString(line), line)
+			}
+			if strings.HasPrefix(line, "  link-") && strings.Contains(line, "0.0") {
+				links++
+				if n := strings.Count(line, "±") + strings.Count(line, "~") - strings.Count(line, "~0"); n != 9 {
+					t.Errorf("%s: %d costs of 9: %q", name, n, line)
+				}
+			}
+		}
+		if len(lines) > 25 || links < tc.links {
+			t.Errorf("%s: %d links in %d lines:\n%s", name, links, len(lines), strings.Join(lines, "\n"))
+		}
+	}
+}
+
 // TestNoise checks that a noisy run says so above the answer and on the page, and claims
 // nothing that its figures do not show.
 func TestNoise(t *testing.T) {
@@ -122,7 +169,7 @@ func TestRoughCost(t *testing.T) {
 	for _, got := range renderings(t, f) {
 		checkSays(t, got, []string{"about 10 % with veth + eBPF", "with macvlan"}, []string{"9.9 %"})
 	}
-	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), []string{"≈0.90 (0.49–0.99)", "≈ uncertain by more than the difference"}, nil)
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), []string{"≈10±42", "≈ uncertain by more than the difference"}, nil)
 }
 
 // TestProxyAdvice checks that iptables and nftables are only ranked by a verdict.

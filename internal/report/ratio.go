@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// Styles of a ratio in a table.
+// Styles of a ratio in a table, from wide to narrow.
 const (
 	styleInterval = iota
 	styleHalf
 	stylePlain
+	styleBare // as plain; what is no difference has no figure
 	styles
 )
 
@@ -34,6 +35,36 @@ func ratioCell(d difference, style int) Cell {
 		text += "±" + strings.TrimPrefix(number(half, places), "0")
 	}
 	return Cell{Text: text, Mark: mark}
+}
+
+// costCell prints the cost of a cluster IP in per cent of the pod IP's figure, with half of its
+// interval: two significant digits of that in the widest style, and one in the others. In the
+// narrowest one, what is no difference is only its mark.
+func (t *workloadTable) costCell(e *entry, style int) Cell {
+	d := difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
+	cost := 100 * (1 - d.ratio)
+	if t.wording.less {
+		cost = -cost
+	}
+	mark := strings.TrimSpace(d.verdict.mark())
+	if mark == "" && d.rough() {
+		mark = "≈"
+	}
+	switch {
+	case style == styleBare && (d.verdict == tied || d.verdict == unclear):
+		return Cell{Text: mark}
+	case d.ci == nil:
+		return Cell{Text: mark + number(cost, 0)}
+	case d.half() > 0.99:
+		return Cell{Text: mark + number(cost, 0) + "±>99"}
+	}
+	most := max(stylePlain-style, 0) // of decimal places
+	digits := max(most, 1)
+	half := max(100*d.half(), math.Pow10(-most))
+	places := min(max(digits-1-int(math.Floor(math.Log10(half))), 0), most)
+	unit := math.Pow10(-places)
+	half = math.Ceil(half/unit-1e-9) * unit // nothing is known exactly
+	return Cell{Text: mark + number(cost, places) + "±" + strings.TrimPrefix(number(half, places), "0")}
 }
 
 // half is how far the interval extends from the ratio.

@@ -172,6 +172,8 @@ type Table struct {
 
 // Column is a heading with the cells below it.
 type Column struct {
+	// Over is a heading above this column and those that are joined to it.
+	Over string
 	// Head is the heading, one string per line.
 	Head []string
 	// Right aligns figures.

@@ -116,9 +116,8 @@ func (p *printer) answer(s report.Suite, room int) {
 func choose(tables []report.Table, most int) (table report.Table) {
 	for _, table = range tables {
 		width := indent - gap
-		for _, c := range table.Columns {
-			column := newColumn(c)
-			width += column.width + column.gap
+		for _, c := range newColumns(table.Columns, len(table.Lines)) {
+			width += c.width + c.gap
 		}
 		if width <= most {
 			break
@@ -151,12 +150,7 @@ func (p *printer) briefTable(table report.Table, room int) {
 
 // columns returns the columns of the first lines of a table that fit.
 func (p *printer) columns(table report.Table, lines int) []column {
-	var columns []column
-	for _, c := range table.Columns {
-		c.Cells = c.Cells[:min(lines, len(c.Cells))]
-		columns = append(columns, newColumn(c))
-	}
-	return fit(columns, p.options.Width)
+	return fit(newColumns(table.Columns, lines), p.options.Width)
 }
 
 // clip cuts text to a number of characters.

@@ -24,14 +24,35 @@ type column struct {
 	join  bool // to the column before
 	gap   int  // before it
 	width int
+	over  string
 	head  []string
 	cells []string
+}
+
+// newColumns turns the columns of a table's first lines into strings.
+func newColumns(columns []report.Column, lines int) []column {
+	var out []column
+	for _, c := range columns {
+		c.Cells = c.Cells[:min(lines, len(c.Cells))]
+		out = append(out, newColumn(c))
+	}
+	for i := range out {
+		width := out[i].width
+		for _, c := range out[i+1:] {
+			if !c.join {
+				break
+			}
+			width += c.gap + c.width
+		}
+		out[i].width += max(utf8.RuneCountInString(out[i].over)-width, 0)
+	}
+	return out
 }
 
 // newColumn turns a column into strings. A column of marked cells gets a place for
 // the mark in each line.
 func newColumn(c report.Column) column {
-	out := column{title: c.Title(), right: c.Right, rank: c.Rank, join: c.Joined, gap: gap}
+	out := column{title: c.Title(), over: c.Over, right: c.Right, rank: c.Rank, join: c.Joined, gap: gap}
 	if c.Tight {
 		out.gap = 1
 	}
@@ -83,7 +104,7 @@ func fit(columns []column, width int) []column {
 	return out
 }
 
-// layOut returns the heading's lines and one line per row.
+// layOut returns the lines of the headings and one line per row.
 func layOut(columns []column) (head, body []string) {
 	depth, rows := 0, 0
 	for _, c := range columns {
@@ -110,6 +131,9 @@ func layOut(columns []column) (head, body []string) {
 		}
 		return strings.TrimRight(b.String(), " ")
 	}
+	if slices.ContainsFunc(columns, func(c column) bool { return c.over != "" }) {
+		head = append(head, overLine(columns))
+	}
 	for i := range depth {
 		head = append(head, row(func(c column) string { return at(c.head, i) }))
 	}
@@ -117,6 +141,21 @@ func layOut(columns []column) (head, body []string) {
 		body = append(body, row(func(c column) string { return at(c.cells, i) }))
 	}
 	return head, body
+}
+
+// overLine returns the headings above several columns, each from the left of its first one.
+func overLine(columns []column) string {
+	line, left := "", indent
+	for i, c := range columns {
+		if i > 0 {
+			left += c.gap
+		}
+		if c.over != "" {
+			line += strings.Repeat(" ", max(left-utf8.RuneCountInString(line), 0)) + c.over
+		}
+		left += c.width
+	}
+	return line
 }
 
 // at returns the i-th string, empty past the end.
