@@ -77,7 +77,25 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
-	return l, topology.build(ctx, l)
+	if err := topology.build(ctx, l); err != nil {
+		return nil, err
+	}
+	return l, l.setCongestion()
+}
+
+// Congestion is the TCP congestion control of a lab's connections, if the kernel has it, so that figures of machines with
+// different defaults compare.
+const Congestion = "cubic"
+
+// setCongestion makes it the default along the routes of all places. A program that sets it itself has connected before,
+// and goes on pacing by a timer if the machine's default is one that does, such as bbr.
+func (l *Lab) setCongestion() error {
+	for _, ns := range l.namespaces {
+		if err := rtnl.In(ns).SetCongestion(Congestion); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadSysctls are set in each place, for the connections of a load generator. One that

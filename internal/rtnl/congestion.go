@@ -9,10 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetCongestion makes a TCP congestion control the default of the namespace's connections
-// along the routes that it has now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the
-// machine allows to all users; a route takes any. Programs can still choose another one.
+// SetCongestion makes a TCP congestion control the default of the namespace's connections along the routes that it has
+// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the machine
+// allows to all users; a route takes any. Programs can still choose another one. The error matches errors.ErrUnsupported if
+// the kernel lacks it.
 func (c Conn) SetCongestion(name string) error {
+	if err := tryCongestion(name); err != nil {
+		return fmt.Errorf("congestion control %s: %w", name, err)
+	}
 	handle, err := c.Handle()
 	if err != nil {
 		return err
@@ -37,4 +41,14 @@ func (c Conn) SetCongestion(name string) error {
 		}
 	}
 	return nil
+}
+
+// tryCongestion has a socket use a congestion control. The answer to a route says less.
+func tryCongestion(name string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return AsUnsupported(unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
 }

@@ -4,6 +4,7 @@ package rtnl_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -24,6 +25,9 @@ func TestSetCongestion(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+	if err := rtnl.In(a).SetCongestion("none-such"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a congestion control that does not exist: %v", err)
 	}
 	for _, addr := range []string{"10.0.0.2:0", "[fd00:1::2]:0"} {
 		server := testkit.Echo(t, b, "tcp", addr)

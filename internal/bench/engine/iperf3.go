@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
@@ -59,7 +60,7 @@ func (iperf3) drive(t Traffic) []string {
 	if t.Workload == load.UDPStream {
 		return append(command, "-u", "-l", strconv.Itoa(load.DefaultDatagram), "-b", strconv.FormatUint(t.Rate/uint64(flows), 10))
 	}
-	return append(command, "-C", congestion)
+	return append(command, "-C", lab.Congestion)
 }
 
 // portOf returns the port of an address in digits.

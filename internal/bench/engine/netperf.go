@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
@@ -68,7 +69,7 @@ func (netperf) drive(t Traffic) []string {
 	listen, connect := t.Path.Listen.Addr(), t.Path.Connect
 	command := []string{
 		"netperf", familyOf(listen), "-H", listen.String(), "-p", strconv.Itoa(controlPort), "-P", "0", "-l", strconv.Itoa(t.Seconds),
-		"-t", "omni", "--", "-T", "tcp", "-H", connect.Addr().String(), "-P", "0," + portOf(connect), "-K", congestion, "-k", netperfFigures,
+		"-t", "omni", "--", "-T", "tcp", "-H", connect.Addr().String(), "-P", "0," + portOf(connect), "-K", lab.Congestion, "-k", netperfFigures,
 	}
 	if t.Workload == load.TCPRR {
 		return append(command, "-d", "rr", "-r", "1,1", "-D")

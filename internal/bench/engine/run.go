@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"mustang/internal/bench/evidence"
@@ -19,7 +18,6 @@ import (
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/message"
-	"mustang/internal/rtnl"
 )
 
 // Traffic is what an engine carries over a path.
@@ -42,9 +40,6 @@ type outputs struct{ client, server []byte }
 // pinner is the program that pins another one to a CPU.
 const pinner = "taskset"
 
-// congestion is the congestion control of all engines, see [load.Spec].
-const congestion = "cubic"
-
 // grace is the time that a run takes at most besides its measurement.
 const grace = 30 * time.Second
 
@@ -53,11 +48,6 @@ const grace = 30 * time.Second
 func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
 	defer cancel()
-	for _, place := range []string{t.Path.Server, t.Path.Client} {
-		if err := setCongestion(t.Lab, place); err != nil {
-			return m, err
-		}
-	}
 	server, err := start(ctx, t.Lab, t.Path.Server, pinned(t.CPUs.Server, e.tool.serve(t)))
 	if err != nil {
 		return m, err
@@ -92,30 +82,11 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 		m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer = seen.ClientLocal, seen.ClientPeer, seen.ServerLocal, seen.ServerPeer
 		m.ClientCongestion = seen.ClientCongestion
 	}
-	if t.Workload != load.UDPStream && m.ClientCongestion != congestion {
-		return m, fmt.Errorf("%s: the client used congestion control %q, want %q", e.Name, m.ClientCongestion, congestion)
+	if t.Workload != load.UDPStream && m.ClientCongestion != lab.Congestion {
+		return m, fmt.Errorf("%s: the client used congestion control %q, want %q", e.Name, m.ClientCongestion, lab.Congestion)
 	}
 	m.SetRate()
 	return m, nil
-}
-
-// setCongestion makes the congestion control of all engines the default of a place. A
-// program that sets it has connected before, and goes on pacing by a timer if the default is
-// one that does, such as bbr.
-func setCongestion(l *lab.Lab, place string) error {
-	ns, err := l.Namespace(place)
-	if err != nil {
-		return err
-	}
-	var used []byte
-	err = ns.Do(func() (err error) {
-		used, err = os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
-		return err
-	})
-	if err != nil || strings.TrimSpace(string(used)) == congestion {
-		return err
-	}
-	return rtnl.In(ns).SetCongestion(congestion)
 }
 
 // pinned returns a command that runs on one CPU.
