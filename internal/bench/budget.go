@@ -25,8 +25,10 @@ const (
 // longestShare is the longest time of an instance, before its variance is known.
 const longestShare = 20 * time.Second
 
-// leastRounds is the least number of rounds of an instance, whatever the time.
-const leastRounds = 3
+// leastRounds is the least number of rounds of an instance, whatever the time. The first
+// minInstances have pilotRounds at most, which show the variances: those to come are then as
+// many, and as long, as gives the narrowest intervals. Slow rows take part in one of them.
+const leastRounds, pilotRounds = 3, mostRounds
 
 // batchTime is the time after which an interrupt ends the turns, and progress is shown.
 const batchTime = 500 * time.Millisecond
@@ -93,10 +95,7 @@ func (p *budget) end(pilot stats.Components) {
 	p.left--
 	p.rounds -= p.quota
 	p.sampled += p.longest
-	switch {
-	case p.options.Until > 0:
-		p.left = int((p.remaining() + longestShare/2) / longestShare)
-	case p.options.Rounds == 0 && p.done >= minInstances && p.turns > 0:
+	if p.options.Rounds == 0 && p.done >= minInstances && p.turns > 0 {
 		costs := stats.Costs{Lab: (p.spent - p.turned) / time.Duration(p.done), Round: p.turned * time.Duration(p.workloads) / time.Duration(p.turns)}
 		planned := stats.Plan(pilot, costs, p.options.Time)
 		each := planned.Time(costs) / time.Duration(planned.Labs)
@@ -157,6 +156,8 @@ func (e *epochBudget) next() int {
 		left = e.budget.quota - e.taken
 	case e.taken == 0:
 		return leastRounds
+	case e.budget.done < minInstances:
+		left = min(left, pilotRounds-e.taken)
 	}
 	if e.taken == 0 {
 		batch = leastRounds

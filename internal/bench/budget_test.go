@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,28 @@ func TestBudgetOfTime(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetOfPilots spends little on the first instances, and divides the rest evenly.
+func TestBudgetOfPilots(t *testing.T) {
+	for _, until := range []float64{0, 1e-9} {
+		synctest.Test(t, func(t *testing.T) {
+			o := Options{Time: time.Minute, Until: until, Progress: quiet{func() {}}}
+			instances := spend(newBudget(o, time.Now(), 2), 2, 2*time.Millisecond)
+			for i, taken := range instances {
+				if i < minInstances && (taken[0] > pilotRounds || taken[1] > pilotRounds) {
+					t.Errorf("%v rounds in pilot %d", taken, i)
+				}
+			}
+			rest := instances[minInstances : len(instances)-1]
+			if len(rest) < minUntil || slices.MinFunc(rest, compareFirst)[0] < slices.MaxFunc(rest, compareFirst)[0]/2 {
+				t.Errorf("instances of %v rounds", instances)
+			}
+		})
+	}
+}
+
+// compareFirst orders instances by the rounds of their first workload.
+func compareFirst(a, b []int) int { return a[0] - b[0] }
 
 // TestBudgetOfSamples ends a long run of a quick row before it has more samples than a file
 // may hold.

@@ -43,10 +43,9 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, stats.Close()) }()
 	for _, s := range with {
 		if s.row.row.BPFNanos, err = e.timePrograms(ctx, stats, s); err != nil {
-			if err := e.fail(ctx, s.row, err); err != nil {
+			if err := e.drop(ctx, s, err); err != nil {
 				return err
 			}
-			e.standing = slices.DeleteFunc(e.standing, func(other *standing) bool { return other == s })
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"mustang/internal/bench/evidence"
@@ -205,6 +206,12 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	e.failed = append(e.failed, row)
 	e.run.exclude(row, err)
 	return nil
+}
+
+// drop fails the row of a connection, which takes no further turns.
+func (e *epoch) drop(ctx context.Context, s *standing, err error) error {
+	e.standing = slices.DeleteFunc(e.standing, func(o *standing) bool { return o == s })
+	return e.fail(ctx, s.row, err)
 }
 
 // close closes the connections, and checks the evidence of all rounds of each row.

@@ -59,8 +59,7 @@ func (e *epoch) chooseSlices(ctx context.Context) error {
 			if alike := known[network]; alike != nil {
 				row.slice, row.every = alike.slice, alike.every
 			} else if err := s.pilot(ctx); err != nil {
-				e.standing = slices.DeleteFunc(e.standing, func(o *standing) bool { return o == s })
-				if err := e.fail(ctx, row, err); err != nil {
+				if err := e.drop(ctx, s, err); err != nil {
 					return err
 				}
 				continue

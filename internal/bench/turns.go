@@ -61,6 +61,9 @@ func (e *epoch) blocks(round int) [][]int {
 
 // rounds takes rounds in batches, until the time of the epoch is over.
 func (e *epoch) rounds(ctx context.Context, instance int, p *epochBudget) error {
+	if err := e.warmUp(ctx); err != nil {
+		return err
+	}
 	for len(e.standing) > 0 {
 		n := p.next()
 		if n == 0 {
