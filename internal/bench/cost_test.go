@@ -110,11 +110,11 @@ func TestProgramRunsArePackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := bpfstats.Read(pins)
+	seen, err := recorder.Stop(evidence.Flow{Path: path.Path})
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen, err := recorder.Stop(evidence.Flow{Path: path.Path})
+	after, err := bpfstats.Read(pins)
 	if err != nil {
 		t.Fatal(err)
 	}

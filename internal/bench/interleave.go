@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
@@ -137,10 +139,8 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 func (r *run) epoch(ctx context.Context, rows []*measuredRow, instance int, p *epochBudget) (err error) {
 	e := epoch{run: r, recorders: map[*lab.Lab]*evidence.Recorder{}}
 	defer func() { err = errors.Join(err, e.end()) }()
-	for _, row := range rows {
-		if err := e.open(ctx, row); err != nil {
-			return err
-		}
+	if err := e.open(ctx, rows); err != nil {
+		return err
 	}
 	if err := e.chooseSlices(ctx); err != nil {
 		return err
@@ -182,18 +182,37 @@ type standing struct {
 	row        *measuredRow
 	lab        *lab.Lab
 	client     *load.Agent
+	spec       load.Spec // of its load
 	connection load.Conn
 }
 
-// open opens the connection of a row. If that fails, the row has failed.
-func (e *epoch) open(ctx context.Context, row *measuredRow) error {
-	s, err := e.run.testbed.open(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload), e.recorders)
-	if err != nil {
-		return e.fail(ctx, row, err)
+// open opens the connections of rows. If that fails, the row has failed.
+func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
+	var prepared []*standing
+	for _, row := range rows {
+		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload), e.recorders)
+		if err == nil {
+			s.row = row
+			prepared = append(prepared, s)
+		} else if err := e.fail(ctx, row, err); err != nil {
+			return err
+		}
 	}
-	s.row = row
-	row.row.Variant = suites.Variant(row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
-	e.standing = append(e.standing, s)
+	errs := e.run.testbed.connect(ctx, prepared)
+	for i, s := range prepared {
+		if errs[i] == nil {
+			s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
+			e.standing = append(e.standing, s)
+		}
+	}
+	for i, s := range prepared {
+		if errs[i] == nil {
+			continue
+		}
+		if err := e.fail(ctx, s.row, errs[i]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -214,24 +233,46 @@ func (e *epoch) drop(ctx context.Context, s *standing, err error) error {
 	return e.fail(ctx, s.row, err)
 }
 
+// finished is a row whose connection is shut.
+type finished struct {
+	*standing
+	measurement load.Measurement
+	err         error
+}
+
+// shut shuts all connections, but those that it has no time for.
+func (e *epoch) shut(ctx context.Context) []finished {
+	all := make([]finished, len(e.standing))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i, s := range e.standing {
+		group.Go(func() error {
+			m, err := s.client.Shut(ctx, s.connection.ID)
+			all[i] = finished{s, m, err}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	e.standing = nil
+	if ctx.Err() != nil {
+		for _, f := range all {
+			if f.err != nil {
+				e.standing = append(e.standing, f.standing)
+			}
+		}
+	}
+	return all
+}
+
 // close closes the connections, and checks the evidence of all rounds of each row.
 func (e *epoch) close(ctx context.Context) error {
-	type finished struct {
-		*standing
-		measurement load.Measurement
-	}
 	byLab := map[*lab.Lab][]finished{}
-	for len(e.standing) > 0 {
-		s := e.standing[0]
-		e.standing = e.standing[1:]
-		m, err := s.client.Shut(ctx, s.connection.ID)
-		if err != nil {
-			if err := e.fail(ctx, s.row, err); err != nil {
-				return err
-			}
-			continue
+	for _, f := range e.shut(ctx) {
+		if f.err == nil {
+			byLab[f.lab] = append(byLab[f.lab], f)
+		} else if err := e.fail(ctx, f.row, f.err); err != nil {
+			return err
 		}
-		byLab[s.lab] = append(byLab[s.lab], finished{s, m})
 	}
 	for l, done := range byLab {
 		var flows []evidence.Flow

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
@@ -103,11 +105,16 @@ func (t *testbed) sharedAgent(ctx context.Context, l *lab.Lab, key agentKey) (*l
 	return a, err
 }
 
-// openIn calls open, which opens sockets of a client on a path. Where sockets are
-// translated, the client is in the lab's control group meanwhile, and elsewhere in one
-// without translation: a socket stays in the group in which it was opened.
+// moves reports whether the client of a lab is to be in the lab's control group while it
+// opens sockets. Where sockets are translated, it is in the lab's group meanwhile, and
+// elsewhere in one without translation: a socket stays in the group in which it was opened.
+func (t *testbed) moves(l *lab.Lab, client *load.Agent) bool {
+	return t.home != nil && l != t.home && client == t.agents[sharedClient] && (translates(l) || translates(t.home))
+}
+
+// openIn calls open, which opens sockets of a client on a path.
 func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) error {
-	if t.home == nil || l == t.home || client != t.agents[sharedClient] || !translates(l) && !translates(t.home) {
+	if !t.moves(l, client) {
 		return open()
 	}
 	if err := l.Move(client.PID()); err != nil {
@@ -118,12 +125,21 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 
 // open opens a connection on a path, whose traffic a recorder of its lab sees.
 func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
+	s, err := t.prepare(ctx, p, spec, recorders)
+	if err != nil {
+		return nil, err
+	}
+	return s, t.connect(ctx, []*standing{s})[0]
+}
+
+// prepare starts what a connection on a path needs.
+func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
 	l, err := t.lab(ctx, p.Lab)
 	if err != nil {
 		return nil, err
 	}
-	s := &standing{lab: l}
-	if s.client, spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
+	s := &standing{lab: l, spec: spec}
+	if s.client, s.spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {
 		return nil, err
 	}
 	if recorders[l] == nil {
@@ -133,11 +149,43 @@ func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recor
 		}
 		recorders[l] = r
 	}
-	err = t.openIn(l, s.client, func() (err error) {
-		s.connection, err = s.client.Open(ctx, spec)
-		return err
-	})
-	return s, err
+	return s, nil
+}
+
+// atOnce is the number of connections that are opened or shut side by side: an agent waits
+// most of that time for the timers of its runtime, which are slow so that they disturb no
+// turn.
+const atOnce = 32
+
+// connect opens connections, and returns the error of each. Those whose client moves follow
+// the others, one by one.
+func (t *testbed) connect(ctx context.Context, all []*standing) []error {
+	errs := make([]error, len(all))
+	open := func(i int) {
+		s := all[i]
+		errs[i] = t.openIn(s.lab, s.client, func() (err error) {
+			s.connection, err = s.client.Open(ctx, s.spec)
+			return err
+		})
+	}
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	var moving []int
+	for i, s := range all {
+		if t.moves(s.lab, s.client) {
+			moving = append(moving, i)
+			continue
+		}
+		group.Go(func() error {
+			open(i)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for _, i := range moving {
+		open(i)
+	}
+	return errs
 }
 
 // renew ends the agents and labs of an instance, but those that are kept.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
@@ -48,8 +49,8 @@ type worker struct {
 	conns       map[uint64]*standingConn
 	lastConn    uint64 // the last ID
 	heap        heap.Meter
-	turn        chan struct{}  // full while a command uses standing connections
-	machine     *clock.Machine // for slices, opened by the first ones
+	turn        *semaphore.Weighted // of the commands that use standing connections
+	machine     *clock.Machine      // for slices, opened by the first ones
 	tasks       sync.WaitGroup
 }
 
@@ -83,7 +84,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	w := &worker{
 		thread: thread.Config{CPU: *cpu, Priority: *priority}, out: message.NewWriter(stdout),
 		cancels: map[uint64]context.CancelFunc{}, flows: map[uint64]bool{}, runs: map[uint64]*serverRun{},
-		conns: map[uint64]*standingConn{}, turn: make(chan struct{}, 1),
+		conns: map[uint64]*standingConn{}, turn: semaphore.NewWeighted(mostShuts),
 		slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {

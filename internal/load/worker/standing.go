@@ -53,7 +53,7 @@ func (t *tally) add(o tally) {
 }
 
 // standingConn is the client's state of a connection that carries load in slices. It
-// belongs to the one command that has the worker's turn.
+// belongs to the one command that has the worker's turn, or shuts it.
 type standingConn struct {
 	run       *clientRun
 	flows     []flow

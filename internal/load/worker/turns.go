@@ -42,19 +42,17 @@ func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err er
 	return &c.conn, nil
 }
 
-// takeTurn waits until no other command uses standing connections. The caller gives the
-// turn back.
-func (w *worker) takeTurn(ctx context.Context) error {
-	select {
-	case w.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
+// mostShuts bounds the connections that are shut side by side.
+const mostShuts = 64
+
+// takeTurn waits until no other command uses standing connections: slices take all shares
+// of the turn, the end of a connection one. The caller releases them.
+func (w *worker) takeTurn(ctx context.Context, shares int64) error {
+	if err := w.turn.Acquire(ctx, shares); err != nil {
 		return errCancelled
 	}
+	return nil
 }
-
-// giveTurn ends the command's use of standing connections.
-func (w *worker) giveTurn() { <-w.turn }
 
 // standing finds a connection.
 func (w *worker) standing(id uint64) (*standingConn, error) {
@@ -68,10 +66,10 @@ func (w *worker) standing(id uint64) (*standingConn, error) {
 
 // slices runs slices on one thread.
 func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceResult, error) {
-	if err := w.takeTurn(ctx); err != nil {
+	if err := w.takeTurn(ctx, mostShuts); err != nil {
 		return nil, err
 	}
-	defer w.giveTurn()
+	defer w.turn.Release(mostShuts)
 	conns := make([]*standingConn, len(slices))
 	for i, s := range slices {
 		var err error
@@ -153,10 +151,10 @@ func interruptAfter(ctx context.Context, conns []*standingConn) (end func()) {
 
 // shut closes a standing connection and returns its measurement.
 func (w *worker) shut(ctx context.Context, id uint64) (load.Measurement, error) {
-	if err := w.takeTurn(ctx); err != nil {
+	if err := w.takeTurn(ctx, 1); err != nil {
 		return load.Measurement{}, err
 	}
-	defer w.giveTurn()
+	defer w.turn.Release(1)
 	c, err := w.standing(id)
 	if err != nil {
 		return load.Measurement{}, err
