@@ -59,24 +59,25 @@ static __always_inline struct ct_entry *flow_find(const struct tuple *t)
 	return ct;
 }
 
-/* The path into the pod that has the address. Without flags if no pod of this node has it. */
+/* The path into the pod that has the address; NULL if no pod of this node has it. */
 static __always_inline const struct ep_path *way_to(const union addr *addr)
 {
 	__u32 slot = (addr->halves[1] ^ addr->halves[0]) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
 	struct way *way = bpf_map_lookup_elem(&ways, &slot);
 	struct validity now = validity_now();
 
-	if (!way || (is_valid(&way->validity, &now) && addr_equal(&way->key, addr)))
-		return way ? &way->path : NULL;
-	begin_copy(&way->validity, &now);
-	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
+	if (!way)
+		return NULL;
+	if (!is_valid(&way->validity, &now) || !addr_equal(&way->key, addr)) {
+		begin_copy(&way->validity, &now);
+		struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
 
-	way->key = *addr;
-	if (endpoint)
-		way->path = endpoint->path;
-	else
-		way->path.flags = 0;
-	return &way->path;
+		way->key = *addr;
+		way->absent = !endpoint;
+		if (endpoint)
+			way->path = endpoint->path;
+	}
+	return way->absent ? NULL : &way->path;
 }
 
 #endif

@@ -160,12 +160,12 @@ struct flow {
 	struct ct_entry row;
 };
 
-/* A copy of the path of a row of endpoints; no flags if there is no row. */
+/* A copy of the path of a row of endpoints. */
 struct way {
 	union addr key;
 	struct validity validity;
 	struct ep_path path;
-	__u32 reserved;
+	__u32 absent; /* there is no such row */
 };
 
 /* The last ids given out; none is reused. For user space only, which holds the node's lock. */

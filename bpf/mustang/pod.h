@@ -30,7 +30,7 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 	if (packet->traits & TRAIT_PORTS)
 		translate(&packet->tuple, packet->traits, row, d);
 	else
-		d->path = ep_path_to(&packet->tuple.daddr);
+		d->path = way_to(&packet->tuple.daddr);
 	if (packet->traits & TRAIT_ICMP_ERROR)
 		handle_icmp_error(skb, packet, true, row, d);
 }

@@ -15,18 +15,6 @@ struct decision {
 	const struct ep_path *path; /* into the pod that receives it; NULL if that is not on this node, or not known */
 };
 
-/* The path into the pod that has the address; NULL if no pod of this node has it. */
-static __always_inline const struct ep_path *ep_path_to(const union addr *addr)
-{
-	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
-
-	if (!endpoint)
-		return NULL;
-	/* The compiler may compute with the pointer before it is checked, and the verifier refuses that. */
-	asm volatile("" : "+r"(endpoint));
-	return &endpoint->path;
-}
-
 static __always_inline void decide_drop(struct decision *d, enum drop_reason reason)
 {
 	d->verdict = VERDICT_DROP;
@@ -78,15 +66,12 @@ static __always_inline void open_connection(struct decision *d, const struct tup
  */
 static __always_inline bool is_direct(const struct tuple *t, const struct ep_path *path)
 {
-	struct tuple reply;
+	struct tuple reply = tuple_reverse(t);
 
 	/* If a pod of this node has the address, no service has it. */
 	if (!path && service_lookup(t))
 		return false;
-	if (t->proto == IPPROTO_TCP)
-		return true;
-	reply = tuple_reverse(t);
-	return !bpf_map_lookup_elem(&connections, &reply);
+	return t->proto == IPPROTO_TCP || !flow_find(&reply);
 }
 
 /*
@@ -95,10 +80,10 @@ static __always_inline bool is_direct(const struct tuple *t, const struct ep_pat
  */
 static __always_inline void translate(const struct tuple *t, __u32 traits, struct metrics *row, struct decision *d)
 {
-	bool called = filter_has_destination(t);
+	bool called = filter_has_destination(t), known = called || filter_has_source(t);
 	struct ct_entry *ct;
 
-	if (!(traits & TRAIT_SYN) && (called || filter_has_source(t))) {
+	if (known && !(traits & TRAIT_SYN)) {
 		ct = ct_find(t, traits);
 		if (ct) {
 			use_connection(d, ct, traits);
@@ -107,13 +92,10 @@ static __always_inline void translate(const struct tuple *t, __u32 traits, struc
 			return;
 		}
 	}
-	if (!called) {
-		if (config.attach_point != ATTACH_POD)
-			d->path = way_to(&t->daddr);
-		return;
-	}
-	d->path = ep_path_to(&t->daddr);
-	if (traits & TRAIT_SYN || !is_direct(t, d->path))
+	/* On the pod's own device the path saves the look-ups of to_pod, if it has any (deliver_to_stack). */
+	if (known || config.attach_point != ATTACH_POD)
+		d->path = way_to(&t->daddr);
+	if (called && (traits & TRAIT_SYN || !is_direct(t, d->path)))
 		open_connection(d, t, NULL, row);
 }
 

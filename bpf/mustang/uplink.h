@@ -54,7 +54,7 @@ static __always_inline void translate_request(const struct tuple *t, __u32 trait
 			return;
 		use_connection(d, ct, traits);
 		follow_client(ct, uplink);
-	} else if (service_lookup(t) && !ep_path_to(&t->saddr)) {
+	} else if (service_lookup(t) && !bpf_map_lookup_elem(&endpoints, &t->saddr)) {
 		open_connection(d, t, uplink, row);
 	}
 }

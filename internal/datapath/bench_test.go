@@ -45,6 +45,11 @@ func BenchmarkProgram(b *testing.B) {
 		{"pod-ip/udp4", false, protoUDP, fromHost, objects.AttachHost, toPod},
 		{"pod-ip/tcp4/own-device", false, protoTCP, fromOwn, objects.AttachPod, toPod},
 		{"into-pod/tcp4", false, protoTCP, toOwn, objects.AttachPod, toPod},
+		{"backend/tcp4", false, protoTCP, fromHost, objects.AttachHost, toBackend},
+		{"backend/tcp4/own-device", false, protoTCP, fromOwn, objects.AttachPod, toBackend},
+		{"backend/udp4/own-device", false, protoUDP, fromOwn, objects.AttachPod, toBackend},
+		{"backend-reply/tcp4/own-device", false, protoTCP, fromOwn, objects.AttachPod, fromBackend},
+		{"backend-reply/tcp4/into-pod", false, protoTCP, toOwn, objects.AttachPod, fromBackend},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			w := newWorld(with, c.v6, c.proto)
@@ -62,7 +67,21 @@ func BenchmarkProgram(b *testing.B) {
 
 func toService(w *world) packet { return w.next(w.client, w.service) }
 
-func toPod(w *world) packet { return w.next(w.client, w.backend) }
+func toPod(w *world) packet {
+	return w.next(w.client, w.backend).with(func(p *packet) { p.ethDst = "0a" })
+}
+
+// backendPort is a port of the pod whose bit in the filter is set, as that of a service's backend is.
+func (w *world) backendPort() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 5201) }
+
+// toBackend returns a packet to the port that no service translates.
+func toBackend(w *world) packet {
+	return w.next(w.client, w.backendPort()).with(func(p *packet) { p.ethDst = "0a" })
+}
+
+func fromBackend(w *world) packet {
+	return w.next(w.backendPort(), w.client).with(func(p *packet) { p.ethDst = "0c" })
+}
 
 // perRun returns the ns of one run: the fastest of several rounds, as other processes share the machine.
 func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
@@ -94,6 +113,7 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	}
 	if err := w.objects.Filter.Add([]objects.ServiceKey{
 		serviceKey(w.service, service.Protocol(w.proto)), serviceKey(w.other, service.Protocol(w.proto)),
+		serviceKey(w.backendPort(), service.Protocol(w.proto)),
 	}); err != nil {
 		b.Fatal(err)
 	}

@@ -139,6 +139,33 @@ func pathCopies() []translateCase {
 			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
 			eachCPU(t, to("0a"))
 		}},
+		{"a backend that packets reach directly, whose pod goes and comes", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			p := w.next(netip.AddrPortFrom(w.client.Addr(), 40001), w.backend)
+			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
+			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
+			if _, err := w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionNext, nil, once("passed")}) })
+			w.endpoint(t, pod{3, objects.AttachHost, "0a", "s"}, w.backend.Addr())
+			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
+		}},
+		{"a port that a client uses for a backend, and then for its service", service.UDP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
+			p := w.next(w.client, w.backend)
+			eachCPU(t, func() {
+				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
+			p = w.next(w.backend, w.client)
+			eachCPU(t, func() {
+				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+			})
+		}},
 		{"two pods and two connections of one place", 0, func(t *testing.T, w *world) {
 			// More addresses and ports than a CPU has copies: each is found by its own key.
 			w.serve(t, w.service, w.backend)

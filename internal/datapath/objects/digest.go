@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "36a0bb0c838b17d0"
-	socklbDigest = "b006306b470f35ca"
+	tcDigest     = "f1e715b73f5ddc18"
+	socklbDigest = "eb7db734acf88f8e"
 )

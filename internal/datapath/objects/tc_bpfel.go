@@ -311,8 +311,8 @@ type tcWay struct {
 		Generation uint64
 		Second     uint64
 	}
-	Path     tcEpPath
-	Reserved uint32
+	Path   tcEpPath
+	Absent uint32
 }
 
 // Names of all BPF objects in the ELF.
