@@ -124,9 +124,10 @@ func TestProgramRunsArePackets(t *testing.T) {
 			packets += d.TxPackets
 		}
 	}
-	// The kernel's window encloses the program's: a stray packet, such as a late acknowledgement, may fall between.
+	// The counters are read one after the other: a stray packet, such as a late acknowledgement, may fall between.
+	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= 3 }
 	runs, counted := after["from_pod"].Since(before["from_pod"]).Count, seen[0].ProgramRuns["from_pod"]
-	if counted != packets || runs < counted || runs > counted+3 || counted < 2*turn[0].Count || turn[0].Count == 0 {
+	if !near(runs, counted) || !near(counted, packets) || counted < 2*turn[0].Count || turn[0].Count == 0 {
 		t.Errorf("%d runs by the kernel, %d by the program, %d packets of %d transactions",
 			runs, counted, packets, turn[0].Count)
 	}
