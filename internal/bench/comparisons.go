@@ -129,21 +129,10 @@ func judged(all, repeats []comparison) []result.Comparison {
 			claims = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: true})
 		}
 	}
-	for _, class := range []string{classKernel, classTwoCPUs, classUserSpace, classGuests} {
-		if !slices.ContainsFunc(claims, func(c stats.Claim) bool { return c.AA && c.Class == class }) {
-			claims = append(claims, unknownFloor(class)) // rows were deselected: p alone decides
-		}
-	}
 	for i, v := range stats.Judge(claims)[:len(at)] {
 		out[at[i]].AdjustedP, out[at[i]].Verdict = v.P, verdicts[v.Difference]
 	}
 	return out
-}
-
-// unknownFloor is an A/A pair that excludes no difference, for a class that has none.
-func unknownFloor(class string) stats.Claim {
-	same := stats.Comparison{Estimate: stats.Estimate{Value: 1, Interval: &[2]float64{1, 1}, Over: stats.Lab}, P: 1}
-	return stats.Claim{Comparison: same, Class: class, AA: true}
 }
 
 // comparisonOf returns the comparison of a pair under a workload, without ratios.

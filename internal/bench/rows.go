@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,14 +218,28 @@ func (r *measuredRow) samples() []stats.Sample {
 }
 
 // addNote appends a remark to the row's note; an empty one changes nothing.
-func (r *measuredRow) addNote(text string) {
-	switch {
-	case text == "":
-	case r.row.Note == "":
-		r.row.Note = text
-	default:
-		r.row.Note += "; " + text
+func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
+
+// joined joins remarks, of which either may be empty.
+func joined(note, further string) string {
+	if note == "" || further == "" {
+		return note + further
 	}
+	return note + "; " + further
+}
+
+// emptyNote is a remark on samples in which nothing arrived; empty if there are none.
+func emptyNote(samples []float64) string {
+	empty := 0
+	for _, s := range samples {
+		if s <= 0 {
+			empty++
+		}
+	}
+	if empty == 0 {
+		return ""
+	}
+	return fmt.Sprintf("nothing arrived in %d of %d rounds: they are in neither figure nor ratios", empty, len(samples))
 }
 
 // skip marks the row as one that this machine cannot measure.
@@ -260,6 +275,7 @@ func (r *measuredRow) result() (result.Row, bool) {
 	if len(row.Positions) > 0 {
 		estimate := stats.Summarize(r.samples())
 		row.Median, row.CI95 = estimate.Value, ofEnough(estimate.Interval, len(row.Samples))
+		row.Note = joined(row.Note, emptyNote(row.Samples))
 		if r.units > 0 {
 			row.CPUUSPerUnit = max(r.machine.BusySeconds, 0) * 1e6 / r.units
 			row.CPUSplit = splitCPU(r.machine, r.units)

@@ -33,3 +33,13 @@ func TestCPUTimeIsOfSamples(t *testing.T) {
 		}
 	}
 }
+
+// TestRoundsWithNothingAreTold says how many rounds count in no figure.
+func TestRoundsWithNothingAreTold(t *testing.T) {
+	if got := joined("slow", emptyNote([]float64{1, 0, 2, 0})); got != "slow; nothing arrived in 2 of 4 rounds: they are in neither figure nor ratios" {
+		t.Errorf("%q", got)
+	}
+	if got := joined("slow", emptyNote([]float64{1, 2})); got != "slow" {
+		t.Errorf("%q", got)
+	}
+}

@@ -3,6 +3,8 @@
 package evidence
 
 import (
+	"fmt"
+
 	"mustang/internal/lab"
 	"mustang/internal/netns"
 	"mustang/internal/netstat"
@@ -13,6 +15,7 @@ import (
 // counters are readings of the counters of a lab.
 type counters struct {
 	devices  map[Device]result.DeviceCount
+	indexes  map[Device]int
 	order    []Device // as the kernel lists them
 	programs map[string]uint64
 	ip       map[string][2]netstat.IPCounters // by place: IPv4, IPv6
@@ -20,7 +23,7 @@ type counters struct {
 
 // readCounters reads the counters of a lab; a nil lab has none.
 func readCounters(l *lab.Lab) (counters, error) {
-	c := counters{devices: map[Device]result.DeviceCount{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
+	c := counters{devices: map[Device]result.DeviceCount{}, indexes: map[Device]int{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
 	if l == nil {
 		return c, nil
 	}
@@ -55,17 +58,22 @@ func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 	for _, d := range devices {
 		key := Device{Place: place, Name: d.Name}
 		c.order = append(c.order, key)
+		c.indexes[key] = d.Index
 		c.devices[key] = result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets, TxPackets: d.TxPackets}
 	}
 	return err
 }
 
 // since returns the increase since an earlier reading, without counters that did not
-// change.
+// change. It finds devices that were replaced, whose counters began anew.
 func (c counters) since(earlier counters) result.Evidence {
 	e := result.Evidence{ProgramRuns: map[string]uint64{}}
 	for _, key := range c.order {
 		d, before := c.devices[key], earlier.devices[key]
+		if index, ok := earlier.indexes[key]; ok && (index != c.indexes[key] || d.RxPackets < before.RxPackets || d.TxPackets < before.TxPackets) {
+			e.Findings = append(e.Findings, fmt.Sprintf("%s in %s was replaced meanwhile", d.Name, d.Host))
+			continue
+		}
 		d.RxPackets -= before.RxPackets
 		d.TxPackets -= before.TxPackets
 		if d.RxPackets+d.TxPackets > 0 {

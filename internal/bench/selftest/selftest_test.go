@@ -79,7 +79,14 @@ func TestJudge(t *testing.T) {
 	}{
 		"sound":              {"", "", func(result.File) {}},
 		"a false difference": {"the same path, tcp_stream", Failed, func(f result.File) { pair(t, f, "veth/2").Verdict = result.VerdictHigher }},
-		"a delay not found":  {"a delay of 100ns in the server", Failed, func(f result.File) { pair(t, f, "delay-100ns").Verdict = result.VerdictNone }},
+		"intervals too narrow": {"the same path, tcp_rr", Failed, func(f result.File) {
+			for i := range f.Run.Comparisons {
+				if c := &f.Run.Comparisons[i]; c.Suite == suites.SameSuite && c.Workload == load.TCPRR && i%9 == 0 {
+					c.P = 0.04
+				}
+			}
+		}},
+		"a delay not found": {"a delay of 100ns in the server", Failed, func(f result.File) { pair(t, f, "delay-100ns").Verdict = result.VerdictNone }},
 		"a delay of wrong size": {"a delay of 1µs in the server", Failed, func(f result.File) {
 			c := pair(t, f, "delay-1µs")
 			c.Ratio, c.CI95 = 0.9, &[2]float64{0.899, 0.901}

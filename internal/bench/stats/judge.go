@@ -32,8 +32,8 @@ func (v Verdict) String() string {
 //   - An adjusted p under 0.05: false differences are then in at most 5 % of the answers.
 //   - An interval over more than rounds, since each connection is a draw of chance.
 //   - The whole interval beyond the class's floor. It guards against what p cannot know, a
-//     bias that is the same in every lab: the A/A pair shows how large one may be. So
-//     nothing is claimed in a class without an A/A pair.
+//     bias that is the same in every lab: the A/A pair shows how large one may be. In a
+//     class without an A/A pair, p alone decides.
 //
 // A/A pairs are judged among themselves and without floor: a difference there means that
 // the measurement is biased.
@@ -61,8 +61,8 @@ func Judge(claims []Claim) []Verdict {
 			floor = -1
 		}
 		v.Floor = floor
-		if floor >= 0 && c.Interval != nil && c.Over > Round && v.P < 0.05 {
-			v.Difference = beyond(*c.Interval, floor)
+		if c.Interval != nil && c.Over > Round && v.P < 0.05 {
+			v.Difference = beyond(*c.Interval, max(floor, 0))
 		}
 		verdicts[i] = v
 	}
