@@ -4,13 +4,13 @@ package podlink
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/ovs"
@@ -19,7 +19,7 @@ import (
 )
 
 // TestBigTCP has two pods exchange data. IPv4 packets of more than 64 KiB arrive in modes with Traits.BigTCP, in others
-// none. IPv6 packets are never larger: routers would drop them. // The host's own devices stay as they are.
+// none. IPv6 packets are never larger: routers would drop them. The host's own devices stay as they are.
 func TestBigTCP(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newHost(t, mode)
@@ -69,47 +69,60 @@ func TestBigTCP(t *testing.T) {
 	})
 }
 
-// TestBigTCPOff has a network lose BIG TCP: the host's device gets the kernel's limits again. CHECK takes pods of
-// either.
-func TestBigTCPOff(t *testing.T) {
+// TestBigTCPOfSharedDevice has networks with BIG TCP and without take turns. The host's device has the limits of the first
+// one, pods those of their own. CHECK takes pods of either.
+func TestBigTCPOfSharedDevice(t *testing.T) {
+	limits := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}
 	for _, name := range []string{"veth", "bridge", "macvlan"} {
-		t.Run(name, func(t *testing.T) {
-			f := newHostOf(t, name)
-			for i, big := range []bool{true, false} {
-				f.network.BigTCP = big
-				if err := f.mode.Setup(f.network); err != nil {
-					t.Fatal(err)
-				}
-				f.create(t, f.newPod(t, i))
-				want := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}[big]
-				wantPackets(t, f.pods[i].Namespace, f.links[i].IfName, want)
-				if device := f.mode.Traits().HostDevice; device != "" {
-					wantPackets(t, f.network.Host, device, want)
-				}
-			}
-			for _, pod := range f.pods {
-				for _, big := range []bool{true, false} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " first ", first), func(t *testing.T) {
+				f := newHostOf(t, name)
+				for i, big := range []bool{first, !first, first, !first} {
 					f.network.BigTCP = big
-					if err := f.mode.Check(f.network, pod); err != nil {
-						t.Error(err)
+					if err := f.mode.Setup(f.network); err != nil {
+						t.Fatal(err)
+					}
+					f.create(t, f.newPod(t, i))
+					wantPackets(t, f.pods[i].Namespace, f.links[i].IfName, limits[big])
+					if device := f.mode.Traits().HostDevice; device != "" {
+						wantPackets(t, f.network.Host, device, limits[first])
 					}
 				}
-			}
-		})
+				for _, pod := range f.pods {
+					for _, big := range []bool{true, false} {
+						f.network.BigTCP = big
+						if err := f.mode.Check(f.network, pod); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
 	}
 }
 
-// TestBigTCPKeepsLargerLimits has a bridge with larger limits, which only an administrator sets: no message is sent.
-func TestBigTCPKeepsLargerLimits(t *testing.T) {
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer handle.Close()
-	attrs := netlink.LinkAttrs{Name: "missing", Index: 1 << 30, GSOIPv4MaxSize: 2 * rtnl.BigTCPBytes, RawFlags: unix.IFF_UP}
-	h := nsHandle{ns: &netns.Namespace{}, Handle: handle, bigTCP: true}
-	if err := h.ensureUpOwn(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-		t.Error(err)
+// TestBigTCPKeepsHostBridge adds a pod to a bridge of the host whose port leads out: it takes larger packets, and keeps the
+// limits that it has.
+func TestBigTCPKeepsHostBridge(t *testing.T) {
+	for _, bytes := range []uint32{rtnl.PacketBytes, 2 * rtnl.PacketBytes} {
+		f := newHostOf(t, "bridge")
+		f.network.BigTCP = true
+		withHandle(t, f.network.Host, func(h nsHandle) error {
+			uplink, err := h.link(uplinkName)
+			if err != nil {
+				return err
+			}
+			bridge := &netlink.Bridge{LinkAttrs: newAttrs(DefaultBridge)}
+			err = errors.Join(h.LinkAdd(bridge), h.LinkSetMaster(uplink, bridge), rtnl.SetUpWithPackets(h.Handle, bridge, bytes))
+			return err
+		})
+		if err := f.mode.Setup(f.network); err != nil {
+			t.Fatal(err)
+		}
+		f.create(t, f.newPod(t, 0))
+		wantPackets(t, f.pods[0].Namespace, f.links[0].IfName, rtnl.BigTCPBytes)
+		wantPackets(t, f.network.Host, DefaultBridge, bytes)
+		wantPackets(t, f.network.Host, uplinkName, rtnl.PacketBytes)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
 )
 
 // bridged are the modes in which the host's end of each pod's link is a port of a
@@ -87,6 +89,9 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 		return nil, false, err
 	}
 	device := &netlink.Bridge{LinkAttrs: newAttrs(name)}
+	if host.bigTCP && !isRelayed(b.linkType) {
+		device.GROIPv4MaxSize = rtnl.BigTCPBytes // see ensureUpBridge
+	}
 	if device.HardwareAddr, err = newMAC(); err != nil {
 		return nil, false, err
 	}
@@ -179,7 +184,7 @@ func (b bridged) addEnds(host, inside nsHandle, network Network, pod Pod) (ends 
 		return linkEnds{}, nil, err
 	}
 	if err = b.addPort(host, ends.host, bridge); err == nil {
-		err = host.ensureUpOwn(bridge) // which had no port yet
+		err = host.ensureUpBridge(bridge)
 	}
 	if err != nil {
 		return linkEnds{}, nil, errors.Join(err, removeEnds(b.linkType, host, inside, pod))

@@ -149,7 +149,11 @@ func (d hostDevice) setUp(h nsHandle) (err error) {
 	if err := apply(h.ns, d.spec.settings); err != nil {
 		return err
 	}
-	if err := h.ensureUpOwn(d.link); err != nil {
+	setUp := h.ensureUp
+	if d.created {
+		setUp = h.setUpOwn // others keep their limits: they may be the host's, or of a network without BIG TCP
+	}
+	if err := setUp(d.link); err != nil {
 		return err
 	}
 	for _, router := range d.spec.routers {

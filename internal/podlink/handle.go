@@ -200,17 +200,14 @@ func (h nsHandle) setUpOwn(link netlink.Link) error {
 	return h.setUp(link)
 }
 
-// ensureUpOwn does the same, unless the device was up with the wanted limits when link was read. A bridge has the
-// limits of its ports at most, and without a port the kernel's default.
-func (h nsHandle) ensureUpOwn(link netlink.Link) error {
-	have := link.Attrs().GSOIPv4MaxSize
-	if !h.bigTCP && have == rtnl.BigTCPBytes { // set by an earlier configuration
-		return rtnl.SetUpWithPackets(h.Handle, link, rtnl.PacketBytes)
+// ensureUpBridge sets a bridge up that has a port now, and has the limits of BIG TCP if it was created for them. The kernel
+// takes a bridge's GSO limits from its ports, without one it has none; the GRO limit that it got before shows what it is for.
+func (h nsHandle) ensureUpBridge(bridge netlink.Link) error {
+	a := bridge.Attrs()
+	if h.bigTCP && a.GROIPv4MaxSize >= rtnl.BigTCPBytes && a.GSOIPv4MaxSize < rtnl.BigTCPBytes {
+		return h.setUpOwn(bridge)
 	}
-	if h.bigTCP && have < rtnl.BigTCPBytes { // larger ones are the administrator's
-		return h.setUpOwn(link)
-	}
-	return h.ensureUp(link)
+	return h.ensureUp(bridge)
 }
 
 // ensureUp sets a device up unless it was up when link was read: the request takes the kernel's lock of all devices

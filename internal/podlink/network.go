@@ -75,7 +75,8 @@ type Network struct {
 	MTU int
 	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, where the kernel
 	// and the device take them. What leaves by a device with smaller limits, such as the uplink, the kernel cuts to the
-	// MTU. It has no effect in modes without Traits.BigTCP. Check ignores it.
+	// MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
+	// Traits.BigTCP. Check ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their
 	// names, addresses and routes are free; a missing device is no error. nil deletes
