@@ -3,10 +3,12 @@
 package cni
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
 	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
 
@@ -73,5 +75,38 @@ func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	f.must(err)
 	if have := link.Attrs().GSOIPv4MaxSize; have != want {
 		f.t.Errorf("device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
+	}
+}
+
+// TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card have
+// changed. ADD repairs the network in between: what auto decided first holds.
+func TestBigTCPAutoIsStable(t *testing.T) {
+	config := func(name string) []byte {
+		return bytes.Replace(network(name, "bridge", ""), []byte(`"parent":"uplink",`), nil, 1)
+	}
+	for name, test := range map[string]struct {
+		route  bool
+		limits []int // of the card, at each ADD
+		want   uint32
+	}{
+		"late": {false, []int{rtnl.BigTCPBytes}, rtnl.PacketBytes},
+		"on":   {true, []int{rtnl.BigTCPBytes, rtnl.PacketBytes}, rtnl.BigTCPBytes},
+		"off":  {true, []int{rtnl.PacketBytes, rtnl.BigTCPBytes}, rtnl.PacketBytes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			if !test.route {
+				f.must(rtnl.In(f.host).SetUp("uplink", false)) // which removes the routes
+			}
+			for i, limit := range test.limits {
+				if test.route {
+					f.limit(limit)
+				}
+				p := f.added(fmt.Sprint("pod", i), config("net"))
+				f.wantPackets(p.Namespace, "eth0", test.want)
+				f.wantPackets(f.host, podlink.DefaultBridge, test.want)
+				f.must(rtnl.In(f.host).SetSysctl("net/ipv4/conf/all/forwarding", "0")) // the next ADD repairs it
+			}
+		})
 	}
 }

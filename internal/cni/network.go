@@ -104,7 +104,7 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 		}
 		a.plugin.logf("%s: link auto selected %s", a.config, want.Link)
 	}
-	if want.BigTCP, err = a.takesBigTCP(want.Parent); err != nil {
+	if want.BigTCP, err = a.takesBigTCP(have, *want); err != nil {
 		return err
 	}
 	if want.MTU != 0 {
@@ -122,13 +122,23 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	return nil
 }
 
-// takesBigTCP decides about BIG TCP. Most network cards segment packets of up to 64 KiB.
-func (a *attachment) takesBigTCP(parent string) (bool, error) {
-	if a.config.BigTCP != netconf.BigTCPAuto || parent == "" {
-		return a.config.BigTCP != netconf.BigTCPOff, nil
+// takesBigTCP decides about BIG TCP. Most network cards segment packets of up to 64 KiB. What auto decided by the first
+// parent holds until a reboot; without a parent nothing says that its card is no such one.
+func (a *attachment) takesBigTCP(have, want record.Network) (bool, error) {
+	decided := have.Boot == want.Boot && have.Digest == want.Digest && (have.BigTCP || have.Parent != "")
+	switch {
+	case a.config.BigTCP != netconf.BigTCPAuto:
+		return a.config.BigTCP == netconf.BigTCPOn, nil
+	case decided:
+		return have.BigTCP, nil
+	case want.Parent == "":
+		return false, nil
 	}
-	cuts, err := rtnl.In(a.host).CutsBigTCP(parent)
-	return !cuts, err
+	cuts, err := rtnl.In(a.host).CutsBigTCP(want.Parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return !cuts && err == nil, err
 }
 
 // checkHostLeases returns an error if a pod holds an address of the host, which it can

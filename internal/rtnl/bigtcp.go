@@ -75,13 +75,10 @@ func (c Conn) TakesBigTCP(device string) (bool, error) {
 func takesBigTCP(link netlink.Link) bool { return link.Attrs().GSOIPv4MaxSize >= BigTCPBytes }
 
 // CutsBigTCP reports whether the kernel has to cut packets of BIG TCP to the MTU before the device, which would cut
-// smaller ones by itself: it has segmentation offload, with smaller limits. A TCP stream is a quarter as fast then. A
-// missing device cuts nothing.
+// smaller ones by itself: it has segmentation offload, with smaller limits. A TCP stream is a quarter as fast then. The
+// error matches fs.ErrNotExist if there is no such device.
 func (c Conn) CutsBigTCP(device string) (bool, error) {
 	takes, err := c.TakesBigTCP(device)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
 	if err != nil || takes {
 		return false, err
 	}
