@@ -61,6 +61,9 @@ struct bpf_nf_ctx {
 	const struct nf_hook_state *state;
 	struct sk_buff *skb;
 };
+struct fib_nh_common {
+	struct net_device *nhc_dev;
+};
 struct nsproxy {
 	struct net *net_ns;
 };
@@ -100,12 +103,12 @@ enum role {
 struct event {
 	__u64 time;
 	__u32 head;    /* of the packet's buffer, lower half: clones share it */
-	__u32 subject; /* index of the device; process */
+	__u32 subject; /* index of the device; process that calls or runs */
 	__u8 kind;
 	__u8 place;  /* number of the namespace; 0 outside of any */
 	__u8 detail; /* role; number of the softirq, of the hook, of the program */
 	__u8 cpu;
-	__u32 pad;
+	__u32 socket; /* its address, lower half */
 };
 
 _Static_assert(sizeof(struct event) == 24, "hidden padding");
@@ -217,17 +220,25 @@ static __always_inline struct event *socket_event(enum kind kind, const struct s
 {
 	__u8 place = place_of(sk->__sk_common.skc_net.net);
 	enum role role = 0;
+	struct event *e;
 
 	if (is_port(bpf_ntohs(sk->__sk_common.skc_dport)))
 		role = ROLE_CLIENT;
 	else if (is_port(sk->__sk_common.skc_num))
 		role = ROLE_SERVER;
-	return role && place ? add(kind, place, role) : NULL;
+	e = role && place ? add(kind, place, role) : NULL;
+	if (e)
+		e->socket = (__u64)sk;
+	return e;
 }
 
-static __always_inline int at_socket(enum kind kind, const struct sock *sk)
+/* Adds an event of a thread that calls a socket of the flow. */
+static __always_inline int at_call(enum kind kind, const struct sock *sk)
 {
-	socket_event(kind, sk);
+	struct event *e = socket_event(kind, sk);
+
+	if (e)
+		e->subject = bpf_get_current_pid_tgid() >> 32;
 	return 0;
 }
 
@@ -241,26 +252,26 @@ static __always_inline int at_softirq(enum kind kind, __u32 vector)
 SEC("tp_btf/tcp_sendmsg_locked")
 int BPF_PROG(send, const struct sock *sk)
 {
-	return at_socket(KIND_SEND, sk);
+	return at_call(KIND_SEND, sk);
 }
 
 /* On a kernel without the tracepoint. */
 SEC("fentry/tcp_sendmsg")
 int BPF_PROG(send_function, const struct sock *sk)
 {
-	return at_socket(KIND_SEND, sk);
+	return at_call(KIND_SEND, sk);
 }
 
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(sent, const struct sock *sk, int length)
 {
-	return length > 0 ? at_socket(KIND_SENT, sk) : 0;
+	return length > 0 ? at_call(KIND_SENT, sk) : 0;
 }
 
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(read, const struct sock *sk, int length)
 {
-	return length > 0 ? at_socket(KIND_READ, sk) : 0;
+	return length > 0 ? at_call(KIND_READ, sk) : 0;
 }
 
 /* The packet is no more at a device, but knows the last one that received it. */
@@ -279,7 +290,8 @@ int BPF_PROG(tcp, const struct sock *sk, const struct sk_buff *skb)
 SEC("tp_btf/sk_data_ready")
 int BPF_PROG(wake, const struct sock *sk)
 {
-	return at_socket(KIND_WAKE, sk);
+	socket_event(KIND_WAKE, sk);
+	return 0;
 }
 
 SEC("tp_btf/net_dev_start_xmit")
@@ -301,17 +313,22 @@ int BPF_PROG(receive, const struct sk_buff *skb)
 }
 
 SEC("tp_btf/fib_table_lookup")
-int BPF_PROG(route)
+int BPF_PROG(route, __u32 table, const void *flow, const struct fib_nh_common *hop, int err)
 {
-	add(KIND_ROUTE, 0, 0);
+	__u8 place = hop ? place_of(hop->nhc_dev->nd_net.net) : 0;
+
+	if (place || err) /* nothing tells the namespace of one that finds nothing */
+		add(KIND_ROUTE, place, 0);
 	return 0;
 }
 
 SEC("tp_btf/fib6_table_lookup")
 int BPF_PROG(route6, const struct net *net)
 {
-	if (place_of(net))
-		add(KIND_ROUTE, 0, 0);
+	__u8 place = place_of(net);
+
+	if (place)
+		add(KIND_ROUTE, place, 0);
 	return 0;
 }
 

@@ -78,6 +78,8 @@ func (o Options) path() (suites.Path, error) {
 				return p, fmt.Errorf("row %q calls a plugin: it has no packets to follow", o.Row)
 			case p.Lab.Guests:
 				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
+			case p.TwoCPUs && o.Instructions:
+				return p, fmt.Errorf("row %q uses two CPUs: instructions are counted on one", o.Row)
 			default:
 				return p, nil
 			}

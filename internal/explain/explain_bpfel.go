@@ -22,7 +22,7 @@ type explainEvent struct {
 	Place   uint8
 	Detail  uint8
 	Cpu     uint8
-	Pad     uint32
+	Socket  uint32
 }
 
 type explainKind uint32

@@ -29,11 +29,11 @@ type device struct {
 
 // names are what the numbers in events stand for.
 type names struct {
-	client, server string
-	places         []string // of the numbers from 1
-	devices        map[device]string
-	processes      map[uint32]string
-	programs       []string
+	server    string   // place of the server
+	places    []string // of the numbers from 1
+	devices   map[device]string
+	processes map[uint32]string
+	programs  []string
 }
 
 // place returns the place of an event, "" if it has none.
@@ -62,7 +62,7 @@ type path struct {
 
 // newPath finds the path that most transactions took.
 func newPath(rec recording, n names) (path, error) {
-	all, alike, omitted := rec.alike(n)
+	all, alike, omitted := rec.alike()
 	if len(alike) < minAlike {
 		return path{}, fmt.Errorf("only %d of %d transactions took the same path", len(alike), len(all))
 	}
@@ -97,7 +97,7 @@ func (p path) explanation(costs map[string]float64) Explanation {
 
 // alike returns all transactions, and those that took the most common path. If few did, it
 // leaves out events whose order varies, and returns the classes of their steps.
-func (rec recording) alike(n names) (all, alike []transaction, omitted []string) {
+func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", classSoftirqs, classThreads}
 	for i := range varying {
 		omitted, all = varying[1:i+1], nil
@@ -105,7 +105,7 @@ func (rec recording) alike(n names) (all, alike []transaction, omitted []string)
 			kept := slices.DeleteFunc(onFlow(events), func(e explainEvent) bool {
 				return slices.Contains(omitted, kinds()[explainKind(e.Kind)].class)
 			})
-			if found := transactions(kept, n); len(found) > settle {
+			if found := transactions(kept); len(found) > settle {
 				all = append(all, found[settle:]...)
 			}
 		}
@@ -191,12 +191,12 @@ func onFlow(events []explainEvent) []explainEvent {
 }
 
 // transactions divides events into transactions, each from a send of the client to the
-// next.
-func transactions(events []explainEvent, n names) []transaction {
+// next. The client is the first that sends.
+func transactions(events []explainEvent) []transaction {
 	var out []transaction
 	start := -1
 	for i, e := range events {
-		if explainKind(e.Kind) != explainKindKIND_SEND || e.Detail != roleClient || n.place(e) != n.client {
+		if explainKind(e.Kind) != explainKindKIND_SEND || start >= 0 && e.Socket != events[start].Socket {
 			continue
 		}
 		if start >= 0 {
@@ -238,17 +238,14 @@ func (e explainEvent) key() (k [7]byte) {
 	return k
 }
 
-// Roles of a socket, as in explain.bpf.c.
-const (
-	roleClient = 1
-	roleServer = 2
-)
+// roleServer is the role of a server's socket, as in explain.bpf.c.
+const roleServer = 2
 
 // steps returns the steps of a transaction, and for each event but the last the step that
 // the time after it belongs to.
 func (n names) steps(t transaction) (steps []Step, owner []int) {
 	var outer []int // steps that are interrupted by a hook or a program
-	direction, current := Request, 0
+	direction, current, ends := Request, 0, n.ends(t)
 	for _, e := range t[:len(t)-1] {
 		switch explainKind(e.Kind) {
 		case explainKindKIND_HOOK_END, explainKindKIND_PROGRAM_END:
@@ -261,12 +258,15 @@ func (n names) steps(t transaction) (steps []Step, owner []int) {
 		case explainKindKIND_HOOK, explainKindKIND_PROGRAM:
 			outer = append(outer, current)
 		case explainKindKIND_SEND:
-			if e.Detail == roleServer && n.place(e) == n.server {
+			if ends[e.Socket] == endServer {
 				direction = Reply
 			}
 		}
 		s := n.step(e)
 		s.Direction = direction
+		if e.Socket != 0 {
+			s.Name = ends[e.Socket]
+		}
 		s.Redirects = explainKind(e.Kind) == explainKindKIND_PROGRAM // until it ends
 		current = len(steps)
 		steps, owner = append(steps, s), append(owner, current)
@@ -279,8 +279,6 @@ func (n names) step(e explainEvent) Step {
 	info := kinds()[explainKind(e.Kind)]
 	s := Step{Kind: info.name, Class: info.class, Place: n.place(e)}
 	switch explainKind(e.Kind) {
-	case explainKindKIND_SEND, explainKindKIND_SENT, explainKindKIND_READ, explainKindKIND_TCP, explainKindKIND_WAKE:
-		s.Name = n.end(e)
 	case explainKindKIND_HOOK:
 		s.Name = hookNames()[e.Detail]
 	case explainKindKIND_PROGRAM:
@@ -296,15 +294,27 @@ func (n names) step(e explainEvent) Step {
 	return s
 }
 
-// end names the owner of a socket: client, server, or what stands between them.
-func (n names) end(e explainEvent) string {
-	switch place := n.place(e); {
-	case place == n.client && e.Detail == roleClient:
-		return "client"
-	case place == n.server && e.Detail == roleServer:
-		return "server"
+// Names of the ends of a flow.
+const (
+	endClient = "client"
+	endServer = "server"
+)
+
+// ends names the owners of a transaction's sockets: client, server, or the program that
+// stands between them.
+func (n names) ends(t transaction) map[uint32]string {
+	ends := map[uint32]string{}
+	for _, e := range t {
+		switch explainKind(e.Kind) {
+		case explainKindKIND_SEND, explainKindKIND_SENT, explainKindKIND_READ:
+			ends[e.Socket] = n.process(e.Subject)
+			if e.Detail == roleServer && n.place(e) == n.server {
+				ends[e.Socket] = endServer
+			}
+		}
 	}
-	return "proxy"
+	ends[t[0].Socket] = endClient
+	return ends
 }
 
 // process names a process.

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,9 +22,9 @@ const (
 
 func madeUpNames() names {
 	return names{
-		client: "pod-b", server: "pod-a", places: []string{"pod-a", "pod-b", "host"},
+		server: "pod-a", places: []string{"pod-a", "pod-b", "host"},
 		devices:   map[device]string{{inPodA, 2}: "eth0", {inPodB, 2}: "eth0", {inHost, 5}: "veth-b", {inHost, 6}: "veth-a"},
-		processes: map[uint32]string{7: "server", 8: "client"}, programs: []string{"from_pod"},
+		processes: map[uint32]string{server: endServer, client: endClient, proxy: "relay"}, programs: []string{"from_pod"},
 	}
 }
 
@@ -33,11 +34,23 @@ type at struct {
 	time  uint64
 }
 
-// event returns an event. Those of packets have a buffer.
+// Processes in made-up events.
+const (
+	server = 7
+	client = 8
+	proxy  = 9
+)
+
+const roleClient = 1
+
+// event returns an event. Those of packets have a buffer, and sockets an address.
 func event(kind explainKind, place uint8, subject uint32, detail uint8) explainEvent {
 	e := explainEvent{Kind: uint8(kind), Place: place, Subject: subject, Detail: detail}
 	if kinds()[kind].cost == costPacket || kind == explainKindKIND_TCP {
 		e.Head = 0xabc0
+	}
+	if kinds()[kind].cost == costSocket && kind != explainKindKIND_RUN {
+		e.Socket = uint32(place)<<8 | uint32(detail)
 	}
 	return e
 }
@@ -46,7 +59,7 @@ func event(kind explainKind, place uint8, subject uint32, detail uint8) explainE
 // each step being the cost of its event.
 func routed() []at {
 	return []at{
-		{event(explainKindKIND_SEND, inPodB, 0, roleClient), 1050},
+		{event(explainKindKIND_SEND, inPodB, client, roleClient), 1050},
 		{event(explainKindKIND_TRANSMIT, inPodB, 2, 0), 150},
 		{event(explainKindKIND_SOFTIRQ, 0, 0, 3), 250},
 		{event(explainKindKIND_RECEIVE, inHost, 5, 0), 350},
@@ -55,9 +68,9 @@ func routed() []at {
 		{event(explainKindKIND_ROUTE, 0, 0, 0), 550},
 		{event(explainKindKIND_PROGRAM, inHost, 6, 0), 650}, // redirects
 		{event(explainKindKIND_TCP, inPodA, 2, roleServer), 750},
-		{event(explainKindKIND_SEND, inPodA, 0, roleServer), 850},
+		{event(explainKindKIND_SEND, inPodA, server, roleServer), 850},
 		{event(explainKindKIND_TCP, inPodB, 2, roleClient), 950},
-		{event(explainKindKIND_READ, inPodB, 0, roleClient), 1050},
+		{event(explainKindKIND_READ, inPodB, client, roleClient), 1050},
 	}
 }
 
@@ -125,6 +138,41 @@ func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
 	}
 }
 
+// TestPathGoesThroughAProxy has a program that carries requests on another connection, from
+// the client's own place.
+func TestPathGoesThroughAProxy(t *testing.T) {
+	onward := func(kind explainKind, process uint32) explainEvent {
+		e := event(kind, inPodB, process, roleClient)
+		e.Socket = 99
+		return e
+	}
+	e := madeUp(t, []at{
+		{event(explainKindKIND_SEND, inPodB, client, roleClient), 1000},
+		{event(explainKindKIND_TCP, inPodB, 1, roleServer), 100},
+		{event(explainKindKIND_WAKE, inPodB, 0, roleServer), 5000},
+		{event(explainKindKIND_READ, inPodB, proxy, roleServer), 100},
+		{onward(explainKindKIND_SEND, proxy), 1000},
+		{event(explainKindKIND_WAKE, inPodA, 0, roleServer), 5000},
+		{event(explainKindKIND_SEND, inPodA, server, roleServer), 1000},
+		{onward(explainKindKIND_WAKE, 0), 5000},
+		{event(explainKindKIND_SEND, inPodB, proxy, roleServer), 1000},
+		{event(explainKindKIND_WAKE, inPodB, 0, roleClient), 5000},
+	})
+	var got []string
+	for _, s := range e.Steps {
+		if s.Kind != "tcp" {
+			got = append(got, s.Direction+": "+s.String())
+		}
+	}
+	want := []string{
+		"request: client sends", "request: relay is woken", "request: relay has read", "request: relay sends", "request: server is woken",
+		"reply: server sends", "reply: relay is woken", "reply: relay sends", "reply: client is woken",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 func TestForeignEventsMakeNoPath(t *testing.T) {
 	events := record(settle+100, routed())
 	arp := event(explainKindKIND_RECEIVE, inHost, 5, 0)
@@ -138,7 +186,7 @@ func TestForeignEventsMakeNoPath(t *testing.T) {
 		other.Cpu, other.Time = 1, uint64(1000+i*100)
 		events = append(events, other)
 	}
-	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike(madeUpNames())
+	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike()
 	if len(alike) >= len(all) || len(alike) < len(all)*3/4 || len(omitted) > 0 || len(alike[0]) != len(routed())+1 {
 		t.Errorf("%d of %d alike, without %v, of %d events", len(alike), len(all), omitted, len(alike[0]))
 	}
@@ -157,7 +205,7 @@ func TestVaryingSoftirqsAreLeftOut(t *testing.T) {
 			}
 		}
 	}
-	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike(madeUpNames())
+	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike()
 	if len(alike) != len(all) || !slices.Equal(omitted, []string{classSoftirqs}) {
 		t.Errorf("%d of %d alike without %v", len(alike), len(all), omitted)
 	}
@@ -170,6 +218,21 @@ func TestTooFewAlikeIsAnError(t *testing.T) {
 	}
 	if _, err := newPath(recording{}, madeUpNames()); err == nil {
 		t.Error("no events make a path")
+	}
+}
+
+func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
+	two := Options{Suite: "two-cpus", Row: "veth/pod-ip@2cpus", Count: MinCount}
+	r, err := newRun(two, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpus, err := r.cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil && cpus.Client == cpus.Server {
+		t.Errorf("%+v, %v", cpus, err)
+	}
+	two.Instructions = true
+	if err := two.Validate(); err == nil || !strings.Contains(err.Error(), "two CPUs") {
+		t.Errorf("counted on two CPUs: %v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -94,7 +95,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.attached, err = attachments(r.lab, r.places); err != nil {
 		return err
 	}
-	cpus, err := r.options.CPUs.Resolve()
+	cpus, err := r.cpus()
 	if err != nil {
 		return err
 	}
@@ -106,6 +107,15 @@ func (r *run) build(ctx context.Context) (err error) {
 	}
 	r.client, err = r.agent(ctx, r.path.Client, cpus.Client)
 	return err
+}
+
+// cpus returns the CPUs of client and server, two if the path says so.
+func (r *run) cpus() (host.CPUPair, error) {
+	cpus, err := r.options.CPUs.Resolve()
+	if err == nil && r.path.TwoCPUs {
+		cpus.Client, err = cpus.Other()
+	}
+	return cpus, err
 }
 
 // agent starts a load agent at a place.
@@ -223,8 +233,8 @@ func (r *run) record(ctx context.Context, programs []attacher) (m load.Measureme
 // names returns what the numbers in events stand for.
 func (r *run) names() names {
 	n := names{
-		client: r.known[r.path.Client], server: r.known[r.path.Server], places: r.places, devices: r.devices,
-		processes: map[uint32]string{uint32(r.client.PID()): "client", uint32(r.server.PID()): "server"},
+		server: r.known[r.path.Server], places: r.places, devices: r.devices,
+		processes: map[uint32]string{uint32(r.client.PID()): endClient, uint32(r.server.PID()): endServer},
 	}
 	for _, a := range r.attached {
 		n.programs = append(n.programs, a.name)
