@@ -56,8 +56,7 @@ func (st *suiteTables) charts() []ChartGroup {
 	calls := slices.ContainsFunc(st.workloads, (*workloadTable).calls)
 	rates := ChartGroup{ID: "rates", Title: "Rates and latency"}
 	costs := ChartGroup{ID: "costs", Title: "Cost of a cluster IP"}
-	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit",
-		Text: "With few processors this figure is steadier than a rate, which also depends on how client and server share the machine."}
+	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit", Text: "Busy time of the whole machine, with any other work on it."}
 	if st.counted {
 		rates.Title = "Instructions"
 	}
@@ -145,15 +144,19 @@ func (t *workloadTable) rateChart() Chart {
 func (t *workloadTable) cpuChart() Chart {
 	c := Chart{
 		Shape: ShapeBar, Title: t.name + ": CPU time, µs per " + t.cpuUnit,
-		Caption: "Busy time of the whole machine, median of all rounds. Shorter is better.",
+		Caption: "Shorter is better.",
 	}
 	shown := slices.DeleteFunc(t.measured(), func(e *entry) bool { return e.CPUUSPerUnit <= 0 })
 	var all []float64
 	for _, e := range shown {
 		all = append(all, e.CPUUSPerUnit)
 	}
+	if len(all) > 0 && slices.Max(all) > wideRange*slices.Min(all) { // user space beside the kernel
+		c.Log, c.Caption = true, "Left is better. The scale is logarithmic."
+		all = nil // each figure has digits of its own
+	}
 	for _, e := range shown {
-		c.Marks = append(c.Marks, t.mark(e, e.CPUUSPerUnit, number(e.CPUUSPerUnit, fewDecimals(all...))))
+		c.Marks = append(c.Marks, t.mark(e, e.CPUUSPerUnit, number(e.CPUUSPerUnit, own(e.CPUUSPerUnit, fewDecimals(all...)))))
 	}
 	c.Legend = t.legend(shown)
 	return c
@@ -163,8 +166,8 @@ func (t *workloadTable) cpuChart() Chart {
 // less, and a logarithmic axis has no zero.
 const leastLatency = 1e-6
 
-// wideRange is the ratio of the largest to the smallest latency from which on the
-// axis is logarithmic.
+// wideRange is the ratio of the largest to the smallest latency or CPU time from which
+// on the axis is logarithmic.
 const wideRange = 20
 
 // latencyChart shows the median and the 99th percentile of the latency.

@@ -106,7 +106,7 @@ func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return strconv.Itoa(n) + " " + noun + "s"
+	return number(float64(n), 0) + " " + noun + "s"
 }
 
 // times prints how often something happened.
@@ -114,5 +114,5 @@ func times(n int) string {
 	if n == 1 {
 		return "once"
 	}
-	return strconv.Itoa(n) + " times"
+	return number(float64(n), 0) + " times"
 }

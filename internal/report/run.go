@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,6 +123,9 @@ func (r runFacts) disturbances() string {
 	return strings.Join(out, " ")
 }
 
+// programName matches a version that begins with the program's name.
+var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
+
 // machine lists the hardware and the versions of software.
 func (r runFacts) machine() []Fact {
 	facts := []Fact{
@@ -135,7 +139,7 @@ func (r runFacts) machine() []Fact {
 		facts = slices.Insert(facts, 3, Fact{"Memory", memory(r.Machine.MemoryBytes)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		facts = append(facts, Fact{clean(name), clean(r.Versions[name])})
+		facts = append(facts, Fact{clean(name), programName.ReplaceAllString(clean(r.Versions[name]), "$1")})
 	}
 	return present(facts)
 }
@@ -171,7 +175,8 @@ func (r runFacts) method() []Fact {
 		return present(facts)
 	}
 	if r.sliced() {
-		facts[1].Value = "in each round every row once, in random order, and once in the reverse order"
+		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
+			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
 		return present(slices.Insert(facts, 3, Fact{"Length of a turn", seconds(r.SliceSeconds)},
 			Fact{"Networks built", times(r.labs())}))
 	}
@@ -186,7 +191,16 @@ func (r runFacts) method() []Fact {
 // rounds tells how many rounds are done, and of how many if that was planned.
 func (r runFacts) rounds() string {
 	if r.Rounds == 0 {
-		return strconv.Itoa(r.roundsDone())
+		least, most := r.roundsDone(), r.roundsDone()
+		for _, row := range r.rows {
+			if n := len(row.Samples); n > 0 {
+				least = min(least, n)
+			}
+		}
+		if least < most {
+			return fmt.Sprintf("%s to %s, by the row", number(float64(least), 0), number(float64(most), 0))
+		}
+		return number(float64(most), 0)
 	}
 	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
 }
@@ -201,6 +215,9 @@ func (r runFacts) engines() []string {
 	}
 	return slices.Sorted(maps.Keys(seen))
 }
+
+// usualSlice is the length of a turn where none was asked for, in seconds.
+const usualSlice = 0.001
 
 // command is the command line that repeats the run.
 func (r runFacts) command() string {
@@ -217,7 +234,7 @@ func (r runFacts) command() string {
 	if r.TimeSeconds > 0 {
 		line += " --time " + seconds(r.TimeSeconds)
 	}
-	if r.sliced() {
+	if r.sliced() && r.SliceSeconds != usualSlice { // which bench makes longer where a path needs it
 		line += " --slice " + seconds(r.SliceSeconds)
 	}
 	if r.DurationSeconds > 0 {

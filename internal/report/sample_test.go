@@ -136,3 +136,6 @@ func checkSays(t *testing.T, got string, want, never []string) {
 		}
 	}
 }
+
+// wide asks for all tables.
+func wide() text.Options { return text.Options{Wide: true} }

@@ -5,7 +5,6 @@ package report
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"mustang/internal/result"
@@ -52,7 +51,7 @@ func (t *workloadTable) columns() []Column {
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
 	out = append(out, t.percentiles()...)
 	out = append(out, t.tailColumn(), t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"))
-	rounds := t.texts(7, func(e *entry) string { return strconv.Itoa(len(e.Samples)) }, "rounds")
+	rounds := t.texts(7, func(e *entry) string { return number(float64(len(e.Samples)), 0) }, "rounds")
 	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
 	rounds.Wide, softirqs.Wide = true, true
 	out = append(out, rounds, softirqs)
@@ -309,7 +308,7 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		rows.Cells = append(rows.Cells, Cell{Text: comparisonName(c)})
 		value.Cells = append(value.Cells, Cell{Text: ratio(c.Ratio), Mark: mark})
 		ci.Cells = append(ci.Cells, Cell{Text: reach})
-		rounds.Cells = append(rounds.Cells, Cell{Text: strconv.Itoa(len(c.Ratios))})
+		rounds.Cells = append(rounds.Cells, Cell{Text: number(float64(len(c.Ratios)), 0)})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
 		variance.add(c)
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})

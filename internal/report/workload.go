@@ -182,7 +182,9 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 	}
 	for _, e := range t.entries {
 		if pod := podIPs[e.name]; pod != nil && (e.Target == result.TargetClusterIP || e.Target == result.TargetPublishedPort) {
-			e.cost = t.pairs[[2]string{e.ID, pod.ID}]
+			if c := t.pairs[[2]string{e.ID, pod.ID}]; c != nil && !c.Ranking { // which may compare different rules
+				e.cost = c
+			}
 		}
 	}
 }

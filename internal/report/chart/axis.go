@@ -5,6 +5,7 @@ package chart
 import (
 	"math"
 	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
@@ -53,18 +54,31 @@ func linearTicks(low, high float64) []plot.Tick {
 // of many decades the 1 alone.
 func logTicks(low, high float64) []plot.Tick {
 	steps := []float64{1, 2, 5}
-	if high/low > 500 {
+	if high/low > 100 {
 		steps = []float64{1}
 	}
 	var out []plot.Tick
 	for decade := math.Pow(10, math.Floor(math.Log10(low))); decade <= high && len(out) < 3*maxTicks; decade *= 10 {
 		for _, s := range steps {
 			if v := decade * s; v >= low && v <= high {
-				out = append(out, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 4, 64)})
+				out = append(out, plot.Tick{Value: v, Label: logLabel(v)})
 			}
 		}
 	}
 	return out
+}
+
+// logLabel prints a figure of a logarithmic axis, with commas between thousands.
+func logLabel(v float64) string {
+	if v < 1e-3 || v >= 1e7 {
+		return strconv.FormatFloat(v, 'g', 4, 64)
+	}
+	text := strconv.FormatFloat(v, 'f', -1, 64)
+	whole, _, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 // niceStep rounds up to 1, 2 or 5 times a power of ten.

@@ -32,6 +32,10 @@ func TestTickLabel(t *testing.T) {
 		{tickLabel(0, 0, true), "0"},
 		{tickLabel(0.95, 2, false), "0.95"},
 		{tickLabel(2500, 0, false), "2,500"},
+		{logLabel(10000), "10,000"},
+		{logLabel(1000000), "1,000,000"},
+		{logLabel(100), "100"},
+		{logLabel(0.02), "0.02"},
 		{tickLabel(math.Copysign(0, -1), 1, false), "0.0"},
 	} {
 		if tc.got != tc.want {

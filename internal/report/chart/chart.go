@@ -148,18 +148,20 @@ func (c *chart) backdrop(dc draw.Canvas, x func(float64) vg.Length) {
 func (c *chart) draw(dc draw.Canvas, x func(float64) vg.Length, m report.Mark, y vg.Length) vg.Length {
 	at, low, high := x(m.Value), x(m.Low), x(m.High)
 	p := pen{dc, inkOf(m.Color), 2}
-	switch c.Shape {
-	case report.ShapeBar:
+	switch {
+	case c.Shape == report.ShapeBar && c.Log: // which has no zero for a bar to start at
+		p.dot(vg.Point{X: at, Y: y}, 4.2)
+	case c.Shape == report.ShapeBar:
 		p.fill(vg.Point{X: dc.Min.X, Y: y - 5.5}, vg.Point{X: max(at, dc.Min.X+0.5), Y: y + 5.5})
 		if m.High > m.Low {
 			pen{dc, inkText, 1.1}.whisker(low, high, y)
 		}
-	case report.ShapeRatio:
+	case c.Shape == report.ShapeRatio:
 		if m.High > m.Low {
 			p.whisker(low, high, y)
 		}
 		p.dot(vg.Point{X: at, Y: y}, 4.2)
-	case report.ShapeDumbbell:
+	case c.Shape == report.ShapeDumbbell:
 		p.line(vg.Point{X: at, Y: y}, vg.Point{X: high, Y: y})
 		p.dot(vg.Point{X: at, Y: y}, 4.2)
 		p.dot(vg.Point{X: high, Y: y}, 4.2)
