@@ -194,9 +194,16 @@ func TestBenchKilled(t *testing.T) {
 	}
 }
 
+// TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal.
 func TestBenchInterrupted(t *testing.T) {
+	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGHUP} {
+		t.Run(signal.String(), func(t *testing.T) { benchInterrupted(t, signal) })
+	}
+}
+
+func benchInterrupted(t *testing.T, signal unix.Signal) {
 	s := startBench(t)
-	if err := s.cmd.Process.Signal(unix.SIGINT); err != nil {
+	if err := s.cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
 	_ = s.cmd.Wait()
@@ -204,7 +211,7 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
 	}
 	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left after Ctrl-C: %q", left)
+		t.Errorf("left after the signal: %q", left)
 	}
 	file, err := readResults(s.out)
 	if err != nil {

@@ -27,7 +27,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, vm.Init(guest.ConfigureNetwork))
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	// A second signal ends the program at once; the next command clears up. One that
 	// comes with the first is none: timeout(1) sends two.
 	context.AfterFunc(ctx, func() {
@@ -39,6 +39,16 @@ func main() {
 		terminal: term.IsTerminal(int(os.Stderr.Fd())),
 	}
 	os.Exit(env.run(ctx, os.Args[1:]))
+}
+
+// endings are the signals that end the program after it has cleared up. A hangup, of a
+// terminal or of ssh, is one of them, but not under nohup.
+func endings() []os.Signal {
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
+	if !signal.Ignored(unix.SIGHUP) {
+		signals = append(signals, unix.SIGHUP)
+	}
+	return signals
 }
 
 // environment is all that the program takes from outside.

@@ -4,7 +4,10 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"os/signal"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +22,14 @@ import (
 func TestTUNEnds(t *testing.T) {
 	ns := testkit.Namespace(t, "tun")
 	before := testkit.Snapshot(t, ns)
-	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
-		t.Run(signal.String(), func(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
 			p := startTUN(t, 1, "--echo --ifname left@"+ns.Name()+" --address "+tunAddresses4+" --address "+tunAddresses6)
 			if _, err := rtnl.In(ns).Device("left"); err != nil {
 				t.Fatal(err)
 			}
-			code := p.end(t, signal)
-			if signal != unix.SIGKILL && code != exitDone {
+			code := p.end(t, sig)
+			if sig != unix.SIGKILL && code != exitDone {
 				t.Errorf("exit code %d: %s", code, p.stderr.String())
 			}
 			testkit.Eventually(t, 5*time.Second, func() error {
@@ -36,6 +39,24 @@ func TestTUNEnds(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// TestHangupIgnored starts a process as nohup does: a hangup stays ignored.
+func TestHangupIgnored(t *testing.T) {
+	ns := testkit.Namespace(t, "tun")
+	signal.Ignore(unix.SIGHUP)
+	defer signal.Reset(unix.SIGHUP)
+	p := startTUN(t, 1, "--ifname left@"+ns.Name())
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(string(status), "SigIgn:\t")
+	mask, _, _ = strings.Cut(mask, "\n")
+	ignored, err := strconv.ParseUint(mask, 16, 64)
+	if err != nil || ignored&(1<<(unix.SIGHUP-1)) == 0 {
+		t.Errorf("mask of ignored signals %q, %v: a hangup is not among them", mask, err)
 	}
 }
 
