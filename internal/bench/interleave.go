@@ -40,8 +40,12 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 		r.head.Notes = append(r.head.Notes, r.disturbed.notes()...)
 		r.disturbed = disturbances{}
 		if o := r.options; o.Until > 0 && widest > o.Until {
-			r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is ±%.2g %%, not ±%.2g %%.",
-				rows[0].row.Suite, o.Time, widest*100, o.Until*100))
+			is := fmt.Sprintf("±%.2g %%", widest*100)
+			if math.IsInf(widest, 1) {
+				is = "unknown"
+			}
+			r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.",
+				rows[0].row.Suite, o.Time, is, o.Until*100))
 		}
 		return nil
 	}
@@ -62,15 +66,18 @@ func (r *run) pilot(rows []*measuredRow) stats.Components {
 }
 
 // widest returns the half-width of the widest interval among the comparisons of a suite,
-// as a share. Comparisons that only order rows do not count.
+// as a share; +Inf if there are none. Comparisons that only order rows do not count.
 func (r *run) widest(rows []*measuredRow) float64 {
-	widest := 0.0
+	widths := []float64{}
 	for _, c := range r.file().Run.Comparisons {
 		if c.Suite == rows[0].row.Suite && !c.Ranking {
-			widest = max(widest, halfWidth(c))
+			widths = append(widths, halfWidth(c))
 		}
 	}
-	return widest
+	if len(widths) == 0 { // the rows of each pair have failed
+		return math.Inf(1)
+	}
+	return slices.Max(widths)
 }
 
 // halfWidth returns how far the interval of a ratio extends from it, as a share; +Inf

@@ -79,6 +79,27 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestUntilNeedsPair refuses to go on until the intervals are narrow where there are none.
+func TestUntilNeedsPair(t *testing.T) {
+	for _, test := range []struct {
+		suites []suites.Suite
+		only   []string
+		valid  bool
+	}{
+		{lookup(t, suites.Default), nil, true},
+		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_rr"}, true},
+		{lookup(t, suites.Default), []string{"veth/pod-ip tcp_rr", "veth/cluster-ip/iptables tcp_stream"}, false},
+		{lookup(t, suites.Default), []string{"loopback"}, false},
+		{lookup(t, suites.All), nil, true},
+		{[]suites.Suite{madeUpSuite()}, nil, false},
+	} {
+		err := Options{Suites: test.suites, Only: test.only, Until: 0.01}.Validate()
+		if test.valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "--until needs two rows") {
+			t.Errorf("%d suites, only %q: %v", len(test.suites), test.only, err)
+		}
+	}
+}
+
 func TestQuickRunIsShort(t *testing.T) {
 	o, err := Options{Suites: lookup(t, suites.Default), Quick: true}.withDefaults()
 	if err != nil {

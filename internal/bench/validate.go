@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
 )
@@ -91,7 +93,31 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("invalid traffic %q: not with --peer and --engine", s.workload)
 		}
 	}
+	if o.Until > 0 && !o.compares(specs) {
+		return o, errors.New("--until needs two rows that are compared")
+	}
 	return o, o.checkWire(specs)
+}
+
+// compares reports whether each suite whose rows take turns has a pair among them.
+func (o Options) compares(specs []rowSpec) bool {
+	for _, suite := range o.Suites {
+		selected := map[string][]string{} // IDs by workload
+		for _, s := range specs {
+			if s.suite.Name == suite.Name {
+				selected[s.workload.String()] = append(selected[s.workload.String()], s.path.ID)
+			}
+		}
+		paired := func(ids []string) bool {
+			return slices.ContainsFunc(suite.Pairs, func(p suites.Pair) bool {
+				return slices.Contains(ids, p.Numerator) && slices.Contains(ids, p.Denominator)
+			})
+		}
+		if o.sliced(suite) && len(selected) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(selected)), paired) {
+			return false
+		}
+	}
+	return true
 }
 
 // maxSlice is the greatest length of a turn: what is compared must lie close together.
@@ -133,7 +159,7 @@ func (o Options) selected() ([]rowSpec, error) {
 		for i, pattern := range o.Only {
 			ok, err := matches(pattern, s.path.ID, s.name(), s.path.ID+" "+s.workload.Name)
 			if err != nil {
-				return nil, fmt.Errorf("only %q: %w", pattern, err)
+				return nil, fmt.Errorf("--only %q: %w", pattern, err)
 			}
 			keep, used[i] = keep || ok, used[i] || ok
 		}
@@ -143,7 +169,7 @@ func (o Options) selected() ([]rowSpec, error) {
 	}
 	for i, pattern := range o.Only {
 		if !used[i] {
-			return nil, fmt.Errorf("only %q: no such row in %s (see --list)", pattern, o.suiteName())
+			return nil, fmt.Errorf("--only %q: no such row in %s (see mustang bench --list %[2]s)", pattern, o.suiteName())
 		}
 	}
 	return specs, nil
