@@ -175,6 +175,7 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
+	_ = f.MarkHidden("count")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.StringVar(&t.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
@@ -196,11 +197,11 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	case set("time") && o.Time == 0:
 		return errors.New("invalid time 0s: want more than 0")
 	case set("flows") && t.traffic.Flows == 0:
-		return errors.New("invalid flows 0: want 1 or more")
+		return errors.New("invalid -P, --flows 0: want 1 or more")
 	case set("rate") && t.traffic.Rate == 0:
-		return errors.New("invalid rate 0: want 1 or more")
+		return errors.New("invalid --rate 0: want 1 or more")
 	case set("request-size") && t.traffic.Request == 0, set("response-size") && t.traffic.Response == 0:
-		return errors.New("invalid size 0 of a request or response: want 1 or more")
+		return errors.New("invalid --request-size or --response-size 0: want 1 or more")
 	case (set("vm") || o.Count != "") && t.traffic.Set():
 		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, --direction and --latency-under-load")
 	}
@@ -236,7 +237,7 @@ func parsePercent(text string) (float64, error) {
 	number, ok := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(value > 0 && value < 100) {
-		return 0, fmt.Errorf("invalid percentage %q: want such as 0.5%%", text)
+		return 0, fmt.Errorf("invalid %q: want a percentage, such as 5%%", text)
 	}
 	return value / 100, nil
 }
@@ -365,10 +366,14 @@ func pathStatus(p suites.Path) (status, reason string) {
 // suiteList returns a line for each suite.
 func suiteList() string {
 	var b strings.Builder
+	width := 0
 	for _, suite := range suites.List() {
-		fmt.Fprintf(&b, "  %-11s %s\n", suite.Name, suite.Doc)
+		width = max(width, len(suite.Name))
 	}
-	fmt.Fprintf(&b, "  %-11s all of them, one after the other\n", suites.All)
+	for _, suite := range suites.List() {
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, suite.Name, suite.Doc)
+	}
+	fmt.Fprintf(&b, "  %-*s  all of them, one after the other\n", width, suites.All)
 	return b.String()
 }
 

@@ -49,12 +49,12 @@ difference was found with significance.`,
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format, compareFormats); err != nil {
 				return err
 			}
 			limit := math.Inf(1)
-			if threshold != "" {
+			if cmd.Flags().Changed("threshold") {
 				var err error
 				if limit, err = parsePercent(threshold); err != nil {
 					return usage(fmt.Errorf("--threshold: %w", err))

@@ -77,6 +77,7 @@ link modes, and steps have instructions in place of nanoseconds.`,
 	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
 	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine whose clock counts them (set by --vm)")
+	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
 	return cmd
 }

@@ -64,6 +64,9 @@ out of this machine. It does not change the device that it shares.`,
 				return err
 			}
 			l, err := store.Up(cmd.Context(), o)
+			if exists := (*lab.ExistsError)(nil); errors.As(err, &exists) {
+				return fmt.Errorf("%w: remove it by \"mustang lab down %s\", or choose another --name", err, exists.Name)
+			}
 			if err != nil {
 				return err
 			}
@@ -80,7 +83,7 @@ out of this machine. It does not change the device that it shares.`,
 	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
 	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
-	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false, "let IPv4 packets of up to 256 KiB cross the pods' links (not links tap and tun)")
+	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false, "let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"mustang/internal/bench/suites"
@@ -105,5 +106,25 @@ func checkSuite(t *testing.T, suite suites.Suite, path string) {
 		case len(row.Evidence.Devices) == 0:
 			t.Errorf("%v: no evidence", row.Key())
 		}
+	}
+}
+
+// TestHelpOfSuites reads the list of suites in the help: it has two columns, and no flag that only other commands set.
+func TestHelpOfSuites(t *testing.T) {
+	_, help, _ := command(t, nil, "bench", "--help")
+	columns := map[int]bool{}
+	for _, suite := range suites.List() {
+		for line := range strings.Lines(help) {
+			if strings.HasPrefix(line, "  "+suite.Name+" ") {
+				columns[strings.Index(line, suite.Doc)] = true
+			}
+		}
+	}
+	if len(columns) != 1 || columns[-1] {
+		t.Errorf("texts of suites begin in columns %v:\n%s", columns, help)
+	}
+	_, helpOfExplain, _ := command(t, nil, "explain", "--help")
+	if strings.Contains(help+helpOfExplain, "set by --vm") {
+		t.Errorf("an internal flag is in the help:\n%s%s", help, helpOfExplain)
 	}
 }

@@ -45,7 +45,11 @@ type budget struct {
 	done      int // instances so far
 	left      int // instances to come
 	rounds    int // to come, where their number is given
-	shown     int // steps of the progress
+	// shown are the steps of the progress since proved, the time at which the paths were
+	// proved, and planned is the time that the instances are expected to take.
+	shown   int
+	proved  time.Time
+	planned time.Duration
 	// Of the present instance: its begin and end, and its rounds of each workload.
 	begun, deadline time.Time
 	quota, epochs   int
@@ -59,7 +63,7 @@ type budget struct {
 
 // newBudget divides the time of a suite that began at a moment.
 func newBudget(o Options, started time.Time, workloads int) *budget {
-	p := &budget{options: o, workloads: max(workloads, 1), started: started, left: max(usualInstances, int(o.Time/longestShare)), rounds: o.Rounds}
+	p := &budget{options: o, workloads: max(workloads, 1), started: started, left: max(usualInstances, int(o.Time/longestShare)), rounds: o.Rounds, proved: time.Now()}
 	switch {
 	case o.Rounds > 0:
 		p.left = min(usualInstances, (o.Rounds+leastRounds-1)/leastRounds)
@@ -68,7 +72,9 @@ func newBudget(o Options, started time.Time, workloads int) *budget {
 	case o.Quick:
 		p.left = quickInstances
 	}
-	o.Progress.Start(int(o.Time/time.Second), time.Second)
+	// Each instance is about as long as the proof at least, which builds the labs too.
+	p.planned = max(p.remaining(), minInstances*p.proved.Sub(started))
+	o.Progress.Start(int(p.planned/time.Second), time.Second)
 	return p
 }
 
@@ -119,7 +125,7 @@ func (p *budget) show(row string, rounds int) {
 	p.options.Progress.Sample(row)
 	target := p.shown + rounds
 	if p.options.Rounds == 0 {
-		target = int(min(time.Since(p.started), p.options.Time) / time.Second)
+		target = int(min(time.Since(p.proved), p.planned) / time.Second)
 	}
 	for ; p.shown < target; p.shown++ {
 		p.options.Progress.Done()

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,22 @@ func TestBudgetOfRounds(t *testing.T) {
 		if sums != [2]int{rounds, rounds} || len(instances) != want {
 			t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
 		}
+	}
+}
+
+// TestBudgetEstimate estimates the time of a suite after its paths were proved: the instances build
+// the networks too, and there are three at least.
+func TestBudgetEstimate(t *testing.T) {
+	for planned, want := range map[time.Duration]string{time.Second: "about 30s\n", 150 * time.Second: "about 2m20s\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			started := time.Now()
+			time.Sleep(10 * time.Second)
+			newBudget(Options{Time: planned, Progress: NewProgress(&out, false)}, started, 1)
+			if out.String() != want {
+				t.Errorf("a suite of %v: %q, want %q", planned, out.String(), want)
+			}
+		})
 	}
 }
 

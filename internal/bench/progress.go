@@ -58,10 +58,10 @@ type linePrinter struct {
 // Note prints a line.
 func (p *linePrinter) Note(text string) { _, _ = fmt.Fprintln(p.w, text) }
 
-// Start prints the number of samples and the expected time.
+// Start prints the expected time.
 func (p *linePrinter) Start(samples int, each time.Duration) {
 	p.pace = pace{total: samples, each: each, started: p.now()}
-	p.Note(fmt.Sprintf("%s, about %s", count(samples, "sample"), clockTime(p.pace.left(p.pace.started))))
+	p.Note("about " + clockTime(p.pace.left(p.pace.started)))
 }
 
 // Sample prints nothing: a line per sample would be too much.

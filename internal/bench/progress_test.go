@@ -36,7 +36,7 @@ func TestProgressLines(t *testing.T) {
 	clock := time.Unix(0, 0)
 	drive(newProgress(&out, false, func() time.Time { return clock }), &clock)
 	want := `building
-6 samples, about 1m00s
+about 1m00s
 round 1 of 2 done, about 1m00s left
 c: failed: no way
 round 2 of 2 done

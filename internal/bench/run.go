@@ -181,8 +181,10 @@ func (o Options) announce(rows int) string {
 			text, count(rounds, "round"), countedPackets, countedTransactions)
 	case o.anySliced() && o.Rounds > 0:
 		text += fmt.Sprintf(", %s of two turns", count(rounds, "round"))
+	case o.anySliced() && o.Until > 0:
+		text += fmt.Sprintf(", at most about %v a suite", o.Time)
 	case o.anySliced():
-		text += fmt.Sprintf(", about %v a suite", o.Time)
+		text += fmt.Sprintf(", at least %v a suite", o.Time)
 	case o.Peer != nil:
 		text += fmt.Sprintf(", %s of %v each", count(rounds, "round"), o.Duration)
 	default:

@@ -50,7 +50,7 @@ type Lab struct {
 
 // Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On
 // error, and when ctx ends, Up removes what it built. Invalid options are an
-// [*OptionError]; a name in use matches os.ErrExist.
+// [*OptionError], and a name in use is an [*ExistsError].
 func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -64,7 +64,9 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
 		guests: map[string]*guest.Guest{},
 	}
-	if l.state, err = s.claim(o); err != nil {
+	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	defer func() {

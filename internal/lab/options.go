@@ -209,9 +209,9 @@ func (o Options) checkLink() error {
 	case o.Offload && !hasRelay(t):
 		return optionErrorf("offload: takes links %s, not %s", linksWith(hasRelay), o.Link)
 	case o.BigTCP && !takesBigTCP(t):
-		return optionErrorf("big-tcp: takes links %s, not %s", linksWith(takesBigTCP), o.Link)
+		return optionErrorf("--big-tcp: takes links %s, not %s", linksWith(takesBigTCP), o.Link)
 	case o.BigTCP && o.hasOverlay():
-		return optionErrorf("big-tcp: not with overlay %s, whose packets are in UDP", o.Overlay)
+		return optionErrorf("--big-tcp: not with overlay %s, whose packets are in UDP", o.Overlay)
 	}
 	return nil
 }

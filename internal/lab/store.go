@@ -64,7 +64,7 @@ func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), na
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
 // claim records a new lab, which this process owns until it closes the returned file.
-// The error matches os.ErrExist if the name is in use.
+// The error is an [*ExistsError] if the name is in use.
 func (s Store) claim(o Options) (*os.File, error) {
 	for _, dir := range []string{s.Dir, s.labs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -110,7 +110,7 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 	path := s.statePath(info.Name)
 	if err := publish(temp.Name(), path); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("the name is in use: %w", fs.ErrExist)
+			return nil, &ExistsError{Name: info.Name}
 		}
 		return nil, err
 	}
@@ -205,6 +205,14 @@ func (s Store) Find(name string) (Info, error) {
 	}
 	return Info{}, fmt.Errorf("which lab? There are %s", strings.Join(names, ", "))
 }
+
+// ExistsError reports that there is a lab of that name already. It matches os.ErrExist.
+type ExistsError struct{ Name string }
+
+func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already" }
+
+// Is reports whether target is os.ErrExist.
+func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
 // NotFoundError reports that there is no lab of that name, or none at all if the name
 // is empty. It matches os.ErrNotExist.

@@ -50,7 +50,7 @@ func (t Traffic) Apply(all []Suite) ([]Suite, error) {
 		return all, nil
 	}
 	if t.Rate != 0 && !t.UnderLoad {
-		return nil, errors.New("a rate is for the latency under load")
+		return nil, errors.New("--rate needs --latency-under-load")
 	}
 	var out []Suite
 	carries := false

@@ -46,19 +46,19 @@ func TestTrafficReplacesWorkloads(t *testing.T) {
 func TestTrafficNamesCulprit(t *testing.T) {
 	rr := []string{load.TCPRR}
 	for want, traffic := range map[string]Traffic{
-		`unknown workload "nope"`:         {Workloads: []string{"nope"}},
-		"invalid flows 4":                 {Workloads: rr, Flows: 4},
-		"invalid number of flows 65":      {Flows: 65},
-		"invalid number of flows -1":      {Flows: -1},
-		`invalid direction "up"`:          {Direction: "up"},
-		`invalid direction "both"`:        {Workloads: rr, Direction: DirectionBoth},
-		"a rate is for":                   {Rate: 5},
-		"invalid pace -3":                 {UnderLoad: true, Rate: -3},
-		"invalid size -1 of a request":    {Request: -1},
-		"invalid size 23 of a request":    {Workloads: []string{load.UDPRR}, Response: 23},
-		"no selected workload has any":    {Workloads: []string{load.TCPStream}, Request: 5},
-		"invalid size 1048577 of a requ":  {Request: 1<<20 + 1},
-		"invalid size 65508 of a request": {Workloads: []string{load.UDPRR}, Request: 65508},
+		`unknown workload "nope"`:           {Workloads: []string{"nope"}},
+		"invalid flows 4":                   {Workloads: rr, Flows: 4},
+		"invalid number of flows 65":        {Flows: 65},
+		"invalid number of flows -1":        {Flows: -1},
+		`invalid direction "up"`:            {Direction: "up"},
+		`invalid direction "both"`:          {Workloads: rr, Direction: DirectionBoth},
+		"--rate needs --latency-under-load": {Rate: 5},
+		"invalid pace -3":                   {UnderLoad: true, Rate: -3},
+		"invalid size -1 of a request":      {Request: -1},
+		"invalid size 23 of a request":      {Workloads: []string{load.UDPRR}, Response: 23},
+		"no selected workload has any":      {Workloads: []string{load.TCPStream}, Request: 5},
+		"invalid size 1048577 of a requ":    {Request: 1<<20 + 1},
+		"invalid size 65508 of a request":   {Workloads: []string{load.UDPRR}, Request: 65508},
 	} {
 		if _, err := traffic.Apply([]Suite{podLinks()}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v, want %q", traffic, err, want)
