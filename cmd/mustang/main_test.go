@@ -158,6 +158,7 @@ var badInput = []struct {
 	{"compare a b --threshold 5", 2, `"5": want a percentage, such as 5%`},
 	{"compare a b --threshold=", 2, "--threshold"},
 	{"compare a b --threshold -1%", 2, "-1%"},
+	{"compare a b --threshold=", 2, "--threshold"},
 	{"compare a b --threshold nan%", 2, "nan%"},
 	{"frob", 2, "frob"},
 }

@@ -172,7 +172,7 @@ func (known comparisons) compare(o Options, pair result.Comparison, rows map[res
 		estimate := stats.Compare(x, y)
 		c.estimate = &estimate
 		c.Ratio, c.CI95, c.P, c.Over = estimate.Value, ofEnough(estimate.Interval, len(rounds)), estimate.P, estimate.Over.String()
-		c.Class = noisier(numerator.class(), denominator.class())
+		c.Class = result.NoisierClass(numerator.class(), denominator.class())
 		c.Shares = result.Shares(estimate.Components.Shares())
 		for i := range x {
 			c.Ratios = append(c.Ratios, rounded(x[i].Value/y[i].Value))

@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
+	"mustang/internal/result"
 )
 
 // idleTime is the time at the start of an instance in which the run does nothing, to see
@@ -63,7 +64,7 @@ const mostSpoilt = 4
 func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
 	for i, t := range taken {
 		row := e.standing[order[i]].row
-		lossless := row.class() == classKernel && row.spec.path.Lab.WireRate == 0
+		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
 		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
 			return true
 		}

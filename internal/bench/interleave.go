@@ -55,7 +55,7 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 func (r *run) pilot(rows []*measuredRow) stats.Components {
 	var labs, rounds []float64
 	for _, c := range r.compared {
-		if c.estimate != nil && c.Suite == rows[0].row.Suite && c.Class == classKernel {
+		if c.estimate != nil && c.Suite == rows[0].row.Suite && c.Class == result.ClassKernel {
 			labs, rounds = append(labs, c.estimate.Components.Lab), append(rounds, c.estimate.Components.Round)
 		}
 	}

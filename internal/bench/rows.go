@@ -4,7 +4,6 @@ package bench
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,32 +168,18 @@ func (r *measuredRow) addEpoch(m load.Measurement, e result.Evidence, shared boo
 	r.histogram.Merge(m.Histogram)
 }
 
-// Classes of paths whose noise is alike, from the quietest.
-const (
-	classKernel    = "kernel"
-	classTwoCPUs   = "two CPUs"
-	classUserSpace = "user space"
-	classGuests    = "virtual machines"
-)
-
 // class returns the row's class of noise.
 func (r *measuredRow) class() string {
 	p := r.spec.path
 	switch {
 	case p.Lab.Guests:
-		return classGuests
+		return result.ClassGuests
 	case p.ForwardsInUserSpace() || strings.Contains(r.row.Variant, suites.UserSpace):
-		return classUserSpace
+		return result.ClassUserSpace
 	case p.TwoCPUs:
-		return classTwoCPUs
+		return result.ClassTwoCPUs
 	}
-	return classKernel
-}
-
-// noisier returns the class of a comparison of rows of two classes.
-func noisier(a, b string) string {
-	order := []string{classKernel, classTwoCPUs, classUserSpace, classGuests}
-	return order[max(slices.Index(order, a), slices.Index(order, b))]
+	return result.ClassKernel
 }
 
 // figure returns the sample of a round.

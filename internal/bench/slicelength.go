@@ -10,6 +10,7 @@ import (
 	"mustang/internal/bench/stats"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/result"
 )
 
 // Lengths of turns. The shorter they are, the closer lie those that are compared, and the
@@ -53,7 +54,7 @@ func (e *epoch) chooseSlices(ctx context.Context) error {
 			continue
 		}
 		row.slice = e.run.options.leastSlice(row)
-		if e.run.options.Slice == 0 && row.class() != classKernel && row.slice < shapedSlice && !row.spec.workload.Setup.Paced() {
+		if e.run.options.Slice == 0 && row.class() != result.ClassKernel && row.slice < shapedSlice && !row.spec.workload.Setup.Paced() {
 			network := row.spec.path.Lab
 			network.Via, network.Datapath, network.NetfilterCall = "", "", false
 			if alike := known[network]; alike != nil {
@@ -79,7 +80,7 @@ func (o Options) leastSlice(row *measuredRow) time.Duration {
 		return o.Slice
 	case wire.WireRate > 0, wire.WireDelay > 0:
 		return min(max(shapedSlice, delaysPerSlice*wire.WireDelay), maxSlice)
-	case row.class() == classGuests, row.class() == classTwoCPUs, row.spec.workload.Name == load.UDPStream, row.spec.workload.Setup.Paced():
+	case row.class() == result.ClassGuests, row.class() == result.ClassTwoCPUs, row.spec.workload.Name == load.UDPStream, row.spec.workload.Setup.Paced():
 		return slowSlice
 	}
 	return kernelSlice

@@ -122,7 +122,7 @@ func (t *workloadTable) difference(a, b *entry) difference {
 
 // compareMedians judges by whether intervals overlap.
 func (t *workloadTable) compareMedians(a, b *entry) verdict {
-	spread := t.spreads[noisier(t.class(a), t.class(b))]
+	spread := t.spreads[result.NoisierClass(t.class(a), t.class(b))]
 	switch {
 	case a.CI95 == nil || b.CI95 == nil:
 		return tooFew

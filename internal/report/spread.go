@@ -46,22 +46,6 @@ const tooWide = 0.5
 // known reports whether the spread rests on enough rounds to judge by.
 func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
 
-// Classes of paths, see [result.Comparison.Class]. Files of rows that took no turns have none.
-const (
-	kernelClass    = "kernel"
-	userSpaceClass = "user space"
-	guestsClass    = "virtual machines"
-)
-
-// classOrder lists the classes, the quietest first.
-func classOrder() []string { return []string{"", kernelClass, userSpaceClass, guestsClass} }
-
-// noisier returns the noisier of two classes.
-func noisier(a, b string) string {
-	order := classOrder()
-	return order[max(slices.Index(order, a), slices.Index(order, b), 0)]
-}
-
 // newSpreads takes the spread of each class from the comparisons.
 func newSpreads(comparisons []result.Comparison) map[string]spread {
 	byClass := map[string][]result.Comparison{}
@@ -80,7 +64,7 @@ func newSpreads(comparisons []result.Comparison) map[string]spread {
 // classes returns the classes with repeated rows, the quietest first; at least one.
 func (t *workloadTable) classes() []string {
 	var out []string
-	for _, class := range classOrder() {
+	for _, class := range result.Classes() {
 		if _, ok := t.spreads[class]; ok {
 			out = append(out, class)
 		}
@@ -97,7 +81,7 @@ func (t *workloadTable) quietest() spread { return t.spreads[t.classes()[0]] }
 // class returns an entry's class: the quietest of its comparisons, each of which has that of the
 // noisier row.
 func (t *workloadTable) class(e *entry) string {
-	order := classOrder()
+	order := result.Classes()
 	least := len(order)
 	for _, c := range t.comparisons {
 		if at := slices.Index(order, c.Class); at >= 0 && (c.Numerator == e.ID || c.Denominator == e.ID) {
@@ -113,11 +97,13 @@ func (t *workloadTable) class(e *entry) string {
 // among names the paths of a class, empty for all.
 func among(class string) string {
 	switch class {
-	case kernelClass:
+	case result.ClassKernel:
 		return " in the kernel"
-	case userSpaceClass:
+	case result.ClassUserSpace:
 		return " through user space"
-	case guestsClass:
+	case result.ClassTwoCPUs:
+		return " on two CPUs"
+	case result.ClassGuests:
 		return " between virtual machines"
 	}
 	return ""

@@ -62,6 +62,21 @@ func TestSpreadOfItsClass(t *testing.T) {
 	checkSays(t, wordsOf(pageOf(t, f)), []string{"The band (± 0.4 %) is the spread of the same thing measured twice in the kernel (A/A)"}, nil)
 }
 
+// TestTwoCPUsAreAClass checks that the spread of paths on two CPUs is told apart from that of
+// paths on one.
+func TestTwoCPUsAreAClass(t *testing.T) {
+	f := twoClasses(t)
+	for i := range f.Run.Comparisons {
+		if c := &f.Run.Comparisons[i]; c.Class == result.ClassUserSpace {
+			c.Class = result.ClassTwoCPUs
+		}
+	}
+	said := strings.Join(strings.Fields(textOf(t, f, text.Options{})), " ")
+	checkSays(t, said, []string{
+		"in the kernel no difference smaller than 0.4 % can be told", "on two CPUs no difference smaller than 30.0 % can be told",
+	}, nil)
+}
+
 // TestCostDigits checks that costs have as many digits as their intervals and the width allow, and that no
 // interval is said to be nothing.
 func TestCostDigits(t *testing.T) {

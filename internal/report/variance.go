@@ -24,7 +24,7 @@ func (st *suiteTables) noise() string {
 	for _, t := range st.workloads {
 		for _, c := range t.comparisons {
 			switch {
-			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking || cmp.Or(c.Class, kernelClass) != kernelClass:
+			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking || cmp.Or(c.Class, result.ClassKernel) != result.ClassKernel:
 			case !c.AA:
 				halves = append(halves, (c.CI95[1]-c.CI95[0])/2/c.Ratio)
 			default:

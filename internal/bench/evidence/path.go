@@ -59,8 +59,11 @@ func (p Path) Masqueraded() bool {
 	return p.translatedByRules() && !p.traits().Routed && !p.Lab.NetfilterCall
 }
 
-// ForwardsInUserSpace reports whether a program relays the packets of the path's link.
-func (p Path) ForwardsInUserSpace() bool { return p.traits().Needs == podlink.NeedsRelay }
+// ForwardsInUserSpace reports whether a program relays the packets of the path's link, or
+// its connections.
+func (p Path) ForwardsInUserSpace() bool {
+	return p.traits().Needs == podlink.NeedsRelay || p.Route != nil && p.Route.Proxied
+}
 
 // translatedByRules reports whether the kernel's firewall rules translate the service
 // address, so that all packets cross the host's IP layer.
@@ -88,6 +91,9 @@ type Route struct {
 	// SeenAs is the client's address as seen by the server; the zero address if it is
 	// the client's own.
 	SeenAs netip.Addr
+	// Proxied is true if a program accepts the client's connection and opens one to the
+	// server.
+	Proxied bool
 	// TranslatedAt is the place whose kernel translates an address, if one does.
 	TranslatedAt string
 	// Programs are counters of eBPF programs that count each packet of the client.

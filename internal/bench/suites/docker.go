@@ -117,7 +117,7 @@ func toPort(id, client string) Path {
 		p.Route.Steps = []evidence.Step{bridge}
 	default: // in through the bridge, to Docker's proxy, and out through the bridge
 		p.Note = "through Docker's user-land proxy: its rules for published ports exclude packets from the bridge"
-		p.Route.SeenAs = dockerGateway
+		p.Route.Proxied, p.Route.SeenAs = true, dockerGateway
 		p.Route.Steps = append(outOfContainer(), evidence.Loops(lab.HostA, dockerBridge))
 	}
 	p.Route.Steps = append(p.Route.Steps, intoContainer()...)
@@ -137,7 +137,7 @@ func toPortLocally(id string, noProxy bool) Path {
 		return p
 	}
 	p.Note = "through Docker's user-land proxy"
-	p.Route.TranslatedAt = ""
+	p.Route.Proxied, p.Route.TranslatedAt = true, ""
 	p.Route.Steps = append([]evidence.Step{evidence.Loops(lab.HostA, "lo")}, p.Route.Steps...)
 	return p
 }
