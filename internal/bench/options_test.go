@@ -133,3 +133,20 @@ func TestWireNeedsRowAcrossIt(t *testing.T) {
 		}
 	}
 }
+
+// TestSliceHoldsRequests has rows of a fixed rate, whose turns must hold some.
+func TestSliceHoldsRequests(t *testing.T) {
+	for rate, want := range map[int]time.Duration{
+		1: maxSlice, 10: 200 * time.Millisecond, 50: 40 * time.Millisecond, 200: slowSlice, 5000: slowSlice,
+	} {
+		w := suites.Workload{Name: load.TCPRR, Setup: result.Setup{Rate: rate}}
+		if got := (Options{}).leastSlice(&measuredRow{spec: rowSpec{workload: w}}); got != want {
+			t.Errorf("%d per second: turns of %v, want %v", rate, got, want)
+		}
+		o := Options{Suites: []suites.Suite{madeUpSuite()}, Slice: time.Second/time.Duration(rate) - 1}
+		o.Suites[0].Workloads = []suites.Workload{w}
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "invalid slice") {
+			t.Errorf("%d per second: slices of %v: %v", rate, o.Slice, err)
+		}
+	}
+}

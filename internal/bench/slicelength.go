@@ -25,6 +25,8 @@ const (
 	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of
 	// transactions.
 	delaysPerSlice = 100
+	// requestsPerSlice is the number of requests of a fixed rate that a turn holds at least.
+	requestsPerSlice = 2
 	// longestSlice bounds what a path's own rhythm asks for.
 	longestSlice = 16
 )
@@ -74,16 +76,19 @@ func (e *epoch) chooseSlices(ctx context.Context) error {
 
 // leastSlice returns the least length of a row's turns, or that of the options.
 func (o Options) leastSlice(row *measuredRow) time.Duration {
-	wire := row.spec.path.Lab
+	wire, workload, least := row.spec.path.Lab, row.spec.workload, kernelSlice
 	switch {
 	case o.Slice > 0:
 		return o.Slice
 	case wire.WireRate > 0, wire.WireDelay > 0:
-		return min(max(shapedSlice, delaysPerSlice*wire.WireDelay), maxSlice)
-	case row.class() == result.ClassGuests, row.class() == result.ClassTwoCPUs, row.spec.workload.Name == load.UDPStream, row.spec.workload.Setup.Paced():
-		return slowSlice
+		least = max(shapedSlice, delaysPerSlice*wire.WireDelay)
+	case row.class() == result.ClassGuests, row.class() == result.ClassTwoCPUs, workload.Name == load.UDPStream, workload.Setup.Paced():
+		least = slowSlice
 	}
-	return kernelSlice
+	if rate := workload.Setup.Rate; rate > 0 {
+		least = max(least, requestsPerSlice*time.Second/time.Duration(rate))
+	}
+	return min(least, maxSlice)
 }
 
 // pilot finds the length that the turns of a row's connection must have, and how often it

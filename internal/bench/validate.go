@@ -92,6 +92,9 @@ func (o Options) withDefaults() (Options, error) {
 		if (setup.Reverse || setup.Paced()) && !o.sliced(s.suite) || setup != (result.Setup{}) && o.anyEngine() {
 			return o, fmt.Errorf("invalid traffic %q: not with --peer and --engine", s.workload)
 		}
+		if o.Slice > 0 && setup.Rate > 0 && o.Slice < time.Second/time.Duration(setup.Rate) {
+			return o, fmt.Errorf("invalid slice %v: at %d requests per second some have none", o.Slice, setup.Rate)
+		}
 	}
 	if o.Until > 0 && !o.compares(specs) {
 		return o, errors.New("--until needs two rows that are compared")

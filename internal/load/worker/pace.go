@@ -32,17 +32,22 @@ func (q *requester) distance() (time.Duration, error) {
 	return time.Duration(own / spec.LoadShare), nil
 }
 
-// transactPaced does the transactions that are due in a burst. One that is late, because
-// another took long, is not left out, and its latency counts from when it was due. After
-// twice the burst's time those that are left are given up. The client does not sleep between
-// transactions: a timer's delay would count as latency.
+// transactPaced does the transactions that are due in a burst, whose time goes on where the
+// last burst's ended; in one that is shorter than their distance, one is. One that is late,
+// because another took long, is not left out, and its latency counts from when it was due.
+// After twice the burst's time those that are left are given up. The client does not sleep
+// between transactions: a timer's delay would count as latency.
 func (q *requester) transactPaced(b burst) (t tally, err error) {
 	distance, err := q.distance()
 	if err != nil {
 		return t, err
 	}
+	due := q.due
+	if due >= b.length {
+		due = 0
+	}
 	start := time.Now()
-	for due := time.Duration(0); due < b.length; due += distance {
+	for ; due < b.length; due += distance {
 		t.sent++
 		if t.elapsed > 2*b.length {
 			continue
@@ -62,5 +67,6 @@ func (q *requester) transactPaced(b burst) (t tally, err error) {
 	for time.Since(start) < b.length {
 	}
 	t.elapsed, t.received = time.Since(start), t.count
+	q.due = max(due-t.elapsed, 0)
 	return t, nil
 }

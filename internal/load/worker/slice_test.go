@@ -175,3 +175,27 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 		t.Errorf("%s: %d datagrams or transactions sent, %d received", name, m.Sent, m.Received)
 	}
 }
+
+// TestPaceGoesOn takes slices of connections with a pace: over all of them as many requests are due as the pace says, also
+// where few or less than one are due in a slice.
+func TestPaceGoesOn(t *testing.T) {
+	p := localPair(t, "127.0.0.1")
+	const length, turns = 50 * time.Millisecond, 10
+	for _, pace := range []int{20, 50, 70, 200, 5000} {
+		spec := p.standing(load.TCPRR)
+		spec.Pace = pace
+		c := open(t, p.client, spec)
+		results, err := p.client.Slices(t.Context(), slices.Repeat([]load.Slice{{Conn: c.ID, Duration: length}}, turns))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sent, seconds float64
+		for _, r := range results {
+			sent += float64(r.Sent)
+			seconds += r.Seconds
+		}
+		if least, most := float64(pace)*turns*length.Seconds()-1, float64(pace)*seconds+1; sent < least || sent > most {
+			t.Errorf("%d per second: %g were due in %g s, want %g to %g", pace, sent, seconds, least, most)
+		}
+	}
+}

@@ -109,7 +109,8 @@ type requester struct {
 	session           *session
 	request, response []byte
 	histogram         *hdrhistogram.Histogram
-	unpaced           rate // of the leads
+	unpaced           rate          // of the leads
+	due               time.Duration // of the next transaction with a pace, in the next burst
 }
 
 func newRequester(s *session) (*requester, error) {
