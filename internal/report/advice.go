@@ -125,7 +125,7 @@ func (t *workloadTable) cost(e *entry) string {
 		return ""
 	}
 	if d.ratio >= 2 {
-		return factor(d.ratio)
+		return Factor(d.ratio)
 	}
 	if d.ci != nil && d.half() < 0.005 {
 		return percent(math.Abs(d.ratio - 1))

@@ -35,18 +35,21 @@ func own(v float64, places int) int { return max(places, fewDecimals(v)) }
 // amount prints how far a ratio lies from one: in per cent, and as a factor from 2 on.
 func amount(ratio float64) string {
 	if ratio >= 2 {
-		return factor(ratio)
+		return Factor(ratio)
 	}
 	return percent(math.Abs(ratio - 1))
 }
 
-// factor prints a ratio of 2 or more.
-func factor(ratio float64) string {
+// Factor prints a ratio of 2 or more.
+func Factor(ratio float64) string {
 	if ratio >= 100 {
 		return number(ratio, 0) + "×"
 	}
 	return number(ratio, 1) + "×"
 }
+
+// Grouped prints v with that many decimal places and commas between thousands.
+func Grouped(v float64, places int) string { return number(v, places) }
 
 // number prints v with that many decimal places and commas between thousands.
 func number(v float64, places int) string {

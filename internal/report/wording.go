@@ -72,7 +72,7 @@ func (w wording) describe(v verdict, ratio float64) string {
 		return percent(1-ratio) + " " + w.lower
 	case higher:
 		if ratio >= 2 {
-			return factor(ratio) + " " + w.factor
+			return Factor(ratio) + " " + w.factor
 		}
 		return percent(ratio-1) + " " + w.higher
 	case unclear:

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/report"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
@@ -35,8 +36,9 @@ func Cells(c *compare.Comparison, t compare.Table, wide bool) (head []string, li
 	}
 	if len(t.Geomean) > 0 {
 		line := []string{"geomean", digits(t.Geomean[0])}
-		for _, mean := range t.Geomean[1:] {
-			line = append(line, digits(mean), signed(mean/t.Geomean[0]), "", "")
+		for i, mean := range t.Geomean[1:] {
+			line = append(line, digits(mean))
+			line = append(line, meanChange(mean/t.Geomean[0], t.GeomeanCI95[i])...)
 			if wide {
 				line = append(line, "")
 			}
@@ -63,7 +65,7 @@ func change(d *compare.Delta, wide bool) []string {
 		cells[0] = signed(d.Ratio)
 	}
 	if d.CI95 != nil {
-		cells[1] = signed(d.CI95[0]) + " to " + signed(d.CI95[1])
+		cells[1] = span(d.CI95)
 	}
 	cells[2] = probability(d.P)
 	if wide {
@@ -71,6 +73,20 @@ func change(d *compare.Delta, wide bool) []string {
 	}
 	return cells
 }
+
+// meanChange returns the cells of the change of a geometric mean.
+func meanChange(ratio float64, ci *[2]float64) []string {
+	switch {
+	case ci == nil:
+		return []string{"~", "", ""}
+	case ci[0] <= 1 && ci[1] >= 1:
+		return []string{"~", span(ci), ""}
+	}
+	return []string{signed(ratio), span(ci), ""}
+}
+
+// span prints an interval of a ratio.
+func span(ci *[2]float64) string { return signed(ci[0]) + " to " + signed(ci[1]) }
 
 // figure prints a figure and the half-width of its interval.
 func figure(f *compare.Figure) string {
@@ -81,6 +97,9 @@ func figure(f *compare.Figure) string {
 		return digits(f.Median) + " ± ∞"
 	}
 	half := max(f.CI95[1]-f.Median, f.Median-f.CI95[0]) / math.Abs(f.Median)
+	if half > 1 {
+		return digits(f.Median) + " ± >100 %"
+	}
 	return digits(f.Median) + " ± " + percent("%.*f", half)
 }
 
@@ -90,11 +109,16 @@ func digits(v float64) string {
 	if v != 0 {
 		places = min(max(3-int(math.Floor(math.Log10(math.Abs(v)))), 0), 6)
 	}
-	return strconv.FormatFloat(v, 'f', places, 64)
+	return report.Grouped(v, places)
 }
 
-// signed prints a ratio as a change in per cent.
-func signed(ratio float64) string { return percent("%+.*f", ratio-1) }
+// signed prints a ratio as a change in per cent, and as a factor from 2 on.
+func signed(ratio float64) string {
+	if ratio >= 2 {
+		return report.Factor(ratio)
+	}
+	return percent("%+.*f", ratio-1)
+}
 
 // percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
 func percent(format string, share float64) string {
@@ -158,7 +182,17 @@ func Footer(c *compare.Comparison) []string {
 	return out
 }
 
-// Absent returns a sentence for each run and reason that rows lack.
+// Warnings returns a sentence on each run that is quick, disturbed or noisy.
+func Warnings(c *compare.Comparison) []string {
+	var out []string
+	for _, w := range c.Warnings {
+		out = append(out, Plain(w.Run+": "+strings.Join(w.Texts, "; ")+"."))
+	}
+	return out
+}
+
+// Absent returns a sentence for each run and reason that rows lack. A suite that a run lacks is
+// named, and not its rows.
 func Absent(c *compare.Comparison) []string {
 	var order []string
 	rows := map[string][]string{}
@@ -170,7 +204,13 @@ func Absent(c *compare.Comparison) []string {
 		if rows[why] == nil {
 			order = append(order, why)
 		}
-		rows[why] = append(rows[why], m.ID+" "+result.Key{Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}.Title())
+		what := m.ID + " " + result.Key{Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}.Title()
+		if c.Lacks(m.Run, m.Suite) {
+			what = "suite " + m.Suite
+		}
+		if !slices.Contains(rows[why], what) {
+			rows[why] = append(rows[why], what)
+		}
 	}
 	var out []string
 	for _, why := range order {
@@ -208,9 +248,14 @@ func ComparisonCSV(w io.Writer, c *compare.Comparison) error {
 	return WriteCSV(w, lines)
 }
 
-// ComparisonMarkdown writes what differs between the runs, the tables, and the rows that
+// ComparisonMarkdown writes the warnings, what differs between the runs, the tables, and the rows that
 // are not in all of them.
 func ComparisonMarkdown(w io.Writer, c *compare.Comparison) error {
+	for _, warning := range Warnings(c) {
+		if _, err := fmt.Fprintf(w, "%s\n\n", escape(warning)); err != nil {
+			return err
+		}
+	}
 	if len(c.Differs) > 0 {
 		var lines [][]string
 		for _, p := range c.Differs {

@@ -100,6 +100,40 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestComparisonOfNoisyRuns has differences of many times, figures of thousands, a suite in one run alone, and warnings.
+func TestComparisonOfNoisyRuns(t *testing.T) {
+	made := func(suite, id string, median, half float64) result.Row {
+		row := result.Row{
+			Suite: suite, ID: id, Workload: result.WorkloadTCPRR, Unit: result.UnitTransactions, Status: result.StatusOK,
+			Median: median, CI95: &[2]float64{median - half, median + half},
+		}
+		for i := range 10 {
+			row.Samples = append(row.Samples, median*(1+float64(i)/100))
+		}
+		return row
+	}
+	files := [2]result.File{{Schema: result.Schema}, {Schema: result.Schema}}
+	files[0].Rows = []result.Row{made("pod-links", "a", 59680, 100), made("latency", "b", 1, 0), made("latency", "c", 1, 0)}
+	files[1].Rows = []result.Row{made("pod-links", "a", 716160, 2e6)}
+	files[1].Run.Quick = true
+	c, err := compare.Runs(compare.Run{Name: "20260101T000000Z", File: files[0]}, compare.Run{Name: "20260102T000000Z", File: files[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := text.WriteComparison(&b, c, text.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"20260102T000000Z: quick run.\n", "  20260101T000000Z  20260102T000000Z  ", "  59,680 ± 0.2 %  716,160 ± >100 %  12.0×  11.", "× to 12.",
+		"\nNot in 20260102T000000Z: suite latency.\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // TestCSVHasAllRows reads the CSV back.
 func TestCSVHasAllRows(t *testing.T) {
 	f := read(t, "suites")

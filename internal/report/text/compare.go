@@ -10,11 +10,14 @@ import (
 	"mustang/internal/result/compare"
 )
 
-// WriteComparison prints a comparison of runs to w: what differs in machine and settings, a
+// WriteComparison prints a comparison of runs to w: the warnings, what differs in machine and settings, a
 // table for each suite and workload, and the rows that are not in all runs. Tables are as
 // wide as they have to be.
 func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 	p := &printer{w: w, options: o}
+	for _, warning := range export.Warnings(c) {
+		p.paragraph(warning, 0)
+	}
 	if len(c.Differs) == 0 {
 		p.line("Machine, versions and settings are the same.")
 	} else {
@@ -52,7 +55,7 @@ func WriteComparison(w io.Writer, c *compare.Comparison, o Options) error {
 func (p *printer) cells(head []string, lines [][]string, right bool) {
 	columns := make([]column, len(head))
 	for i := range columns {
-		c := column{right: right && i > 0, head: []string{export.Plain(head[i])}}
+		c := column{right: right && i > 0, gap: gap, head: []string{export.Plain(head[i])}}
 		for _, line := range lines {
 			c.cells = append(c.cells, export.Plain(line[i]))
 		}

@@ -32,6 +32,8 @@ type Run struct {
 type Comparison struct {
 	// Names are those of the runs, the old one first.
 	Names []string `json:"runs"`
+	// Warnings are those of the runs that are quick, interrupted, disturbed or noisy.
+	Warnings []Warning `json:"warnings"`
 	// Differs names the properties of machine, settings and method that differ.
 	Differs []Property `json:"differs"`
 	// Tables has one for each suite and workload, in the order of the old file.
@@ -60,6 +62,10 @@ type Table struct {
 	// Geomean has the geometric mean of each run's figures over the rows that all runs
 	// measured; empty if there are none, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
+	// GeomeanCI95 has for each run but the first an interval of the ratio of the means: as wide
+	// as the geometric mean of the rows' intervals, which holds however rows depend on each
+	// other. nil where a row has none.
+	GeomeanCI95 []*[2]float64 `json:"geomean_ci95"`
 }
 
 // Line compares a row.
@@ -125,11 +131,16 @@ type Missing struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// key identifies the row.
+func (m Missing) key() result.Key {
+	return result.Key{Suite: m.Suite, ID: m.ID, Workload: m.Workload, Flows: m.Flows, Setup: m.Setup}
+}
+
 // Runs compares runs with an old one. It refuses to compare times with counted
 // instructions.
 func Runs(old Run, others ...Run) (*Comparison, error) {
 	runs := append([]Run{old}, others...)
-	c := &Comparison{Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}}
+	c := &Comparison{Warnings: warnings(runs), Differs: differences(runs), Tables: []Table{}, Missing: []Missing{}}
 	rows := make([]map[result.Key]result.Row, len(runs))
 	var keys []result.Key
 	known := map[result.Key]bool{}
@@ -252,7 +263,31 @@ func (t *Table) judge() {
 		d.Found = d.P < Significance && d.Ratio != 1
 		d.Worse = d.Found && d.Ratio > 1 == t.LessIsBetter
 	}
-	t.Geomean = t.means()
+	if t.Geomean = t.means(); t.Geomean == nil {
+		return
+	}
+	for i := range t.Geomean[1:] {
+		t.GeomeanCI95 = append(t.GeomeanCI95, t.meanInterval(i))
+	}
+}
+
+// meanInterval returns the interval of a run's mean over the old one.
+func (t *Table) meanInterval(run int) *[2]float64 {
+	ratio := t.Geomean[run+1] / t.Geomean[0]
+	var below, above, n float64
+	for _, line := range t.Lines {
+		if slices.Contains(line.Figures, nil) {
+			continue
+		}
+		d := line.Deltas[run]
+		if d == nil || d.CI95 == nil || d.CI95[0] <= 0 {
+			return nil
+		}
+		below += math.Log(d.CI95[0] / d.Ratio)
+		above += math.Log(d.CI95[1] / d.Ratio)
+		n++
+	}
+	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
 // means returns the geometric means of the runs.
@@ -274,6 +309,25 @@ func (t *Table) means() []float64 {
 		sums[i] = math.Exp(sum / float64(n))
 	}
 	return sums
+}
+
+// Lacks reports whether a run measured no row of a suite.
+func (c *Comparison) Lacks(run, suite string) bool {
+	at := slices.Index(c.Names, run)
+	for _, t := range c.Tables {
+		for _, line := range t.Lines {
+			if t.Suite == suite && line.Figures[at] != nil {
+				return false
+			}
+		}
+	}
+	lacked := map[result.Key]bool{}
+	for _, m := range c.Missing {
+		if m.Run == run {
+			lacked[m.key()] = true
+		}
+	}
+	return !slices.ContainsFunc(c.Missing, func(m Missing) bool { return m.Suite == suite && !lacked[m.key()] })
 }
 
 // Worse returns the rows, with their workloads, that a run found worse by more than a share

@@ -185,6 +185,13 @@ func TestDirections(t *testing.T) {
 	if diff := cmp.Diff([]float64{4, 3}, c.Tables[0].Geomean, cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
 		t.Errorf("geomean (-want +got):\n%s", diff)
 	}
+	if ci := c.Tables[0].GeomeanCI95; len(ci) != 1 || ci[0] != nil {
+		t.Errorf("an interval of a mean of rows without one: %v", ci)
+	}
+	c = compareRuns(t, run("old", made("r", "", 0, low...)), run("new", made("r", "", 0, high...)))
+	if mean, row := c.Tables[0].GeomeanCI95[0], c.Tables[0].Lines[0].Deltas[0].CI95; math.Abs(mean[0]-row[0]) > 0.01 || math.Abs(mean[1]-row[1]) > 0.01 {
+		t.Errorf("interval of the mean of one row %v, of the row %v", mean, row)
+	}
 	c = compareRuns(t, run("old", made("a", "", 0, 0), made("b", "", 0, 8)), run("new", made("a", "", 0, 1), made("b", "", 0, 9)))
 	if c.Tables[0].Geomean != nil || c.Tables[0].Lines[0].Deltas[0] != nil {
 		t.Errorf("of a figure of 0: %v, %v", c.Tables[0].Geomean, c.Tables[0].Lines[0].Deltas[0])
