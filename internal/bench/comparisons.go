@@ -44,6 +44,11 @@ func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []r
 			}
 		}
 	}
+	for i := range out {
+		if c := &out[i]; c.Over != "" && c.CI95 != nil { // long lists, which the samples have
+			c.Ratios, c.Rounds = nil, len(c.Ratios)
+		}
+	}
 	return out
 }
 

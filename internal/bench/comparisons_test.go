@@ -52,6 +52,39 @@ func TestComparisonsCoverCommonRounds(t *testing.T) {
 	}
 }
 
+// TestFileHasNoRatiosOfTurns checks that comparisons of rows that took turns leave their ratios to
+// the samples, once there is an interval, and keep their number.
+func TestFileHasNoRatiosOfTurns(t *testing.T) {
+	w := suites.Workload{Name: load.TCPRR, Flows: 1}
+	suite := suites.Suite{Name: "x", Workloads: []suites.Workload{w}, Pairs: []suites.Pair{{Numerator: "a", Denominator: "b"}}}
+	o := Options{Seed: 1, Suites: []suites.Suite{suite}}
+	measured := map[result.Key]*measuredRow{}
+	for _, id := range []string{"a", "b", "c"} {
+		p := suites.Path{}
+		p.ID = id
+		o.Suites[0].Paths = append(o.Suites[0].Paths, p)
+		row := newRow(rowSpec{suite, p, w})
+		measured[row.row.Key()] = row
+	}
+	known := comparisons{}
+	for round := range 12 {
+		for i, row := range []string{"a", "b", "c"} {
+			taken := load.SliceResult{Count: uint64(1000 + 100*i + round*(i+1)), Seconds: 1}
+			measured[result.Row{Suite: "x", ID: row, Workload: w.Name, Flows: 1}.Key()].addTurns(stats.Position{Lab: round / 3, Process: round / 3, Connection: round / 3, Round: round}, round, taken)
+		}
+		for range 2 { // the second ones are cached
+			for _, c := range known.update(o, measured) {
+				if kept := len(c.Ratios) > 0; kept != (c.CI95 == nil) || c.RoundsDone() != round+1 {
+					t.Errorf("round %d: %s/%s has %d ratios and %d rounds, interval %v", round, c.Numerator, c.Denominator, len(c.Ratios), c.RoundsDone(), c.CI95)
+				}
+			}
+		}
+	}
+	if n := len(known.update(o, measured)); n < 3 {
+		t.Errorf("%d comparisons", n)
+	}
+}
+
 // btoi is 1 for true.
 func btoi(b bool) int {
 	if b {

@@ -34,7 +34,7 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 		if r.options.Until > 0 {
 			widest = r.widest(rows)
 		}
-		if pending(rows) > 0 && !p.over(widest) {
+		if pending(rows) > 0 && !p.over(widest) && !r.full(rows) {
 			continue
 		}
 		r.head.Notes = append(r.head.Notes, r.disturbed.notes()...)

@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/result/rundir"
 )
 
 // madeUpSuite has rows of several links and one without.
@@ -97,6 +100,58 @@ func TestUntilNeedsPair(t *testing.T) {
 		if test.valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "--until needs two rows") {
 			t.Errorf("%d suites, only %q: %v", len(test.suites), test.only, err)
 		}
+	}
+}
+
+// TestRoundsFitInFile refuses rounds of many rows whose samples no result file holds.
+func TestRoundsFitInFile(t *testing.T) {
+	o := Options{Suites: lookup(t, suites.Default), Rounds: result.MaxSamples}
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "a result file holds") {
+		t.Errorf("error %v", err)
+	}
+	o.Only = []string{"veth"}
+	if o.Rounds = 10_000; o.Validate() != nil {
+		t.Error(o.Validate())
+	}
+}
+
+// TestSuiteEndsWhenFileIsFull checks that each suite has its share of the file, and that a run
+// notes where one ended for lack of room.
+func TestSuiteEndsWhenFileIsFull(t *testing.T) {
+	out, err := rundir.Create(t.TempDir(), time.Now(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	o := Options{Out: out}
+	for i := range 10 {
+		s := madeUpSuite()
+		s.Name = fmt.Sprintf("suite-%d", i)
+		o.Suites = append(o.Suites, s)
+	}
+	r := &run{options: o}
+	w := suites.Workload{Name: load.TCPRR, Flows: 1}
+	about := result.Suite{Name: "suite-0", Question: "?", Layout: result.LayoutList, Answer: []string{result.AnswerFastest}}
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{about}}
+	var rows []*measuredRow
+	for i := range 4 {
+		p := o.Suites[0].Paths[0]
+		p.ID = fmt.Sprint(i)
+		row := newRow(rowSpec{o.Suites[0], p, w})
+		row.row.Samples = slices.Repeat([]float64{1}, result.MaxSamples)
+		row.row.Suite, row.row.Link, row.row.Target, row.row.Via = "suite-0", "veth", result.TargetPodIP, result.ViaNone
+		row.row.Status, row.row.Unit, row.row.Engine = result.StatusOK, result.UnitTransactions, "native"
+		rows, f.Rows = append(rows, row), append(f.Rows, row.row)
+	}
+	if r.full(rows) {
+		t.Error("a file that was not written is full")
+	}
+	if err := out.Write(f); err != nil {
+		t.Fatal(err)
+	}
+	later := []*measuredRow{newRow(rowSpec{o.Suites[1], o.Suites[1].Paths[0], w})}
+	if !r.full(rows) || r.full(later) || len(r.head.Notes) != 1 {
+		t.Errorf("filled %.3f: full %v, for the next suite %v, notes %q", out.Filled(), r.full(rows), r.full(later), r.head.Notes)
 	}
 }
 

@@ -87,6 +87,9 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, err
 	}
+	if err := o.checkRoom(len(specs)); err != nil {
+		return o, err
+	}
 	for _, s := range specs {
 		setup := s.workload.Setup
 		if (setup.Reverse || setup.Paced()) && !o.sliced(s.suite) || setup != (result.Setup{}) && o.anyEngine() {

@@ -22,11 +22,11 @@ type spread struct {
 func newSpread(comparisons []result.Comparison) spread {
 	var s spread
 	for _, c := range comparisons {
-		if !c.AA || len(c.Ratios) == 0 {
+		if !c.AA || c.RoundsDone() == 0 {
 			continue
 		}
-		if s.pairs == 0 || len(c.Ratios) < s.rounds {
-			s.rounds = len(c.Ratios)
+		if s.pairs == 0 || c.RoundsDone() < s.rounds {
+			s.rounds = c.RoundsDone()
 		}
 		s.pairs++
 		reach := append([]float64{c.Ratio}, c.Ratios...)

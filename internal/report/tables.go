@@ -308,14 +308,14 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		rows.Cells = append(rows.Cells, Cell{Text: comparisonName(c)})
 		value.Cells = append(value.Cells, Cell{Text: ratio(c.Ratio), Mark: mark})
 		ci.Cells = append(ci.Cells, Cell{Text: reach})
-		rounds.Cells = append(rounds.Cells, Cell{Text: number(float64(len(c.Ratios)), 0)})
+		rounds.Cells = append(rounds.Cells, Cell{Text: number(float64(c.RoundsDone()), 0)})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
 		variance.add(c)
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})
 	}
 	for _, aa := range []bool{false, true} {
 		for _, c := range t.comparisons {
-			if c.AA == aa && len(c.Ratios) > 0 && c.Ranking == ranking {
+			if c.AA == aa && c.RoundsDone() > 0 && c.Ranking == ranking {
 				add(c)
 			}
 		}

@@ -149,7 +149,7 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 	again := map[string]bool{}
 	for i, c := range t.comparisons {
 		k := [2]string{c.Numerator, c.Denominator}
-		if t.pairs[k] == nil && len(c.Ratios) > 0 {
+		if t.pairs[k] == nil && c.RoundsDone() > 0 {
 			t.pairs[k] = &t.comparisons[i]
 		}
 		if c.AA && c.Numerator != c.Denominator {

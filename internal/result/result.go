@@ -123,8 +123,11 @@ type Comparison struct {
 	Numerator string `json:"numerator"`
 	// Denominator is the ID of the row below the line.
 	Denominator string `json:"denominator"`
-	// Ratios holds one ratio per round.
+	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is
+	// empty: the rows' samples and positions have them.
 	Ratios []float64 `json:"ratios"`
+	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
+	Rounds int `json:"rounds,omitempty"`
 	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
 	// mean of the labs' medians.
 	Ratio float64 `json:"ratio"`
@@ -153,6 +156,9 @@ type Comparison struct {
 	// Shares are the levels' shares in the variance of a ratio.
 	Shares Shares `json:"shares,omitzero"`
 }
+
+// RoundsDone returns the number of rounds that both rows have.
+func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Verdict].
 const (

@@ -12,8 +12,23 @@ const (
 	maxDepth   = 100
 )
 
-// scan returns the problems of a JSON text that would take too much memory to decode. It does not check the syntax.
-func scan(text []byte) []string {
+// extent is how much memory a JSON text takes to decode.
+type extent struct{ bytes, depth, values, entries, longest int }
+
+// problems returns the limits that a text exceeds.
+func (e extent) problems() []string {
+	return slices.Concat(limit("bytes", e.bytes, maxBytes), limit("levels", e.depth, maxDepth), limit("values", e.values, maxValues),
+		limit("entries of lists", e.entries, maxEntries), limit("entries of a list", e.longest, MaxSamples))
+}
+
+// Filled returns how much of a reader's limits the text of a file takes: from 1 on, [Read] may refuse it.
+func Filled(text []byte) float64 {
+	e := scan(text)
+	return max(float64(e.bytes)/maxBytes, float64(e.values)/maxValues, float64(e.entries)/maxEntries)
+}
+
+// scan measures a JSON text, and ends where it is too large. It does not check the syntax.
+func scan(text []byte) extent {
 	values, entries, longest := 0, 0, 0
 	var lengths []int // of the enclosing lists; -1 for an object
 	begins := false   // an entry of a list begins here
@@ -55,6 +70,5 @@ func scan(text []byte) []string {
 			}
 		}
 	}
-	return slices.Concat(limit("levels", len(lengths), maxDepth), limit("values", values, maxValues), limit("entries of lists", entries, maxEntries),
-		limit("entries of a list", longest, MaxSamples))
+	return extent{len(text), len(lengths), values, entries, longest}
 }

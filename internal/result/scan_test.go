@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -57,8 +58,31 @@ func TestScan(t *testing.T) {
 		{`{"a": "` + strings.Repeat("[{},", maxEntries) + `"}`, false},
 		{strings.Repeat("]", 10) + `"\`, false},
 	} {
-		if got := scan([]byte(c.text)); (len(got) > 0) != c.want {
+		if got := scan([]byte(c.text)).problems(); (len(got) > 0) != c.want {
 			t.Errorf("%.40s...: problems %v", c.text, got)
 		}
+	}
+}
+
+// TestWritesOnlyWhatIsRead checks that a file is not written that its reader would refuse, though each
+// of its parts keeps its limit.
+func TestWritesOnlyWhatIsRead(t *testing.T) {
+	file := func(rows int) File {
+		f := File{Schema: Schema, Suites: []Suite{{Name: "pod-links", Question: "?", Layout: LayoutMatrix, Answer: []string{AnswerFastest}}}}
+		for i := range rows {
+			f.Rows = append(f.Rows, Row{
+				Suite: "pod-links", ID: fmt.Sprint(i), Link: "veth", Datapath: DatapathKernel, Placement: PlacementSameHost, Overlay: OverlayNone,
+				Target: TargetPodIP, Via: ViaNone, Workload: WorkloadTCPRR, Status: StatusOK, Engine: "native", Unit: UnitTransactions,
+				Samples: []float64{1}, Evidence: Evidence{Hooks: slices.Repeat([]string{"host"}, maxEvidence)},
+			})
+		}
+		return f
+	}
+	data, err := Marshal(file(60))
+	if filled := Filled(data); err != nil || filled < 0.2 || filled > 0.5 {
+		t.Errorf("a file of 60 rows: %v, filled %g", err, filled)
+	}
+	if _, err := Marshal(file(200)); err == nil || !strings.Contains(err.Error(), "the most is") {
+		t.Errorf("a file of 200 rows: %v", err)
 	}
 }

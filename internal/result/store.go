@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,7 +37,7 @@ func Read(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("read results: %w", err)
 	}
-	if problems := scan(data); len(problems) > 0 {
+	if problems := scan(data).problems(); len(problems) > 0 {
 		return File{}, fmt.Errorf("read results %s: %s", path, problems[0])
 	}
 	// The schema comes first: fields of another schema may not decode.
@@ -84,7 +85,7 @@ func readLimited(path string) ([]byte, error) {
 }
 
 // Marshal checks f and returns it as indented JSON with a final newline. Required
-// lists and maps are empty, never null.
+// lists and maps are empty, never null. What [Read] would refuse is an error.
 func Marshal(f File) ([]byte, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
@@ -92,6 +93,9 @@ func Marshal(f File) ([]byte, error) {
 	data, err := json.MarshalIndent(filled(f), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode results: %w", err)
+	}
+	if problems := scan(data).problems(); len(problems) > 0 {
+		return nil, errors.New(problems[0])
 	}
 	return append(data, '\n'), nil
 }

@@ -161,7 +161,8 @@ func (r Row) problems() []string {
 			out = append(out, r.Status+" without a reason")
 		}
 	}
-	out = append(out, figures(r.Samples, r.Median, r.CI95)...)
+	out = append(out, bounded("samples", r.Samples...)...)
+	out = append(out, figures(len(r.Samples), r.Median, r.CI95)...)
 	out = append(out, r.misplaced()...)
 	out = append(out, bounded("cpu_us_per_unit", r.CPUUSPerUnit)...)
 	if s := r.CPUSplit; s != nil {
@@ -220,19 +221,22 @@ func (c Comparison) problems() []string {
 	out = append(out, limitNames(c.Numerator, c.Denominator, c.Over, c.Class)...)
 	out = append(out, limitTexts(c.Name)...)
 	out = append(out, limit("ratios", len(c.Ratios), MaxSamples)...)
-	return append(out, figures(c.Ratios, c.Ratio, c.CI95)...)
+	if c.Rounds < 0 || c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios) {
+		out = append(out, fmt.Sprintf("%d rounds with %d ratios", c.Rounds, len(c.Ratios)))
+	}
+	out = append(out, bounded("ratios", c.Ratios...)...)
+	return append(out, figures(c.RoundsDone(), c.Ratio, c.CI95)...)
 }
 
-// figures checks samples against their median and its interval.
-func figures(samples []float64, median float64, ci *[2]float64) []string {
-	out := bounded("samples", samples...)
-	out = append(out, bounded("median", median)...)
+// figures checks a median of so many samples and its interval.
+func figures(samples int, median float64, ci *[2]float64) []string {
+	out := bounded("median", median)
 	if ci == nil {
 		return out
 	}
 	out = append(out, bounded("ci95", ci[0], ci[1])...)
-	if len(samples) < 6 {
-		out = append(out, fmt.Sprintf("ci95 from %d samples, it takes 6", len(samples)))
+	if samples < 6 {
+		out = append(out, fmt.Sprintf("ci95 from %d samples, it takes 6", samples))
 	}
 	if ci[0] > median || median > ci[1] {
 		out = append(out, fmt.Sprintf("median %g lies outside its ci95 [%g, %g]", median, ci[0], ci[1]))

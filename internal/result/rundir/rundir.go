@@ -46,6 +46,7 @@ type Dir struct {
 	owner       *Owner
 	made        []string // directories above that were made for it, the innermost last
 	written     bool
+	filled      float64
 }
 
 // Create makes a directory for a run that starts now, and its parents as needed. An
@@ -90,6 +91,7 @@ func Make(path string, owner *Owner) error {
 func (d *Dir) Write(f result.File) error {
 	path := filepath.Join(d.Path, Results)
 	data, err := result.Marshal(f)
+	d.filled = result.Filled(data)
 	if err == nil {
 		err = d.run.replace(Results, data, d.owner)
 	}
@@ -104,6 +106,9 @@ func (d *Dir) Write(f result.File) error {
 	d.written = true
 	return nil
 }
+
+// Filled returns how much of the limits of a result file the last one takes, see [result.Filled].
+func (d *Dir) Filled() float64 { return d.filled }
 
 // Close ends the run. Without a result it removes the directories that it made.
 func (d *Dir) Close() error {
