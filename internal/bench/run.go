@@ -161,6 +161,9 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 		return err
 	}
 	if r.options.sliced(rows[0].spec.suite) {
+		if err := r.trace(ctx, rows); err != nil {
+			return err
+		}
 		return r.interleave(ctx, rows, started)
 	}
 	if rows[0].spec.suite.BesideEngines() {

@@ -142,6 +142,7 @@ func TestRunMeasuresEveryRow(t *testing.T) {
 	if len(pairs) != want || len(pairs) == len(file.Run.Comparisons) {
 		t.Errorf("%d comparisons of %d are of the suite's pairs, want %d", len(pairs), len(file.Run.Comparisons), want)
 	}
+	checkTraces(t, file)
 	stored, err := result.Read(filepath.Join(o.Out.Path, rundir.Results))
 	if err != nil || len(stored.Rows) != len(file.Rows) {
 		t.Errorf("the file has %d rows, %v", len(stored.Rows), err)

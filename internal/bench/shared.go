@@ -188,8 +188,8 @@ func (t *testbed) connect(ctx context.Context, all []*standing) []error {
 	return errs
 }
 
-// renew ends the agents and labs of an instance, but those that are kept.
-func (t *testbed) renew() error {
+// hangUp ends the agents, but those of labs that are kept.
+func (t *testbed) hangUp() error {
 	var errs []error
 	for key, a := range t.agents {
 		if !keeps(key.lab) {
@@ -198,6 +198,12 @@ func (t *testbed) renew() error {
 		}
 	}
 	clear(t.listening)
+	return errors.Join(errs...)
+}
+
+// renew ends the agents and labs of an instance, but those that are kept.
+func (t *testbed) renew() error {
+	err := t.hangUp()
 	renewed := slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)
-	return errors.Join(append(errs, t.remove(renewed))...)
+	return errors.Join(err, t.remove(renewed))
 }

@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"text/tabwriter"
+
+	"mustang/internal/explain/steps"
 )
 
 // Comparison tells the difference of two rows by step.
@@ -21,7 +23,7 @@ type Comparison struct {
 	Untraced float64 `json:"untraced"`
 	Sum      float64 `json:"sum"`
 	// Classes are the differences of the sums of classes.
-	Classes []Total `json:"classes"`
+	Classes []steps.Total `json:"classes"`
 	// Steps are the steps of both rows side by side.
 	Steps []Pair `json:"steps"`
 }
@@ -43,18 +45,18 @@ func compare(row, against Explanation) Comparison {
 		differences = append(differences, row.Rounds[i]-against.Rounds[i])
 	}
 	c.Untraced = median(differences)
-	sum := func(e Explanation, class string) Total {
-		for _, t := range e.Totals() {
+	sum := func(e Explanation, class string) steps.Total {
+		for _, t := range steps.Totals(e.Steps) {
 			if t.Class == class {
 				return t
 			}
 		}
-		return Total{Class: class}
+		return steps.Total{Class: class}
 	}
-	for _, class := range classes() {
+	for _, class := range steps.Classes() {
 		a, b := sum(row, class), sum(against, class)
 		if a != b {
-			c.Classes = append(c.Classes, Total{class, a.Count - b.Count, a.Sum - b.Sum})
+			c.Classes = append(c.Classes, steps.Total{Class: class, Count: a.Count - b.Count, Sum: a.Sum - b.Sum})
 		}
 	}
 	return c
@@ -108,7 +110,7 @@ func (c Comparison) sentences() []string {
 		told += t.Sum
 		count := t
 		count.Count = max(t.Count, -t.Count)
-		text := fmt.Sprintf("%s (%s)", count, figure(math.Abs(t.Sum)))
+		text := fmt.Sprintf("%s (%s)", count, steps.Figure(math.Abs(t.Sum)))
 		switch {
 		case t.Count < 0:
 			saves = append(saves, text)
@@ -131,8 +133,8 @@ func (c Comparison) sentences() []string {
 		than = "more"
 	}
 	return []string{
-		fmt.Sprintf("%s %s: %s %s.", c.Row.Row, strings.Join(parts, " and "), figure(math.Abs(told)), c.Row.Clock),
-		fmt.Sprintf("Without tracing its transactions take %s %s %s.", figure(math.Abs(c.Untraced)), c.Row.Clock, than),
+		fmt.Sprintf("%s %s: %s %s.", c.Row.Row, strings.Join(parts, " and "), steps.Figure(math.Abs(told)), c.Row.Clock),
+		fmt.Sprintf("Without tracing its transactions take %s %s %s.", steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than),
 	}
 }
 
@@ -161,7 +163,7 @@ func (c Comparison) WriteText(w io.Writer) error {
 			direction = step.Direction
 			fmt.Fprintf(tab, "\t\t\t  %s\n", direction)
 		}
-		fmt.Fprintf(tab, "%s\t%s\t%s\t    %s\n", p.Row.figure(), p.Against.figure(), figure(difference), p)
+		fmt.Fprintf(tab, "%s\t%s\t%s\t    %s\n", stepFigure(p.Row), stepFigure(p.Against), steps.Figure(difference), p)
 	}
 	fmt.Fprint(tab, "\t\t\t  both\n")
 	for _, t := range c.Classes {
@@ -169,10 +171,10 @@ func (c Comparison) WriteText(w io.Writer) error {
 		if t.Count != 0 {
 			text += fmt.Sprintf(" (%+d)", t.Count)
 		}
-		fmt.Fprintf(tab, "\t\t%s\t    %s\n", figure(t.Sum), text)
+		fmt.Fprintf(tab, "\t\t%s\t    %s\n", steps.Figure(t.Sum), text)
 	}
-	fmt.Fprintf(tab, "%s\t%s\t%s\t    sum\n", figure(c.Row.Sum), figure(c.Against.Sum), figure(c.Sum))
-	fmt.Fprintf(tab, "%s\t%s\t%s\t    without tracing\n", figure(c.Row.Untraced), figure(c.Against.Untraced), figure(c.Untraced))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t    sum\n", steps.Figure(c.Row.Sum), steps.Figure(c.Against.Sum), steps.Figure(c.Sum))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced), steps.Figure(c.Untraced))
 	if err := tab.Flush(); err != nil {
 		return err
 	}
@@ -203,10 +205,10 @@ func (p Pair) String() string {
 	return p.Row.String() + " | " + p.Against.String()
 }
 
-// figure returns the time of a step, a dash for none.
-func (s *Step) figure() string {
+// stepFigure returns the time of a step, a dash for none.
+func stepFigure(s *Step) string {
 	if s == nil {
 		return "–"
 	}
-	return figure(s.Median)
+	return steps.Figure(s.Median)
 }

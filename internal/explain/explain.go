@@ -30,11 +30,21 @@ const (
 // which there are up to some sixty, and softirqs of all other work of the machine.
 const roomPerTransaction = 300
 
-// rounds is the number of runs with tracing, each after some shorter ones without.
-const (
-	rounds   = 6
-	untraced = 5 // runs in a round
+// effort is how thoroughly a row is measured.
+type effort struct {
+	rounds   int  // runs with tracing
+	untraced int  // runs without, before each of them
+	counters bool // whether the kernel's counters are read
+}
+
+// Efforts: of a row of its own, and of one beside a benchmark.
+var (
+	thorough = effort{rounds: 6, untraced: 5, counters: true}
+	brief    = effort{rounds: 2, untraced: 1}
 )
+
+// briefCount is the number of transactions that a brief run traces.
+const briefCount = 200
 
 // settle is the number of transactions of each run before those that count.
 const settle = 200
@@ -109,8 +119,21 @@ func Compare(ctx context.Context, o Options, against string) (Comparison, error)
 	return compare(found[0], found[1]), nil
 }
 
+// Trace explains a path in a lab that exists, where nothing else runs, in a fraction of a second:
+// without [Counters], and by few transactions.
+func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (Explanation, error) {
+	o.Row, o.Count = p.ID, briefCount
+	r := makeRun(o, 0, p, brief)
+	r.lab = l
+	found, err := explainRuns(ctx, []*run{r})
+	if err != nil {
+		return Explanation{}, err
+	}
+	return found[0], nil
+}
+
 // explainRows explains rows, whose networks exist side by side.
-func explainRows(ctx context.Context, rows ...Options) (found []Explanation, err error) {
+func explainRows(ctx context.Context, rows ...Options) ([]Explanation, error) {
 	var runs []*run
 	for i, o := range rows {
 		r, err := newRun(o, i)
@@ -124,6 +147,11 @@ func explainRows(ctx context.Context, rows ...Options) (found []Explanation, err
 			return nil, err
 		}
 	}
+	return explainRuns(ctx, runs)
+}
+
+// explainRuns explains rows with the effort of the first.
+func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err error) {
 	defer func() {
 		for _, r := range runs {
 			err = errors.Join(err, r.close())
@@ -140,8 +168,8 @@ func explainRows(ctx context.Context, rows ...Options) (found []Explanation, err
 	if err := each(func(r *run) error { return r.open(ctx) }); err != nil {
 		return nil, err
 	}
-	for range rounds {
-		for range untraced { // what is compared lies close together
+	for range runs[0].effort.rounds {
+		for range runs[0].effort.untraced { // what is compared lies close together
 			if err := each(func(r *run) error { return r.untraced(ctx) }); err != nil {
 				return nil, err
 			}

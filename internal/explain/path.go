@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"mustang/internal/explain/steps"
 )
 
 // recording is what was measured of a row.
@@ -98,7 +100,7 @@ func (p path) explanation(costs map[string]float64) Explanation {
 // alike returns all transactions, and those that took the most common path. If few did, it
 // leaves out events whose order varies, and returns the classes of their steps.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
-	varying := []string{"", classSoftirqs, classThreads}
+	varying := []string{"", steps.Softirqs, steps.Threads}
 	for i := range varying {
 		omitted, all = varying[1:i+1], nil
 		for _, events := range rec.events {

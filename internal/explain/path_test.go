@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/explain/steps"
 )
 
 // Numbers of the places in made-up events.
@@ -122,7 +124,7 @@ func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
 	e := madeUp(t, routed())
 	var got []string
 	for _, s := range e.Steps {
-		got = append(got, strings.Join([]string{s.Direction, s.Place, s.String(), figure(s.Median)}, "|"))
+		got = append(got, strings.Join([]string{s.Direction, s.Place, s.String(), steps.Figure(s.Median)}, "|"))
 	}
 	want := []string{
 		"request|pod-b|client sends|1,000", "request|pod-b|eth0 transmits|100", "request||softirq NET_RX|200",
@@ -206,7 +208,7 @@ func TestVaryingSoftirqsAreLeftOut(t *testing.T) {
 		}
 	}
 	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike()
-	if len(alike) != len(all) || !slices.Equal(omitted, []string{classSoftirqs}) {
+	if len(alike) != len(all) || !slices.Equal(omitted, []string{steps.Softirqs}) {
 		t.Errorf("%d of %d alike without %v", len(alike), len(all), omitted)
 	}
 }
@@ -278,7 +280,7 @@ func TestDrawingIsXMLWithAllSteps(t *testing.T) {
 			titles++
 		}
 	}
-	if want := 2 * (len(e.Steps) + len(e.Totals())); titles != want {
+	if want := 2 * (len(e.Steps) + len(steps.Totals(e.Steps))); titles != want {
 		t.Errorf("%d boxes, want %d", titles, want)
 	}
 }

@@ -2,6 +2,11 @@
 
 package explain
 
+import (
+	"mustang/internal/explain/steps"
+	"mustang/internal/result"
+)
+
 // Schema is the version of [Explanation] and [Comparison] as JSON.
 const Schema = 1
 
@@ -13,8 +18,8 @@ const (
 
 // Directions of a [Step].
 const (
-	Request = "request"
-	Reply   = "reply"
+	Request = result.DirectionRequest
+	Reply   = result.DirectionReply
 )
 
 // Explanation is the path of a row's transactions, as measured. Figures are in
@@ -53,29 +58,8 @@ type Explanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// Step is one step of a path. Its time lasts until the next step begins, with the time
-// after an inner step (a hook, a BPF program) has returned to it.
-type Step struct {
-	// Direction is [Request] or [Reply].
-	Direction string `json:"direction"`
-	// Class is what the step belongs to, such as "devices" or "softirqs".
-	Class string `json:"class"`
-	// Kind is what happens, such as "transmit".
-	Kind string `json:"kind"`
-	// Place is a place of the lab; empty for softirqs.
-	Place string `json:"place,omitempty"`
-	// Device is the device that a packet is at.
-	Device string `json:"device,omitempty"`
-	// Name is that of a hook, BPF program, softirq or process.
-	Name string `json:"name,omitempty"`
-	// Redirects says that a BPF program sent the packet on: the step lasts until the packet
-	// is seen again.
-	Redirects bool `json:"redirects,omitempty"`
-	// Median, Low and High are the median and the quartiles over all alike transactions.
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-}
+// Step is one step of a path.
+type Step = result.Step
 
 // kindInfo describes a kind of event.
 type kindInfo struct {
@@ -101,60 +85,22 @@ func costKinds() map[explainKind]string {
 // kinds returns what each kind of event means.
 func kinds() map[explainKind]kindInfo {
 	return map[explainKind]kindInfo{
-		explainKindKIND_SEND:        {"send", classSockets, costSocket},
-		explainKindKIND_SENT:        {"sent", classThreads, costSocket},
-		explainKindKIND_READ:        {"read", classThreads, costSocket},
-		explainKindKIND_TCP:         {"tcp", classSockets, costSocket},
-		explainKindKIND_WAKE:        {"wake", classSockets, costSocket},
-		explainKindKIND_TRANSMIT:    {"transmit", classDevices, costPacket},
-		explainKindKIND_QUEUE:       {"queue", classDevices, costPacket},
-		explainKindKIND_RECEIVE:     {"receive", classDevices, costPacket},
-		explainKindKIND_ROUTE:       {"route", classRouting, costSoftirq},
-		explainKindKIND_HOOK:        {"hook", classNetfilter, costPacket},
-		explainKindKIND_HOOK_END:    {"", classNetfilter, costPacket},
-		explainKindKIND_PROGRAM:     {"program", classPrograms, costPacket},
-		explainKindKIND_PROGRAM_END: {"", classPrograms, costPacket},
-		explainKindKIND_RAISE:       {"raise", classSoftirqs, costSoftirq},
-		explainKindKIND_SOFTIRQ:     {"softirq", classSoftirqs, costSoftirq},
-		explainKindKIND_SOFTIRQ_END: {"softirq end", classSoftirqs, costSoftirq},
-		explainKindKIND_RUN:         {"run", classThreads, costSocket},
+		explainKindKIND_SEND:        {"send", steps.Sockets, costSocket},
+		explainKindKIND_SENT:        {"sent", steps.Threads, costSocket},
+		explainKindKIND_READ:        {"read", steps.Threads, costSocket},
+		explainKindKIND_TCP:         {"tcp", steps.Sockets, costSocket},
+		explainKindKIND_WAKE:        {"wake", steps.Sockets, costSocket},
+		explainKindKIND_TRANSMIT:    {"transmit", steps.Devices, costPacket},
+		explainKindKIND_QUEUE:       {"queue", steps.Devices, costPacket},
+		explainKindKIND_RECEIVE:     {"receive", steps.Devices, costPacket},
+		explainKindKIND_ROUTE:       {"route", steps.Routing, costSoftirq},
+		explainKindKIND_HOOK:        {"hook", steps.Netfilter, costPacket},
+		explainKindKIND_HOOK_END:    {"", steps.Netfilter, costPacket},
+		explainKindKIND_PROGRAM:     {"program", steps.Programs, costPacket},
+		explainKindKIND_PROGRAM_END: {"", steps.Programs, costPacket},
+		explainKindKIND_RAISE:       {"raise", steps.Softirqs, costSoftirq},
+		explainKindKIND_SOFTIRQ:     {"softirq", steps.Softirqs, costSoftirq},
+		explainKindKIND_SOFTIRQ_END: {"softirq end", steps.Softirqs, costSoftirq},
+		explainKindKIND_RUN:         {"run", steps.Threads, costSocket},
 	}
-}
-
-// String returns the step in words, without its place.
-func (s Step) String() string {
-	switch s.Kind {
-	case "send":
-		return s.Name + " sends"
-	case "sent":
-		return s.Name + " has sent"
-	case "read":
-		return s.Name + " has read"
-	case "wake":
-		return s.Name + " is woken"
-	case "tcp":
-		return "TCP receives from " + s.Device
-	case "transmit":
-		return s.Device + " transmits"
-	case "queue":
-		return s.Device + " queues for NET_RX"
-	case "receive":
-		return s.Device + " receives"
-	case "route":
-		return "route look-up"
-	case "hook":
-		return "netfilter " + s.Name
-	case "program":
-		if s.Redirects {
-			return "BPF program " + s.Name + " at " + s.Device + " redirects"
-		}
-		return "BPF program " + s.Name + " at " + s.Device
-	case "raise":
-		return "softirq " + s.Name + " is raised"
-	case "softirq":
-		return "softirq " + s.Name
-	case "softirq end":
-		return "softirq " + s.Name + " ends"
-	}
-	return s.Name + " runs"
 }

@@ -25,7 +25,9 @@ type run struct {
 	options        Options
 	number         int
 	path           suites.Path
+	effort         effort
 	lab            *lab.Lab
+	built          bool // whether the lab is this run's own
 	client, server *load.Agent
 	places         []string
 	inodes         []uint64          // of their namespaces
@@ -53,9 +55,15 @@ func newRun(o Options, number int) (*run, error) {
 	if err := p.Probe(); err != nil {
 		return nil, fmt.Errorf("row %s: %w", o.Row, err)
 	}
+	return makeRun(o, number, p, thorough), nil
+}
+
+// makeRun returns a run of a path.
+func makeRun(o Options, number int, p suites.Path, e effort) *run {
 	return &run{
-		options: o, number: number, path: p, known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
-	}, nil
+		options: o, number: number, path: p, effort: e,
+		known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
+	}
 }
 
 // open builds the network, starts the agents, and loads what traces.
@@ -63,19 +71,27 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err := r.build(ctx); err != nil {
 		return err
 	}
-	if r.counters, err = r.count(ctx); err != nil {
+	if r.effort.counters {
+		r.counters, err = r.count(ctx)
+	} else {
+		_, err = r.read() // the devices' names
+	}
+	if err != nil {
 		return err
 	}
 	r.tracer, err = r.load()
 	return err
 }
 
-// build builds the network and starts the agents.
+// build builds the network if there is none, and starts the agents.
 func (r *run) build(ctx context.Context) (err error) {
-	options := r.path.Lab
-	options.Name = fmt.Sprintf("explain-%d-%d", os.Getpid(), r.number)
-	if r.lab, err = r.options.Store.Up(ctx, options); err != nil {
-		return err
+	if r.lab == nil {
+		options := r.path.Lab
+		options.Name = fmt.Sprintf("explain-%d-%d", os.Getpid(), r.number)
+		if r.lab, err = r.options.Store.Up(ctx, options); err != nil {
+			return err
+		}
+		r.built = true
 	}
 	for _, place := range r.lab.Places() {
 		ns, err := r.lab.Namespace(place)
@@ -144,14 +160,14 @@ func (r *run) close() error {
 	for _, a := range r.attached {
 		errs = append(errs, a.program.Close())
 	}
-	if r.lab != nil {
+	if r.built {
 		errs = append(errs, r.lab.Close())
 	}
 	return errors.Join(errs...)
 }
 
 // perRound returns the number of transactions of a run that count.
-func (r *run) perRound() int { return r.options.Count / rounds }
+func (r *run) perRound() int { return r.options.Count / r.effort.rounds }
 
 // transact does a number of transactions on a new connection.
 func (r *run) transact(ctx context.Context, count int) (load.Measurement, error) {

@@ -3,144 +3,28 @@
 package explain
 
 import (
-	"fmt"
-	"html"
 	"io"
-	"slices"
-	"strings"
+
+	"mustang/internal/explain/steps"
+	"mustang/internal/result"
 )
 
-// Sizes of a drawing.
-const (
-	rowHeight   = 22
-	columnWidth = 210 // of a place
-	barsWidth   = 230
-	longestBar  = 150
-	margin      = 16
-)
-
-// classColors returns the colors of the classes of steps.
-func classColors() map[string]string {
-	return map[string]string{
-		classSockets: "#4e79a7", classDevices: "#59a14f", classSoftirqs: "#b07aa1", classRouting: "#d9822b",
-		classNetfilter: "#c7444a", classPrograms: "#2a9d9d", classThreads: "#8a8a8a",
-	}
-}
-
-// WriteSVG draws an explanation as an SVG document. It has a column for each place, in
-// which the packet goes down from step to step, and a bar for the time of each.
-func (e Explanation) WriteSVG(w io.Writer) error { return draw(w, e) }
+// WriteSVG draws an explanation as an SVG document, see [steps.Draw].
+func (e Explanation) WriteSVG(w io.Writer) error { return steps.Draw(w, e.drawing()) }
 
 // WriteSVG draws both rows side by side.
-func (c Comparison) WriteSVG(w io.Writer) error { return draw(w, c.Row, c.Against) }
-
-// draw draws explanations side by side.
-func draw(w io.Writer, explanations ...Explanation) error {
-	var b strings.Builder
-	width, height, longest := 0, 0, 1.0
-	for _, e := range explanations {
-		for _, s := range e.Steps {
-			longest = max(longest, s.Median)
-		}
-	}
-	for _, e := range explanations {
-		d := drawing{explanation: e, scale: longestBar / longest}
-		fmt.Fprintf(&b, `<g transform="translate(%d 0)">`+"\n", width)
-		d.draw()
-		b.WriteString(d.svg.String() + "</g>\n")
-		width += d.width()
-		height = max(height, d.y+margin)
-	}
-	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n"+
-		`<rect width="100%%" height="100%%" fill="#ffffff"/>`+"\n%s</svg>\n", width, height, width, height, b.String())
-	return err
+func (c Comparison) WriteSVG(w io.Writer) error {
+	return steps.Draw(w, c.Row.drawing(), c.Against.drawing())
 }
 
-// drawing is one explanation of a drawing.
-type drawing struct {
-	explanation Explanation
-	scale       float64
-	svg         strings.Builder
-	y           int
+// drawing returns what is drawn.
+func (e Explanation) drawing() steps.Path {
+	return steps.Path{Title: e.Suite + " " + e.Row, Note: steps.Note(e.Untraced, e.Clock, e.Alike), Clock: e.Clock, Steps: e.Steps}
 }
 
-// places returns the places in the order in which packets come to them.
-func (d *drawing) places() (places []string) {
-	for _, s := range d.explanation.Steps {
-		if s.Place != "" && !slices.Contains(places, s.Place) {
-			places = append(places, s.Place)
-		}
+// Result returns an explanation in nanoseconds as a result file has it.
+func (e Explanation) Result() result.Trace {
+	return result.Trace{
+		Suite: e.Suite, ID: e.Row, Transactions: e.Transactions, Alike: e.Alike, UntracedNS: e.Untraced, Steps: e.Steps, Omitted: e.Omitted,
 	}
-	return places
-}
-
-func (d *drawing) width() int { return margin + len(d.places())*columnWidth + barsWidth }
-
-// text draws a text whose middle is at y.
-func (d *drawing) text(x, y int, attributes, text string) {
-	fmt.Fprintf(&d.svg, `<text x="%d" y="%d" dominant-baseline="central" fill="#222222" %s>%s</text>`+"\n", x, y, attributes, html.EscapeString(text))
-}
-
-// draw draws the title, the directions with their steps, and the sums of the classes.
-func (d *drawing) draw() {
-	e := d.explanation
-	d.y = margin + rowHeight/2
-	d.text(margin, d.y, `font-size="15" font-weight="bold"`, e.Suite+" "+e.Row)
-	d.y += rowHeight
-	d.text(margin, d.y, "", fmt.Sprintf("%s %s without tracing, median of %d transactions", figure(e.Untraced), e.Clock, e.Alike))
-	for _, direction := range []string{Request, Reply} {
-		d.y += 2 * rowHeight
-		d.text(margin+len(d.places())*columnWidth, d.y, `font-weight="bold"`, direction)
-		for i, place := range d.places() {
-			d.text(margin+i*columnWidth, d.y, `font-weight="bold"`, place)
-		}
-		d.steps(direction)
-	}
-	d.y += rowHeight
-	for _, t := range e.Totals() {
-		d.y += rowHeight
-		d.box(margin, t.Class, t.String(), t.Class)
-		d.text(margin+columnWidth, d.y, "", figure(t.Sum)+" "+e.Clock)
-	}
-	d.y += rowHeight / 2
-}
-
-// steps draws the steps of a direction. A softirq is in the column of the step before it.
-func (d *drawing) steps(direction string) {
-	places, column, last := d.places(), 0, -1
-	for _, s := range d.explanation.Steps {
-		if s.Direction != direction {
-			continue
-		}
-		d.y += rowHeight
-		if s.Place != "" {
-			column = slices.Index(places, s.Place)
-		}
-		if last >= 0 && last != column { // from the side of the box above to the top of this one
-			from := margin + last*columnWidth
-			if column > last {
-				from += columnWidth - 10
-			}
-			fmt.Fprintf(&d.svg, `<path d="M%d %d H%d V%d" stroke="#555555" fill="none"/>`+"\n",
-				from, d.y-rowHeight, margin+column*columnWidth+columnWidth/2, d.y-rowHeight/2+2)
-		}
-		last = column
-		title := fmt.Sprintf("%s: %s, quartiles %s to %s %s", s, figure(s.Median), figure(s.Low), figure(s.High), d.explanation.Clock)
-		d.box(margin+column*columnWidth, s.Class, s.String(), title)
-		bar := margin + len(places)*columnWidth
-		fmt.Fprintf(&d.svg, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n",
-			bar, d.y-5, s.Median*d.scale, 10, classColors()[s.Class])
-		d.text(bar+int(s.Median*d.scale)+6, d.y, "", figure(s.Median))
-	}
-}
-
-// box draws a step or a class.
-func (d *drawing) box(x int, class, text, title string) {
-	if runes := []rune(text); len(runes) > 33 {
-		text = string(runes[:32]) + "…"
-	}
-	fmt.Fprintf(&d.svg, `<g><title>%s</title><rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" fill-opacity="0.2" stroke="%s"/>`,
-		html.EscapeString(title), x, d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, classColors()[class], classColors()[class])
-	d.text(x+5, d.y, `font-size="11"`, text)
-	d.svg.WriteString("</g>\n")
 }

@@ -75,7 +75,7 @@ func TestHostileSuites(t *testing.T) {
 			f.Rows[i].Suite, f.Rows[i].Evidence.Hooks = plain.Rows[i].Suite, []string{s}
 			f.Rows[i].ID = plain.Rows[i].ID + "/" + s
 		}
-		f.Suites = plain.Suites
+		f.Suites, f.Run.Traces[0].Suite = plain.Suites, plain.Suites[0].Name
 		f.Suites[0].Reference += "/" + s
 		for i := range f.Run.Comparisons {
 			f.Run.Comparisons[i].Suite = plain.Suites[0].Name
@@ -124,6 +124,10 @@ func poisoned(f result.File, s string) result.File {
 			row.Reason = s
 		}
 	}
+	r.Traces = []result.Trace{{Suite: s, ID: s, Transactions: 30, Alike: 20, UntracedNS: 100, Omitted: []string{s}, Steps: []result.Step{
+		{Direction: result.DirectionRequest, Class: s, Kind: "transmit", Place: s, Device: s, Name: s, Median: 60},
+		{Direction: result.DirectionReply, Class: s, Kind: "run", Place: "host", Device: s, Name: s, Median: 40},
+	}}}
 	for i := range r.Comparisons {
 		c := &r.Comparisons[i]
 		c.Suite, c.Name, c.Numerator, c.Denominator = s, s, s+"/"+c.Numerator, s+"/"+c.Denominator

@@ -5,6 +5,8 @@ package report
 import (
 	"slices"
 	"strings"
+
+	"mustang/internal/explain/steps"
 )
 
 // Path is what the packets of a row pass.
@@ -77,6 +79,26 @@ func (e *entry) busyDevices() []string {
 	var out []string
 	for _, place := range places {
 		out = append(out, strings.TrimPrefix(place+" ("+strings.Join(names[place], ", ")+")", " "))
+	}
+	return out
+}
+
+// traces returns what the packets of rows crossed, each under the row's ID.
+func (st *suiteTables) traces() []steps.Path {
+	var out []steps.Path
+	for _, t := range st.traced {
+		if t.Suite != st.Name {
+			continue
+		}
+		p := steps.Path{Title: clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
+		if len(t.Omitted) > 0 {
+			p.Note += "; not shown: " + strings.Join(cleanAll(t.Omitted), ", ")
+		}
+		for _, s := range t.Steps {
+			s.Class, s.Kind, s.Place, s.Device, s.Name = clean(s.Class), clean(s.Kind), clean(s.Place), clean(s.Device), clean(s.Name)
+			p.Steps = append(p.Steps, s)
+		}
+		out = append(out, p)
 	}
 	return out
 }

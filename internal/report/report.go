@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/explain/steps"
 	"mustang/internal/result"
 )
 
@@ -60,6 +61,8 @@ type Suite struct {
 	// Spread sums up the smallest difference that each workload can tell.
 	Spread   string
 	Failures []Failure
+	// Traces are what the packets of some rows crossed.
+	Traces []steps.Path
 	// Noise tells that the run is too noisy or was disturbed, and to repeat it; empty otherwise.
 	Noise string
 	// Brief is the answer for a terminal.
@@ -137,7 +140,7 @@ func New(f result.File) (*Report, error) {
 func (st *suiteTables) suite() Suite {
 	out := Suite{
 		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
-		Failures: st.failures(), Noise: st.noise(), Brief: st.brief(),
+		Failures: st.failures(), Traces: st.traces(), Noise: st.noise(), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
 	if st.counted {

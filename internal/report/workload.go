@@ -22,6 +22,7 @@ type suiteTables struct {
 	groupOf   map[string]string // row ID to the caption of its group
 	seriesOf  map[string]Legend // row ID to its series
 	workloads []*workloadTable
+	traced    []result.Trace // of all suites
 }
 
 // workloadTable holds the rows of one suite, workload and number of flows.
@@ -81,7 +82,7 @@ func newSuiteTables(f result.File) []*suiteTables {
 		if len(bySuite[suite.Name]) == 0 {
 			continue
 		}
-		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), rows: bySuite[suite.Name]}
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), rows: bySuite[suite.Name], traced: f.Run.Traces}
 		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
 			st.anchor = suite.Name
 		}

@@ -59,7 +59,7 @@ func limitTexts(texts ...string) []string {
 func (r Run) limits() []string {
 	out := slices.Concat(
 		limitNames(r.Suite, r.Machine.CPUModel, r.Machine.Arch, r.Machine.Virtualisation, r.Kernel),
-		limitTexts(r.Notes...), limit("comparisons", len(r.Comparisons), maxComparisons),
+		limitTexts(r.Notes...), limit("comparisons", len(r.Comparisons), maxComparisons), limit("traces", len(r.Traces), maxTraces),
 		bounded("duration_seconds", r.DurationSeconds), bounded("warmup_seconds", r.WarmupSeconds), bounded("time_seconds", r.TimeSeconds),
 		bounded("slice_seconds", r.SliceSeconds))
 	for _, m := range []map[string]string{r.Versions, r.Settings, r.Offloads} {

@@ -86,6 +86,8 @@ type Run struct {
 	Notes []string `json:"notes,omitempty"`
 	// Comparisons are ratios of rows within each round.
 	Comparisons []Comparison `json:"comparisons"`
+	// Traces are what the packets of rows crossed.
+	Traces []Trace `json:"traces,omitempty"`
 }
 
 // Machine is the hardware as the kernel shows it.

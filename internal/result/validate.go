@@ -57,6 +57,9 @@ func (f File) Validate() error {
 			p.add(name, limit("workloads and numbers of flows in its suite", perSuite[k.Suite], maxWorkloads)...)
 		}
 	}
+	for _, t := range f.Run.Traces {
+		p.add(fmt.Sprintf("trace of %s %s", clip(t.Suite), clip(t.ID)), t.problems()...)
+	}
 	for _, c := range f.Run.Comparisons {
 		name := fmt.Sprintf("comparison %q (%s)", clip(c.Name), clip(c.Workload))
 		p.add(name, c.problems()...)

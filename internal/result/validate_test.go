@@ -4,6 +4,7 @@ package result
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -118,4 +119,35 @@ func TestValidateCounted(t *testing.T) {
 	if err := f.Validate(); err != nil || !f.Run.Counted() {
 		t.Errorf("instructions: %v, counted %t", err, f.Run.Counted())
 	}
+}
+
+// TestValidateTracesAndRounds refuses traces and numbers of rounds that make no sense.
+func TestValidateTracesAndRounds(t *testing.T) {
+	for _, tt := range []struct {
+		want  string
+		spoil func(*File)
+	}{
+		{`trace of pod-links veth/pod-ip: direction "back"`, func(f *File) { trace(f).Steps[0].Direction = "back" }},
+		{"a step with a negative time", func(f *File) { trace(f).Steps[0].Low = -1 }},
+		{"steps holds NaN", func(f *File) { trace(f).Steps[0].Median = math.NaN() }},
+		{"3 of 2 transactions are alike", func(f *File) { trace(f).Alike = 3 }},
+		{"201 steps", func(f *File) { trace(f).Steps = slices.Repeat(trace(f).Steps[:1], maxSteps+1) }},
+		{"301 traces", func(f *File) { f.Run.Traces = slices.Repeat([]Trace{*trace(f)}, maxTraces+1) }},
+		{"7 rounds with 6 ratios", func(f *File) { c := &f.Run.Comparisons[0]; c.Ratios, c.Rounds = make([]float64, 6), 7 }},
+		{"ci95 from 5 samples", func(f *File) { c := &f.Run.Comparisons[0]; c.Ratios, c.Rounds = nil, 5 }},
+	} {
+		f := sample()
+		tt.spoil(&f)
+		if err := f.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("error %v, want %q", err, tt.want)
+		}
+	}
+}
+
+// trace returns a trace that is added to a file.
+func trace(f *File) *Trace {
+	if len(f.Run.Traces) == 0 {
+		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2, Steps: []Step{{Direction: DirectionRequest}}}}
+	}
+	return &f.Run.Traces[0]
 }

@@ -9,7 +9,9 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 
+	"mustang/internal/explain/steps"
 	"mustang/internal/report"
 	"mustang/internal/report/chart"
 )
@@ -30,6 +32,7 @@ func Write(w io.Writer, r *report.Report) error {
 		"draw": func(c report.Chart) template.HTML {
 			return drawer.Draw(c, "The figures are in the tables of this page.")
 		},
+		"steps": drawSteps,
 		"lines": lines,
 		"hooks": hooks,
 		"last":  func(texts []string) string { return texts[len(texts)-1] },
@@ -42,6 +45,14 @@ func Write(w io.Writer, r *report.Report) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
+}
+
+// drawSteps draws a path whose title stands elsewhere.
+func drawSteps(p steps.Path) (template.HTML, error) {
+	var b strings.Builder
+	p.Title = ""
+	err := steps.Draw(&b, p)
+	return template.HTML(strings.Replace(b.String(), ` xmlns="http://www.w3.org/2000/svg"`, "", 1)), err // which only files need
 }
 
 // suitePage is a suite's part of the page, which may be one of several.

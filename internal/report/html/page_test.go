@@ -127,3 +127,31 @@ func TestChartsAreNamed(t *testing.T) {
 		t.Errorf("%d charts, want 7", charts)
 	}
 }
+
+// TestPageHasTracedSteps checks that the page draws each traced path of the suite, folded.
+func TestPageHasTracedSteps(t *testing.T) {
+	f := sample(t, "turns")
+	f.Run.Traces = []result.Trace{
+		{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
+			{Direction: result.DirectionRequest, Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Median: 1200},
+			{Direction: result.DirectionRequest, Class: "devices", Kind: "transmit", Place: "pod-b", Device: "eth0", Median: 300},
+			{Direction: result.DirectionReply, Class: "sockets and TCP", Kind: "send", Place: "pod-a", Name: "server", Median: 1300},
+		}},
+		{Suite: "latency", ID: "host", Steps: []result.Step{{Direction: result.DirectionRequest}}},
+	}
+	page := pageOf(t, f)
+	checkLoadsNothing(t, page)
+	_, section, _ := strings.Cut(page, `<section class="traced">`)
+	section, _, _ = strings.Cut(section, "</section>")
+	for _, want := range []string{"<details><summary>macvlan/pod-ip: 3 steps</summary>", "<svg", "client sends", "eth0 transmits", "16,559 ns without tracing"} {
+		if !strings.Contains(section, want) {
+			t.Errorf("%q is not in the section:\n%s", want, section)
+		}
+	}
+	if n := strings.Count(section, "<details>"); n != 2 {
+		t.Errorf("%d folded parts, want the list and the path of this suite", n)
+	}
+	if page := pageOf(t, sample(t, "turns")); strings.Contains(page, `class="traced"`) {
+		t.Error("a file without traces has a section of them")
+	}
+}

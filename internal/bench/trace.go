@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"mustang/internal/explain"
+	"mustang/internal/result"
+)
+
+// traceShare is the part of a suite's time that tracing takes at most, as a fraction. A row takes
+// half a second to a second, most of it to load programs into the kernel.
+const traceShare = 10
+
+// trace finds out what the packets of rows cross, before their turns: tracing slows them down. A
+// quick run has no time for it. Rows that cannot be traced have no trace.
+func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
+	paths := tracedRows(rows)
+	if r.options.Quick || len(paths) == 0 {
+		return nil
+	}
+	if err := r.testbed.hangUp(); err != nil { // the tracer's agents take the ports
+		return err
+	}
+	until := time.Now().Add(r.options.Time / traceShare)
+	for _, row := range paths {
+		if time.Now().After(until) {
+			break
+		}
+		l, err := r.testbed.lab(ctx, row.spec.path.Lab)
+		if err != nil {
+			continue // its rows fail for it
+		}
+		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs, Exe: r.testbed.exe})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errors.ErrUnsupported):
+			r.options.Progress.Note(fmt.Sprintf("packets are not traced: %s", err))
+			return nil
+		case err == nil:
+			r.head.Traces = append(r.head.Traces, found.Result())
+		}
+	}
+	return nil
+}
+
+// tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then what
+// connects no pods. Variants in size and
+// CPUs take the same steps as others; labs that are kept do not let go of their ports.
+func tracedRows(rows []*measuredRow) []*measuredRow {
+	seen := map[string]bool{}
+	var pods, services, others []*measuredRow
+	for _, row := range rows {
+		p := row.spec.path
+		if row.done() || seen[p.ID] || p.Repeats != "" || p.Lab.BigTCP || p.TwoCPUs || keeps(p.Lab) || p.Plugin != nil || p.Engine != nil {
+			continue
+		}
+		seen[p.ID] = true
+		switch {
+		case p.Baseline:
+			others = append(others, row)
+		case p.Target == result.TargetClusterIP:
+			services = append(services, row)
+		default:
+			pods = append(pods, row)
+		}
+	}
+	return slices.Concat(pods, services, others)
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package result
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Values of [Step.Direction].
+const (
+	DirectionRequest = "request"
+	DirectionReply   = "reply"
+)
+
+// Trace is what the packets of a row crossed in a transaction of one byte each way over TCP. It
+// was measured by tracing, apart from the samples.
+type Trace struct {
+	// Suite and ID name the row.
+	Suite string `json:"suite"`
+	ID    string `json:"id"`
+	// Transactions is the number of transactions that were traced, and Alike that of those
+	// that took Steps.
+	Transactions int `json:"transactions"`
+	Alike        int `json:"alike"`
+	// UntracedNS is the median transaction without tracing, in nanoseconds.
+	UntracedNS float64 `json:"untraced_ns"`
+	// Steps are in the order in which they begin. Their times are nanoseconds.
+	Steps []Step `json:"steps"`
+	// Omitted are classes of steps whose order varied between transactions. Their time is in
+	// the steps before them.
+	Omitted []string `json:"omitted,omitempty"`
+}
+
+// Step is one step of a path. Its time lasts until the next step begins, with the time
+// after an inner step (a hook, a BPF program) has returned to it.
+type Step struct {
+	// Direction is [DirectionRequest] or [DirectionReply].
+	Direction string `json:"direction"`
+	// Class is what the step belongs to, such as "devices" or "softirqs".
+	Class string `json:"class"`
+	// Kind is what happens, such as "transmit".
+	Kind string `json:"kind"`
+	// Place is a place of the lab; empty for softirqs.
+	Place string `json:"place,omitempty"`
+	// Device is the device that a packet is at.
+	Device string `json:"device,omitempty"`
+	// Name is that of a hook, BPF program, softirq or process.
+	Name string `json:"name,omitempty"`
+	// Redirects says that a BPF program sent the packet on: the step lasts until the packet
+	// is seen again.
+	Redirects bool `json:"redirects,omitempty"`
+	// Median, Low and High are the median and the quartiles over all alike transactions.
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+// String returns the step in words, without its place.
+func (s Step) String() string {
+	switch s.Kind {
+	case "send":
+		return s.Name + " sends"
+	case "sent":
+		return s.Name + " has sent"
+	case "read":
+		return s.Name + " has read"
+	case "wake":
+		return s.Name + " is woken"
+	case "tcp":
+		return "TCP receives from " + s.Device
+	case "transmit":
+		return s.Device + " transmits"
+	case "queue":
+		return s.Device + " queues for NET_RX"
+	case "receive":
+		return s.Device + " receives"
+	case "route":
+		return "route look-up"
+	case "hook":
+		return "netfilter " + s.Name
+	case "program":
+		if s.Redirects {
+			return "BPF program " + s.Name + " at " + s.Device + " redirects"
+		}
+		return "BPF program " + s.Name + " at " + s.Device
+	case "raise":
+		return "softirq " + s.Name + " is raised"
+	case "softirq":
+		return "softirq " + s.Name
+	case "softirq end":
+		return "softirq " + s.Name + " ends"
+	}
+	return s.Name + " runs"
+}
+
+// Limits of traces.
+const (
+	maxTraces = 300
+	maxSteps  = 200
+)
+
+// problems returns the faults of the trace.
+func (t Trace) problems() []string {
+	out := slices.Concat(limitNames(t.Suite, t.ID), limitNames(t.Omitted...), limitTexts(t.Omitted...), limit("steps", len(t.Steps), maxSteps),
+		bounded("untraced_ns", t.UntracedNS))
+	if t.Alike < 0 || t.Alike > t.Transactions {
+		out = append(out, fmt.Sprintf("%d of %d transactions are alike", t.Alike, t.Transactions))
+	}
+	for _, s := range t.Steps {
+		if s.Direction != DirectionRequest && s.Direction != DirectionReply {
+			out = append(out, fmt.Sprintf("direction %q is not known", clip(s.Direction)))
+		}
+		out = append(out, limitNames(s.Class, s.Kind, s.Place, s.Device, s.Name)...)
+		if out = append(out, bounded("steps", s.Median, s.Low, s.High)...); min(s.Median, s.Low, s.High) < 0 {
+			out = append(out, "a step with a negative time")
+		}
+	}
+	return out
+}
