@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -21,8 +22,9 @@ const muchLoad = 0.2
 
 // disturbances are what others did to a run.
 type disturbances struct {
-	idle, others   float64 // seconds that were watched, and of CPUs that others used in them
-	rounds, spoilt int     // rounds, and those of them that were spoilt
+	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
+	rounds, spoilt int           // rounds, and those of them that were spoilt
+	throttled      time.Duration // by a CPU quota
 }
 
 // watch measures what others do while the run does nothing.
@@ -47,8 +49,12 @@ func (d *disturbances) notes() (notes []string) {
 	if d.idle > 0 && d.others/d.idle > muchLoad {
 		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))
 	}
+	if d.throttled > 0 {
+		notes = append(notes, fmt.Sprintf("A CPU quota of this run's control group or of one above it took %v. Repeat the run without one (cpu.max).",
+			d.throttled.Round(time.Millisecond/10)))
+	}
 	if d.spoilt > d.rounds/mostSpoilt {
-		notes = append(notes, fmt.Sprintf("Of %d rounds, %d were spoilt: the hypervisor took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
+		notes = append(notes, fmt.Sprintf("Of %d rounds, %d were spoilt: the hypervisor or a quota took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
 			d.rounds, d.spoilt))
 	}
 	return notes
@@ -57,6 +63,15 @@ func (d *disturbances) notes() (notes []string) {
 // mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
 // Where there are more, they are part of what is measured.
 const mostSpoilt = 4
+
+// takeWatched runs turns, and reports whether a CPU quota stopped the run meanwhile.
+func (e *epoch) takeWatched(ctx context.Context, order []int) (_ []load.SliceResult, throttled bool, err error) {
+	before := e.run.quota.Throttled()
+	taken, err := e.take(ctx, order)
+	took := e.run.quota.Throttled() - before
+	e.run.disturbed.throttled += took
+	return taken, took > 0, err
+}
 
 // spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
 // to others, or TCP sent segments again on a path in the kernel, which loses none, unless

@@ -52,7 +52,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, compared: comparisons{}}
+	r := &run{options: o, testbed: t, compared: comparisons{}, quota: host.FindQuota()}
 	for _, s := range specs {
 		r.rows = append(r.rows, newRow(s))
 	}
@@ -124,6 +124,7 @@ type run struct {
 	held *standing
 	// disturbed is what others did to the present suite.
 	disturbed disturbances
+	quota     host.Quota
 }
 
 // measure measures all rows, group by group.

@@ -92,11 +92,11 @@ func (e *epoch) batch(ctx context.Context, instance, rounds int) (repeated int, 
 		for i, number := range numbers {
 			orders = append(orders, turns(e.run.options.Seed, e.run.turned+i, e.blocks(number)))
 		}
-		taken, err := e.take(ctx, slices.Concat(orders...))
+		taken, throttled, err := e.takeWatched(ctx, slices.Concat(orders...))
 		if err == nil {
 			for i, order := range orders {
 				n := len(order)
-				if e.repeats(order, taken[:n]) {
+				if e.repeats(order, throttled || e.spoilt(order, taken[:n])) {
 					repeated++
 					e.again = append(e.again, numbers[i])
 				} else {
@@ -129,11 +129,11 @@ func (e *epoch) numbers(rounds int) []int {
 	return numbers
 }
 
-// repeats marks a round that is spoilt, and reports whether it is to be repeated.
-func (e *epoch) repeats(order []int, taken []load.SliceResult) bool {
+// repeats counts a round, marks one that is spoilt, and reports whether it is to be repeated.
+func (e *epoch) repeats(order []int, spoilt bool) bool {
 	e.taken++
 	e.run.disturbed.rounds++
-	if !e.spoilt(order, taken) {
+	if !spoilt {
 		return false
 	}
 	e.run.disturbed.spoilt++

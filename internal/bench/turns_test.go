@@ -73,7 +73,7 @@ func TestSpoiltRoundsOfSuite(t *testing.T) {
 		if i%2 == 0 {
 			turn.Machine.StealSeconds = 0.01
 		}
-		e.repeats([]int{0, 0}, []load.SliceResult{turn, turn})
+		e.repeats([]int{0, 0}, e.spoilt([]int{0, 0}, []load.SliceResult{turn, turn}))
 	}
 	if notes := r.disturbed.notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], "Of 8 rounds, 4 were spoilt") {
 		t.Errorf("notes %q", notes)

@@ -143,7 +143,7 @@ type Row struct {
 	// SliceSeconds is the length of the row's turns, of which a sample has two. 0 if it
 	// takes none.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
-	// SpoiltRounds is the number of rounds in which the hypervisor took CPU time, or TCP
+	// SpoiltRounds is the number of rounds in which the hypervisor or a quota took CPU time, or TCP
 	// sent segments again in the kernel. They were repeated and are not among the samples,
 	// unless they were more than a quarter.
 	SpoiltRounds int `json:"spoilt_rounds,omitempty"`
