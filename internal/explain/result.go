@@ -18,8 +18,8 @@ const (
 
 // Directions of a [Step].
 const (
-	Request = result.DirectionRequest
-	Reply   = result.DirectionReply
+	Request = steps.Request
+	Reply   = steps.Reply
 )
 
 // Explanation is the path of a row's transactions, as measured. Figures are in

@@ -8,9 +8,6 @@ import (
 	"slices"
 )
 
-// MaxSamples is the maximum number of samples of a row or comparison.
-const MaxSamples = 100_000
-
 // Limits of a file, far above those of any run. They bound the time and the memory
 // that a reader of an odd or hostile file needs.
 const (

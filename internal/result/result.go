@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds the types of results.json. A benchmark writes the file as its
-// rows finish; reports read it. The package neither measures nor prints.
-//
+// Package result holds the types of results.json, which a benchmark writes and reports read.
 // The file carries the number of its schema, and a reader refuses unknown numbers.
 // A new field needs no new number; a new name or unit of a field does.
 package result
 
 import "time"
 
-// Schema is the version of the layout that this package writes. [Read] also takes schema 1, which has no [File.Suites].
-const Schema = 2
+const (
+	// Schema is the version of the layout that this package writes. [Read] also takes schema 1, which has no [File.Suites].
+	Schema = 2
+	// MaxSamples is the maximum number of samples of a row or comparison.
+	MaxSamples = 100_000
+	// LinkHost is the [Row.Link] of rows without a pod's link.
+	LinkHost = "host"
+)
 
 // Values of [Run.Clock].
 const (

@@ -9,9 +9,6 @@ const (
 	StatusFailed  = "failed"
 )
 
-// LinkHost is the [Row.Link] of rows without a pod's link.
-const LinkHost = "host"
-
 // Values of [Row.Datapath].
 const (
 	DatapathKernel = "kernel"

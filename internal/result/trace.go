@@ -9,8 +9,8 @@ import (
 
 // Values of [Step.Direction].
 const (
-	DirectionRequest = "request"
-	DirectionReply   = "reply"
+	directionRequest = "request"
+	directionReply   = "reply"
 )
 
 // Trace is what the packets of a row crossed in a transaction of one byte each way over TCP. It
@@ -35,7 +35,7 @@ type Trace struct {
 // Step is one step of a path. Its time lasts until the next step begins, with the time
 // after an inner step (a hook, a BPF program) has returned to it.
 type Step struct {
-	// Direction is [DirectionRequest] or [DirectionReply].
+	// Direction is "request" or "reply".
 	Direction string `json:"direction"`
 	// Class is what the step belongs to, such as "devices" or "softirqs".
 	Class string `json:"class"`
@@ -108,7 +108,7 @@ func (t Trace) problems() []string {
 		out = append(out, fmt.Sprintf("%d of %d transactions are alike", t.Alike, t.Transactions))
 	}
 	for _, s := range t.Steps {
-		if s.Direction != DirectionRequest && s.Direction != DirectionReply {
+		if s.Direction != directionRequest && s.Direction != directionReply {
 			out = append(out, fmt.Sprintf("direction %q is not known", clip(s.Direction)))
 		}
 		out = append(out, limitNames(s.Class, s.Kind, s.Place, s.Device, s.Name)...)

@@ -147,7 +147,7 @@ func TestValidateTracesAndRounds(t *testing.T) {
 // trace returns a trace that is added to a file.
 func trace(f *File) *Trace {
 	if len(f.Run.Traces) == 0 {
-		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2, Steps: []Step{{Direction: DirectionRequest}}}}
+		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2, Steps: []Step{{Direction: directionRequest}}}}
 	}
 	return &f.Run.Traces[0]
 }

@@ -29,6 +29,12 @@ func classColors() map[string]string {
 	}
 }
 
+// Values of [result.Step.Direction].
+const (
+	Request = "request"
+	Reply   = "reply"
+)
+
 // Path is a path to draw.
 type Path struct {
 	// Title is above it, unless it is empty, and Note below that.
@@ -94,7 +100,7 @@ func (d *drawing) draw() {
 		d.y += rowHeight
 	}
 	d.text(margin, d.y, "", d.Note)
-	for _, direction := range []string{result.DirectionRequest, result.DirectionReply} {
+	for _, direction := range []string{Request, Reply} {
 		d.y += 2 * rowHeight
 		d.text(margin+len(d.places())*columnWidth, d.y, `font-weight="bold"`, direction)
 		for i, place := range d.places() {

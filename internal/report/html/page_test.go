@@ -133,11 +133,11 @@ func TestPageHasTracedSteps(t *testing.T) {
 	f := sample(t, "turns")
 	f.Run.Traces = []result.Trace{
 		{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
-			{Direction: result.DirectionRequest, Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Median: 1200},
-			{Direction: result.DirectionRequest, Class: "devices", Kind: "transmit", Place: "pod-b", Device: "eth0", Median: 300},
-			{Direction: result.DirectionReply, Class: "sockets and TCP", Kind: "send", Place: "pod-a", Name: "server", Median: 1300},
+			{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Median: 1200},
+			{Direction: "request", Class: "devices", Kind: "transmit", Place: "pod-b", Device: "eth0", Median: 300},
+			{Direction: "reply", Class: "sockets and TCP", Kind: "send", Place: "pod-a", Name: "server", Median: 1300},
 		}},
-		{Suite: "latency", ID: "host", Steps: []result.Step{{Direction: result.DirectionRequest}}},
+		{Suite: "latency", ID: "host", Steps: []result.Step{{Direction: "request"}}},
 	}
 	page := pageOf(t, f)
 	checkLoadsNothing(t, page)
