@@ -11,50 +11,50 @@ import (
 	"mustang/internal/result"
 )
 
-// advice says what to do, from verdicts alone.
+// advice says what to do, from verdicts alone. Quick and noisy runs give none.
 func (st *suiteTables) advice() string {
+	one, _, short := st.workloads[0].nouns()
+	unsure := st.quick || st.noise() != ""
+	none := "This run names no best " + one + "."
 	switch {
-	case st.Answer[0] == result.AnswerTally:
-		return st.tallyAdvice()
 	case st.statesPairs():
 		return ""
+	case st.Answer[0] == result.AnswerTally && unsure:
+		return st.undecided()
+	case st.Answer[0] == result.AnswerTally:
+		return st.tallyAdvice()
+	case unsure:
+		return none
 	}
-	var common []string
-	var each []string
-	stands, told := false, false
-	for i, t := range st.workloads {
+	var common, each []string
+	for _, t := range st.workloads {
 		contenders := t.contenders(true)
 		best, apart, ok := t.best(contenders)
-		if !ok || len(apart) > 0 || len(contenders) < 2 {
+		if !ok || len(apart) > 0 || len(contenders) < 2 || len(best) > 1 && 2*len(best) >= len(contenders) {
 			continue
 		}
-		stands = stands || len(best) < len(contenders)
-		if here := names(best); !told {
+		if here := names(best); len(each) == 0 {
 			common = here
 		} else {
 			common = slices.DeleteFunc(common, func(name string) bool { return !slices.Contains(here, name) })
 		}
-		told = true
-		each = append(each, choice(names(best))+" for "+lowerFirst(st.workloads[i].name))
+		each = append(each, choice(names(best))+" for "+lowerFirst(t.name))
 	}
-	one, _, short := st.workloads[0].nouns()
 	on := "On this machine choose "
 	if st.counted {
 		on = "By instructions choose "
 	}
 	switch {
-	case !told:
-		return "This run names no best " + one + "."
-	case !stands:
-		return "No " + one + " stands out in this run." + st.proxyAdvice()
+	case len(each) == 0:
+		return none + st.proxyAdvice()
 	case len(common) == 0:
 		return on + strings.Join(each, ", ") + "." + st.proxyAdvice()
+	case len(each) < len(st.workloads):
+		return on + strings.Join(each, ", ") + "; the other workloads name no best " + short + "." + st.proxyAdvice()
 	case len(common) > 1:
 		return on + choice(common) + ": no difference was found between them." + st.proxyAdvice()
-	case len(each) < len(st.workloads):
-		return on + each[0] + "; the other workloads name no best " + short + "." + st.proxyAdvice()
 	}
-	return on + shortName(common[0]) + "." + st.proxyAdvice()
+	return on + common[0] + "." + st.proxyAdvice()
 }
 
 // choice joins names, at most four of them, as alternatives.
@@ -63,11 +63,7 @@ func choice(names []string) string {
 	if more := len(names) - manyNames; more > 1 {
 		names, rest = names[:manyNames], fmt.Sprintf(" (or one of %d others)", more)
 	}
-	var short []string
-	for _, name := range names {
-		short = append(short, shortName(name))
-	}
-	text := list(short)
+	text := list(names)
 	if i := strings.LastIndex(text, " and "); i >= 0 {
 		text = text[:i] + " or " + text[i+len(" and "):]
 	}
@@ -97,7 +93,7 @@ func (st *suiteTables) proxyAdvice() string {
 			}
 			leader = ahead
 			if a, b := t.cost(less), t.cost(more); figures == "" && a != "" && b != "" {
-				figures = fmt.Sprintf(": %s against %s (%s, %s)", a, b, shortName(pod.name), lowerFirst(t.name))
+				figures = fmt.Sprintf(": %s against %s (%s, %s)", a, b, pod.name, lowerFirst(t.name))
 			}
 		}
 	}
@@ -120,7 +116,7 @@ func (t *workloadTable) costly(pod *entry, via string) *entry {
 // cost prints a cost in per cent, with a decimal if that is known; empty if no cost was found, or
 // its interval is wider.
 func (t *workloadTable) cost(e *entry) string {
-	d := difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
+	d := t.of(*e.cost)
 	if !t.wording.worse(d.verdict) || d.rough() {
 		return ""
 	}
@@ -143,13 +139,18 @@ func (st *suiteTables) tallyAdvice() string {
 	subject, object := clean(st.Subject), clean(st.Object)
 	switch {
 	case better+worse == 0:
-		return "This run does not tell which of " + subject + " and " + object + " is the better."
+		return st.undecided()
 	case better == 0:
 		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", object, worse, count(total, "pair"))
 	case worse == 0:
 		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", subject, better, count(total, "pair"))
 	}
 	return fmt.Sprintf("Choose by the pair: %s is better in %d of %s, %s in %d.", subject, better, count(total, "pair"), object, worse)
+}
+
+// undecided is the advice where the suite's subject and object are not told apart.
+func (st *suiteTables) undecided() string {
+	return "This run does not tell which of " + clean(st.Subject) + " and " + clean(st.Object) + " is the better."
 }
 
 // tallied counts the pairs of the tallied statements, and those in which the suite's subject

@@ -62,7 +62,7 @@ func (t *workloadTable) nouns() (singular, plural, short string) {
 	return singular, strings.TrimSpace(short + "s " + rest), short
 }
 
-// fastest names the row with the best median and the rows that are tied with it: of
+// fastest names the row with the best figure and the rows that are tied with it: of
 // all rows, or of the pod IPs of a matrix.
 func (t *workloadTable) fastest() string {
 	entries := t.withoutRepeats()
@@ -85,7 +85,7 @@ func (t *workloadTable) fastest() string {
 	}
 	tiedRows, apartRows, ok := t.best(entries)
 	if !ok {
-		return fmt.Sprintf("%s has the %s median (%s), but %s too few to say which %s is the best.%s",
+		return fmt.Sprintf("%s has the %s figure (%s), but %s too few to say which %s is the best.%s",
 			best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
 	}
 	ties, apart := names(tiedRows), []string(nil)
@@ -93,10 +93,10 @@ func (t *workloadTable) fastest() string {
 		apart = append(apart, e.named())
 	}
 	if len(apart) > 0 {
-		return fmt.Sprintf("%s has the %s median (%s), but is not told apart from %s.%s",
+		return fmt.Sprintf("%s has the %s figure (%s), but this run cannot tell it from %s.%s",
 			best.named(), w.extreme, figure, list(append(ties[1:], apart...)), rest)
 	}
-	between := fmt.Sprintf("no difference was found between %s, which has the %s median (%s), and ", best.name, w.extreme, figure)
+	between := fmt.Sprintf("no difference was found between %s, which has the %s figure (%s), and ", best.name, w.extreme, figure)
 	switch len(ties) {
 	case 1:
 		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, len(entries), several, w.where, figure, rest)
@@ -129,7 +129,7 @@ func (t *workloadTable) ranking() []string {
 		b.WriteString(e.named())
 	}
 	return []string{
-		"Ranking from the " + t.wording.extreme + " median (~: no difference found between neighbours): " + b.String() + ".",
+		"Ranking from the " + t.wording.extreme + " figure (~: no difference found between neighbours; ?: " + cannotTell + "): " + b.String() + ".",
 		"Last: " + worst.name + " with " + t.figure(worst) + "; against " + best.name + ": " + t.describe(t.difference(worst, best)) + ".",
 	}
 }

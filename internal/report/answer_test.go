@@ -74,7 +74,7 @@ func TestAnswer(t *testing.T) {
 			comparisons: []result.Comparison{versus("veth/pod-ip", "macvlan/pod-ip", 10, [3]float64{0.97, 0.96, 0.98})},
 			want:        []string{"macvlan is the fastest of 2 ways"}},
 		{name: "too few rounds", rows: []result.Row{few, podRow("macvlan", 40, 39, 41)},
-			want: []string{"macvlan has the highest median", "too few"}, never: []string{"is the fastest", "tied"}},
+			want: []string{"macvlan has the highest figure", "too few"}, never: []string{"is the fastest", "tied"}},
 		{name: "only one", rows: []result.Row{podRow("veth", 30, 29, 31), skipped},
 			want: []string{"veth is the only way"}, never: []string{"fastest", "failed"}},
 		{name: "a repeat is no way of its own", rows: []result.Row{podRow("veth", 30, 29, 31), repeat},
@@ -150,10 +150,10 @@ func TestSuiteAnswers(t *testing.T) {
 		}},
 		"docker": {file: oneSuite(t, "docker"), want: []string{
 			"slower than host-to-host: published-port/two-hosts 5.3 % (4.8 to 6.2)", "No difference to host-to-host found: host-mode",
-			"Faster than host-to-host: published-port/same-host 2.5× (2.5 to 2.6)", "Docker's proxy against rules alone: about 51.2 % slower by the medians",
+			"Faster than host-to-host: published-port/same-host 2.5× (2.5 to 2.6)", "Docker's proxy against rules alone: about 51.2 % slower by the figures",
 		}},
 		"cni": {file: oneSuite(t, "cni"), want: []string{
-			"ADD, one at a time: mustang-veth and mustang-bridge are tied as the fastest of 5 plugins", "which has the lowest median (4.200 ms",
+			"ADD, one at a time: mustang-veth and mustang-bridge are tied as the fastest of 5 plugins", "which has the lowest figure (4.200 ms",
 			"No difference to bridge found: macvlan.", "Less time than bridge: mustang-veth 70.0 % (69.8 to 70.3)",
 			"99 of 100 calls took less than: bridge 22.4 ms, macvlan 22.4 ms, mustang-veth 6.72 ms",
 			"With services per packet too, mustang-veth: 16.7 % more time", "DEL, 100 at once: ", "Calls done in a second: bridge 71.4,",

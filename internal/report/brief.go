@@ -120,11 +120,11 @@ func (t *workloadTable) winnerAmong(most int) string {
 	case len(best) == 0:
 		return "no " + one + " has a figure."
 	case len(contenders) == 1:
-		return fmt.Sprintf("only %s has a figure, %s.", shortName(best[0].name), t.figure(best[0]))
+		return fmt.Sprintf("only %s has a figure, %s.", best[0].name, t.figure(best[0]))
 	case !ok:
-		return fmt.Sprintf("%s has the %s median, %s; too few rounds to say more.", best[0].name, t.wording.extreme, t.figure(best[0]))
+		return fmt.Sprintf("%s has the %s figure, %s; too few rounds to say more.", best[0].name, t.wording.extreme, t.figure(best[0]))
 	}
-	text := fmt.Sprintf("%s, %s", shortName(best[0].name), t.figure(best[0]))
+	text := fmt.Sprintf("%s, %s", best[0].name, t.figure(best[0]))
 	if len(best) == len(contenders) && len(best) > 1 {
 		return text + "; all others are tied with it."
 	}
@@ -132,7 +132,7 @@ func (t *workloadTable) winnerAmong(most int) string {
 		text += "; tied with it: " + someNames(best[1:], most)
 	}
 	if len(apart) > 0 {
-		text += "; not told apart from it: " + someNames(apart, most)
+		text += "; cannot be told from it: " + someNames(apart, most)
 	}
 	return text + "."
 }
@@ -141,7 +141,7 @@ func (t *workloadTable) winnerAmong(most int) string {
 func someNames(entries []*entry, most int) string {
 	var out []string
 	for _, e := range entries {
-		out = append(out, shortName(e.named()))
+		out = append(out, e.named())
 	}
 	switch more := len(out) - most; {
 	case more <= 0:
@@ -150,9 +150,6 @@ func someNames(entries []*entry, most int) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(out[:most], ", "), more)
 	}
 }
-
-// shortName leaves the spaces out of a connection's datapath.
-func shortName(name string) string { return strings.Replace(name, " + eBPF", "+eBPF", 1) }
 
 // briefTable has a line for each connection, or each row of a list, that has a figure.
 func (st *suiteTables) briefTable(style int) Table {
@@ -173,7 +170,7 @@ func (st *suiteTables) briefTable(style int) Table {
 	}
 	out := Table{Columns: []Column{{}}}
 	for _, name := range order {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: shortName(name)})
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: name})
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
 	}
 	for i, t := range st.workloads {
@@ -294,33 +291,18 @@ func (t *workloadTable) vias() []string {
 
 // briefLegend explains the columns and marks of a brief table.
 func (st *suiteTables) briefLegend(table Table, style int) string {
-	rough := slices.ContainsFunc(table.Columns, func(c Column) bool {
-		return slices.ContainsFunc(c.Cells, func(cell Cell) bool { return strings.HasPrefix(cell.Text, "≈") })
-	})
-	seen := map[verdict]bool{}
-	costs := false
-	for _, t := range st.workloads {
-		for v := range t.verdicts() {
-			seen[v] = true
-		}
-		costs = costs || len(t.vias()) > 0
-	}
+	costs := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.vias()) > 0 })
 	var parts []string
 	if costs {
 		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")
 	}
-	if legend := marksLegend(seen); legend != "" {
-		parts = append(parts, legend)
-	}
+	parts = append(parts, table.legend(st.workloads[0].turns())...)
 	switch least, most := st.widths(); {
 	case costs:
 	case style == styleHalf:
 		parts = append(parts, "± half of the 95\u00a0% interval.")
 	case style >= stylePlain && most > 0:
 		parts = append(parts, "95\u00a0% intervals of ratios: "+reach(least, most)+", see -o wide.")
-	}
-	if rough {
-		parts = append(parts, "≈ uncertain by more than the difference.")
 	}
 	return strings.Join(parts, " ")
 }

@@ -119,9 +119,12 @@ func (t *workloadTable) label(e *entry) string {
 	return targetName(e.Target) + ", " + viaName(e.Via)
 }
 
-// rateChart shows medians as bars with their intervals.
+// rateChart shows figures as bars with their intervals.
 func (t *workloadTable) rateChart() Chart {
 	c := Chart{Shape: ShapeBar, Title: t.name + ", " + t.unit, Caption: "Median of all rounds. " + t.wording.direction, Legend: t.legend(t.measured())}
+	if t.turns() {
+		c.Caption = "Mean of the networks' medians. " + t.wording.direction
+	}
 	places := t.places()
 	intervals := false
 	for _, e := range t.measured() {
@@ -133,7 +136,7 @@ func (t *workloadTable) rateChart() Chart {
 		c.Marks = append(c.Marks, m)
 	}
 	if intervals {
-		c.Caption += " Whiskers are 95\u00a0% intervals of the median."
+		c.Caption += " Whiskers are 95\u00a0% intervals."
 	} else {
 		c.Caption += " Too few rounds for intervals."
 	}
@@ -211,7 +214,7 @@ func (t *workloadTable) ratioChart() Chart {
 		d, ok := t.toReference(e)
 		if !t.suite.list() {
 			if ok = e.cost != nil; ok {
-				d = difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
+				d = t.of(*e.cost)
 			}
 		}
 		if ok {
@@ -225,7 +228,7 @@ func (t *workloadTable) ratioChart() Chart {
 	intervals, cut := false, false
 	for i, e := range shown {
 		d := differences[i]
-		m := t.mark(e, d.ratio, strings.TrimSpace(ratio(d.ratio)+map[verdict]string{tied: " tied", tooFew: " ?", unclear: " ?"}[d.verdict]))
+		m := t.mark(e, d.ratio, strings.TrimSpace(ratio(d.ratio)+" "+d.verdict.mark()))
 		if t.suite.list() {
 			m.Group, m.Label = "", e.name
 		}
@@ -259,9 +262,16 @@ func (t *workloadTable) captionRatios(c *Chart, intervals, cut bool) {
 		c.Caption += " Left of 1.0 the " + one + " is faster."
 	}
 	if intervals {
-		c.Caption += " Whiskers are 95\u00a0% intervals; “tied” means that no difference was found."
+		c.Caption += " Whiskers are 95\u00a0% intervals."
 	} else {
 		c.Caption += " Too few rounds for intervals."
+	}
+	var texts []string
+	for _, m := range c.Marks {
+		texts = append(texts, m.Text)
+	}
+	if legend := marksLegend(t.turns(), texts...); legend != "" {
+		c.Caption += " " + legend
 	}
 	if cut {
 		c.Caption += " Intervals that reach far beyond the ratios are cut off; the tables have them."

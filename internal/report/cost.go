@@ -94,7 +94,7 @@ func (t *workloadTable) costOf(entries []*entry) string {
 		for _, e := range apart {
 			lossy = append(lossy, e.named())
 		}
-		parts = append(parts, "not told apart ("+strings.Join(lossy, ", ")+")")
+		parts = append(parts, cannotTell+" ("+strings.Join(lossy, ", ")+")")
 	}
 	if len(few) > 0 {
 		parts = append(parts, fmt.Sprintf("too few rounds (%s)", which(few, len(entries))))
@@ -113,7 +113,7 @@ func which(entries []*entry, total int) string {
 // costRange gives the least and the greatest difference of entries, which are in
 // that order and all in one direction, out of a total.
 func (t *workloadTable) costRange(entries []*entry, total int, one, several string) string {
-	share := func(e *entry) string { return difference{ratio: e.cost.Ratio, ci: e.cost.CI95}.size("", "") }
+	share := func(e *entry) string { return t.of(*e.cost).size("", "") }
 	first, last := entries[0], entries[len(entries)-1]
 	if share(first) == share(last) {
 		return fmt.Sprintf(one, share(first), which(entries, total))

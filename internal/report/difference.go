@@ -3,6 +3,7 @@
 package report
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -101,18 +102,24 @@ type difference struct {
 	verdict verdict
 	ratio   float64     // 0 if it is not known
 	ci      *[2]float64 // nil without a comparison within rounds
+	class   string      // of the noise
+}
+
+// of is the difference that a comparison shows.
+func (t *workloadTable) of(c result.Comparison) difference {
+	return difference{t.verdictOn(c), c.Ratio, c.CI95, c.Class}
 }
 
 // difference compares a with b, which both have a figure: by the comparison within
-// rounds if the file has one, else by their medians and intervals.
+// rounds if the file has one, else by their figures and intervals.
 func (t *workloadTable) difference(a, b *entry) difference {
 	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
-		return difference{t.verdictOn(*c), c.Ratio, c.CI95}
+		return t.of(*c)
 	}
 	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
-		return difference{t.verdictOn(*c), c.Ratio, c.CI95}.turned()
+		return t.of(*c).turned()
 	}
-	d := difference{verdict: t.compareMedians(a, b)}
+	d := difference{verdict: t.compareFigures(a, b), class: result.NoisierClass(t.class(a), t.class(b))}
 	if b.Median != 0 {
 		d.ratio = a.Median / b.Median
 		d.verdict = d.verdict.tiedAt(d.ratio, a, b)
@@ -120,8 +127,8 @@ func (t *workloadTable) difference(a, b *entry) difference {
 	return d
 }
 
-// compareMedians judges by whether intervals overlap.
-func (t *workloadTable) compareMedians(a, b *entry) verdict {
+// compareFigures judges by whether intervals overlap.
+func (t *workloadTable) compareFigures(a, b *entry) verdict {
 	spread := t.spreads[result.NoisierClass(t.class(a), t.class(b))]
 	switch {
 	case a.CI95 == nil || b.CI95 == nil:
@@ -138,7 +145,7 @@ func (t *workloadTable) compareMedians(a, b *entry) verdict {
 
 // turned is the difference of b from a.
 func (d difference) turned() difference {
-	out := difference{verdict: d.verdict.turned()}
+	out := difference{verdict: d.verdict.turned(), class: d.class}
 	if d.ratio != 0 {
 		out.ratio = 1 / d.ratio
 	}
@@ -157,7 +164,7 @@ func (d difference) size(words, asFactor string) string {
 	}
 	switch {
 	case d.ci == nil:
-		return "about " + text + " by the medians"
+		return "about " + text + " by the figures"
 	case d.rough() && d.ratio >= 2:
 		return "about " + text
 	case d.rough():
@@ -197,8 +204,25 @@ func (t *workloadTable) describe(d difference) string {
 	case higher:
 		return d.size(" "+t.wording.higher, " "+t.wording.factor)
 	case unclear:
-		return "not told apart"
+		return cannotTell + t.reason(d)
 	case tooFew:
 	}
 	return "too few rounds to tell"
+}
+
+// cannotTell is said of figures that differ much, or of which one is of few of its datagrams, and
+// whose difference is not claimed.
+const cannotTell = "this run cannot tell"
+
+// reason tells why it is not claimed.
+func (t *workloadTable) reason(d difference) string {
+	if d.ratio > 0.5 && d.ratio < 2 || d.ci == nil {
+		return ""
+	}
+	places := ratioPlaces(d)
+	text := fmt.Sprintf(" (ratio %s, %s to %s: ", number(d.ratio, places), number(d.ci[0], places), number(d.ci[1], places))
+	if s := t.spreads[d.class]; d.ci[1] >= 1/s.factor && d.ci[0] <= s.factor {
+		return text + "the same path" + among(d.class) + " measured twice may differ by a factor of " + number(s.factor, 1) + ")"
+	}
+	return text + "it does not stand Holm's correction for all comparisons)"
 }

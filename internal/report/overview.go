@@ -10,10 +10,10 @@ import (
 	"mustang/internal/result"
 )
 
-// overview has a line for each row ID with its medians under all workloads. IDs
+// overview has a line for each row ID with its figures under all workloads. IDs
 // that were skipped everywhere are in a note, unless all were.
 func (st *suiteTables) overview() *Table {
-	out := &Table{ID: "summary-" + st.anchor, Title: "Medians"}
+	out := &Table{ID: "summary-" + st.anchor, Title: "Figures"}
 	ways, measured := st.ways(), []*entry(nil)
 	var skipped []string
 	for _, e := range ways {
@@ -33,22 +33,14 @@ func (st *suiteTables) overview() *Table {
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, Color: t.kindOf(e).Color, First: i > 0 && t.group(e) != t.group(measured[i-1])})
 	}
 	out.Columns = []Column{way}
-	seen := map[verdict]bool{}
 	lossy := false
 	for i, t := range st.workloads {
 		for _, c := range t.overviewColumns(i, len(st.workloads) == 1) {
 			out.Columns = append(out.Columns, t.arrange(c, measured))
 		}
-		if t.reference != nil {
-			for v := range t.verdicts() {
-				seen[v] = true
-			}
-		}
 		lossy = lossy || !t.lostShares().empty()
 	}
-	if legend := marksLegend(seen); legend != "" {
-		out.Notes = append(out.Notes, legend)
-	}
+	out.Notes = out.legend(st.workloads[0].turns())
 	if lossy {
 		out.Notes = append(out.Notes, "Rates of UDP streams count received datagrams.")
 	}

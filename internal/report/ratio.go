@@ -41,7 +41,7 @@ func ratioCell(d difference, style int) Cell {
 // interval: two significant digits of that in the widest style, and one in the others. In the
 // narrowest one, what is no difference is only its mark.
 func (t *workloadTable) costCell(e *entry, style int) Cell {
-	d := difference{t.verdictOn(*e.cost), e.cost.Ratio, e.cost.CI95}
+	d := t.of(*e.cost)
 	cost := 100 * (1 - d.ratio)
 	if t.wording.less {
 		cost = -cost
@@ -115,7 +115,7 @@ func (st *suiteTables) widths() (least, most float64) {
 			d := difference{}
 			switch {
 			case e.cost != nil:
-				d = difference{tied, e.cost.Ratio, e.cost.CI95}
+				d = t.of(*e.cost)
 			case t.suite.list() && t.reference != nil && t.reference.ok() && e.ok() && e != t.reference:
 				d = t.difference(e, t.reference)
 			}

@@ -58,3 +58,47 @@ func TestCPUTimeOfAllRows(t *testing.T) {
 	}
 	checkSays(t, wordsOf(pageOf(t, f)), nil, []string{"steadier"})
 }
+
+// TestNoAdvice checks that runs that say themselves that they are no base for claims choose nothing,
+// and that the page has the advice of the others.
+func TestNoAdvice(t *testing.T) {
+	for _, name := range []string{"recorded-pod-links", "recorded-workloads", "recorded-latency"} {
+		f := sample(t, name)
+		for where, got := range map[string]string{"answer": briefOf(t, f, 0), "page": wordsOf(pageOf(t, f))} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				checkSays(t, got, []string{"This run names no best way"}, []string{"On this machine choose", "kube-proxy must stay"})
+			})
+		}
+	}
+	quiet := sample(t, "recorded-latency")
+	quiet.Run.Quick = false
+	for _, got := range []string{briefOf(t, quiet, 0), wordsOf(pageOf(t, quiet))} {
+		checkSays(t, got, []string{"On this machine choose macvlan."}, nil)
+	}
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, sample(t, "recorded-pod-links"), 0)), " "),
+		[]string{"the same path in the kernel measured twice may differ by 16.6 % in throughput. Others kept 1.9 CPUs busy."}, nil)
+}
+
+// TestOneSetOfWords checks that a mark, a name and a figure have the same words everywhere.
+func TestOneSetOfWords(t *testing.T) {
+	const none, few = "~ no difference found that stands Holm's correction for all comparisons", "? this run cannot tell: too few rounds, or too much noise or loss."
+	for _, name := range []string{"recorded-pod-links", "recorded-two-cpus", "recorded-pod-links-ipv6", "recorded-switching"} {
+		f := sample(t, name)
+		for where, got := range map[string]string{"answer": briefOf(t, f, 0), "text": textOf(t, f, wide()), "page": wordsOf(pageOf(t, f))} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				got = strings.Join(strings.Fields(got), " ")
+				never := []string{"told apart", "median (", "veth + eBPF", ", IPv6", "1.026 tied", "“tied”"}
+				if strings.Contains(got, "0~") {
+					checkSays(t, got, []string{none}, never)
+				}
+				if strings.Contains(got, "0?") {
+					checkSays(t, got, []string{few}, never)
+				}
+				checkSays(t, got, nil, never)
+			})
+		}
+	}
+	checkSays(t, wordsOf(pageOf(t, sample(t, "recorded-two-cpus"))), []string{
+		"loopback on two CPUs against one: this run cannot tell (ratio 0.10, 0.01 to 0.75: the same path on two CPUs measured twice may differ by a factor of 4.8)",
+	}, nil)
+}

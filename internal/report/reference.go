@@ -62,7 +62,7 @@ func (t *workloadTable) againstReference() []string {
 	}{
 		{worse + " than %s: ", commas, nil}, {"no difference to %s found: ", list, nil},
 		{better + " than %s: ", commas, nil}, {"too few rounds to tell from %s: ", list, nil},
-		{"not told apart from %s: ", list, nil},
+		{cannotTell + " from %s: ", list, nil},
 	}
 	for _, e := range t.measured() {
 		if e == t.reference {

@@ -143,6 +143,11 @@ func (st *suiteTables) suite() Suite {
 		Failures: st.failures(), Traces: st.traces(), Noise: st.noise(), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
+	if st.workloads[0].turns() {
+		out.RatioMeaning += " The tables show the mean of the networks' median ratios, and its 95 % interval."
+	} else {
+		out.RatioMeaning += " The tables show the median of the ratios, and its 95 % interval."
+	}
 	if st.counted {
 		out.RatioMeaning = "Each ratio is one of instructions, taken within a round: above one, the first row takes more of them than the second."
 	}

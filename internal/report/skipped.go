@@ -19,7 +19,7 @@ type Skipped struct {
 }
 
 // unmeasured lists the rows that were not measured in any workload. What the kernel lacks is one
-// reason. A connection stands for its rows, and for the same with eBPF; a kind of cluster IP that
+// reason. A connection stands for its rows, and for the same with eBPF and by IPv6; a kind of cluster IP that
 // measured connections lack stands for itself.
 func (st *suiteTables) unmeasured() []Skipped {
 	known := map[string]bool{} // names that were measured, or are listed
@@ -37,7 +37,7 @@ func (st *suiteTables) unmeasured() []Skipped {
 		if known[name] && !listed[name] && e.Status == result.StatusSkipped && e.Target == result.TargetClusterIP {
 			name = "cluster IP by " + viaName(e.Via)
 		}
-		if known[name] || listed[strings.TrimSuffix(name, " + eBPF")] {
+		if known[name] || listed[strings.TrimSuffix(strings.TrimSuffix(name, " (IPv6)"), "+eBPF")] {
 			continue
 		}
 		known[name], listed[name] = true, true
@@ -50,7 +50,7 @@ func (st *suiteTables) unmeasured() []Skipped {
 			i = len(out)
 			out = append(out, Skipped{Why: why})
 		}
-		out[i].Names = append(out[i].Names, shortName(name))
+		out[i].Names = append(out[i].Names, name)
 	}
 	for i, s := range out {
 		if s.Why == "" {

@@ -16,11 +16,12 @@ type spread struct {
 	pairs  int     // A/A pairs in the file
 	rounds int     // fewest rounds of any of them
 	share  float64 // largest distance from 1 of their intervals; under six rounds, of any round's ratio
+	factor float64 // the same as a factor, at least 1
 }
 
 // newSpread takes the spread from the A/A pairs among the comparisons.
 func newSpread(comparisons []result.Comparison) spread {
-	var s spread
+	s := spread{factor: 1}
 	for _, c := range comparisons {
 		if !c.AA || c.RoundsDone() == 0 {
 			continue
@@ -34,7 +35,7 @@ func newSpread(comparisons []result.Comparison) spread {
 			reach = []float64{c.Ratio, c.CI95[0], c.CI95[1]}
 		}
 		for _, r := range reach {
-			s.share = max(s.share, math.Abs(r-1))
+			s.share, s.factor = max(s.share, math.Abs(r-1)), max(s.factor, r, 1/max(r, 1e-3))
 		}
 	}
 	return s

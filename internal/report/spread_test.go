@@ -43,10 +43,10 @@ func TestKernelTellsNoise(t *testing.T) {
 	f := twoClasses(t)
 	checkSays(t, briefOf(t, f, 0), nil, []string{warning})
 	f.Run.Comparisons[0].CI95 = &[2]float64{0.9, 1.1}
-	checkSays(t, briefOf(t, f, 0), []string{warning + ": the same path measured twice may differ by 10.0 %"}, nil)
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), []string{warning + ": the same path in the kernel measured twice may differ by 10.0 % in throughput"}, nil)
 	f = twoClasses(t)
 	f.Run.Comparisons[4].CI95 = &[2]float64{1.2, 1.4}
-	checkSays(t, briefOf(t, f, 0), []string{warning + ": half of its comparisons are uncertain by 7.7 % or more"}, nil)
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), []string{warning + ": half of its comparisons of paths in the kernel are uncertain by 7.7 % or more"}, nil)
 }
 
 // TestSpreadOfItsClass checks that the spread of paths through user space hides no difference

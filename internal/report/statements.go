@@ -111,7 +111,7 @@ func (t *workloadTable) tally() string {
 	text := fmt.Sprintf("of %s, %s %s than %s in %s and %s in %s; no difference was found in %s",
 		count(total, "pair"), subject, ahead, object, orNone(better), behind, orNone(worse), orNone(n[tied]))
 	if n := n[unclear]; n > 0 {
-		text += fmt.Sprintf(", and %d not told apart", n)
+		text += fmt.Sprintf(", and %d this run cannot tell", n)
 	}
 	if n := n[tooFew]; n > 0 {
 		text += fmt.Sprintf(", and %d had too few rounds", n)

@@ -16,9 +16,7 @@ func (t *workloadTable) rowTable() Table {
 	for i, e := range t.entries {
 		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || t.entries[i-1].name != e.name})
 	}
-	if legend := marksLegend(t.verdicts()); legend != "" {
-		out.Notes = append([]string{legend}, out.Notes...)
-	}
+	out.Notes = append(out.legend(t.turns()), out.Notes...)
 	return out
 }
 
@@ -105,9 +103,9 @@ func (t *workloadTable) offeredUnit() string {
 	return shortUnit(t.unit)
 }
 
-// medians makes the column of the rates.
+// medians makes the column of the rows' figures.
 func (t *workloadTable) medians() Column {
-	head := "median"
+	head := "figure"
 	if !t.setup.Paced() && slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
 		head = "received"
 	}
@@ -250,33 +248,41 @@ func (t *workloadTable) notes() []string {
 	return notes
 }
 
-// verdicts are those on the ratios that the rows show.
-func (t *workloadTable) verdicts() map[verdict]bool {
-	seen := map[verdict]bool{}
-	for _, e := range t.entries {
-		if e.cost != nil {
-			seen[t.verdictOn(*e.cost)] = true
-		}
-		if d, ok := t.toReference(e); ok && !e.repeat {
-			seen[d.verdict] = true
-		}
+// marksLegend explains the marks in texts; where rows took turns, verdicts are Holm's.
+func marksLegend(holm bool, texts ...string) string {
+	marked := func(mark string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, mark) })
 	}
-	return seen
+	var parts []string
+	switch {
+	case marked("~") && holm:
+		parts = append(parts, "~ no difference found that stands Holm's correction for all comparisons, whatever its own interval says.")
+	case marked("~"):
+		parts = append(parts, "~ no difference found.")
+	}
+	if marked("?") {
+		parts = append(parts, "? "+cannotTell+": too few rounds, or too much noise or loss.")
+	}
+	if marked("≈") {
+		parts = append(parts, "≈ uncertain by more than the difference.")
+	}
+	return strings.Join(parts, " ")
 }
 
-// marksLegend explains the marks of verdicts.
-func marksLegend(seen map[verdict]bool) string {
-	text := ""
-	if seen[tied] {
-		text += "~ no difference found. "
+// legend explains the marks in the table's columns of figures.
+func (t Table) legend(holm bool) []string {
+	var texts []string
+	for _, c := range t.Columns {
+		for _, cell := range c.Cells {
+			if c.Right {
+				texts = append(texts, cell.Text+cell.Mark)
+			}
+		}
 	}
-	if seen[unclear] {
-		text += "? not told apart. "
+	if legend := marksLegend(holm, texts...); legend != "" {
+		return []string{legend}
 	}
-	if seen[tooFew] {
-		text += "? too few rounds to tell. "
-	}
-	return strings.TrimSpace(text)
+	return nil
 }
 
 // comparisonTable has a line for each comparison in the file's order, A/A last: for those
@@ -295,7 +301,7 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 	add := func(c result.Comparison) {
 		v := t.verdictOn(c)
 		mark, words := strings.TrimSpace(v.mark()), t.wording.describe(v, c.Ratio)
-		if d := (difference{v, c.Ratio, c.CI95}); d.rough() && (v == lower || v == higher) {
+		if d := t.of(c); d.rough() && (v == lower || v == higher) {
 			words = t.describe(d)
 		}
 		if c.AA {
@@ -321,6 +327,7 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		}
 	}
 	out.Columns = []Column{rows, value, ci, rounds, finding}
+	out.Notes = out.legend(t.turns())
 	if variance.known {
 		out.Columns = append(out.Columns, variance.columns...)
 	}

@@ -4,7 +4,7 @@ package report
 
 import (
 	"cmp"
-	"math"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,31 +19,31 @@ const tooNoisy = 0.05
 // tell it, by rows that were measured twice or by all comparisons: others are noisy on any
 // machine.
 func (st *suiteTables) noise() string {
-	reach, times := 0.0, 1.0
+	var worst spread
 	var halves []float64
+	kind, name := "", ""
 	for _, t := range st.workloads {
+		for _, class := range []string{"", result.ClassKernel} {
+			if s := t.spreads[class]; s.known() && s.share > worst.share {
+				worst, kind, name = s, among(class), lowerFirst(t.name)
+			}
+		}
 		for _, c := range t.comparisons {
-			switch {
-			case c.CI95 == nil || c.Ratio <= 0 || c.Ranking || cmp.Or(c.Class, result.ClassKernel) != result.ClassKernel:
-			case !c.AA:
+			if c.CI95 != nil && c.Ratio > 0 && !c.AA && !c.Ranking && cmp.Or(c.Class, result.ClassKernel) == result.ClassKernel {
 				halves = append(halves, (c.CI95[1]-c.CI95[0])/2/c.Ratio)
-			default:
-				reach = max(reach, math.Abs(c.CI95[0]-1), math.Abs(c.CI95[1]-1))
-				times = max(times, c.CI95[1])
-				if c.CI95[0] > 0 {
-					times = max(times, 1/c.CI95[0])
-				}
 			}
 		}
 	}
 	slices.Sort(halves)
 	switch {
-	case reach > tooNoisy && times >= 2:
-		return "This run is too noisy: the same path measured twice may differ by a factor of " + number(times, 1) + "." + repeatIt
-	case reach > tooNoisy:
-		return "This run is too noisy: the same path measured twice may differ by " + percent(reach) + "." + repeatIt
+	case worst.share > tooNoisy:
+		by := percent(worst.share)
+		if worst.factor >= 2 {
+			by = "a factor of " + number(worst.factor, 1)
+		}
+		return fmt.Sprintf("This run is too noisy: the same path%s measured twice may differ by %s in %s.%s", kind, by, name, repeatIt)
 	case len(halves) > 0 && halves[len(halves)/2] > tooNoisy:
-		return "This run is too noisy: half of its comparisons are uncertain by " + percent(halves[len(halves)/2]) + " or more." + repeatIt
+		return "This run is too noisy: half of its comparisons of paths in the kernel are uncertain by " + percent(halves[len(halves)/2]) + " or more." + repeatIt
 	}
 	return ""
 }

@@ -16,7 +16,7 @@ type wording struct {
 	less      bool   // whether less is better
 	best      string // of the best of several
 	tied      string // of several that share the first place
-	extreme   string // where the best median lies
+	extreme   string // where the best figure lies
 	higher    string // of a figure above another
 	lower     string // of a figure below another
 	factor    string // of a figure that is several times another
@@ -76,14 +76,14 @@ func (w wording) describe(v verdict, ratio float64) string {
 		}
 		return percent(ratio-1) + " " + w.higher
 	case unclear:
-		return "not told apart"
+		return cannotTell
 	case tooFew:
 	}
 	return "too few rounds"
 }
 
 // connectionName names the connection of a row's pods, such as "bridge call-off" or
-// "veth + eBPF", unless the row has a label. One host, no overlay and IPv4 go
+// "veth+eBPF", unless the row has a label. One host, no overlay and IPv4 go
 // without saying.
 func connectionName(r result.Row) string {
 	name := r.Label
@@ -93,23 +93,25 @@ func connectionName(r result.Row) string {
 			name += " " + r.Variant
 		}
 		if r.Datapath == result.DatapathEBPF {
-			name += " + eBPF"
+			name += "+eBPF"
 		}
 	}
 	if r.Placement == result.PlacementTwoHosts {
-		name += ", two hosts"
+		name += " (two hosts)"
 	}
 	if r.Overlay == result.OverlayVXLAN {
-		name += ", VXLAN"
+		name += " (VXLAN)"
 	}
 	if r.Family == "ipv6" {
-		name += ", IPv6"
+		name += " (IPv6)"
 	}
-	return clean(name)
+	return strings.ReplaceAll(clean(name), " + eBPF", "+eBPF") // as older files have it
 }
 
 // rowName names a row by its label, or by its ID.
-func rowName(r result.Row) string { return clean(cmp.Or(r.Label, r.Repeats, r.ID)) }
+func rowName(r result.Row) string {
+	return strings.ReplaceAll(clean(cmp.Or(r.Label, r.Repeats, r.ID)), "+ebpf", "+eBPF")
+}
 
 // targetName names what the client connects to.
 func targetName(target string) string {
@@ -182,7 +184,7 @@ func verb(n int, one, several string) string {
 
 // keepTogether puts no-break spaces into names and figures.
 func keepTogether(s string) string {
-	return strings.NewReplacer(" + eBPF", "\u00a0+\u00a0eBPF", "95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
+	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
 		" instructions/", "\u00a0instructions/").Replace(s)
 }
 

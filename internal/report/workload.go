@@ -18,6 +18,7 @@ type suiteTables struct {
 	result.Suite
 	anchor    string
 	counted   bool // instructions, not time
+	quick     bool // a run that is no base for claims
 	rows      []result.Row
 	groupOf   map[string]string // row ID to the caption of its group
 	seriesOf  map[string]Legend // row ID to its series
@@ -82,7 +83,8 @@ func newSuiteTables(f result.File) []*suiteTables {
 		if len(bySuite[suite.Name]) == 0 {
 			continue
 		}
-		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), rows: bySuite[suite.Name], traced: f.Run.Traces}
+		st := &suiteTables{Suite: suite, anchor: fmt.Sprintf("suite-%d", len(out)+1), counted: f.Run.Counted(), quick: f.Run.Quick,
+			rows: bySuite[suite.Name], traced: f.Run.Traces}
 		if safeAnchor.MatchString(suite.Name) && !strings.HasPrefix(suite.Name, "suite-") {
 			st.anchor = suite.Name
 		}
@@ -331,6 +333,11 @@ func (t *workloadTable) heading() string {
 // ofCalls reports whether a workload consists of calls of CNI plugins.
 func ofCalls(workload string) bool {
 	return workload == result.WorkloadCNIAdd || workload == result.WorkloadCNIDel
+}
+
+// turns reports whether the table's rows took turns.
+func (t *workloadTable) turns() bool {
+	return slices.ContainsFunc(t.entries, func(e *entry) bool { return len(e.Positions) > 0 })
 }
 
 // calls reports whether the table's rows are calls.

@@ -64,7 +64,7 @@ func (s Suite) Label(row result.Row) string {
 	case matrix && (row.Variant == wordKernel || row.Variant == UserSpace):
 		label := row.Link + " (" + row.Variant + ")"
 		if row.Datapath == result.DatapathEBPF {
-			label += " + eBPF"
+			label += "+eBPF"
 		}
 		return label
 	}

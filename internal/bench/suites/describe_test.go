@@ -100,7 +100,7 @@ func TestRowPresentation(t *testing.T) {
 		{"docker", "host-mode", "", result.Row{}},
 		{"interfaces", "loopback", "", result.Row{Baseline: true}},
 		{"pod-links", "host-to-pod", "", result.Row{Baseline: true, Label: "host to pod"}},
-		{"pod-links", "ovs-veth+ebpf/pod-ip", "kernel", result.Row{Label: "ovs-veth (kernel) + eBPF"}},
+		{"pod-links", "ovs-veth+ebpf/pod-ip", "kernel", result.Row{Label: "ovs-veth (kernel)+eBPF"}},
 		{"pod-links", "ovs-internal/pod-ip", "user-space", result.Row{Label: "ovs-internal (user-space)"}},
 		{"pod-links", "bridge-call-on/pod-ip", "", result.Row{}},
 	} {

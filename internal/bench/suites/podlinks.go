@@ -161,7 +161,7 @@ func (s *Suite) addEBPFLink(link string) {
 	}
 	without := podIP
 	without.ID, without.Variant, without.Lab.BigTCP = name+"-no-big-tcp/pod-ip", "no-big-tcp", false
-	without.Label = link + " + eBPF no-big-tcp"
+	without.Label = link + "+eBPF no-big-tcp"
 	s.Paths = append(s.Paths, without)
 	s.Pairs = append(s.Pairs,
 		Pair{Name: name + " with BIG TCP / without: pod IP", Numerator: podIP.ID, Denominator: without.ID},

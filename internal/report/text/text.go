@@ -143,10 +143,10 @@ func (p *printer) costs(s report.Suite) {
 	}
 }
 
-// summary prints the medians.
+// summary prints the figures.
 func (p *printer) summary(s report.Suite) {
 	if s.Overview != nil {
-		p.heading("Summary, medians")
+		p.heading("Summary")
 		p.table(*s.Overview)
 	}
 	for _, w := range s.Workloads {
