@@ -85,10 +85,6 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, l.setCongestion()
 }
 
-// Congestion is the TCP congestion control of a lab's connections, if the kernel has it, so that figures of machines with
-// different defaults compare.
-const Congestion = "cubic"
-
 // setCongestion makes it the default along the routes of all places. A program that sets it itself has connected before,
 // and goes on pacing by a timer if the machine's default is one that does, such as bbr.
 func (l *Lab) setCongestion() error {

@@ -33,7 +33,7 @@ const (
 	Outside = "outside"
 )
 
-// Names of devices.
+// Names of devices, and of the TCP congestion control.
 const (
 	// IfName is the pods' own device.
 	IfName = "eth0"
@@ -41,6 +41,9 @@ const (
 	Uplink = "uplink"
 	// OutsideIfName is the peer of the uplink in [Outside].
 	OutsideIfName = "wire"
+	// Congestion is the congestion control of connections, if the kernel has it, so that figures of machines with
+	// different defaults compare.
+	Congestion = "cubic"
 )
 
 // HostIfName returns the name of the host's device of a pod's link.
