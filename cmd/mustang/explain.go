@@ -33,8 +33,8 @@ sockets, devices, softirqs, route look-ups, netfilter hooks, BPF programs, and s
 between threads, with the median time of each step. "mustang bench --list SUITE" has the rows.
 
 The steps are traced, at tracepoints of the kernel and before and after the functions and
-programs of hooks. Tracing costs a fifth to a third of a transaction. The cost of recording
-is measured and subtracted, and the transaction without tracing is printed beside the sum.
+programs of hooks. The cost of recording is measured and subtracted. The transaction
+without tracing and that with it are printed beside the sum, and the time that is in no step.
 
 With --vm this happens in a virtual machine with Debian's newest 6.12 kernel, which has all
 link modes, and steps have instructions in place of nanoseconds.`,
@@ -73,7 +73,7 @@ link modes, and steps have instructions in place of nanoseconds.`,
 	}
 	f := cmd.Flags()
 	addOutput(cmd, &out.format)
-	f.IntVar(&o.Count, "count", explain.DefaultCount, "transactions that are traced")
+	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d", explain.MinCount, explain.MaxCount))
 	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
 	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine whose clock counts them (set by --vm)")

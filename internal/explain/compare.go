@@ -18,8 +18,8 @@ type Comparison struct {
 	// Row is compared with Against.
 	Row     Explanation `json:"row"`
 	Against Explanation `json:"against"`
-	// Untraced is the median difference of neighbouring runs without tracing, and Sum that
-	// of all steps: Row less Against, as all differences.
+	// Untraced is the difference of the transactions without tracing, and Sum that of all
+	// steps: Row less Against, as all differences.
 	Untraced float64 `json:"untraced"`
 	Sum      float64 `json:"sum"`
 	// Classes are the differences of the sums of classes.
@@ -37,14 +37,9 @@ type Pair struct {
 // compare compares two rows.
 func compare(row, against Explanation) Comparison {
 	c := Comparison{
-		Schema: Schema, Row: row, Against: against, Sum: row.Sum - against.Sum,
+		Schema: Schema, Row: row, Against: against, Untraced: row.Untraced - against.Untraced, Sum: row.Sum - against.Sum,
 		Steps: align(row.Steps, against.Steps),
 	}
-	var differences []float64 // of neighbours in time
-	for i := range min(len(row.Rounds), len(against.Rounds)) {
-		differences = append(differences, row.Rounds[i]-against.Rounds[i])
-	}
-	c.Untraced = median(differences)
 	sum := func(e Explanation, class string) steps.Total {
 		for _, t := range steps.Totals(e.Steps) {
 			if t.Class == class {
@@ -56,7 +51,9 @@ func compare(row, against Explanation) Comparison {
 	for _, class := range steps.Classes() {
 		a, b := sum(row, class), sum(against, class)
 		if a != b {
-			c.Classes = append(c.Classes, steps.Total{Class: class, Count: a.Count - b.Count, Sum: a.Sum - b.Sum})
+			c.Classes = append(c.Classes, steps.Total{
+				Class: class, Count: a.Count - b.Count, More: a.More - b.More, Sum: a.Sum - b.Sum,
+			})
 		}
 	}
 	return c
@@ -96,46 +93,69 @@ func align(a, b []Step) (pairs []Pair) {
 	return pairs
 }
 
-// String tells the difference in two sentences.
+// String tells the difference in some sentences.
 func (c Comparison) String() string { return strings.Join(c.sentences(), " ") }
 
-// sentences tell the classes of which one row crosses more, and the whole difference.
+// sentences tell the classes of which one row crosses more, what the others differ by, and
+// the whole difference.
 func (c Comparison) sentences() []string {
-	var saves, adds []string
-	var told float64
+	var parts, same []string
+	var told, rest float64
 	for _, t := range c.Classes {
-		if t.Count == 0 {
-			continue
-		}
-		told += t.Sum
-		count := t
-		count.Count = max(t.Count, -t.Count)
-		text := fmt.Sprintf("%s (%s)", count, steps.Figure(math.Abs(t.Sum)))
 		switch {
-		case t.Count < 0:
-			saves = append(saves, text)
-		default:
-			adds = append(adds, text)
+		case t.Count != 0:
+			told += t.Sum
+			parts = append(parts, c.difference(t))
+		case t.Sum != 0:
+			rest += t.Sum
+			same = append(same, fmt.Sprintf("%s %s", t.Class, signed(t.Sum)))
 		}
 	}
-	var parts []string
-	if len(saves) > 0 {
-		parts = append(parts, "saves "+list(saves))
+	first := fmt.Sprintf("%s crosses as much as %s.", c.Row.Row, c.Against.Row)
+	switch len(parts) {
+	case 0:
+	case 1:
+		first = fmt.Sprintf("%s %s.", c.Row.Row, parts[0])
+	default:
+		first = fmt.Sprintf("%s %s: %s %s.", c.Row.Row, list(parts), signed(told), c.Row.Clock)
 	}
-	if len(adds) > 0 {
-		parts = append(parts, "adds "+list(adds))
-	}
-	if len(parts) == 0 {
-		parts = []string{"crosses as much as " + c.Against.Row}
+	out := []string{first}
+	if math.Abs(rest) > math.Abs(c.Sum)/10 {
+		out = append(out, fmt.Sprintf("Steps of which it has as many: %s %s (%s).", signed(rest), c.Row.Clock, strings.Join(same, ", ")))
 	}
 	than := "less"
 	if c.Untraced > 0 {
 		than = "more"
 	}
-	return []string{
-		fmt.Sprintf("%s %s: %s %s.", c.Row.Row, strings.Join(parts, " and "), steps.Figure(math.Abs(told)), c.Row.Clock),
-		fmt.Sprintf("Without tracing its transactions take %s %s %s.", steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than),
+	agree, pairs := c.pairs()
+	return append(out, fmt.Sprintf("Without tracing its transactions take %s %s %s, in %d of %d pairs of runs.",
+		steps.Figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs))
+}
+
+// difference tells the difference of a class in words.
+func (c Comparison) difference(t steps.Total) string {
+	words := map[string][2]string{
+		steps.Sockets: {"crosses", "socket"}, steps.Devices: {"crosses", "device"}, steps.Softirqs: {"runs", "softirq"},
+		steps.Routing: {"looks up", "route"}, steps.Netfilter: {"passes", "netfilter hook"},
+		steps.Programs: {"runs", "BPF program"}, steps.Threads: {"makes", "thread switch"},
+	}[t.Class]
+	than := "more"
+	if t.Count < 0 {
+		than = "fewer"
 	}
+	return fmt.Sprintf("%s %s %s (%s %s)", words[0], steps.Number(max(t.Count, -t.Count), words[1]), than, signed(t.Sum), c.Row.Clock)
+}
+
+// pairs returns the number of neighbouring runs without tracing that differ as the medians
+// do, and that of all.
+func (c Comparison) pairs() (agree, all int) {
+	for i := range min(len(c.Row.Rounds), len(c.Against.Rounds)) {
+		all++
+		if (c.Row.Rounds[i]-c.Against.Rounds[i] > 0) == (c.Untraced > 0) {
+			agree++
+		}
+	}
+	return agree, all
 }
 
 // list joins words with commas and "and".
@@ -147,68 +167,94 @@ func list(words []string) string {
 }
 
 // WriteText writes a comparison as text: both rows by step, the differences by class, and
-// the sentence.
+// the sentences.
 func (c Comparison) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row, c.Against.Row, c.Row.Clock)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "%s\t%s\tdifference\t  request\n", c.Row.Row, c.Against.Row)
+	fmt.Fprintf(tab, "%s\t%s\tdifference\t\t  request\n", c.Row.Row, c.Against.Row)
 	direction := Request
 	for _, p := range c.Steps {
-		step, difference := p.Row, p.difference()
-		if step == nil {
-			step = p.Against
+		if d := p.any().Direction; d != direction {
+			direction = d
+			fmt.Fprintf(tab, "\t\t\t\t  %s\n", direction)
 		}
-		if step.Direction != direction {
-			direction = step.Direction
-			fmt.Fprintf(tab, "\t\t\t  %s\n", direction)
-		}
-		fmt.Fprintf(tab, "%s\t%s\t%s\t    %s\n", stepFigure(p.Row), stepFigure(p.Against), steps.Figure(difference), p)
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t    %s\n", figure(p.Row), figure(p.Against), p.difference(), p.place(), p)
 	}
-	fmt.Fprint(tab, "\t\t\t  both\n")
+	fmt.Fprint(tab, "\t\t\t\t  both\n")
 	for _, t := range c.Classes {
 		text := t.Class
 		if t.Count != 0 {
 			text += fmt.Sprintf(" (%+d)", t.Count)
 		}
-		fmt.Fprintf(tab, "\t\t%s\t    %s\n", steps.Figure(t.Sum), text)
+		fmt.Fprintf(tab, "\t\t%s\t\t    %s\n", steps.Figure(t.Sum), text)
 	}
-	fmt.Fprintf(tab, "%s\t%s\t%s\t    sum\n", steps.Figure(c.Row.Sum), steps.Figure(c.Against.Sum), steps.Figure(c.Sum))
-	fmt.Fprintf(tab, "%s\t%s\t%s\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced), steps.Figure(c.Untraced))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    sum\n", steps.Figure(c.Row.Sum), steps.Figure(c.Against.Sum), steps.Figure(c.Sum))
+	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", steps.Figure(c.Row.Untraced), steps.Figure(c.Against.Untraced), steps.Figure(c.Untraced))
 	if err := tab.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(&b, "\n%s\n", strings.Join(c.sentences(), "\n"))
+	for _, e := range []Explanation{c.Row, c.Against} {
+		for _, note := range e.notes() {
+			fmt.Fprintf(&b, "%s: %s\n", e.Row, note)
+		}
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// difference returns the time that the row takes more.
-func (p Pair) difference() (d float64) {
+// any returns one of the steps.
+func (p Pair) any() *Step {
 	if p.Row != nil {
-		d += p.Row.Median
+		return p.Row
 	}
-	if p.Against != nil {
-		d -= p.Against.Median
+	return p.Against
+}
+
+// difference returns the time that the row takes more, "" where a step is too short to tell.
+func (p Pair) difference() string {
+	var d float64
+	for sign, s := range map[float64]*Step{1: p.Row, -1: p.Against} {
+		switch {
+		case s == nil:
+		case s.Time == 0:
+			return ""
+		default:
+			d += sign * s.Time
+		}
 	}
-	return d
+	return steps.Figure(d)
+}
+
+// place returns the place of both steps.
+func (p Pair) place() string {
+	if p.Row != nil && p.Against != nil && p.Row.Place != p.Against.Place {
+		return p.Row.Place + " | " + p.Against.Place
+	}
+	return p.any().Place
 }
 
 // String names both steps, once if they are alike.
 func (p Pair) String() string {
-	switch {
-	case p.Row == nil:
-		return p.Against.String()
-	case p.Against == nil || p.Row.String() == p.Against.String():
-		return p.Row.String()
+	if p.Row == nil || p.Against == nil || p.Row.String() == p.Against.String() {
+		return p.any().String()
 	}
 	return p.Row.String() + " | " + p.Against.String()
 }
 
-// stepFigure returns the time of a step, a dash for none.
-func stepFigure(s *Step) string {
+// signed returns a figure with its sign.
+func signed(value float64) string {
+	if value >= 0.5 {
+		return "+" + steps.Figure(value)
+	}
+	return steps.Figure(value)
+}
+
+// figure returns the time of a step, a dash for none.
+func figure(s *Step) string {
 	if s == nil {
 		return "–"
 	}
-	return steps.Figure(s.Median)
+	return steps.StepFigure(*s)
 }

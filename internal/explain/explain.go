@@ -53,7 +53,7 @@ const settle = 200
 type Options struct {
 	// Suite and Row name the path, as bench --list does.
 	Suite, Row string
-	// Count is the number of transactions that are traced; 0 means [DefaultCount].
+	// Count is the number of transactions that are traced.
 	Count int
 	// Instructions says that the clock counts instructions, see [clock.CheckCounting].
 	Instructions bool
@@ -67,7 +67,7 @@ type Options struct {
 
 // Validate returns an error if the options make no sense.
 func (o Options) Validate() error {
-	if o.Count != 0 && (o.Count < MinCount || o.Count > MaxCount) {
+	if o.Count < MinCount || o.Count > MaxCount {
 		return fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
 	}
 	_, err := o.path()

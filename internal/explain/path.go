@@ -31,11 +31,10 @@ type device struct {
 
 // names are what the numbers in events stand for.
 type names struct {
-	server    string   // place of the server
-	places    []string // of the numbers from 1
-	devices   map[device]string
-	processes map[uint32]string
-	programs  []string
+	server   string   // place of the server
+	places   []string // of the numbers from 1
+	devices  map[device]string
+	programs []string
 }
 
 // place returns the place of an event, "" if it has none.
@@ -56,7 +55,7 @@ const minAlike = 20
 type path struct {
 	recording
 	names   names
-	all     int
+	all     []transaction
 	alike   []transaction
 	omitted []string
 	costs   map[string]float64
@@ -68,33 +67,60 @@ func newPath(rec recording, n names) (path, error) {
 	if len(alike) < minAlike {
 		return path{}, fmt.Errorf("only %d of %d transactions took the same path", len(alike), len(all))
 	}
-	return path{rec, n, len(all), alike, omitted, eventCosts(rec.doubled)}, nil
+	return path{rec, n, all, alike, omitted, eventCosts(rec.doubled)}, nil
 }
 
-// explanation returns the steps of the path, less the costs of recording.
+// explanation returns the steps of the path, less the costs of recording. Figures are whole,
+// so that the sums and differences that are printed are those of the printed figures.
 func (p path) explanation(costs map[string]float64) Explanation {
 	steps, owner := p.names.steps(p.alike[0])
 	e := Explanation{
-		Transactions: p.all, Alike: len(p.alike), Steps: steps, Events: len(owner),
+		Transactions: len(p.all), Alike: len(p.alike), Steps: steps, Events: len(owner),
 		Rounds: p.untraced, Untraced: median(p.untraced), Traced: median(p.traced), EventCosts: costs, Omitted: p.omitted,
 	}
+	for i, at := range owner {
+		steps[at].Cost += costBetween(costs, p.alike[0][i], p.alike[0][i+1])
+	}
+	middle := p.middle()
 	samples := make([][]float64, len(steps))
-	for _, t := range p.alike {
-		sums := make([]float64, len(steps))
+	for _, t := range middle {
+		times := make([]float64, len(steps))
 		for i, at := range owner {
-			sums[at] += float64(t[i+1].Time-t[i].Time) - costBetween(costs, t[i], t[i+1])
+			times[at] += float64(t[i+1].Time - t[i].Time)
 		}
-		for at, sum := range sums {
-			samples[at] = append(samples[at], sum)
+		for at, time := range times {
+			samples[at] = append(samples[at], time)
+			steps[at].Time += time / float64(len(middle))
 		}
 	}
 	for at, list := range samples {
 		slices.Sort(list)
 		s := &steps[at]
-		s.Low, s.Median, s.High = max(0, quantile(list, 0.25)), max(0, quantile(list, 0.5)), max(0, quantile(list, 0.75))
-		e.Sum += s.Median
+		net := func(time float64) float64 { return math.Round(max(0, time-s.Cost)) }
+		s.Time, s.Low, s.High = net(s.Time), net(quantile(list, 0.25)), net(quantile(list, 0.75))
+		e.Sum += s.Time
 	}
+	e.Others = math.Round(median(durations(p.all)) - median(durations(p.alike)))
 	return e
+}
+
+// middle returns the half of the alike transactions whose duration is in the middle. A step
+// may last short in one of them and long in the next: means over them add up, which medians
+// do not.
+func (p path) middle() []transaction {
+	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int { return cmp.Compare(a.duration(), b.duration()) })
+	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
+}
+
+// duration returns the time of a transaction, with the cost of recording.
+func (t transaction) duration() uint64 { return t[len(t)-1].Time - t[0].Time }
+
+// durations returns the times of transactions.
+func durations(list []transaction) (times []float64) {
+	for _, t := range list {
+		times = append(times, float64(t.duration()))
+	}
+	return times
 }
 
 // alike returns all transactions, and those that took the most common path. If few did, it
@@ -247,7 +273,8 @@ const roleServer = 2
 // the time after it belongs to.
 func (n names) steps(t transaction) (steps []Step, owner []int) {
 	var outer []int // steps that are interrupted by a hook or a program
-	direction, current, ends := Request, 0, n.ends(t)
+	direction, current := Request, 0
+	ends, processes := n.ends(t)
 	for _, e := range t[:len(t)-1] {
 		switch explainKind(e.Kind) {
 		case explainKindKIND_HOOK_END, explainKindKIND_PROGRAM_END:
@@ -266,8 +293,14 @@ func (n names) steps(t transaction) (steps []Step, owner []int) {
 		}
 		s := n.step(e)
 		s.Direction = direction
-		if e.Socket != 0 {
+		if s.Place == "" {
+			s.Place = steps[current].Place
+		}
+		switch {
+		case e.Socket != 0:
 			s.Name = ends[e.Socket]
+		case explainKind(e.Kind) == explainKindKIND_RUN:
+			s.Name = cmp.Or(processes[e.Subject], processName(e.Subject))
 		}
 		s.Redirects = explainKind(e.Kind) == explainKindKIND_PROGRAM // until it ends
 		current = len(steps)
@@ -287,8 +320,6 @@ func (n names) step(e explainEvent) Step {
 		s.Name = n.programs[e.Detail]
 	case explainKindKIND_RAISE, explainKindKIND_SOFTIRQ, explainKindKIND_SOFTIRQ_END:
 		s.Name = map[uint8]string{2: "NET_TX", 3: "NET_RX"}[e.Detail]
-	case explainKindKIND_RUN:
-		s.Name = n.process(e.Subject)
 	}
 	if e.Head != 0 {
 		s.Device = n.devices[device{e.Place, e.Subject}]
@@ -302,27 +333,25 @@ const (
 	endServer = "server"
 )
 
-// ends names the owners of a transaction's sockets: client, server, or the program that
-// stands between them.
-func (n names) ends(t transaction) map[uint32]string {
-	ends := map[uint32]string{}
+// ends names the owners of a transaction's sockets, and their processes: client, server, or
+// the program that stands between them.
+func (n names) ends(t transaction) (sockets, processes map[uint32]string) {
+	sockets, processes = map[uint32]string{}, map[uint32]string{}
 	for _, e := range t {
 		switch explainKind(e.Kind) {
 		case explainKindKIND_SEND, explainKindKIND_SENT, explainKindKIND_READ:
-			ends[e.Socket] = n.process(e.Subject)
-			if e.Detail == roleServer && n.place(e) == n.server {
-				ends[e.Socket] = endServer
-			}
+		default:
+			continue
 		}
+		switch {
+		case e.Socket == t[0].Socket:
+			processes[e.Subject] = endClient
+		case e.Detail == roleServer && n.place(e) == n.server:
+			processes[e.Subject] = endServer
+		case processes[e.Subject] == "":
+			processes[e.Subject] = processName(e.Subject)
+		}
+		sockets[e.Socket] = processes[e.Subject]
 	}
-	ends[t[0].Socket] = endClient
-	return ends
-}
-
-// process names a process.
-func (n names) process(pid uint32) string {
-	if name := n.processes[pid]; name != "" {
-		return name
-	}
-	return processName(pid)
+	return sockets, processes
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,8 +26,8 @@ const (
 func madeUpNames() names {
 	return names{
 		server: "pod-a", places: []string{"pod-a", "pod-b", "host"},
-		devices:   map[device]string{{inPodA, 2}: "eth0", {inPodB, 2}: "eth0", {inHost, 5}: "veth-b", {inHost, 6}: "veth-a"},
-		processes: map[uint32]string{server: endServer, client: endClient, proxy: "relay"}, programs: []string{"from_pod"},
+		devices:  map[device]string{{inPodA, 2}: "eth0", {inPodB, 2}: "eth0", {inHost, 5}: "veth-b", {inHost, 6}: "veth-a"},
+		programs: []string{"from_pod"},
 	}
 }
 
@@ -40,7 +41,7 @@ type at struct {
 const (
 	server = 7
 	client = 8
-	proxy  = 9
+	proxy  = 1 << 23 // none has this number
 )
 
 const roleClient = 1
@@ -124,11 +125,11 @@ func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
 	e := madeUp(t, routed())
 	var got []string
 	for _, s := range e.Steps {
-		got = append(got, strings.Join([]string{s.Direction, s.Place, s.String(), steps.Figure(s.Median)}, "|"))
+		got = append(got, strings.Join([]string{s.Direction, s.Place, s.String(), steps.Figure(s.Time)}, "|"))
 	}
 	want := []string{
-		"request|pod-b|client sends|1,000", "request|pod-b|eth0 transmits|100", "request||softirq NET_RX|200",
-		"request|host|veth-b receives|330", "request|host|netfilter forward|400", "request||route look-up|500",
+		"request|pod-b|client sends|1,000", "request|pod-b|eth0 transmits|100", "request|pod-b|softirq NET_RX|200",
+		"request|host|veth-b receives|330", "request|host|netfilter forward|400", "request|host|route look-up|500",
 		"request|host|BPF program from_pod at veth-a redirects|600", "request|pod-a|TCP receives from eth0|700",
 		"reply|pod-a|server sends|800", "reply|pod-b|TCP receives from eth0|900", "reply|pod-b|client has read|1,000",
 	}
@@ -167,8 +168,8 @@ func TestPathGoesThroughAProxy(t *testing.T) {
 		}
 	}
 	want := []string{
-		"request: client sends", "request: relay is woken", "request: relay has read", "request: relay sends", "request: server is woken",
-		"reply: server sends", "reply: relay is woken", "reply: relay sends", "reply: client is woken",
+		"request: client sends", "request: process 8388608 is woken", "request: process 8388608 has read", "request: process 8388608 sends", "request: server is woken",
+		"reply: server sends", "reply: process 8388608 is woken", "reply: process 8388608 sends", "reply: client is woken",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -241,8 +242,15 @@ func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
 func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	short := slices.Delete(routed(), 4, 7) // the hook and the look-up
 	c := compare(madeUp(t, short), madeUp(t, routed()))
-	want := "routed saves 1 route look-up (500) and 1 netfilter hook (400): 900 ns. Without tracing its transactions take 0 ns less."
+	want := "routed looks up 1 route fewer (-500 ns) and passes 1 netfilter hook fewer (-400 ns): -900 ns." +
+		" Without tracing its transactions take 0 ns less, in 3 of 3 pairs of runs."
 	if c.String() != want {
+		t.Errorf("%s\nwant %s", c, want)
+	}
+	short[0].time += 200
+	c = compare(madeUp(t, short), madeUp(t, routed()))
+	want = "Steps of which it has as many: +170 ns (sockets and TCP +200, devices -30)."
+	if !strings.Contains(c.String(), want) {
 		t.Errorf("%s\nwant %s", c, want)
 	}
 	only := 0
@@ -257,6 +265,78 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	var text bytes.Buffer
 	if err := c.WriteText(&text); err != nil || !strings.Contains(text.String(), c.sentences()[0]) || !strings.Contains(text.String(), "routing (-1)") {
 		t.Errorf("%v:\n%s", err, text.String())
+	}
+}
+
+// TestStepsThatVaryAddUp has transactions in each of which another one of three steps is
+// long: the medians of all three are short.
+func TestStepsThatVaryAddUp(t *testing.T) {
+	var events []explainEvent
+	now := uint64(0)
+	for i := range settle + 101 {
+		for at, e := range routed() {
+			e.event.Time = now
+			events = append(events, e.event)
+			now += e.time
+			if at == i%3 {
+				now += 1000
+			}
+		}
+	}
+	rec := recording{untraced: []float64{1}, traced: []float64{1}, events: [][]explainEvent{events}, doubled: doubled()}
+	p, err := newPath(rec, madeUpNames())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := p.explanation(map[string]float64{})
+	if total := median(durations(p.alike)); math.Abs(e.Sum-total) > 5 {
+		t.Errorf("sum %v of transactions that take %v", e.Sum, total)
+	}
+}
+
+func TestTimeOutsideOfStepsIsTold(t *testing.T) {
+	same := []float64{10_000, 10_100, 10_200}
+	for _, c := range []struct {
+		sum, others float64
+		want        string
+	}{
+		{9_700, 0, ""},
+		{7_000, 2_500, "3,100 ns of a transaction are in no step: transactions that took other paths"},
+		{7_000, 300, "3,100 ns of a transaction are in no step: other work"},
+		{13_000, 300, "The steps take 2,900 ns longer than a transaction: other work"},
+	} {
+		e := Explanation{Clock: ClockTime, Sum: c.sum, Others: c.others, Rounds: same, Untraced: median(same)}
+		if got := strings.Join(e.notes(), " "); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("sum %v, others %v: %q, want %q", c.sum, c.others, got, c.want)
+		}
+	}
+}
+
+// TestPrintedFiguresAddUp has steps of fractions of a nanosecond, and one that is shorter
+// than the cost of recording it.
+func TestPrintedFiguresAddUp(t *testing.T) {
+	events := routed()
+	events[1].time = 20 // less than its event's cost
+	e := madeUp(t, events)
+	p := path{recording: recording{untraced: []float64{1}, traced: []float64{1}}, names: madeUpNames()}
+	p.all = transactions(record(20, events))
+	p.alike = p.all
+	fractions := p.explanation(map[string]float64{costPacket: 50.4, costSocket: 50.3, costSoftirq: 50.4})
+	var sum float64
+	for _, s := range fractions.Steps {
+		sum += s.Time
+		if s.Time != math.Trunc(s.Time) {
+			t.Errorf("%s takes %v", &s, s.Time)
+		}
+	}
+	if sum != fractions.Sum {
+		t.Errorf("steps of %v, sum %v", sum, fractions.Sum)
+	}
+	if got := steps.StepFigure(e.Steps[1]); got != "<50" {
+		t.Errorf("a step that is shorter than its cost takes %s", got)
+	}
+	if got := (Pair{&e.Steps[1], &e.Steps[0]}).difference(); got != "" {
+		t.Errorf("its difference is %q", got)
 	}
 }
 

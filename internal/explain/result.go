@@ -38,6 +38,9 @@ type Explanation struct {
 	Steps []Step `json:"steps"`
 	// Sum is the sum of all steps.
 	Sum float64 `json:"sum"`
+	// Others is what the median of all traced transactions is longer than that of those that
+	// took Steps.
+	Others float64 `json:"others"`
 	// Untraced is the median transaction without tracing, and Traced with it, as the client
 	// sees them.
 	Untraced float64 `json:"untraced"`

@@ -45,9 +45,6 @@ func newRun(o Options, number int) (*run, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Count == 0 {
-		o.Count = DefaultCount
-	}
 	p, err := o.path()
 	if err != nil {
 		return nil, err
@@ -248,10 +245,7 @@ func (r *run) record(ctx context.Context, programs []attacher) (m load.Measureme
 
 // names returns what the numbers in events stand for.
 func (r *run) names() names {
-	n := names{
-		server: r.known[r.path.Server], places: r.places, devices: r.devices,
-		processes: map[uint32]string{uint32(r.client.PID()): endClient, uint32(r.server.PID()): endServer},
-	}
+	n := names{server: r.known[r.path.Server], places: r.places, devices: r.devices}
 	for _, a := range r.attached {
 		n.programs = append(n.programs, a.name)
 	}

@@ -125,8 +125,8 @@ func poisoned(f result.File, s string) result.File {
 		}
 	}
 	r.Traces = []result.Trace{{Suite: s, ID: s, Transactions: 30, Alike: 20, UntracedNS: 100, Omitted: []string{s}, Steps: []result.Step{
-		{Direction: "request", Class: s, Kind: "transmit", Place: s, Device: s, Name: s, Median: 60},
-		{Direction: "reply", Class: s, Kind: "run", Place: "host", Device: s, Name: s, Median: 40},
+		{Direction: "request", Class: s, Kind: "transmit", Place: s, Device: s, Name: s, Time: 60},
+		{Direction: "reply", Class: s, Kind: "run", Place: "host", Device: s, Name: s, Time: 40},
 	}}}
 	for i := range r.Comparisons {
 		c := &r.Comparisons[i]

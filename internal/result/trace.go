@@ -41,7 +41,8 @@ type Step struct {
 	Class string `json:"class"`
 	// Kind is what happens, such as "transmit".
 	Kind string `json:"kind"`
-	// Place is a place of the lab; empty for softirqs.
+	// Place is a place of the lab. That of a softirq, and of a look-up that found nothing, is
+	// the place of the step before.
 	Place string `json:"place,omitempty"`
 	// Device is the device that a packet is at.
 	Device string `json:"device,omitempty"`
@@ -50,10 +51,14 @@ type Step struct {
 	// Redirects says that a BPF program sent the packet on: the step lasts until the packet
 	// is seen again.
 	Redirects bool `json:"redirects,omitempty"`
-	// Median, Low and High are the median and the quartiles over all alike transactions.
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
+	// Cost is the cost of recording the step, which its figures are less of. A step that
+	// would be negative is 0: it is shorter than the cost.
+	Cost float64 `json:"cost"`
+	// Time is the mean, and Low and High are the quartiles, over the half of the alike
+	// transactions whose duration is in the middle.
+	Time float64 `json:"time"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
 }
 
 // String returns the step in words, without its place.
@@ -112,7 +117,7 @@ func (t Trace) problems() []string {
 			out = append(out, fmt.Sprintf("direction %q is not known", clip(s.Direction)))
 		}
 		out = append(out, limitNames(s.Class, s.Kind, s.Place, s.Device, s.Name)...)
-		if out = append(out, bounded("steps", s.Median, s.Low, s.High)...); min(s.Median, s.Low, s.High) < 0 {
+		if out = append(out, bounded("steps", s.Time, s.Low, s.High, s.Cost)...); min(s.Time, s.Low, s.High) < 0 {
 			out = append(out, "a step with a negative time")
 		}
 	}

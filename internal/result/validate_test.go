@@ -129,7 +129,7 @@ func TestValidateTracesAndRounds(t *testing.T) {
 	}{
 		{`trace of pod-links veth/pod-ip: direction "back"`, func(f *File) { trace(f).Steps[0].Direction = "back" }},
 		{"a step with a negative time", func(f *File) { trace(f).Steps[0].Low = -1 }},
-		{"steps holds NaN", func(f *File) { trace(f).Steps[0].Median = math.NaN() }},
+		{"steps holds NaN", func(f *File) { trace(f).Steps[0].Time = math.NaN() }},
 		{"3 of 2 transactions are alike", func(f *File) { trace(f).Alike = 3 }},
 		{"201 steps", func(f *File) { trace(f).Steps = slices.Repeat(trace(f).Steps[:1], maxSteps+1) }},
 		{"301 traces", func(f *File) { f.Run.Traces = slices.Repeat([]Trace{*trace(f)}, maxTraces+1) }},

@@ -6,7 +6,9 @@ package steps
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"mustang/internal/result"
 )
@@ -32,54 +34,74 @@ type Total struct {
 	Class string `json:"class"`
 	// Count is the number of its events of note: packets sent and received by a socket or a
 	// device, softirqs, look-ups, hooks, runs of programs, and switches between threads.
-	Count int     `json:"count"`
-	Sum   float64 `json:"sum"`
+	Count int `json:"count"`
+	// More is the number of its other steps of note: readers woken, and calls of threads.
+	More int     `json:"more,omitempty"`
+	Sum  float64 `json:"sum"`
 }
 
-// nouns are what [Total.Count] counts, by class: the kind of step, and its name.
-func nouns() map[string]noun {
-	return map[string]noun{
-		Sockets:   {[]string{"send", "tcp"}, "packet at sockets", "packets at sockets"},
-		Devices:   {[]string{"transmit", "receive"}, "packet at devices", "packets at devices"},
-		Softirqs:  {[]string{"softirq"}, "softirq", "softirqs"},
-		Routing:   {[]string{"route"}, "route look-up", "route look-ups"},
-		Netfilter: {[]string{"hook"}, "netfilter hook", "netfilter hooks"},
-		Programs:  {[]string{"program"}, "run of a BPF program", "runs of BPF programs"},
-		Threads:   {[]string{"run"}, "switch to a thread", "switches to a thread"},
-	}
-}
-
-// noun names what a class counts.
+// noun is what is counted of a class: steps of some kinds.
 type noun struct {
-	kinds     []string
-	one, many string
+	kinds []string
+	name  string
 }
 
-// String returns the count in words.
-func (t Total) String() string {
-	n := nouns()[t.Class]
-	if t.Count == 1 || t.Count == -1 {
-		return fmt.Sprintf("%d %s", t.Count, n.one)
+// nouns returns what [Total.Count] and [Total.More] count.
+func nouns() map[string][2]noun {
+	return map[string][2]noun{
+		Sockets:   {{[]string{"send", "tcp"}, "packet"}, {[]string{"wake"}, "wake-up"}},
+		Devices:   {{[]string{"transmit", "receive"}, "packet"}},
+		Softirqs:  {{[]string{"softirq"}, "run"}},
+		Routing:   {{[]string{"route"}, "look-up"}},
+		Netfilter: {{[]string{"hook"}, "hook"}},
+		Programs:  {{[]string{"program"}, "run"}},
+		Threads:   {{[]string{"run"}, "switch"}, {[]string{"sent", "read"}, "call"}},
 	}
-	return fmt.Sprintf("%d %s", t.Count, n.many)
+}
+
+// String returns the class and its counts in words.
+func (t Total) String() string {
+	var counts []string
+	for i, n := range []int{t.Count, t.More} {
+		if n > 0 {
+			counts = append(counts, Number(n, nouns()[t.Class][i].name))
+		}
+	}
+	if len(counts) == 0 {
+		return t.Class
+	}
+	return fmt.Sprintf("%s (%s)", t.Class, strings.Join(counts, ", "))
+}
+
+// Number returns a number of things in words.
+func Number(n int, name string) string {
+	switch {
+	case n == 1:
+		return "1 " + name
+	case strings.HasSuffix(name, "ch"):
+		name += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, name)
 }
 
 // Totals returns the sums of all classes.
 func Totals(steps []result.Step) (totals []Total) {
 	for _, class := range Classes() {
-		t := Total{Class: class}
+		t, counted, found := Total{Class: class}, nouns()[class], false
 		for _, s := range steps {
 			if s.Class != class {
 				continue
 			}
-			t.Sum += s.Median
-			for _, kind := range nouns()[class].kinds {
-				if s.Kind == kind {
-					t.Count++
-				}
+			found = true
+			t.Sum += s.Time
+			switch {
+			case slices.Contains(counted[0].kinds, s.Kind):
+				t.Count++
+			case slices.Contains(counted[1].kinds, s.Kind):
+				t.More++
 			}
 		}
-		if t.Count > 0 || t.Sum > 0 {
+		if found {
 			totals = append(totals, t)
 		}
 	}
@@ -96,4 +118,12 @@ func Figure(value float64) string {
 		return "-" + digits
 	}
 	return digits
+}
+
+// StepFigure returns the time of a step: "<" and a bound if it is too short to be told.
+func StepFigure(s result.Step) string {
+	if s.Time == 0 && s.Cost > 0 {
+		return "<" + Figure(math.Ceil(s.Cost))
+	}
+	return Figure(s.Time)
 }

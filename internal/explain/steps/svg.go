@@ -51,7 +51,7 @@ func Draw(w io.Writer, paths ...Path) error {
 	width, height, longest := 0, 0, 1.0
 	for _, e := range paths {
 		for _, s := range e.Steps {
-			longest = max(longest, s.Median)
+			longest = max(longest, s.Time)
 		}
 	}
 	for _, e := range paths {
@@ -111,7 +111,7 @@ func (d *drawing) draw() {
 	d.y += rowHeight
 	for _, t := range Totals(d.Steps) {
 		d.y += rowHeight
-		d.box(margin, t.Class, t.String(), t.Class)
+		d.box(margin, t.Class, t.String(), t.String())
 		d.text(margin+columnWidth, d.y, "", Figure(t.Sum)+" "+d.Clock)
 	}
 	d.y += rowHeight / 2
@@ -137,12 +137,12 @@ func (d *drawing) steps(direction string) {
 				from, d.y-rowHeight, margin+column*columnWidth+columnWidth/2, d.y-rowHeight/2+2)
 		}
 		last = column
-		title := fmt.Sprintf("%s: %s, quartiles %s to %s %s", s, Figure(s.Median), Figure(s.Low), Figure(s.High), d.Clock)
+		title := fmt.Sprintf("%s: %s, quartiles %s to %s %s", s, StepFigure(s), Figure(s.Low), Figure(s.High), d.Clock)
 		d.box(margin+column*columnWidth, s.Class, s.String(), title)
 		bar := margin + len(places)*columnWidth
 		fmt.Fprintf(&d.svg, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n",
-			bar, d.y-5, s.Median*d.scale, 10, classColors()[s.Class])
-		d.text(bar+int(s.Median*d.scale)+6, d.y, "", Figure(s.Median))
+			bar, d.y-5, s.Time*d.scale, 10, classColors()[s.Class])
+		d.text(bar+int(s.Time*d.scale)+6, d.y, "", StepFigure(s))
 	}
 }
 
@@ -159,5 +159,5 @@ func (d *drawing) box(x int, class, text, title string) {
 
 // Note tells how a path was measured.
 func Note(untraced float64, clock string, alike int) string {
-	return fmt.Sprintf("%s %s without tracing, median of %d transactions", Figure(untraced), clock, alike)
+	return fmt.Sprintf("%s %s without tracing, steps of %d transactions", Figure(untraced), clock, alike)
 }

@@ -133,9 +133,9 @@ func TestPageHasTracedSteps(t *testing.T) {
 	f := sample(t, "turns")
 	f.Run.Traces = []result.Trace{
 		{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
-			{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Median: 1200},
-			{Direction: "request", Class: "devices", Kind: "transmit", Place: "pod-b", Device: "eth0", Median: 300},
-			{Direction: "reply", Class: "sockets and TCP", Kind: "send", Place: "pod-a", Name: "server", Median: 1300},
+			{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Time: 1200},
+			{Direction: "request", Class: "devices", Kind: "transmit", Place: "pod-b", Device: "eth0", Time: 300},
+			{Direction: "reply", Class: "sockets and TCP", Kind: "send", Place: "pod-a", Name: "server", Time: 1300},
 		}},
 		{Suite: "latency", ID: "host", Steps: []result.Step{{Direction: "request"}}},
 	}
