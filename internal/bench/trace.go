@@ -15,7 +15,7 @@ import (
 
 // traceShare is the part of a suite's time that tracing takes at most, as a fraction. A row takes
 // half a second to a second, most of it to load programs into the kernel.
-const traceShare = 10
+const traceShare = 20
 
 // trace finds out what the packets of rows cross, before their turns: tracing slows them down. A
 // quick run has no time for it. Rows that cannot be traced have no trace.
@@ -51,8 +51,8 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 }
 
 // tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then what
-// connects no pods. Variants in size and
-// CPUs take the same steps as others; labs that are kept do not let go of their ports.
+// connects no pods. Variants in size and CPUs take the same steps as others; labs that are kept
+// do not let go of their ports.
 func tracedRows(rows []*measuredRow) []*measuredRow {
 	seen := map[string]bool{}
 	var pods, services, others []*measuredRow
