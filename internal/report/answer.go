@@ -23,6 +23,7 @@ func (t *workloadTable) answer() Answer {
 			lines = append(lines, t.ranking()...)
 		case result.AnswerReference:
 			if why := t.noReference(); why == "" {
+				lines = append(lines, t.addedTime())
 				lines = append(lines, t.againstReference()...)
 			} else if i == 0 {
 				lines = append(lines, why)
@@ -38,6 +39,9 @@ func (t *workloadTable) answer() Answer {
 		case result.AnswerCallRate:
 			lines = append(lines, t.callRate())
 		case result.AnswerStatements:
+			if i == 0 {
+				lines = append(lines, t.stated()...)
+			}
 			lines = append(lines, t.statements()...)
 		}
 	}

@@ -30,7 +30,11 @@ type Brief struct {
 func (st *suiteTables) brief() Brief {
 	b := Brief{Advice: keepTogether(st.advice())}
 	for _, t := range st.workloads {
-		b.Winners = append(b.Winners, t.winner())
+		if st.statesPairs() {
+			b.Winners = append(b.Winners, t.stated()...)
+		} else {
+			b.Winners = append(b.Winners, t.winner())
+		}
 	}
 	for style := range styles {
 		b.Tables = append(b.Tables, st.briefTable(style))
@@ -38,7 +42,7 @@ func (st *suiteTables) brief() Brief {
 	b.Skipped = st.unmeasured()
 	for _, f := range st.failures() {
 		if f.Status == result.StatusFailed {
-			b.Failed = append(b.Failed, f.Rows+": "+f.Reason)
+			b.Failed = append(b.Failed, someOf(strings.Split(f.Rows, ", "), 2)+": "+f.Reason)
 		}
 	}
 	return b
@@ -95,7 +99,7 @@ const briefWidth = 100
 // winner tells the workload's best row in a line, with as many of the rows beside it as fit.
 func (t *workloadTable) winner() string {
 	line := ""
-	for most := manyNames - 1; most > 0; most-- {
+	for most := manyNames - 1; most >= 0; most-- {
 		line = keepTogether(t.name + ": " + t.winnerAmong(most))
 		if utf8.RuneCountInString(line) <= briefWidth {
 			break
@@ -107,11 +111,10 @@ func (t *workloadTable) winner() string {
 // winnerAmong names the best row with its figure, and of what is tied with it at most so many names.
 func (t *workloadTable) winnerAmong(most int) string {
 	if t.suite.Answer[0] == result.AnswerTally {
-		total, better, worse := t.tallied()
-		return fmt.Sprintf("%s is better in %d of %s, worse in %d.", clean(t.suite.Subject), better, count(total, "pair"), worse)
+		return t.tally()
 	}
-	if t.suite.statesPairs() {
-		return t.statedRange()
+	if added := t.addedTime(); added != "" {
+		return added
 	}
 	contenders := t.contenders(false)
 	best, apart, ok := t.best(contenders)
@@ -143,24 +146,27 @@ func someNames(entries []*entry, most int) string {
 	for _, e := range entries {
 		out = append(out, e.named())
 	}
-	switch more := len(out) - most; {
-	case more <= 0:
-		return strings.Join(out, ", ")
-	default:
-		return fmt.Sprintf("%s and %d more", strings.Join(out[:most], ", "), more)
+	if most == 0 && len(out) > 1 {
+		return count(len(out), "other")
 	}
+	return someOf(out, max(most, 1))
 }
 
 // briefTable has a line for each connection, or each row of a list, that has a figure.
 func (st *suiteTables) briefTable(style int) Table {
-	var order []string
+	var order, first []string // first are the best rows of the workloads
 	for _, t := range st.workloads {
 		contenders := t.contenders(false)
 		switch {
-		case st.statesPairs():
+		case st.statesPairs() && st.list():
 			contenders = t.measured()
+		case st.statesPairs():
+			contenders = slices.DeleteFunc(contenders, func(e *entry) bool { _, ok := t.statedRatio(e); return !ok })
 		case st.list():
 			contenders = t.ranked(t.measured())
+		}
+		if len(contenders) > 0 && !st.statesPairs() {
+			first = append(first, contenders[0].name)
 		}
 		for _, name := range names(contenders) {
 			if !slices.Contains(order, name) {
@@ -171,7 +177,14 @@ func (st *suiteTables) briefTable(style int) Table {
 	out := Table{Columns: []Column{{}}}
 	for _, name := range order {
 		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: name})
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
+		line := Line{Status: result.StatusOK, Rank: 2}
+		switch {
+		case slices.Contains(first, name):
+			line.Rank = 0
+		case slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.hasCost(name) }):
+			line.Rank = 1
+		}
+		out.Lines = append(out.Lines, line)
 	}
 	for i, t := range st.workloads {
 		for j, c := range t.briefColumns(order, style) {
@@ -185,6 +198,11 @@ func (st *suiteTables) briefTable(style int) Table {
 	return out
 }
 
+// hasCost reports whether a connection has a cluster IP with a cost.
+func (t *workloadTable) hasCost(name string) bool {
+	return slices.ContainsFunc(t.entries, func(e *entry) bool { return e.name == name && e.cost != nil })
+}
+
 // briefColumns are a workload's columns in the brief table: the figures, and the ratios to the
 // pod IP or to the reference.
 func (t *workloadTable) briefColumns(order []string, style int) []Column {
@@ -192,18 +210,26 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 	if unit == result.UnitTransactions {
 		unit = "1000/s"
 	}
+	if t.inTime() {
+		unit = "µs"
+	}
 	columns := []Column{{Head: []string{t.briefHead(), shortUnit(unit)}}}
 	if !t.suite.list() {
 		columns = []Column{{Over: t.briefHead(), Head: []string{shortUnit(unit)}}}
+	}
+	if t.suite.statesPairs() && !t.suite.list() {
+		columns = append(columns, Column{Head: []string{"cost"}})
 	}
 	place := map[string]int{}
 	for _, via := range t.vias() {
 		columns = append(columns, Column{Head: []string{via}, Tight: len(columns) > 1})
 		place[via] = len(columns) - 1
 	}
-	if t.suite.list() && t.reference != nil {
+	if t.inTime() {
+		columns = append(columns, Column{Head: []string{"added", "µs"}, Marked: true})
+	} else if t.suite.list() && t.reference != nil {
 		columns = append(columns, Column{Head: []string{"ratio to", t.reference.name}, Marked: true})
-	} else if t.suite.statesPairs() {
+	} else if t.suite.list() && t.suite.statesPairs() {
 		columns = append(columns, Column{Head: []string{"", "ratio"}, Marked: true})
 	}
 	byName := map[string][]*entry{}
@@ -216,15 +242,20 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 			switch {
 			case t.suite.list():
 				cells[0] = t.briefFigure(e)
-				if t.reference != nil && t.reference.ok() && e != t.reference {
+				if d, ok := t.toReference(e); ok && t.inTime() {
+					cells[1] = t.added(d)
+				} else if t.reference != nil && t.reference.ok() && e != t.reference {
 					cells[1] = ratioCell(t.difference(e, t.reference), style)
 				} else if d, ok := t.statedRatio(e); ok && t.suite.statesPairs() {
 					cells[1] = ratioCell(d, style)
 				}
 			case e.Target == result.TargetPodIP:
 				cells[0] = t.briefFigure(e)
+				if d, ok := t.statedRatio(e); ok && t.suite.statesPairs() {
+					cells[1] = t.costCell(d, style)
+				}
 			case e.cost != nil:
-				cells[place[shortVia(e.Via)]] = t.costCell(e, style)
+				cells[place[shortVia(e.Via)]] = t.costCell(t.of(*e.cost), style)
 			}
 		}
 		for i := range columns {
@@ -237,7 +268,10 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 // briefFigure prints a row's figure with three significant digits, and its loss if that is large.
 func (t *workloadTable) briefFigure(e *entry) Cell {
 	v := e.Median
-	if t.unit == result.UnitTransactions {
+	switch {
+	case t.inTime():
+		v = t.meanLatency(e)
+	case t.unit == result.UnitTransactions:
 		v /= 1000
 	}
 	text := number(v, fewDecimals(v))
@@ -293,6 +327,13 @@ func (t *workloadTable) vias() []string {
 func (st *suiteTables) briefLegend(table Table, style int) string {
 	costs := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.vias()) > 0 })
 	var parts []string
+	switch of := st.Statements; {
+	case !st.statesPairs() || len(of) != 1 || of[0].Subject == "":
+	case st.list():
+		parts = append(parts, "ratio: "+clean(of[0].Subject)+" over "+clean(of[0].Object)+".")
+	default:
+		parts = append(parts, "cost: how much less "+clean(of[0].Subject)+" than "+clean(of[0].Object)+", in\u00a0%.")
+	}
 	if costs {
 		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")
 	}

@@ -4,10 +4,14 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"mustang/internal/result"
 )
+
+// labName matches the name of a lab of bench before a reason: each row may have one of its own.
+var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
 // failures lists the rows without a figure, those of one reason together: failed
 // rows first, since they ask for a look.
@@ -21,7 +25,7 @@ func (st *suiteTables) failures() []Failure {
 			if row.Status != status {
 				continue
 			}
-			reason := clean(row.Reason)
+			reason := labName.ReplaceAllString(clean(row.Reason), "")
 			if byReason[reason] == nil {
 				reasons = append(reasons, reason)
 			}

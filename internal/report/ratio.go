@@ -37,11 +37,10 @@ func ratioCell(d difference, style int) Cell {
 	return Cell{Text: text, Mark: mark}
 }
 
-// costCell prints the cost of a cluster IP in per cent of the pod IP's figure, with half of its
+// costCell prints the cost of a cluster IP in per cent of the pod IP's figure, or that of a stated pair, with half of its
 // interval: two significant digits of that in the widest style, and one in the others. In the
 // narrowest one, what is no difference is only its mark.
-func (t *workloadTable) costCell(e *entry, style int) Cell {
-	d := t.of(*e.cost)
+func (t *workloadTable) costCell(d difference, style int) Cell {
 	cost := 100 * (1 - d.ratio)
 	if t.wording.less {
 		cost = -cost

@@ -4,6 +4,7 @@ package report_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -99,6 +100,45 @@ func TestOneSetOfWords(t *testing.T) {
 		}
 	}
 	checkSays(t, wordsOf(pageOf(t, sample(t, "recorded-two-cpus"))), []string{
-		"loopback on two CPUs against one: this run cannot tell (ratio 0.10, 0.01 to 0.75: the same path on two CPUs measured twice may differ by a factor of 4.8)",
+		"Two CPUs against one: loopback: this run cannot tell (ratio 0.10, 0.01 to 0.75: the same path on two CPUs measured twice may differ by a factor of 4.8)",
 	}, nil)
+}
+
+// TestAnswersTheQuestion checks that the answer of a suite is what its question asks for.
+func TestAnswersTheQuestion(t *testing.T) {
+	for name, want := range map[string][]string{
+		"two-cpus":       {"Throughput on two CPUs was 9 to 22 % of that on one in 7 pairs: this run cannot tell a difference.", "ratio: on two CPUs over on one."},
+		"pod-links-ipv6": {"Request/response by IPv6 was 95.7 to 98.6 % of that by IPv4 in 5 pairs: no difference found.", "Gbit/s cost ipt", "macvlan (IPv6) 28.0 ~", "connect eBPF: -o wide"},
+		"latency":        {"host takes 17.4 µs; added µs: macvlan 0.4 (0.3 to 0.5), veth 3.1 (2.7 to 3.4)", "macvlan 18.2 0.4 (0.3 to 0.5)"},
+		"engines":        {"Throughput by iperf3 was 83 to 119 % of that by the native engine in 4 pairs: no difference found."},
+		"switching":      {"Open vSwitch (in user space): 1.2 to 3.5 % of a Linux bridge in 6 pairs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := sample(t, "recorded-"+name)
+			checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 0)), " "), want, []string{"better in 0"})
+			checkSays(t, wordsOf(pageOf(t, f)), want[:1], nil)
+		})
+	}
+}
+
+// TestTableHasTheBest checks that the table of a large suite has the best row of each workload, and
+// those with a cost of a cluster IP before others.
+func TestTableHasTheBest(t *testing.T) {
+	f := sample(t, "recorded-pod-links")
+	f.Run.Notes = slices.Repeat([]string{strings.Repeat("A long note. ", 14)}, 2) // which take room
+	out := briefOf(t, f, 0)
+	checkSays(t, out, []string{"\n  macvlan big-tcp ", "\n  veth+eBPF no-big-tcp ", "\n  macvlan ", "\n  bridge call-off "}, []string{"\n  veth big-tcp "})
+}
+
+// TestFailuresOfOneReason checks that a reason which names each row's own lab is one line, cut between words.
+func TestFailuresOfOneReason(t *testing.T) {
+	f := sample(t, "recorded-switching")
+	out := strings.Join(strings.Fields(briefOf(t, f, 0)), " ")
+	checkSays(t, out, []string{"and 6 more: apt-get download: exit status 100: E: Failed to fetch"}, []string{"bench-1825"})
+	if n := strings.Count(out, "failed: "); n != 1 {
+		t.Errorf("%d lines on failures:\n%s", n, out)
+	}
+	if regexp.MustCompile(`\S…`).MatchString(out) {
+		t.Errorf("a word is cut:\n%s", out)
+	}
 }

@@ -16,6 +16,47 @@ func (t *workloadTable) inTime() bool {
 		(t.workload == result.WorkloadTCPRR || t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR)
 }
 
+// addedTime gives the time of the reference's transaction and what each row adds to it, in
+// words; empty where rows are not compared in time.
+func (t *workloadTable) addedTime() string {
+	if !t.inTime() || t.noReference() != "" || t.reference.CI95 == nil {
+		return ""
+	}
+	var adds, same []string
+	for _, e := range t.ranked(t.measured()) {
+		d, ok := t.toReference(e)
+		switch {
+		case !ok:
+		case d.verdict == tied:
+			same = append(same, e.name)
+		default:
+			cell := t.added(d)
+			adds = append(adds, e.name+" "+cell.Text+cell.Mark)
+		}
+	}
+	base := t.meanLatency(t.reference)
+	text := fmt.Sprintf("%s takes %s\u00a0µs", t.reference.name, number(base, fewDecimals(base)))
+	if len(adds) > 0 {
+		text += "; added µs: " + strings.Join(adds, ", ")
+	}
+	if len(same) > 0 {
+		text += "; no difference found: " + strings.Join(same, ", ")
+	}
+	return text + "."
+}
+
+// added prints the time that a ratio of times adds to the reference's, in µs.
+func (t *workloadTable) added(d difference) Cell {
+	base := t.meanLatency(t.reference)
+	places := decimals(base) - 1
+	out := Cell{Text: number(base*(d.ratio-1), places), Mark: strings.TrimSpace(d.verdict.mark())}
+	if d.ci != nil {
+		out.Text += out.Mark + fmt.Sprintf(" (%s to %s)", number(base*(d.ci[0]-1), places), number(base*(d.ci[1]-1), places))
+		out.Mark = ""
+	}
+	return out
+}
+
 // toReference compares an entry with the reference; false if either has no figure.
 func (t *workloadTable) toReference(e *entry) (difference, bool) {
 	if t.reference == nil || !t.reference.ok() || !e.ok() || e == t.reference {

@@ -214,6 +214,7 @@ type Line struct {
 	Status string // "ok", "skipped" or "failed"
 	Color  string // of the row's series, see package result
 	First  bool   // whether the line starts a group
+	Rank   int    // says when a short table leaves the line out: the highest first
 }
 
 // empty reports whether the column has no cells.

@@ -5,6 +5,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"mustang/internal/result"
 )
@@ -26,19 +27,72 @@ func (t *workloadTable) statedRatio(e *entry) (d difference, ok bool) {
 	return d, false
 }
 
-// statedRange gives the least and the greatest of the ratios of stated pairs.
-func (t *workloadTable) statedRange() string {
-	least, greatest, n := math.Inf(1), 0.0, 0
-	for _, e := range t.measured() {
-		if d, ok := t.statedRatio(e); ok {
-			least, greatest, n = min(least, d.ratio), max(greatest, d.ratio), n+1
+// stated sums up the suite's statements that have words for it, a sentence each.
+func (t *workloadTable) stated() []string {
+	var out []string
+	for _, st := range t.suite.Statements {
+		all := t.differences(st)
+		if st.Subject == "" || len(all) == 0 {
+			continue
+		}
+		least, most := extent(all)
+		is := "is"
+		claimed := slices.ContainsFunc(all, func(d statedDifference) bool { return d.verdict == lower || d.verdict == higher })
+		switch {
+		case !claimed:
+			is = "was"
+		case most < 1:
+			is = "falls to"
+		case least > 1:
+			is = "rises to"
+		}
+		out = append(out, fmt.Sprintf("%s %s %s %s of that %s%s.", t.name, clean(st.Subject), is, shares(least, most), clean(st.Object), unclaimed(all)))
+	}
+	if len(out) == 0 {
+		return []string{t.name + ": no pair has figures."}
+	}
+	return out
+}
+
+// extent returns the least and the greatest ratio of differences.
+func extent(all []statedDifference) (least, most float64) {
+	least = math.Inf(1)
+	for _, d := range all {
+		least, most = min(least, d.ratio), max(most, d.ratio)
+	}
+	return least, most
+}
+
+// shares prints a range of ratios in per cent.
+func shares(least, most float64) string {
+	places := 0
+	if least < 0.02 || least > 0.95 && most < 1.05 {
+		places = 1
+	}
+	if a, b := number(100*least, places), number(100*most, places); a != b {
+		return a + " to " + b + "\u00a0%"
+	}
+	return number(100*least, places) + "\u00a0%"
+}
+
+// unclaimed counts pairs, and those of them in which no difference is claimed.
+func unclaimed(all []statedDifference) string {
+	n := map[verdict]int{}
+	for _, d := range all {
+		n[d.verdict]++
+	}
+	text := " in " + count(len(all), "pair")
+	for _, part := range []struct {
+		n     int
+		words string
+	}{{n[tied], "no difference found"}, {n[tooFew] + n[unclear], cannotTell + " a difference"}} {
+		switch part.n {
+		case 0:
+		case len(all):
+			text += ": " + part.words
+		default:
+			text += fmt.Sprintf("; in %d %s", part.n, part.words)
 		}
 	}
-	switch n {
-	case 0:
-		return "no pair has figures."
-	case 1:
-		return "a ratio of " + ratioText(least, 2) + "."
-	}
-	return fmt.Sprintf("ratios of %s to %s in %d pairs.", ratioText(least, 2), ratioText(greatest, 2), n)
+	return text
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"mustang/internal/result"
@@ -78,51 +77,21 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 	return parts
 }
 
-// tally counts the verdicts on the pairs of the statements that are marked for it.
+// tally gives the range of the ratios that are tallied, and how many are claimed.
 func (t *workloadTable) tally() string {
-	n := map[verdict]int{}
-	total := 0
+	var all []statedDifference
 	for _, st := range t.suite.Statements {
-		if !st.Tally {
-			continue
-		}
-		for _, d := range t.differences(st) {
-			n[d.verdict]++
-			total++
+		if st.Tally {
+			all = append(all, t.differences(st)...)
 		}
 	}
-	subject, object := clean(t.suite.Subject), clean(t.suite.Object)
-	switch total {
-	case 0:
-		return "no row of " + subject + " has a figure beside one of " + object + "."
-	case n[tied]:
-		return fmt.Sprintf("no difference was found between %s and %s in %s.", subject, object, count(total, "pair"))
-	case n[tooFew]:
-		return "too few rounds to say which of " + subject + " and " + object + " is the better."
+	if len(all) == 0 {
+		return "no row of " + clean(t.suite.Subject) + " has a figure beside one of " + clean(t.suite.Object) + "."
 	}
-	ahead, behind := "is faster", "slower"
-	better, worse := n[higher], n[lower]
-	if t.wording.less {
-		better, worse = worse, better
+	least, most := extent(all)
+	outcome := unclaimed(all)
+	if _, better, worse := t.tallied(); better+worse > 0 {
+		outcome = fmt.Sprintf(" in %s; better in %d, worse in %d", count(len(all), "pair"), better, worse)
 	}
-	if t.wording.counted {
-		ahead, behind = "takes fewer instructions", "more"
-	}
-	text := fmt.Sprintf("of %s, %s %s than %s in %s and %s in %s; no difference was found in %s",
-		count(total, "pair"), subject, ahead, object, orNone(better), behind, orNone(worse), orNone(n[tied]))
-	if n := n[unclear]; n > 0 {
-		text += fmt.Sprintf(", and %d this run cannot tell", n)
-	}
-	if n := n[tooFew]; n > 0 {
-		text += fmt.Sprintf(", and %d had too few rounds", n)
-	}
-	return text + "."
-}
-
-// orNone writes a number in a sentence.
-func orNone(n int) string {
-	if n == 0 {
-		return "none"
-	}
-	return strconv.Itoa(n)
+	return clean(t.suite.Subject) + ": " + shares(least, most) + " of " + clean(t.suite.Object) + outcome + "."
 }

@@ -117,6 +117,10 @@ type Statement struct {
 	Range bool `json:"range,omitempty"`
 	// Tally makes the pairs count in [AnswerTally].
 	Tally bool `json:"tally,omitempty"`
+	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence:
+	// throughput on two CPUs falls to 9 to 22 % of that on one. Empty for none.
+	Subject string `json:"subject,omitempty"`
+	Object  string `json:"object,omitempty"`
 }
 
 // Pair is two rows to compare, by ID. Label names the pair, and may be empty where

@@ -28,13 +28,14 @@ func twoCPUs() Suite {
 			all = append(all, p)
 		}
 	}
+	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
 	for _, p := range all {
 		s.Paths = append(s.Paths, p)
 		two := p
 		two.ID, two.Label, two.TwoCPUs, two.Variant = p.ID+"@2cpus", p.ID+"@2cpus", true, "two CPUs"
 		s.Paths = append(s.Paths, two)
 		s.compare(two.ID, p.ID)
-		s.Report.Statements = append(s.Report.Statements, statement(p.ID+" on two CPUs against one", two.ID, p.ID))
+		against.Pairs = append(against.Pairs, result.Pair{Numerator: two.ID, Denominator: p.ID, Label: p.ID})
 		if p.ID == "veth/pod-ip" {
 			s.repeat(p)
 			s.repeat(two)
@@ -42,5 +43,6 @@ func twoCPUs() Suite {
 		}
 		s.compare(two.ID, "veth/pod-ip@2cpus")
 	}
+	s.Report.Statements = []result.Statement{against}
 	return s
 }

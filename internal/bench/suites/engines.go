@@ -39,6 +39,10 @@ func (s Suite) beside(engines []engine.Engine, names string) Suite {
 	out := Suite{Name: s.Name, Doc: s.Doc, Report: result.Suite{
 		Question: "Do the native engine and " + names + " agree?", Noun: "way of measuring", Answer: []string{result.AnswerStatements},
 	}}
+	for _, e := range engines {
+		out.Report.Statements = append(out.Report.Statements,
+			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine"})
+	}
 	for _, w := range s.Workloads {
 		carries := func(e engine.Engine) bool { return e.Runs(w.Name, w.Flows) }
 		if !s.CallsPlugins() && slices.ContainsFunc(engines, carries) {
@@ -50,13 +54,14 @@ func (s Suite) beside(engines []engine.Engine, names string) Suite {
 			continue
 		}
 		out.Paths = append(out.Paths, p)
-		for _, e := range engines {
+		for i, e := range engines {
 			by := p
 			by.ID, by.Engine = p.ID+"/"+e.Name, &e
 			by.Label = by.ID
 			out.Paths = append(out.Paths, by)
 			out.Pairs = append(out.Pairs, Pair{Name: p.ID + ": " + e.Name + " / native", Numerator: by.ID, Denominator: p.ID})
-			out.Report.Statements = append(out.Report.Statements, statement(p.ID+", "+e.Name+" against native", by.ID, p.ID))
+			against := &out.Report.Statements[i]
+			against.Pairs = append(against.Pairs, result.Pair{Numerator: by.ID, Denominator: p.ID, Label: p.ID})
 		}
 	}
 	return out

@@ -20,10 +20,11 @@ func ipv6() Suite {
 		Report: result.Suite{
 			Question: "What does IPv6 cost between the pods of one host, and a cluster IP of it?",
 			Layout:   result.LayoutMatrix, Noun: "way of connecting pods",
-			Answer: []string{result.AnswerFastest, result.AnswerServiceCost, result.AnswerStatements},
+			Answer: []string{result.AnswerStatements, result.AnswerServiceCost, result.AnswerFastest},
 		},
 		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
+	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
 	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
 	for _, p := range podLinks().Paths {
 		name, rest, found := strings.Cut(p.ID, "/")
@@ -45,13 +46,14 @@ func ipv6() Suite {
 			continue
 		}
 		s.compare(six.ID, p.ID)
-		s.Report.Statements = append(s.Report.Statements, statement(name+": IPv6 against IPv4", six.ID, p.ID))
+		against.Pairs = append(against.Pairs, result.Pair{Numerator: six.ID, Denominator: p.ID, Label: name})
 		if p.ID == "veth/pod-ip" {
 			s.addBaseline(six)
 			continue
 		}
 		s.Paths = append(s.Paths, six)
 	}
+	s.Report.Statements = []result.Statement{against}
 	return s
 }
 

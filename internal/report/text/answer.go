@@ -3,8 +3,11 @@
 package text
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"mustang/internal/report"
 )
@@ -78,7 +81,7 @@ func (p *printer) answer(s report.Suite, room int) {
 			break
 		}
 		most := width
-		if len(s.Brief.Winners) <= 3 {
+		if len(s.Brief.Winners) <= 4 {
 			most = 2*width - 10
 		}
 		before = append(before, wrap(clip(winner, most), width, 0)...)
@@ -101,7 +104,13 @@ func (p *printer) answer(s report.Suite, room int) {
 			after[len(after)-1] = p.paint(ansiRed, clip(fmt.Sprintf("failed: %d more reasons; -o wide has them all", len(b.Failed)-i+1), width))
 			break
 		}
-		after = append(after, p.paint(ansiRed, clip("failed: "+failed, width)))
+		most := width
+		if len(b.Failed) == 1 {
+			most = 2*width - 10
+		}
+		for _, line := range wrap(clip("failed: "+failed, most), width, 0) {
+			after = append(after, p.paint(ansiRed, line))
+		}
 	}
 	for _, line := range before {
 		p.line(line)
@@ -127,15 +136,17 @@ func choose(tables []report.Table, most int) (table report.Table) {
 }
 
 // briefTable prints a table in a number of lines; it is left out if it has none. The lines
-// that are shown decide how many columns fit.
+// that are shown decide how many columns fit; the others have a name.
 func (p *printer) briefTable(table report.Table, room int) {
 	total := len(table.Lines)
 	if total == 0 {
 		return
 	}
-	head, body := layOut(p.columns(table, total))
-	if room -= len(head); total > room {
-		head, body = layOut(p.columns(table, max(room-1, 1)))
+	shown, left := p.columns(table)
+	head, body := layOut(shown)
+	if room -= len(head) + min(len(left), 1); total > room {
+		shown, left = p.columns(shorten(table, max(room-1, 1)))
+		head, body = layOut(shown)
 	}
 	for _, line := range head {
 		p.line(p.paint(ansiDim, line))
@@ -144,19 +155,62 @@ func (p *printer) briefTable(table report.Table, room int) {
 		p.line(line)
 	}
 	if more := total - len(body); more > 0 {
-		p.line(fmt.Sprintf("  and %d more: -o wide", more))
+		left = append([]string{fmt.Sprintf("and %d more", more)}, left...)
+	}
+	if len(left) > 0 {
+		p.line(clip("  "+strings.Join(left, "; ")+": -o wide", p.options.Width))
 	}
 }
 
-// columns returns the columns of the first lines of a table that fit.
-func (p *printer) columns(table report.Table, lines int) []column {
-	return fit(newColumns(table.Columns, lines), p.options.Width)
+// shorten leaves out the lines with the highest ranks, and of those the last.
+func shorten(table report.Table, lines int) report.Table {
+	order := make([]int, len(table.Lines))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return table.Lines[a].Rank - table.Lines[b].Rank })
+	keep := slices.Sorted(slices.Values(order[:min(lines, len(order))]))
+	table.Columns = slices.Clone(table.Columns)
+	for i, c := range table.Columns {
+		var cells []report.Cell
+		for _, at := range keep {
+			cells = append(cells, c.Cells[at])
+		}
+		table.Columns[i].Cells = cells
+	}
+	return table
 }
 
-// clip cuts text to a number of characters.
+// columns returns the columns of a table that fit, and the names of the others.
+func (p *printer) columns(table report.Table) (shown []column, left []string) {
+	all := newColumns(table.Columns, len(table.Columns[0].Cells))
+	shown = fit(all, p.options.Width)
+	group, next := "", 0
+	for _, c := range all {
+		if !c.join {
+			group = cmp.Or(c.over, at(c.head, 0))
+		}
+		switch {
+		case next < len(shown) && shown[next].title == c.title && shown[next].over == c.over:
+			next++
+		case !c.join:
+			left = append(left, group)
+		case !slices.Contains(left, group):
+			left = append(left, group+" "+at(c.head, 0))
+		}
+	}
+	return shown, left
+}
+
+// clip cuts text to a number of characters, between words where it has any.
 func clip(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:max(most-1, 0)]) + "…"
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
 	}
-	return text
+	text = string(runes[:max(most-2, 0)])
+	if i := strings.LastIndex(text, " "); i > len(text)/2 {
+		text = text[:i]
+	}
+	return text + " …"
 }
