@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
@@ -229,6 +231,9 @@ func emptyNote(samples []float64) string {
 
 // skip marks the row as one that this machine cannot measure.
 func (r *measuredRow) skip(reason error) {
+	if lacking := (*lab.UnsupportedError)(nil); errors.As(reason, &lacking) {
+		reason = lacking // whatever the lab's name is
+	}
 	r.row.Status, r.row.Reason = result.StatusSkipped, oneLine(reason)
 }
 

@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"mustang/internal/bench/evidence"
@@ -132,6 +134,9 @@ func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	o.Progress.Note(o.announce(len(r.rows)))
 	r.skip()
+	if err := r.skipped(); err != nil {
+		return err
+	}
 	groups := groupRows(r.rows, o.counting())
 	for i, rows := range groups {
 		switch {
@@ -152,13 +157,27 @@ func (r *run) measure(ctx context.Context) error {
 		}
 	}
 	r.head.Finished = time.Now().UTC()
-	return nil
+	return r.skipped()
+}
+
+// skipped returns an error with the reasons if this machine can measure none of the rows.
+func (r *run) skipped() error {
+	var reasons []string
+	for _, row := range r.rows {
+		if row.row.Status != result.StatusSkipped {
+			return nil
+		}
+		if !slices.Contains(reasons, row.row.Reason) {
+			reasons = append(reasons, row.row.Reason)
+		}
+	}
+	return fmt.Errorf("no row can be measured: %s", strings.Join(reasons, "; "))
 }
 
 // group measures rows whose rounds are interleaved.
 func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	started := time.Now()
-	if err := r.prove(ctx, rows); err != nil {
+	if err := r.prove(ctx, rows); err != nil || pending(rows) == 0 {
 		return err
 	}
 	if r.options.sliced(rows[0].spec.suite) {
@@ -342,10 +361,10 @@ func (r *run) file() result.File {
 	return f
 }
 
-// write writes the result so far. After an error, which ends the run, it does nothing,
-// so that the error is reported once.
+// write writes the result so far, unless there is none to come. After an error, which ends
+// the run, it does nothing, so that the error is reported once.
 func (r *run) write() error {
-	if r.unwritten != nil {
+	if r.unwritten != nil || r.skipped() != nil {
 		return nil
 	}
 	r.unwritten = r.options.Out.Write(r.file())

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,8 +46,9 @@ type Dir struct {
 	parent, run folder
 	owner       *Owner
 	made        []string // directories above that were made for it, the innermost last
-	written     bool
 	filled      float64
+	// written tells that there is a result, and latest that it is the last one.
+	written, latest bool
 }
 
 // Create makes a directory for a run that starts now, and its parents as needed. An
@@ -87,7 +89,7 @@ func Make(path string, owner *Owner) error {
 }
 
 // Write checks f and makes it the run's result. Readers see the result before or this one.
-// The first result makes [Latest] name the run.
+// The first that holds samples makes [Latest] name the run.
 func (d *Dir) Write(f result.File) error {
 	path := filepath.Join(d.Path, Results)
 	data, err := result.Marshal(f)
@@ -98,12 +100,13 @@ func (d *Dir) Write(f result.File) error {
 	if err != nil {
 		return fmt.Errorf("write results %s: %w", path, err)
 	}
-	if !d.written {
+	d.written = true
+	if !d.latest && slices.ContainsFunc(f.Rows, func(r result.Row) bool { return len(r.Samples) > 0 }) {
 		if err := d.parent.relink(Latest, d.name, d.owner); err != nil {
 			return fmt.Errorf("write %s: %w", filepath.Join(filepath.Dir(d.Path), Latest), err)
 		}
+		d.latest = true
 	}
-	d.written = true
 	return nil
 }
 

@@ -179,6 +179,14 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	if got := find(t, parent); got != old {
 		t.Errorf("before the first result %s stands for %s", parent, got)
 	}
+	empty := numbered(0)
+	empty.Rows = nil
+	if err := first.Write(empty); err != nil {
+		t.Fatal(err)
+	}
+	if got := find(t, parent); got != old {
+		t.Errorf("before the first sample %s stands for %s", parent, got)
+	}
 	for n, d := range []*Dir{first, create(t, parent), create(t, parent)} {
 		for range 2 {
 			if err := d.Write(numbered(n)); err != nil {
