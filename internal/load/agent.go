@@ -43,6 +43,7 @@ type Agent struct {
 	nextID  uint64
 	pending map[uint64]chan Reply
 	ended   error // why no more replies come
+	given   error // why it was given up
 	address netip.AddrPort
 }
 
@@ -153,6 +154,11 @@ func (a *Agent) receive() {
 		killed = true
 		_ = a.cmd.Process.Kill()
 	}
+	a.mu.Lock()
+	if a.given != nil {
+		err = a.given
+	}
+	a.mu.Unlock()
 	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
@@ -208,7 +214,7 @@ func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
 	case r, ok = <-ch:
 	case <-ctx.Done():
 		cancelled = true
-		r, ok = a.cancel(c.ID, ch)
+		r, ok = a.cancel(c.ID, ch, context.Cause(ctx))
 	}
 	switch {
 	case cancelled && (!ok || r.Error != nil):
@@ -221,8 +227,9 @@ func (a *Agent) call(ctx context.Context, c Call) (Reply, error) {
 	return r, nil
 }
 
-// cancel asks the agent to stop a command and waits for the reply.
-func (a *Agent) cancel(id uint64, ch chan Reply) (Reply, bool) {
+// cancel asks the agent to stop a command and waits for the reply. An agent without one is
+// given up for a cause.
+func (a *Agent) cancel(id uint64, ch chan Reply, cause error) (Reply, bool) {
 	_ = a.out.Write(Call{Op: OpCancel, Cancel: id})
 	timer := time.NewTimer(StopGrace)
 	defer timer.Stop()
@@ -230,6 +237,9 @@ func (a *Agent) cancel(id uint64, ch chan Reply) (Reply, bool) {
 	case r, ok := <-ch:
 		return r, ok
 	case <-timer.C:
+		a.mu.Lock()
+		a.given = cause
+		a.mu.Unlock()
 		_ = a.stop(0)
 		r, ok := <-ch
 		return r, ok
@@ -237,8 +247,17 @@ func (a *Agent) cancel(id uint64, ch chan Reply) (Reply, bool) {
 }
 
 // ask is call for a command that the agent answers at once.
-func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer after %v", a.timeout))
+func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) { return a.await(ctx, c, a.timeout) }
+
+// carry is call for a command that carries load for some time, or none. A machine that is
+// busy with other things takes longer, but not for ever, as an agent that was stopped.
+func (a *Agent) carry(ctx context.Context, c Call, load time.Duration) (Reply, error) {
+	return a.await(ctx, c, 10*load+3*a.timeout)
+}
+
+// await is call for a command that the agent answers within some time.
+func (a *Agent) await(ctx context.Context, c Call, within time.Duration) (Reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer after %v", within.Round(100*time.Millisecond)))
 	defer cancel()
 	return a.call(ctx, c)
 }
@@ -278,7 +297,13 @@ func (a *Agent) Run(ctx context.Context, spec Spec) (Measurement, error) {
 	if err := spec.Validate(); err != nil {
 		return Measurement{}, err
 	}
-	r, err := a.call(ctx, Call{Op: OpRun, Spec: spec})
+	call := a.call
+	if spec.Limit == 0 {
+		call = func(ctx context.Context, c Call) (Reply, error) {
+			return a.carry(ctx, c, spec.Warmup+spec.Duration+spec.StallTime())
+		}
+	}
+	r, err := call(ctx, Call{Op: OpRun, Spec: spec})
 	if err != nil {
 		return Measurement{}, err
 	}

@@ -161,13 +161,34 @@ func TestShellStopsReading(t *testing.T) {
 // open or not.
 func TestSilentAgent(t *testing.T) {
 	before := children(t)
+	listen := func(a *load.Agent) error { return a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")) }
+	to := load.Spec{Workload: load.TCPRR, Target: netip.MustParseAddrPort("127.0.0.1:1"), Duration: time.Millisecond}
 	for name, tt := range map[string]struct {
 		script  string
 		timeout time.Duration
+		call    func(*load.Agent) error
 		want    string
 	}{
-		"output open":   {"exec sleep 3600", 500 * time.Millisecond, "no answer after 500ms"},
-		"output closed": {"exec sleep 3600 >&-", time.Hour, "ended (signal: killed)"},
+		"output open":   {"exec sleep 3600", 500 * time.Millisecond, listen, "no answer after 500ms"},
+		"output closed": {"exec sleep 3600 >&-", time.Hour, listen, "ended (signal: killed)"},
+		"run": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
+			spec := to
+			spec.Stall = 10 * time.Millisecond
+			_, err := a.Run(t.Context(), spec)
+			return err
+		}, "run: no answer after 1.6s"},
+		"open": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
+			_, err := a.Open(t.Context(), to)
+			return err
+		}, "open: no answer after 1.5s"},
+		"slices": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
+			_, err := a.Slices(t.Context(), []load.Slice{{Lead: 6 * time.Millisecond, Duration: 4 * time.Millisecond}, {Lead: -1, Duration: 10 * time.Millisecond}})
+			return err
+		}, "slices: no answer after 1.7s"},
+		"shut": {"exec sleep 3600", 500 * time.Millisecond, func(a *load.Agent) error {
+			_, err := a.Shut(t.Context(), 1)
+			return err
+		}, "shut: no answer after 1.5s"},
 	} {
 		hello := fmt.Sprintf(`{"id":0,"hello":{"protocol":%d}}`, load.Protocol)
 		a, err := load.StartAgent(t.Context(), load.AgentOptions{
@@ -176,8 +197,12 @@ func TestSilentAgent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if err := tt.call(a); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q in it", name, err, tt.want)
+		}
+		_, cause, _ := strings.Cut(tt.want, ": ")
+		if _, err := a.Last(t.Context()); err == nil || !strings.Contains(err.Error(), cause) {
+			t.Errorf("%s: the next call says %v, want %q in it", name, err, cause)
 		}
 		if err := a.Close(); err != nil {
 			t.Error(err)

@@ -71,7 +71,7 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	if err := spec.Validate(); err != nil {
 		return Conn{}, err
 	}
-	r, err := a.call(ctx, Call{Op: OpOpen, Spec: spec})
+	r, err := a.carry(ctx, Call{Op: OpOpen, Spec: spec}, 0)
 	switch {
 	case err != nil:
 		return Conn{}, err
@@ -88,12 +88,14 @@ func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, erro
 	if len(slices) > MaxSlices {
 		return nil, fmt.Errorf("load: %d slices in one call, want at most %d", len(slices), MaxSlices)
 	}
+	var load time.Duration
 	for _, s := range slices {
 		if s.Duration <= 0 {
 			return nil, fmt.Errorf("load: invalid duration %v of a slice: want a positive one", s.Duration)
 		}
+		load += s.LeadTime() + s.Duration
 	}
-	r, err := a.call(ctx, Call{Op: OpSlices, Slices: slices})
+	r, err := a.carry(ctx, Call{Op: OpSlices, Slices: slices}, load)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +108,7 @@ func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, erro
 // Shut closes a connection and returns the measurement of all its slices. The connection
 // is gone even if Shut returns an error.
 func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
-	r, err := a.call(ctx, Call{Op: OpShut, Conn: conn})
+	r, err := a.carry(ctx, Call{Op: OpShut, Conn: conn}, 0)
 	if err != nil {
 		return Measurement{}, err
 	}
