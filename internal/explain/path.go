@@ -58,6 +58,7 @@ type path struct {
 	all     []transaction
 	alike   []transaction
 	omitted []string
+	events  float64 // of a transaction, with those that are left out
 	costs   map[string]float64
 }
 
@@ -67,7 +68,14 @@ func newPath(rec recording, n names) (path, error) {
 	if len(alike) < minAlike {
 		return path{}, fmt.Errorf("only %d of %d transactions took the same path", len(alike), len(all))
 	}
-	return path{rec, n, all, alike, omitted, eventCosts(rec.doubled)}, nil
+	recorded := 0
+	for _, events := range rec.events {
+		recorded += len(onFlow(events))
+	}
+	return path{
+		recording: rec, names: n, all: all, alike: alike, omitted: omitted, costs: eventCosts(rec.doubled),
+		events: float64(recorded) / float64(len(all)+settle*len(rec.events)),
+	}, nil
 }
 
 // explanation returns the steps of the path, less the costs of recording. Figures are whole,
@@ -99,6 +107,9 @@ func (p path) explanation(costs map[string]float64) Explanation {
 		net := func(time float64) float64 { return math.Round(max(0, time-s.Cost)) }
 		s.Time, s.Low, s.High = net(s.Time), net(quantile(list, 0.25)), net(quantile(list, 0.75))
 		e.Sum += s.Time
+	}
+	if len(p.omitted) > 0 {
+		e.Events = int(math.Round(p.events))
 	}
 	e.Others = math.Round(median(durations(p.all)) - median(durations(p.alike)))
 	return e
@@ -186,7 +197,7 @@ func poolCosts(paths []path) map[string]float64 {
 		perRound := len(p.untraced) / len(p.traced)
 		for i := range p.traced {
 			beyond := p.traced[i] - median(p.untraced[i*perRound:(i+1)*perRound]) - known
-			if math.Abs(beyond) > known {
+			if math.Abs(beyond) > known*max(1, 2*p.events/float64(len(t)-1)-1) { // twice the cost of all events
 				beyond = 0
 			}
 			each = append(each, beyond/float64(len(t)-1))

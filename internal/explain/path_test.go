@@ -294,6 +294,22 @@ func TestStepsThatVaryAddUp(t *testing.T) {
 	}
 }
 
+// TestEventsThatAreLeftOutCost has transactions of which most events are left out: tracing
+// takes far longer than the cost of the others.
+func TestEventsThatAreLeftOutCost(t *testing.T) {
+	alike := transactions(record(20, routed()))
+	p := path{
+		recording: recording{untraced: []float64{6000}, traced: []float64{9000}},
+		alike:     alike, costs: map[string]float64{costPacket: 50, costSocket: 50, costSoftirq: 50},
+	}
+	for events, want := range map[float64]float64{12: 0, 48: 200} { // 12 events of 50 ns, and 2,400 ns beyond
+		p.events = events
+		if got := poolCosts([]path{p})[costSpread]; got != want {
+			t.Errorf("%v events: each of 12 takes %v ns more, want %v", events, got, want)
+		}
+	}
+}
+
 func TestTimeOutsideOfStepsIsTold(t *testing.T) {
 	same := []float64{10_000, 10_100, 10_200}
 	for _, c := range []struct {
