@@ -3,7 +3,6 @@
 package report
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -204,7 +203,7 @@ func (t *workloadTable) describe(d difference) string {
 	case higher:
 		return d.size(" "+t.wording.higher, " "+t.wording.factor)
 	case unclear:
-		return cannotTell + t.reason(d)
+		return cannotTell + " of a ratio of " + ratioText(d.ratio, ratioPlaces(d)) + t.reason(d)
 	case tooFew:
 	}
 	return "too few rounds to tell"
@@ -219,10 +218,8 @@ func (t *workloadTable) reason(d difference) string {
 	if d.ratio > 0.5 && d.ratio < 2 || d.ci == nil {
 		return ""
 	}
-	places := ratioPlaces(d)
-	text := fmt.Sprintf(" (ratio %s, %s to %s: ", number(d.ratio, places), number(d.ci[0], places), number(d.ci[1], places))
 	if s := t.spreads[d.class]; d.ci[1] >= 1/s.factor && d.ci[0] <= s.factor {
-		return text + "the same path" + among(d.class) + " measured twice may differ by a factor of " + number(s.factor, 1) + ")"
+		return ": the same path" + among(d.class) + " measured twice may differ by a factor of " + number(s.factor, 1)
 	}
-	return text + "it does not stand Holm's correction for all comparisons)"
+	return ": it does not stand Holm's correction for all comparisons"
 }

@@ -100,7 +100,8 @@ func TestOneSetOfWords(t *testing.T) {
 		}
 	}
 	checkSays(t, wordsOf(pageOf(t, sample(t, "recorded-two-cpus"))), []string{
-		"Two CPUs against one: loopback: this run cannot tell (ratio 0.10, 0.01 to 0.75: the same path on two CPUs measured twice may differ by a factor of 4.8)",
+		"Two CPUs against one: this run cannot tell of ratios of bridge-call-off/pod-ip 0.22, veth+eBPF/pod-ip 0.22, ",
+		"loopback 0.10, veth/cluster-ip/nftables 0.0858: the same path on two CPUs measured twice may differ by a factor of 4.8.",
 	}, nil)
 }
 

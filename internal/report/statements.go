@@ -24,7 +24,7 @@ func (t *workloadTable) differences(st result.Statement) []statedDifference {
 	for _, p := range st.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
 		if a != nil && b != nil && a.ok() && b.ok() {
-			out = append(out, statedDifference{clean(p.Label), t.difference(a, b)})
+			out = append(out, statedDifference{spelt(clean(p.Label)), t.difference(a, b)})
 		}
 	}
 	return out
@@ -61,11 +61,16 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 		slices.SortStableFunc(group, func(a, b statedDifference) int { return cmp.Compare(math.Abs(a.ratio-1), math.Abs(b.ratio-1)) })
 		var labels []string
 		for _, d := range group {
+			if v == unclear {
+				d.label += " " + ratioText(d.ratio, ratioPlaces(d.difference))
+			}
 			labels = append(labels, d.label)
 		}
 		first, last := group[0], group[len(group)-1]
 		switch {
-		case v == tied || v == unclear || v == tooFew:
+		case v == unclear:
+			parts = append(parts, cannotTell+" of ratios of "+strings.Join(labels, ", ")+t.reason(last.difference))
+		case v == tied || v == tooFew:
 			parts = append(parts, t.describe(first.difference)+" ("+strings.Join(labels, ", ")+")")
 		case len(group) == 1:
 			parts = append(parts, first.label+" "+t.describe(first.difference))

@@ -109,9 +109,10 @@ func connectionName(r result.Row) string {
 }
 
 // rowName names a row by its label, or by its ID.
-func rowName(r result.Row) string {
-	return strings.ReplaceAll(clean(cmp.Or(r.Label, r.Repeats, r.ID)), "+ebpf", "+eBPF")
-}
+func rowName(r result.Row) string { return spelt(clean(cmp.Or(r.Label, r.Repeats, r.ID))) }
+
+// spelt spells the datapath of an ID as connections do.
+func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
 // targetName names what the client connects to.
 func targetName(target string) string {

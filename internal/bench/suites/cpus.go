@@ -28,7 +28,7 @@ func twoCPUs() Suite {
 			all = append(all, p)
 		}
 	}
-	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
+	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one", Range: true}
 	for _, p := range all {
 		s.Paths = append(s.Paths, p)
 		two := p

@@ -41,7 +41,7 @@ func (s Suite) beside(engines []engine.Engine, names string) Suite {
 	}}
 	for _, e := range engines {
 		out.Report.Statements = append(out.Report.Statements,
-			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine"})
+			result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name, Object: "by the native engine", Range: true})
 	}
 	for _, w := range s.Workloads {
 		carries := func(e engine.Engine) bool { return e.Runs(w.Name, w.Flows) }

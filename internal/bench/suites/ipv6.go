@@ -24,7 +24,7 @@ func ipv6() Suite {
 		},
 		CountedQuestion: "How many instructions does IPv6 take between the pods of one host, and a cluster IP of it?",
 	}
-	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
+	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4", Range: true}
 	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
 	for _, p := range podLinks().Paths {
 		name, rest, found := strings.Cut(p.ID, "/")
