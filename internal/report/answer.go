@@ -97,8 +97,11 @@ func (t *workloadTable) fastest() string {
 		apart = append(apart, e.named())
 	}
 	if len(apart) > 0 {
-		return fmt.Sprintf("%s has the %s figure (%s), but this run cannot tell it from %s.%s",
-			best.named(), w.extreme, figure, list(append(ties[1:], apart...)), rest)
+		text := fmt.Sprintf("%s has the %s figure (%s)", best.named(), w.extreme, figure)
+		if len(ties) > 1 {
+			text += "; tied with it: " + list(ties[1:])
+		}
+		return text + "; cannot be told from it: " + list(apart) + "." + rest
 	}
 	between := fmt.Sprintf("no difference was found between %s, which has the %s figure (%s), and ", best.name, w.extreme, figure)
 	switch len(ties) {

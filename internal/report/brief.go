@@ -101,7 +101,8 @@ func (t *workloadTable) winner() string {
 	line := ""
 	for most := manyNames - 1; most >= 0; most-- {
 		line = keepTogether(t.name + ": " + t.winnerAmong(most))
-		if utf8.RuneCountInString(line) <= briefWidth {
+		n := utf8.RuneCountInString(line)
+		if n <= briefWidth || most == 1 && n < 2*briefWidth-10 && len(t.suite.workloads) <= 4 { // which have two lines each
 			break
 		}
 	}

@@ -128,7 +128,7 @@ func TestTableHasTheBest(t *testing.T) {
 	f := sample(t, "recorded-pod-links")
 	f.Run.Notes = slices.Repeat([]string{strings.Repeat("A long note. ", 14)}, 2) // which take room
 	out := briefOf(t, f, 0)
-	checkSays(t, out, []string{"\n  macvlan big-tcp ", "\n  veth+eBPF no-big-tcp ", "\n  macvlan ", "\n  bridge call-off "}, []string{"\n  veth big-tcp "})
+	checkSays(t, out, []string{"\n  macvlan big-tcp ", "\n  veth+eBPF no-big-tcp ", "\n  macvlan "}, []string{"\n  veth big-tcp "})
 }
 
 // TestFailuresOfOneReason checks that a reason which names each row's own lab is one line, cut between words.

@@ -82,16 +82,14 @@ func unclaimed(all []statedDifference) string {
 		n[d.verdict]++
 	}
 	text := " in " + count(len(all), "pair")
-	for _, part := range []struct {
-		n     int
-		words string
-	}{{n[tied], "no difference found"}, {n[tooFew] + n[unclear], cannotTell + " a difference"}} {
-		switch part.n {
+	for i, some := range []int{n[tied], n[tooFew] + n[unclear]} {
+		words := []string{"no difference found", cannotTell + " a difference"}[i]
+		switch some {
 		case 0:
 		case len(all):
-			text += ": " + part.words
+			text += ": " + words
 		default:
-			text += fmt.Sprintf("; in %d %s", part.n, part.words)
+			text += fmt.Sprintf("; in %d %s", some, words)
 		}
 	}
 	return text
