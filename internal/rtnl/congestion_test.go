@@ -7,8 +7,11 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -34,6 +37,44 @@ func TestSetCongestion(t *testing.T) {
 		if got := congestionTo(t, a, server); got != "cubic" {
 			t.Errorf("connection to %v uses %q", server, got)
 		}
+	}
+}
+
+// TestSetCongestionWithoutCarrier sets it on the route of a device whose peer is down, and uses
+// the route when the peer is up again.
+func TestSetCongestionWithoutCarrier(t *testing.T) {
+	a, b := testkit.VethPair(t)
+	set := func(up bool) {
+		t.Helper()
+		if err := b.Do(func() error {
+			right, err := netlink.LinkByName("right")
+			if err != nil {
+				return err
+			}
+			if up {
+				return netlink.LinkSetUp(right)
+			}
+			return netlink.LinkSetDown(right)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(false)
+	testkit.Eventually(t, time.Second, func() error { // a moment later the route says so
+		return a.Do(func() error {
+			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+			if err == nil && !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Flags&unix.RTNH_F_LINKDOWN != 0 }) {
+				err = errors.New("no route without carrier")
+			}
+			return err
+		})
+	})
+	if err := rtnl.In(a).SetCongestion("reno"); err != nil {
+		t.Fatal(err)
+	}
+	set(true)
+	if got := congestionTo(t, a, testkit.Echo(t, b, "tcp", "10.0.0.2:0")); got != "reno" {
+		t.Errorf("the connection uses %q", got)
 	}
 }
 
