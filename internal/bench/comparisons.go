@@ -140,6 +140,22 @@ func judged(all, repeats []comparison) []result.Comparison {
 	return out
 }
 
+// unrepeated is a remark on a suite whose kernel paths are compared, and none was measured
+// twice: such rows failed or were deselected. It is empty otherwise.
+func (known comparisons) unrepeated(suite string) string {
+	note := ""
+	for _, c := range known {
+		switch {
+		case c.Suite != suite || c.estimate == nil || c.Class != result.ClassKernel:
+		case c.AA && c.CI95 != nil:
+			return ""
+		case !c.AA:
+			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
+		}
+	}
+	return note
+}
+
 // comparisonOf returns the comparison of a pair under a workload, without ratios.
 func comparisonOf(suite string, p suites.Pair, w suites.Workload) result.Comparison {
 	c := result.Comparison{

@@ -117,3 +117,28 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 		}
 	}
 }
+
+// TestUnrepeated checks that a suite is told of only if it compares kernel paths and measured
+// none of them twice.
+func TestUnrepeated(t *testing.T) {
+	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
+		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}}, &stats.Comparison{}}
+		return comparisonKey{numerator: result.Key{ID: id}}, c
+	}
+	known := comparisons{}
+	add := func(key comparisonKey, c comparison) { known[key] = c }
+	add(of("x", "a", result.ClassUserSpace, false))
+	add(of("other", "b", result.ClassKernel, false))
+	if note := known.unrepeated("x"); note != "" {
+		t.Errorf("no kernel path: %q", note)
+	}
+	add(of("x", "c", result.ClassKernel, false))
+	add(of("x", "d", result.ClassUserSpace, true))
+	if note := known.unrepeated("x"); note == "" {
+		t.Error("nothing is said of kernel paths without an A/A pair")
+	}
+	add(of("x", "e", result.ClassKernel, true))
+	if note := known.unrepeated("x"); note != "" {
+		t.Errorf("with an A/A pair: %q", note)
+	}
+}

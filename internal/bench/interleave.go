@@ -38,6 +38,9 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 			continue
 		}
 		r.head.Notes = append(r.head.Notes, r.disturbed.notes()...)
+		if note := r.compared.unrepeated(rows[0].row.Suite); note != "" {
+			r.head.Notes = append(r.head.Notes, note)
+		}
 		r.disturbed = disturbances{}
 		if o := r.options; o.Until > 0 && widest > o.Until {
 			is := fmt.Sprintf("±%.2g %%", widest*100)
