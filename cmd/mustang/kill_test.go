@@ -196,6 +196,7 @@ func TestBenchKilled(t *testing.T) {
 
 // TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal.
 func TestBenchInterrupted(t *testing.T) {
+	hearHangups(t)
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGHUP} {
 		t.Run(signal.String(), func(t *testing.T) { benchInterrupted(t, signal) })
 	}

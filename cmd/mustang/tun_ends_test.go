@@ -20,6 +20,7 @@ import (
 
 // TestTUNEnds ends the process in all ways: nothing is left.
 func TestTUNEnds(t *testing.T) {
+	hearHangups(t)
 	ns := testkit.Namespace(t, "tun")
 	before := testkit.Snapshot(t, ns)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGKILL} {
@@ -40,6 +41,15 @@ func TestTUNEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hearHangups lets processes that the test starts end by a hangup, though nohup started the
+// test itself.
+func hearHangups(t *testing.T) {
+	t.Helper()
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, unix.SIGHUP)
+	t.Cleanup(func() { signal.Stop(heard) })
 }
 
 // TestHangupIgnored starts a process as nohup does: a hangup stays ignored.
