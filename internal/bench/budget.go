@@ -138,15 +138,21 @@ type epochBudget struct {
 	begun  time.Time // of the first batch
 	until  time.Time // the end of the last
 	first  bool      // of its instance
+	alone  bool      // of rows that are compared with none
 	taken  int       // rounds so far
 	spent  time.Duration
 }
 
-// epoch begins the rounds of an epoch, after which others follow in this instance.
-func (p *budget) epoch(others int) *epochBudget {
+// epoch begins the rounds of an epoch, after which others follow in this instance. Rows that
+// are compared with none leave the time to others: they take the least number of rounds.
+func (p *budget) epoch(others int, alone bool) *epochBudget {
 	now := time.Now()
 	p.epochs++
-	return &epochBudget{budget: p, first: p.epochs == 1, begun: now, until: now.Add(p.deadline.Sub(now) / time.Duration(others+1))}
+	e := &epochBudget{budget: p, first: p.epochs == 1, alone: alone, begun: now, until: now}
+	if !alone {
+		e.until = now.Add(p.deadline.Sub(now) / time.Duration(others+1))
+	}
+	return e
 }
 
 // next returns the number of rounds of the next batch; 0 ends the epoch.
@@ -176,5 +182,8 @@ func (e *epochBudget) took(rounds int, spent time.Duration) {
 	e.taken += rounds
 	e.budget.longest = max(e.budget.longest, e.taken)
 	e.spent += spent
-	e.budget.turned += spent
+	if !e.alone {
+		e.budget.turned += spent
+		e.budget.turns += rounds
+	}
 }

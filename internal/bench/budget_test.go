@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"mustang/internal/bench/stats"
+	"mustang/internal/bench/suites"
+	"mustang/internal/load"
 	"mustang/internal/result"
 )
 
@@ -20,12 +22,11 @@ func spend(b *budget, workloads int, round time.Duration) (instances [][]int) {
 		b.begin()
 		var taken []int
 		for i := range workloads {
-			e := b.epoch(workloads - 1 - i)
+			e := b.epoch(workloads-1-i, false)
 			for n := e.next(); n > 0; n = e.next() {
 				time.Sleep(time.Duration(n) * round)
 				e.took(n, time.Duration(n)*round)
 			}
-			b.turns += e.taken
 			taken = append(taken, e.taken)
 		}
 		instances = append(instances, taken)
@@ -74,7 +75,7 @@ func TestBudgetOfSlowRounds(t *testing.T) {
 	taken := 0
 	for range 100 {
 		b.begin()
-		e := b.epoch(0)
+		e := b.epoch(0, false)
 		for n := e.next(); n > 0; n = e.next() {
 			e.took(n, time.Minute)
 			taken += n
@@ -125,6 +126,37 @@ func TestBudgetOfPilots(t *testing.T) {
 	}
 }
 
+// TestBudgetOfLoneRows gives the time to the rows that are compared: a row that is alone under
+// its workload takes the least number of rounds of each instance.
+func TestBudgetOfLoneRows(t *testing.T) {
+	path := func(id, workload string) *measuredRow {
+		return newRow(rowSpec{path: suites.Path{ID: id}, workload: suites.Workload{Name: workload, Flows: 1}})
+	}
+	groups, alone := byWorkload([]*measuredRow{path("a", load.TCPRR), path("b", load.TCPStream), path("c", load.TCPRR)})
+	if len(groups) != 2 || alone != 1 || len(groups[0]) != 1 || len(groups[1]) != 2 {
+		t.Fatalf("%d groups, %d of them of one row", len(groups), alone)
+	}
+	if groups, alone := byWorkload([]*measuredRow{path("a", load.TCPRR), path("b", load.TCPStream)}); len(groups) != 2 || alone != 0 {
+		t.Errorf("no rows to compare: %d groups, %d alone", len(groups), alone)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(Options{Time: time.Minute, Progress: quiet{func() {}}}, time.Now(), 1)
+		b.begin()
+		taken := []int{0, 0}
+		for i, lone := range []bool{true, false} {
+			e := b.epoch(1-i, lone)
+			for n := e.next(); n > 0; n = e.next() {
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+				e.took(n, time.Duration(n)*10*time.Millisecond)
+				taken[i] += n
+			}
+		}
+		if taken[0] != leastRounds || taken[1] != pilotRounds || b.turns != taken[1] {
+			t.Errorf("%v rounds, %d of them count", taken, b.turns)
+		}
+	})
+}
+
 // compareFirst orders instances by the rounds of their first workload.
 func compareFirst(a, b []int) int { return a[0] - b[0] }
 
@@ -139,14 +171,13 @@ func TestBudgetOfSamples(t *testing.T) {
 			for b.done == 0 || !b.over(1) {
 				b.begin()
 				time.Sleep(time.Second) // the labs
-				e := b.epoch(0)
+				e := b.epoch(0, false)
 				for n := e.next(); n > 0; n = e.next() {
 					spent := time.Duration(n) * 2 * time.Millisecond
 					time.Sleep(spent)
 					e.took(n, spent)
 					taken += n
 				}
-				b.turns += e.taken
 				b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
 			}
 			if taken > result.MaxSamples || taken < result.MaxSamples*9/10 {

@@ -25,7 +25,8 @@ import (
 // placement of code and memory, the buckets of hash tables. In an instance, rows of one
 // workload take turns of a millisecond or a few.
 func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
-	p := newBudget(r.options, started, len(byWorkload(rows)))
+	groups, alone := byWorkload(rows)
+	p := newBudget(r.options, started, len(groups)-alone)
 	for instance := 0; ; instance++ {
 		if err := r.instance(ctx, rows, instance, p); err != nil {
 			return err
@@ -101,9 +102,9 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p
 	if err := r.disturbed.watch(); err != nil {
 		return err
 	}
-	groups := byWorkload(rows)
+	groups, alone := byWorkload(rows)
 	for i, group := range groups {
-		if err := r.epoch(ctx, group, instance, p.epoch(len(groups)-1-i)); err != nil {
+		if err := r.epoch(ctx, group, instance, p.epoch(len(groups)-1-i, i < alone)); err != nil {
 			return err
 		}
 		if err := r.write(); err != nil {
@@ -126,10 +127,10 @@ func labsOf(rows []*measuredRow) []lab.Options {
 	return labs
 }
 
-// byWorkload groups the rows that take further samples by their workload.
-func byWorkload(rows []*measuredRow) [][]*measuredRow {
+// byWorkload groups the rows that take further samples by their workload. If rows of some
+// workloads can be compared, those that are alone come first.
+func byWorkload(rows []*measuredRow) (groups [][]*measuredRow, alone int) {
 	index := map[string]int{}
-	var groups [][]*measuredRow
 	for _, row := range rows {
 		if row.done() {
 			continue
@@ -142,7 +143,12 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 		}
 		groups[i] = append(groups[i], row)
 	}
-	return groups
+	isAlone := func(group []*measuredRow) bool { return len(group) == 1 }
+	if !slices.ContainsFunc(groups, func(group []*measuredRow) bool { return !isAlone(group) }) {
+		return groups, 0
+	}
+	lone := slices.DeleteFunc(slices.Clone(groups), func(group []*measuredRow) bool { return !isAlone(group) })
+	return append(lone, slices.DeleteFunc(groups, isAlone)...), len(lone)
 }
 
 // epoch measures rows of one workload while their connections stand open.

@@ -385,5 +385,5 @@ func TestDescribeRunHoldsOptions(t *testing.T) {
 func budgetOf(rounds int) *epochBudget {
 	b := newBudget(Options{Rounds: rounds, Progress: quiet{func() {}}}, time.Now(), 1)
 	b.begin()
-	return b.epoch(0)
+	return b.epoch(0, false)
 }

@@ -94,7 +94,7 @@ func (o Options) leastSlice(row *measuredRow) time.Duration {
 // pilot finds the length that the turns of a row's connection must have, and how often it
 // takes one.
 func (s *standing) pilot(ctx context.Context) error {
-	batch := slices.Repeat([]load.Slice{{Conn: s.connection.ID, Duration: s.row.slice, Lead: -1}}, pilotBatch)
+	batch := slices.Repeat([]load.Slice{s.slice()}, pilotBatch)
 	var figures []float64
 	started := time.Now()
 	for len(figures) < pilotSlices && time.Since(started) < pilotTime {
@@ -106,10 +106,13 @@ func (s *standing) pilot(ctx context.Context) error {
 			figures = append(figures, float64(t.Count)/t.Seconds)
 		}
 	}
-	turn := time.Since(started) / time.Duration(len(figures))
 	least := s.row.slice
 	s.row.slice = min(stats.SliceLength(figures, least), longestSlice*least)
-	turn += s.row.slice - least
+	started = time.Now()
+	if _, err := s.client.Slices(ctx, []load.Slice{s.slice(), s.slice()}); err != nil {
+		return err
+	}
+	turn := time.Since(started) / 2
 	for s.row.every = 1; s.row.every < mostRounds && turn > time.Duration(s.row.every)*usualTurn; s.row.every *= 2 {
 		continue
 	}
