@@ -147,7 +147,7 @@ func (known comparisons) unrepeated(suite string) string {
 	for _, c := range known {
 		switch {
 		case c.Suite != suite || c.estimate == nil || c.Class != result.ClassKernel:
-		case c.AA && c.CI95 != nil:
+		case c.AA:
 			return ""
 		case !c.AA:
 			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
