@@ -167,8 +167,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 			(diff[c.delivered] == 0) != c.untouched || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("pod, %d bytes: the backend saw %s; counted %v", size, peer, diff)
 		}
-		// One packet may be between its two counters.
-		if c.untouched && c.marked() && diff["delivered"]+1 < diff["to_pod"] {
+		// Some packets may be between their two counters.
+		if c.untouched && c.marked() && diff["delivered"]+3 < diff["to_pod"] {
 			t.Errorf("pod, %d bytes: both programs worked on a packet; counted %v", size, diff)
 		}
 	}
