@@ -118,9 +118,13 @@ test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
 test-all: test test-long test-fuzz test-guest-skipped test-guest-all
 
-# The long fault loops, with everything else.
+# The long form of the tests that repeat: the others do the same in test-host.
+SPACE := $() $()
+LONG_FILES = $(shell grep -rl --include='*_test.go' 'testkit[.]Repeats' cmd internal)
+LONG_TESTS = $(shell awk '/^func Test/ { name = $$2; sub(/[^A-Za-z0-9_].*/, "", name) } /testkit[.]Repeats/ { print name }' $(LONG_FILES))
+
 test-long: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
-	MUSTANG_TIER=all $(GO) test -count=1 -p 4 -timeout 60m ./...
+	MUSTANG_TIER=all $(GO) test -count=1 -p 2 -timeout 60m -run '^($(subst $(SPACE),|,$(strip $(LONG_TESTS))))$$' $(addprefix ./,$(sort $(dir $(LONG_FILES))))
 
 # Go before 1.27 may report the end of -fuzztime as a failure without a failing input (golang/go#75804).
 test-fuzz: $(BUILD)/modules.stamp

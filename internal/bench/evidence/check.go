@@ -23,8 +23,9 @@ type sampleCheck struct {
 	measurement load.Measurement
 	evidence    result.Evidence
 	// tracked is true if the kernel's connection tracking had an entry of the client's
-	// connection, and translated if one changed an address.
-	tracked, translated bool
+	// connection, translated if one changed an address or a port, and redirected if one
+	// changed the destination.
+	tracked, translated, redirected bool
 	// ovsDatapath is the datapath of the lab's Open vSwitch, if it has one.
 	ovsDatapath string
 	// devices are the true names of the pods' devices, where they are not lab.IfName.
@@ -148,12 +149,13 @@ func (c *sampleCheck) checkConnections() {
 		}
 	case c.Lab.Topology == lab.TopologyDocker: // Docker's rules track all connections of the host
 	case c.translatedByRules():
-		if !c.translated {
+		if !c.redirected {
 			c.add("the kernel's connection table has no translated entry of the connection")
 		}
 	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // which has no rules
-		if !c.tracked || c.translated {
-			c.add("the bridged packets did not pass the host's rules (tracked %t, translated %t)", c.tracked, c.translated)
+		// The source port may have changed: see checkAddresses.
+		if !c.tracked || c.redirected {
+			c.add("the bridged packets did not pass the host's rules (tracked %t, redirected %t)", c.tracked, c.redirected)
 		}
 	case c.tracked:
 		c.add("the kernel tracks the connection, which should bypass its rules")

@@ -73,7 +73,7 @@ func fitting(t *testing.T, id string) evidence.Observation {
 	}
 	switch {
 	case byRules:
-		o.Tracked, o.Translated = true, true
+		o.Tracked, o.Translated, o.Redirected = true, true, true
 	case p.Lab.NetfilterCall && p.Via == result.ViaNone:
 		o.Tracked = true
 	case p.Via == result.ViaEBPFTC:
@@ -139,10 +139,14 @@ func TestEachContradictionIsFound(t *testing.T) {
 		{"veth/pod-ip", "programs", func(w *evidence.Observation) { w.Evidence.ProgramRuns = map[string]uint64{"from_pod": 1} }, "programs ran"},
 		{"veth/pod-ip", "tracked", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
 		{"veth/pod-ip", "other server", func(w *evidence.Observation) { w.Measurement.ServerLocal = w.Measurement.ClientLocal }, "the server's address is"},
-		{"veth/cluster-ip/iptables", "no translation", func(w *evidence.Observation) { w.Translated = false }, "no translated entry"},
+		{"veth/cluster-ip/iptables", "no translation", func(w *evidence.Observation) { w.Redirected = false }, "no translated entry"},
 		{"veth/cluster-ip/iptables", "pod's address", func(w *evidence.Observation) { w.Measurement.ClientPeer = w.Path.Listen }, "peer is"},
 		{"veth/cluster-ip/iptables", "masqueraded", func(w *evidence.Observation) { w.Measurement.ServerPeer = netip.MustParseAddrPort("192.168.10.1:1") }, "server's peer"},
 		{"bridge-call-on/pod-ip", "not called", func(w *evidence.Observation) { w.Tracked = false }, "did not pass the host's rules"},
+		{"bridge-call-on/pod-ip", "other port", func(w *evidence.Observation) {
+			w.Translated, w.Measurement.ServerPeer = true, netip.AddrPortFrom(w.Measurement.ServerPeer.Addr(), 1)
+		}, ""},
+		{"bridge-call-on/pod-ip", "redirected", func(w *evidence.Observation) { w.Translated, w.Redirected = true, true }, "did not pass the host's rules"},
 		{"bridge-call-off/pod-ip", "called", func(w *evidence.Observation) { w.Tracked = true }, "tracks"},
 		{"macvlan/cluster-ip/iptables", "past the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 9 }, "want at least"},
 		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) { device(w, lab.Host, hostDevice(t, "macvlan")).RxPackets = 999 }, "off the path"},

@@ -9,16 +9,16 @@ import (
 
 // Observation is the input of the check of one sample.
 type Observation struct {
-	Path                Path
-	Measurement         load.Measurement
-	Evidence            result.Evidence
-	Tracked, Translated bool
-	Small               []string
+	Path                            Path
+	Measurement                     load.Measurement
+	Evidence                        result.Evidence
+	Tracked, Translated, Redirected bool
+	Small                           []string
 }
 
 // check returns the check of the observation.
 func (o Observation) check() sampleCheck {
-	return sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, small: o.Small}
+	return sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked, translated: o.Translated, redirected: o.Redirected, small: o.Small}
 }
 
 // Findings returns the findings of a path in a lab.

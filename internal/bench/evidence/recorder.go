@@ -129,7 +129,7 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	if c.evidence.Connections, err = countConnections(l, client); err != nil {
 		return err
 	}
-	if c.tracked, c.translated, err = c.trackedConnection(l); err != nil {
+	if err = c.trackedConnection(l); err != nil {
 		return err
 	}
 	if err := c.findSmall(l); err != nil {
@@ -179,12 +179,11 @@ func (p Path) tracker() string {
 	return lab.HostA
 }
 
-// trackedConnection reports whether the kernel's connection tracking has an entry of the
-// flow's connection, and one that translates an address.
-func (c *sampleCheck) trackedConnection(l *lab.Lab) (tracked, translated bool, err error) {
+// trackedConnection looks for the flow's connection in the kernel's connection tracking.
+func (c *sampleCheck) trackedConnection(l *lab.Lab) error {
 	ns, err := l.Namespace(c.tracker())
 	if err != nil {
-		return false, false, err
+		return err
 	}
 	m, proto := c.measurement, uint8(unix.IPPROTO_TCP)
 	if m.Workload == load.UDPRR || m.Workload == load.UDPStream {
@@ -194,12 +193,13 @@ func (c *sampleCheck) trackedConnection(l *lab.Lab) (tracked, translated bool, e
 	for _, to := range []netip.AddrPort{m.ClientPeer, m.ServerLocal} {
 		flow, ok, err := netstat.Lookup(ns, proto, netstat.Tuple{Src: m.ClientLocal, Dst: to})
 		if err != nil {
-			return false, false, err
+			return err
 		}
-		tracked = tracked || ok
-		translated = translated || ok && flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
+		c.tracked = c.tracked || ok
+		c.translated = c.translated || ok && flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
+		c.redirected = c.redirected || ok && flow.Reply.Src != flow.Orig.Dst
 	}
-	return tracked, translated, nil
+	return nil
 }
 
 // hooks lists the rule chains of the path's address family that the sample's packets passed. A bridge with
