@@ -68,7 +68,7 @@ replaced; open TCP connections keep their backend.`,
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
 	cmd.Flags().StringArrayVar(&backends, "backend", nil, "address and port of a backend; repeat for more")
-	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp or any")
+	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for tcp and udp")
 	return cmd
 }
 

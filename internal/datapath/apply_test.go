@@ -136,7 +136,13 @@ func TestNotSupported(t *testing.T) {
 	d := openTest(t)
 	good := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
 	for field, change := range map[string]func(*service.Service){
-		"no backends":              func(s *service.Service) { s.Backends = nil },
+		"no backends": func(s *service.Service) { s.Backends = nil },
+		"protocol sctp": func(s *service.Service) {
+			s.Protocol, s.Backends = service.SCTP, service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))
+		},
+		`choice "maglev"`:          func(s *service.Service) { s.Choice = service.Maglev },
+		`on-remove "reset"`:        func(s *service.Service) { s.OnRemove = service.Reset },
+		"health-check port":        func(s *service.Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, service.Local, 30000 },
 		"session affinity":         func(s *service.Service) { s.Affinity = time.Hour },
 		"node port":                func(s *service.Service) { s.NodePort = true },
 		"external address":         func(s *service.Service) { s.External = true },

@@ -150,8 +150,16 @@ func requireOwner(owner service.Owner) error {
 func requireSupported(s service.Service) error {
 	field := ""
 	switch {
+	case s.Protocol == service.SCTP:
+		field = "protocol sctp"
 	case len(s.Backends) == 0:
 		field = "no backends"
+	case s.Choice != service.Random:
+		field = fmt.Sprintf("choice %q", s.Choice)
+	case s.HealthCheckPort != 0:
+		field = "health-check port"
+	case s.OnRemove != service.Keep:
+		field = fmt.Sprintf("on-remove %q", s.OnRemove)
 	case s.Affinity != 0:
 		field = "session affinity"
 	case s.NodePort:

@@ -25,18 +25,19 @@ const (
 func stateNames() []string { return []string{"active", "terminating", "draining", "quarantined"} }
 
 // String returns the lower-case name.
-func (s State) String() string {
-	if names := stateNames(); int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("state-%d", uint8(s))
-}
+func (s State) String() string { return nameOf(s, "state", stateNames()) }
+
+// MarshalText returns the text of String.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText parses the name of a state.
+func (s *State) UnmarshalText(text []byte) error { return parseName(s, "state", stateNames(), text) }
 
 // Backend is one address and port that serves a service.
 type Backend struct {
 	Addr  netip.AddrPort
 	State State
-	// Weight is the share of new connections relative to the other backends; 0 counts as 1.
+	// Weight is the share of new connections relative to the other backends; the zero value counts as 1.
 	Weight uint16
 }
 
@@ -55,6 +56,11 @@ func (b Backend) Compare(o Backend) int {
 		return c
 	}
 	return cmp.Or(b.Addr.Compare(o.Addr), cmp.Compare(b.Weight, o.Weight))
+}
+
+// equal takes a weight of 0 and of 1 for the same.
+func (b Backend) equal(o Backend) bool {
+	return b.Addr == o.Addr && b.State == o.State && max(b.Weight, 1) == max(o.Weight, 1)
 }
 
 // String formats b: "10.1.0.1:80", and "10.1.0.1:80,draining,weight=2" if the state or weight is not the default.
@@ -76,23 +82,24 @@ func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil 
 func (b *Backend) UnmarshalText(text []byte) (err error) {
 	fields := strings.Split(string(text), ",")
 	*b = Backend{}
-	if b.Addr, err = netip.ParseAddrPort(fields[0]); err != nil {
+	if b.Addr, err = splitAddrPort(fields[0]); err != nil {
 		return fmt.Errorf("backend %q: %w", text, err)
 	}
+	var states, weights int
 	for _, field := range fields[1:] {
 		if weight, ok := strings.CutPrefix(field, "weight="); ok {
-			n, err := strconv.ParseUint(weight, 10, 16)
-			if err != nil {
-				return fmt.Errorf("backend %q: invalid weight %q", text, weight)
+			if b.Weight, err = parseNumber("weight", weight); err != nil {
+				return fmt.Errorf("backend %q: %w", text, err)
 			}
-			b.Weight = uint16(n)
-			continue
+			weights++
+		} else if err := b.State.UnmarshalText([]byte(field)); err != nil {
+			return fmt.Errorf("backend %q: %w", text, err)
+		} else {
+			states++
 		}
-		state := slices.Index(stateNames(), field)
-		if state < 0 {
-			return fmt.Errorf("backend %q: unknown state %q", text, field)
-		}
-		b.State = State(state)
+	}
+	if states > 1 || weights > 1 {
+		return fmt.Errorf("backend %q: more than one state or weight", text)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package service
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Changes turn one set of services into another.
@@ -49,24 +50,16 @@ func Diff(have, want []Service) Changes {
 
 // ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol.
 func ValidateSet(services []Service) error {
-	seen := make(map[netip.AddrPort]Protocol, len(services))
-	const both = TCP | UDP // any protocol; the two numbers have no bits that would make one the other
+	seen := make(map[netip.AddrPort][]Protocol, len(services))
 	for _, s := range services {
 		if err := s.Validate(); err != nil {
 			return err
 		}
-		bits := s.Protocol
-		if bits == Any {
-			bits = both
-		}
-		had, ok := seen[s.Frontend]
-		if ok && (had == both || bits == both || had == bits) {
+		had := seen[s.Frontend]
+		if slices.ContainsFunc(had, s.Protocol.Overlaps) {
 			return fmt.Errorf("service %s: duplicate frontend", s)
 		}
-		if ok {
-			bits = both
-		}
-		seen[s.Frontend] = bits
+		seen[s.Frontend] = append(had, s.Protocol)
 	}
 	return nil
 }

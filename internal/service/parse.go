@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201".
+// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". It takes an
+// unspecified address, which only a node port may have.
 func ParseFrontend(s string) (netip.AddrPort, error) {
-	return parse("service", s, validateAddrPort)
+	return parse("service", s, validateFrontend)
 }
 
 // ParseAddrPort parses the address and port of a backend: "192.168.10.10:5201" or "[fd00:10::a]:5201".
@@ -65,16 +66,33 @@ func parseHalves(host, port string, bracketed bool) (netip.AddrPort, error) {
 	case addr.Is4() && bracketed:
 		return netip.AddrPort{}, fmt.Errorf("brackets around the IPv4 address %s", host)
 	}
-	number, err := strconv.ParseUint(port, 10, 64)
-	switch {
-	case port == "":
+	if port == "" {
 		return netip.AddrPort{}, errors.New("no port after the colon")
-	case errors.Is(err, strconv.ErrSyntax):
-		return netip.AddrPort{}, fmt.Errorf("invalid port %q", port)
-	case err != nil || number > 65535:
-		return netip.AddrPort{}, fmt.Errorf("port %s is not in 1..65535", port)
 	}
-	return netip.AddrPortFrom(addr, uint16(number)), nil
+	number, err := parseNumber("port", port)
+	return netip.AddrPortFrom(addr, number), err
+}
+
+// parseNumber parses a number in 1..65535 as it is usually written: a leading zero stands for octal elsewhere.
+func parseNumber(noun, s string) (uint16, error) {
+	number, err := strconv.ParseUint(s, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, fmt.Errorf("invalid %s %q", noun, s)
+	case err == nil && number > 0 && s[0] == '0':
+		return 0, fmt.Errorf("%s %q has a leading zero", noun, s)
+	case err != nil || number == 0 || number > 65535:
+		return 0, fmt.Errorf("%s %s is not in 1..65535", noun, s)
+	}
+	return uint16(number), nil
+}
+
+// validateFrontend is validateAddrPort, but takes an unspecified address too: all addresses of the node.
+func validateFrontend(ap netip.AddrPort) error {
+	if addr := ap.Addr(); addr.IsUnspecified() && addr.Zone() == "" && ap.Port() != 0 {
+		return nil
+	}
+	return validateAddrPort(ap)
 }
 
 // validateBackend is validateAddrPort for a backend, which must be the same place for all clients.
@@ -87,6 +105,9 @@ func validateBackend(ap netip.AddrPort) error {
 	}
 	return nil
 }
+
+// compatible has the IPv4-compatible addresses (RFC 4291, section 2.5.5.1), which the kernel does not route.
+var compatible = netip.MustParsePrefix("::/96")
 
 func validateAddrPort(ap netip.AddrPort) error {
 	addr := ap.Addr()
@@ -103,6 +124,12 @@ func validateAddrPort(ap netip.AddrPort) error {
 		return fmt.Errorf("%s is a multicast address", addr)
 	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%s is the broadcast address", addr)
+	case addr.Is4() && addr.As4()[0] == 0:
+		return fmt.Errorf("%s is in 0.0.0.0/8, which no host can have", addr)
+	case addr.Is4() && addr.As4()[0] >= 240:
+		return fmt.Errorf("%s is in 240.0.0.0/4, which is reserved", addr)
+	case compatible.Contains(addr) && !addr.IsLoopback():
+		return fmt.Errorf("%s is in %s, which no host can have", addr, compatible)
 	case addr.IsLinkLocalUnicast():
 		return fmt.Errorf("%s is a link-local address, which is ambiguous between pods", addr)
 	case ap.Port() == 0:

@@ -36,8 +36,11 @@ func TestParse(t *testing.T) {
 		{"[fe80::1%eth0]:80", `zone "eth0"`},
 		{"[fe80::1]:80", "link-local"},
 		{"[::ffff:10.96.0.1]:80", "write the IPv4 address as 10.96.0.1"},
-		{"0.0.0.0:80", "unspecified"},
-		{"[::]:80", "unspecified"},
+		{"0.1.2.3:80", "0.1.2.3 is in 0.0.0.0/8"},
+		{"240.0.0.1:80", "240.0.0.1 is in 240.0.0.0/4"},
+		{"[::10.96.0.1]:80", "::a60:1 is in ::/96"},
+		{"10.96.0.1:080", `port "080" has a leading zero`},
+		{"10.96.0.1:00", "port 00 is not in"},
 		{"224.0.0.1:80", "multicast"},
 		{"[ff02::1]:80", "multicast"},
 		{"255.255.255.255:80", "broadcast"},
@@ -73,6 +76,21 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
+// TestUnspecified stands for all addresses of a node, which only a service can have.
+func TestUnspecified(t *testing.T) {
+	for _, s := range []string{"0.0.0.0:80", "[::]:80"} {
+		if _, err := ParseFrontend(s); err != nil {
+			t.Error(err)
+		}
+		if _, err := ParseAddrPort(s); err == nil || !strings.Contains(err.Error(), "unspecified") {
+			t.Errorf("backend %s: error %v", s, err)
+		}
+	}
+	if _, err := ParseFrontend("0.0.0.0:0"); err == nil || !strings.Contains(err.Error(), "port 0") {
+		t.Errorf("port 0: error %v", err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080"} {
 		f.Add(seed)
@@ -96,7 +114,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestParseProtocol(t *testing.T) {
-	for in, want := range map[string]Protocol{"tcp": TCP, "UDP": UDP, "Any": Any} {
+	for in, want := range map[string]Protocol{"tcp": TCP, "UDP": UDP, "Any": Any, "SCTP": SCTP} {
 		if got, err := ParseProtocol(in); err != nil || got != want {
 			t.Errorf("ParseProtocol(%q) = %v, %v", in, got, err)
 		}
@@ -104,12 +122,12 @@ func TestParseProtocol(t *testing.T) {
 			t.Errorf("ParseProtocol(%q) = %v, %v", want, got, err)
 		}
 	}
-	for _, in := range []string{"", "sctp", "6"} {
+	for _, in := range []string{"", "icmp", "6"} {
 		if _, err := ParseProtocol(in); err == nil || !strings.Contains(err.Error(), in) {
 			t.Errorf("ParseProtocol(%q): error %v", in, err)
 		}
 	}
-	if got := Protocol(132).String(); got != "protocol-132" {
+	if got := Protocol(133).String(); got != "protocol-133" {
 		t.Errorf("String() = %q", got)
 	}
 }

@@ -7,17 +7,18 @@ import (
 	"strings"
 )
 
-// Protocol is a transport protocol by its IANA number. The zero value Any stands for both TCP and UDP.
+// Protocol is a transport protocol by its IANA number. The zero value Any stands for both TCP and UDP, not for SCTP.
 type Protocol uint8
 
 // The protocols of services.
 const (
-	Any Protocol = 0
-	TCP Protocol = 6
-	UDP Protocol = 17
+	Any  Protocol = 0
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
 )
 
-// ParseProtocol parses "tcp", "udp" or "any", in any case.
+// ParseProtocol parses "tcp", "udp", "sctp" or "any", in any case.
 func ParseProtocol(s string) (Protocol, error) {
 	switch strings.ToLower(s) {
 	case "any":
@@ -26,8 +27,10 @@ func ParseProtocol(s string) (Protocol, error) {
 		return TCP, nil
 	case "udp":
 		return UDP, nil
+	case "sctp":
+		return SCTP, nil
 	}
-	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp or any", s)
+	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp, sctp or any", s)
 }
 
 // String returns the lower-case name, or the number of a protocol that has no name here.
@@ -39,6 +42,8 @@ func (p Protocol) String() string {
 		return "tcp"
 	case UDP:
 		return "udp"
+	case SCTP:
+		return "sctp"
 	}
 	return fmt.Sprintf("protocol-%d", uint8(p))
 }
@@ -49,4 +54,9 @@ func (p Protocol) Each() []Protocol {
 		return []Protocol{TCP, UDP}
 	}
 	return []Protocol{p}
+}
+
+// Overlaps reports whether p and o have a protocol in common: two services of such protocols cannot have one frontend.
+func (p Protocol) Overlaps(o Protocol) bool {
+	return p == o || p == Any && o != SCTP || o == Any && p != SCTP
 }

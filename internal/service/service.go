@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// MaxBackends is the maximum number of backends of one service.
-const MaxBackends = 4096
+// Limits of a service.
+const (
+	MaxBackends     = 4096
+	MaxSourceRanges = 1024
+	MaxAffinity     = 24 * time.Hour
+)
 
 // Key identifies a service: no two services have equal keys.
 type Key struct {
@@ -23,32 +27,25 @@ type Key struct {
 // String formats k for messages: "10.96.0.100:5201/tcp".
 func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Frontend, k.Protocol) }
 
-// Policy selects the backends that a client may reach.
-type Policy uint8
-
-// The traffic policies, as Kubernetes names them.
-const (
-	Cluster Policy = iota // all backends
-	Local                 // backends on the client's or the receiving node
-)
-
 // Service is a frontend, an address and port, that is load-balanced over a set of backends.
 type Service struct {
 	// ID is assigned by the datapath when the service is stored, and kept for its lifetime; 0 before.
 	ID uint32
 	// Frontend is the address and port that clients connect to. A loopback address serves only the processes of hosts, by
-	// socket translation.
+	// socket translation. The unspecified address of a node port, 0.0.0.0 or ::, stands for all addresses of the node.
 	Frontend netip.AddrPort
-	// Protocol is TCP, UDP, or Any for both.
+	// Protocol is TCP, UDP, Any for both, or SCTP.
 	Protocol Protocol
-	// Backends serve the connections, in any order.
+	// Backends serve the connections, in any order. Without one, clients are refused.
 	Backends []Backend
 
 	// Owner is the client of the datapath that stored the service.
 	Owner Owner `json:",omitzero"`
 	// Revision identifies the stored set of backends; 0 before it is stored.
 	Revision uint32 `json:"-"`
-	// Affinity is how long a client keeps its backend after its last connection; 0 is no session affinity.
+	// Choice is how a backend is chosen for a new connection.
+	Choice Choice `json:",omitzero"`
+	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0 is no session affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
 	InternalPolicy Policy `json:",omitzero"`
@@ -59,6 +56,11 @@ type Service struct {
 	External bool `json:",omitzero"`
 	// SourceRanges are the only clients that are served; none is all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
+	// HealthCheckPort is the port on which the node tells load balancers whether it has a backend of the service; 0 is
+	// none. Services of one port are one to the load balancer: a backend of any of them counts.
+	HealthCheckPort uint16 `json:",omitzero"`
+	// OnRemove is what happens to open TCP connections of a backend when it is removed.
+	OnRemove OnRemove `json:",omitzero"`
 }
 
 // Key returns the key of s.
@@ -67,54 +69,34 @@ func (s Service) Key() Key { return Key{s.Frontend, s.Protocol} }
 // String formats the key of s.
 func (s Service) String() string { return s.Key().String() }
 
-// Validate returns an error that names the first invalid field of s.
-func (s Service) Validate() error {
-	switch s.Protocol {
-	case Any, TCP, UDP:
-	default:
-		return fmt.Errorf("service %s: unknown protocol", s)
-	}
-	if err := validateAddrPort(s.Frontend); err != nil {
-		return fmt.Errorf("service %q: %w", s.Frontend, err)
-	}
-	if len(s.Backends) > MaxBackends {
-		return fmt.Errorf("service %q: %d backends exceed the maximum of %d", s.Frontend, len(s.Backends), MaxBackends)
-	}
-	backends := sorted(s.Backends)
-	for i, b := range backends {
-		if err := validateBackend(b.Addr); err != nil {
-			return fmt.Errorf("backend %q: %w", b.Addr, err)
-		}
-		switch {
-		case b.State > Quarantined:
-			return fmt.Errorf("backend %q: unknown state %d", b.Addr, b.State)
-		case b.Addr.Addr().Is4() != s.Frontend.Addr().Is4():
-			return fmt.Errorf("backend %q: the address family differs from that of service %q", b.Addr, s.Frontend)
-		case b.Addr == s.Frontend:
-			return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
-		case i > 0 && backends[i-1].Addr == b.Addr:
-			return fmt.Errorf("backend %q: duplicate", b.Addr)
-		}
-	}
-	return nil
-}
-
 // Equal reports whether s and o serve the same frontend with the same settings and set of backends. IDs, revisions and
 // owners are ignored.
 func (s Service) Equal(o Service) bool {
-	return s.Frontend == o.Frontend && s.Protocol == o.Protocol && s.Affinity == o.Affinity &&
+	return s.Frontend == o.Frontend && s.Protocol == o.Protocol && s.Choice == o.Choice && s.Affinity == o.Affinity &&
 		s.InternalPolicy == o.InternalPolicy && s.ExternalPolicy == o.ExternalPolicy &&
 		s.NodePort == o.NodePort && s.External == o.External &&
-		slices.Equal(s.SourceRanges, o.SourceRanges) && s.SameBackends(o)
+		s.HealthCheckPort == o.HealthCheckPort && s.OnRemove == o.OnRemove &&
+		slices.Equal(sortedRanges(s.SourceRanges), sortedRanges(o.SourceRanges)) && s.SameBackends(o)
 }
 
 // SameBackends reports whether s and o have the same set of backends, in any order.
 func (s Service) SameBackends(o Service) bool {
-	return len(s.Backends) == len(o.Backends) && slices.Equal(sorted(s.Backends), sorted(o.Backends))
+	return len(s.Backends) == len(o.Backends) && slices.EqualFunc(sorted(s.Backends), sorted(o.Backends), Backend.equal)
 }
 
-// Sorted returns s with its backends in the order of Backend.Compare. It copies those that are not.
+// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies those that
+// are not.
 func (s Service) Sorted() Service {
-	s.Backends = sorted(s.Backends)
+	s.Backends, s.SourceRanges = sorted(s.Backends), sortedRanges(s.SourceRanges)
 	return s
+}
+
+// sortedRanges returns the ranges in order; a copy unless they are already.
+func sortedRanges(ranges []netip.Prefix) []netip.Prefix {
+	if slices.IsSortedFunc(ranges, netip.Prefix.Compare) {
+		return ranges
+	}
+	ranges = slices.Clone(ranges)
+	slices.SortFunc(ranges, netip.Prefix.Compare)
+	return ranges
 }

@@ -37,7 +37,7 @@ func TestValidate(t *testing.T) {
 		{"good in IPv6", service(Any, "[fd00::1]:80", "[fd00::2]:80"), ""},
 		{"as many as can be", service(Any, "10.96.0.1:80", many[:MaxBackends]...), ""},
 		{"too many", service(Any, "10.96.0.1:80", many...), "4097 backends exceed the maximum of 4096"},
-		{"protocol", service(132, "10.96.0.1:80", "10.1.0.1:80"), "unknown protocol"},
+		{"protocol", service(133, "10.96.0.1:80", "10.1.0.1:80"), "unknown protocol"},
 		{"no frontend", service(TCP, "", "10.1.0.1:80"), "no address"},
 		{"port 0", service(TCP, "10.96.0.1:0", "10.1.0.1:80"), `"10.96.0.1:0": port 0`},
 		{"backend's port 0", service(TCP, "10.96.0.1:80", "10.1.0.1:0"), `backend "10.1.0.1:0": port 0`},
@@ -46,6 +46,14 @@ func TestValidate(t *testing.T) {
 		{"IPv4 behind IPv6", service(TCP, "[fd00::1]:80", "10.1.0.1:80"), `backend "10.1.0.1:80": the address family differs`},
 		{"loopback", service(TCP, "127.0.0.1:80", "10.1.0.1:80"), ""},
 		{"loopback behind loopback", service(TCP, "[::1]:80", "[::1]:81"), `backend "[::1]:81": ::1 is a loopback address`},
+		{"unspecified", service(TCP, "0.0.0.0:80", "10.1.0.1:80"), "only a node port may have"},
+		{"0.0.0.0/8", service(TCP, "0.1.2.3:80", "10.1.0.1:80"), `"0.1.2.3:80": 0.1.2.3 is in 0.0.0.0/8`},
+		{"reserved", service(TCP, "240.0.0.1:80", "10.1.0.1:80"), `"240.0.0.1:80": 240.0.0.1 is in 240.0.0.0/4`},
+		{"reserved backend", service(TCP, "10.96.0.1:80", "240.0.0.1:80"), `backend "240.0.0.1:80": 240.0.0.1 is in`},
+		{"no backends", service(TCP, "10.96.0.1:80"), ""},
+		{"sctp", service(SCTP, "10.96.0.1:80", "10.1.0.1:80"), ""},
+		{"sctp with another port", service(SCTP, "10.96.0.1:80", "10.1.0.1:81"), `backend "10.1.0.1:81": the port differs`},
+		{"sctp on loopback", service(SCTP, "127.0.0.1:80", "10.1.0.1:80"), "no socket translates sctp"},
 		{"itself", service(TCP, "10.96.0.1:80", "10.96.0.1:80"), "own frontend"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -57,6 +65,82 @@ func TestValidate(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestValidateSettings changes one setting of a good service.
+func TestValidateSettings(t *testing.T) {
+	ranges := func(texts ...string) func(*Service) {
+		return func(s *Service) {
+			for _, text := range texts {
+				s.SourceRanges = append(s.SourceRanges, netip.MustParsePrefix(text))
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*Service)
+		want   string
+	}{
+		"all": {func(s *Service) {
+			s.Choice, s.Affinity, s.OnRemove, s.InternalPolicy = Maglev, 24*time.Hour, Reset, Local
+		}, ""},
+		"node port":        {func(s *Service) { s.NodePort, s.Frontend = true, netip.MustParseAddrPort("0.0.0.0:30000") }, ""},
+		"one node address": {func(s *Service) { s.NodePort = true }, ""},
+		"health check":     {func(s *Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, Local, 30000 }, ""},
+		"ranges":           {ranges("10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/9"), ""},
+		"choice":           {func(s *Service) { s.Choice = 2 }, "unknown choice 2"},
+		"policy":           {func(s *Service) { s.ExternalPolicy = 2 }, "unknown policy 2"},
+		"on-remove":        {func(s *Service) { s.OnRemove = 2 }, "unknown on-remove 2"},
+		"affinity":         {func(s *Service) { s.Affinity = 25 * time.Hour }, "affinity 25h0m0s"},
+		"negative":         {func(s *Service) { s.Affinity = -time.Second }, "affinity -1s"},
+		"half a second":    {func(s *Service) { s.Affinity = time.Second / 2 }, "affinity 500ms"},
+		"two places":       {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
+		"external on lo":   {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") }, "loopback"},
+		"state":            {func(s *Service) { s.Backends[0].State = 4 }, `backend "10.1.0.1:80": unknown state 4`},
+		"two states":       {func(s *Service) { s.Backends = append(s.Backends, Backend{Addr: s.Backends[0].Addr, State: Draining}) }, "duplicate"},
+		"policy cluster":   {func(s *Service) { s.External, s.HealthCheckPort = true, 30000 }, "health-check port 30000 needs the external policy local"},
+		"internal":         {func(s *Service) { s.ExternalPolicy, s.HealthCheckPort = Local, 30000 }, "health-check port 30000 needs a node port"},
+		"host bits":        {ranges("10.0.0.1/8"), "source range 10.0.0.1/8 has host bits; write 10.0.0.0/8"},
+		"family":           {ranges("fd00::/8"), "source range fd00::/8: the address family differs"},
+		"range twice":      {ranges("10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"), "source range 10.0.0.0/8: duplicate"},
+		"no range":         {func(s *Service) { s.SourceRanges = make([]netip.Prefix, 1) }, "invalid source range"},
+	} {
+		s := service(TCP, "10.96.0.1:80", "10.1.0.1:80")
+		c.change(&s)
+		err := s.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestEqualSeesEachField changes one field after another.
+func TestEqualSeesEachField(t *testing.T) {
+	one := service(TCP, "10.96.0.1:80", "10.1.0.1:80")
+	for i, change := range []func(*Service){
+		func(s *Service) { s.Frontend = netip.MustParseAddrPort("10.96.0.2:80") },
+		func(s *Service) { s.Protocol = Any },
+		func(s *Service) { s.Choice = Maglev },
+		func(s *Service) { s.Affinity = time.Hour },
+		func(s *Service) { s.InternalPolicy = Local },
+		func(s *Service) { s.ExternalPolicy = Local },
+		func(s *Service) { s.NodePort = true },
+		func(s *Service) { s.External = true },
+		func(s *Service) { s.HealthCheckPort = 1 },
+		func(s *Service) { s.OnRemove = Reset },
+		func(s *Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+		func(s *Service) { s.Backends = []Backend{{Addr: s.Backends[0].Addr, Weight: 2}} },
+	} {
+		other := one
+		if change(&other); one.Equal(other) {
+			t.Errorf("change %d made no difference", i)
+		}
+	}
+	same := one
+	same.ID, same.Revision, same.Owner = 7, 8, Lab
+	same.Backends = []Backend{{Addr: one.Backends[0].Addr, Weight: 1}}
+	if !one.Equal(same) {
+		t.Errorf("%+v and %+v differ", one, same)
 	}
 }
 
@@ -87,6 +171,7 @@ func TestDiff(t *testing.T) {
 func TestValidateSet(t *testing.T) {
 	tcp := service(TCP, "10.96.0.1:80", "10.1.0.1:80")
 	udp := service(UDP, "10.96.0.1:80", "10.1.0.1:80")
+	sctp := service(SCTP, "10.96.0.1:80", "10.1.0.1:80")
 	both := service(Any, "10.96.0.1:80", "10.1.0.1:80")
 	other := service(Any, "10.96.0.1:81", "10.1.0.1:80")
 	for _, c := range []struct {
@@ -94,7 +179,9 @@ func TestValidateSet(t *testing.T) {
 		set  []Service
 		want string
 	}{
-		{"each protocol", []Service{tcp, udp, other}, ""},
+		{"each protocol", []Service{tcp, udp, sctp, other}, ""},
+		{"any beside sctp", []Service{sctp, both}, ""},
+		{"sctp twice", []Service{sctp, both, sctp}, "10.96.0.1:80/sctp: duplicate frontend"},
 		{"one protocol twice", []Service{tcp, other, tcp}, "10.96.0.1:80/tcp: duplicate frontend"},
 		{"any after one", []Service{tcp, both}, "10.96.0.1:80/any: duplicate frontend"},
 		{"one after any", []Service{both, udp}, "10.96.0.1:80/udp: duplicate frontend"},
@@ -124,7 +211,8 @@ func TestBackendText(t *testing.T) {
 			t.Errorf("%q = %+v, %v; %+v = %q", text, got, err, b, b)
 		}
 	}
-	for _, text := range []string{"", "10.1.0.1", "10.1.0.1:80,", "10.1.0.1:80,gone", "10.1.0.1:80,weight=65536"} {
+	for _, text := range []string{"", "10.1.0.1", "10.1.0.1:80,", "10.1.0.1:80,gone", "10.1.0.1:80,weight=65536",
+		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining", "10.1.0.1:80,weight=1,weight=2"} {
 		if err := new(Backend).UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: no error", text)
 		}

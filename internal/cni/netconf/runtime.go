@@ -110,7 +110,7 @@ func parsePort(p *object) (out Port) {
 		}
 	}
 	switch out.Protocol, err = service.ParseProtocol(protocol); {
-	case err != nil || out.Protocol == service.Any:
+	case err != nil || out.Protocol != service.TCP && out.Protocol != service.UDP:
 		p.err = Invalidf("%s: want tcp or udp, got %q", p.key("protocol"), protocol)
 	case out.HostPort == 0:
 		p.err = Invalidf("%s: missing, or 0", p.key("hostPort"))

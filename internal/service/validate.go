@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Validate returns an error that names the first invalid field of s.
+func (s Service) Validate() error {
+	switch s.Protocol {
+	case Any, TCP, UDP, SCTP:
+	default:
+		return fmt.Errorf("service %s: unknown protocol", s)
+	}
+	if err := validateFrontend(s.Frontend); err != nil {
+		return fmt.Errorf("service %q: %w", s.Frontend, err)
+	}
+	for _, check := range []func() error{s.validatePlace, s.validateSettings, s.validateRanges} {
+		if err := check(); err != nil {
+			return fmt.Errorf("service %q: %w", s.Frontend, err)
+		}
+	}
+	return s.validateBackends()
+}
+
+// validatePlace checks what kind of address the frontend is.
+func (s Service) validatePlace() error {
+	addr := s.Frontend.Addr()
+	switch {
+	case addr.IsUnspecified() && !s.NodePort:
+		return fmt.Errorf("%s is the unspecified address, which only a node port may have", addr)
+	case s.NodePort && s.External:
+		return errors.New("a frontend is a node port or an external address, not both")
+	case addr.IsLoopback() && (s.NodePort || s.External):
+		return fmt.Errorf("%s is a loopback address, which no client outside reaches", addr)
+	case addr.IsLoopback() && s.Protocol == SCTP:
+		return fmt.Errorf("%s is a loopback address, which sockets translate, and no socket translates sctp", addr)
+	}
+	return nil
+}
+
+func (s Service) validateSettings() error {
+	switch {
+	case s.Choice > Maglev:
+		return fmt.Errorf("unknown choice %d", s.Choice)
+	case s.InternalPolicy > Local || s.ExternalPolicy > Local:
+		return fmt.Errorf("unknown policy %d", max(s.InternalPolicy, s.ExternalPolicy))
+	case s.OnRemove > Reset:
+		return fmt.Errorf("unknown on-remove %d", s.OnRemove)
+	case s.Affinity < 0 || s.Affinity > MaxAffinity || s.Affinity%time.Second != 0:
+		return fmt.Errorf("affinity %s is not in whole seconds up to %s", s.Affinity, MaxAffinity)
+	case s.HealthCheckPort != 0 && s.ExternalPolicy != Local:
+		return fmt.Errorf("health-check port %d needs the external policy local", s.HealthCheckPort)
+	case s.HealthCheckPort != 0 && !s.NodePort && !s.External:
+		return fmt.Errorf("health-check port %d needs a node port or an external address", s.HealthCheckPort)
+	}
+	return nil
+}
+
+func (s Service) validateRanges() error {
+	if len(s.SourceRanges) > MaxSourceRanges {
+		return fmt.Errorf("%d source ranges exceed the maximum of %d", len(s.SourceRanges), MaxSourceRanges)
+	}
+	ranges := sortedRanges(s.SourceRanges)
+	for i, r := range ranges {
+		switch {
+		case !r.IsValid():
+			return errors.New("invalid source range")
+		case r != r.Masked():
+			return fmt.Errorf("source range %s has host bits; write %s", r, r.Masked())
+		case r.Addr().Is4In6():
+			return fmt.Errorf("source range %s: write it as IPv4", r)
+		case r.Addr().Is4() != s.Frontend.Addr().Is4():
+			return fmt.Errorf("source range %s: the address family differs from the frontend's", r)
+		case i > 0 && ranges[i-1] == r:
+			return fmt.Errorf("source range %s: duplicate", r)
+		}
+	}
+	return nil
+}
+
+func (s Service) validateBackends() error {
+	if len(s.Backends) > MaxBackends {
+		return fmt.Errorf("service %q: %d backends exceed the maximum of %d", s.Frontend, len(s.Backends), MaxBackends)
+	}
+	backends := make(map[netip.AddrPort]bool, len(s.Backends))
+	for _, b := range s.Backends {
+		if err := validateBackend(b.Addr); err != nil {
+			return fmt.Errorf("backend %q: %w", b.Addr, err)
+		}
+		switch {
+		case b.State > Quarantined:
+			return fmt.Errorf("backend %q: unknown state %d", b.Addr, b.State)
+		case b.Addr.Addr().Is4() != s.Frontend.Addr().Is4():
+			return fmt.Errorf("backend %q: the address family differs from that of service %q", b.Addr, s.Frontend)
+		case b.Addr == s.Frontend:
+			return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
+		case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
+			return fmt.Errorf("backend %q: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
+				b.Addr, s.Frontend)
+		case backends[b.Addr]:
+			return fmt.Errorf("backend %q: duplicate", b.Addr)
+		}
+		backends[b.Addr] = true
+	}
+	return nil
+}
