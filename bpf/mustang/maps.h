@@ -175,6 +175,8 @@ struct state {
 	__u32 last_endpoint;
 	/* Not 0 from when a set of backends is replaced until its last traces are deleted: the value of last_revision then. */
 	__u32 retiring;
+	/* Cookie of the network namespace of the host: indexes of its devices are in endpoints and in links. 0: none yet. */
+	__u64 host;
 };
 
 _Static_assert(sizeof(struct service_key) == 20, "hidden padding");
@@ -188,7 +190,7 @@ _Static_assert(sizeof(struct way) == 56, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
 _Static_assert(sizeof(struct ports) == 4, "hidden padding");
-_Static_assert(sizeof(struct state) == 16, "hidden padding");
+_Static_assert(sizeof(struct state) == 24, "hidden padding");
 
 /* max_entries of 1 is a placeholder: user space sets the size when it creates the map. */
 

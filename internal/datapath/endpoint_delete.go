@@ -31,7 +31,15 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 		return err
 	}
 	defer t.close()
-	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint of %s", spec)}, t.is)
+	if err := e.o.OpenTables(); err != nil {
+		return err
+	}
+	elsewhere, err := isElsewhere(e.o, t.host)
+	if err != nil {
+		return err
+	}
+	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint of %s", spec)},
+		func(e Endpoint) bool { return !elsewhere && t.is(e) })
 }
 
 // deleteFirst removes the endpoint of the first address that matches.

@@ -79,7 +79,8 @@ func (e Endpoints) list() ([]Endpoint, error) {
 // programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
 // a macvlan. An existing endpoint of the device is updated, and keeps its owner; one that has an address and whose device
 // is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
-// os.ErrNotExist; *ConflictError if another pod that is alive has an address; *objects.FullError.
+// os.ErrNotExist; *ConflictError if another pod that is alive has an address, or the pods here are those of another host;
+// *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
 	t, err := spec.find()
 	if err != nil {
@@ -95,6 +96,9 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		return nil, Unchanged, err
 	}
 	defer links.Unlock()
+	if err := requireHost(ctx, e.o, t.host, "interface "+spec.String()); err != nil {
+		return nil, Unchanged, err
+	}
 	all, err := e.matching(func(e Endpoint) bool { return t.is(e) || slices.Contains(t.addresses, e.IP) })
 	if err != nil {
 		return nil, Unchanged, err
@@ -319,8 +323,12 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 	if err != nil {
 		return err
 	}
+	elsewhere, err := isElsewhere(e.o, t.host)
+	if err != nil {
+		return err
+	}
 	i := slices.IndexFunc(all, t.is)
-	if i < 0 {
+	if i < 0 || elsewhere {
 		return deviation("endpoint of "+spec.String(), "not found")
 	}
 	id := all[i].ID

@@ -63,6 +63,7 @@ func (a EndpointSpec) Check() error {
 type target struct {
 	point     objects.AttachPoint
 	owner     service.Owner
+	host      uint64           // cookie of the host's network namespace
 	on        *netns.Namespace // where ifindex is
 	ifindex   int
 	podMAC    net.HardwareAddr
@@ -109,6 +110,9 @@ func (a EndpointSpec) find() (_ *target, err error) {
 			return nil, err
 		}
 		t.opened = a.Host
+	}
+	if t.host, err = a.Host.Cookie(); err != nil {
+		return nil, err
 	}
 	device, err := t.inPod(a)
 	if err != nil {

@@ -53,7 +53,7 @@ func (u Uplink) links() []objects.Link {
 // are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass the host's
 // stack and netfilter, and so do the replies, to the MAC address that the request came from; packets to and from others
 // pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are gone
-// are deleted. Errors: those of FindUplink.
+// are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
 func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
@@ -66,6 +66,9 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	defer lock.Unlock()
 	attached, err := s.attached(s.o.Detach)
 	if err != nil {
+		return Unchanged, err
+	}
+	if err := requireHost(ctx, s.o, u.Host, fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())); err != nil {
 		return Unchanged, err
 	}
 	missing := slices.DeleteFunc(u.links(), func(k objects.Link) bool { return slices.Contains(attached[u], k) })

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f1e715b73f5ddc18"
-	socklbDigest = "eb7db734acf88f8e"
+	tcDigest     = "6a9868d366475575"
+	socklbDigest = "5dc47f34bbdce495"
 )

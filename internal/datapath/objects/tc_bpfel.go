@@ -291,6 +291,7 @@ type tcState struct {
 	LastRevision uint32
 	LastEndpoint uint32
 	Retiring     uint32
+	Host         uint64
 }
 
 type tcTuple struct {

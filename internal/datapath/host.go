@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"fmt"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+)
+
+// requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver by
+// the indexes of the host's devices, which stand for other devices on another host. So the error is a *ConflictError, which
+// names what was to be added, if an endpoint or uplink of another host is alive. What is left of a host that is gone is
+// deleted. The caller has the lock of the links.
+func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
+	state, err := readState(o)
+	if err != nil || state.Host == host {
+		return err
+	}
+	// The first host of maps that do not know theirs is taken for it.
+	if state.Host != 0 {
+		if err := clearHost(ctx, o, state.Host, what); err != nil {
+			return err
+		}
+	}
+	return withTables(ctx, o, func() error {
+		state, err := readState(o)
+		if err != nil {
+			return err
+		}
+		state.Host = host
+		return o.State.Put(0, state)
+	})
+}
+
+// clearHost deletes the endpoints and uplinks of a host, none of which may have a device.
+func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
+	endpoints := Endpoints{o}
+	all, err := endpoints.list()
+	if err != nil {
+		return err
+	}
+	uplinks, err := Uplinks{o}.attached(o.Detach)
+	if err != nil {
+		return err
+	}
+	alive := len(uplinks) > 0
+	for _, e := range all {
+		alive = alive || endpoints.alive(e.ID)
+	}
+	if alive {
+		return &ConflictError{What: fmt.Sprintf("%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own",
+			what, o.Root(), hostName(host))}
+	}
+	return endpoints.remove(ctx, all, all)
+}
+
+// isElsewhere reports whether endpoints and uplinks are those of another host.
+func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
+	state, err := readState(o)
+	return state.Host != 0 && state.Host != host, err
+}
+
+// hostName names a host for messages.
+func hostName(host uint64) string {
+	name := fmt.Sprintf("network namespace with cookie %d", host)
+	_ = eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
+		if cookie == host {
+			name = fmt.Sprintf("network namespace %q", ns.Name())
+		}
+		return nil
+	})
+	return name
+}
