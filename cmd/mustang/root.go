@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
@@ -75,7 +77,8 @@ type config struct {
 	environment
 	bpfRoot  string
 	stateDir string
-	reapErr  error // why the labs of dead processes could not be cleared
+	wait     time.Duration // for a lock
+	reapErr  error         // why the labs of dead processes could not be cleared
 }
 
 func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
@@ -94,12 +97,17 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		SilenceErrors: true,
 		RunE:          help,
 		Args:          noCommand,
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if c.wait < 0 {
+				return usage(fmt.Errorf("--wait %s: want 0 or more", c.wait))
+			}
+			cmd.SetContext(dirlock.Wait{Limit: c.wait, Notice: c.noteWait}.WithContext(cmd.Context()))
 			// Whatever runs next clears up after a bench that was killed. What can't be
 			// cleared is no business of most commands; those on labs say so.
 			if os.Geteuid() == 0 && !cmd.Hidden {
 				c.reapErr = c.store().Reap()
 			}
+			return nil
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
@@ -108,10 +116,18 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory on a bpffs that maps and programs are pinned in ($"+envBPFRoot+")")
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(e.getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
+	root.PersistentFlags().DurationVar(&c.wait, "wait", defaultWait,
+		"longest wait for another process that changes services or endpoints; 0 does not wait")
 	root.AddCommand(c.bench(), c.explain(), c.report(), c.compare(), c.svc(), c.ep(), c.counters(), c.reset(), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root
 }
+
+// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for milliseconds.
+const defaultWait = 10 * time.Second
+
+// noteWait says whom the program waits for.
+func (c *config) noteWait(held *dirlock.Error) { fmt.Fprintf(c.stderr, "mustang: %v\n", held) }
 
 // help prints a command's help, for commands that only group others.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }

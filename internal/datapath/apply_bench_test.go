@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -117,7 +118,7 @@ func contender(root string) int {
 	var waits []time.Duration
 	for err == nil && ctx.Err() == nil {
 		begin := time.Now()
-		var lock *objects.Lock
+		var lock *dirlock.Lock
 		if lock, err = lockTables(context.Background(), d.objects); err != nil {
 			break
 		}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
 )
 
@@ -31,7 +32,7 @@ type Options struct {
 
 // Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
 // concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline; the
-// error is then an *objects.LockError. Changes of services do not wait for programs that are attached or detached.
+// error is then a *dirlock.Error. Changes of services do not wait for programs that are attached or detached.
 type Datapath struct{ objects *objects.Objects }
 
 // Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
@@ -88,7 +89,7 @@ func (c Change) String() string {
 }
 
 // lockTables takes the lock of the rows and opens the tables.
-func lockTables(ctx context.Context, o *objects.Objects) (*objects.Lock, error) {
+func lockTables(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
 	lock, err := o.Lock(ctx)
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func lockTables(ctx context.Context, o *objects.Objects) (*objects.Lock, error) 
 }
 
 // lockLinks takes the lock of programs and links and opens the tables.
-func lockLinks(ctx context.Context, o *objects.Objects) (*objects.Lock, error) {
+func lockLinks(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
 	lock, err := o.LockLinks(ctx)
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func withTables(ctx context.Context, o *objects.Objects, fn func() error) error 
 	return fn()
 }
 
-func openLocked(o *objects.Objects, lock *objects.Lock) (*objects.Lock, error) {
+func openLocked(o *objects.Objects, lock *dirlock.Lock) (*dirlock.Lock, error) {
 	if err := o.OpenTables(); err != nil {
 		lock.Unlock()
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -108,7 +109,7 @@ func TestApplySocketsWritesOnlyChanges(t *testing.T) {
 	scopeApplier{d, t}.apply(service.Agent, Result{Unchanged: 2}, hostScope(1), podScope(2))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	var locked *objects.LockError
+	var locked *dirlock.Error
 	if got, err := d.Sockets().Apply(ctx, service.Agent, []SocketScope{podScope(2)}); !errors.As(err, &locked) || got != (Result{Unchanged: 1}) {
 		t.Errorf("Apply of a change: %+v, %v", got, err)
 	}

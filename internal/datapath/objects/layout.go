@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // DefaultRoot is where a node's own datapath is pinned.
@@ -117,7 +119,7 @@ func Remove(ctx context.Context, root string) error {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
 	}
 	root = cmp.Or(root, DefaultRoot)
-	links, err := lock(ctx, layout{root}.links())
+	links, err := dirlock.Take(ctx, layout{root}.links(), nil)
 	if err == nil {
 		defer links.Unlock()
 		// A directory on another file system is not ours to delete.
@@ -128,7 +130,7 @@ func Remove(ctx context.Context, root string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	held, err := lock(ctx, root)
+	held, err := dirlock.Take(ctx, root, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

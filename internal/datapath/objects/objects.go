@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several processes
@@ -45,7 +47,7 @@ type Tables struct {
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
 // this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
-// are created. Errors: ErrNotRoot, *BPFFSError, *LayoutError, *LockError, *UnsupportedError on a kernel before 6.6.
+// are created. Errors: ErrNotRoot, *BPFFSError, *LayoutError, *dirlock.Error, *UnsupportedError on a kernel before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -80,7 +82,7 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 			return nil, fmt.Errorf("create pin directory: %w", err)
 		}
 	}
-	held, err := lock(ctx, l.root)
+	held, err := dirlock.Take(ctx, l.root, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errRemoved
 	}
@@ -185,26 +187,17 @@ func (o *Objects) Close() error {
 // Root returns the directory that everything is pinned under.
 func (o *Objects) Root() string { return o.layout.root }
 
-// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *LockError when ctx
+// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *dirlock.Error when ctx
 // ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed since. Nobody
 // waits for a grace period with this lock.
-func (o *Objects) Lock(ctx context.Context) (*Lock, error) { return o.lock(ctx, o.layout.root) }
+func (o *Objects) Lock(ctx context.Context) (*dirlock.Lock, error) {
+	return dirlock.Take(ctx, o.layout.root, o.checkPinned)
+}
 
 // LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
 // The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
-func (o *Objects) LockLinks(ctx context.Context) (*Lock, error) { return o.lock(ctx, o.layout.links()) }
-
-func (o *Objects) lock(ctx context.Context, path string) (*Lock, error) {
-	held, err := lock(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	held.opened = o
-	if err := o.checkPinned(); err != nil {
-		held.Unlock()
-		return nil, err
-	}
-	return held, nil
+func (o *Objects) LockLinks(ctx context.Context) (*dirlock.Lock, error) {
+	return dirlock.Take(ctx, o.layout.links(), o.checkPinned)
 }
 
 // checkPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. The

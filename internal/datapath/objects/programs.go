@@ -15,6 +15,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link needs
@@ -47,7 +49,7 @@ func (h Hook) digest() string {
 func (o *Objects) replaceBuilds(ctx context.Context) error {
 	complete, err := o.programsComplete()
 	if err == nil && !complete {
-		var held *Lock
+		var held *dirlock.Lock
 		if held, err = o.LockLinks(ctx); err == nil {
 			defer held.Unlock()
 			err = errors.Join(o.ensurePrograms(), o.ensureSocketPrograms())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package objects
+package dirlock
 
 import (
 	"context"
@@ -14,41 +14,63 @@ import (
 // TestLockEndsWithContext waits for a lock that another file of this process has.
 func TestLockEndsWithContext(t *testing.T) {
 	root := t.TempDir()
-	held, err := lock(t.Context(), root)
+	held, err := Take(t.Context(), root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err = lock(ctx, root)
-	var locked *LockError
+	_, err = Take(ctx, root, nil)
+	var locked *Error
 	if !errors.As(err, &locked) || !errors.Is(err, context.DeadlineExceeded) || locked.PID != os.Getpid() ||
 		!strings.Contains(err.Error(), root) {
 		t.Errorf("error %v, want that process %d has the lock", err, os.Getpid())
 	}
 	held.Unlock()
 	// The wait that was given up does not keep the lock.
-	again, err := lock(t.Context(), root)
+	again, err := Take(t.Context(), root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again.Unlock()
-	if _, err := lock(t.Context(), root+"/none"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Take(t.Context(), root+"/none", nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no root: error %v", err)
+	}
+}
+
+// TestWait bounds a wait by its context's Wait, which is told whom it waits for.
+func TestWait(t *testing.T) {
+	root := t.TempDir()
+	held, err := Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	var noticed []*Error
+	wait := Wait{Notice: func(e *Error) { noticed = append(noticed, e) }}
+	for _, wait.Limit = range []time.Duration{0, noticeDelay + 100*time.Millisecond} {
+		_, err := Take(wait.WithContext(t.Context()), root, nil)
+		var locked *Error
+		if !errors.As(err, &locked) || !errors.Is(err, context.DeadlineExceeded) || locked.Waited < wait.Limit {
+			t.Errorf("limit %s: error %v", wait.Limit, err)
+		}
+	}
+	if len(noticed) != 1 || noticed[0].PID != os.Getpid() || noticed[0].Err != nil {
+		t.Errorf("noticed %v, want process %d once", noticed, os.Getpid())
 	}
 }
 
 // TestYieldLetsOthersIn frees the lock for one that waits, and takes it again. The other may be slow to wake up.
 func TestYieldLetsOthersIn(t *testing.T) {
 	root := t.TempDir()
-	held, err := lock(t.Context(), root)
+	held, err := Take(t.Context(), root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Unlock()
 	had := make(chan error, 1)
 	go func() {
-		other, err := lock(t.Context(), root)
+		other, err := Take(t.Context(), root, nil)
 		if err == nil {
 			other.Unlock()
 		}
