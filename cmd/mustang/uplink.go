@@ -3,45 +3,186 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"strings"
+	"os"
+	"strconv"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
-	"mustang/internal/lab"
+	"mustang/internal/datapath"
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// uplinkFlags name a device of this machine that a lab shares.
-type uplinkFlags struct{ device, addresses string }
-
-// add adds the flags. use names their use in the help.
-func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
-	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
-	f.StringVar(&u.addresses, "uplink-addresses", "",
-		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
+func (c *config) uplink() *cobra.Command {
+	return group("uplink", "Uplinks: devices of the host through which clients outside reach services",
+		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
 }
 
-// isSet reports whether one of the flags is set.
-func (u uplinkFlags) isSet() bool { return u.device != "" || u.addresses != "" }
+// hostDevice names a device of a host.
+type hostDevice struct{ netns, name string }
 
-// parse returns the device and the addresses of the flags.
-func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
-	if u.device == "" || u.addresses == "" {
-		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")
+func (h *hostDevice) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&h.netns, "netns", "", "name or path of the host's network namespace (default: this one)")
+}
+
+// with opens the host's network namespace.
+func (h *hostDevice) with(do func(*netns.Namespace) error) error {
+	if h.netns != "" {
+		return withNamespace(h.netns, do)
 	}
-	uplink := lab.UplinkDevice{Name: u.device}
-	host, pod, _ := strings.Cut(u.addresses, ",")
-	for _, address := range []struct {
-		text string
-		into *netip.Prefix
-	}{{host, &uplink.Host}, {pod, &uplink.Pod}} {
-		var err error
-		if *address.into, err = netip.ParsePrefix(address.text); err != nil {
-			return lab.UplinkDevice{}, fmt.Errorf("--uplink-addresses %q: want two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24",
-				u.addresses)
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return do(ns)
+}
+
+func (c *config) uplinkAdd() *cobra.Command {
+	var device hostDevice
+	cmd := &cobra.Command{
+		Use:   "add DEVICE [--netns PATH]",
+		Short: "Serve clients whose packets come in through a device of the host",
+		Long: `Attach the programs to a device of the host that leads outside. Clients behind it then
+reach services at frontends that are addresses of the host, and at all that are routed
+to it. All other packets pass unchanged.`,
+		Example: `  mustang uplink add eth0
+  mustang uplink add wire --netns=/var/run/netns/host`,
+		Args: arguments("DEVICE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			device.name = args[0]
+			return device.with(func(ns *netns.Namespace) error { return c.addUplink(cmd.Context(), ns, device.name) })
+		},
+	}
+	device.addFlags(cmd)
+	return cmd
+}
+
+func (c *config) addUplink(ctx context.Context, ns *netns.Namespace, name string) error {
+	if _, err := datapath.FindUplink(ns, name); err != nil {
+		return err // before anything is pinned
+	}
+	d, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	change, err := d.Uplinks().Put(ctx, ns, name)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "uplink %s %s\n", name, change)
+	return err
+}
+
+func (c *config) uplinkRemove() *cobra.Command {
+	var device hostDevice
+	cmd := &cobra.Command{
+		Use:   "rm DEVICE [--netns PATH]",
+		Short: "Detach the programs from a device of the host",
+		Long: `Detach the programs from a device of the host. Replies of connections that came in
+through it are no longer translated. Programs of devices that are gone are deleted.`,
+		Example: "  mustang uplink rm eth0",
+		Args:    arguments("DEVICE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			device.name = args[0]
+			return device.with(func(ns *netns.Namespace) error {
+				return c.onExisting(fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
+					return removeUplink(cmd.Context(), d, ns, device.name)
+				})
+			})
+		},
+	}
+	device.addFlags(cmd)
+	return cmd
+}
+
+func removeUplink(ctx context.Context, d *datapath.Datapath, ns *netns.Namespace, name string) error {
+	u, err := datapath.FindUplink(ns, name)
+	if errors.Is(err, os.ErrNotExist) {
+		return errors.Join(err, d.Uplinks().Sweep(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.Uplinks().Delete(ctx, u); errors.Is(err, os.ErrNotExist) {
+		return &datapath.NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", name, ns.Name())}
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// uplinkJSON is an uplink as uplink ls -o json prints it. The names are empty if they cannot be found.
+type uplinkJSON struct {
+	Device  string `json:"device"`
+	IfIndex int    `json:"ifindex"`
+	Netns   string `json:"netns"`
+	Cookie  uint64 `json:"netns_cookie"`
+}
+
+func (c *config) uplinkList() *cobra.Command {
+	cmd := &cobra.Command{Use: "ls", Short: "List uplinks"}
+	return listing(cmd, func(format string) error {
+		uplinks, err := read(c, func(d *datapath.Datapath) ([]datapath.Uplink, error) { return d.Uplinks().List(cmd.Context()) })
+		if err != nil {
+			return err
+		}
+		list, err := describeUplinks(uplinks)
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			return printJSON(c.stdout, struct {
+				Schema  int          `json:"schema"`
+				Uplinks []uplinkJSON `json:"uplinks"`
+			}{schema, list})
+		}
+		var rows [][]string
+		for _, u := range list {
+			rows = append(rows, []string{cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-")})
+		}
+		return printTable(c.stdout, []string{"DEVICE", "IFINDEX", "NETNS"}, rows)
+	})
+}
+
+// describeUplinks finds the names of uplinks and their hosts.
+func describeUplinks(uplinks []datapath.Uplink) ([]uplinkJSON, error) {
+	list := []uplinkJSON{}
+	if len(uplinks) == 0 {
+		return list, nil
+	}
+	snapshot, err := linkinfo.Take()
+	if err != nil {
+		return nil, err
+	}
+	defer snapshot.Close()
+	hosts := make(map[uint64]*netns.Namespace)
+	for _, ns := range snapshot.Namespaces() {
+		if cookie, err := ns.Cookie(); err == nil {
+			hosts[cookie] = ns
 		}
 	}
-	return uplink, uplink.Check()
+	for _, u := range uplinks {
+		item := uplinkJSON{IfIndex: u.IfIndex, Cookie: u.Host}
+		if ns := hosts[u.Host]; ns != nil {
+			item.Netns = ns.Name()
+			if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
+				item.Device = device.Name
+			}
+		}
+		list = append(list, item)
+	}
+	return list, nil
 }

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath/objects"
+)
+
+func (c *config) datapath() *cobra.Command {
+	return group("datapath", "The eBPF programs and maps of this host", c.unload("unload"))
+}
+
+// unload returns the command under a name: reset is its short form.
+func (c *config) unload(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:   name,
+		Short: "Detach all programs, and delete all services and endpoints",
+		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps with the
+services, endpoints and connections in them, also those of another version of Mustang.
+Connections through a service end. Labs are not touched. mustang reset does the same.`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			return objects.Remove(cmd.Context(), c.bpfRoot)
+		},
+	}
+}
