@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/service"
+)
+
+// backend is a backend with what decides whether it is near.
+type backend struct {
+	service.Backend
+	zones, nodes []hint
+}
+
+// backends returns the backends of a port of a Service, each once, in its best state.
+func (s *set) backends(k *kubeService, p servicePort, of []*endpointSlice) ([]backend, error) {
+	var out []backend
+	at := map[netip.AddrPort]int{}
+	for _, slice := range of {
+		if slice.AddressType != "IPv4" && slice.AddressType != "IPv6" {
+			s.note("%s: left out: addressType %q", slice.origin, slice.AddressType)
+			continue
+		}
+		for i, port := range slice.Ports {
+			protocol, err := kubeProtocol(port.Protocol)
+			if err != nil {
+				return nil, fmt.Errorf("%s: ports[%d].protocol: %w", slice.origin, i, err)
+			}
+			if want, _ := kubeProtocol(p.Protocol); port.Name != p.Name || protocol != want {
+				continue
+			}
+			if port.Port == nil {
+				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin, i)
+				continue
+			}
+			for j, e := range slice.Endpoints {
+				if len(e.Addresses) == 0 {
+					return nil, fmt.Errorf("%s: endpoints[%d].addresses: empty", slice.origin, j)
+				}
+				// All addresses of an endpoint reach one pod, and kube-proxy takes the first too.
+				addr, err := netip.ParseAddr(e.Addresses[0])
+				if err != nil || familyOf(addr) != slice.AddressType {
+					return nil, fmt.Errorf("%s: endpoints[%d].addresses[0]: %q is not an address of type %s",
+						slice.origin, j, e.Addresses[0], slice.AddressType)
+				}
+				b := backend{service.Backend{Addr: netip.AddrPortFrom(addr, *port.Port), State: e.state(k.Spec.PublishNotReadyAddresses)},
+					e.Hints.ForZones, e.Hints.ForNodes}
+				n, ok := at[b.Addr]
+				switch {
+				case !ok:
+					at[b.Addr] = len(out)
+					out = append(out, b)
+				case b.State < out[n].State:
+					out[n] = b
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// state returns the state of an endpoint. What is not ready keeps its connections.
+func (e *endpoint) state(publishNotReady bool) service.State {
+	is := func(condition *bool, otherwise bool) bool {
+		if condition == nil {
+			return otherwise
+		}
+		return *condition
+	}
+	ready := is(e.Conditions.Ready, true)
+	serving := is(e.Conditions.Serving, ready)
+	switch {
+	case ready || publishNotReady:
+		return service.Active
+	case is(e.Conditions.Terminating, false) && serving:
+		return service.Terminating
+	case is(e.Conditions.Terminating, false):
+		return service.Draining
+	}
+	return service.Quarantined
+}
+
+// near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node or
+// else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
+func (s *set) near(all []backend, f frontend) []service.Backend {
+	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
+	if f.policy == service.Cluster {
+		nodes := func(b backend) []hint { return b.nodes }
+		zones := func(b backend) []hint { return b.zones }
+		if kept, ok := hinted(all, s.Node, nodes); ok {
+			all = kept
+		} else if kept, ok := hinted(all, s.Zone, zones); ok {
+			all = kept
+		}
+	}
+	out := make([]service.Backend, len(all))
+	for i, b := range all {
+		out[i] = b.Backend
+	}
+	return out
+}
+
+// hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to be.
+func hinted(all []backend, name string, hints func(backend) []hint) (kept []backend, ok bool) {
+	if name == "" {
+		return nil, false
+	}
+	for _, b := range all {
+		switch {
+		case b.State != service.Active:
+			kept = append(kept, b)
+		case len(hints(b)) == 0:
+			return nil, false
+		case slices.Contains(hints(b), hint{name}):
+			kept, ok = append(kept, b), true
+		}
+	}
+	return kept, ok
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxBytes is the maximum size of a file: an endless one has an end here.
+const maxBytes = 1 << 30
+
+// eachDocument calls a function for each document, as JSON, until it returns an error. Errors begin with the document's
+// number; empty documents count.
+func eachDocument(r io.Reader, add func(where string, data jsontext.Value) error) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
+	switch {
+	case err != nil:
+		return err
+	case len(data) > maxBytes:
+		return fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
+	}
+	next := yamlDocuments(data)
+	if begin := bytes.TrimSpace(data); len(begin) > 0 && begin[0] == '{' {
+		next = jsonDocuments(data)
+	}
+	empty := true
+	for number := 1; ; number++ {
+		where := fmt.Sprintf("document %d", number)
+		data, err := next()
+		switch {
+		case errors.Is(err, io.EOF) && empty:
+			return errors.New("it is empty")
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", where, err)
+		case data.Kind() == 'n':
+			continue
+		case data.Kind() != '{':
+			return fmt.Errorf("%s: want an object, got %s", where, kindName(data.Kind()))
+		}
+		empty = false
+		if err := add(where, data); err != nil {
+			return err
+		}
+	}
+}
+
+// yamlDocuments returns a function that returns one document after another, then io.EOF.
+func yamlDocuments(data []byte) func() (jsontext.Value, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	return func() (jsontext.Value, error) {
+		var value any
+		if err := decoder.Decode(&value); err != nil {
+			return nil, err
+		}
+		out, err := json.Marshal(value)
+		var semantic *json.SemanticError
+		if errors.As(err, &semantic) {
+			err = errors.New("a key or a value has no form in JSON")
+			if semantic.JSONPointer != "" {
+				err = fmt.Errorf("%s: %w", field(semantic.JSONPointer), err)
+			}
+		}
+		return out, err
+	}
+}
+
+func jsonDocuments(data []byte) func() (jsontext.Value, error) {
+	decoder := jsontext.NewDecoder(bytes.NewReader(data))
+	return func() (jsontext.Value, error) {
+		value, err := decoder.ReadValue()
+		var syntactic *jsontext.SyntacticError
+		if errors.As(err, &syntactic) {
+			err = explain(err)
+		}
+		return value.Clone(), err
+	}
+}
+
+// decode decodes JSON. The error begins with the field.
+func decode(data jsontext.Value, into any, options ...json.Options) error {
+	return explain(json.Unmarshal(data, into, options...))
+}
+
+// explain puts the field before an error of package json, and leaves out the names of Go's types.
+func explain(err error) error {
+	var semantic *json.SemanticError
+	var syntactic *jsontext.SyntacticError
+	var pointer jsontext.Pointer
+	switch {
+	case errors.As(err, &syntactic):
+		pointer, err = syntactic.JSONPointer, syntactic.Err
+	case errors.As(err, &semantic):
+		pointer = semantic.JSONPointer
+		switch {
+		case errors.Is(err, json.ErrUnknownName):
+			err = errors.New("unknown field")
+		case semantic.Err != nil:
+			err = semantic.Err
+		case semantic.GoType != nil:
+			err = fmt.Errorf("want %s, got %s", typeName(semantic.GoType), kindName(semantic.JSONKind))
+		}
+	}
+	if pointer == "" || err == nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", field(pointer), err)
+}
+
+// field turns a JSON pointer into the form that people write: "/spec/ports/0/port" is "spec.ports[0].port".
+func field(pointer jsontext.Pointer) string {
+	var b strings.Builder
+	for token := range pointer.Tokens() {
+		switch {
+		case token != "" && strings.Trim(token, "0123456789") == "":
+			fmt.Fprintf(&b, "[%s]", token)
+		case b.Len() == 0:
+			b.WriteString(token)
+		default:
+			b.WriteString("." + token)
+		}
+	}
+	return b.String()
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a boolean"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case '[':
+		return "a list"
+	case '{':
+		return "an object"
+	}
+	return "something else"
+}
+
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Pointer:
+		return typeName(t.Elem())
+	case reflect.Int, reflect.Uint16, reflect.Uint32:
+		return "a whole number"
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()) {
+		return "a string"
+	}
+	return "an object"
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+
+	"mustang/internal/service"
+)
+
+// schema is the version of our own form.
+const schema = 1
+
+// form is a document of our own form.
+type form struct {
+	Schema   int     `json:"schema" yaml:"schema"`
+	Services []Entry `json:"services" yaml:"services"`
+}
+
+// Entry is a service in our own form.
+type Entry struct {
+	// Service is the frontend: address and port.
+	Service         string            `json:"service" yaml:"service"`
+	Protocol        string            `json:"protocol,omitempty" yaml:"protocol,omitempty"`
+	Backends        []service.Backend `json:"backends" yaml:"backends"`
+	Choice          service.Choice    `json:"choice,omitzero" yaml:"choice,omitempty"`
+	AffinitySeconds uint32            `json:"affinitySeconds,omitzero" yaml:"affinitySeconds,omitempty"`
+	InternalPolicy  service.Policy    `json:"internalPolicy,omitzero" yaml:"internalPolicy,omitempty"`
+	ExternalPolicy  service.Policy    `json:"externalPolicy,omitzero" yaml:"externalPolicy,omitempty"`
+	NodePort        bool              `json:"nodePort,omitzero" yaml:"nodePort,omitempty"`
+	External        bool              `json:"external,omitzero" yaml:"external,omitempty"`
+	SourceRanges    []netip.Prefix    `json:"sourceRanges,omitempty" yaml:"sourceRanges,omitempty"`
+	HealthCheckPort uint16            `json:"healthCheckPort,omitzero" yaml:"healthCheckPort,omitempty"`
+	OnRemove        service.OnRemove  `json:"onRemove,omitzero" yaml:"onRemove,omitempty"`
+}
+
+// NewEntry returns the entry of a service.
+func NewEntry(s service.Service) Entry {
+	s = s.Sorted()
+	if s.Backends == nil {
+		s.Backends = []service.Backend{}
+	}
+	return Entry{
+		Service: s.Frontend.String(), Protocol: s.Protocol.String(), Backends: s.Backends, Choice: s.Choice,
+		AffinitySeconds: uint32(s.Affinity / time.Second), InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy,
+		NodePort: s.NodePort, External: s.External, SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort,
+		OnRemove: s.OnRemove,
+	}
+}
+
+// service returns the service of an entry, which it does not validate.
+func (e Entry) service() (s service.Service, err error) {
+	switch {
+	case e.Service == "":
+		return s, errors.New("service: missing")
+	case e.Backends == nil:
+		return s, errors.New("backends: missing: [] refuses all clients")
+	}
+	s = service.Service{
+		Backends: e.Backends, Choice: e.Choice, Affinity: time.Duration(e.AffinitySeconds) * time.Second,
+		InternalPolicy: e.InternalPolicy, ExternalPolicy: e.ExternalPolicy, NodePort: e.NodePort, External: e.External,
+		SourceRanges: e.SourceRanges, HealthCheckPort: e.HealthCheckPort, OnRemove: e.OnRemove,
+	}
+	if s.Frontend, err = service.ParseFrontend(e.Service); err != nil || e.Protocol == "" {
+		return s, err
+	}
+	if s.Protocol, err = service.ParseProtocol(e.Protocol); err == nil && s.Protocol.String() != e.Protocol {
+		err = fmt.Errorf("protocol: write %q as %q", e.Protocol, s.Protocol)
+	}
+	return s, err
+}
+
+// addOwn adds the services of a document of our own form.
+func (s *set) addOwn(where string, data jsontext.Value) error {
+	var document struct {
+		Schema   *int             `json:"schema"`
+		Services []jsontext.Value `json:"services"`
+	}
+	err := refuseNull(data)
+	if err == nil {
+		err = decode(data, &document, json.RejectUnknownMembers(true))
+	}
+	switch {
+	case err != nil:
+	case document.Schema == nil:
+		err = fmt.Errorf("schema: missing: want %d", schema)
+	case *document.Schema != schema:
+		err = fmt.Errorf("schema: %d is not known: want %d", *document.Schema, schema)
+	case document.Services == nil:
+		err = errors.New("services: missing")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	s.own = true
+	for i, data := range document.Services {
+		var named struct{ Service string }
+		_ = json.Unmarshal(data, &named, json.MatchCaseInsensitiveNames(true)) // what there is, for the message
+		where := fmt.Sprintf("%s: services[%d] %s", where, i, named.Service)
+		var e Entry
+		err := decode(data, &e, json.RejectUnknownMembers(true))
+		var v service.Service
+		if err == nil {
+			v, err = e.service()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		if err := s.put(where, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseNull refuses null, which would otherwise stand for all that may be missing.
+func refuseNull(data jsontext.Value) error {
+	decoder := jsontext.NewDecoder(bytes.NewReader(data))
+	for {
+		token, err := decoder.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return explain(err)
+		case token.Kind() == 'n':
+			return fmt.Errorf("%s: null: leave the field out", field(decoder.StackPointer()))
+		}
+	}
+}
+
+// WriteJSON writes services in our own form, by frontend and protocol.
+func WriteJSON(w io.Writer, services []service.Service) error {
+	if err := json.MarshalWrite(w, newForm(services), jsontext.WithIndent("  ")); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+// WriteYAML writes services in our own form, by frontend and protocol.
+func WriteYAML(w io.Writer, services []service.Service) error {
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	return errors.Join(encoder.Encode(newForm(services)), encoder.Close())
+}
+
+func newForm(services []service.Service) form {
+	f := form{Schema: schema, Services: make([]Entry, 0, len(services))}
+	for _, s := range sorted(services) {
+		f.Services = append(f.Services, NewEntry(s))
+	}
+	return f
+}

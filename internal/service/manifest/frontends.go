@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"mustang/internal/service"
+)
+
+// defaultAffinity is the time-out of session affinity where the object has none.
+const defaultAffinity = 3 * time.Hour
+
+// frontend is an address of a Service.
+type frontend struct {
+	field  string // that has it
+	addr   netip.Addr
+	policy service.Policy // of its clients
+
+	nodePort, external bool
+	ranged             bool // loadBalancerSourceRanges apply
+	ranges             []netip.Prefix
+}
+
+// join makes services of the objects of Kubernetes.
+func (s *set) join() error {
+	for _, k := range s.kube.services {
+		id := k.Metadata.id()
+		if why := k.skip(); why != "" {
+			s.note("%s: left out: %s", k.origin, why)
+		} else if err := s.joinOne(k, s.kube.slices[id]); err != nil {
+			return err
+		}
+		delete(s.kube.slices, id)
+	}
+	for _, orphans := range s.kube.slices {
+		for _, slice := range orphans {
+			s.note("%s: left out: there is no Service %s", slice.origin, slice.Metadata.Labels[labelService])
+		}
+	}
+	slices.Sort(s.Notes)
+	return nil
+}
+
+// skip tells why the Service has no frontend; empty if it has.
+func (k *kubeService) skip() string {
+	switch proxy := k.Metadata.Labels[labelProxy]; {
+	case k.Spec.Type == "ExternalName":
+		return "its type is ExternalName"
+	case proxy != "":
+		return fmt.Sprintf("label %s names the proxy %q", labelProxy, proxy)
+	case k.Spec.ClusterIP == "None":
+		return "it is headless"
+	}
+	return ""
+}
+
+// joinOne adds a service for each port and frontend.
+func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
+	common, frontends, err := s.frontends(k)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.origin, err)
+	}
+	if len(frontends) == 0 {
+		s.note("%s: left out: it has no address yet", k.origin)
+	}
+	for i, p := range k.Spec.Ports {
+		protocol, err := kubeProtocol(p.Protocol)
+		if err != nil {
+			return fmt.Errorf("%s: spec.ports[%d].protocol: %w", k.origin, i, err)
+		}
+		backends, err := s.backends(k, p, of)
+		if err != nil {
+			return err
+		}
+		seen := map[netip.AddrPort]bool{}
+		for _, f := range frontends {
+			v := common
+			v.Protocol, v.NodePort, v.External, v.SourceRanges = protocol, f.nodePort, f.external, f.ranges
+			v.Frontend = netip.AddrPortFrom(f.addr, p.Port)
+			if f.nodePort {
+				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 {
+					continue
+				}
+			}
+			if seen[v.Frontend] {
+				continue // an external address that the load balancer has given too
+			}
+			seen[v.Frontend] = true
+			v.InternalPolicy, v.ExternalPolicy, v.HealthCheckPort = f.policy, service.Cluster, 0
+			if f.nodePort || f.external {
+				v.InternalPolicy, v.ExternalPolicy = service.Cluster, f.policy
+				if f.policy == service.Local {
+					v.HealthCheckPort = k.Spec.HealthCheckNodePort
+				}
+			}
+			v.Backends = s.near(backends, f)
+			if err := s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// frontends returns the addresses of the Service, and what its services have in common.
+func (s *set) frontends(k *kubeService) (common service.Service, out []frontend, err error) {
+	internal, err := kubePolicy("internalTrafficPolicy", k.Spec.InternalTrafficPolicy)
+	if err != nil {
+		return common, nil, err
+	}
+	external, err := kubePolicy("externalTrafficPolicy", k.Spec.ExternalTrafficPolicy)
+	if err != nil {
+		return common, nil, err
+	}
+	if common.Affinity, err = k.affinity(); err != nil {
+		return common, nil, err
+	}
+	add := func(field, text string, f frontend) {
+		addr, parseErr := netip.ParseAddr(text)
+		if parseErr != nil && err == nil {
+			err = fmt.Errorf("%s: invalid IP address %q", field, text)
+		}
+		f.field, f.addr = field, addr
+		out = append(out, f)
+	}
+	clusterIPs := k.Spec.ClusterIPs
+	if len(clusterIPs) == 0 && k.Spec.ClusterIP != "" {
+		clusterIPs = []string{k.Spec.ClusterIP}
+	}
+	for i, ip := range clusterIPs {
+		add(fmt.Sprintf("spec.clusterIPs[%d]", i), ip, frontend{policy: internal})
+	}
+	families := k.Spec.IPFamilies
+	for _, f := range out {
+		if len(k.Spec.IPFamilies) == 0 {
+			families = append(families, familyOf(f.addr))
+		}
+	}
+	if k.Spec.Type == "LoadBalancer" {
+		for i, in := range k.Status.LoadBalancer.Ingress {
+			if in.IP != "" && in.IPMode != "Proxy" { // a proxy must see the traffic itself
+				add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, frontend{policy: external, external: true, ranged: true})
+			}
+		}
+	}
+	for i, ip := range k.Spec.ExternalIPs {
+		add(fmt.Sprintf("spec.externalIPs[%d]", i), ip, frontend{policy: external, external: true})
+	}
+	if k.Spec.Type == "NodePort" || k.Spec.Type == "LoadBalancer" {
+		for _, family := range families {
+			add("nodePort", map[string]string{"IPv4": "0.0.0.0", "IPv6": "::"}[family], frontend{policy: external, nodePort: true})
+		}
+	}
+	if err != nil {
+		return common, nil, err
+	}
+	out, err = s.addRanges(k, out)
+	return common, out, err
+}
+
+// affinity returns how long a client keeps its backend.
+func (k *kubeService) affinity() (time.Duration, error) {
+	switch k.Spec.SessionAffinity {
+	case "", "None":
+		return 0, nil
+	case "ClientIP":
+		if seconds := k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; seconds != 0 {
+			return time.Duration(seconds) * time.Second, nil
+		}
+		return defaultAffinity, nil
+	}
+	return 0, fmt.Errorf("spec.sessionAffinity: %q: want ClientIP or None", k.Spec.SessionAffinity)
+}
+
+// addRanges adds the source ranges to the addresses of the load balancer. It leaves out an address if all ranges are of the
+// other family: kube-proxy opens it to all.
+func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, err error) {
+	ranges, err := k.sourceRanges()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range frontends {
+		if f.ranged {
+			f.ranges = ranges[familyOf(f.addr)]
+		}
+		if f.ranged && len(f.ranges) == 0 && len(ranges) > 0 {
+			s.note("%s: %s left out: no spec.loadBalancerSourceRanges is %s", k.origin, f.field, familyOf(f.addr))
+			continue
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// sourceRanges returns the ranges by family.
+func (k *kubeService) sourceRanges() (map[string][]netip.Prefix, error) {
+	byFamily := map[string][]netip.Prefix{}
+	for i, text := range k.Spec.LoadBalancerSourceRanges {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("spec.loadBalancerSourceRanges[%d]: invalid range %q", i, text)
+		}
+		r = r.Masked() // as kube-proxy does
+		if family := familyOf(r.Addr()); !slices.Contains(byFamily[family], r) {
+			byFamily[family] = append(byFamily[family], r)
+		}
+	}
+	return byFamily, nil
+}
+
+func familyOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+func kubePolicy(field, text string) (service.Policy, error) {
+	switch text {
+	case "", "Cluster":
+		return service.Cluster, nil
+	case "Local":
+		return service.Local, nil
+	}
+	return 0, fmt.Errorf("spec.%s: %q: want Cluster or Local", field, text)
+}
+
+// kubeProtocol parses a protocol as Kubernetes writes it.
+func kubeProtocol(text string) (service.Protocol, error) {
+	switch text {
+	case "", "TCP":
+		return service.TCP, nil
+	case "UDP":
+		return service.UDP, nil
+	case "SCTP":
+		return service.SCTP, nil
+	}
+	return 0, fmt.Errorf("%q: want TCP, UDP or SCTP", text)
+}

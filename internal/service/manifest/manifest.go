@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifest reads sets of services from YAML or JSON: a form of our own, which it writes too, and the Service and
+// EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json the own form.
+//
+// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and what it needs would
+// bring in hundreds of types for some thirty fields.
+package manifest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode"
+
+	"mustang/internal/service"
+)
+
+// Options tell which endpoints of Kubernetes objects are near. Without them, topology hints are ignored.
+type Options struct {
+	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
+	Node, Zone string
+}
+
+// Set is what a file holds.
+type Set struct {
+	// Services are valid, and no two have one frontend.
+	Services []service.Service
+	// Notes tell, a line each, what was left out.
+	Notes []string
+}
+
+// Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
+// document is an error, and so is one of objects of other kinds only: an empty set is written `services: []`.
+func Read(r io.Reader, o Options) (Set, error) {
+	s := &set{Options: o}
+	err := eachDocument(r, s.add)
+	if err == nil {
+		err = s.join()
+	}
+	if err == nil && len(s.Services) == 0 && !s.own {
+		err = errors.New("it has no service: to have none, write \"services: []\"")
+	}
+	if err == nil {
+		err = s.checkUnique()
+	}
+	if err != nil {
+		return Set{}, errors.New(oneLine(err.Error()))
+	}
+	for i, note := range s.Notes {
+		s.Notes[i] = oneLine(note)
+	}
+	return s.Set, nil
+}
+
+// set is a set under construction.
+type set struct {
+	Options
+	Set
+	origins []string // of each service
+	own     bool     // there is a document of our own form
+	kube    cluster
+}
+
+// put validates and adds a service.
+func (s *set) put(origin string, v service.Service) error {
+	if err := v.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", origin, err)
+	}
+	s.Services, s.origins = append(s.Services, v), append(s.origins, origin)
+	return nil
+}
+
+func (s *set) note(format string, args ...any) {
+	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+}
+
+// checkUnique returns an error if two services have one frontend.
+func (s *set) checkUnique() error {
+	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
+	for i, v := range s.Services {
+		for _, j := range byFrontend[v.Frontend] {
+			if s.Services[j].Protocol.Overlaps(v.Protocol) {
+				return fmt.Errorf("%s: frontend %s is that of %s too", s.origins[i], v, s.origins[j])
+			}
+		}
+		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)
+	}
+	return nil
+}
+
+// oneLine replaces what would break a line: names and values of a file can have anything.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+}
+
+// sorted returns the services by frontend and protocol, for output that changes only with the services.
+func sorted(services []service.Service) []service.Service {
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(a, b service.Service) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return services
+}
