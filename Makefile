@@ -26,7 +26,7 @@ BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
-TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core
+TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace
 
 # Packages whose tests depend most on the kernel.
 GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal/linkinfo ./internal/qdisc ./internal/podlink \

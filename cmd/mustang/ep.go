@@ -94,7 +94,7 @@ func (c *config) epRemove() *cobra.Command {
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			return c.onExisting(errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
+			return c.onExisting(cmd.Context(), errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
 				return remove(cmd.Context(), d)
 			})
 		},

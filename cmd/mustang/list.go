@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
@@ -36,8 +38,9 @@ func read[T any](c *config, from func(*datapath.Datapath) ([]T, error)) (list []
 	return from(d)
 }
 
-// onExisting calls a function with the node's datapath, or returns the error none if there is no datapath.
-func (c *config) onExisting(none error, do func(*datapath.Datapath) error) error {
+// onExisting calls a function with the node's datapath, or returns the error none if there is no datapath. Before that it
+// completes what killed processes left.
+func (c *config) onExisting(ctx context.Context, none error, do func(*datapath.Datapath) error) error {
 	d, err := c.openExisting()
 	if err != nil {
 		return err
@@ -46,5 +49,8 @@ func (c *config) onExisting(none error, do func(*datapath.Datapath) error) error
 		return none
 	}
 	defer d.Close()
+	if err := d.Recover(ctx); err != nil {
+		return err
+	}
 	return do(d)
 }

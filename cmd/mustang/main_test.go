@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"mustang": main})
+	testscript.Main(m, map[string]func(){"mustang": func() {
+		if os.Getenv(oneThreadVariable) != "" {
+			runtime.LockOSThread()
+		}
+		main()
+	}})
 }
 
 // TestScripts runs testdata/script, each in its own state directory and on its

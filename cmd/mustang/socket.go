@@ -145,7 +145,7 @@ registered. Connected sockets stay connected.`,
 			if err := requireRoot(cmd); err != nil {
 				return err
 			}
-			return c.onExisting(errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
+			return c.onExisting(cmd.Context(), errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
 				return r.detach(cmd.Context(), d)
 			})
 		},

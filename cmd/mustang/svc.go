@@ -20,9 +20,16 @@ func (c *config) svc() *cobra.Command {
 	return group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove())
 }
 
-// open opens the node's datapath, making it if it is not there yet.
+// open opens the node's datapath, making it if it is not there yet, and completes what killed processes left.
 func (c *config) open(ctx context.Context) (*datapath.Datapath, error) {
-	return datapath.Open(ctx, datapath.Options{Root: c.bpfRoot})
+	d, err := datapath.Open(ctx, datapath.Options{Root: c.bpfRoot})
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Recover(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
 }
 
 // openExisting opens the node's datapath, or returns nil if there is none yet.
@@ -118,7 +125,7 @@ func (c *config) svcRemove() *cobra.Command {
 				return err
 			}
 			key := service.Key{Frontend: frontend, Protocol: p}
-			return c.onExisting(fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
+			return c.onExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
 				return d.Services().Delete(cmd.Context(), service.CLI, key)
 			})
 		},

@@ -98,7 +98,7 @@ through it are no longer translated. Programs of devices that are gone are delet
 			}
 			device.name = args[0]
 			return device.with(func(ns *netns.Namespace) error {
-				return c.onExisting(fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
+				return c.onExisting(cmd.Context(), fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
 					return removeUplink(cmd.Context(), d, ns, device.name)
 				})
 			})

@@ -87,12 +87,18 @@ func layouts(root string) ([]string, error) {
 	}
 	var names []string
 	for _, entry := range entries {
-		number, ok := strings.CutPrefix(entry.Name(), "v")
-		if _, err := strconv.ParseUint(number, 10, 32); ok && err == nil {
+		if isLayout(entry.Name()) {
 			names = append(names, entry.Name())
 		}
 	}
 	return names, nil
+}
+
+// isLayout reports whether a directory of that name holds the pins of a version.
+func isLayout(name string) bool {
+	number, ok := strings.CutPrefix(name, "v")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return ok && err == nil
 }
 
 // checkFilesystem returns a *BPFFSError unless root is, or can be made, on a BPF file system.
@@ -149,15 +155,43 @@ func Remove(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
+	if err := removeUnloaded(root); err != nil {
+		return err
+	}
 	for _, name := range all {
-		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+		dir := filepath.Join(root, name)
+		if err := os.Rename(dir, dir+unloadedSuffix); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}
+	}
+	if err := removeUnloaded(root); err != nil {
+		return err
 	}
 	// Other programs' pins beside ours stay, as does root if it is the mount itself.
 	err = os.Remove(root)
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}
+
+// unloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
+const unloadedSuffix = "-unloaded"
+
+// removeUnloaded removes such directories. The caller has the lock of root.
+func removeUnloaded(root string) error {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return fmt.Errorf("read pin directory: %w", err)
+	}
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), unloadedSuffix)
+		if !ok || !isLayout(name) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(root, entry.Name())); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
 	}
 	return nil
 }

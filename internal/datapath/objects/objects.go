@@ -100,7 +100,7 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 			_ = os.RemoveAll(l.version())
 		}
 	}()
-	if err := l.create(); err != nil {
+	if err := errors.Join(removeUnloaded(l.root), l.create()); err != nil {
 		return nil, err
 	}
 	return openMaps(l, sizes.byName())
@@ -115,6 +115,9 @@ func Open(root string) (*Objects, error) {
 	}
 	if err := l.check(); err != nil {
 		return nil, err
+	}
+	if !l.hasTables() { // a process that made them was killed
+		return nil, fmt.Errorf("open %q: its maps are incomplete: %w", l.root, os.ErrNotExist)
 	}
 	return openMaps(l, nil)
 }

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/testkit"
+)
+
+// oneThreadVariable keeps the program on its first thread: strace counts the system calls of each thread.
+const oneThreadVariable = "MUSTANG_ONE_THREAD"
+
+// Addresses of killNetwork.
+const (
+	killFrontend = "10.96.0.100:5201"
+	killPodA     = "192.168.10.10"
+	killPodB     = "192.168.10.11"
+)
+
+// killCase is a command that is killed. HOST, PODA, PODB, CGROUP and BACKEND stand for what killNetwork has.
+type killCase struct {
+	name  string
+	setup []string // commands that run before it
+	args  string
+	// again runs after the killed one; the same command if empty.
+	again string
+	// other is a command of another kind, which changes nothing and finds what the killed one left.
+	other string
+	// reaches is whether the service answers after it.
+	reaches bool
+}
+
+const (
+	addPods    = "ep add --netns=PODA --host-netns=HOST|ep add --netns=PODB --host-netns=HOST"
+	addService = "svc add --service=" + killFrontend + " --backend=BACKEND"
+	addTCP     = addService + " --protocol=tcp"
+	addUDP     = addService + " --protocol=udp"
+	otherSvc   = "svc rm --service=10.96.0.9:9"
+	otherEp    = "ep rm 192.168.99.99"
+)
+
+func killCases() []killCase {
+	const twoBackends = addService + " --backend=192.168.10.99:1"
+	return []killCase{
+		{"svc add, first command", nil, addService, "", otherEp, false},
+		{"svc add any", []string{addPods}, addService, "", otherEp, true},
+		{"svc add tcp", []string{addPods}, addTCP, "", otherEp, true},
+		{"svc add udp beside tcp", []string{addPods, addTCP}, addUDP, "", otherEp, true},
+		{"svc add with other backends", []string{addPods, twoBackends}, addService, "", otherEp, true},
+		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},
+		{"svc rm of two", []string{addPods, addTCP, addUDP}, "svc rm --service=" + killFrontend, "", otherEp, false},
+		{"ep add, first command", nil, "ep add --netns=PODA --host-netns=HOST", "", otherSvc, false},
+		{"ep add", []string{addService, "ep add --netns=PODB --host-netns=HOST"}, "ep add --netns=PODA --host-netns=HOST", "", otherSvc, true},
+		{"ep rm IP", []string{addPods, addService}, "ep rm " + killPodB, "", otherSvc, false},
+		{"ep rm netns", []string{addPods, addService}, "ep rm --netns=PODB --host-netns=HOST", "", otherSvc, false},
+		{"uplink add", []string{addPods, addService}, "uplink add wire --netns=HOST", "", otherSvc, true},
+		{"uplink rm", []string{addPods, addService, "uplink add wire --netns=HOST"}, "uplink rm wire --netns=HOST", "", otherSvc, true},
+		{"socket attach", []string{addPods, addService}, "socket attach --cgroup=CGROUP --netns=HOST", "", otherSvc, true},
+		{
+			"socket detach", []string{addPods, addService, "socket attach --cgroup=CGROUP --netns=HOST"},
+			"socket detach --cgroup=CGROUP --netns=HOST", "", otherSvc, true,
+		},
+		{"datapath unload", []string{addPods, addService, "uplink add wire --netns=HOST"}, "datapath unload", "", otherEp, false},
+		{"svc rm, then svc add", []string{addPods, addService}, "svc rm --service=" + killFrontend, addService, otherEp, true},
+		{"ep rm, then ep add", []string{addPods, addService}, "ep rm " + killPodB, "ep add --netns=PODB --host-netns=HOST", otherSvc, true},
+		{
+			"uplink rm, then uplink add", []string{addPods, addService, "uplink add wire --netns=HOST"}, "uplink rm wire --netns=HOST",
+			"uplink add wire --netns=HOST", otherSvc, true,
+		},
+	}
+}
+
+// killNetwork is a host with two pods on a bridge, a wire, a control group, and an empty root.
+type killNetwork struct {
+	t     *testing.T
+	root  string
+	pods  [2]*netns.Namespace
+	names *strings.Replacer
+}
+
+func newKillNetwork(t *testing.T) *killNetwork {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	testkit.RequireTool(t, "ip")
+	host, a, b := testkit.Namespace(t, "host"), testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	names := strings.NewReplacer("HOST", host.Name(), "PODA", a.Name(), "PODB", b.Name())
+	for line := range strings.Lines(names.Replace(`-n HOST link add br0 type bridge forward_delay 0
+		-n HOST addr add 192.168.10.1/24 dev br0
+		-n HOST link set br0 up
+		-n HOST link add wire type veth peer name far
+		-n HOST link add va master br0 type veth peer name eth0 netns PODA
+		-n HOST link add vb master br0 type veth peer name eth0 netns PODB
+		-n PODA addr add ` + killPodA + `/24 dev eth0
+		-n PODB addr add ` + killPodB + `/24 dev eth0
+		-n PODA link set eth0 up
+		-n PODB link set eth0 up
+		-n HOST link set va up
+		-n HOST link set vb up
+		-n PODB route add default via 192.168.10.1`)) {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+	backend := testkit.Echo(t, a, "tcp", killPodA+":0")
+	return &killNetwork{t, testkit.BPFFS(t) + "/root", [2]*netns.Namespace{a, b}, strings.NewReplacer(
+		"=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
+		"=BACKEND", "="+backend.String())}
+}
+
+func (n *killNetwork) args(line string) []string { return strings.Fields(n.names.Replace(line)) }
+
+// run runs a command to its end. What a killed one has removed is not there any more.
+func (n *killNetwork) run(line string) {
+	n.t.Helper()
+	code, _, stderr := command(n.t, map[string]string{envBPFRoot: n.root}, n.args(line)...)
+	gone := regexp.MustCompile("does not exist|attached to nothing|there are no endpoints")
+	if code != exitDone && !gone.MatchString(stderr) {
+		n.t.Fatalf("%q: exit code %d: %s", line, code, stderr)
+	}
+}
+
+// prepare makes the state that a case begins with.
+func (n *killNetwork) prepare(c killCase) {
+	n.t.Helper()
+	n.run("datapath unload")
+	for _, lines := range c.setup {
+		for _, line := range strings.Split(lines, "|") {
+			n.run(line)
+		}
+	}
+}
+
+// process is a case's command as a process, below another program.
+func (n *killNetwork) process(c killCase, program ...string) *exec.Cmd {
+	args := append(append(program, "mustang"), n.args(c.args)...)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), envBPFRoot+"="+n.root, oneThreadVariable+"=1")
+	return cmd
+}
+
+// numbers are those of endpoints in the names of links.
+var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
+
+// state is all that is listed, pinned and stored, without ids and revisions.
+func (n *killNetwork) state() string {
+	n.t.Helper()
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls"} {
+		code, stdout, stderr := command(n.t, map[string]string{envBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
+		if code != exitDone {
+			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
+		}
+		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+`).ReplaceAllString(stdout, ""))
+	}
+	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
+		add("%s", numbers.ReplaceAllString(path, "/ID-$1-"))
+		return err
+	})
+	if os.IsNotExist(err) {
+		return strings.Join(lines, "\n")
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	slices.Sort(lines[4:]) // ids sort in the order of creation
+	o, err := objects.Open(n.root)
+	if err == nil {
+		defer o.Close()
+		err = o.OpenTables()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	rows := storedRows(n.t, o)
+	slices.Sort(rows)
+	return strings.Join(append(lines, rows...), "\n")
+}
+
+// storedRows returns the rows of all tables that commands write.
+func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
+	t.Helper()
+	add := func(err error, format string, args ...any) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, fmt.Sprintf(format, args...))
+	}
+	for row, err := range o.Services.All() {
+		row.Value.Id, row.Value.Revision = 0, 0
+		add(err, "service %+v", row)
+	}
+	for row, err := range o.Backends.All() {
+		row.Key.Revision = 0
+		add(err, "backend %+v", row)
+	}
+	for row, err := range o.Endpoints.All() {
+		row.Value.Id, row.Value.Connected = 0, 0
+		add(err, "endpoint %+v", row)
+	}
+	for row, err := range o.Namespaces.All() {
+		add(err, "namespace %+v", row)
+	}
+	state, _, err := o.State.Get(0)
+	add(err, "retiring %d, host %d", state.Retiring, state.Host)
+	return rows
+}
+
+// check compares the state with that of an unbroken run, and calls the service.
+func (n *killNetwork) check(c killCase, want, how string) {
+	n.t.Helper()
+	if got := n.state(); got != want {
+		n.t.Fatalf("%s, run again, leaves\n%s\nwant\n%s", how, got, want)
+	}
+	if c.reaches {
+		testkit.Eventually(n.t, time.Second, func() error {
+			_, err := testkit.RoundTrip(n.t, n.pods[1], "tcp", killFrontend, []byte("after a kill"))
+			return err
+		})
+	}
+}
+
+// checkOrphans runs the command of another kind, after which there may be no row or link that belongs to nothing.
+func (n *killNetwork) checkOrphans(c killCase, how string) {
+	n.t.Helper()
+	n.run(c.other)
+	o, err := objects.Open(n.root)
+	if os.IsNotExist(err) {
+		return
+	}
+	if err == nil {
+		defer o.Close()
+		err = o.OpenTables()
+	}
+	if err != nil {
+		return // not all maps are there yet: nothing is in them
+	}
+	revisions, ids := map[uint32]bool{}, map[uint64]bool{}
+	for row := range o.Services.All() {
+		revisions[row.Value.Revision] = true
+	}
+	for row := range o.Backends.All() {
+		if !revisions[row.Key.Revision] {
+			n.t.Errorf("%s, then %q: backend %+v of no service", how, c.other, row)
+		}
+	}
+	for row := range o.Endpoints.All() {
+		ids[uint64(row.Value.Id)] = true
+	}
+	links, err := o.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, k := range links {
+		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
+			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)
+		}
+	}
+}
+
+// writes matches the bpf calls that change something, and removals of pins, in a trace.
+var writes = regexp.MustCompile(`^[0-9]+ +(bpf\(BPF_(MAP_(CREATE|UPDATE|DELETE)|PROG_LOAD|LINK_(CREATE|UPDATE|DETACH)|OBJ_PIN|ITER_CREATE)|(bpf|unlinkat)\()`)
+
+// steps runs the command unbroken, and returns the calls before which it is to be killed: each that changes something.
+func (n *killNetwork) steps(c killCase) (points []string) {
+	n.t.Helper()
+	path := filepath.Join(n.t.TempDir(), "trace")
+	cmd := n.process(c, "strace", "-f", "-qq", "-o", path, "-e", "trace=bpf,unlinkat", "-e", "signal=none")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("%s: %v: %s", c.args, err, out)
+	}
+	main, count := "", map[string]int{}
+	for line := range strings.Lines(readText(n.t, path)) {
+		m := writes.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		pid, rest, _ := strings.Cut(line, " ")
+		if main == "" {
+			main = pid
+		}
+		if pid != main {
+			n.t.Fatalf("%s: a call of another thread: %s", c.args, line)
+		}
+		name, _, _ := strings.Cut(strings.TrimSpace(rest), "(")
+		count[name]++
+		if m[2] != "" || name == "unlinkat" {
+			points = append(points, fmt.Sprintf("%s:signal=SIGKILL:when=%d", name, count[name]))
+		}
+	}
+	return points
+}
+
+// TestKilledAtEachStep kills each command that writes before each system call that changes something. The same command
+// again leaves what an unbroken one leaves, and a command of another kind finds what belongs to nothing. In the short form
+// some of the calls are chosen.
+func TestKilledAtEachStep(t *testing.T) {
+	testkit.RequireTool(t, "strace")
+	n := newKillNetwork(t)
+	for _, c := range killCases() {
+		t.Run(c.name, func(t *testing.T) {
+			n := *n
+			n.t = t
+			n.prepare(c)
+			points := n.steps(c)
+			n.run(cmp.Or(c.again, c.args))
+			want := n.state()
+			n.check(c, want, "unbroken")
+			t.Logf("%d calls", len(points))
+			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+			for _, at := range points[:min(len(points), testkit.Repeats(1, len(points)))] {
+				how := fmt.Sprintf("%q, killed at %s", c.args, at)
+				n.prepare(c)
+				cmd := n.process(c, "strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=bpf,unlinkat", "-e", "inject="+at)
+				if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != -1 {
+					t.Fatalf("%s: it survived: %v: %s", how, err, out)
+				}
+				if c.again == "" {
+					n.checkOrphans(c, how)
+				}
+				n.run(cmp.Or(c.again, c.args))
+				n.check(c, want, how)
+			}
+		})
+	}
+}
+
+// TestKilledAnywhere does so at random moments.
+func TestKilledAnywhere(t *testing.T) {
+	n := newKillNetwork(t)
+	cases := killCases()
+	want, takes, killed := map[string]string{}, map[string]time.Duration{}, 0
+	for range testkit.Repeats(5, 1000) {
+		c := cases[rand.N(len(cases))]
+		if want[c.name] == "" {
+			n.prepare(c)
+			begin := time.Now()
+			if out, err := n.process(c).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", c.args, err, out)
+			}
+			takes[c.name] = time.Since(begin)
+			n.run(cmp.Or(c.again, c.args))
+			want[c.name] = n.state()
+		}
+		n.prepare(c)
+		cmd := n.process(c)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		delay := rand.N(takes[c.name])
+		time.Sleep(delay)
+		_ = cmd.Process.Kill()
+		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() == -1 {
+			killed++
+		}
+		how := fmt.Sprintf("%q, killed after %s", c.args, delay)
+		if c.again == "" {
+			n.checkOrphans(c, how)
+		}
+		n.run(cmp.Or(c.again, c.args))
+		n.check(c, want[c.name], how)
+	}
+	if killed == 0 {
+		t.Error("no command was killed: the test shows nothing")
+	}
+	t.Logf("%d commands were killed", killed)
+}
