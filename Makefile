@@ -47,7 +47,7 @@ BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
 .PHONY: all setup generate build install uninstall deb lint bench clean
-.PHONY: test test-unit test-host test-guest test-all test-long test-fuzz test-guest-skipped test-guest-all
+.PHONY: test test-unit test-host test-guest test-all test-long test-soak test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
 all: build
@@ -120,11 +120,17 @@ test-all: test test-long test-fuzz test-guest-skipped test-guest-all
 
 # The long form of the tests that repeat: the others do the same in test-host.
 SPACE := $() $()
-LONG_FILES = $(shell grep -rl --include='*_test.go' 'testkit[.]Repeats' cmd internal)
+LONG_FILES = $(shell grep -rl --include='*_test.go' 'testkit[.]Repeats' cmd internal test)
 LONG_TESTS = $(shell awk '/^func Test/ { name = $$2; sub(/[^A-Za-z0-9_].*/, "", name) } /testkit[.]Repeats/ { print name }' $(LONG_FILES))
 
 test-long: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	MUSTANG_TIER=all $(GO) test -count=1 -p 2 -timeout 60m -run '^($(subst $(SPACE),|,$(strip $(LONG_TESTS))))$$' $(addprefix ./,$(sort $(dir $(LONG_FILES))))
+
+# Thousands of connections a second for as long as SOAK says.
+SOAK ?= 30m
+
+test-soak: $(BUILD)/modules.stamp
+	MUSTANG_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 24h -run '^TestSoak$$' ./test/soak
 
 # Go before 1.27 may report the end of -fuzztime as a failure without a failing input (golang/go#75804).
 test-fuzz: $(BUILD)/modules.stamp

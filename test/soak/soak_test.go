@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"mustang/internal/netstat"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// soakVariable is the environment variable with the duration of TestSoak.
+const soakVariable = "MUSTANG_SOAK"
+
+const (
+	// workers per pod, which together make soakRate connections a second in all, if the machine is fast enough.
+	workers  = 2
+	soakRate = 2000
+	// standingConnections per pod stay open to the end.
+	standingConnections = 10
+)
+
+// TestSoak has eight pods call fifty services, while their backends change, programs are replaced, and processes are killed.
+// No connection may be refused, reset or lose a packet.
+func TestSoak(t *testing.T) {
+	duration := time.Duration(testkit.Repeats(15, 60)) * time.Second
+	if text := os.Getenv(soakVariable); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("%s: %v", soakVariable, err)
+		}
+	}
+	x := &trouble{host: newHost(t, soakPods, 524288)}
+	for i := range soakPods * podServers {
+		x.pods[i/podServers].serve(t, uint16(serverPort+i%podServers), nil)
+	}
+	if _, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.d.Services().Apply(t.Context(), service.CLI, soakSet(applied, soakServices, 0)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), duration)
+	defer stop()
+	short, standing := newTally(), newTally()
+	var running sync.WaitGroup
+	run := func(do func() error) {
+		running.Go(func() {
+			if err := do(); err != nil {
+				t.Error(err)
+				stop()
+			}
+		})
+	}
+	run(func() error { return x.change(ctx) })
+	run(func() error { return x.kill(ctx, t) })
+	for _, p := range x.pods {
+		for range workers {
+			run(func() error { return p.callServices(ctx, short) })
+		}
+		run(func() error { return p.keepOpen(ctx, standing) })
+	}
+	begun := time.Now()
+	running.Wait()
+	t.Logf("%v: %d changes of services, %d restarts, %d program swaps, %d killed processes", time.Since(begun).Round(time.Second),
+		x.changes, x.restarts, x.swaps, x.kills)
+	t.Logf("%.0f short connections a second; until one stalled or was refused: %s", float64(short.made)/time.Since(begun).Seconds(), short.lasted())
+	short.want(t, "connections")
+	standing.want(t, "exchanges on standing connections")
+	x.wantNoLoss(t)
+}
+
+// callServices makes connections at a steady rate until the context ends. What it is late with, it makes up for.
+func (p pod) callServices(ctx context.Context, met *tally) error {
+	const interval = time.Second * soakPods * workers / soakRate
+	return p.ns.Do(func() error {
+		for next := time.Now(); ctx.Err() == nil && met.goesOn(); next = next.Add(interval) {
+			if late := time.Since(next); late > time.Second {
+				next = time.Now() // a busy machine
+			}
+			time.Sleep(time.Until(next))
+			met.call(frontend(rand.IntN(soakServices)))
+		}
+		return nil
+	})
+}
+
+// keepOpen uses connections that stay open until the context ends.
+func (p pod) keepOpen(ctx context.Context, met *tally) error {
+	return p.ns.Do(func() error {
+		conns := make([]client, standingConnections)
+		for i := range conns {
+			var err error
+			if conns[i], err = dial(frontend(rand.IntN(soakServices))); err != nil {
+				return err
+			}
+			defer conns[i].close()
+		}
+		for ctx.Err() == nil && met.goesOn() {
+			met.exchangeAll(conns[rand.IntN(len(conns)):][:1])
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+		}
+		met.exchangeAll(conns)
+		return nil
+	})
+}
+
+// wantNoLoss fails the test if a pod lost something.
+func (h *host) wantNoLoss(t *testing.T) {
+	t.Helper()
+	var all netstat.TCPCounters
+	for _, p := range h.pods {
+		tcp, err := netstat.ReadTCPCounters(p.ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Retransmitted += tcp.Retransmitted
+		all.SYNRetransmitted += tcp.SYNRetransmitted
+		all.ResetsSent += tcp.ResetsSent
+		all.Overflows += tcp.Overflows
+	}
+	dropped := h.dropped(t)
+	t.Logf("all pods: %+v; dropped %v", all, dropped)
+	if all.SYNRetransmitted > 0 || all.ResetsSent > 0 || all.Overflows > 0 {
+		t.Error("connections lost their first packet, or were reset")
+	}
+	for _, name := range []string{"drop_malformed", "drop_no_backend", "drop_backend_missing", "drop_port_exhausted", "drop_rewrite"} {
+		if dropped[name] > 0 {
+			t.Errorf("%s = %d", name, dropped[name])
+		}
+	}
+}
