@@ -4,16 +4,19 @@ package main
 
 import (
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/netns"
 	"mustang/internal/result"
+	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
 )
 
@@ -21,6 +24,7 @@ const (
 	readme        = "../../README.md"
 	resultsPage   = "../../docs/results.md"
 	explainPage   = "../../docs/explain.md"
+	servicesPage  = "../../docs/services.md"
 	resultsSchema = "../../docs/results.schema.json"
 )
 
@@ -87,6 +91,70 @@ func TestReadmeHandsOn(t *testing.T) {
 	})
 }
 
+// TestServicesPage runs the commands of the page on services, with its file.
+func TestServicesPage(t *testing.T) {
+	testkit.RequireRoot(t)
+	bpffs := testkit.BPFFS(t)
+	text, err := os.ReadFile(servicesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, file, _ := strings.Cut(string(text), "```yaml\n")
+	file, _, found := strings.Cut(file, "```\n")
+	if !found {
+		t.Fatal("the page has no file of services")
+	}
+	var script strings.Builder
+	for _, section := range []string{"One service", "A set of services"} {
+		for _, line := range shellBlocks(t, servicesPage, section) {
+			command, says, _ := strings.Cut(line, "  # ")
+			script.WriteString("exec " + command + "\n")
+			if says == "nothing" {
+				script.WriteString("! stdout .\n")
+			}
+		}
+	}
+	if strings.Count(script.String(), "mustang svc") != 9 {
+		t.Fatalf("the commands are not those expected:\n%s", script.String())
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/services.txtar", []byte(script.String()+"-- services.yaml --\n"+file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv(envBPFRoot, bpffs+"/mustang")
+			env.Setenv(envSaved, env.WorkDir+"/saved.json")
+			return ownLabs(t, env)
+		},
+	})
+}
+
+// TestServicesPageHasTheFlags of svc add, and the fields of the file.
+func TestServicesPageHasTheFlags(t *testing.T) {
+	text, err := os.ReadFile(servicesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f serviceFlags
+	cmd := &cobra.Command{}
+	f.add(cmd)
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if !strings.Contains(string(text), "`--"+flag.Name+"`") {
+			t.Errorf("%s lacks --%s", servicesPage, flag.Name)
+		}
+	})
+	entry := reflect.TypeFor[manifest.Entry]()
+	for i := range entry.NumField() {
+		name, _, _ := strings.Cut(entry.Field(i).Tag.Get("json"), ",")
+		if !strings.Contains(string(text), "\n| `"+name+"` |") {
+			t.Errorf("%s lacks field %s", servicesPage, name)
+		}
+	}
+}
+
 // TestReadmeTargets holds README and CONTRIBUTING to the Makefile's targets.
 func TestReadmeTargets(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
@@ -128,6 +196,7 @@ func TestExamples(t *testing.T) {
 	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
 	lines = append(lines, shellBlocks(t, resultsPage, "Commands")...)
 	lines = append(lines, shellBlocks(t, explainPage, "Commands")...)
+	lines = append(lines, shellBlocks(t, servicesPage, "One service")...)
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")

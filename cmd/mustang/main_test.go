@@ -39,6 +39,7 @@ func TestScripts(t *testing.T) {
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(envBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
+			env.Setenv(envSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
 			return ownLabs(t, env)
 		},
 	})
@@ -107,6 +108,22 @@ var badInput = []struct {
 	{"svc add --service=10.96.0.100:1", 2, "--backend"},
 	{"svc add --backend=192.168.10.10:1", 2, "--service"},
 	{"svc add extra", 2, "extra"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1,gone", 2, `unknown state "gone"`},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --no-backends", 2, "exclude each other"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --choice=best", 2, `"best"`},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --affinity=1ms", 2, "affinity 1ms"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --source-range=10.0.0.1/8", 2, "10.0.0.1/8 has host bits"},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --source-range=all", 2, `"all"`},
+	{"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1 --health-check-port=80", 2, "health-check port 80"},
+	{"svc add --service=0.0.0.0:1 --backend=192.168.10.10:1", 2, "only a node port"},
+	{"svc apply", 2, "--file is missing"},
+	{"svc apply -f /nonexistent", 1, "/nonexistent"},
+	{"svc apply -f -", 1, "-: it is empty"},
+	{"svc apply -f /etc/hostname", 1, "/etc/hostname: document 1: want an object"},
+	{"svc apply -f - extra", 2, "extra"},
+	{"svc diff", 2, "--file is missing"},
+	{"svc export -o table", 2, "table"},
+	{"svc restore --saved /nonexistent", 1, "/nonexistent"},
 	{"svc rm", 2, "--service"},
 	{"svc rm --service=10.96.0.100:1", 1, "10.96.0.100:1"},
 	{"svc ls -o yaml", 2, "yaml"},

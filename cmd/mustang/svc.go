@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +20,8 @@ import (
 )
 
 func (c *config) svc() *cobra.Command {
-	return group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove())
+	return group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
+		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore())
 }
 
 // open opens the node's datapath, making it if it is not there yet, and completes what killed processes left.
@@ -42,18 +46,18 @@ func (c *config) openExisting() (*datapath.Datapath, error) {
 }
 
 func (c *config) svcAdd() *cobra.Command {
-	var address, protocol string
-	var backends []string
+	var f serviceFlags
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
-		Short: "Add a service, or replace the backends of one",
-		Long: `Add a service with exactly the given backends. The backends of an existing service are
-replaced; open TCP connections keep their backend.`,
+		Short: "Add a service, or replace one",
+		Long: `Add a service with exactly the given settings and backends. An existing service is replaced;
+open TCP connections keep their backend.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
-  mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp`,
+  mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp
+  mustang svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.10:80,weight=2 --backend=192.168.10.11:80`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := parseService(address, protocol, backends)
+			s, err := f.parse()
 			if err != nil {
 				return usage(err)
 			}
@@ -65,6 +69,9 @@ replaced; open TCP connections keep their backend.`,
 				return err
 			}
 			defer d.Close()
+			if err := refusePods(cmd.Context(), d, s); err != nil {
+				return err
+			}
 			change, id, err := d.Services().Put(cmd.Context(), service.CLI, s)
 			if err != nil {
 				return err
@@ -73,33 +80,8 @@ replaced; open TCP connections keep their backend.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
-	cmd.Flags().StringArrayVar(&backends, "backend", nil, "address and port of a backend; repeat for more")
-	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for tcp and udp")
+	f.add(cmd)
 	return cmd
-}
-
-func parseService(address, protocol string, backends []string) (s service.Service, err error) {
-	if address == "" {
-		return s, errors.New("--service is missing")
-	}
-	if s.Frontend, err = service.ParseFrontend(address); err != nil {
-		return s, err
-	}
-	if s.Protocol, err = service.ParseProtocol(protocol); err != nil {
-		return s, err
-	}
-	if len(backends) == 0 {
-		return s, errors.New("--backend is missing")
-	}
-	for _, text := range backends {
-		backend, err := service.ParseAddrPort(text)
-		if err != nil {
-			return s, err
-		}
-		s.Backends = append(s.Backends, service.Backend{Addr: backend})
-	}
-	return s, s.Validate()
 }
 
 func (c *config) svcRemove() *cobra.Command {
@@ -138,10 +120,21 @@ func (c *config) svcRemove() *cobra.Command {
 // serviceJSON is a service as svc ls -o json prints it.
 type serviceJSON struct {
 	ID       uint32   `json:"id"`
+	Owner    string   `json:"owner"`
 	Protocol string   `json:"protocol"`
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
+
+	Choice          service.Choice   `json:"choice,omitzero"`
+	AffinitySeconds int              `json:"affinity_seconds,omitzero"`
+	InternalPolicy  service.Policy   `json:"internal_policy,omitzero"`
+	ExternalPolicy  service.Policy   `json:"external_policy,omitzero"`
+	NodePort        bool             `json:"node_port,omitzero"`
+	External        bool             `json:"external,omitzero"`
+	SourceRanges    []netip.Prefix   `json:"source_ranges,omitempty"`
+	HealthCheckPort uint16           `json:"health_check_port,omitzero"`
+	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
 }
 
 func (c *config) svcList() *cobra.Command {
@@ -160,13 +153,15 @@ func (c *config) printServices(services []service.Service, format string) error 
 	var rows [][]string
 	for _, s := range services {
 		item := serviceJSON{
-			ID: s.ID, Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
-			Backends: backendTexts(s.Backends),
+			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
+			Backends: backendTexts(s.Backends), Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
+			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
+			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove,
 		}
 		list = append(list, item)
 		rows = append(rows, []string{
-			strconv.FormatUint(uint64(item.ID), 10), item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
-			strings.Join(item.Backends, ","),
+			strconv.FormatUint(uint64(item.ID), 10), item.Owner, item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
+			cmp.Or(settings(s), "-"), cmp.Or(strings.Join(item.Backends, " "), "-"),
 		})
 	}
 	if format == "json" {
@@ -175,7 +170,7 @@ func (c *config) printServices(services []service.Service, format string) error 
 			Services []serviceJSON `json:"services"`
 		}{schema, list})
 	}
-	return printTable(c.stdout, []string{"ID", "PROTOCOL", "SERVICE", "PORT", "BACKENDS"}, rows)
+	return printTable(c.stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "SETTINGS", "BACKENDS"}, rows)
 }
 
 func backendTexts(list []service.Backend) []string {

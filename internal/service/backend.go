@@ -78,11 +78,14 @@ func (b Backend) String() string {
 // MarshalText returns the text of String.
 func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText parses the text of String. It does not validate the address: see Service.Validate.
+// UnmarshalText parses the text of String, and validates the address.
 func (b *Backend) UnmarshalText(text []byte) (err error) {
 	fields := strings.Split(string(text), ",")
 	*b = Backend{}
-	if b.Addr, err = splitAddrPort(fields[0]); err != nil {
+	if b.Addr, err = splitAddrPort(fields[0]); err == nil {
+		err = validateBackend(b.Addr)
+	}
+	if err != nil {
 		return fmt.Errorf("backend %q: %w", text, err)
 	}
 	var states, weights int

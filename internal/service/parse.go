@@ -13,21 +13,12 @@ import (
 // ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". It takes an
 // unspecified address, which only a node port may have.
 func ParseFrontend(s string) (netip.AddrPort, error) {
-	return parse("service", s, validateFrontend)
-}
-
-// ParseAddrPort parses the address and port of a backend: "192.168.10.10:5201" or "[fd00:10::a]:5201".
-func ParseAddrPort(s string) (netip.AddrPort, error) {
-	return parse("backend", s, validateBackend)
-}
-
-func parse(noun, s string, validate func(netip.AddrPort) error) (netip.AddrPort, error) {
 	ap, err := splitAddrPort(s)
 	if err == nil {
-		err = validate(ap)
+		err = validateFrontend(ap)
 	}
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("%s %q: %w", noun, s, err)
+		return netip.AddrPort{}, fmt.Errorf("service %q: %w", s, err)
 	}
 	return ap, nil
 }

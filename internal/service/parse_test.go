@@ -8,6 +8,13 @@ import (
 	"testing"
 )
 
+// parseBackend parses a backend's address and port.
+func parseBackend(s string) (netip.AddrPort, error) {
+	var b Backend
+	err := b.UnmarshalText([]byte(s))
+	return b.Addr, err
+}
+
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		in   string
@@ -45,7 +52,7 @@ func TestParse(t *testing.T) {
 		{"[ff02::1]:80", "multicast"},
 		{"255.255.255.255:80", "broadcast"},
 	} {
-		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend, "backend": ParseAddrPort} {
+		for what, parse := range map[string]func(string) (netip.AddrPort, error){"service": ParseFrontend, "backend": parseBackend} {
 			got, err := parse(c.in)
 			if c.want == "" {
 				if err != nil || got.String() != c.in {
@@ -70,7 +77,7 @@ func TestLoopback(t *testing.T) {
 		if _, err := ParseFrontend(s); err != nil {
 			t.Error(err)
 		}
-		if _, err := ParseAddrPort(s); err == nil || !strings.Contains(err.Error(), "loopback") {
+		if _, err := parseBackend(s); err == nil || !strings.Contains(err.Error(), "loopback") {
 			t.Errorf("backend %s: error %v", s, err)
 		}
 	}
@@ -82,7 +89,7 @@ func TestUnspecified(t *testing.T) {
 		if _, err := ParseFrontend(s); err != nil {
 			t.Error(err)
 		}
-		if _, err := ParseAddrPort(s); err == nil || !strings.Contains(err.Error(), "unspecified") {
+		if _, err := parseBackend(s); err == nil || !strings.Contains(err.Error(), "unspecified") {
 			t.Errorf("backend %s: error %v", s, err)
 		}
 	}
@@ -91,24 +98,25 @@ func TestUnspecified(t *testing.T) {
 	}
 }
 
+// FuzzParse parses the texts of frontends and backends. What is taken can be written and read again.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080"} {
+	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080",
+		"10.1.0.1:80,draining,weight=3", "10.1.0.1:80,weight=65536", "0.0.0.0:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		ap, err := ParseAddrPort(s)
-		if err != nil {
-			if ap.IsValid() {
-				t.Errorf("%q: %v beside the error %v", s, ap, err)
-			}
+		if ap, err := ParseFrontend(s); err != nil && ap.IsValid() || err == nil && validateFrontend(ap) != nil {
+			t.Errorf("%q: %v, %v", s, ap, err)
+		}
+		var b, again Backend
+		if err := b.UnmarshalText([]byte(s)); err != nil {
 			return
 		}
-		if ap.Port() == 0 || !ap.Addr().IsValid() || ap.Addr().Is4In6() || ap.Addr().Zone() != "" {
-			t.Errorf("%q was taken as %v", s, ap)
+		if b.Addr.Port() == 0 || !b.Addr.IsValid() || b.Addr.Addr().Is4In6() || b.Addr.Addr().Zone() != "" {
+			t.Errorf("%q was taken as %v", s, b)
 		}
-		again, err := ParseAddrPort(ap.String())
-		if err != nil || again != ap {
-			t.Errorf("%q was read as %v, which reads as %v, %v", s, ap, again, err)
+		if err := again.UnmarshalText([]byte(b.String())); err != nil || !again.equal(b) {
+			t.Errorf("%q was read as %v, which reads as %v, %v", s, b, again, err)
 		}
 	})
 }

@@ -38,16 +38,19 @@ func build(t *testing.T) string {
 
 // wanted are the package's files with their modes.
 var wanted = map[string]string{
-	"./etc/default/mustang-cni":                    "-rw-r--r--",
-	"./lib/systemd/system/mustang-bpffs.service":   "-rw-r--r--",
-	"./lib/systemd/system/mustang-cni.service":     "-rw-r--r--",
-	"./usr/bin/mustang":                            "-rwxr-xr-x",
-	"./usr/lib/cni/mustang-cni":                    "-rwxr-xr-x",
-	"./usr/share/doc/mustang/CHANGELOG.md":         "-rw-r--r--",
-	"./usr/share/doc/mustang/README.md":            "-rw-r--r--",
-	"./usr/share/doc/mustang/copyright":            "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/cni.md":          "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/cni.schema.json": "-rw-r--r--",
+	"./etc/default/mustang-cni":                         "-rw-r--r--",
+	"./lib/systemd/system/mustang-bpffs.service":        "-rw-r--r--",
+	"./lib/systemd/system/mustang-cni.service":          "-rw-r--r--",
+	"./lib/systemd/system/mustang-services.service":     "-rw-r--r--",
+	"./usr/bin/mustang":                                 "-rwxr-xr-x",
+	"./usr/lib/cni/mustang-cni":                         "-rwxr-xr-x",
+	"./usr/share/doc/mustang/CHANGELOG.md":              "-rw-r--r--",
+	"./usr/share/doc/mustang/README.md":                 "-rw-r--r--",
+	"./usr/share/doc/mustang/copyright":                 "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.md":               "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.schema.json":      "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/services.md":          "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/services.schema.json": "-rw-r--r--",
 }
 
 // TestPackage looks at the package, installs it into an empty root, uses what is
@@ -157,7 +160,7 @@ func verifyUnits(t *testing.T, root string) {
 	dir := t.TempDir()
 	args := []string{"verify", "--man=no"}
 	units, err := filepath.Glob(filepath.Join(root, "lib/systemd/system/*"))
-	if err != nil || len(units) != 2 {
+	if err != nil || len(units) != 3 {
 		t.Fatalf("units %q, %v", units, err)
 	}
 	for _, unit := range units {

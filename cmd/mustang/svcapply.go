@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
+	"mustang/internal/service"
+	"mustang/internal/service/manifest"
+	"mustang/internal/service/saved"
+)
+
+// envSaved is the environment variable with the file that svc apply saves, and defaultSaved what it is by default.
+const (
+	envSaved     = "MUSTANG_SAVED_SERVICES"
+	defaultSaved = "/var/lib/mustang/services.json"
+)
+
+// manifestFlags are those of commands that read services from a file.
+type manifestFlags struct {
+	path    string
+	options manifest.Options
+}
+
+func (m *manifestFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&m.path, "file", "f", "", "`FILE` of services in YAML or JSON; - is standard input")
+	cmd.Flags().StringVar(&m.options.Node, "node", "", "name of this node in Kubernetes, for topology hints")
+	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
+}
+
+// readManifest reads the file, and writes what it leaves out to stderr.
+func (c *config) readManifest(m manifestFlags) ([]service.Service, error) {
+	if m.path == "" {
+		return nil, usage(errors.New("--file is missing"))
+	}
+	in := c.stdin
+	if m.path != "-" {
+		file, err := os.Open(m.path)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		in = file
+	}
+	set, err := manifest.Read(in, m.options)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.path, err)
+	}
+	for _, note := range set.Notes {
+		fmt.Fprintf(c.stderr, "mustang: %s: %s\n", m.path, note)
+	}
+	return set.Services, nil
+}
+
+func (c *config) savedFlag(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "saved", cmp.Or(c.getenv(envSaved), defaultSaved),
+		"`FILE` from which svc restore restores the services ($"+envSaved+")")
+}
+
+func (c *config) svcApply() *cobra.Command {
+	var m manifestFlags
+	var path string
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make the services of the command line exactly those of a file",
+		Long: `Make the services of the command line exactly those of a file: add, change and delete what
+differs, and write nothing else. Services of other owners, such as the CNI plugin, stay. The file
+is in the form of svc export, or has Service and EndpointSlice objects of Kubernetes. All of it
+is checked before anything is written. The set is saved for svc restore.`,
+		Example: `  mustang svc apply -f services.yaml
+  mustang svc apply -f - --zone=rack-1  # kubectl get services,endpointslices -A -o json`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			services, err := c.readManifest(m)
+			if err != nil {
+				return err
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			return saved.File(path).Replace(cmd.Context(), services, func() error {
+				return c.applyServices(cmd.Context(), services)
+			})
+		},
+	}
+	m.add(cmd)
+	c.savedFlag(cmd, &path)
+	return cmd
+}
+
+// applyServices makes the services of the command line exactly those given, and prints what changed.
+func (c *config) applyServices(ctx context.Context, services []service.Service) error {
+	d, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := refusePods(ctx, d, services...); err != nil {
+		return err
+	}
+	result, err := d.Services().Apply(ctx, service.CLI, services)
+	if err != nil && result.Added+result.Updated+result.Deleted == 0 {
+		return err
+	}
+	_, printErr := fmt.Fprintf(c.stdout, "services: %d added, %d updated, %d deleted, %d unchanged\n",
+		result.Added, result.Updated, result.Deleted, result.Unchanged)
+	return errors.Join(err, printErr)
+}
+
+// refusePods returns an error if a service has the address of a pod: clients would no longer reach the pod's own port.
+func refusePods(ctx context.Context, d *datapath.Datapath, services ...service.Service) error {
+	endpoints, err := d.Endpoints().List(ctx)
+	if err != nil {
+		return err
+	}
+	pods := make(map[netip.Addr]uint32, len(endpoints))
+	for _, e := range endpoints {
+		pods[e.IP] = e.ID
+	}
+	for _, s := range services {
+		if id, ok := pods[s.Frontend.Addr()]; ok {
+			return fmt.Errorf("service %s: the address is that of endpoint %d", s, id)
+		}
+	}
+	return nil
+}
+
+func (c *config) svcDiff() *cobra.Command {
+	var m manifestFlags
+	cmd := &cobra.Command{
+		Use:     "diff -f FILE",
+		Short:   "Show what svc apply would change",
+		Example: "  mustang svc diff -f services.yaml",
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := c.readManifest(m)
+			if err != nil {
+				return err
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			have, err := c.ownServices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return manifest.WriteDiff(c.stdout, service.Diff(have, want))
+		},
+	}
+	m.add(cmd)
+	return cmd
+}
+
+// ownServices lists the services of the command line.
+func (c *config) ownServices(ctx context.Context) ([]service.Service, error) {
+	all, err := read(c, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(ctx) })
+	var own []service.Service
+	for _, s := range all {
+		if s.Owner == service.CLI {
+			own = append(own, s)
+		}
+	}
+	return own, err
+}
+
+func (c *config) svcExport() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "export",
+		Short:   "Print the services of the command line as svc apply takes them",
+		Example: "  mustang svc export -o json",
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			write := manifest.WriteYAML
+			switch format {
+			case "yaml":
+			case "json":
+				write = manifest.WriteJSON
+			default:
+				return usage(fmt.Errorf("output %q: want yaml or json", format))
+			}
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			own, err := c.ownServices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return write(c.stdout, own)
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "output format: yaml or json")
+	return cmd
+}
+
+func (c *config) svcRestore() *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use:   "restore",
+		Short: "Apply the services that svc apply saved",
+		Long: `Apply the services that the last svc apply saved. The unit mustang-services.service does it at
+boot, when no service is there. What svc add and svc rm changed since is not saved.`,
+		Example: "  mustang svc restore",
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireRoot(cmd); err != nil {
+				return err
+			}
+			services, err := saved.File(path).Read()
+			if err != nil {
+				return fmt.Errorf("saved services: %w", err)
+			}
+			return c.applyServices(cmd.Context(), services)
+		},
+	}
+	c.savedFlag(cmd, &path)
+	return cmd
+}

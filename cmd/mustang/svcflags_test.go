@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/service"
+)
+
+// FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the words
+// of svc ls, as flags, are taken for the same service. Errors are one line.
+func FuzzServiceFlags(f *testing.F) {
+	for _, seed := range badInput {
+		if args, ok := strings.CutPrefix(seed.args, "svc add "); ok {
+			f.Add(strings.ReplaceAll(args, " ", "\n"))
+		}
+	}
+	f.Add("--service=0.0.0.0:30080\n--node-port\n--no-backends\n--external-policy=local\n--health-check-port=31000")
+	f.Add("--service=192.0.2.1:80\n--external\n--backend=10.1.0.1:80,weight=2\n--choice=maglev\n--affinity=3h\n--source-range=10.0.0.0/8")
+	f.Add("--service=10.96.0.1:80\n--backend=10.1.0.1:80,draining\n--on-remove=reset\n--internal-policy=local")
+	parse := func(words []string) (service.Service, error) {
+		var flags serviceFlags
+		cmd := &cobra.Command{}
+		flags.add(cmd)
+		if err := cmd.ParseFlags(words); err != nil {
+			return service.Service{}, err
+		}
+		return flags.parse()
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := parse(strings.Split(text, "\n"))
+		if err != nil {
+			if message := err.Error(); message == "" || strings.Contains(message, "\n") {
+				t.Fatalf("%q: error %q", text, message)
+			}
+			return
+		}
+		if err := s.Validate(); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		words := []string{"--service=" + s.Frontend.String(), "--protocol=" + s.Protocol.String()}
+		for _, b := range s.Backends {
+			words = append(words, "--backend="+b.String())
+		}
+		if len(s.Backends) == 0 {
+			words = append(words, "--no-backends")
+		}
+		for word := range strings.SplitSeq(settings(s), ",") {
+			if word != "" {
+				words = append(words, "--"+word)
+			}
+		}
+		if again, err := parse(words); err != nil || !again.Equal(s) {
+			t.Fatalf("%q is %+v, and as %q %+v, %v", text, s, words, again, err)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/service"
+)
+
+// WriteDiff writes changes for people: a line that begins with +, - or ~ for each service, and below it the fields and
+// backends that change.
+func WriteDiff(w io.Writer, c service.Changes) error {
+	out := bufio.NewWriter(w)
+	for _, s := range sorted(c.Delete) {
+		fmt.Fprintf(out, "- %s\n", s)
+	}
+	for _, u := range c.Update {
+		fmt.Fprintf(out, "~ %s\n", u.Want)
+		fields, err := fieldChanges(NewEntry(u.Have), NewEntry(u.Want))
+		if err != nil {
+			return err
+		}
+		for _, line := range slices.Concat(fields, backendChanges(u.Have.Backends, u.Want.Backends)) {
+			fmt.Fprintf(out, "    %s\n", line)
+		}
+	}
+	for _, s := range sorted(c.Add) {
+		fmt.Fprintf(out, "+ %s\n", s)
+		for _, line := range backendChanges(nil, s.Backends) {
+			fmt.Fprintf(out, "    %s\n", line)
+		}
+	}
+	return out.Flush()
+}
+
+// fieldChanges returns a line for each field but the backends.
+func fieldChanges(have, want Entry) (lines []string, err error) {
+	var fields [2]map[string]jsontext.Value
+	for i, e := range []Entry{have, want} {
+		e.Backends = nil
+		data, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(data, &fields[i]); err != nil {
+			return nil, err
+		}
+	}
+	all := maps.Clone(fields[0])
+	maps.Copy(all, fields[1])
+	show := func(v jsontext.Value) string {
+		if v == nil {
+			return "default"
+		}
+		return string(v)
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if old, fresh := show(fields[0][name]), show(fields[1][name]); old != fresh {
+			lines = append(lines, fmt.Sprintf("%s: %s -> %s", name, old, fresh))
+		}
+	}
+	return lines, nil
+}
+
+// backendChanges returns a line for each backend that goes or comes, also with another state or weight.
+func backendChanges(have, want []service.Backend) (lines []string) {
+	texts := func(backends []service.Backend) map[string]bool {
+		set := make(map[string]bool, len(backends))
+		for _, b := range backends {
+			set[b.String()] = true
+		}
+		return set
+	}
+	old, fresh := texts(have), texts(want)
+	for _, text := range slices.Sorted(maps.Keys(old)) {
+		if !fresh[text] {
+			lines = append(lines, "- backend "+text)
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(fresh)) {
+		if !old[text] {
+			lines = append(lines, "+ backend "+text)
+		}
+	}
+	return lines
+}

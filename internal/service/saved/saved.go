@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package saved keeps a set of services in a file, from which they are restored at boot.
+package saved
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
+	"mustang/internal/service"
+	"mustang/internal/service/manifest"
+)
+
+// File is the path of a file with a set of services, in JSON of package manifest, that only root can read.
+type File string
+
+// Read returns the services. The error matches os.ErrNotExist if nothing was saved.
+func (f File) Read() ([]service.Service, error) {
+	file, err := os.Open(string(f))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	set, err := manifest.Read(file, manifest.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f, err)
+	}
+	return set.Services, nil
+}
+
+// Replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So a full
+// disk is found before anything is applied, and what is read is one set or the other, whole. One process at a time does
+// so: errors of dirlock.Take. After a kill in between, the same call again repairs.
+func (f File) Replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
+	dir := filepath.Dir(string(f))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := dirlock.Take(ctx, dir, nil)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	fresh := filepath.Join(dir, "."+filepath.Base(string(f))+".new")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeIfThere(fresh))
+		}
+	}()
+	if err := write(fresh, services); err != nil {
+		return err
+	}
+	if err := apply(); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, string(f)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// write writes a file anew, whatever a killed process left of it.
+func write(path string, services []service.Service) (err error) {
+	if err := removeIfThere(path); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if err := manifest.WriteJSON(file, services); err != nil {
+		return err
+	}
+	return file.Sync()
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// syncDir makes a renamed file survive a crash of the machine.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // some file systems cannot
+		return err
+	}
+	return nil
+}

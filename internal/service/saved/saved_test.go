@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package saved
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/dirlock"
+	"mustang/internal/service"
+)
+
+func services(frontends ...string) (all []service.Service) {
+	for _, f := range frontends {
+		all = append(all, service.Service{Frontend: netip.MustParseAddrPort(f), Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:80"))})
+	}
+	return all
+}
+
+// want compares what is saved, and what else is in the directory.
+func want(t *testing.T, f File, wanted []service.Service) {
+	t.Helper()
+	have, err := f.Read()
+	if c := service.Diff(have, wanted); err != nil || len(have) != len(wanted) || c.Unchanged != len(wanted) {
+		t.Errorf("saved %v, %v, want %v", have, err, wanted)
+	}
+	entries, err := os.ReadDir(filepath.Dir(string(f)))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("in the directory: %v, %v", entries, err)
+	}
+	if info, err := os.Stat(string(f)); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info, err)
+	}
+}
+
+func TestReplace(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "state", "services.json"))
+	if _, err := f.Read(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nothing is saved: error %v", err)
+	}
+	first, second := services("10.96.0.1:80", "10.96.0.2:80"), services("10.96.0.3:80")
+	if err := f.Replace(t.Context(), first, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, first)
+	broken := errors.New("broken")
+	if err := f.Replace(t.Context(), second, func() error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("error %v", err)
+	}
+	want(t, f, first)
+	// What a killed process left.
+	if err := os.WriteFile(filepath.Join(filepath.Dir(string(f)), ".services.json.new"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Replace(t.Context(), second, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, second)
+	if err := f.Replace(t.Context(), nil, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, nil)
+}
+
+// TestReplaceTakesTurns with others, and waits as long as the context says.
+func TestReplaceTakesTurns(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "services.json"))
+	ctx := dirlock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())
+	err := f.Replace(t.Context(), services("10.96.0.1:80"), func() error {
+		err := f.Replace(ctx, nil, func() error { return nil })
+		var held *dirlock.Error
+		if !errors.As(err, &held) || held.PID != os.Getpid() || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, services("10.96.0.1:80"))
+}
+
+// TestReplaceWritesFirst: what cannot be saved is not applied.
+func TestReplaceWritesFirst(t *testing.T) {
+	blocked := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := File(filepath.Join(blocked, "services.json")).Replace(t.Context(), nil, func() error {
+		t.Error("applied")
+		return nil
+	})
+	if err == nil {
+		t.Error("no error")
+	}
+}
