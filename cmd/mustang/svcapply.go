@@ -36,28 +36,48 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// readManifest reads the file, and writes what it leaves out to stderr.
-func (c *config) readManifest(m manifestFlags) ([]service.Service, error) {
+// readManifest reads the file, and writes what it leaves out to stderr. It does not wait for a terminal or a pipe longer than
+// ctx lasts.
+func (c *config) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	if m.path == "" {
 		return nil, usage(errors.New("--file is missing"))
 	}
+	var set manifest.Set
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		set, err = c.openManifest(m)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: interrupted", m.path)
+	}
+	for _, note := range set.Notes {
+		fmt.Fprintf(c.stderr, "mustang: %s: %s\n", m.path, note)
+	}
+	return set.Services, nil
+}
+
+func (c *config) openManifest(m manifestFlags) (manifest.Set, error) {
 	in := c.stdin
 	if m.path != "-" {
 		file, err := os.Open(m.path)
 		if err != nil {
-			return nil, err
+			return manifest.Set{}, err
 		}
 		defer file.Close()
 		in = file
 	}
 	set, err := manifest.Read(in, m.options)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.path, err)
+		err = fmt.Errorf("%s: %w", m.path, err)
 	}
-	for _, note := range set.Notes {
-		fmt.Fprintf(c.stderr, "mustang: %s: %s\n", m.path, note)
-	}
-	return set.Services, nil
+	return set, err
 }
 
 func (c *config) savedFlag(cmd *cobra.Command, path *string) {
@@ -79,7 +99,7 @@ is checked before anything is written. The set is saved for svc restore.`,
   mustang svc apply -f - --zone=rack-1  # kubectl get services,endpointslices -A -o json`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			services, err := c.readManifest(m)
+			services, err := c.readManifest(cmd.Context(), m)
 			if err != nil {
 				return err
 			}
@@ -141,7 +161,7 @@ func (c *config) svcDiff() *cobra.Command {
 		Example: "  mustang svc diff -f services.yaml",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := c.readManifest(m)
+			want, err := c.readManifest(cmd.Context(), m)
 			if err != nil {
 				return err
 			}

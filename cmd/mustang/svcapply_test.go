@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// TestApplyIsInterrupted while it waits for standard input: it has changed nothing.
+func TestApplyIsInterrupted(t *testing.T) {
+	testkit.RequireRoot(t)
+	env := map[string]string{envBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), envSaved: filepath.Join(t.TempDir(), "saved.json")}
+	in, keepOpen := io.Pipe()
+	defer keepOpen.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	e := environment{stdin: in, stdout: &out, stderr: &errs, getenv: func(key string) string { return env[key] }}
+	done := make(chan int, 1)
+	go func() { done <- e.run(ctx, []string{"svc", "apply", "-f", "-"}) }()
+	if _, err := io.WriteString(keepOpen, "schema: 1\n"); err != nil { // it reads
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case code := <-done:
+		if code != exitFailed || errs.String() != "mustang: -: interrupted\n" || out.Len() > 0 {
+			t.Errorf("exit code %d, %q, %q", code, out.String(), errs.String())
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for standard input still")
+	}
+	if code, _, stderr := command(t, env, "svc", "restore"); code != exitFailed || !strings.Contains(stderr, "saved.json") {
+		t.Errorf("restore: exit code %d, %q", code, stderr)
+	}
+}
