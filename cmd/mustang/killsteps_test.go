@@ -48,9 +48,11 @@ const (
 	addPods    = "ep add --netns=PODA --host-netns=HOST|ep add --netns=PODB --host-netns=HOST"
 	addService = "svc add --service=" + killFrontend + " --backend=BACKEND"
 	addTCP     = addService + " --protocol=tcp"
-	addUDP     = addService + " --protocol=udp"
-	otherSvc   = "svc rm --service=10.96.0.9:9"
-	otherEp    = "ep rm 192.168.99.99"
+	// applyServices deletes a service, changes one and adds one.
+	applyServices = "svc apply --file=SERVICES --saved=SAVED/services.json"
+	addUDP        = addService + " --protocol=udp"
+	otherSvc      = "svc rm --service=10.96.0.9:9"
+	otherEp       = "ep rm 192.168.99.99"
 )
 
 func killCases() []killCase {
@@ -61,6 +63,7 @@ func killCases() []killCase {
 		{"svc add tcp", []string{addPods}, addTCP, "", otherEp, true},
 		{"svc add udp beside tcp", []string{addPods, addTCP}, addUDP, "", otherEp, true},
 		{"svc add with other backends", []string{addPods, twoBackends}, addService, "", otherEp, true},
+		{"svc apply", []string{addPods, twoBackends, "svc add --service=10.96.0.9:9 --backend=192.168.10.99:1"}, applyServices, "", otherEp, true},
 		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"svc rm of two", []string{addPods, addTCP, addUDP}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"ep add, first command", nil, "ep add --netns=PODA --host-netns=HOST", "", otherSvc, false},
@@ -90,6 +93,7 @@ type killNetwork struct {
 	root  string
 	pods  [2]*netns.Namespace
 	names *strings.Replacer
+	saved string // the directory of the services that svc apply saves
 }
 
 func newKillNetwork(t *testing.T) *killNetwork {
@@ -117,9 +121,15 @@ func newKillNetwork(t *testing.T) *killNetwork {
 		}
 	}
 	backend := testkit.Echo(t, a, "tcp", killPodA+":0")
+	file, saved := filepath.Join(t.TempDir(), "services.yaml"), filepath.Join(t.TempDir(), "saved")
+	services := fmt.Sprintf(`{"schema": 1, "services": [{"service": %q, "backends": [%q]}, {"service": "10.96.0.8:8", "backends": ["192.168.10.99:1"]}]}`,
+		killFrontend, backend)
+	if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return &killNetwork{t, testkit.BPFFS(t) + "/root", [2]*netns.Namespace{a, b}, strings.NewReplacer(
-		"=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
-		"=BACKEND", "="+backend.String())}
+		"=SERVICES", "="+file, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
+		"=BACKEND", "="+backend.String()), saved}
 }
 
 func (n *killNetwork) args(line string) []string { return strings.Fields(n.names.Replace(line)) }
@@ -138,6 +148,9 @@ func (n *killNetwork) run(line string) {
 func (n *killNetwork) prepare(c killCase) {
 	n.t.Helper()
 	n.run("datapath unload")
+	if err := os.RemoveAll(n.saved); err != nil {
+		n.t.Fatal(err)
+	}
 	for _, lines := range c.setup {
 		for _, line := range strings.Split(lines, "|") {
 			n.run(line)
@@ -167,6 +180,10 @@ func (n *killNetwork) state() string {
 			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
 		}
 		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+`).ReplaceAllString(stdout, ""))
+	}
+	files, _ := filepath.Glob(n.saved + "/*") // with dot files
+	for _, file := range files {
+		add("%s: %s", file, readText(n.t, file))
 	}
 	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
 		add("%s", numbers.ReplaceAllString(path, "/ID-$1-"))
