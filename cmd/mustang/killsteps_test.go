@@ -91,6 +91,7 @@ func killCases() []killCase {
 type killNetwork struct {
 	t     *testing.T
 	root  string
+	host  *netns.Namespace
 	pods  [2]*netns.Namespace
 	names *strings.Replacer
 	saved string // the directory of the services that svc apply saves
@@ -127,7 +128,7 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &killNetwork{t, testkit.BPFFS(t) + "/root", [2]*netns.Namespace{a, b}, strings.NewReplacer(
+	return &killNetwork{t, testkit.BPFFS(t) + "/root", host, [2]*netns.Namespace{a, b}, strings.NewReplacer(
 		"=SERVICES", "="+file, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
 		"=BACKEND", "="+backend.String()), saved}
 }

@@ -146,6 +146,8 @@ var badInput = []struct {
 	{"uplink rm", 2, "DEVICE is missing"},
 	{"uplink rm lo", 1, "lo"},
 	{"uplink ls frob", 2, "frob"},
+	{"status frob", 2, "frob"},
+	{"status -o yaml", 2, "yaml"},
 	{"datapath unload frob", 2, "frob"},
 	{"svc ls --wait=-1s", 2, "--wait -1s"},
 	{"svc ls --wait=soon", 2, "soon"},

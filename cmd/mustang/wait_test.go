@@ -78,7 +78,7 @@ func writingCommands() [][]string {
 		{"svc", "add", "--service=10.96.0.2:80", "--backend=10.0.0.1:80"},
 		{"svc", "rm", "--service=10.96.0.1:80"},
 		{"ep", "rm", "1"},
-		{"reset"},
+		{"datapath", "unload"},
 	}
 }
 
@@ -86,7 +86,7 @@ func writingCommands() [][]string {
 func TestListsTakeNoLock(t *testing.T) {
 	testkit.RequireRoot(t)
 	l := newLockedRoot(t)
-	for _, args := range []string{"svc ls", "ep ls", "socket ls", "counters", "links", "lab ls", "version"} {
+	for _, args := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls", "version"} {
 		if _, stderr, err := l.run(t, append(strings.Fields(args), "--wait=0")...); err != nil || stderr != "" {
 			t.Errorf("%s: %v: %s", args, err, stderr)
 		}

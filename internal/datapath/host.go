@@ -74,3 +74,12 @@ func hostName(host uint64) string {
 	})
 	return name
 }
+
+// Host returns the cookie of the network namespace that all endpoints and uplinks are of; 0 if there is none yet.
+func (d *Datapath) Host() (uint64, error) {
+	if err := d.objects.OpenTables(); err != nil {
+		return 0, err
+	}
+	state, err := readState(d.objects)
+	return state.Host, err
+}

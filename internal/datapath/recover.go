@@ -5,6 +5,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"mustang/internal/datapath/objects"
@@ -25,8 +26,8 @@ func (d *Datapath) Recover(ctx context.Context) error {
 			return err
 		}
 	}
-	left, err := d.hasRemains()
-	if err != nil || !left {
+	remains, err := d.linkRemains()
+	if err != nil || len(remains) == 0 {
 		return err
 	}
 	lock, err := lockLinks(ctx, d.objects)
@@ -38,36 +39,55 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	return errors.Join(err, d.Endpoints().sweepRemains(ctx), d.Endpoints().sweepConnected())
 }
 
-// hasRemains reports whether there are links or registered namespaces of endpoints without a row, or links of uplinks
-// without a device. An endpoint that is being deleted looks the same.
-func (d *Datapath) hasRemains() (bool, error) {
+// Remains describes what killed processes left undone. What another process is just changing looks the same. It takes no
+// lock and changes nothing.
+func (d *Datapath) Remains() (remains []string, err error) {
+	if err := d.objects.OpenTables(); err != nil {
+		return nil, err
+	}
+	state, err := readState(d.objects)
+	if err != nil {
+		return nil, err
+	}
+	remains, err = d.linkRemains()
+	if state.Retiring != 0 {
+		remains = append(remains, "backends that services no longer have")
+	}
+	return remains, err
+}
+
+// linkRemains describes what was left of endpoints and uplinks.
+func (d *Datapath) linkRemains() (remains []string, err error) {
 	// Before the rows of endpoints, which are older than their links.
 	links, err := d.objects.Links()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	flags, err := namespaceFlags(d.objects)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	ids, namespaces := make(map[uint64]bool), make(map[uint64]bool)
 	for row, err := range d.objects.Endpoints.All() {
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
 	}
 	hooks := objects.EndpointHooks()
-	left := slices.ContainsFunc(links, func(k objects.Link) bool { return slices.Contains(hooks, k.Hook) && !ids[k.ID] })
+	for _, k := range links {
+		if slices.Contains(hooks, k.Hook) && !ids[k.ID] {
+			remains = append(remains, fmt.Sprintf("program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID))
+		}
+	}
 	for cookie, f := range flags {
-		left = left || f&objects.NamespacePod != 0 && !namespaces[cookie]
+		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
+			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))
+		}
 	}
-	if left {
-		return true, nil
-	}
-	_, err = d.Uplinks().attached(func(objects.Link) error {
-		left = true
+	_, err = d.Uplinks().attached(func(k objects.Link) error {
+		remains = append(remains, fmt.Sprintf("program %s of uplink %d, whose device is gone", k.Hook.Program, k.IfIndex))
 		return nil
 	})
-	return left, err
+	return remains, err
 }

@@ -123,8 +123,8 @@ func (k Link) String() string {
 	}
 }
 
-// parseLink parses the name of a pin.
-func parseLink(name string) (k Link, ok bool) {
+// ParseLink parses the name of a pin. ok is false unless String returns this name.
+func ParseLink(name string) (k Link, ok bool) {
 	parts := strings.Split(name, "-")
 	hook := Hook{Program: parts[len(parts)-1]}
 	numbers := parts[:len(parts)-1]

@@ -17,8 +17,13 @@ import (
 	"mustang/internal/datapath/dirlock"
 )
 
-// DefaultRoot is where a node's own datapath is pinned.
-const DefaultRoot = "/sys/fs/bpf/mustang"
+// Names of directories.
+const (
+	// DefaultRoot is where a node's own datapath is pinned.
+	DefaultRoot = "/sys/fs/bpf/mustang"
+	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
+	UnloadedSuffix = "-unloaded"
+)
 
 // LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
 const LayoutVersion = 6
@@ -34,11 +39,11 @@ func (l layout) links() string          { return filepath.Join(l.version(), "lin
 func (l layout) mapPin(n string) string { return filepath.Join(l.maps(), n) }
 func (l layout) linkPin(k Link) string  { return filepath.Join(l.links(), k.String()) }
 
-func (l layout) programPin(digest string, h Hook) string {
+func (l layout) programPin(h Hook) string {
 	if h.Point == AttachCgroup {
-		return filepath.Join(l.socketPrograms(), digest+"-"+h.Program)
+		return filepath.Join(l.socketPrograms(), h.PinName())
 	}
-	return filepath.Join(l.programs(), digest+"-"+h.String())
+	return filepath.Join(l.programs(), h.PinName())
 }
 
 // checkRoot returns the layout under root, DefaultRoot if empty. Errors: ErrNotRoot, *BPFFSError.
@@ -160,7 +165,7 @@ func Remove(ctx context.Context, root string) error {
 	}
 	for _, name := range all {
 		dir := filepath.Join(root, name)
-		if err := os.Rename(dir, dir+unloadedSuffix); err != nil {
+		if err := os.Rename(dir, dir+UnloadedSuffix); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}
 	}
@@ -175,9 +180,6 @@ func Remove(ctx context.Context, root string) error {
 	return nil
 }
 
-// unloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
-const unloadedSuffix = "-unloaded"
-
 // removeUnloaded removes such directories. The caller has the lock of root.
 func removeUnloaded(root string) error {
 	entries, err := os.ReadDir(root)
@@ -185,7 +187,7 @@ func removeUnloaded(root string) error {
 		return fmt.Errorf("read pin directory: %w", err)
 	}
 	for _, entry := range entries {
-		name, ok := strings.CutSuffix(entry.Name(), unloadedSuffix)
+		name, ok := strings.CutSuffix(entry.Name(), UnloadedSuffix)
 		if !ok || !isLayout(name) {
 			continue
 		}

@@ -22,7 +22,7 @@ import (
 // Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link needs
 // them: most hosts have one kind of link. Callers have the lock of the links.
 func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
-	path := o.layout.programPin(h.digest(), h)
+	path := o.layout.programPin(h)
 	p, err := ebpf.LoadPinnedProgram(path, nil)
 	if errors.Is(err, os.ErrNotExist) && h.Point != AttachCgroup {
 		if err := o.loadPrograms(h.Point); err != nil {
@@ -36,12 +36,12 @@ func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// digest identifies the object that has the program.
-func (h Hook) digest() string {
+// PinName returns the name of the pin of this build's program. It begins with the digest of the object.
+func (h Hook) PinName() string {
 	if h.Point == AttachCgroup {
-		return socklbDigest
+		return socklbDigest + "-" + h.Program
 	}
-	return tcDigest
+	return tcDigest + "-" + h.String()
 }
 
 // replaceBuilds replaces the programs of other builds, and completes those for sockets. It takes the lock of the links only
@@ -184,7 +184,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	}
 	defer collection.Close()
 	for _, h := range at.Hooks() {
-		if err := pinProgram(collection.Programs[h.Program], o.layout.programPin(tcDigest, h)); err != nil {
+		if err := pinProgram(collection.Programs[h.Program], o.layout.programPin(h)); err != nil {
 			return err
 		}
 	}
@@ -232,7 +232,7 @@ func (o *Objects) loadSocketPrograms() error {
 	}
 	defer collection.Close()
 	for _, name := range socketPrograms() {
-		path := o.layout.programPin(socklbDigest, Hook{AttachCgroup, name})
+		path := o.layout.programPin(Hook{AttachCgroup, name})
 		if err := pinProgram(collection.Programs[name], path); err != nil {
 			return err
 		}

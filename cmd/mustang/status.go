@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath/status"
+)
+
+func (c *config) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show programs, attachments, maps and drops, and what is amiss",
+		Long: `Show the programs with the number of their attachments, the fill and memory of maps, and
+packets that were dropped, by reason. Each line of what is amiss has what helps: missing
+attachments, devices that are gone, remains of killed processes, maps of another layout or
+nearly full, missing kernel features, and settings of the host that drop packets of pods:
+an nftables or iptables policy, bridge-nf-call-iptables, rp_filter.
+
+It changes nothing and waits for no other command. Exit code 1 if something is amiss.`,
+		Example: "  mustang status\n  mustang status -o json",
+	}
+	return listing(cmd, func(format string) error {
+		r, err := status.Read(cmd.Context(), c.bpfRoot)
+		if err != nil {
+			return err
+		}
+		write := status.WriteTable
+		if format == "json" {
+			write = status.WriteJSON
+		}
+		if err := write(c.stdout, r); err != nil {
+			return err
+		}
+		if n := len(r.Findings); n > 0 {
+			return fmt.Errorf("amiss: %d", n)
+		}
+		return nil
+	})
+}

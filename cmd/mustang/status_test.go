@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// statusDocument is what the tests read of status -o json.
+type statusDocument struct {
+	Schema   int
+	Layouts  []string
+	Programs []struct {
+		Program  string
+		ID       uint32
+		Current  bool `json:"current_build"`
+		Attached int
+	}
+	Links []struct{ Name string }
+	Maps  []struct {
+		Name, Kind string
+		Rows, Size int64
+		Bytes      uint64
+	}
+	Drops    []struct{ Name string }
+	Features []struct{ Name string }
+	Amiss    []struct{ What, Do string }
+}
+
+// status runs mustang status and fails the test unless exactly the findings with these words are there.
+func (n *killNetwork) status(words ...string) (r statusDocument) {
+	n.t.Helper()
+	env := map[string]string{envBPFRoot: n.root}
+	code, stdout, stderr := command(n.t, env, "status", "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		n.t.Fatalf("%v: %s", err, stderr)
+	}
+	want := exitDone
+	if len(words) > 0 {
+		want = exitFailed
+	}
+	if code != want || len(r.Amiss) != len(words) {
+		n.t.Fatalf("exit code %d, amiss %q; want %q", code, r.Amiss, words)
+	}
+	for i, word := range words {
+		if !strings.Contains(r.Amiss[i].What, word) || r.Amiss[i].Do == "" || strings.Contains(r.Amiss[i].What+r.Amiss[i].Do, "\n") {
+			n.t.Errorf("amiss %q, want one line with %q", r.Amiss[i], word)
+		}
+	}
+	code, table, _ := command(n.t, env, "status")
+	if code != want || strings.Count(table, "what helps") != len(words) {
+		n.t.Errorf("exit code %d, table\n%s", code, table)
+	}
+	return r
+}
+
+// ip runs a command with ip(8); HOST stands for the host.
+func (n *killNetwork) ip(line string) {
+	n.t.Helper()
+	host := filepath.Base(n.host.Name())
+	if out, err := exec.Command("ip", strings.Fields(strings.ReplaceAll(line, "HOST", host))...).CombinedOutput(); err != nil {
+		n.t.Fatalf("ip %s: %v: %s", line, err, out)
+	}
+}
+
+// tables changes rows as a killed command or another program would.
+func (n *killNetwork) tables(change func(*objects.Objects) error) {
+	n.t.Helper()
+	o, err := objects.Open(n.root)
+	if err == nil {
+		defer o.Close()
+		if err = o.OpenTables(); err == nil {
+			err = change(o)
+		}
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// pin returns the path of the first pin that matches.
+func (n *killNetwork) pin(pattern string) string {
+	n.t.Helper()
+	found, err := filepath.Glob(filepath.Join(n.root, "v*", pattern))
+	if err != nil || len(found) == 0 {
+		n.t.Fatalf("no pin %q: %v", pattern, err)
+	}
+	return found[0]
+}
+
+func (n *killNetwork) remove(pattern string) {
+	n.t.Helper()
+	if err := os.Remove(n.pin(pattern)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// everything is a state with each kind of attachment.
+var everything = []string{addPods, addService, "uplink add wire --netns=HOST", "socket attach --cgroup=CGROUP --netns=HOST"}
+
+// TestStatus reads a sound datapath, and changes nothing.
+func TestStatus(t *testing.T) {
+	n := newKillNetwork(t)
+	if r := n.status(); len(r.Layouts) > 0 || len(r.Features) == 0 {
+		t.Errorf("nothing is loaded: %+v", r)
+	}
+	if _, err := os.Stat(n.root); !os.IsNotExist(err) {
+		t.Errorf("status made the root: %v", err)
+	}
+	n.prepare(killCase{setup: everything})
+	before := n.state()
+	r := n.status()
+	if r.Schema != 1 {
+		t.Errorf("schema %d", r.Schema)
+	}
+	if after := n.state(); after != before {
+		t.Errorf("status changed\n%s\nto\n%s", before, after)
+	}
+	attached := map[string]int{}
+	for _, p := range r.Programs {
+		attached[p.Program] = p.Attached
+		if !p.Current || p.ID == 0 {
+			t.Errorf("program %+v", p)
+		}
+	}
+	for program, want := range map[string]int{"host-from_pod": 2, "host-to_pod": 2, "uplink-from_uplink": 1, "connect4": 1} {
+		if attached[program] != want {
+			t.Errorf("%s is attached %d times, want %d", program, attached[program], want)
+		}
+	}
+	rows := map[string]int64{}
+	for _, m := range r.Maps {
+		rows[m.Name] = m.Rows
+		if m.Kind == "Hash" && (m.Size == 0 || m.Bytes == 0) {
+			t.Errorf("map %+v", m)
+		}
+	}
+	if rows["endpoints"] != 2 || rows["backends"] != 1 || len(r.Links) != 2*2+2+8 || len(r.Drops) == 0 {
+		t.Errorf("rows %v, %d links, %d drops", rows, len(r.Links), len(r.Drops))
+	}
+}
+
+// TestStatusFindsWhatIsAmiss breaks one thing at a time.
+func TestStatusFindsWhatIsAmiss(t *testing.T) {
+	n := newKillNetwork(t)
+	for _, c := range []struct {
+		name     string
+		breakIt  func(*killNetwork)
+		findings []string
+	}{
+		{"program of an endpoint", func(n *killNetwork) { n.remove("links/1-host-to_pod") }, []string{"endpoint 1 (192.168.10.10) lacks program to_pod"}},
+		{"programs of an endpoint", func(n *killNetwork) {
+			n.remove("links/1-host-to_pod")
+			n.remove("links/1-host-from_pod")
+		}, []string{"endpoint 1 (192.168.10.10) has no programs"}},
+		{"program of an uplink", func(n *killNetwork) { n.remove("links/uplink-*-from_uplink") }, []string{"lacks program from_uplink"}},
+		{"program of a control group", func(n *killNetwork) { n.remove("links/cgroup-*-connect6") }, []string{"lacks program connect6"}},
+		{"row of an endpoint", func(n *killNetwork) {
+			n.tables(func(o *objects.Objects) error {
+				for row, err := range o.Endpoints.All() {
+					if err != nil || row.Value.Id == 2 {
+						return o.Endpoints.Delete(row.Key)
+					}
+				}
+				return nil
+			})
+		}, []string{"from_pod of endpoint 2", "to_pod of endpoint 2", "socket translation"}},
+		{"change not done", func(n *killNetwork) {
+			n.tables(func(o *objects.Objects) error {
+				state, _, err := o.State.Get(0)
+				state.Retiring = state.LastRevision
+				if err != nil {
+					return err
+				}
+				return o.State.Put(0, state)
+			})
+		}, []string{"backends that services no longer have"}},
+		{"unload not done", func(n *killNetwork) {
+			if err := os.Mkdir(filepath.Dir(n.pin("maps"))+objects.UnloadedSuffix, 0o700); err != nil {
+				n.t.Fatal(err)
+			}
+		}, []string{"killed process left pins"}},
+		{"another layout", func(n *killNetwork) {
+			if err := os.Mkdir(filepath.Join(n.root, "v1"), 0o700); err != nil {
+				n.t.Fatal(err)
+			}
+		}, []string{"maps have layout v1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := *n
+			n.t = t
+			n.prepare(killCase{setup: everything})
+			n.status()
+			c.breakIt(&n)
+			n.status(c.findings...)
+		})
+	}
+}
+
+// TestStatusOfHost has devices that go, and settings of the host that drop packets of pods.
+func TestStatusOfHost(t *testing.T) {
+	testkit.RequireTool(t, "nft")
+	n := newKillNetwork(t)
+	n.prepare(killCase{setup: everything})
+	n.ip("netns exec HOST nft add table inet other")
+	n.ip("netns exec HOST nft add chain inet other forwarded { type filter hook forward priority 0 ; policy accept ; }")
+	n.ip("netns exec HOST nft add chain inet other received { type filter hook input priority 0 ; policy drop ; }")
+	n.status()
+	n.ip("netns exec HOST nft add chain inet other forwarded { policy drop ; }")
+	const drops = "chain inet other forwarded"
+	bridged := []string{drops}
+	if err := rtnl.In(n.host).SetSysctl("net/bridge/bridge-nf-call-iptables", "1"); err == nil {
+		bridged = append(bridged, "bridge-nf-call-iptables")
+	}
+	n.status(bridged...)
+	n.ip("netns exec HOST nft delete table inet other")
+	n.status()
+	n.ip("-n HOST link del vb")
+	n.status("endpoint 2 (192.168.10.11): its device is gone")
+	n.run("ep rm 2")
+	n.ip("-n HOST link del wire")
+	n.status("from_uplink of uplink", "to_uplink of uplink")
+	n.run(otherSvc)
+	n.status()
+}
+
+// TestStatusOfFullMap fills most of a map.
+func TestStatusOfFullMap(t *testing.T) {
+	n := newKillNetwork(t)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{Services: 5, Connections: 64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	n.run(addTCP)
+	n.run(addUDP)
+	n.run("svc add --service=10.96.0.2:80 --backend=BACKEND --protocol=tcp")
+	n.status()
+	n.run("svc add --service=10.96.0.3:80 --backend=BACKEND --protocol=tcp")
+	n.status("map services has 4 of 5 rows")
+}
+
+// TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.
+func TestStatusOfParent(t *testing.T) {
+	n := newKillNetwork(t)
+	mode, err := podlink.Lookup("ipvlan-l2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireMode(t, mode.Probe())
+	pod := testkit.Namespace(t, "ipvlan")
+	n.ip("-n HOST link set wire up")
+	n.ip("-n HOST link add link wire name eth0 netns " + filepath.Base(pod.Name()) + " type ipvlan mode l2")
+	n.ip("-n " + filepath.Base(pod.Name()) + " addr add 192.168.30.10/24 dev eth0")
+	n.ip("-n " + filepath.Base(pod.Name()) + " link set eth0 up")
+	n.run("ep add --netns=" + filepath.Base(pod.Name()) + " --host-netns=HOST")
+	for value, words := range map[string][]string{"0": nil, "1": {"rp_filter of wire is strict"}, "2": nil} {
+		if err := rtnl.In(n.host).SetSysctl("net/ipv4/conf/wire/rp_filter", value); err != nil {
+			t.Fatal(err)
+		}
+		n.status(words...)
+	}
+}

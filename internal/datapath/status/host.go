@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// checkHost finds settings of the host that drop packets of pods.
+func (r *Report) checkHost(d *datapath.Datapath, endpoints []datapath.Endpoint) (err error) {
+	cookie, err := d.Host()
+	if err != nil || cookie == 0 {
+		return err
+	}
+	snapshot, err := linkinfo.Take()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, snapshot.Close()) }()
+	namespaces := make(map[uint64]*netns.Namespace)
+	for _, ns := range snapshot.Namespaces() {
+		if cookie, err := ns.Cookie(); err == nil {
+			namespaces[cookie] = ns
+		}
+	}
+	host := namespaces[cookie]
+	if host == nil {
+		if len(endpoints) > 0 {
+			r.find("mustang ep rm", "the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
+		}
+		return nil
+	}
+	if len(endpoints) == 0 && len(r.Links) == 0 {
+		return nil
+	}
+	chains, err := droppingChains(host)
+	if err != nil {
+		return err
+	}
+	for _, chain := range chains {
+		r.find("accept packets from and to pods in it", "chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
+			chain, host.Name())
+	}
+	if err := r.checkBridges(host, endpoints, len(chains) > 0); err != nil {
+		return err
+	}
+	return r.checkReversePath(host, namespaces)
+}
+
+// droppingChains returns the chains of nftables, and of iptables over it, that drop forwarded packets unless a rule accepts
+// them: "ip filter FORWARD".
+func droppingChains(host *netns.Namespace) (names []string, err error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err != nil {
+		return nil, fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
+	}
+	chains, err := conn.ListChains()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // a kernel without nftables
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
+	}
+	families := map[nftables.TableFamily]string{
+		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+	}
+	for _, c := range chains {
+		family, ok := families[c.Table.Family]
+		if ok && c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+			names = append(names, fmt.Sprintf("%s %s %s", family, c.Table.Name, c.Name))
+		}
+	}
+	return names, nil
+}
+
+// checkBridges finds endpoints on bridges whose packets pass a firewall that drops them.
+func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoint, drops bool) error {
+	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
+	if errors.Is(err, os.ErrNotExist) || err == nil && (call != "1" || !drops) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range endpoints {
+		if !e.Host {
+			continue
+		}
+		if device, err := rtnl.In(host).DeviceByIndex(e.IfIndex); err == nil && device.MasterIndex != 0 {
+			r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
+				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, such as those of endpoint %d", e.ID)
+			return nil
+		}
+	}
+	return nil
+}
+
+// checkReversePath finds parents of ipvlan pods with a strict rp_filter: the pods' packets enter the host by the parent, and
+// the route to the pods leads elsewhere.
+func (r *Report) checkReversePath(host *netns.Namespace, namespaces map[uint64]*netns.Namespace) error {
+	o, err := objects.Open(r.Root)
+	if err == nil {
+		defer func() { _ = o.Close() }()
+		err = o.OpenTables()
+	}
+	if err != nil {
+		return err
+	}
+	checked := make(map[uint32]bool)
+	for row, err := range o.Endpoints.All() {
+		if err != nil {
+			return err
+		}
+		pod, parent := namespaces[row.Value.Netns], row.Value.Segment
+		if pod == nil || parent == 0 || checked[parent] {
+			continue
+		}
+		checked[parent] = true
+		links := r.linksOf(func(l Link) bool { return l.ID == uint64(row.Value.Id) && l.Hook.Point == objects.AttachPod })
+		if len(links) == 0 {
+			continue
+		}
+		device, err := rtnl.In(pod).DeviceByIndex(int(links[0].On))
+		if err != nil || device.Kind != "ipvlan" {
+			continue
+		}
+		if err := r.checkStrict(host, int(parent)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts
+// (Documentation/networking/ip-sysctl.rst).
+func (r *Report) checkStrict(host *netns.Namespace, index int) error {
+	device, err := rtnl.In(host).DeviceByIndex(index)
+	if err != nil {
+		return nil // it is gone
+	}
+	own, err := rtnl.In(host).Sysctl("net/ipv4/conf/" + device.Name + "/rp_filter")
+	if err != nil {
+		return err
+	}
+	all, err := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return err
+	}
+	if max(own, all) == "1" {
+		r.find(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", device.Name),
+			"rp_filter of %s is strict: the host drops packets of ipvlan pods that pass it", device.Name)
+	}
+	return nil
+}

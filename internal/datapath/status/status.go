@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status reads what is pinned under a root, and finds what is amiss with it and with its host. It changes nothing
+// and takes no lock.
+package status
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+)
+
+// Report is the state of a datapath.
+type Report struct {
+	Root string
+	// Layouts are the versions of maps under Root: "v6". More than one, or another than this program's, is amiss.
+	Layouts  []string
+	Programs []Program
+	Links    []Link
+	Maps     []Map
+	// Drops are the packets that the programs dropped since the maps were created, by reason.
+	Drops    []datapath.Counter
+	Features []Feature
+	Findings []Finding
+}
+
+// Finding is one thing that is amiss.
+type Finding struct {
+	// What is amiss, and Do, what helps: one line each.
+	What, Do string
+}
+
+// Feature is an eBPF feature of the kernel.
+type Feature struct {
+	Name string
+	// Required features are those without which no service works.
+	Required bool
+	// Missing is the reason; nil if the kernel has it.
+	Missing error
+}
+
+// pause is the time between two looks at what may be a change of another process.
+const pause = 500 * time.Millisecond
+
+// Read reads the datapath under root, objects.DefaultRoot if empty. What is amiss is no error.
+func Read(ctx context.Context, root string) (*Report, error) {
+	if os.Geteuid() != 0 {
+		return nil, objects.ErrNotRoot
+	}
+	r := &Report{Root: cmp.Or(root, objects.DefaultRoot)}
+	r.readFeatures()
+	entries, err := os.ReadDir(r.Root)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read pin directory: %w", err)
+	}
+	own := fmt.Sprintf("v%d", objects.LayoutVersion)
+	for _, entry := range entries {
+		number, found := strings.CutPrefix(entry.Name(), "v")
+		number, unloaded := strings.CutSuffix(number, objects.UnloadedSuffix)
+		switch _, err := strconv.ParseUint(number, 10, 32); {
+		case !found || err != nil: // another program's
+		case unloaded:
+			r.find("mustang datapath unload", "a killed process left pins in %q", entry.Name())
+		default:
+			r.Layouts = append(r.Layouts, entry.Name())
+			if entry.Name() != own {
+				r.find("mustang datapath unload", "maps have layout %s, and this program needs %s", entry.Name(), own)
+			}
+		}
+	}
+	if !slices.Contains(r.Layouts, own) {
+		return r, nil
+	}
+	if err := r.readPins(filepath.Join(r.Root, own)); err != nil {
+		return nil, err
+	}
+	return r, r.readTables(ctx)
+}
+
+func (r *Report) find(do, what string, args ...any) {
+	r.Findings = append(r.Findings, Finding{What: fmt.Sprintf(what, args...), Do: do})
+}
+
+func (r *Report) readFeatures() {
+	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
+	for _, f := range objects.Features() {
+		_, err := f.Probe()
+		feature := Feature{f.Name, slices.Contains(required, f.Name), err}
+		r.Features = append(r.Features, feature)
+		if feature.Required && err != nil {
+			r.find(f.Needs, "the kernel lacks %s, %s: %v", f.Name, f.Use, err)
+		}
+	}
+}
+
+// readTables reads what needs the tables of this program's layout.
+func (r *Report) readTables(ctx context.Context) (err error) {
+	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
+	var layout *objects.LayoutError
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		r.find("any command that adds something", "maps are missing")
+		return nil
+	case errors.As(err, &layout):
+		if len(r.Layouts) == 1 {
+			r.find("mustang datapath unload", "maps have another layout than this program's of the same number")
+		}
+		return nil
+	case err != nil:
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	counters, err := d.Counters()
+	if err != nil {
+		return err
+	}
+	r.Drops = slices.DeleteFunc(counters, func(c datapath.Counter) bool { return !c.Drop })
+	endpoints, err := d.Endpoints().List(ctx)
+	if err != nil {
+		return err
+	}
+	r.checkEndpoints(endpoints)
+	r.checkUplinks()
+	r.checkCgroups()
+	if err := r.checkRemains(ctx, d); err != nil {
+		return err
+	}
+	return r.checkHost(d, endpoints)
+}
+
+// checkRemains finds what killed processes left. What a living one is changing is gone at a second look.
+func (r *Report) checkRemains(ctx context.Context, d *datapath.Datapath) error {
+	remains, err := d.Remains()
+	if err != nil || len(remains) == 0 {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pause):
+	}
+	still, err := d.Remains()
+	for _, what := range remains {
+		if slices.Contains(still, what) {
+			r.find("the next command that adds or removes something deletes it", "a killed process left %s", what)
+		}
+	}
+	return err
+}
