@@ -30,7 +30,7 @@ type form struct {
 type Entry struct {
 	// Service is the frontend: address and port.
 	Service         string            `json:"service" yaml:"service"`
-	Protocol        string            `json:"protocol,omitempty" yaml:"protocol,omitempty"`
+	Protocol        string            `json:"protocol" yaml:"protocol"`
 	Backends        []service.Backend `json:"backends" yaml:"backends"`
 	Choice          service.Choice    `json:"choice,omitzero" yaml:"choice,omitempty"`
 	AffinitySeconds uint32            `json:"affinitySeconds,omitzero" yaml:"affinitySeconds,omitempty"`
@@ -70,7 +70,7 @@ func (e Entry) service() (s service.Service, err error) {
 		InternalPolicy: e.InternalPolicy, ExternalPolicy: e.ExternalPolicy, NodePort: e.NodePort, External: e.External,
 		SourceRanges: e.SourceRanges, HealthCheckPort: e.HealthCheckPort, OnRemove: e.OnRemove,
 	}
-	if s.Frontend, err = service.ParseFrontend(e.Service); err != nil || e.Protocol == "" {
+	if s.Frontend, err = service.ParseFrontend(e.Service); err != nil {
 		return s, err
 	}
 	if s.Protocol, err = service.ParseProtocol(e.Protocol); err == nil && s.Protocol.String() != e.Protocol {
@@ -106,7 +106,7 @@ func (s *set) addOwn(where string, data jsontext.Value) error {
 		var named struct{ Service string }
 		_ = json.Unmarshal(data, &named, json.MatchCaseInsensitiveNames(true)) // what there is, for the message
 		where := fmt.Sprintf("%s: services[%d] %s", where, i, named.Service)
-		var e Entry
+		e := Entry{Protocol: service.Any.String()}
 		err := decode(data, &e, json.RejectUnknownMembers(true))
 		var v service.Service
 		if err == nil {

@@ -159,6 +159,7 @@ var badForm = []struct {
 	{one(`, "Choice": "maglev"`), "Choice: unknown field", true},
 	{one(`, "choice": "best"`), `choice: unknown choice "best"`, true},
 	{one(`, "protocol": "TCP"`), `protocol: write "TCP" as "tcp"`, true},
+	{one(`, "protocol": ""`), `invalid protocol ""`, true},
 	{one(`, "protocol": "icmp"`), `invalid protocol "icmp"`, true},
 	{one(`, "affinitySeconds": -1`), "affinitySeconds: ", true},
 	{one(`, "affinitySeconds": 1.5`), "affinitySeconds: ", true},
