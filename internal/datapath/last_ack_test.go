@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
+)
+
+// TestLastPackets closes connections from both sides, opens others, and changes the backends. What is still on its way must
+// go where the rest went: the last ACK, and the repeated FIN of a backend that lacks it.
+func TestLastPackets(t *testing.T) {
+	for name, older := range map[string]uint16{"with room for more": 0, "when older ones fill the table": 1940} {
+		t.Run(name, func(t *testing.T) {
+			sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 2048, Endpoints: 32}
+			b := benchOn(t, openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes}))
+			for _, v6 := range []bool{false, true} {
+				w := newWorld(b, v6, protoTCP)
+				w.reset(t, objects.AttachHost)
+				w.serve(t, w.service, w.backend)
+				w.serve(t, w.other, w.remote)
+				w.openAndClose(t, 10000, older)
+				time.Sleep(50 * time.Millisecond) // programs read a coarse clock
+				const closed, opened = 100, 100
+				w.openAndClose(t, 20000, closed)
+				w.serve(t, w.service, w.remote)
+				for i := range uint16(opened) {
+					w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
+				}
+				if lost := w.lostLast(t, 20000, closed); lost > 0 {
+					t.Errorf("%d of %d connections that had just been closed were forgotten", lost, closed)
+				}
+			}
+		})
+	}
+}
+
+// closing returns p with the flag of the end.
+func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
+
+// openAndClose makes connections of the client, whose both ends close. Their last packets stay out.
+func (w *world) openAndClose(t *testing.T, port, count uint16) {
+	t.Helper()
+	for i := range count {
+		client := netip.AddrPortFrom(w.client.Addr(), port+i)
+		w.send(t, fromHost, w.first(client, w.service))
+		w.send(t, fromHost, w.first(w.backend, client).with(func(p *packet) { p.flags = flagSYN | flagACK }))
+		w.send(t, fromHost, w.next(client, w.service))
+		w.send(t, fromHost, closing(w.next(client, w.service)))
+		w.send(t, fromHost, closing(w.next(w.backend, client)))
+	}
+}
+
+// lostLast sends the last packets of connections to the first backend, and counts those that go astray.
+func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
+	t.Helper()
+	for i := range count {
+		client := netip.AddrPortFrom(w.client.Addr(), port+i)
+		again, last := closing(w.next(w.backend, client)), w.next(client, w.service)
+		_, gotAgain := w.run(t, fromHost, again.frame())
+		_, gotLast := w.run(t, fromHost, last.frame())
+		if string(gotAgain) != string(again.became(w.service, client, "0c").frame()) ||
+			string(gotLast) != string(last.became(client, w.backend, "0a").frame()) {
+			lost++
+		}
+	}
+	return lost
+}
