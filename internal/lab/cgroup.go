@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -96,6 +97,43 @@ func (l *Lab) Move(pid int) error {
 		return fmt.Errorf("lab %s: move process %d into the control group: %w", l.Options.Name, pid, err)
 	}
 	return nil
+}
+
+// Within calls do while this process is in the lab's control group, if the lab has one. Sockets
+// that do opens stay in it.
+func (l *Lab) Within(do func() error) (err error) {
+	if l.cgroup == "" {
+		return do()
+	}
+	own, err := ownCgroup()
+	if err != nil {
+		return fmt.Errorf("lab %s: %w", l.Options.Name, err)
+	}
+	if err := l.Move(os.Getpid()); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, os.WriteFile(filepath.Join(own, cgroupProcs), []byte(strconv.Itoa(os.Getpid())), 0))
+	}()
+	return do()
+}
+
+// ownCgroup returns the path of this process's control group.
+func ownCgroup() (string, error) {
+	root, err := objects.CgroupRoot()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok { // that of version 2
+			return filepath.Join(root, strings.TrimSpace(path)), nil
+		}
+	}
+	return "", errors.New("this process is in no control group of version 2")
 }
 
 // Join moves the calling process into the control group of a recorded lab, if the lab

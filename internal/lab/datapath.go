@@ -25,24 +25,6 @@ import (
 // ep, with which users change them.
 const owner = service.CLI
 
-// ServicePort is the port of the service and of its backend, as of iperf3.
-const ServicePort = 5201
-
-// Services returns the services of pod-a in topology pod-links: one per address
-// family, for TCP and UDP.
-func Services() []service.Service {
-	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
-	var services []service.Service
-	for i, frontend := range frontends {
-		services = append(services, service.Service{
-			Frontend: netip.AddrPortFrom(frontend, ServicePort),
-			Protocol: service.Any,
-			Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], ServicePort)),
-		})
-	}
-	return services
-}
-
 // Published returns the services that publish pod-a's [ServicePort] as [PublishedPort]
 // of the host, at its own addresses and on loopback. A lab of topology pod-links has
 // them with [ViaEBPFSocket].
@@ -63,18 +45,13 @@ func Published() []service.Service {
 
 // addServices adds the services with the implementation that the options name.
 func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
-	rules := kubeproxy.Rules{
-		Services: Services(),
-		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
-		// The reply of a pod on the same segment would go straight to the client, past
-		// the host that has to translate it back.
-		MasqueradeAll: !mode.Traits().Routed && !l.Options.NetfilterCall,
-	}
+	rules := l.kubeproxy(mode, l.Options.services(OtherBackends))
+	rules.Sorted = true
 	switch l.Options.Via {
 	case ViaIPTables:
 		return rules.WriteIPTables(l.namespaces[Host])
 	case ViaNFTables:
-		return rules.WriteNFTables(ctx, l.namespaces[Host])
+		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, rules) })
 	case ViaEBPFTC, ViaEBPFSocket:
 		return l.addServiceDatapath(ctx, mode)
 	}
@@ -87,11 +64,7 @@ func (l *Lab) addServiceDatapath(ctx context.Context, mode podlink.Mode) error {
 	if err := l.openDatapath(ctx); err != nil {
 		return err
 	}
-	services := Services()
-	if l.Options.Via == ViaEBPFSocket {
-		services = append(services, Published()...)
-	}
-	if _, err := l.datapath.Services().Apply(ctx, owner, services); err != nil {
+	if _, err := l.datapath.Services().Apply(ctx, owner, l.AllServices(OtherBackends)); err != nil {
 		return err
 	}
 	if l.Options.Datapath == DatapathEBPF {
@@ -116,13 +89,16 @@ func (l *Lab) addPodDatapath(ctx context.Context, mode podlink.Mode) error {
 	return l.addEndpoints(ctx, mode, HostB, PodB)
 }
 
-// openDatapath opens the lab's own eBPF datapath. Its maps are small: it has two pods.
+// openDatapath opens the lab's own eBPF datapath. Its maps are small: it has two pods, and few
+// services unless the options ask for more.
 func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
 		return err
 	}
 	l.datapath, err = datapath.Open(ctx, datapath.Options{
-		Root: l.BPFRoot(), Sizes: objects.Sizes{Services: 1024, Backends: 4096, Connections: 65536, Endpoints: 256},
+		Root: l.BPFRoot(), Sizes: objects.Sizes{
+			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536, Endpoints: 256,
+		},
 	})
 	return err
 }

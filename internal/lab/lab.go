@@ -25,6 +25,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
+	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -40,6 +41,7 @@ type Lab struct {
 	devices     map[string]string // names of the pods' devices
 	cgroup      string            // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath
+	nftables    *kubeproxy.NFTables     // nil until its tables are written
 	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
 	docker      *dockerd.Engine         // nil without Docker
 	relays      []*exec.Cmd             // processes of tap and tun links

@@ -76,6 +76,9 @@ type Options struct {
 	// with the kernel's datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or
 	// ebpf-tc with eBPF.
 	Via string `json:"via"`
+	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
+	// topology pod-links; 0 means those alone.
+	Services int `json:"services,omitempty"`
 	// Offload makes the relay of links tap and tun carry batches of segments instead of
 	// packets.
 	Offload bool `json:"offload,omitempty"`
@@ -149,6 +152,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	case o.NoProxy && o.Topology != TopologyDocker:
 		return o, optionErrorf("no-proxy: only in topology %s, not in %s", TopologyDocker, o.Topology)
+	case o.Services < 0 || o.Services > MaxServices:
+		return o, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
+	case o.Services > 0 && (o.Topology != TopologyPodLinks || o.Via == ViaNone):
+		return o, optionErrorf("services %d: only in topology %s with an implementation of services", o.Services, TopologyPodLinks)
 	case o.Uplink != (UplinkDevice{}) && o.Topology != TopologyPodToNetwork:
 		return o, optionErrorf("uplink %s: only topology %s has a device of this machine", o.Uplink.Name, TopologyPodToNetwork)
 	}

@@ -3,121 +3,204 @@
 package kubeproxy
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
-	"strconv"
-
-	"github.com/coreos/go-iptables/iptables"
+	"os/exec"
+	"slices"
+	"strings"
 
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
 
-// WriteIPTables writes the rules of kube-proxy's iptables mode (Kubernetes 1.29 and
-// later, pkg/proxy/iptables) into the network namespace of a host.
-func (r Rules) WriteIPTables(host *netns.Namespace) error {
+// WriteIPTables writes the rules of kube-proxy's iptables mode (pkg/proxy/iptables) into the
+// network namespace of a host, which has none of them: a full sync.
+func (r Rules) WriteIPTables(host *netns.Namespace) error { return r.restoreIPTables(host, nil, true) }
+
+// UpdateIPTables changes the rules of a host after a change of some services, which
+// WriteIPTables has written: a partial sync. As kube-proxy does, it writes the chain that
+// names all services, and the chains of those that have changed. r has all services.
+func (r Rules) UpdateIPTables(host *netns.Namespace, changed ...service.Key) error {
+	return r.restoreIPTables(host, changed, false)
+}
+
+// ClearIPTables removes what WriteIPTables wrote, with all other rules and chains of the nat
+// and filter tables.
+func ClearIPTables(host *netns.Namespace) error {
+	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
+		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
+	for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
+		if err := runIPTables(host, []byte(empty), program, "-w"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreIPTables writes the rules of the services that have changed, or of all.
+func (r Rules) restoreIPTables(host *netns.Namespace, changed []service.Key, full bool) error {
 	for _, family := range []struct {
-		protocol iptables.Protocol
-		v4       bool
-	}{{iptables.ProtocolIPv4, true}, {iptables.ProtocolIPv6, false}} {
-		err := host.Do(func() error {
-			ipt, err := iptables.New(iptables.IPFamily(family.protocol))
-			if err != nil {
+		program string
+		v4      bool
+	}{{"iptables", true}, {"ip6tables", false}} {
+		if !full && !anyOf(changed, family.v4) {
+			continue
+		}
+		services, pods := r.family(family.v4)
+		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, changed: changedSet(changed)}
+		if !full && !s.large() { // it looks for chains to delete
+			if err := runIPTables(host, nil, family.program+"-save", "-t", "nat"); err != nil {
 				return err
 			}
-			return r.iptablesFamily(ipt, family.v4)
-		})
-		if err != nil {
-			return fmt.Errorf("kube-proxy rules with iptables: %w", err)
 		}
-	}
-	return nil
-}
-
-// iptablesRule is one rule of a chain.
-type iptablesRule struct {
-	table, chain string
-	spec         []string
-}
-
-func (r Rules) iptablesFamily(ipt *iptables.IPTables, v4 bool) error {
-	services, pods := r.family(v4)
-	rules := iptablesBase()
-	for _, s := range services {
-		for _, protocol := range s.Protocol.Each() {
-			rules = append(rules, r.iptablesService(s, protocol.String(), pods)...)
-		}
-	}
-	rules = append(rules, iptablesRule{"nat", "KUBE-SERVICES", []string{"-m", "addrtype", "--dst-type", "LOCAL", "-j", "KUBE-NODEPORTS"}})
-	made := map[[2]string]bool{{"nat", "PREROUTING"}: true, {"nat", "OUTPUT"}: true, {"nat", "POSTROUTING"}: true, {"filter", "FORWARD"}: true}
-	for _, chain := range [][2]string{{"nat", "KUBE-NODEPORTS"}, {"nat", "KUBE-SERVICES"}, {"nat", "KUBE-MARK-MASQ"}, {"nat", "KUBE-POSTROUTING"}, {"filter", "KUBE-FORWARD"}} {
-		made[chain] = true
-		if err := ipt.NewChain(chain[0], chain[1]); err != nil {
-			return err
-		}
-	}
-	for _, rule := range rules {
-		chain := [2]string{rule.table, rule.chain}
-		if !made[chain] {
-			if err := ipt.NewChain(rule.table, rule.chain); err != nil {
-				return err
-			}
-			made[chain] = true
-		}
-	}
-	for _, rule := range rules {
-		if err := ipt.Append(rule.table, rule.chain, rule.spec...); err != nil {
+		if err := runIPTables(host, s.text(full), family.program+"-restore", "-w", "--noflush", "--counters"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// iptablesBase returns the rules that every node has.
-func iptablesBase() []iptablesRule {
-	mark := masqueradeMark + "/" + masqueradeMark
-	return []iptablesRule{
-		{"nat", "PREROUTING", []string{"-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"}},
-		{"nat", "OUTPUT", []string{"-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"}},
-		{"nat", "POSTROUTING", []string{"-m", "comment", "--comment", "kubernetes postrouting rules", "-j", "KUBE-POSTROUTING"}},
-		{"nat", "KUBE-MARK-MASQ", []string{"-j", "MARK", "--or-mark", masqueradeMark}},
-		{"nat", "KUBE-POSTROUTING", []string{"-m", "mark", "!", "--mark", mark, "-j", "RETURN"}},
-		{"nat", "KUBE-POSTROUTING", []string{"-j", "MARK", "--xor-mark", masqueradeMark}},
-		{"nat", "KUBE-POSTROUTING", []string{"-j", "MASQUERADE", "--random-fully"}},
-		{"filter", "FORWARD", []string{"-m", "comment", "--comment", "kubernetes forwarding rules", "-j", "KUBE-FORWARD"}},
-		{"filter", "KUBE-FORWARD", []string{"-m", "mark", "--mark", mark, "-j", "ACCEPT"}},
-		{"filter", "KUBE-FORWARD", []string{"-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}},
-	}
-}
-
-// iptablesService returns the rules of one service and protocol.
-func (r Rules) iptablesService(s service.Service, protocol string, pods netip.Prefix) []iptablesRule {
-	address, port := s.Frontend.Addr().String(), strconv.Itoa(int(s.Frontend.Port()))
-	chain := "KUBE-SVC-" + hash(serviceName, protocol, s.Frontend.String())
-	match := []string{"-d", address, "-p", protocol, "-m", protocol, "--dport", port}
-	rules := []iptablesRule{{"nat", "KUBE-SERVICES", join(match, "-m", "comment", "--comment", serviceName+" cluster IP", "-j", chain)}}
-	if r.MasqueradeAll {
-		rules = append(rules, iptablesRule{"nat", chain, join(match, "-j", "KUBE-MARK-MASQ")})
-	} else {
-		rules = append(rules, iptablesRule{"nat", chain, join([]string{"!", "-s", pods.String()}, join(match, "-j", "KUBE-MARK-MASQ")...)})
-	}
-	for i, b := range s.Backends {
-		backend := b.Addr
-		endpoint := "KUBE-SEP-" + hash(serviceName, protocol, backend.String())
-		var choose []string
-		if left := len(s.Backends) - i; left > 1 {
-			choose = []string{"-m", "statistic", "--mode", "random", "--probability", fmt.Sprintf("%.10f", 1/float64(left))}
+// anyOf reports whether one of the keys is of an address family.
+func anyOf(keys []service.Key, v4 bool) bool {
+	for _, key := range keys {
+		if key.Frontend.Addr().Is4() == v4 {
+			return true
 		}
-		rules = append(rules,
-			iptablesRule{"nat", chain, join(choose, "-m", "comment", "--comment", serviceName+" -> "+backend.String(), "-j", endpoint)},
-			iptablesRule{"nat", endpoint, []string{"-s", backend.Addr().String(), "-j", "KUBE-MARK-MASQ"}},
-			iptablesRule{"nat", endpoint, []string{"-p", protocol, "-m", protocol, "-j", "DNAT", "--to-destination", backend.String()}},
-		)
 	}
-	return rules
+	return false
 }
 
-// join returns a new slice with the elements of first and rest.
-func join(first []string, rest ...string) []string {
-	return append(append([]string{}, first...), rest...)
+// runIPTables runs a program of iptables in a host with this input.
+func runIPTables(host *netns.Namespace, input []byte, program string, args ...string) error {
+	cmd := exec.Command(program, args...)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), &stderr
+	if err := host.Do(cmd.Run); err != nil {
+		return fmt.Errorf("kube-proxy rules with iptables: %s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// iptablesJumps are the rules that lead from the kernel's chains to kube-proxy's.
+const iptablesJumps = `*filter
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+COMMIT
+*nat
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+COMMIT
+`
+
+// iptablesTop are the chains of each sync, and the rules of the filter table.
+const iptablesTop = `*filter
+:KUBE-SERVICES - [0:0]
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark ` + masqueradeMark + `/` + masqueradeMark + ` -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+`
+
+// iptablesMarks are the rules of the nat table that all services share.
+const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark + `/` + masqueradeMark + ` -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark ` + masqueradeMark + `
+-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+-A KUBE-MARK-MASQ -j MARK --or-mark ` + masqueradeMark + `
+`
+
+// iptablesSync is one run of iptables-restore for one address family.
+type iptablesSync struct {
+	ports         []servicePort
+	pods          netip.Prefix
+	masqueradeAll bool
+	sorted        bool // see Rules.Sorted
+	changed       func(servicePort) bool
+}
+
+// largeCluster is the number of endpoints above which kube-proxy leaves out comments, and the
+// search for chains to delete.
+const largeCluster = 1000
+
+// large reports whether there are more endpoints than that.
+func (s iptablesSync) large() bool {
+	n := 0
+	for _, p := range s.ports {
+		n += len(p.backends)
+	}
+	return n > largeCluster
+}
+
+// text returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s iptablesSync) text(jumps bool) []byte {
+	var rules bytes.Buffer
+	var chains []string
+	comments := !s.large()
+	for _, p := range s.ports {
+		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`, p, p.protocol, p.frontend.Addr(), p.frontend.Port())
+		chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
+		fmt.Fprintf(&rules, "-A KUBE-SERVICES %s -j %s\n", match, chain)
+		if !s.changed(p) {
+			continue
+		}
+		chains = append(chains, chain)
+		if s.masqueradeAll {
+			fmt.Fprintf(&rules, "-A %s %s -j KUBE-MARK-MASQ\n", chain, match)
+		} else {
+			fmt.Fprintf(&rules, "-A %s %s ! -s %s -j KUBE-MARK-MASQ\n", chain, match, s.pods)
+		}
+		chains = append(chains, p.iptables(&rules, comments)...)
+	}
+	if s.sorted {
+		slices.SortFunc(chains, func(a, b string) int { return strings.Compare(b, a) })
+	}
+	text := iptablesTop
+	if len(chains) > 0 {
+		text += ":" + strings.Join(chains, " - [0:0]\n:") + " - [0:0]\n"
+	}
+	text += iptablesMarks + rules.String() +
+		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" ` +
+		"-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
+	if jumps {
+		text += iptablesJumps
+	}
+	return []byte(text)
+}
+
+// iptables writes the rules of a port's endpoints, and those that choose one. It returns the
+// chains of the endpoints.
+func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
+	chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
+	for i, b := range p.backends {
+		endpoint := "KUBE-SEP-" + hash(p.String()+p.protocol+b.String(), 16)
+		choice, name := "", ""
+		if comments {
+			choice, name = fmt.Sprintf(` -m comment --comment "%s -> %s"`, p, b), fmt.Sprintf(" -m comment --comment %s", p)
+		}
+		if left := len(p.backends) - i; left > 1 {
+			choice += fmt.Sprintf(" -m statistic --mode random --probability %.10f", 1/float64(left))
+		}
+		chains = append(chains, endpoint)
+		fmt.Fprintf(rules, "-A %s%s -j %s\n", chain, choice, endpoint)
+		fmt.Fprintf(rules, "-A %s%s -s %s -j KUBE-MARK-MASQ\n", endpoint, name, b.Addr())
+		fmt.Fprintf(rules, "-A %s%s -m %s -p %[3]s -j DNAT --to-destination %s\n", endpoint, name, p.protocol, b)
+	}
+	return chains
 }

@@ -5,6 +5,7 @@ package kubeproxy
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -14,98 +15,236 @@ import (
 	"mustang/internal/service"
 )
 
-// WriteNFTables writes the rules of kube-proxy's nftables mode (Kubernetes 1.31 and
-// later, pkg/proxy/nftables) into the network namespace of a host.
-func (r Rules) WriteNFTables(ctx context.Context, host *netns.Namespace) error {
+// nftablesTable is kube-proxy's table.
+const nftablesTable = "kube-proxy"
+
+// NFTables is kube-proxy's table of each address family in a host. Like kube-proxy it finds out
+// once what the program nft can do.
+type NFTables struct {
+	host     *netns.Namespace
+	families map[knftables.Family]knftables.Interface
+}
+
+// OpenNFTables returns the tables of a host, and changes nothing.
+func OpenNFTables(host *netns.Namespace) (*NFTables, error) {
+	n := &NFTables{host: host, families: map[knftables.Family]knftables.Interface{}}
 	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
-		err := host.Do(func() error {
-			nft, err := knftables.New(family, "kube-proxy")
-			if err != nil {
-				return err
-			}
-			tx := nft.NewTransaction()
-			r.nftablesFamily(tx, family)
-			return nft.Run(ctx, tx)
+		err := host.Do(func() (err error) {
+			n.families[family], err = knftables.New(family, nftablesTable)
+			return err
 		})
 		if err != nil {
+			return nil, fmt.Errorf("kube-proxy rules with nftables: %w", err)
+		}
+	}
+	return n, nil
+}
+
+// Write writes the rules of kube-proxy's nftables mode (pkg/proxy/nftables) into a host that has
+// none of them: a full sync, one transaction for each address family.
+func (n *NFTables) Write(ctx context.Context, r Rules) error { return n.sync(ctx, r, nil) }
+
+// Update changes the rules of a host after a change of some services, which Write has written: a
+// partial sync. As kube-proxy does, it lists all chains and sets first, and writes those of the
+// services that have changed. r has all services. Chains of endpoints that are gone are flushed
+// and stay, which kube-proxy deletes a second later.
+func (n *NFTables) Update(ctx context.Context, r Rules, changed ...service.Key) error {
+	return n.sync(ctx, r, changed)
+}
+
+// Clear removes what Write wrote.
+func (n *NFTables) Clear(ctx context.Context) error {
+	return n.each(func(nft knftables.Interface, _ knftables.Family) error {
+		tx := nft.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Delete(&knftables.Table{})
+		return nft.Run(ctx, tx)
+	})
+}
+
+// each calls do in the host for the table of each address family.
+func (n *NFTables) each(do func(knftables.Interface, knftables.Family) error) error {
+	for family, nft := range n.families {
+		if err := n.host.Do(func() error { return do(nft, family) }); err != nil {
 			return fmt.Errorf("kube-proxy rules with nftables: %w", err)
 		}
 	}
 	return nil
 }
 
-func (r Rules) nftablesFamily(tx *knftables.Transaction, family knftables.Family) {
-	services, pods := r.family(family == knftables.IPv4Family)
-	addressType := "ipv6_addr"
-	if family == knftables.IPv4Family {
-		addressType = "ipv4_addr"
-	}
-	tx.Add(&knftables.Table{})
-	nftablesBase(tx, string(family), addressType)
-	for _, service := range services {
-		for _, protocol := range service.Protocol.Each() {
-			r.nftablesService(tx, nftablesTarget{service: service, protocol: protocol.String(), family: string(family), pods: pods.String()})
+// sync writes all rules, or those of the services that have changed.
+func (n *NFTables) sync(ctx context.Context, r Rules, changed []service.Key) error {
+	return n.each(func(nft knftables.Interface, family knftables.Family) error {
+		v4 := family == knftables.IPv4Family
+		full := len(changed) == 0
+		if !full && !anyOf(changed, v4) {
+			return nil
 		}
-	}
+		services, pods := r.family(v4)
+		s := nftablesSync{tx: nft.NewTransaction(), ip: string(family), pods: pods, masqueradeAll: r.MasqueradeAll}
+		var chains []string
+		if full {
+			s.base()
+		} else {
+			var err error
+			if chains, err = nft.List(ctx, "chain"); err != nil {
+				return err
+			}
+			if _, err := nft.List(ctx, "sets"); err != nil {
+				return err
+			}
+		}
+		s.services(portsOf(services), changedSet(changed), full)
+		s.flushStale(chains)
+		return nft.Run(ctx, s.tx)
+	})
 }
 
-// nftablesBase adds the chains that every node has.
-func nftablesBase(tx *knftables.Transaction, family, addressType string) {
-	for _, chain := range []string{"mark-for-masquerade", "masquerading", "services"} {
-		tx.Add(&knftables.Chain{Name: chain})
+// nftablesSync is one transaction for one address family.
+type nftablesSync struct {
+	tx            *knftables.Transaction
+	ip            string // "ip" or "ip6"
+	pods          netip.Prefix
+	masqueradeAll bool
+	active        map[string]bool // chains of services and endpoints
+}
+
+// nftablesHooks are the chains at the kernel's hooks, with the rules that lead from them.
+var nftablesHooks = []struct {
+	name     string
+	kind     knftables.BaseChainType
+	hook     knftables.BaseChainHook
+	priority knftables.BaseChainPriority
+	rules    []string
+}{
+	{"filter-prerouting-pre-dnat", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10", []string{"ct state new jump firewall-check"}},
+	{"filter-output-pre-dnat", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10", []string{"ct state new jump firewall-check"}},
+	{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority, []string{"ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"}},
+	{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority, []string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
+	{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority, []string{"ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"}},
+	{"nat-prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, []string{"jump services"}},
+	{"nat-output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, []string{"jump services"}},
+	{"nat-postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, []string{"jump masquerading"}},
+}
+
+// base adds the chains, maps and sets that every node has.
+func (s *nftablesSync) base() {
+	address, notLocalhost := "ipv4_addr", "ip daddr != 127.0.0.0/8"
+	if s.ip == "ip6" {
+		address, notLocalhost = "ipv6_addr", "ip6 daddr != ::1"
 	}
-	tx.Add(&knftables.Map{Name: "service-ips", Type: addressType + " . inet_proto . inet_service : verdict"})
-	for _, hook := range []struct {
-		name, jump string
-		hook       knftables.BaseChainHook
-		priority   knftables.BaseChainPriority
-	}{
-		{"nat-prerouting", "services", knftables.PreroutingHook, knftables.DNATPriority},
-		{"nat-output", "services", knftables.OutputHook, knftables.BaseChainPriority("-100")},
-		{"nat-postrouting", "masquerading", knftables.PostroutingHook, knftables.SNATPriority},
+	s.tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for kube-proxy")})
+	for _, chain := range []string{
+		"cluster-ips-check", "firewall-check", "mark-for-masquerade", "masquerading", "nodeport-endpoints-check", "reject-chain",
+		"services", "service-endpoints-check",
 	} {
-		tx.Add(&knftables.Chain{
-			Name: hook.name, Type: knftables.PtrTo(knftables.NATType),
-			Hook: knftables.PtrTo(hook.hook), Priority: knftables.PtrTo(hook.priority),
-		})
-		tx.Add(&knftables.Rule{Chain: hook.name, Rule: "jump " + hook.jump})
+		s.tx.Add(&knftables.Chain{Name: chain})
 	}
+	s.tx.Add(&knftables.Set{Name: "cluster-ips", Type: address, Comment: knftables.PtrTo("Active ClusterIPs")})
+	const frontend = " . inet_proto . inet_service : verdict"
+	for _, m := range [][2]string{
+		{"firewall-ips", address + frontend}, {"no-endpoint-nodeports", "inet_proto . inet_service : verdict"},
+		{"no-endpoint-services", address + frontend}, {"service-ips", address + frontend},
+		{"service-nodeports", "inet_proto . inet_service : verdict"},
+	} {
+		s.tx.Add(&knftables.Map{Name: m[0], Type: m[1]})
+	}
+	for _, h := range nftablesHooks {
+		s.tx.Add(&knftables.Chain{
+			Name: h.name, Type: knftables.PtrTo(h.kind), Hook: knftables.PtrTo(h.hook), Priority: knftables.PtrTo(h.priority),
+		})
+		for _, rule := range h.rules {
+			s.tx.Add(&knftables.Rule{Chain: h.name, Rule: rule})
+		}
+	}
+	lookup := s.ip + " daddr . meta l4proto . th dport vmap @"
 	for _, rule := range [][2]string{
 		{"mark-for-masquerade", "mark set mark or " + masqueradeMark},
 		{"masquerading", "mark and " + masqueradeMark + " == 0 return"},
 		{"masquerading", "mark set mark xor " + masqueradeMark},
 		{"masquerading", "masquerade fully-random"},
-		{"services", family + " daddr . meta l4proto . th dport vmap @service-ips"},
+		{"cluster-ips-check", s.ip + " daddr @cluster-ips reject"},
+		{"reject-chain", "reject"},
+		{"service-endpoints-check", lookup + "no-endpoint-services"},
+		{"nodeport-endpoints-check", notLocalhost + " meta l4proto . th dport vmap @no-endpoint-nodeports"},
+		{"firewall-check", lookup + "firewall-ips"},
+		{"services", lookup + "service-ips"},
+		{"services", "fib daddr type local " + notLocalhost + " meta l4proto . th dport vmap @service-nodeports"},
 	} {
-		tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
+		s.tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
 	}
 }
 
-// nftablesTarget is one service for one protocol.
-type nftablesTarget struct {
-	service                service.Service
-	protocol, family, pods string
+// chainName returns the name of a chain, which begins with its kind and a hash of the rest.
+func chainName(kind, rest string) string { return kind + "-" + hash(rest, 8) + "-" + rest }
+
+// nftablesName returns the name of a port in names of chains.
+func (p servicePort) nftablesName() string {
+	return strings.Join([]string{p.namespace, p.name, p.protocol, p.port}, "/")
 }
 
-func (r Rules) nftablesService(tx *knftables.Transaction, t nftablesTarget) {
-	address, port := t.service.Frontend.Addr().String(), strconv.Itoa(int(t.service.Frontend.Port()))
-	chain := "service-" + hash(serviceName, t.protocol, t.service.Frontend.String())
-	tx.Add(&knftables.Chain{Name: chain})
-	tx.Add(&knftables.Element{Map: "service-ips", Key: []string{address, t.protocol, port}, Value: []string{"goto " + chain}})
+// endpointName returns the name of an endpoint in the name of its chain.
+func (p servicePort) endpointName(b netip.AddrPort) string {
+	return fmt.Sprintf("%s__%s/%d", p.nftablesName(), strings.ReplaceAll(b.Addr().String(), ":", "."), b.Port())
+}
+
+// services writes the chains of the ports that have changed, and the elements that lead to
+// them if those are new.
+func (s *nftablesSync) services(ports []servicePort, changed func(servicePort) bool, fresh bool) {
+	s.active = map[string]bool{}
+	for _, p := range ports {
+		chain := chainName("service", p.nftablesName())
+		s.active[chain] = true
+		for _, b := range p.backends {
+			s.active[chainName("endpoint", p.endpointName(b))] = true
+		}
+		if !changed(p) {
+			continue
+		}
+		if fresh {
+			address := p.frontend.Addr().String()
+			s.tx.Add(&knftables.Element{Set: "cluster-ips", Key: []string{address}})
+			s.chain(chain)
+			s.tx.Add(&knftables.Element{
+				Map: "service-ips", Key: []string{address, p.protocol, strconv.Itoa(int(p.frontend.Port()))}, Value: []string{"goto " + chain},
+			})
+		} else {
+			s.chain(chain)
+		}
+		s.port(p, chain)
+	}
+}
+
+// chain adds an empty chain.
+func (s *nftablesSync) chain(name string) {
+	s.tx.Add(&knftables.Chain{Name: name})
+	s.tx.Flush(&knftables.Chain{Name: name})
+}
+
+// port writes the rules of a port and the chains of its endpoints.
+func (s *nftablesSync) port(p servicePort, chain string) {
 	from := ""
-	if !r.MasqueradeAll {
-		from = t.family + " saddr != " + t.pods
+	if !s.masqueradeAll {
+		from = s.ip + " saddr != " + s.pods.String()
 	}
-	tx.Add(&knftables.Rule{Chain: chain, Rule: knftables.Concat(
-		t.family, "daddr", address, t.protocol, "dport", port, from, "jump mark-for-masquerade")})
+	s.tx.Add(&knftables.Rule{Chain: chain, Rule: knftables.Concat(s.ip, "daddr", p.frontend.Addr(), from, "jump mark-for-masquerade")})
 	var choices []string
-	for i, b := range t.service.Backends {
-		backend := b.Addr
-		endpoint := "endpoint-" + hash(serviceName, t.protocol, backend.String())
+	for i, b := range p.backends {
+		endpoint := chainName("endpoint", p.endpointName(b))
+		s.chain(endpoint)
+		s.tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat(s.ip, "saddr", b.Addr(), "jump mark-for-masquerade")})
+		s.tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat("meta l4proto", p.protocol, "dnat to", b.String())})
 		choices = append(choices, fmt.Sprintf("%d : goto %s", i, endpoint))
-		tx.Add(&knftables.Chain{Name: endpoint})
-		tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat(t.family, "saddr", backend.Addr(), "jump mark-for-masquerade")})
-		tx.Add(&knftables.Rule{Chain: endpoint, Rule: knftables.Concat("meta l4proto", t.protocol, "dnat to", backend.String())})
 	}
-	tx.Add(&knftables.Rule{Chain: chain, Rule: fmt.Sprintf("numgen random mod %d vmap { %s }", len(choices), strings.Join(choices, " , "))})
+	s.tx.Add(&knftables.Rule{Chain: chain, Rule: fmt.Sprintf("numgen random mod %d vmap { %s }", len(choices), strings.Join(choices, " , "))})
+}
+
+// flushStale empties the chains of services and endpoints that are gone.
+func (s *nftablesSync) flushStale(chains []string) {
+	for _, chain := range chains {
+		ours := strings.HasPrefix(chain, "service-") && strings.Contains(chain, "/") || strings.HasPrefix(chain, "endpoint-")
+		if ours && !s.active[chain] {
+			s.tx.Flush(&knftables.Chain{Name: chain})
+		}
+	}
 }

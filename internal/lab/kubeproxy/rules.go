@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeproxy writes service rules as kube-proxy writes them, with iptables
-// or nftables, into the network namespace of a host. Labs compare eBPF services
+// Package kubeproxy writes service rules as kube-proxy of Kubernetes 1.34 writes them, with
+// iptables or nftables, into the network namespace of a host. Labs compare eBPF services
 // with them. It also writes the masquerade rule of a host that does NAT for its pods.
 package kubeproxy
 
@@ -11,6 +11,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 
@@ -28,13 +29,53 @@ type Rules struct {
 	// MasqueradeAll replaces the source address of every client with that of the host
 	// (--masquerade-all). Links where replies would bypass the host need it.
 	MasqueradeAll bool
+	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for
+	// which kube-proxy does not care. The kernel has the same rules then.
+	Sorted bool
 }
 
-// Marks and names that kube-proxy uses.
-const (
-	masqueradeMark = "0x4000"
-	serviceName    = "default/mustang"
-)
+// masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
+const masqueradeMark = "0x4000"
+
+// servicePort is one port of a service in one protocol, for which kube-proxy has a chain.
+type servicePort struct {
+	namespace, name, port string
+	protocol              string
+	frontend              netip.AddrPort
+	backends              []netip.AddrPort
+}
+
+// portsOf returns the ports of services. Their names stand for those that a cluster has.
+func portsOf(services []service.Service) []servicePort {
+	var out []servicePort
+	for _, s := range services {
+		p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
+		p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
+		for _, b := range s.Backends {
+			p.backends = append(p.backends, b.Addr)
+		}
+		for _, protocol := range s.Protocol.Each() {
+			p.protocol = protocol.String()
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// String returns the name in comments and hashes.
+func (p servicePort) String() string { return p.namespace + "/" + p.name + ":" + p.port }
+
+// changedSet returns the services among all whose keys are given; all if none are.
+func changedSet(changed []service.Key) func(servicePort) bool {
+	if len(changed) == 0 {
+		return func(servicePort) bool { return true }
+	}
+	set := map[netip.AddrPort]bool{}
+	for _, key := range changed {
+		set[key.Frontend] = true
+	}
+	return func(p servicePort) bool { return set[p.frontend] }
+}
 
 // family returns the services of one address family and the range of its pods.
 func (r Rules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
@@ -51,14 +92,10 @@ func (r Rules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
 	return services, pods
 }
 
-// hash returns the suffix of a chain's name: the first 16 characters of a SHA-256 in
-// base 32, as in kube-proxy.
-func hash(parts ...string) string {
-	h := sha256.New()
-	for _, part := range parts {
-		h.Write([]byte(part))
-	}
-	return base32.StdEncoding.EncodeToString(h.Sum(nil))[:16]
+// hash returns the first characters of a SHA-256 in base 32, as in names of chains.
+func hash(text string, length int) string {
+	sum := sha256.Sum256([]byte(text))
+	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
 // Masquerade replaces the source address of packets from pods with that of the host

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/lab/kubeproxy"
+	"mustang/internal/podlink"
+	"mustang/internal/service"
+)
+
+// Numbers of services.
+const (
+	// ServicePort is the port of the service and of its backend, as of iperf3.
+	ServicePort = 5201
+	// MaxServices is the greatest number of services of a lab.
+	MaxServices = 100_000
+	// OtherBackends is the number of backends of each of a lab's other services.
+	OtherBackends = 2
+)
+
+// otherServices is the address before that of the first of the other services.
+var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
+
+// Services returns the services of pod-a in topology pod-links: one per address
+// family, for TCP and UDP.
+func Services() []service.Service {
+	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
+	var services []service.Service
+	for i, frontend := range frontends {
+		services = append(services, service.Service{
+			Frontend: netip.AddrPortFrom(frontend, ServicePort),
+			Protocol: service.Any,
+			Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], ServicePort)),
+		})
+	}
+	return services
+}
+
+// others returns TCP services of pod-a beside those of [Services], each with backends at its
+// ports from [ServicePort] on.
+func others(number, backends int) []service.Service {
+	var services []service.Service
+	var of []netip.AddrPort
+	for i := range backends {
+		of = append(of, netip.AddrPortFrom(PodAIPs[0], ServicePort+uint16(i)))
+	}
+	bytes := otherServices.As4()
+	for i := 1; i <= number; i++ {
+		at := bytes
+		at[1], at[2], at[3] = bytes[1]+byte(i>>16), byte(i>>8), byte(i)
+		services = append(services, service.Service{
+			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP, Backends: service.Backends(of...),
+		})
+	}
+	return services
+}
+
+// services returns the services of a lab with these options: those of pod-a in the middle of
+// the others, so that a list that is searched from one end has half of them before it.
+func (o Options) services(backends int) []service.Service {
+	all := others(max(o.Services-1, 0), backends)
+	return slices.Insert(all, len(all)/2, Services()...)
+}
+
+// kubeproxy returns the rules for services in a lab with a link mode.
+func (l *Lab) kubeproxy(mode podlink.Mode, services []service.Service) kubeproxy.Rules {
+	return kubeproxy.Rules{
+		Services: services,
+		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
+		// The reply of a pod on the same segment would go straight to the client, past
+		// the host that has to translate it back.
+		MasqueradeAll: !mode.Traits().Routed && !l.Options.NetfilterCall,
+	}
+}
+
+// withNFTables calls do with kube-proxy's tables of nftables in the host.
+func (l *Lab) withNFTables(do func(*kubeproxy.NFTables) error) (err error) {
+	if l.nftables == nil {
+		if l.nftables, err = kubeproxy.OpenNFTables(l.namespaces[Host]); err != nil {
+			return err
+		}
+	}
+	return do(l.nftables)
+}
+
+// WriteServices makes services those of a lab of topology pod-links that has none, by the
+// lab's implementation and as that does it after a start.
+func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
+	mode, err := l.linkMode()
+	if err != nil {
+		return err
+	}
+	switch l.Options.Via {
+	case ViaIPTables:
+		return l.kubeproxy(mode, services).WriteIPTables(l.namespaces[Host])
+	case ViaNFTables:
+		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, l.kubeproxy(mode, services)) })
+	}
+	_, err = l.datapath.Services().Apply(ctx, owner, services)
+	return err
+}
+
+// ClearServices removes the services of a lab.
+func (l *Lab) ClearServices(ctx context.Context) error {
+	switch l.Options.Via {
+	case ViaIPTables:
+		return kubeproxy.ClearIPTables(l.namespaces[Host])
+	case ViaNFTables:
+		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Clear(ctx) })
+	}
+	_, err := l.datapath.Services().Apply(ctx, owner, nil)
+	return err
+}
+
+// ChangeService gives a service of a lab the backends of services[i]; services are all of
+// them. It does what the lab's implementation does after a change of one service.
+func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i int) error {
+	mode, err := l.linkMode()
+	if err != nil {
+		return err
+	}
+	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
+	switch l.Options.Via {
+	case ViaIPTables:
+		return l.kubeproxy(mode, services).UpdateIPTables(l.namespaces[Host], key)
+	case ViaNFTables:
+		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Update(ctx, l.kubeproxy(mode, services), key) })
+	}
+	_, _, err = l.datapath.Services().Put(ctx, owner, services[i])
+	return err
+}
+
+// AllServices returns the services that a lab of topology pod-links was built with, or those
+// with another number of backends than [OtherBackends]. Each of the others has its backends at
+// ports of pod-a from [ServicePort] on.
+func (l *Lab) AllServices(backends int) []service.Service {
+	services := l.Options.services(backends)
+	if l.Options.Via == ViaEBPFSocket {
+		services = append(services, Published()...)
+	}
+	return services
+}
