@@ -181,10 +181,16 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 		return err
 	}
 	if r.options.sliced(rows[0].spec.suite) {
-		if err := r.trace(ctx, rows); err != nil {
-			return err
+		carried, tables := byKind(rows)
+		if pending(carried) > 0 {
+			if err := r.trace(ctx, carried); err != nil {
+				return err
+			}
+			if err := r.interleave(ctx, carried, started); err != nil {
+				return err
+			}
 		}
-		return r.interleave(ctx, rows, started)
+		return r.tables(ctx, tables)
 	}
 	if rows[0].spec.suite.BesideEngines() {
 		return r.besideEngines(ctx, rows)
@@ -192,7 +198,7 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 	if err := r.testbed.setPriorities(); err != nil {
 		return err
 	}
-	return r.rounds(ctx, rows)
+	return r.rounds(ctx, rows, r.options.rounds())
 }
 
 // announce describes the run in one line.
@@ -258,6 +264,10 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	switch {
 	case s.path.Engine != nil: // whose path the native row proves
 		return sample{}, nil
+	case s.workload.OfServices() && proof: // each sample has its own
+		return sample{}, nil
+	case s.workload.OfServices():
+		return r.testbed.takeServices(ctx, s)
 	case s.path.Plugin != nil && proof:
 		return sample{}, r.testbed.provePlugin(ctx, s.path)
 	case s.path.Plugin != nil:
@@ -282,13 +292,13 @@ func (r *run) exclude(row *measuredRow, reason error) {
 	r.options.Progress.Note(fmt.Sprintf("%s: failed: %s", row.spec.name(), row.row.Reason))
 }
 
-// rounds measures rows in rounds.
-func (r *run) rounds(ctx context.Context, rows []*measuredRow) error {
+// rounds measures rows in a number of rounds.
+func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error {
 	o := r.options
 	if !o.counting() {
-		o.Progress.Start(pending(rows)*o.rounds(), o.sampleTime(rows[0].spec.path))
+		o.Progress.Start(pending(rows)*rounds, o.sampleTime(rows[0].spec.path))
 	}
-	for round := range o.rounds() {
+	for round := range rounds {
 		for _, i := range order(o.Seed, round, len(rows)) {
 			row := rows[i]
 			if row.done() {
@@ -301,7 +311,7 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow) error {
 			o.Progress.Done()
 		}
 		if !o.counting() {
-			o.Progress.Round(round+1, o.rounds())
+			o.Progress.Round(round+1, rounds)
 		}
 	}
 	return nil

@@ -20,10 +20,16 @@ import (
 
 // shares reports whether the agents of a path are those of other labs too, which enter
 // its namespaces for each socket: rows that are compared then run in the same processes.
-func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == nil && !keeps(p.Lab) }
+func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == nil && !encloses(p.Lab) }
+
+// encloses reports whether the agents of a lab's places run in guests or containers.
+func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
+
+// manyServices is the number of services from which a lab takes seconds to build.
+const manyServices = 10_000
 
 // keeps reports whether a lab is kept for all instances, since it takes seconds to build.
-func keeps(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
+func keeps(o lab.Options) bool { return encloses(o) || o.Services >= manyServices }
 
 // ownClient reports whether a workload needs a client in the control group of the lab:
 // where sockets are translated, and it opens them all the time.
@@ -188,11 +194,11 @@ func (t *testbed) connect(ctx context.Context, all []*standing) []error {
 	return errs
 }
 
-// hangUp ends the agents, but those of labs that are kept.
+// hangUp ends the agents, but those in guests and containers.
 func (t *testbed) hangUp() error {
 	var errs []error
 	for key, a := range t.agents {
-		if !keeps(key.lab) {
+		if !encloses(key.lab) {
 			errs = append(errs, a.Close())
 			delete(t.agents, key)
 		}

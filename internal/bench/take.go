@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/servicebench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -118,4 +119,14 @@ func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 		return err
 	}
 	return plugins.Prove(ctx, p.Plugin)
+}
+
+// takeServices measures a table of services.
+func (t *testbed) takeServices(ctx context.Context, row rowSpec) (sample, error) {
+	l, err := t.lab(ctx, row.path.Lab)
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := servicebench.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
+	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }

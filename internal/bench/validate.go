@@ -187,7 +187,7 @@ func (o Options) rowSpecs() []rowSpec {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			for _, p := range suite.Paths {
-				if !suite.Has(p, w) {
+				if !suite.Has(p, w) || p.Long && o.Quick {
 					continue
 				}
 				if p.Plugin != nil {

@@ -38,6 +38,8 @@ func (t *workloadTable) answer() Answer {
 			lines = append(lines, t.tail())
 		case result.AnswerCallRate:
 			lines = append(lines, t.callRate())
+		case result.AnswerFigures:
+			lines = append(lines, t.each("", " "+t.unit, func(e *entry) float64 { return e.Median }))
 		case result.AnswerStatements:
 			if i == 0 {
 				lines = append(lines, t.stated()...)

@@ -287,6 +287,8 @@ func (t *workloadTable) briefHead() string {
 	short := map[string]string{
 		result.WorkloadTCPStream: "stream", result.WorkloadUDPStream: "UDP", result.WorkloadTCPRR: "req./resp.",
 		result.WorkloadTCPCRR: "connect", result.WorkloadUDPRR: "UDP r./r.", result.WorkloadCNIAdd: "ADD", result.WorkloadCNIDel: "DEL",
+		result.WorkloadFirstPacket: "1st packet", result.WorkloadFirstPacketP99: "1st p99", result.WorkloadServiceProgram: "program",
+		result.WorkloadServiceChange: "change", result.WorkloadServiceMemory: "memory",
 	}[t.workload]
 	if t.flows > 1 {
 		short += fmt.Sprintf(" ×%d", t.flows)

@@ -45,7 +45,13 @@ func wordingOf(counted bool, of result.Key) wording {
 			costs: "Latency with a cluster IP against the pod IP of the same connection: ",
 			atOne: "1.0 means no cost; right of it, the cluster IP is slower.",
 		}
-	case ofCalls(of.Workload):
+	case of.Workload == result.WorkloadServiceMemory:
+		return wording{
+			less: true,
+			best: "takes the least memory", tied: "are tied for the least memory", extreme: "lowest", higher: "more memory", lower: "less memory",
+			factor: "the memory", direction: "Memory, so shorter is better.", where: " on this machine",
+		}
+	case ofCalls(of.Workload), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket), of.Workload == result.WorkloadServiceChange:
 		return wording{
 			less: true,
 			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time", factor: "the time",
@@ -116,17 +122,10 @@ func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
 // targetName names what the client connects to.
 func targetName(target string) string {
-	switch target {
-	case result.TargetHostIP:
-		return "host IP"
-	case result.TargetPodIP:
-		return "pod IP"
-	case result.TargetClusterIP:
-		return "cluster IP"
-	case result.TargetPublishedPort:
-		return "published port"
+	names := map[string]string{
+		result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP", result.TargetPublishedPort: "published port",
 	}
-	return clean(target)
+	return cmp.Or(names[target], clean(target))
 }
 
 // viaOrder is the order of the kinds of cluster IP.
@@ -138,26 +137,14 @@ func viaOrder() []string {
 
 // viaName names what turns the target's address into the server's.
 func viaName(via string) string {
-	switch via {
-	case result.ViaEBPFTC:
-		return "eBPF packet"
-	case result.ViaEBPFSocket:
-		return "eBPF socket"
-	case result.ViaDocker:
-		return "Docker"
-	}
-	return clean(via)
+	names := map[string]string{result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
+	return cmp.Or(names[via], clean(via))
 }
 
 // viaTitle is viaName for headings and sentences.
 func viaTitle(via string) string {
-	switch via {
-	case result.ViaEBPFTC:
-		return "eBPF (per packet)"
-	case result.ViaEBPFSocket:
-		return "eBPF (socket)"
-	}
-	return viaName(via)
+	titles := map[string]string{result.ViaEBPFTC: "eBPF (per packet)", result.ViaEBPFSocket: "eBPF (socket)"}
+	return cmp.Or(titles[via], viaName(via))
 }
 
 // shortUnit shortens a unit for the heading of a column.

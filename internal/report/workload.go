@@ -276,6 +276,11 @@ func workloadTitles(counted bool) []workloadTitle {
 		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
 		{result.WorkloadCNIAdd, "ADD", "", "call"},
 		{result.WorkloadCNIDel, "DEL", "", "call"},
+		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open", "client"},
+		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client"},
+		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer"},
+		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer"},
+		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer"},
 	}
 	if counted {
 		titles[1].title, titles[1].explanation = "UDP packets", "small ones, sent one way"

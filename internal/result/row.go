@@ -59,6 +59,15 @@ const (
 	// the calls that are started at once.
 	WorkloadCNIAdd = "cni_add"
 	WorkloadCNIDel = "cni_del"
+	// WorkloadFirstPacket and WorkloadFirstPacketP99 are the median and the 99th percentile of
+	// the time in which a connection to a service picked at random opens.
+	WorkloadFirstPacket    = "first_packet"
+	WorkloadFirstPacketP99 = "first_packet_p99"
+	// WorkloadServiceProgram writes all services into empty tables, and WorkloadServiceChange
+	// waits for the change of one. WorkloadServiceMemory is the kernel's memory with all.
+	WorkloadServiceProgram = "service_program"
+	WorkloadServiceChange  = "service_change"
+	WorkloadServiceMemory  = "service_memory"
 )
 
 // Values of [Row.Unit].
@@ -68,11 +77,16 @@ const (
 	UnitPerPacket      = "instructions/packet"
 	UnitPerTransaction = "instructions/transaction"
 	UnitMilliseconds   = "ms" // for one call
-	UnitMicroseconds   = "µs" // for one transaction
+	UnitMicroseconds   = "µs" // for one transaction, or one change of a service
+	// UnitServices is services written per second, UnitBytesPerService memory for each.
+	UnitServices        = "services/s"
+	UnitBytesPerService = "bytes/service"
 )
 
 // MoreIsBetter tells the direction of a unit.
-func MoreIsBetter(unit string) bool { return unit == UnitGbit || unit == UnitTransactions }
+func MoreIsBetter(unit string) bool {
+	return unit == UnitGbit || unit == UnitTransactions || unit == UnitServices
+}
 
 // countedUnits is the prefix of units of counted instructions.
 const countedUnits = "instructions/"
@@ -127,9 +141,9 @@ type Row struct {
 	Setup Setup `json:"setup,omitzero"`
 	// Engine is the load generator: "native", "iperf3", "netperf" or "sockperf".
 	Engine string `json:"engine"`
-	// Unit is the unit of samples, median and interval. More is better in [UnitGbit]
-	// and [UnitTransactions]; less is better in [UnitMilliseconds], [UnitMicroseconds] and, in files of
-	// counted instructions, [UnitPerPacket] and [UnitPerTransaction].
+	// Unit is the unit of samples, median and interval. More is better in [UnitGbit],
+	// [UnitTransactions] and [UnitServices]; less is better in [UnitMilliseconds], [UnitMicroseconds],
+	// [UnitBytesPerService] and, in files of counted instructions, [UnitPerPacket] and [UnitPerTransaction].
 	Unit string `json:"unit"`
 	// Samples holds one figure per round in the order of the rounds, outliers
 	// included.
@@ -154,7 +168,7 @@ type Row struct {
 	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit, in
 	// microseconds; 0 in files of counted instructions.
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
-	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet" or "call".
+	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet", "call", "service" or "change".
 	CPUUnit string `json:"cpu_unit,omitempty"`
 	// CPUSplit are parts of CPUUSPerUnit, for rows that took turns; nil for others.
 	CPUSplit *CPUSplit `json:"cpu_split,omitempty"`

@@ -37,6 +37,8 @@ const (
 	AnswerCallRate = "call-rate"
 	// AnswerStatements gives the result of each statement.
 	AnswerStatements = "statements"
+	// AnswerFigures gives the figure of each row.
+	AnswerFigures = "figures"
 )
 
 // Colors of a [Series]. A page chooses the shades.
@@ -148,7 +150,7 @@ func (s Suite) problems() []string {
 	}
 	for _, part := range s.Answer {
 		check("answer", part, AnswerFastest, AnswerRanking, AnswerReference, AnswerReferenceFigure, AnswerServiceCost, AnswerTally,
-			AnswerTail, AnswerCallRate, AnswerStatements)
+			AnswerTail, AnswerCallRate, AnswerStatements, AnswerFigures)
 	}
 	for _, series := range s.Series {
 		check("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)

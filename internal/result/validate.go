@@ -140,6 +140,7 @@ func (r Row) problems() []string {
 		{"via", r.Via, []string{ViaNone, ViaIPTables, ViaNFTables, ViaEBPFTC, ViaEBPFSocket, ViaDocker}},
 		{"workload", r.Workload, []string{
 			WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd, WorkloadCNIDel,
+			WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,
 		}},
 		{"status", r.Status, []string{StatusOK, StatusSkipped, StatusFailed}},
 		{"family", r.Family, []string{"", "ipv4", "ipv6"}},

@@ -119,9 +119,9 @@ func (c *sampleCheck) checkAddresses() {
 	if seenAs.IsValid() && m.ServerPeer.Addr() != seenAs {
 		c.add("the server's peer is %s, want the host's address %s", m.ServerPeer, seenAs)
 	}
-	// The kernel's address translation changes the client's port too if a recent
-	// connection had the same one.
-	samePort := m.ServerPeer.Port() == m.ClientLocal.Port() || c.translated
+	// Address translation, the kernel's and that of eBPF, changes the client's port too if a
+	// recent connection had the same one.
+	samePort := m.ServerPeer.Port() == m.ClientLocal.Port() || c.translated || c.evidence.ProgramRuns["port_changed"] > 0
 	if !seenAs.IsValid() && (m.ServerPeer.Addr() != m.ClientLocal.Addr() || !samePort) {
 		c.add("the server's peer is %s, want %s", m.ServerPeer, m.ClientLocal)
 	}

@@ -75,7 +75,8 @@ func (s Suite) BesideEngines() bool {
 // Has reports whether the suite has a row of a path under a workload: an engine may not
 // carry it, and a path may have one workload only.
 func (s Suite) Has(p Path, w Workload) bool {
-	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name)
+	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
+		(!w.OfServices() || p.hasTable(w.Name))
 }
 
 // errNotInGuests is the reason why a path through containers and guests has native rows only.

@@ -7,8 +7,10 @@ package suites
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"mustang/internal/bench/cnibench"
@@ -121,6 +123,9 @@ func (w Workload) String() string {
 	return text
 }
 
+// OfServices reports whether the workload measures a table of services, not traffic.
+func (w Workload) OfServices() bool { return slices.Contains(ServiceWorkloads(), w.Name) }
+
 // Spec returns the load of a workload on a path, in slices.
 func (w Workload) Spec(p Path) load.Spec {
 	return load.Spec{
@@ -160,6 +165,10 @@ type Path struct {
 	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
 	// traffic.
 	Plugin *cnibench.Plugin
+	// Long leaves the path out of quick runs.
+	Long bool
+	// Skip is the reason why the path is measured nowhere, "" if there is none.
+	Skip string
 	// Workload, if it is set, is the only workload of the path.
 	Workload string
 	// Delay is the time for which the server computes before each response.
@@ -201,6 +210,9 @@ func (p Path) Row(suite string, w Workload) result.Row {
 // Probe returns the reason why this machine cannot build the path's network, nil if
 // none is known. It needs root.
 func (p Path) Probe() error {
+	if p.Skip != "" {
+		return errors.New(p.Skip)
+	}
 	if mode, ok := p.mode(); ok {
 		if err := mode.Probe(); err != nil {
 			return err

@@ -130,6 +130,9 @@ func (t Traffic) check(workloads []Workload) error {
 		return errors.New("invalid size of requests or responses: no selected workload has any")
 	}
 	for _, w := range workloads {
+		if w.OfServices() {
+			continue
+		}
 		if err := w.Spec(Path{}.connectTo(localhost)).Validate(); err != nil {
 			return errors.New(strings.TrimPrefix(err.Error(), "load: "))
 		}

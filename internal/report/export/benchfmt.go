@@ -142,7 +142,7 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 	switch unit {
 	case result.UnitGbit:
 		return "B/s", 1e9 / 8, "higher"
-	case result.UnitTransactions:
+	case result.UnitTransactions, result.UnitServices:
 		return unit, 1, "higher"
 	case result.UnitMilliseconds:
 		return "sec/op", 1e-3, "lower"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"slices"
+	"testing"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// TestServicesSuite measures paths among 10 services, with traffic and with each workload of
+// their tables, and finds evidence of each.
+func TestServicesSuite(t *testing.T) {
+	testkit.RequireTool(t, "iptables")
+	testkit.RequireTool(t, "nft")
+	o := testOptions(t, "iptables/10 tcp_crr", "ebpf-tc/10 tcp_crr")
+	for _, id := range []string{"iptables/10", "nftables/10", "ebpf-tc/10", "ebpf-socket/10"} {
+		for _, workload := range suites.ServiceWorkloads() {
+			if workload == result.WorkloadServiceMemory || workload == result.WorkloadServiceProgram && id == "ebpf-socket/10" {
+				continue
+			}
+			o.Only = append(o.Only, id+" "+workload)
+		}
+	}
+	o.Suites, o.Rounds = lookup(t, "services"), 2
+	file, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNothingLeft(t, o)
+	if len(file.Rows) != len(o.Only) {
+		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Only))
+	}
+	for _, row := range file.Rows {
+		switch {
+		case row.Status != result.StatusOK || len(row.Samples) != o.Rounds:
+			t.Errorf("%s: %s %s, %d samples", rowName(row), row.Status, row.Reason, len(row.Samples))
+		case slices.Min(row.Samples) <= 0:
+			t.Errorf("%s: samples %v", rowName(row), row.Samples)
+		case row.ID == "ebpf-tc/10" && row.Evidence.ProgramRuns["new_connection"] == 0,
+			row.ID == "ebpf-socket/10" && row.Evidence.ProgramRuns["sock_connect"] == 0:
+			t.Errorf("%s: no program has translated an address: %v", rowName(row), row.Evidence.ProgramRuns)
+		case row.Via == result.ViaIPTables && len(row.Evidence.Hooks) == 0:
+			t.Errorf("%s: the packets passed no rules", rowName(row))
+		}
+	}
+}

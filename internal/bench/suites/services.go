@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"fmt"
+
+	"mustang/internal/lab"
+	"mustang/internal/result"
+)
+
+// Numbers of services.
+const (
+	fewServices  = 10
+	someServices = 1_000
+	manyServices = 10_000
+	mostServices = lab.MaxServices
+)
+
+// ServiceWorkloads lists the workloads that measure a table of services, not traffic.
+func ServiceWorkloads() []string {
+	return []string{
+		result.WorkloadFirstPacket, result.WorkloadFirstPacketP99, result.WorkloadServiceProgram, result.WorkloadServiceChange,
+		result.WorkloadServiceMemory,
+	}
+}
+
+// services compares implementations of services by the number of services.
+func services() Suite {
+	s := Suite{
+		Name:      "services",
+		Doc:       "services by eBPF, iptables and nftables, among 10 to 100,000 of them",
+		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
+		Report: result.Suite{
+			Question: "What does a service cost among many, and how fast do changes take effect?", Noun: "way to a service",
+			Answer: []string{result.AnswerFigures, result.AnswerStatements},
+		},
+		CountedQuestion: "How many instructions does a service cost among many?",
+	}
+	for _, name := range ServiceWorkloads() {
+		s.Workloads = append(s.Workloads, Workload{Name: name, Flows: 1})
+	}
+	podIP := podPath("pod-ip", "veth")
+	s.addBaseline(podIP)
+	s.Report.Reference = podIP.ID
+	over := podPath("pod-ip+ebpf", "veth")
+	over.Lab.Datapath, over.Lab.Via, over.Lab.Services = lab.DatapathEBPF, lab.ViaEBPFTC, fewServices
+	over.Note = "programs on the pods' links, with 10 services"
+	s.Paths = append(s.Paths, over)
+	s.compare(over.ID, podIP.ID)
+	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
+		s.addServices(number)
+	}
+	s.describeServices()
+	return s
+}
+
+// serviceVias are the implementations of services, the most usual first.
+func serviceVias() []string {
+	return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFTC, lab.ViaEBPFSocket}
+}
+
+// tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
+// nftables has an anonymous set, whose name the kernel finds by comparing it with all others.
+const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square of the number"
+
+// serviceID returns the ID of the path by an implementation among so many services.
+func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
+
+// addServices adds the paths among so many services.
+func (s *Suite) addServices(number int) {
+	for _, via := range serviceVias() {
+		p := podPath(serviceID(via, number), "veth")
+		p.Lab.Via, p.Lab.Services = via, number
+		p.Variant = fmt.Sprintf("%d services", number)
+		if via == lab.ViaEBPFTC {
+			p.Lab.Datapath = lab.DatapathEBPF
+		}
+		p = p.toService(via)
+		if p.Long = number > someServices; hasRules(via) && number > manyServices {
+			p.Skip = tooManyServices
+		}
+		s.Paths = append(s.Paths, p)
+		s.compare(p.ID, map[bool]string{true: "pod-ip+ebpf", false: "pod-ip"}[via == lab.ViaEBPFTC])
+		if number > fewServices {
+			s.compare(p.ID, serviceID(via, fewServices))
+		}
+	}
+	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
+		s.compare(serviceID(by, number), serviceID(lab.ViaIPTables, number))
+		s.compare(serviceID(by, number), serviceID(lab.ViaNFTables, number))
+	}
+}
+
+// hasTable reports whether a workload of tables of services measures the path: those to services
+// among others. Socket translation has the same tables as the programs for packets, and rules for
+// many services take minutes to write.
+func (p Path) hasTable(workload string) bool {
+	if p.Lab.Services == 0 || p.Target != result.TargetClusterIP {
+		return false
+	}
+	writes := workload == result.WorkloadServiceProgram || workload == result.WorkloadServiceMemory
+	rules := hasRules(p.Via)
+	switch {
+	case writes && p.Via == result.ViaEBPFSocket, writes && rules && p.Lab.Services > someServices:
+		return false
+	case workload == result.WorkloadServiceMemory: // of few services is lost in that of others
+		return p.Lab.Services >= someServices
+	}
+	return true
+}
+
+// describeServices completes the suite's description.
+func (s *Suite) describeServices() {
+	names := map[string]string{
+		lab.ViaIPTables: "iptables", lab.ViaNFTables: "nftables", lab.ViaEBPFTC: "eBPF per packet", lab.ViaEBPFSocket: "eBPF at the socket",
+	}
+	colors := map[string]string{
+		lab.ViaIPTables: result.ColorSlate, lab.ViaNFTables: result.ColorOrange, lab.ViaEBPFTC: result.ColorBlue, lab.ViaEBPFSocket: result.ColorTeal,
+	}
+	series := map[string]*result.Series{}
+	for _, via := range serviceVias() {
+		series[via] = &result.Series{Name: names[via], Color: colors[via]}
+	}
+	count := map[int]string{fewServices: "10", someServices: "1,000", manyServices: "10,000", mostServices: "100,000"}
+	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
+		group := result.Group{Caption: "Among " + count[number] + " services"}
+		for _, via := range serviceVias() {
+			id := serviceID(via, number)
+			group.Rows = append(group.Rows, id)
+			series[via].Rows = append(series[via].Rows, id)
+		}
+		s.Report.Groups = append(s.Report.Groups, group)
+	}
+	among := result.Statement{Caption: "Among 10,000 services"}
+	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
+		for _, rules := range []string{lab.ViaIPTables, lab.ViaNFTables} {
+			among.Pairs = append(among.Pairs, result.Pair{
+				Numerator: serviceID(by, manyServices), Denominator: serviceID(rules, manyServices), Label: names[by] + " against " + names[rules],
+			})
+		}
+	}
+	s.Report.Statements = append(s.Report.Statements, among)
+	for _, number := range []int{manyServices, mostServices} {
+		against := result.Statement{Caption: count[number] + " services against 10"}
+		for _, via := range serviceVias() {
+			if number > manyServices && hasRules(via) {
+				continue
+			}
+			against.Pairs = append(against.Pairs, result.Pair{
+				Numerator: serviceID(via, number), Denominator: serviceID(via, fewServices), Label: names[via],
+			})
+		}
+		s.Report.Statements = append(s.Report.Statements, against)
+	}
+	for _, via := range serviceVias() {
+		s.Report.Series = append(s.Report.Series, *series[via])
+	}
+}
+
+// hasRules reports whether an implementation is of kube-proxy's rules.
+func hasRules(via string) bool { return via == lab.ViaIPTables || via == lab.ViaNFTables }
