@@ -92,6 +92,7 @@ struct enums {
 	enum verdict verdict;
 	enum next_hop next_hop;
 	enum ct_flag ct_flag;
+	enum ct_state ct_state;
 	enum endpoint_flag endpoint_flag;
 	enum service_flag service_flag;
 	enum backend_state backend_state;

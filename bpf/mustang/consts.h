@@ -21,9 +21,10 @@
 #define ACTION_NEXT TC_ACT_UNSPEC
 #define ACTION_DROP TC_ACT_SHOT
 
-/* Source ports tried for a connection whose own port is taken. */
-#define PORT_TRIES 16
+/* Source ports tried for a connection whose own port is taken, and their range. */
+#define PORT_TRIES 1024
 #define PORT_FIRST 1024
+#define PORT_LAST 65535
 
 /* Extension headers of an IPv6 packet. RFC 8200 allows seven, of which one may occur twice. */
 #define EXTENSIONS_MAX 8

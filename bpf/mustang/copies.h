@@ -2,21 +2,20 @@
 #ifndef MUSTANG_COPIES_H
 #define MUSTANG_COPIES_H
 
-#include "filter.h"
+#include "ct.h"
 
 /*
  * Copies of rows that a CPU has just read. A look-up in a hash table is a call; one in an array is a few instructions. Each
  * change of connections or endpoints voids all copies.
  */
 
-/* What a copy that is read now is to have; zero if the filter is missing, which cannot be. */
-static __always_inline struct validity validity_now(void)
+/* What a copy that is read now is to have. generation is NULL if the filter is missing, which cannot be. */
+static __always_inline struct validity validity_now(const __u64 *generation)
 {
-	const struct filter *filter = filter_row();
 	struct validity now = {};
 
-	if (filter) {
-		now.generation = *(volatile __u64 *)&filter->generation;
+	if (generation) {
+		now.generation = *(volatile const __u64 *)generation;
 		now.second = bpf_jiffies64() >> 8;
 	}
 	return now;
@@ -35,21 +34,21 @@ static __always_inline void begin_copy(struct validity *copy, const struct valid
 }
 
 /* The connection of a packet, for reading: a row of connections, or a copy. */
-static __always_inline struct ct_entry *flow_find(const struct tuple *t)
+static __always_inline struct ct_entry *flow_find(const struct tuple *t, __u32 traits)
 {
-	__u64 hash =
-		(t->saddr.halves[1] ^ t->saddr.halves[0] << 1) + 3 * (t->daddr.halves[1] ^ t->daddr.halves[0] << 1);
-	__u32 slot = (hash ^ ((__u32)t->dport << 16 | t->sport)) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
+	const struct filter *filter = filter_row();
+	__u32 slot = flow_index(t);
 	struct flow *flow = bpf_map_lookup_elem(&flows, &slot);
-	struct validity now = validity_now();
+	struct validity now;
 	struct ct_entry *ct;
 
-	if (!flow)
-		return bpf_map_lookup_elem(&connections, t);
+	if (!flow || !filter)
+		return ct_lookup(t, traits);
+	now = validity_now(&filter->generations[slot % GENERATIONS]);
 	if (is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t))
 		return flow->row.flags & CT_ABSENT ? NULL : &flow->row;
 	begin_copy(&flow->validity, &now);
-	ct = bpf_map_lookup_elem(&connections, t);
+	ct = ct_lookup(t, traits);
 	flow->key = *t;
 	if (!ct) {
 		flow->row.flags = CT_ABSENT;
@@ -62,12 +61,14 @@ static __always_inline struct ct_entry *flow_find(const struct tuple *t)
 /* The path into the pod that has the address; NULL if no pod of this node has it. */
 static __always_inline const struct ep_path *way_to(const union addr *addr)
 {
+	const struct filter *filter = filter_row();
 	__u32 slot = (addr->halves[1] ^ addr->halves[0]) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
 	struct way *way = bpf_map_lookup_elem(&ways, &slot);
-	struct validity now = validity_now();
+	struct validity now;
 
-	if (!way)
+	if (!way || !filter)
 		return NULL;
+	now = validity_now(&filter->rows);
 	if (!is_valid(&way->validity, &now) || !addr_equal(&way->key, addr)) {
 		begin_copy(&way->validity, &now);
 		struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);

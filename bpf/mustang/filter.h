@@ -56,13 +56,22 @@ static __always_inline void full_barrier(__u64 *place)
 	ordered_add(place, 0);
 }
 
-/* Voids all copies. To be called after each change of connections: a program that finds the new generation finds them. */
-static __always_inline void filter_change(void)
+/* The place of a tuple among the copies. */
+static __always_inline __u32 flow_index(const struct tuple *t)
+{
+	__u64 hash =
+		(t->saddr.halves[1] ^ t->saddr.halves[0] << 1) + 3 * (t->daddr.halves[1] ^ t->daddr.halves[0] << 1);
+
+	return (hash ^ ((__u32)t->dport << 16 | t->sport)) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
+}
+
+/* Voids the copies of a row of connections. To be called after each change of it: who finds the new generation finds it. */
+static __always_inline void filter_change(const struct tuple *t)
 {
 	struct filter *row = filter_row();
 
 	if (row)
-		ordered_add(&row->generation, 1);
+		ordered_add(&row->generations[flow_index(t) % GENERATIONS], 1);
 }
 
 /* Whether a service or a connection may have the destination of t. */

@@ -21,7 +21,7 @@ enum owner {
 struct service_key {
 	union addr addr;
 	__be16 port;
-	__u8 proto;
+	__u8 proto; /* 0: any protocol that has no row of its own */
 	__u8 pad;
 };
 
@@ -38,15 +38,16 @@ enum service_flag {
 
 /* One frontend. The fields that new connections read come first. */
 struct service {
-	__u32 id;               /* shared by the protocols of one service */
+	__u32 id;
 	__u32 revision;         /* the set of backends; never reused */
 	__u32 count;            /* backends for new connections, in slots 0..count-1; 0: they are dropped */
 	__u32 flags;            /* enum service_flag */
 	__u32 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
 	__u32 local;            /* local backends for new connections, in slots 0..local-1; not enforced */
 	__u32 affinity_timeout; /* in seconds; not enforced */
-	__u8 owner;             /* enum owner */
-	__u8 reserved[11];
+	__u32 table; /* entries of its row in tables, which chooses the backend; 0: a hash does; not enforced */
+	__u8 owner;  /* enum owner */
+	__u8 reserved[15];
 };
 
 struct backend_key {
@@ -78,9 +79,20 @@ enum ct_flag {
 	CT_FORWARD = 1, /* from the client to the backend; otherwise the reply direction */
 	CT_HAIRPIN = 2, /* client and backend are the same pod */
 	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
-	CT_CLOSING = 8, /* a FIN or RST was seen in this direction */
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
 	CT_ABSENT = 32, /* in flows only: there is no such row */
+};
+
+/* The state of a connection. Each has a time-out in settings. */
+enum ct_state {
+	CT_FREE,    /* the slot has no connection */
+	CT_CLAIMED, /* a program is about to use or to empty the slot */
+	CT_SYN,     /* the client has not answered the backend yet */
+	CT_OPEN,
+	CT_CLOSED, /* both ends have sent a FIN, or one an RST: a new connection may take the slot over */
+	CT_UDP,    /* the backend has not answered yet */
+	CT_UDP_REPLIED,
+	CT_STATES,
 };
 
 enum endpoint_flag {
@@ -103,11 +115,47 @@ struct ct_entry {
 	/* Sums to add to a checksum that covers the addresses, and the ports (0: they stay). */
 	__u32 addr_diff;
 	__u32 port_diff;
-	__u32 service;
-	__u32 revision;
-	__u32 flags; /* enum ct_flag */
+	__u32 slot;    /* of the connection */
+	__u32 use;     /* of the slot by the connection: the row is void if the slot has another one */
+	__u32 flags;   /* enum ct_flag */
+	__u32 checked; /* filter.rows when pods and service were last seen to be unchanged */
 	/* A copy of the receiver's path in endpoints: saves a lookup for each packet. */
 	struct ep_path path;
+	__u32 reserved;
+};
+
+/* A connection: what its two rows share. */
+struct ct_slot {
+	/* The tuples of the packets that the client and the backend send: the keys of the two rows. */
+	struct tuple from;
+	struct tuple reply;
+	__u64 seen; /* when a packet was last seen, within a second: ns of CLOCK_MONOTONIC */
+	__u64 opened;
+	__u32 state; /* enum ct_state in the low byte, then SLOT_FIN flags; of a claim, a random number */
+	__u32 use;   /* raised by each connection */
+	__u32 service;
+	__u32 revision;
+	/* The endpoints at both ends; 0 where there is none. */
+	__u32 client;
+	__u32 backend;
+	__u32 flags; /* enum ct_flag */
+	__u32 reserved;
+};
+
+/* Set in ct_slot.state when an end has sent a FIN. */
+#define SLOT_FIN_CLIENT 0x100
+#define SLOT_FIN_BACKEND 0x200
+#define SLOT_STATE(state) ((state) & 0xff)
+
+/* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
+#define USAGE_CLIENTS 65536
+/* The row of usage that counts all connections that have not ended. */
+#define USAGE_TOTAL USAGE_CLIENTS
+
+struct settings {
+	__u64 timeout[8]; /* by enum ct_state, in ns: a connection has ended that long after its last packet */
+	__u32 slots;      /* rows of the map slots */
+	__u32 reserved[15];
 };
 
 struct endpoint {
@@ -115,11 +163,11 @@ struct endpoint {
 	/* Pods without a host side reach each other by MAC address if this, the index of their parent or bridge, is equal. */
 	__u32 segment;
 	struct ep_path path;
-	__u32 connected; /* not 0 once the address is in the map connected; the programs set it */
-	__u64 netns;     /* cookie of the pod's network namespace, 0 if it has none; for user space only */
-	__u32 identity;  /* security identity for network policy; not enforced */
-	__u32 policy;    /* policy flags; not enforced */
-	__u8 owner;      /* enum owner */
+	__u32 reserved0;
+	__u64 netns;    /* cookie of the pod's network namespace, 0 if it has none; for user space only */
+	__u32 identity; /* security identity for network policy; not enforced */
+	__u32 policy;   /* policy flags; not enforced */
+	__u8 owner;     /* enum owner */
 	__u8 reserved[7];
 };
 
@@ -139,12 +187,19 @@ struct ports {
 /* log2 of the bits of the filter. */
 #define FILTER_LOG 20
 
+/* log2 of the copies of each kind that a CPU has. */
+#define COPIES_LOG 8
+
+#define GENERATIONS 64
+
 struct filter {
 	/* A bit for each hash of address, port and protocol. */
 	__u64 words[1 << (FILTER_LOG - 6)];
-	/* Changes with each change of connections and endpoints: copies that have another one are void. */
-	__u64 generation;
+	/* Raised by user space with each change of services and endpoints. */
+	__u64 rows;
 	__u64 reserved[7];
+	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
+	__u64 generations[GENERATIONS];
 };
 
 /* How long a copy of a row may be used. */
@@ -180,12 +235,14 @@ struct state {
 };
 
 _Static_assert(sizeof(struct service_key) == 20, "hidden padding");
-_Static_assert(sizeof(struct service) == 40, "hidden padding");
+_Static_assert(sizeof(struct service) == 48, "hidden padding");
 _Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
 _Static_assert(sizeof(struct backend) == 32, "hidden padding");
 _Static_assert(sizeof(struct ep_path) == 20, "hidden padding");
-_Static_assert(sizeof(struct ct_entry) == 80, "hidden padding");
-_Static_assert(sizeof(struct flow) == 136, "hidden padding");
+_Static_assert(sizeof(struct ct_entry) == 88, "hidden padding");
+_Static_assert(sizeof(struct ct_slot) == 128, "hidden padding");
+_Static_assert(sizeof(struct settings) == 128, "hidden padding");
+_Static_assert(sizeof(struct flow) == 144, "hidden padding");
 _Static_assert(sizeof(struct way) == 56, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
@@ -203,6 +260,17 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
+/* The service of a frontend. One of protocol "any" has a row of protocol 0. Changes key. */
+static __always_inline struct service *service_find(struct service_key *key)
+{
+	struct service *service = bpf_map_lookup_elem(&services, key);
+
+	if (service || (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP))
+		return service;
+	key->proto = 0;
+	return bpf_map_lookup_elem(&services, key);
+}
+
 /* Backends of all services. User space completes a revision before a service refers to it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -212,13 +280,38 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Translated connections: one row for each direction, by the tuple before translation. */
+/* Translated connections: one row for each direction, by the tuple before translation. There is room for all slots. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct tuple);
 	__type(value, struct ct_entry);
 } connections SEC(".maps");
+
+/* The connections themselves. User space reads them, and ends some, by mapping them into memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ct_slot);
+} slots SEC(".maps");
+
+/* The number of connections that have not ended: of each client, and USAGE_TOTAL of all. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, USAGE_CLIENTS + 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} usage SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
 
 /*
  * Where a bit is clear, no service has the address and port, and no row of connections has it as the destination of a
@@ -233,12 +326,9 @@ struct {
 	__type(value, struct filter);
 } filter SEC(".maps");
 
-/* log2 of the copies of each kind that a CPU has. */
-#define COPIES_LOG 8
-
 /*
- * The connections that a CPU has just used, by a hash of the tuple. A copy serves for about a second, so that connections
- * knows which ones are in use and keeps them.
+ * The connections that a CPU has just used, by a hash of the tuple. A copy serves for about a second, so that the slot
+ * knows when a packet was last seen.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -263,18 +353,6 @@ struct {
 	__type(key, union addr);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
-
-/*
- * Addresses of pods that rows of connections may refer to: a pod that is not here is deleted without a search for its
- * connections. The programs write it before the connection.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, union addr);
-	__type(value, __u32);
-} connected SEC(".maps");
 
 /* Ports of fragmented packets: only the first fragment carries them. */
 struct {

@@ -25,6 +25,7 @@ enum trait {
 	TRAIT_LATER_FRAGMENT = 8, /* has no ports of its own */
 	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
 	TRAIT_PORTS = 32,         /* TCP or UDP whose ports are known: can be translated */
+	TRAIT_RST = 64,           /* TCP: RST */
 };
 
 struct packet {
@@ -95,7 +96,9 @@ static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct
 	packet->tuple.sport = tcp->source;
 	packet->tuple.dport = tcp->dest;
 	packet->traits |= TRAIT_PORTS;
-	if (tcp->fin || tcp->rst)
+	if (tcp->rst)
+		packet->traits |= TRAIT_FIN | TRAIT_RST;
+	else if (tcp->fin)
 		packet->traits |= TRAIT_FIN;
 	else if (tcp->syn && !tcp->ack)
 		packet->traits |= TRAIT_SYN;

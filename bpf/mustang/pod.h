@@ -17,7 +17,7 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 	if (translated <= 0)
 		return;
 	row->count[METRIC_ICMP_ERROR]++;
-	d->ct = bpf_map_lookup_elem(&connections, &packet->tuple);
+	d->ct = ct_peek(&packet->tuple);
 	if (d->ct)
 		d->path = &d->ct->path;
 }
@@ -28,7 +28,7 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 {
 	find_fragment_ports(packet, row);
 	if (packet->traits & TRAIT_PORTS)
-		translate(&packet->tuple, packet->traits, row, d);
+		translate(packet, row, d);
 	else
 		d->path = way_to(&packet->tuple.daddr);
 	if (packet->traits & TRAIT_ICMP_ERROR)

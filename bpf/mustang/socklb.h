@@ -45,7 +45,7 @@ static __always_inline const struct service *service_at(const struct addr_port *
 {
 	struct service_key key = { .addr = dst->addr, .port = dst->port, .proto = proto };
 
-	return bpf_map_lookup_elem(&services, &key);
+	return service_find(&key);
 }
 
 /* The requested service, or NULL. Services at loopback addresses are for hosts: a pod has its own loopback. */

@@ -2,8 +2,8 @@
 #ifndef MUSTANG_TRANSLATE_H
 #define MUSTANG_TRANSLATE_H
 
-#include "ct.h"
 #include "copies.h"
+#include "ct_open.h"
 #include "next_hop.h"
 #include "parse.h"
 
@@ -24,25 +24,23 @@ static __always_inline void decide_drop(struct decision *d, enum drop_reason rea
 /* The connection of a packet; NULL if it has none. */
 static __always_inline struct ct_entry *ct_find(const struct tuple *t, __u32 traits)
 {
-	/* use_connection() writes to the row. */
-	return traits & TRAIT_FIN ? bpf_map_lookup_elem(&connections, t) : flow_find(t);
+	/* The end of a connection is noted in its slot. */
+	return traits & TRAIT_FIN ? ct_lookup(t, traits) : flow_find(t, traits);
 }
 
 /* Decides to translate by a connection. */
-static __always_inline void use_connection(struct decision *d, struct ct_entry *ct, __u32 traits)
+static __always_inline void use_connection(struct decision *d, struct ct_entry *ct)
 {
-	if (traits & TRAIT_FIN)
-		ct->flags |= CT_CLOSING;
 	d->verdict = VERDICT_TRANSLATE;
 	d->ct = ct;
 	d->path = &ct->path;
 }
 
 /* Opens a connection if the packet needs one, and decides to translate by it. */
-static __always_inline void open_connection(struct decision *d, const struct tuple *t, const struct ep_path *uplink,
-					    struct metrics *row)
+static __always_inline void open_connection(struct decision *d, const struct packet *packet,
+					    const struct ep_path *uplink, struct metrics *row)
 {
-	struct outcome outcome = outcome_unpack(ct_open(t, uplink));
+	struct outcome outcome = outcome_unpack(ct_open(&packet->tuple, uplink, packet->traits));
 
 	if (outcome.verdict == VERDICT_PASS)
 		return;
@@ -71,22 +69,24 @@ static __always_inline bool is_direct(const struct tuple *t, const struct ep_pat
 	/* If a pod of this node has the address, no service has it. */
 	if (!path && service_lookup(t))
 		return false;
-	return t->proto == IPPROTO_TCP || !flow_find(&reply);
+	return t->proto == IPPROTO_TCP || !flow_find(&reply, 0);
 }
 
 /*
  * Decides about a packet that leaves a pod. One lookup finds its connection, in either direction. A SYN asks the service
  * first: it must not follow an old row to a backend that is gone. UDP, and TCP whose row was evicted, choose a backend.
  */
-static __always_inline void translate(const struct tuple *t, __u32 traits, struct metrics *row, struct decision *d)
+static __always_inline void translate(const struct packet *packet, struct metrics *row, struct decision *d)
 {
+	const struct tuple *t = &packet->tuple;
+	__u32 traits = packet->traits;
 	bool called = filter_has_destination(t), known = called || filter_has_source(t);
 	struct ct_entry *ct;
 
 	if (known && !(traits & TRAIT_SYN)) {
 		ct = ct_find(t, traits);
 		if (ct) {
-			use_connection(d, ct, traits);
+			use_connection(d, ct);
 			if (translated_at_client(ct))
 				d->verdict = VERDICT_PASS;
 			return;
@@ -96,7 +96,7 @@ static __always_inline void translate(const struct tuple *t, __u32 traits, struc
 	if (known || config.attach_point != ATTACH_POD)
 		d->path = way_to(&t->daddr);
 	if (called && (traits & TRAIT_SYN || !is_direct(t, d->path)))
-		open_connection(d, t, NULL, row);
+		open_connection(d, packet, NULL, row);
 }
 
 /* Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. */
@@ -105,7 +105,7 @@ static __always_inline void translate_reply(const struct tuple *t, __u32 traits,
 	struct ct_entry *ct = filter_has_source(t) ? ct_find(t, traits) : NULL;
 
 	if (ct && !(ct->flags & CT_FORWARD))
-		use_connection(d, ct, traits);
+		use_connection(d, ct);
 }
 
 #endif

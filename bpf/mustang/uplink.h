@@ -31,7 +31,7 @@ static __always_inline void follow_client(const struct ct_entry *ct, const struc
 		return;
 	if (reply->path.ifindex != uplink->ifindex || !mac_equal(reply->path.pod_mac, uplink->pod_mac)) {
 		reply->path = *uplink;
-		filter_change();
+		filter_change(&key);
 	}
 }
 
@@ -40,22 +40,23 @@ static __always_inline void follow_client(const struct ct_entry *ct, const struc
  * translated. Replies to pods that called a service are left to the stack, which has seen the requests. A packet whose
  * source is a pod of this node does not come from outside.
  */
-static __always_inline void translate_request(const struct tuple *t, __u32 traits, const struct ep_path *uplink,
+static __always_inline void translate_request(const struct packet *packet, const struct ep_path *uplink,
 					      struct metrics *row, struct decision *d)
 {
+	const struct tuple *t = &packet->tuple;
 	struct ct_entry *ct = NULL;
 
 	if (!filter_has_destination(t))
 		return;
-	if (!(traits & TRAIT_SYN))
-		ct = ct_find(t, traits);
+	if (!(packet->traits & TRAIT_SYN))
+		ct = ct_find(t, packet->traits);
 	if (ct) {
 		if (!(ct->flags & CT_FORWARD && ct->flags & CT_UPLINK))
 			return;
-		use_connection(d, ct, traits);
+		use_connection(d, ct);
 		follow_client(ct, uplink);
 	} else if (service_lookup(t) && !bpf_map_lookup_elem(&endpoints, &t->saddr)) {
-		open_connection(d, t, uplink, row);
+		open_connection(d, packet, uplink, row);
 	}
 }
 
@@ -65,7 +66,7 @@ static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct pac
 {
 	find_fragment_ports(packet, row);
 	if (packet->traits & TRAIT_PORTS)
-		translate_request(&packet->tuple, packet->traits, uplink, row, d);
+		translate_request(packet, uplink, row, d);
 	if (packet->traits & TRAIT_ICMP_ERROR)
 		handle_icmp_error(skb, packet, true, row, d);
 }

@@ -99,10 +99,11 @@ type writer struct {
 	// sweep is whether another process has left its mark: it may have died.
 	sweep bool
 
-	used     int // rows of backends, as far as this process knows
-	replaced []replaced
-	old      []objects.BackendKey // the backends of all in replaced
+	used     int                  // rows of backends, as far as this process knows
+	replaced bool                 // whether something is to be retired
+	old      []objects.BackendKey // backends that were replaced
 	waits    bool                 // programs may use one of them still
+	udp      bool                 // UDP sockets may
 
 	buffers
 }
@@ -140,7 +141,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	}
 	before := state
 	w.sweep = w.sweep || state.Retiring != w.retiring
-	retired := len(w.replaced)
+	retired := w.replaced
 	w.encode(chunk, &state)
 	state.Retiring = state.LastRevision
 	if err := w.o.State.Put(0, state); err != nil {
@@ -150,7 +151,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	if err := w.store(chunk); err != nil {
 		return err
 	}
-	if before.Retiring == 0 && len(w.replaced) == retired && len(w.old) == 0 {
+	if before.Retiring == 0 && w.replaced == retired && len(w.old) == 0 {
 		// Nothing is left to do, which spares the call that would say so.
 		state.Retiring, w.retiring = 0, 0
 		return w.o.State.Put(0, state)
@@ -210,10 +211,8 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 		}
 		w.ends = append(w.ends, end{len(w.backendKeys), len(w.serviceKeys)})
 		for _, d := range c.drop {
-			for _, p := range d.Protocol.Each() {
-				if !slices.ContainsFunc(c.put, func(s service.Service) bool { return overlap(s.Protocol, p) }) {
-					w.drops = append(w.drops, serviceKey(d.Frontend, p))
-				}
+			if !slices.ContainsFunc(c.put, func(s service.Service) bool { return s.Protocol == d.Protocol }) {
+				w.drops = append(w.drops, serviceKey(d.Frontend, d.Protocol))
 			}
 		}
 	}
@@ -224,21 +223,16 @@ func (w *writer) encodeOne(s service.Service) {
 		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
 		w.backends = append(w.backends, encodeBackend(b))
 	}
-	row := encodeService(s)
-	for _, p := range s.Protocol.Each() {
-		w.serviceKeys = append(w.serviceKeys, serviceKey(s.Frontend, p))
-		w.services = append(w.services, row)
-	}
+	w.serviceKeys = append(w.serviceKeys, serviceKey(s.Frontend, s.Protocol))
+	w.services = append(w.services, encodeService(s))
 }
 
-// store writes the buffers: backends, then the services that refer to them. If a map is full, the changes that are complete
-// stay, and the rows of the others are deleted.
-func (w *writer) store(chunk []change) error {
-	if err := w.o.Services.DeleteBatch(w.drops); err != nil {
-		return err
-	}
-	w.result.RowsDeleted += len(w.drops)
-	_, err := w.o.Backends.PutBatch(w.backendKeys, w.backends)
+// store writes the buffers: backends, then the services that refer to them, and deletes last, so that a service which takes
+// another's frontend is there before that goes. If a map is full, the changes that are complete stay, and the rows of the
+// others are deleted.
+func (w *writer) store(chunk []change) (err error) {
+	defer func() { err = errors.Join(err, w.o.Filter.Change()) }()
+	_, err = w.o.Backends.PutBatch(w.backendKeys, w.backends)
 	n := 0
 	if err == nil {
 		err = w.o.Filter.Add(w.serviceKeys)
@@ -251,10 +245,13 @@ func (w *writer) store(chunk []change) error {
 		for done, last = 0, (end{}); done < len(chunk) && w.ends[done].services <= n; done++ {
 			last = w.ends[done]
 		}
-		// Only the first row of a service fails for lack of room: to replace one takes none.
+		// Only a service that was not there fails for lack of room: to replace one takes none.
 		err = errors.Join(err, w.o.Services.DeleteBatch(w.serviceKeys[last.services:n]),
 			w.o.Backends.DeleteBatch(w.backendKeys[last.backends:]))
 		w.sweep = true // what the others were to delete
+	} else {
+		err = w.o.Services.DeleteBatch(w.drops)
+		w.result.RowsDeleted += len(w.drops)
 	}
 	w.result.RowsWritten += last.backends + last.services
 	w.used += last.backends
@@ -274,7 +271,7 @@ func (w *writer) count(c *change) {
 				continue
 			}
 			updated = true
-			w.replace(f, s.Backends)
+			w.replace(f, false)
 		}
 		if updated {
 			w.result.Updated++
@@ -284,6 +281,6 @@ func (w *writer) count(c *change) {
 	}
 	for _, d := range c.drop {
 		w.result.Deleted++
-		w.replace(d, nil)
+		w.replace(d, true)
 	}
 }

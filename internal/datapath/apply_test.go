@@ -50,7 +50,7 @@ func TestApply(t *testing.T) {
 	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	two := newService(service.Any, "10.96.0.2:80", "192.168.10.10:8080")
 	six := newService(service.UDP, "[fd00:96::1]:80", "[fd00:10::a]:8080")
-	applier{d, service.Agent}.apply(t, Result{Added: 3, RowsWritten: 4 + 4}, one, two, six)
+	applier{d, service.Agent}.apply(t, Result{Added: 3, RowsWritten: 4 + 3}, one, two, six)
 	wantServices(t, d, one, two, six)
 	wantClean(t, d)
 
@@ -58,7 +58,7 @@ func TestApply(t *testing.T) {
 	reordered := newService(service.TCP, "10.96.0.1:80", "192.168.10.11:8080", "192.168.10.10:8080")
 	applier{d, service.Agent}.apply(t, Result{Unchanged: 3}, six, reordered, two)
 	changed := newService(service.Any, "10.96.0.2:80", "192.168.10.12:8080")
-	applier{d, service.Agent}.apply(t, Result{Updated: 1, Deleted: 1, Unchanged: 1, RowsWritten: 3, RowsDeleted: 3}, changed, one)
+	applier{d, service.Agent}.apply(t, Result{Updated: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3}, changed, one)
 	wantServices(t, d, one, changed)
 	wantClean(t, d)
 	after := rowsOf(t, d)
@@ -71,15 +71,15 @@ func TestApply(t *testing.T) {
 
 	// The protocols of a frontend change.
 	both := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080")
-	applier{d, service.Agent}.apply(t, Result{Added: 1, Deleted: 1, Unchanged: 1, RowsWritten: 3, RowsDeleted: 2}, changed, both)
+	applier{d, service.Agent}.apply(t, Result{Added: 1, Deleted: 1, Unchanged: 1, RowsWritten: 2, RowsDeleted: 3}, changed, both)
 	wantClean(t, d)
 	tcp := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
 	udp := newService(service.UDP, "10.96.0.1:80", "192.168.10.11:8080")
-	applier{d, service.Agent}.apply(t, Result{Added: 2, Deleted: 1, Unchanged: 1, RowsWritten: 4, RowsDeleted: 1}, changed, tcp, udp)
+	applier{d, service.Agent}.apply(t, Result{Added: 2, Deleted: 1, Unchanged: 1, RowsWritten: 4, RowsDeleted: 2}, changed, tcp, udp)
 	wantServices(t, d, changed, tcp, udp)
 	wantClean(t, d)
 	applier{d, service.Agent}.apply(t, Result{Deleted: 2, Unchanged: 1, RowsDeleted: 4}, changed)
-	applier{d, service.Agent}.apply(t, Result{Deleted: 1, RowsDeleted: 3})
+	applier{d, service.Agent}.apply(t, Result{Deleted: 1, RowsDeleted: 2})
 	wantServices(t, d)
 	wantClean(t, d)
 }

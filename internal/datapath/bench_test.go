@@ -118,9 +118,7 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 		b.Fatal(err)
 	}
 	for from, to := range map[objects.Tuple]objects.Tuple{there: back, back: there} {
-		if err := w.objects.Connections.Put(from, objects.Connection{To: to, AddrDiff: 1, Service: 1, Flags: flags}); err != nil {
-			b.Fatal(err)
-		}
+		w.connect(b, from, to, flags)
 	}
 }
 

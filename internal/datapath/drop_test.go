@@ -4,11 +4,13 @@ package datapath
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
@@ -39,6 +41,7 @@ func TestDropReasons(t *testing.T) {
 		"NO_BACKEND":      dropped("drop_no_backend", toRow(objects.Service{Id: 9, Revision: 9})),
 		"BACKEND_MISSING": dropped("drop_backend_missing", toRow(objects.Service{Id: 9, Revision: 9, Count: 1, Total: 1})),
 		"TABLE_FULL":      tableFull,
+		"CLIENT_SHARE":    clientShare,
 		"PORT_EXHAUSTED":  portsExhausted,
 	}
 	for _, reason := range reasons.Values {
@@ -73,18 +76,17 @@ func toRow(row objects.Service) func(*testing.T, *world) packet {
 	}
 }
 
-// tableFull has a connection table that is no LRU table, and has room for one row.
+// tableFull has room for one row of connections.
 func tableFull(t *testing.T) {
 	b := newBench(t)
 	spec, err := ebpf.LoadCollectionSpec("objects/tc_bpfel.o")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Maps["connections"].Type = ebpf.Hash
 	spec.Maps["connections"].MaxEntries = 1
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
-		"connected": b.objects.Connected.Map, "metrics": b.objects.Metrics.Map,
+		"settings": b.objects.Settings.Map, "slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map,
 		"filter": b.objects.Filter.Map, "state": b.objects.State.Map,
 	}
 	for name, m := range pinned {
@@ -108,10 +110,24 @@ func tableFull(t *testing.T) {
 		t.Errorf("half a connection stayed: %+v, %v", key, err)
 	}
 	// No room.
-	if err := table.Put(objects.Tuple{Proto: 1}, objects.Connection{}); err != nil {
+	if err := table.Put(objects.Tuple{Proto: 1}, objects.ConnectionRow{}); err != nil {
 		t.Fatal(err)
 	}
 	w.check(t, fromHost, w.first(w.client, w.service), full)
+}
+
+// clientShare has a client with as many connections as there are slots left.
+func clientShare(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 64, Services: 8, Backends: 8, Endpoints: 8}})
+	w := newWorld(benchOn(t, d), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	for port := range uint16(32) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 1024+port), w.service))
+	}
+	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_client_share")})
+	// Another client has room.
+	w.send(t, fromHost, w.first(netip.AddrPortFrom(w.backend.Addr(), 1024), w.service))
 }
 
 // portsExhausted has a backend that a client already uses from each of its ports, through another service.
@@ -119,20 +135,22 @@ func portsExhausted(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8}})
 	w := newWorld(benchOn(t, d), false, protoUDP)
 	var keys []objects.Tuple
-	var values []objects.Connection
+	var values []objects.ConnectionRow
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.objects.Slots.Map.Put(uint32(0), objects.Slot{State: objects.SlotReplied, Seen: uint64(now.Nano())}); err != nil {
+		t.Fatal(err)
+	}
 	for port := 1; port < 1<<16; port++ {
 		keys = append(keys, objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Sport: swapPort(w.backend.Port()),
 			Daddr: encodeAddr(w.client.Addr()), Dport: swapPort(uint16(port)), Proto: protoUDP})
-		values = append(values, objects.Connection{To: objects.Tuple{Saddr: encodeAddr(w.other.Addr())}})
+		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: encodeAddr(w.other.Addr())}})
 	}
 	if n, err := d.objects.Connections.PutBatch(keys, values); err != nil || n != len(keys) {
 		t.Fatal(n, err)
 	}
 	w.serve(t, w.service, w.backend)
-	before := generation(t, d)
 	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
-	w.connected(t)
-	if generation(t, d) == before {
-		t.Error("copies of connections are valid still, though the tries to store one may have evicted them")
-	}
 }

@@ -12,7 +12,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Delete removes all addresses of the endpoint with the ID, its programs, and its connections. The device may be gone. The
+// Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be gone. The
 // error is a *NotFoundError if there is no such endpoint.
 func (e Endpoints) Delete(ctx context.Context, id uint32) error {
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
@@ -56,7 +56,7 @@ func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpo
 	i := slices.IndexFunc(all, match)
 	if i < 0 {
 		// The process that deleted it may have died before it was done.
-		return errors.Join(none, e.sweepRemains(ctx), e.sweepConnected())
+		return errors.Join(none, e.sweepRemains(ctx))
 	}
 	return e.remove(ctx, all, all[i:i+1])
 }
@@ -79,7 +79,7 @@ func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) err
 			gone = append(gone, each)
 		}
 	}
-	return errors.Join(e.remove(ctx, all, gone), e.sweepRemains(ctx), e.sweepConnected())
+	return errors.Join(e.remove(ctx, all, gone), e.sweepRemains(ctx))
 }
 
 // sweepRemains detaches the programs of endpoints that have no row, and ends the socket translation of their network
@@ -112,28 +112,9 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 	return err
 }
 
-// sweepConnected deletes the connections of addresses that have no endpoint. The caller has the lock of the links.
-func (e Endpoints) sweepConnected() error {
-	var gone []netip.Addr
-	for row, err := range e.o.Connected.All() {
-		if err != nil {
-			return err
-		}
-		_, ok, err := e.o.Endpoints.Get(row.Key)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			gone = append(gone, decodeAddr(row.Key))
-		}
-	}
-	return e.disconnect(gone)
-}
-
 // remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
-// program delivers to them. It waits for no program that has read a row: one that stores a connection after this has looked
-// for them finds the row gone and deletes the connection again (ct_still_valid in bpf/mustang/ct.h). The caller has the lock
-// of the links.
+// program delivers to them. Their connections are void from then on, and go when others need the room (ct_check in
+// bpf/mustang/ct.h). The caller has the lock of the links.
 func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	if len(gone) == 0 {
 		return nil
@@ -157,9 +138,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 		return err
 	}
 	var err error
-	var addresses []netip.Addr
 	for i, each := range gone {
-		addresses = append(addresses, each.IP)
 		if hasID(gone[:i], each.ID) {
 			continue
 		}
@@ -167,42 +146,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
 		}
 	}
-	return errors.Join(err, e.disconnect(addresses))
-}
-
-// disconnect deletes the connections of addresses that no pod has any more: another pod may get the address, and
-// connections hold the path into their pods. Most pods that go have none.
-func (e Endpoints) disconnect(gone []netip.Addr) error {
-	known := make(map[netip.Addr]bool)
-	for _, ip := range gone {
-		_, ok, err := e.o.Connected.Get(encodeAddr(ip))
-		if err != nil {
-			return err
-		}
-		if ok {
-			known[ip] = true
-		}
-	}
-	if len(known) == 0 {
-		return nil
-	}
-	if err := e.flushAddresses(known); err != nil {
-		return err
-	}
-	// Last, so that the next pod with the address deletes what a process that dies here leaves.
-	for ip := range known {
-		if err := e.o.Connected.Delete(encodeAddr(ip)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// flushAddresses deletes the connections from or to one of the addresses.
-func (e Endpoints) flushAddresses(gone map[netip.Addr]bool) error {
-	return flush(e.o, func(from objects.Tuple, c objects.Connection) bool {
-		return gone[decodeAddr(from.Saddr)] || gone[decodeAddr(c.To.Daddr)]
-	})
+	return err
 }
 
 func endpointNotFound(ip netip.Addr) error {

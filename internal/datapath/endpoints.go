@@ -111,20 +111,13 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		return e.add(ctx, t)
 	}
 	t.owner = all[i].Owner
-	rows, change, stale, err := e.update(ctx, all, all[i].ID, t)
-	links.Unlock()
-	if len(stale) > 0 {
-		// A program that has read an old row may be about to store a connection made from it.
-		waitForPrograms()
-		err = errors.Join(err, e.flushAddresses(stale))
-	}
-	return rows, change, err
+	return e.update(ctx, all, all[i].ID, t)
 }
 
 // add creates the endpoint of a device that has none.
 func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Change, err error) {
-	// A process that died while it deleted the device's or the address's last pod leaves its programs and connections.
-	if err := errors.Join(e.sweepRemains(ctx), e.disconnect(t.addresses)); err != nil {
+	// A process that died while it deleted the device's last pod leaves its programs.
+	if err := e.sweepRemains(ctx); err != nil {
 		return nil, Unchanged, err
 	}
 	defer func() {
@@ -158,11 +151,8 @@ func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Chang
 	return rows, Added, nil
 }
 
-// update changes the endpoint of a device. Connections of the stale addresses are left to the caller, which deletes them
-// when no program uses the old rows any more.
-func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *target) (
-	want []Endpoint, change Change, stale map[netip.Addr]bool, err error,
-) {
+// update changes the endpoint of a device.
+func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *target) (want []Endpoint, change Change, err error) {
 	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
 	want = t.endpoints(id)
 	if !reflect.DeepEqual(have, want) {
@@ -176,13 +166,9 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *tar
 		if err := e.write(fresh); err != nil {
 			return err
 		}
-		var err error
-		if stale, err = e.deleteRows(have, want); err != nil {
-			return err
-		}
-		return enableSockets(e.o, t.netns)
+		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.netns))
 	}); err != nil {
-		return nil, change, stale, err
+		return nil, change, err
 	}
 	err = t.on.Do(func() error {
 		changed, err := e.attach(t, id)
@@ -191,7 +177,7 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *tar
 		}
 		return err
 	})
-	return want, change, stale, err
+	return want, change, err
 }
 
 // attach attaches the programs that are missing on the device; all or none. It must run in the device's network namespace.
@@ -218,23 +204,17 @@ func (e Endpoints) attach(t *target, id uint32) (changed bool, err error) {
 	return len(made) > 0, nil
 }
 
-// deleteRows deletes the rows of addresses that are no longer wanted, and returns the addresses of all rows that changed.
-func (e Endpoints) deleteRows(have, want []Endpoint) (stale map[netip.Addr]bool, err error) {
-	stale = make(map[netip.Addr]bool)
+// deleteRows deletes the rows of addresses that are no longer wanted.
+func (e Endpoints) deleteRows(have, want []Endpoint) error {
 	for _, old := range have {
-		i := slices.IndexFunc(want, func(w Endpoint) bool { return w.IP == old.IP })
-		if i >= 0 && reflect.DeepEqual(old, want[i]) {
-			continue
-		}
-		stale[old.IP] = true
-		if i >= 0 {
+		if slices.ContainsFunc(want, func(w Endpoint) bool { return w.IP == old.IP }) {
 			continue
 		}
 		if err := e.o.Endpoints.Delete(encodeAddr(old.IP)); err != nil {
-			return stale, err
+			return err
 		}
 	}
-	return stale, e.o.Filter.Change()
+	return e.o.Filter.Change()
 }
 
 // replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.

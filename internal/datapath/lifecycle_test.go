@@ -27,35 +27,24 @@ func repeatCases() []translateCase {
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("kept_connection", "forward", "redirect_peer")})
 		}},
-		{"SYN is repeated after the way back was evicted", service.TCP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			w.send(t, fromHost, p)
-			key := objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Daddr: encodeAddr(w.client.Addr()),
-				Sport: swapPort(w.backend.Port()), Dport: swapPort(w.client.Port()), Proto: w.proto}
-			if err := w.objects.Connections.Delete(key); err != nil {
-				t.Fatal(err)
-			}
-			w.send(t, fromHost, p)
-			p = w.next(w.backend, w.client)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
-		}},
-		{"SYN after a FIN", service.TCP, func(t *testing.T, w *world) {
+		{"SYN after FINs of both ends", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			p := w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN })
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
-			w.closing(t, true)
+			w.closed(t, false)
+			w.send(t, fromHost, w.next(w.backend, w.client).with(func(p *packet) { p.flags |= flagFIN }))
+			w.closed(t, true)
 			p = w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
-			w.closing(t, false)
+			w.closed(t, false)
 		}},
 		{"RST closes", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
-			w.closing(t, true)
+			w.closed(t, true)
 		}},
 	}
 }
@@ -152,7 +141,7 @@ func collisionCases() []translateCase {
 		{"straight to the backend of a closed connection", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
-			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagFIN }))
+			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagRST }))
 			p := w.first(w.client, w.backend)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
 			p = w.next(w.backend, w.client)
@@ -195,14 +184,14 @@ func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	}
 }
 
-// closing fails the test unless the only connection is closing, or not.
-func (w *world) closing(t *testing.T, want bool) {
+// closed fails the test unless the only connection is closed, or not.
+func (w *world) closed(t *testing.T, want bool) {
 	t.Helper()
 	got, err := w.Connections()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got[0].Closing != want {
-		t.Errorf("connections %+v, want one with Closing %v", got, want)
+	if len(got) != 1 || (got[0].State == StateClosed) != want {
+		t.Errorf("connections %+v, want one that is closed: %v", got, want)
 	}
 }

@@ -76,7 +76,7 @@ func TestSpread(t *testing.T) {
 
 // TestFull has maps that are too small.
 func TestFull(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 2, Backends: 4, Connections: 64, Endpoints: 1}})
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 2, Backends: 5, Connections: 64, Endpoints: 1}})
 	backends := func(n int) (list []service.Backend) {
 		for i := range n {
 			list = append(list, service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), uint16(1+i))})
@@ -89,10 +89,10 @@ func TestFull(t *testing.T) {
 		table   string
 	}{
 		{"fits", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(3)}, ""},
-		{"backends", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.2:1"), Protocol: service.TCP, Backends: backends(2)}, "backends"},
-		{"update", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(2)}, "backends"},
-		{"rows", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.3:1"), Protocol: service.Any, Backends: backends(1)}, "services"},
+		{"backends", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.2:1"), Protocol: service.TCP, Backends: backends(3)}, "backends"},
+		{"update", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(4)}, "backends"},
 		{"still fits", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.4:1"), Protocol: service.TCP, Backends: backends(1)}, ""},
+		{"rows", service.Service{Frontend: netip.MustParseAddrPort("10.96.0.3:1"), Protocol: service.Any, Backends: backends(1)}, "services"},
 	} {
 		_, _, err := d.Services().Put(t.Context(), service.CLI, c.service)
 		var full *objects.FullError

@@ -34,7 +34,7 @@ func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 	others := make(map[netip.AddrPort][]service.Service)
 	rows := 0
 	for _, s := range t.services {
-		rows += len(s.Protocol.Each())
+		rows++
 		if s.Owner == w.owner {
 			have = append(have, s)
 		} else {
@@ -93,14 +93,14 @@ func growth(u service.Update) int { return len(u.Want.Backends) - len(u.Have.Bac
 func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error {
 	backends := t.backends
 	for _, s := range diff.Add {
-		rows += len(s.Protocol.Each())
+		rows++
 		backends += len(s.Backends)
 	}
 	for _, u := range diff.Update {
 		backends += growth(u)
 	}
 	for _, s := range diff.Delete {
-		rows -= len(s.Protocol.Each())
+		rows--
 		backends -= len(s.Backends)
 	}
 	backends -= len(t.unreferenced)

@@ -67,7 +67,7 @@ func (b *bench) clear(t testing.TB) {
 	}
 	defer fragments.Close()
 	for _, m := range []*ebpf.Map{
-		b.objects.Services.Map, b.objects.Backends.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, b.objects.Connected.Map, fragments,
+		b.objects.Services.Map, b.objects.Backends.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
 	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
@@ -76,7 +76,7 @@ func (b *bench) clear(t testing.TB) {
 			}
 		}
 	}
-	if err := b.objects.Filter.Change(); err != nil {
+	if _, err := b.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -67,12 +67,16 @@ func (w *world) opening(t *testing.T) (stop func()) {
 // unknown fails the test if a connection knows the first pod, or the service with the id.
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
-	for row, err := range w.objects.Connections.All() {
-		if err != nil {
-			t.Fatal(err)
+	if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+		if service && slot.Service != id || !service && slot.Backend != 1 {
+			return true
 		}
-		if !service && row.Value.Path.Ifindex == 101 || service && row.Value.Service == id {
-			t.Fatalf("connection %v stays", row)
+		valid, err := w.isValid(slot)
+		if err != nil || valid {
+			t.Fatalf("connection %+v is valid; %v", slot, err)
 		}
+		return true
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

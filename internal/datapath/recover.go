@@ -11,7 +11,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Recover completes what killed processes left undone: backends that no service refers to, and programs, connections and
+// Recover completes what killed processes left undone: backends that no service refers to, and programs and
 // socket translation of endpoints and uplinks that are gone. It takes locks only if it finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
 	if err := d.objects.OpenTables(); err != nil {
@@ -36,7 +36,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	}
 	defer lock.Unlock()
 	_, err = d.Uplinks().attached(d.objects.Detach)
-	return errors.Join(err, d.Endpoints().sweepRemains(ctx), d.Endpoints().sweepConnected())
+	return errors.Join(err, d.Endpoints().sweepRemains(ctx))
 }
 
 // Remains describes what killed processes left undone. What another process is just changing looks the same. It takes no

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 
@@ -18,22 +17,15 @@ import (
 // retireBackends is the number of old backends that are retired at once; until then they take up room.
 const retireBackends = 32768
 
-// replaced is a stored service that was changed or deleted.
-type replaced struct {
-	id, revision uint32
-	kept         []service.Backend
-	udp          bool
-}
-
 // replace notes that a service has other backends now, or none.
-func (w *writer) replace(old service.Service, kept []service.Backend) {
-	w.replaced = append(w.replaced, replaced{old.ID, old.Revision, kept, old.Protocol != service.TCP})
+func (w *writer) replace(old service.Service, deleted bool) {
+	w.udp = w.udp || old.Protocol != service.TCP
 	for slot := range old.Backends {
 		w.old = append(w.old, objects.BackendKey{Revision: old.Revision, Slot: uint32(slot)})
 	}
-	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it, and a connection that
-	// they store they delete again (ct_still_valid in bpf/mustang/ct.h).
-	w.waits = w.waits || kept != nil
+	w.replaced = true
+	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it.
+	w.waits = w.waits || !deleted
 }
 
 // mustRetire reports whether the old backends take up too much room for another chunk.
@@ -42,46 +34,26 @@ func (w *writer) mustRetire() bool {
 		len(w.old) > 0 && w.used+chunkBackends+service.MaxBackends > int(w.o.Backends.Size())
 }
 
-// retire ends what is left of the sets of backends that were replaced: UDP connections and connected UDP sockets to
-// backends that are gone, and the rows. It needs no lock: a revision is never used again, and a connection is matched
-// with the revision that it was made from.
-func (w *writer) retire() error {
-	if len(w.replaced) == 0 {
+// retire ends what is left of the sets of backends that were replaced: connected UDP sockets to backends that are gone, and
+// the rows. Programs find out themselves that a UDP connection has lost its backend (ct_served in bpf/mustang/ct.h). It
+// needs no lock: a revision is never used again.
+func (w *writer) retire() (err error) {
+	if !w.replaced {
 		return nil
 	}
 	if w.waits {
 		// A program that works with the old backends must find them.
 		waitForPrograms()
 	}
-	err := w.retireUDP()
+	if w.udp {
+		err = retireSockets(w.o)
+	}
 	// Last: as long as they are there, the work is known to be unfinished.
 	err = errors.Join(err, w.o.Backends.DeleteBatch(w.old))
 	w.result.RowsDeleted += len(w.old)
 	w.used -= len(w.old)
-	w.replaced, w.old, w.waits = w.replaced[:0], w.old[:0], false
+	w.replaced, w.old, w.waits, w.udp = false, w.old[:0], false, false
 	return err
-}
-
-func (w *writer) retireUDP() error {
-	byID := make(map[uint32]replaced)
-	kept := make(map[uint32]map[netip.AddrPort]bool)
-	for _, r := range w.replaced {
-		if !r.udp {
-			continue
-		}
-		byID[r.id], kept[r.id] = r, make(map[netip.AddrPort]bool)
-		for _, b := range r.kept {
-			kept[r.id][b.Addr] = true
-		}
-	}
-	if len(byID) == 0 {
-		return nil
-	}
-	return errors.Join(flush(w.o, func(from objects.Tuple, c objects.Connection) bool {
-		r, ok := byID[c.Service]
-		return ok && from.Proto == uint8(service.UDP) && c.Revision <= r.revision &&
-			!kept[r.id][decodeAddrPort(c.To.Daddr, c.To.Dport)]
-	}), retireSockets(w.o))
 }
 
 // noteUnfinished looks for the mark of a process that may have died.
@@ -121,26 +93,6 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	return s.o.State.Put(0, state)
 }
 
-// flushUnserved deletes the UDP connections of services that no longer have the backend. They would last as long as their
-// clients send: UDP has no end.
-func (s Services) flushUnserved(services []service.Service) error {
-	byKey := make(map[objects.ServiceKey]service.Service)
-	for _, have := range services {
-		if have.Protocol != service.TCP {
-			byKey[serviceKey(have.Frontend, service.UDP)] = have
-		}
-	}
-	return flush(s.o, func(from objects.Tuple, c objects.Connection) bool {
-		if c.Service == 0 || from.Proto != uint8(service.UDP) {
-			return false
-		}
-		have, ok := byKey[objects.ServiceKey{Addr: from.Daddr, Port: from.Dport, Proto: from.Proto}]
-		backend := decodeAddrPort(c.To.Daddr, c.To.Dport)
-		return !ok || have.ID != c.Service ||
-			!slices.ContainsFunc(have.Backends, func(b service.Backend) bool { return b.Addr == backend })
-	})
-}
-
 // retireSockets ends the connected UDP sockets whose service no longer has their backend. Their processes get ECONNABORTED
 // when they receive and EDESTADDRREQ when they send, and may connect again; otherwise they would send to nobody for ever.
 // Sockets are found in network namespaces that have a name or a process.
@@ -166,7 +118,7 @@ func retireSockets(o *objects.Objects) (err error) {
 }
 
 // Sweep completes what a process left that died while it changed services: it deletes backends that no service refers to,
-// and ends UDP connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
+// and ends UDP sockets to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	lock, err := lockTables(ctx, s.o)
@@ -188,7 +140,7 @@ func (s Services) Sweep(ctx context.Context) error {
 		return nil
 	}
 	waitForPrograms()
-	if err := errors.Join(s.flushUnserved(t.services), retireSockets(s.o)); err != nil {
+	if err := retireSockets(s.o); err != nil {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.

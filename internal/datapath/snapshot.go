@@ -28,10 +28,10 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	t := &snapshot{state: state}
-	partial, err := s.readServices(t)
-	if err != nil {
+	if err := s.readServices(t); err != nil {
 		return nil, err
 	}
+	partial := make(map[int32]bool)
 	byRevision := make(map[uint32]int32, len(t.services))
 	total := 0
 	for i, have := range t.services {
@@ -63,36 +63,23 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 	return t, s.reread(ctx, t, partial)
 }
 
-// readServices reads the rows of services and joins those of one service. It makes room for the backends, and returns the
-// indexes of services whose rows differ because they changed meanwhile.
-func (s Services) readServices(t *snapshot) (partial map[int32]bool, err error) {
-	partial = make(map[int32]bool)
-	byID := make(map[uint32]int32)
+// readServices reads the rows of services, and makes room for their backends.
+func (s Services) readServices(t *snapshot) error {
 	var totals []uint32
 	sum := 0
 	for row, err := range s.o.Services.All() {
 		if err != nil {
-			return nil, err
+			return err
 		}
-		i, ok := byID[row.Value.Id]
-		if !ok {
-			byID[row.Value.Id] = int32(len(t.services))
-			t.services = append(t.services, decodeService(row.Key, row.Value))
-			totals = append(totals, row.Value.Total)
-			sum += int(row.Value.Total)
-			continue
-		}
-		have := &t.services[i]
-		have.Protocol = service.Any
-		if have.Revision != row.Value.Revision {
-			partial[i] = true
-		}
+		t.services = append(t.services, decodeService(row.Key, row.Value))
+		totals = append(totals, row.Value.Total)
+		sum += int(row.Value.Total)
 	}
 	room := make([]service.Backend, sum)
 	for i, n := range totals {
 		t.services[i].Backends, room = room[:n:n], room[n:]
 	}
-	return partial, nil
+	return nil
 }
 
 // reread reads services anew that changed while the maps were read.
@@ -140,20 +127,13 @@ func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, e
 
 // tryAt reports in whole whether the rows belong together.
 func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, err error) {
-	for _, p := range service.Any.Each() {
+	for _, p := range service.Protocols() {
 		row := serviceKey(key.Frontend, p)
 		value, ok, err := s.o.Services.Get(row)
 		if err != nil {
 			return nil, false, err
 		}
 		if !ok {
-			continue
-		}
-		if len(found) > 0 && found[0].ID == value.Id {
-			found[0].Protocol = service.Any
-			if found[0].Revision != value.Revision {
-				return nil, false, nil
-			}
 			continue
 		}
 		have := decodeService(row, value)

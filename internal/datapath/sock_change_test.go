@@ -157,16 +157,14 @@ func testRefused(t *testing.T, s *stage) {
 		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			for _, p := range service.Any.Each() {
-				key := serviceKey(frontend, p)
-				value, ok, err := s.objects.Services.Get(key)
-				if err != nil || !ok {
-					t.Fatal(ok, err)
-				}
-				row.spoil(&value)
-				if err := s.objects.Services.Put(key, value); err != nil {
-					t.Fatal(err)
-				}
+			key := serviceKey(frontend, service.Any)
+			value, ok, err := s.objects.Services.Get(key)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			row.spoil(&value)
+			if err := s.objects.Services.Put(key, value); err != nil {
+				t.Fatal(err)
 			}
 			before := counts(t, s.Datapath)
 			for _, v6 := range []bool{false, true} {

@@ -159,11 +159,14 @@ func testTraffic(t *testing.T, c trafficCase) {
 			diff[c.delivered] < diff["forward"]+diff["reverse"] || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("service, %d bytes: counted %v", size, diff)
 		}
-		before = counts(t, c.datapath)
+		before = settled(t, c.datapath)
 		if peer, err = testkit.RoundTrip(t, c.network.pods[1], c.protocol, backend.String(), payload); err != nil {
 			t.Fatalf("pod, %d bytes: %v", size, err)
 		}
-		if diff = delta(t, c.datapath, before); peer.Addr() != client || diff["new_connection"] != 0 ||
+		if diff = delta(t, c.datapath, before); diff["port_changed"] == 1 {
+			continue // the client's port is by chance the one that it called the service from
+		}
+		if peer.Addr() != client || diff["new_connection"] != 0 ||
 			(diff[c.delivered] == 0) != c.untouched || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("pod, %d bytes: the backend saw %s; counted %v", size, peer, diff)
 		}

@@ -258,16 +258,35 @@ func (w *world) connected(t *testing.T, want ...Connection) {
 		t.Fatalf("connections %v, want %v", got, want)
 	}
 	for i := range got {
+		want[i].State, want[i].Age, want[i].Idle = got[i].State, got[i].Age, got[i].Idle
 		if got[i] != want[i] {
 			t.Errorf("connection %v, want %v", got[i], want[i])
 		}
 	}
 }
 
+// connect stores one direction of an open connection in a slot that is free.
+func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
+	t.Helper()
+	used := make(map[uint32]bool)
+	if err := w.objects.Slots.Each(func(index uint32, _ objects.Slot) bool { used[index] = true; return true }); err != nil {
+		t.Fatal(err)
+	}
+	index := uint32(0)
+	for used[index] {
+		index++
+	}
+	slot := objects.Slot{From: from, Reply: reverse(to), Use: 1, State: objects.SlotOpen}
+	row := objects.ConnectionRow{To: to, AddrDiff: 1, Slot: index, Use: 1, Flags: flags}
+	if err := errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // forget empties the map of connections.
 func (w *world) forget(t *testing.T) {
 	t.Helper()
-	if err := flush(w.objects, func(objects.Tuple, objects.Connection) bool { return true }); err != nil {
+	if _, err := w.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	w.connected(t)

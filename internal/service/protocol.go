@@ -60,3 +60,6 @@ func (p Protocol) Each() []Protocol {
 func (p Protocol) Overlaps(o Protocol) bool {
 	return p == o || p == Any && o != SCTP || o == Any && p != SCTP
 }
+
+// Protocols returns all protocols.
+func Protocols() []Protocol { return []Protocol{Any, TCP, UDP, SCTP} }

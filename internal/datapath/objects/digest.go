@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "6a9868d366475575"
-	socklbDigest = "5dc47f34bbdce495"
+	tcDigest     = "a47dc3f488d2fa8e"
+	socklbDigest = "f93ebb62aa23df44"
 )

@@ -19,23 +19,35 @@ const filterLog = 20
 // bits of a packet are clear.
 type Filter struct{ Map *ebpf.Map }
 
-// Add sets the bits of frontends, which must be done before the programs are to find their services. Programs and other
-// processes set bits at the same time, and nobody clears one.
+// Add sets the bits of frontends, which must be done before the programs are to find their services. A frontend of protocol 0
+// has those of TCP and UDP. Programs and other processes set bits at the same time, and nobody clears one.
 func (f *Filter) Add(keys []ServiceKey) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	return f.edit(func(row *tcFilter) {
 		for _, key := range keys {
-			bit := filterBit(key)
-			atomic.OrUint64(&row.Words[bit/64], 1<<(bit%64))
+			protocols := []uint8{key.Proto}
+			if key.Proto == 0 {
+				protocols = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
+			}
+			for _, key.Proto = range protocols {
+				bit := filterBit(key)
+				atomic.OrUint64(&row.Words[bit/64], 1<<(bit%64))
+			}
 		}
 	})
 }
 
-// Change voids the copies that programs have of connections and endpoints. It is to be called after each change of them.
+// Change tells programs that services, endpoints or connections have changed: it voids their copies, and they check each
+// connection anew before they use it.
 func (f *Filter) Change() error {
-	return f.edit(func(row *tcFilter) { atomic.AddUint64(&row.Generation, 1) })
+	return f.edit(func(row *tcFilter) {
+		atomic.AddUint64(&row.Rows, 1)
+		for i := range row.Generations {
+			atomic.AddUint64(&row.Generations[i], 1)
+		}
+	})
 }
 
 // edit calls fn with the row, which programs and other processes write as well.

@@ -26,7 +26,7 @@ const (
 )
 
 // LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
-const LayoutVersion = 6
+const LayoutVersion = 7
 
 // layout holds the paths of pins.
 type layout struct{ root string }

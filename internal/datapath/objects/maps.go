@@ -19,8 +19,8 @@ type Sizes struct {
 	// Backends counts the backends of all services. A service that changes holds its old and its new backends until the
 	// programs have left the old ones. 524288 by default.
 	Backends uint32
-	// Connections counts rows: a connection takes two, one for each direction. 131072 by default. They take about
-	// 170 bytes each, at once. Half as many backends of unconnected datagram sockets are remembered.
+	// Connections counts connections, which take about 500 bytes each, at once. By default one for each 128 KiB of the
+	// machine's memory, between 8192 and 1048576. As many backends of unconnected datagram sockets are remembered.
 	Connections uint32
 	// Endpoints counts addresses of pods. 16384 by default.
 	Endpoints uint32
@@ -29,12 +29,15 @@ type Sizes struct {
 // byName returns the size of each map.
 func (s Sizes) byName() map[string]uint32 {
 	endpoints := cmp.Or(s.Endpoints, 16384)
+	connections := s.connections()
 	return map[string]uint32{
 		tcMapServices:       cmp.Or(s.Services, 131072),
 		tcMapBackends:       cmp.Or(s.Backends, 524288),
-		tcMapConnections:    cmp.Or(s.Connections, 131072),
+		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
+		tcMapSlots:          connections,
+		tcMapUsage:          usageTotal + 1,
+		tcMapSettings:       1,
 		tcMapEndpoints:      endpoints,
-		tcMapConnected:      endpoints + 1024, // a row may outlive its pod's, until another pod has the address
 		tcMapFragments:      8192,
 		tcMapMetrics:        1,
 		tcMapFilter:         1,
@@ -56,9 +59,11 @@ func formats() map[string]format {
 	return map[string]format{
 		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
 		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
-		tcMapConnections:    {ebpf.LRUHash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
+		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
+		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
+		tcMapUsage:          {ebpf.Array, number, unsafe.Sizeof(uint64(0))},
+		tcMapSettings:       {ebpf.Array, number, unsafe.Sizeof(tcSettings{})},
 		tcMapEndpoints:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
-		tcMapConnected:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
 		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
 		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
 		tcMapFilter:         {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
@@ -121,7 +126,14 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create map %q: %w", name, err)
 	}
-	if err := m.Pin(p.layout.mapPin(name)); err != nil {
+	if name == tcMapSettings {
+		// Before it is pinned: programs open no connection without.
+		err = m.Put(uint32(0), EncodeTimeouts(Settings{Slots: p.sizes[tcMapSlots]}, DefaultTimeouts()))
+	}
+	if err == nil {
+		err = m.Pin(p.layout.mapPin(name))
+	}
+	if err != nil {
 		_ = m.Close()
 		return nil, fmt.Errorf("pin map %q: %w", name, err)
 	}
@@ -143,7 +155,9 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 		tcMapBackends:    &maps.Backends,
 		tcMapConnections: &maps.Connections,
 		tcMapEndpoints:   &maps.Endpoints,
-		tcMapConnected:   &maps.Connected,
+		tcMapSlots:       &maps.Slots,
+		tcMapUsage:       &maps.Usage,
+		tcMapSettings:    &maps.Settings,
 		tcMapFragments:   &maps.Fragments,
 		tcMapMetrics:     &maps.Metrics,
 		tcMapFilter:      &maps.Filter,

@@ -37,12 +37,14 @@ type Objects struct {
 type Tables struct {
 	Services    *Table[ServiceKey, Service]
 	Backends    *Table[BackendKey, Backend]
-	Connections *Table[Tuple, Connection]
+	Connections *Table[Tuple, ConnectionRow]
 	Endpoints   *Table[Addr, Endpoint]
-	Connected   *Table[Addr, uint32]
-	Metrics     *Table[uint32, []Metrics] // a row for each CPU
-	State       *Table[uint32, State]
-	Filter      *Filter
+	// Slots are the connections, of which Connections has the rows.
+	Slots    *Slots
+	Settings *Table[uint32, Settings]
+	Metrics  *Table[uint32, []Metrics] // a row for each CPU
+	State    *Table[uint32, State]
+	Filter   *Filter
 }
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
@@ -161,9 +163,10 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 	o.Tables = Tables{
 		Services:    &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
 		Backends:    &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
-		Connections: &Table[Tuple, Connection]{o.maps.Connections, tcMapConnections},
+		Connections: &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
 		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
-		Connected:   &Table[Addr, uint32]{o.maps.Connected, tcMapConnected},
+		Slots:       &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
+		Settings:    &Table[uint32, Settings]{o.maps.Settings, tcMapSettings},
 		Metrics:     &Table[uint32, []Metrics]{o.maps.Metrics, tcMapMetrics},
 		State:       &Table[uint32, State]{o.maps.State, tcMapState},
 		Filter:      &Filter{o.maps.Filter},

@@ -254,7 +254,7 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapSkRevnat: &revnat}
 	p := pinner{layout: o.layout, load: loadSocklb, sizes: map[string]uint32{
 		socklbMapSockets:  0, // as many as there are sockets
-		socklbMapSkRevnat: max(o.maps.Connections.MaxEntries()/2, 1),
+		socklbMapSkRevnat: o.maps.Slots.MaxEntries(),
 	}}
 	if err := p.open(private); err != nil {
 		return nil, err

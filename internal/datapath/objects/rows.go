@@ -5,7 +5,7 @@ package objects
 // Keys and rows of the maps, as bpf/mustang/maps.h and socklb_maps.h define them. Ports are in network order, IPv4
 // addresses v4-mapped.
 type (
-	// Addr is an address of either family: the key of endpoints and connected.
+	// Addr is an address of either family: the key of endpoints.
 	Addr = tcAddr
 	// Tuple is one direction of a connection: the key of connections.
 	Tuple = tcTuple
@@ -17,8 +17,12 @@ type (
 	BackendKey = tcBackendKey
 	// Backend is a row of backends.
 	Backend = tcBackend
-	// Connection is a row of connections.
-	Connection = tcCtEntry
+	// ConnectionRow is a row of connections: one direction.
+	ConnectionRow = tcCtEntry
+	// Slot is a connection.
+	Slot = tcCtSlot
+	// Settings are what the programs read of them.
+	Settings = tcSettings
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
 	// EndpointPath is the next hop into a pod, in rows of endpoints and connections.
@@ -41,7 +45,6 @@ const (
 	ServiceExternalLocal = uint32(tcServiceFlagSERVICE_EXTERNAL_LOCAL)
 	ServiceSourceRanges  = uint32(tcServiceFlagSERVICE_SOURCE_RANGES)
 	ConnectionForward    = uint32(tcCtFlagCT_FORWARD)
-	ConnectionClosing    = uint32(tcCtFlagCT_CLOSING)
 	EndpointEgress       = uint32(tcEndpointFlagENDPOINT_EGRESS)
 	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)
 	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)

@@ -57,7 +57,6 @@ type socklbSkService struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	socklbMapBackends       = "backends"
-	socklbMapConnected      = "connected"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
 	socklbMapFilter         = "filter"
@@ -66,9 +65,12 @@ const (
 	socklbMapMetrics        = "metrics"
 	socklbMapNamespaces     = "namespaces"
 	socklbMapServices       = "services"
+	socklbMapSettings       = "settings"
 	socklbMapSkRevnat       = "sk_revnat"
+	socklbMapSlots          = "slots"
 	socklbMapSockets        = "sockets"
 	socklbMapState          = "state"
+	socklbMapUsage          = "usage"
 	socklbMapWays           = "ways"
 	socklbProgConnect4      = "connect4"
 	socklbProgConnect6      = "connect6"
@@ -140,7 +142,6 @@ type socklbProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Connected   *ebpf.MapSpec `ebpf:"connected"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Filter      *ebpf.MapSpec `ebpf:"filter"`
@@ -149,9 +150,12 @@ type socklbMapSpecs struct {
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
 	Namespaces  *ebpf.MapSpec `ebpf:"namespaces"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	Settings    *ebpf.MapSpec `ebpf:"settings"`
 	SkRevnat    *ebpf.MapSpec `ebpf:"sk_revnat"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Usage       *ebpf.MapSpec `ebpf:"usage"`
 	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
@@ -183,7 +187,6 @@ func (o *socklbObjects) Close() error {
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
 	Backends    *ebpf.Map `ebpf:"backends"`
-	Connected   *ebpf.Map `ebpf:"connected"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Filter      *ebpf.Map `ebpf:"filter"`
@@ -192,16 +195,18 @@ type socklbMaps struct {
 	Metrics     *ebpf.Map `ebpf:"metrics"`
 	Namespaces  *ebpf.Map `ebpf:"namespaces"`
 	Services    *ebpf.Map `ebpf:"services"`
+	Settings    *ebpf.Map `ebpf:"settings"`
 	SkRevnat    *ebpf.Map `ebpf:"sk_revnat"`
+	Slots       *ebpf.Map `ebpf:"slots"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
+	Usage       *ebpf.Map `ebpf:"usage"`
 	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *socklbMaps) Close() error {
 	return _SocklbClose(
 		m.Backends,
-		m.Connected,
 		m.Connections,
 		m.Endpoints,
 		m.Filter,
@@ -210,9 +215,12 @@ func (m *socklbMaps) Close() error {
 		m.Metrics,
 		m.Namespaces,
 		m.Services,
+		m.Settings,
 		m.SkRevnat,
+		m.Slots,
 		m.Sockets,
 		m.State,
+		m.Usage,
 		m.Ways,
 	)
 }

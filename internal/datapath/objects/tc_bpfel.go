@@ -70,10 +70,12 @@ type tcCtEntry struct {
 	To       tcTuple
 	AddrDiff uint32
 	PortDiff uint32
-	Service  uint32
-	Revision uint32
+	Slot     uint32
+	Use      uint32
 	Flags    uint32
+	Checked  uint32
 	Path     tcEpPath
+	Reserved uint32
 }
 
 type tcCtFlag uint32
@@ -82,7 +84,6 @@ const (
 	tcCtFlagCT_FORWARD tcCtFlag = 1
 	tcCtFlagCT_HAIRPIN tcCtFlag = 2
 	tcCtFlagCT_SEGMENT tcCtFlag = 4
-	tcCtFlagCT_CLOSING tcCtFlag = 8
 	tcCtFlagCT_UPLINK  tcCtFlag = 16
 	tcCtFlagCT_ABSENT  tcCtFlag = 32
 )
@@ -98,11 +99,43 @@ type tcCtNew struct {
 	ClientPath  tcEpPath
 	Backend     uint32
 	Client      uint32
-	_           [4]byte
-	Fence       uint64
+	Slot        uint32
+	Use         uint32
+	Rows        uint32
 	Key         tcTuple
 	Row         tcCtEntry
+	Port        uint32
+	Err         int32
 }
+
+type tcCtSlot struct {
+	_        structs.HostLayout
+	From     tcTuple
+	Reply    tcTuple
+	Seen     uint64
+	Opened   uint64
+	State    uint32
+	Use      uint32
+	Service  uint32
+	Revision uint32
+	Client   uint32
+	Backend  uint32
+	Flags    uint32
+	Reserved uint32
+}
+
+type tcCtState uint32
+
+const (
+	tcCtStateCT_FREE        tcCtState = 0
+	tcCtStateCT_CLAIMED     tcCtState = 1
+	tcCtStateCT_SYN         tcCtState = 2
+	tcCtStateCT_OPEN        tcCtState = 3
+	tcCtStateCT_CLOSED      tcCtState = 4
+	tcCtStateCT_UDP         tcCtState = 5
+	tcCtStateCT_UDP_REPLIED tcCtState = 6
+	tcCtStateCT_STATES      tcCtState = 7
+)
 
 type tcDropReason uint32
 
@@ -115,7 +148,8 @@ const (
 	tcDropReasonDROP_PORT_EXHAUSTED  tcDropReason = 5
 	tcDropReasonDROP_TABLE_FULL      tcDropReason = 6
 	tcDropReasonDROP_REWRITE         tcDropReason = 7
-	tcDropReasonDROP_COUNT           tcDropReason = 8
+	tcDropReasonDROP_CLIENT_SHARE    tcDropReason = 8
+	tcDropReasonDROP_COUNT           tcDropReason = 9
 )
 
 type tcEndpoint struct {
@@ -123,7 +157,7 @@ type tcEndpoint struct {
 	Id        uint32
 	Segment   uint32
 	Path      tcEpPath
-	Connected uint32
+	Reserved0 uint32
 	Netns     uint64
 	Identity  uint32
 	Policy    uint32
@@ -146,6 +180,7 @@ type tcEnums struct {
 	Verdict      uint32
 	NextHop      uint32
 	CtFlag       uint32
+	CtState      uint32
 	EndpointFlag uint32
 	ServiceFlag  uint32
 	BackendState uint32
@@ -163,10 +198,11 @@ type tcEpPath struct {
 }
 
 type tcFilter struct {
-	_          structs.HostLayout
-	Words      [16384]uint64
-	Generation uint64
-	Reserved   [7]uint64
+	_           structs.HostLayout
+	Words       [16384]uint64
+	Rows        uint64
+	Reserved    [7]uint64
+	Generations [64]uint64
 }
 
 type tcFlow struct {
@@ -260,8 +296,9 @@ type tcService struct {
 	Total           uint32
 	Local           uint32
 	AffinityTimeout uint32
+	Table           uint32
 	Owner           uint8
-	Reserved        [11]uint8
+	Reserved        [15]uint8
 }
 
 type tcServiceFlag uint32
@@ -283,6 +320,13 @@ type tcServiceKey struct {
 	Port  uint16
 	Proto uint8
 	Pad   uint8
+}
+
+type tcSettings struct {
+	_        structs.HostLayout
+	Timeout  [8]uint64
+	Slots    uint32
+	Reserved [15]uint32
 }
 
 type tcState struct {
@@ -321,7 +365,6 @@ type tcWay struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	tcMapBackends    = "backends"
-	tcMapConnected   = "connected"
 	tcMapConnections = "connections"
 	tcMapCtScratch   = "ct_scratch"
 	tcMapEndpoints   = "endpoints"
@@ -331,7 +374,10 @@ const (
 	tcMapMetrics     = "metrics"
 	tcMapQuotes      = "quotes"
 	tcMapServices    = "services"
+	tcMapSettings    = "settings"
+	tcMapSlots       = "slots"
 	tcMapState       = "state"
+	tcMapUsage       = "usage"
 	tcMapWays        = "ways"
 	tcProgFromPod    = "from_pod"
 	tcProgFromUplink = "from_uplink"
@@ -394,7 +440,6 @@ type tcProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Connected   *ebpf.MapSpec `ebpf:"connected"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch   *ebpf.MapSpec `ebpf:"ct_scratch"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
@@ -404,7 +449,10 @@ type tcMapSpecs struct {
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
 	Quotes      *ebpf.MapSpec `ebpf:"quotes"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	Settings    *ebpf.MapSpec `ebpf:"settings"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Usage       *ebpf.MapSpec `ebpf:"usage"`
 	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
@@ -437,7 +485,6 @@ func (o *tcObjects) Close() error {
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
 	Backends    *ebpf.Map `ebpf:"backends"`
-	Connected   *ebpf.Map `ebpf:"connected"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	CtScratch   *ebpf.Map `ebpf:"ct_scratch"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
@@ -447,14 +494,16 @@ type tcMaps struct {
 	Metrics     *ebpf.Map `ebpf:"metrics"`
 	Quotes      *ebpf.Map `ebpf:"quotes"`
 	Services    *ebpf.Map `ebpf:"services"`
+	Settings    *ebpf.Map `ebpf:"settings"`
+	Slots       *ebpf.Map `ebpf:"slots"`
 	State       *ebpf.Map `ebpf:"state"`
+	Usage       *ebpf.Map `ebpf:"usage"`
 	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
 	return _TcClose(
 		m.Backends,
-		m.Connected,
 		m.Connections,
 		m.CtScratch,
 		m.Endpoints,
@@ -464,7 +513,10 @@ func (m *tcMaps) Close() error {
 		m.Metrics,
 		m.Quotes,
 		m.Services,
+		m.Settings,
+		m.Slots,
 		m.State,
+		m.Usage,
 		m.Ways,
 	)
 }

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SLOTS_H
+#define MUSTANG_SLOTS_H
+
+#include "filter.h"
+#include "metrics.h"
+
+/*
+ * The slots of connections. Nobody sweeps them: a new connection looks at slots at random, and takes over one that is free or
+ * whose connection has ended. A connection that has not ended keeps its slot and its rows. Whoever changes the state of a
+ * slot to CT_CLAIMED, by a compare-and-swap, may empty it: delete its rows, and use it.
+ *
+ * A client may open a connection while it has fewer than there are slots without one (the dynamic threshold of Choudhury
+ * and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): one greedy client gets half of the
+ * slots at most, two get a third each, and others always find some.
+ */
+
+/* Slots that a new connection looks at. With nine of ten in use, one search of 700,000 fails. */
+#define SLOT_TRIES 128
+
+/* Free or expired slots are preferred to closed ones, whose last packets may be on their way, in this many tries. */
+#define SLOT_PREFERENCE 2
+
+/* Slots that a client looks at when it has too many connections, of which some may have expired. */
+#define SWEEP_TRIES 32
+
+#define SLOT_NONE 0xffffffff
+
+static __always_inline struct settings *settings_row(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline __u32 slot_state(const struct ct_slot *slot)
+{
+	return *(volatile const __u32 *)&slot->state;
+}
+
+static __always_inline __u64 slot_seen(const struct ct_slot *slot)
+{
+	return *(volatile const __u64 *)&slot->seen;
+}
+
+static __always_inline void usage_add_row(__u32 index, __u64 n)
+{
+	__u64 *count = bpf_map_lookup_elem(&usage, &index);
+
+	if (count)
+		ordered_add(count, n);
+}
+
+static __always_inline void usage_add(__u32 client, __u64 n)
+{
+	usage_add_row(client % USAGE_CLIENTS, n);
+	usage_add_row(USAGE_TOTAL, n);
+}
+
+/* Whether the client may open a connection. */
+static __always_inline bool usage_allows(__u32 client, __u32 slots_count)
+{
+	__u32 index = client % USAGE_CLIENTS, total = USAGE_TOTAL;
+	const __u64 *count = bpf_map_lookup_elem(&usage, &index), *all = bpf_map_lookup_elem(&usage, &total);
+
+	return count && all && *count + *all < slots_count;
+}
+
+/* Whether the endpoint with the id, if there is one, still has the address. */
+static __always_inline bool ep_alive(const union addr *addr, __u32 id)
+{
+	const struct endpoint *endpoint;
+
+	if (!id)
+		return true;
+	endpoint = bpf_map_lookup_elem(&endpoints, addr);
+	return endpoint && endpoint->id == id;
+}
+
+static __always_inline bool slot_expired(const struct ct_slot *slot, __u32 state, const struct settings *settings,
+					 __u64 now)
+{
+	__u64 seen = slot_seen(slot); /* by another CPU, it may be later than now */
+
+	return seen < now && now - seen > settings->timeout[state & 7];
+}
+
+/* Whether a new connection may take the slot over: its connection has expired, or one of its pods is gone. */
+static __always_inline bool slot_ended(const struct ct_slot *slot, __u32 state, const struct settings *settings,
+				       __u64 now)
+{
+	if (SLOT_STATE(state) == CT_FREE || slot_expired(slot, state, settings, now))
+		return true;
+	return SLOT_STATE(state) != CT_CLAIMED && SLOT_STATE(state) != CT_CLOSED &&
+	       !(ep_alive(&slot->from.saddr, slot->client) && ep_alive(&slot->reply.saddr, slot->backend));
+}
+
+/* Claims a slot that is in the state; false if another program was first. */
+static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state)
+{
+	__u32 claim = CT_CLAIMED | bpf_get_prandom_u32() << 8;
+
+	if (__sync_val_compare_and_swap(&slot->state, state, claim) != state)
+		return false;
+	if (SLOT_STATE(state) != CT_FREE && SLOT_STATE(state) != CT_CLOSED && SLOT_STATE(state) != CT_CLAIMED)
+		usage_add(slot->client, -1);
+	slot->seen = bpf_ktime_get_coarse_ns(); /* a claim expires too: of a command that was killed */
+	return true;
+}
+
+static __always_inline void slot_delete_row(__u32 index, const struct ct_slot *slot, const struct tuple *key)
+{
+	const struct ct_entry *row = bpf_map_lookup_elem(&connections, key);
+
+	if (row && row->slot == index && row->use == slot->use) {
+		bpf_map_delete_elem(&connections, key);
+		filter_change(key);
+	}
+}
+
+/* Deletes the rows of a slot that the caller has claimed. */
+static __noinline int slot_empty(__u32 index)
+{
+	struct ct_slot *slot = bpf_map_lookup_elem(&slots, &index);
+
+	if (!slot)
+		return 0;
+	slot_delete_row(index, slot, &slot->from);
+	slot_delete_row(index, slot, &slot->reply);
+	slot->use++;
+	return 0;
+}
+
+/* Ends a claim. */
+static __always_inline void slot_free(struct ct_slot *slot)
+{
+	__sync_lock_test_and_set(&slot->state, CT_FREE);
+}
+
+/* A search for a slot. */
+struct slot_search {
+	__u64 now;
+	__u32 found;  /* claimed; SLOT_NONE: none */
+	__u32 closed; /* one that is not preferred */
+};
+
+static __always_inline bool search_claim(struct slot_search *s, __u32 index, struct ct_slot *slot, __u32 state)
+{
+	if (!slot_claim(slot, state))
+		return false;
+	s->found = index;
+	return true;
+}
+
+static long search_slots(__u32 i, struct slot_search *s)
+{
+	const struct settings *settings = settings_row();
+	struct ct_slot *slot;
+	__u32 index, state;
+
+	if (!settings || !settings->slots)
+		return 1;
+	index = i >= SLOT_PREFERENCE && s->closed != SLOT_NONE ? s->closed : bpf_get_prandom_u32() % settings->slots;
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot)
+		return 0;
+	state = slot_state(slot);
+	if (index == s->closed) {
+		s->closed = SLOT_NONE;
+		return SLOT_STATE(state) == CT_CLOSED && search_claim(s, index, slot, state);
+	}
+	if (slot_ended(slot, state, settings, s->now))
+		return search_claim(s, index, slot, state);
+	if (SLOT_STATE(state) == CT_CLOSED)
+		s->closed = index;
+	return 0;
+}
+
+static long sweep_slots(__u32 i, struct slot_search *s)
+{
+	const struct settings *settings = settings_row();
+	struct ct_slot *slot;
+	__u32 index, state;
+
+	(void)i;
+	if (!settings || !settings->slots)
+		return 1;
+	index = bpf_get_prandom_u32() % settings->slots;
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot)
+		return 1;
+	state = slot_state(slot);
+	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) || !slot_claim(slot, state))
+		return 0;
+	slot_empty(index);
+	slot_free(slot);
+	return 0;
+}
+
+/* Deletes the row of replies of a slot that the caller has claimed, which is to overwrite the other row. */
+static __always_inline void slot_reuse(__u32 index, struct ct_slot *slot)
+{
+	slot_delete_row(index, slot, &slot->reply);
+	slot->use++;
+}
+
+/* Finds a slot for a connection of the client, claims and empties it. SLOT_NONE: there is none. */
+static __noinline __u32 slot_take(__u32 client, __u32 *over_share)
+{
+	const struct settings *settings = settings_row();
+	struct slot_search search = { .found = SLOT_NONE, .closed = SLOT_NONE };
+
+	if (!settings || !over_share)
+		return SLOT_NONE;
+	search.now = bpf_ktime_get_coarse_ns();
+	if (!usage_allows(client, settings->slots)) {
+		bpf_loop(SWEEP_TRIES, sweep_slots, &search, 0);
+		*over_share = !usage_allows(client, settings->slots);
+		if (*over_share)
+			return SLOT_NONE;
+	}
+	bpf_loop(SLOT_TRIES, search_slots, &search, 0);
+	if (search.found != SLOT_NONE)
+		slot_empty(search.found);
+	return search.found;
+}
+
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"math/bits"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Timeouts tell how long after its last packet a connection has ended. A connection of TCP that has ended lives on until
+// another one needs its place.
+type Timeouts struct {
+	SYN         time.Duration // the client has not answered the backend yet; 60 s
+	Established time.Duration // open, and of one end closed; 8000 s, more than the two hours of TCP's keepalive
+	Closed      time.Duration // closed by both ends, or reset; 10 s. Others may take its place before
+	UDP         time.Duration // the backend has not answered; 30 s
+	UDPReplied  time.Duration // it has; 120 s
+}
+
+// DefaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and closed
+// connections, which are as of Cilium.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{
+		SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second, UDP: 30 * time.Second, UDPReplied: 120 * time.Second,
+	}
+}
+
+// claimTimeout is the time after which the claim of a command that was killed ends.
+const claimTimeout = 10 * time.Second
+
+// EncodeTimeouts returns the settings with other time-outs.
+func EncodeTimeouts(row Settings, t Timeouts) Settings {
+	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)
+	row.Timeout[tcCtStateCT_SYN] = uint64(t.SYN)
+	row.Timeout[tcCtStateCT_OPEN] = uint64(t.Established)
+	row.Timeout[tcCtStateCT_CLOSED] = uint64(t.Closed)
+	row.Timeout[tcCtStateCT_UDP] = uint64(t.UDP)
+	row.Timeout[tcCtStateCT_UDP_REPLIED] = uint64(t.UDPReplied)
+	return row
+}
+
+// DecodeTimeouts returns the time-outs of the settings.
+func DecodeTimeouts(row Settings) Timeouts {
+	at := func(state tcCtState) time.Duration { return time.Duration(row.Timeout[state]) }
+	return Timeouts{
+		SYN: at(tcCtStateCT_SYN), Established: at(tcCtStateCT_OPEN), Closed: at(tcCtStateCT_CLOSED),
+		UDP: at(tcCtStateCT_UDP), UDPReplied: at(tcCtStateCT_UDP_REPLIED),
+	}
+}
+
+// connections returns the number of connections: that of the sizes, or else a power of two by the machine's memory.
+func (s Sizes) connections() uint32 {
+	if s.Connections != 0 {
+		return s.Connections
+	}
+	const share, least, most = 128 << 10, 8192, 1 << 20
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return least
+	}
+	n := uint64(info.Totalram) * uint64(info.Unit) / share
+	return uint32(min(max(1<<(bits.Len64(n)-1), least), most))
+}
