@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -24,17 +23,6 @@ func filterBytes(t testing.TB, d *Datapath) []byte {
 		t.Fatal(err)
 	}
 	return row
-}
-
-// generation returns the sum of the generations of the copies.
-func generation(t testing.TB, d *Datapath) uint64 {
-	t.Helper()
-	row := filterBytes(t, d)
-	sum := uint64(0)
-	for at := len(row) - 64*8; at < len(row); at += 8 {
-		sum += binary.NativeEndian.Uint64(row[at:])
-	}
-	return sum
 }
 
 // wantFiltered fails the test unless the bits of all services are set. It sets them, so that it finds a fault once.
