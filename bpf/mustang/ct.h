@@ -156,13 +156,17 @@ static __noinline struct ct_entry *ct_lookup(const struct tuple *t, __u32 traits
 	return ct && ct_use(ct, traits) ? ct : NULL;
 }
 
-/* Deletes the connection that has the tuple for a row, if it has ended; false if it has not. */
+/*
+ * Deletes the connection that has the tuple for a row, if it has ended; false if it has not, or was closed just now, and its last
+ * packets may be on their way.
+ */
 static __noinline int ct_make_way(const struct tuple *t)
 {
 	const struct settings *settings = settings_row();
 	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
 	struct ct_slot *slot;
 	__u32 state, index;
+	__u64 now;
 
 	if (!ct || !settings)
 		return true;
@@ -173,7 +177,9 @@ static __noinline int ct_make_way(const struct tuple *t)
 		return true;
 	}
 	state = slot_state(slot);
-	if (SLOT_STATE(state) != CT_CLOSED && !slot_ended(slot, state, settings, bpf_ktime_get_coarse_ns()))
+	now = bpf_ktime_get_coarse_ns();
+	if (SLOT_STATE(state) == CT_CLOSED ? now < slot_seen(slot) + CLOSED_KEPT
+					   : !slot_ended(slot, state, settings, now))
 		return false;
 	if (!slot_claim(slot, state))
 		return false;

@@ -19,7 +19,10 @@
 #define SLOT_TRIES 128
 
 /* Free or expired slots are preferred to closed ones, whose last packets may be on their way, in this many tries. */
-#define SLOT_PREFERENCE 2
+#define SLOT_PREFERENCE 4
+
+/* How long the ports of a closed connection are kept for its last packets: ns. */
+#define CLOSED_KEPT 1000000000ULL
 
 /* Slots that a client looks at when it has too many connections, of which some may have expired. */
 #define SWEEP_TRIES 32
@@ -141,7 +144,8 @@ static __always_inline void slot_free(struct ct_slot *slot)
 struct slot_search {
 	__u64 now;
 	__u32 found;  /* claimed; SLOT_NONE: none */
-	__u32 closed; /* one that is not preferred */
+	__u32 closed; /* the one that was closed longest ago, of those looked at; SLOT_NONE: none */
+	__u64 closed_seen;
 };
 
 static __always_inline bool search_claim(struct slot_search *s, __u32 index, struct ct_slot *slot, __u32 state)
@@ -171,8 +175,10 @@ static long search_slots(__u32 i, struct slot_search *s)
 	}
 	if (slot_ended(slot, state, settings, s->now))
 		return search_claim(s, index, slot, state);
-	if (SLOT_STATE(state) == CT_CLOSED)
+	if (SLOT_STATE(state) == CT_CLOSED && (s->closed == SLOT_NONE || slot_seen(slot) < s->closed_seen)) {
 		s->closed = index;
+		s->closed_seen = slot_seen(slot);
+	}
 	return 0;
 }
 

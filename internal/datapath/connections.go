@@ -60,7 +60,7 @@ func (d *Datapath) Connections() ([]Connection, error) {
 	var connections []Connection
 	var readErr error
 	if err := d.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
-		c := decodeConnection(slot)
+		c := d.decodeConnection(slot)
 		valid := c.Idle <= timeouts[c.State]
 		if valid {
 			valid, readErr = d.isValid(slot)
@@ -104,14 +104,13 @@ func (d *Datapath) isValid(slot objects.Slot) (bool, error) {
 
 // timeouts returns the time-outs by state.
 func (d *Datapath) timeouts() (map[ConnectionState]time.Duration, error) {
-	row, _, err := d.objects.Settings.Get(0)
-	t := objects.DecodeTimeouts(row)
+	t, err := d.objects.Timeouts()
 	return map[ConnectionState]time.Duration{
 		StateSYN: t.SYN, StateEstablished: t.Established, StateClosed: t.Closed, StateUDP: t.UDP, StateReplied: t.UDPReplied,
 	}, err
 }
 
-func decodeConnection(slot objects.Slot) Connection {
+func (d *Datapath) decodeConnection(slot objects.Slot) Connection {
 	states := map[uint32]ConnectionState{
 		objects.SlotSYN: StateSYN, objects.SlotOpen: StateEstablished, objects.SlotClosed: StateClosed,
 		objects.SlotUDP: StateUDP, objects.SlotReplied: StateReplied,
@@ -124,8 +123,8 @@ func decodeConnection(slot objects.Slot) Connection {
 		Source:    decodeAddrPort(reply.Daddr, reply.Dport),
 		Backend:   decodeAddrPort(reply.Saddr, reply.Sport),
 		ServiceID: slot.Service,
-		State:     states[objects.SlotState(slot.State)],
-		Age:       objects.Since(slot.Opened),
-		Idle:      max(objects.Since(slot.Seen), 0),
+		State:     states[d.objects.Slots.State(slot)],
+		Age:       d.objects.Slots.Since(slot.Opened),
+		Idle:      max(d.objects.Slots.Since(slot.Seen), 0),
 	}
 }

@@ -91,8 +91,8 @@ func reverse(t objects.Tuple) objects.Tuple {
 }
 
 func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
-	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner),
-		Path: objects.EndpointPath{Ifindex: uint32(e.IfIndex), Flags: e.flags}}
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner)}
+	value.Path.Ifindex, value.Path.Flags = uint32(e.IfIndex), e.flags
 	copy(value.Path.PodMac[:], e.PodMAC)
 	copy(value.Path.NodeMac[:], e.NodeMAC)
 	return encodeAddr(e.IP), value

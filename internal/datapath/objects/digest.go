@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "a47dc3f488d2fa8e"
+	tcDigest     = "e736889ebf4bf5a7"
 	socklbDigest = "f93ebb62aa23df44"
 )

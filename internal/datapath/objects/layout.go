@@ -19,14 +19,15 @@ import (
 
 // Names of directories.
 const (
+	const (
 	// DefaultRoot is where a node's own datapath is pinned.
-	DefaultRoot = "/sys/fs/bpf/mustang"
-	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
-	UnloadedSuffix = "-unloaded"
+		DefaultRoot = "/sys/fs/bpf/mustang"
+		// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
+		UnloadedSuffix = "-unloaded"
+	)
+	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
+	LayoutVersion = 7
 )
-
-// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
-const LayoutVersion = 7
 
 // layout holds the paths of pins.
 type layout struct{ root string }

@@ -128,7 +128,7 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	}
 	if name == tcMapSettings {
 		// Before it is pinned: programs open no connection without.
-		err = m.Put(uint32(0), EncodeTimeouts(Settings{Slots: p.sizes[tcMapSlots]}, DefaultTimeouts()))
+		err = m.Put(uint32(0), defaultTimeouts().settings(tcSettings{Slots: p.sizes[tcMapSlots]}))
 	}
 	if err == nil {
 		err = m.Pin(p.layout.mapPin(name))

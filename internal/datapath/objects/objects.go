@@ -41,7 +41,7 @@ type Tables struct {
 	Endpoints   *Table[Addr, Endpoint]
 	// Slots are the connections, of which Connections has the rows.
 	Slots    *Slots
-	Settings *Table[uint32, Settings]
+	Settings *Table[uint32, tcSettings]
 	Metrics  *Table[uint32, []Metrics] // a row for each CPU
 	State    *Table[uint32, State]
 	Filter   *Filter
@@ -166,7 +166,7 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		Connections: &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
 		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
 		Slots:       &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
-		Settings:    &Table[uint32, Settings]{o.maps.Settings, tcMapSettings},
+		Settings:    &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
 		Metrics:     &Table[uint32, []Metrics]{o.maps.Metrics, tcMapMetrics},
 		State:       &Table[uint32, State]{o.maps.State, tcMapState},
 		Filter:      &Filter{o.maps.Filter},

@@ -21,12 +21,8 @@ type (
 	ConnectionRow = tcCtEntry
 	// Slot is a connection.
 	Slot = tcCtSlot
-	// Settings are what the programs read of them.
-	Settings = tcSettings
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
-	// EndpointPath is the next hop into a pod, in rows of endpoints and connections.
-	EndpointPath = tcEpPath
 	// Metrics are the counters of one CPU.
 	Metrics = tcMetrics
 	// SocketScope is a row of namespaces, by cookie.
@@ -35,7 +31,7 @@ type (
 	State = tcState
 )
 
-// Flags of rows.
+// Flags of rows, and states of slots.
 const (
 	ServiceLoopback      = uint32(tcServiceFlagSERVICE_LOOPBACK)
 	ServiceAffinity      = uint32(tcServiceFlagSERVICE_AFFINITY)
@@ -50,5 +46,10 @@ const (
 	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)
 	NamespaceHost        = uint32(socklbNamespaceFlagNAMESPACE_HOST)
 	NamespacePod         = uint32(socklbNamespaceFlagNAMESPACE_POD)
+	SlotSYN              = uint32(tcCtStateCT_SYN)
+	SlotOpen             = uint32(tcCtStateCT_OPEN)
+	SlotClosed           = uint32(tcCtStateCT_CLOSED)
+	SlotUDP              = uint32(tcCtStateCT_UDP)
+	SlotReplied          = uint32(tcCtStateCT_UDP_REPLIED)
 	NamespaceSockets     = uint32(socklbNamespaceFlagNAMESPACE_SOCKETS)
 )

@@ -19,9 +19,9 @@ type Timeouts struct {
 	UDPReplied  time.Duration // it has; 120 s
 }
 
-// DefaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and closed
+// defaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and closed
 // connections, which are as of Cilium.
-func DefaultTimeouts() Timeouts {
+func defaultTimeouts() Timeouts {
 	return Timeouts{
 		SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second, UDP: 30 * time.Second, UDPReplied: 120 * time.Second,
 	}
@@ -30,8 +30,8 @@ func DefaultTimeouts() Timeouts {
 // claimTimeout is the time after which the claim of a command that was killed ends.
 const claimTimeout = 10 * time.Second
 
-// EncodeTimeouts returns the settings with other time-outs.
-func EncodeTimeouts(row Settings, t Timeouts) Settings {
+// settings returns settings with other time-outs.
+func (t Timeouts) settings(row tcSettings) tcSettings {
 	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)
 	row.Timeout[tcCtStateCT_SYN] = uint64(t.SYN)
 	row.Timeout[tcCtStateCT_OPEN] = uint64(t.Established)
@@ -41,13 +41,23 @@ func EncodeTimeouts(row Settings, t Timeouts) Settings {
 	return row
 }
 
-// DecodeTimeouts returns the time-outs of the settings.
-func DecodeTimeouts(row Settings) Timeouts {
+// Timeouts returns the time-outs of connections.
+func (o *Objects) Timeouts() (Timeouts, error) {
+	row, _, err := o.Settings.Get(0)
 	at := func(state tcCtState) time.Duration { return time.Duration(row.Timeout[state]) }
 	return Timeouts{
 		SYN: at(tcCtStateCT_SYN), Established: at(tcCtStateCT_OPEN), Closed: at(tcCtStateCT_CLOSED),
 		UDP: at(tcCtStateCT_UDP), UDPReplied: at(tcCtStateCT_UDP_REPLIED),
+	}, err
+}
+
+// SetTimeouts changes them, for all connections at once.
+func (o *Objects) SetTimeouts(t Timeouts) error {
+	row, _, err := o.Settings.Get(0)
+	if err != nil {
+		return err
 	}
+	return o.Settings.Put(0, t.settings(row))
 }
 
 // connections returns the number of connections: that of the sizes, or else a power of two by the machine's memory.

@@ -17,19 +17,11 @@ import (
 // usageClients is USAGE_CLIENTS of bpf/mustang/maps.h, and usageTotal the row that counts the connections of all clients.
 const usageClients, usageTotal = 65536, 65536
 
-// The states of a slot that are not connections, and the first one of UDP.
-const (
-	SlotFree    = uint32(tcCtStateCT_FREE)
-	SlotClaimed = uint32(tcCtStateCT_CLAIMED)
-	SlotSYN     = uint32(tcCtStateCT_SYN)
-	SlotOpen    = uint32(tcCtStateCT_OPEN)
-	SlotClosed  = uint32(tcCtStateCT_CLOSED)
-	SlotUDP     = uint32(tcCtStateCT_UDP)
-	SlotReplied = uint32(tcCtStateCT_UDP_REPLIED)
-)
+// The states of a slot that are no connections.
+const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
 
-// SlotState returns the state in a slot's word, which has flags too.
-func SlotState(word uint32) uint32 { return word & 0xff }
+// slotState returns the state in a slot's word, which has flags too.
+func slotState(word uint32) uint32 { return word & 0xff }
 
 // Slots are the connections. Programs change them at any time.
 type Slots struct {
@@ -37,6 +29,9 @@ type Slots struct {
 
 	usage *ebpf.Map
 }
+
+// State returns the state of a slot: SlotSYN and so on.
+func (*Slots) State(slot Slot) uint32 { return slotState(slot.State) }
 
 // Len returns the number of slots.
 func (s *Slots) Len() int { return int(s.Map.MaxEntries()) }
@@ -54,7 +49,7 @@ func (s *Slots) Open() (n uint64, err error) {
 func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 	return mapped(s.Map, unix.PROT_READ, s.Len(), func(all []Slot) {
 		for i := range all {
-			if SlotState(atomic.LoadUint32(&all[i].State)) > SlotClaimed && !fn(uint32(i), all[i]) {
+			if slotState(atomic.LoadUint32(&all[i].State)) > slotClaimed && !fn(uint32(i), all[i]) {
 				return
 			}
 		}
@@ -67,18 +62,18 @@ func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 	mapErr := mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
 		for i := range all {
 			state := atomic.LoadUint32(&all[i].State)
-			if SlotState(state) <= SlotClaimed || !match(all[i]) {
+			if slotState(state) <= slotClaimed || !match(all[i]) {
 				continue
 			}
 			// A claim expires after a while, if this process is killed now.
-			if !atomic.CompareAndSwapUint32(&all[i].State, state, SlotClaimed|rand.Uint32()<<8) {
+			if !atomic.CompareAndSwapUint32(&all[i].State, state, slotClaimed|rand.Uint32()<<8) {
 				continue
 			}
 			atomic.StoreUint64(&all[i].Seen, monotonic())
 			if err = o.emptySlot(uint32(i), &all[i], state); err != nil {
 				return
 			}
-			atomic.StoreUint32(&all[i].State, SlotFree)
+			atomic.StoreUint32(&all[i].State, slotFree)
 			n++
 		}
 	})
@@ -87,7 +82,7 @@ func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 
 // emptySlot deletes the rows of a slot that was claimed in a state.
 func (o *Objects) emptySlot(index uint32, slot *Slot, state uint32) error {
-	if SlotState(state) != SlotClosed {
+	if slotState(state) != SlotClosed {
 		if err := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageTotal+1, func(all []uint64) {
 			atomic.AddUint64(&all[slot.Client%usageClients], ^uint64(0))
 			atomic.AddUint64(&all[usageTotal], ^uint64(0))
@@ -118,7 +113,7 @@ func monotonic() uint64 {
 }
 
 // Since returns how long ago a time of a slot was.
-func Since(ns uint64) time.Duration { return time.Duration(monotonic() - ns) }
+func (*Slots) Since(ns uint64) time.Duration { return time.Duration(monotonic() - ns) }
 
 // mapped calls fn with the rows of an array map in memory.
 func mapped[T any](m *ebpf.Map, prot, rows int, fn func([]T)) error {
