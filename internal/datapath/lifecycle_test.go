@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
@@ -142,6 +143,7 @@ func collisionCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagRST }))
+			w.age(t, 2*time.Second)
 			p := w.first(w.client, w.backend)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
 			p = w.next(w.backend, w.client)
@@ -181,6 +183,24 @@ func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	t.Helper()
 	if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Protocol(w.proto)}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// age makes all connections older.
+func (w *world) age(t *testing.T, d time.Duration) {
+	t.Helper()
+	aged := make(map[uint32]objects.Slot)
+	if err := w.objects.Slots.Each(func(index uint32, slot objects.Slot) bool {
+		slot.Seen -= uint64(d)
+		aged[index] = slot
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for index, slot := range aged {
+		if err := w.objects.Slots.Map.Put(index, slot); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
