@@ -2,7 +2,10 @@
 
 package bench
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // byKind divides rows into those that carry load in turns and those that measure tables of
 // services.
@@ -26,7 +29,7 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
 	}
-	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
+	if err := errors.Join(r.testbed.hangUp(), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
 		return err
 	}
 	rounds := min(r.options.rounds(), tableRounds)

@@ -4,6 +4,7 @@ package servicebench
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -11,18 +12,29 @@ import (
 	"time"
 )
 
-// settleTime is how long the kernel gets to free what was deleted.
-const settleTime = 200 * time.Millisecond
+// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by
+// no more than settledBytes in settleTime; nobody waits longer than settleTimeout.
+const (
+	settleTime    = 500 * time.Millisecond
+	settleTimeout = 20 * time.Second
+	settledBytes  = 64 << 10
+)
 
-// kernelMemory returns the bytes of memory in which the kernel keeps rules and maps: slabs that
-// it can't reclaim, vmalloc and per-CPU areas. Those of other programs are in it.
+// kernelMemory returns the bytes of memory in which the kernel keeps rules and maps, once it has
+// settled: slabs that it can't reclaim, vmalloc and per-CPU areas. Those of other programs are in it.
 func kernelMemory() (uint64, error) {
-	time.Sleep(settleTime)
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
+	last := uint64(math.MaxUint64)
+	for deadline := time.Now().Add(settleTimeout); ; time.Sleep(settleTime) {
+		text, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			return 0, err
+		}
+		now, err := parseMeminfo(string(text))
+		if err != nil || now+settledBytes >= last || time.Now().After(deadline) {
+			return now, err
+		}
+		last = now
 	}
-	return parseMeminfo(string(text))
 }
 
 // parseMeminfo returns the sum of the areas of kernelMemory.
