@@ -26,8 +26,8 @@ const (
 	standingConnections = 10
 )
 
-// TestSoak has eight pods call fifty services, while their backends change, programs are replaced, and processes are killed.
-// No connection may be refused, reset or lose a packet.
+// TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are killed,
+// and another pod floods. No connection of theirs may be refused, reset or lose a packet.
 func TestSoak(t *testing.T) {
 	duration := time.Duration(testkit.Repeats(15, 60)) * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
@@ -36,14 +36,17 @@ func TestSoak(t *testing.T) {
 			t.Fatalf("%s: %v", soakVariable, err)
 		}
 	}
-	x := &trouble{host: newHost(t, soakPods, 524288)}
+	x := &trouble{host: newHost(t, soakPods+1, 8192)}
+	flooder := x.pods[soakPods]
+	flooder.set(t, "net/ipv4/ip_local_port_range", "1024 65535")
+	x.pods[0].sink(t, 9000)
 	for i := range soakPods * podServers {
 		x.pods[i/podServers].serve(t, uint16(serverPort+i%podServers), nil)
 	}
 	if _, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.d.Services().Apply(t.Context(), service.CLI, soakSet(applied, soakServices, 0)); err != nil {
+	if _, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0), x.flooded())); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), duration)
@@ -60,7 +63,8 @@ func TestSoak(t *testing.T) {
 	}
 	run(func() error { return x.change(ctx) })
 	run(func() error { return x.kill(ctx, t) })
-	for _, p := range x.pods {
+	run(func() error { return x.flood(ctx, flooder) })
+	for _, p := range x.pods[:soakPods] {
 		for range workers {
 			run(func() error { return p.callServices(ctx, short) })
 		}
@@ -111,7 +115,7 @@ func (p pod) keepOpen(ctx context.Context, met *tally) error {
 	})
 }
 
-// wantNoLoss fails the test if a pod lost something.
+// wantNoLoss fails the test if a pod lost something, other than datagrams of a flood.
 func (h *host) wantNoLoss(t *testing.T) {
 	t.Helper()
 	var all netstat.TCPCounters

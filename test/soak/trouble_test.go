@@ -79,7 +79,7 @@ func (x *trouble) change(ctx context.Context) error {
 			d, err = x.reopen(d)
 		case n < 12:
 			x.changes += soakServices - applied
-			_, err = d.Services().Apply(context.Background(), service.CLI, soakSet(applied, soakServices, seed))
+			_, err = d.Services().Apply(context.Background(), service.CLI, append(soakSet(applied, soakServices, seed), x.flooded()))
 		default:
 			x.changes++
 			_, _, err = d.Services().Put(context.Background(), service.CLI, soakService(applied+rand.IntN(soakServices-applied), seed))
@@ -138,4 +138,22 @@ func (x *trouble) kill(ctx context.Context, t *testing.T) error {
 		x.kills++
 	}
 	return nil
+}
+
+// flooded is the service that a pod floods.
+func (x *trouble) flooded() service.Service {
+	return service.Service{Frontend: frontend(soakServices), Protocol: service.UDP, Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}
+}
+
+// flood sends 20,000 datagrams a second, or what the machine can, until the context ends.
+func (x *trouble) flood(ctx context.Context, from pod) error {
+	return from.ns.Do(func() error {
+		for ctx.Err() == nil {
+			if err := flood([]netip.AddrPort{x.flooded().Frontend}, 200); err != nil {
+				return err
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return nil
+	})
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"mustang/internal/netstat"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestEndedConnections has one client open and close connections through services that share their backends. What has
+// ended must be in the way of nothing: a client uses each port for one service after the other.
+func TestEndedConnections(t *testing.T) {
+	rows, round, rounds, ports := uint32(4096), 4000, 3, "40000 41999"
+	if testkit.Repeats(0, 1) == 1 {
+		rows, round, rounds, ports = 131072, 40000, 6, "32768 60999"
+	}
+	h := newHost(t, 3, rows)
+	from := h.pods[0]
+	from.set(t, "net/ipv4/ip_local_port_range", ports)
+	backends := []netip.AddrPort{h.pods[1].serve(t, 8080, nil), h.pods[2].serve(t, 8080, nil)}
+	var services []netip.AddrPort
+	for i := range 10 {
+		services = append(services, h.put(t, i, service.TCP, backends...))
+	}
+	for i := range rounds {
+		met, before := newTally(), h.counted(t)
+		var running sync.WaitGroup
+		for worker := range 2 {
+			running.Go(func() {
+				if err := from.ns.Do(func() error {
+					met.calls(slices.Concat(services[worker:], services[:worker]), round/2)
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		running.Wait()
+		after := h.counted(t)
+		moved := after["port_changed"] - before["port_changed"]
+		t.Logf("round %d: %d of %d connections got another port", i+1, moved, round)
+		met.want(t, "connections")
+		if !met.goesOn() {
+			break
+		}
+		if int(moved) > round/20 { // the two workers may have the same port at a time
+			t.Error("ports of connections that ended are taken still")
+		}
+	}
+	if dropped := h.dropped(t); len(dropped) > 0 {
+		t.Errorf("dropped %v", dropped)
+	}
+	if tcp, err := netstat.ReadTCPCounters(from.ns); err != nil || tcp.SYNRetransmitted > 0 || tcp.ResetsSent > 0 {
+		t.Errorf("the client's counters are %+v, %v", tcp, err)
+	}
+}
