@@ -70,3 +70,25 @@ func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	}
 	return lost
 }
+
+// TestPortOfClosedConnection uses the port of a connection that has just been closed for another service with the same
+// backend. The last packets of the first one must not become those of a new connection.
+func TestPortOfClosedConnection(t *testing.T) {
+	b := newBench(t)
+	for _, v6 := range []bool{false, true} {
+		w := newWorld(b, v6, protoTCP)
+		w.reset(t, objects.AttachHost)
+		w.serve(t, w.other, w.backend)
+		lost := 0
+		for port := range uint16(20) {
+			w.serve(t, w.service, w.backend)
+			w.openAndClose(t, 20000+port, 1)
+			w.serve(t, w.service, w.remote)
+			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 20000+port), w.other))
+			lost += w.lostLast(t, 20000+port, 1)
+		}
+		if lost > 0 {
+			t.Errorf("the last packets of %d of 20 connections went astray", lost)
+		}
+	}
+}
