@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"mustang/internal/netstat"
 	"mustang/internal/service"
@@ -43,15 +44,21 @@ func TestEndedConnections(t *testing.T) {
 		}
 		running.Wait()
 		after := h.counted(t)
-		moved := after["port_changed"] - before["port_changed"]
-		t.Logf("round %d: %d of %d connections got another port", i+1, moved, round)
+		t.Logf("round %d: %d of %d connections got another port", i+1, after["port_changed"]-before["port_changed"], round)
 		met.want(t, "connections")
 		if !met.goesOn() {
 			break
 		}
-		if int(moved) > round/20 { // the two workers may have the same port at a time
-			t.Error("ports of connections that ended are taken still")
-		}
+	}
+	time.Sleep(1500 * time.Millisecond) // a connection keeps its port for its last packets
+	const last = 500
+	met, before := newTally(), h.counted(t)
+	if err := from.ns.Do(func() error { met.calls(services[:1], last); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	met.want(t, "connections after a pause")
+	if moved := h.counted(t)["port_changed"] - before["port_changed"]; moved > last/20 {
+		t.Errorf("%d of %d connections got another port: those of connections that ended are taken still", moved, last)
 	}
 	if dropped := h.dropped(t); len(dropped) > 0 {
 		t.Errorf("dropped %v", dropped)
