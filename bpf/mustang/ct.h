@@ -181,7 +181,7 @@ static __noinline int ct_make_way(const struct tuple *t)
 	if (SLOT_STATE(state) == CT_CLOSED ? now < slot_seen(slot) + CLOSED_KEPT
 					   : !slot_ended(slot, state, settings, now))
 		return false;
-	if (!slot_claim(slot, state))
+	if (!slot_take_over(slot, state))
 		return false;
 	slot_empty(index);
 	slot_free(slot);

@@ -111,6 +111,22 @@ static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state)
 	return true;
 }
 
+/* Claims a slot whose connection has ended, for another one or to empty it. */
+static __always_inline bool slot_take_over(struct ct_slot *slot, __u32 state)
+{
+	struct metrics *row = metrics_row();
+
+	if (!slot_claim(slot, state))
+		return false;
+	if (!row || SLOT_STATE(state) == CT_FREE || SLOT_STATE(state) == CT_CLAIMED)
+		return true;
+	if (SLOT_STATE(state) == CT_CLOSED)
+		row->count[METRIC_SLOT_REUSED]++;
+	else
+		row->count[METRIC_SLOT_EXPIRED]++;
+	return true;
+}
+
 static __always_inline void slot_delete_row(__u32 index, const struct ct_slot *slot, const struct tuple *key)
 {
 	const struct ct_entry *row = bpf_map_lookup_elem(&connections, key);
@@ -150,7 +166,7 @@ struct slot_search {
 
 static __always_inline bool search_claim(struct slot_search *s, __u32 index, struct ct_slot *slot, __u32 state)
 {
-	if (!slot_claim(slot, state))
+	if (!slot_take_over(slot, state))
 		return false;
 	s->found = index;
 	return true;
@@ -196,7 +212,7 @@ static long sweep_slots(__u32 i, struct slot_search *s)
 	if (!slot)
 		return 1;
 	state = slot_state(slot);
-	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) || !slot_claim(slot, state))
+	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) || !slot_take_over(slot, state))
 		return 0;
 	slot_empty(index);
 	slot_free(slot);

@@ -118,7 +118,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.PersistentFlags().DurationVar(&c.wait, "wait", defaultWait,
 		"longest wait for another process that changes services or endpoints; 0 does not wait")
-	root.AddCommand(c.bench(), c.explain(), c.report(), c.compare(), c.svc(), c.ep(), c.uplink(), c.status(), c.counters(), c.datapath(),
+	root.AddCommand(c.bench(), c.explain(), c.report(), c.compare(), c.svc(), c.ep(), c.uplink(), c.conntrack(), c.status(), c.counters(), c.datapath(),
 		c.unload("reset"), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	return root

@@ -39,6 +39,8 @@ func metricNames() []string {
 		"sock_destroy",     // connected UDP sockets that were ended because their backend was gone
 		"from_uplink",      // runs of the program
 		"to_uplink",        // runs of the program
+		"slot_reused",      // closed connections whose slot another one took, or their port
+		"slot_expired",     // connections that had expired, or lost a pod, and gave up their slot
 	}
 }
 

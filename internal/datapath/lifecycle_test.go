@@ -145,7 +145,7 @@ func collisionCases() []translateCase {
 			w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags |= flagRST }))
 			w.age(t, 2*time.Second)
 			p := w.first(w.client, w.backend)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer", "slot_reused")})
 			p = w.next(w.backend, w.client)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.backend, w.client, "0c"), once("redirect_peer")})
 		}},

@@ -138,6 +138,9 @@ func TestFirstCall(t *testing.T) {
 	}{
 		{"Counters", func(d *Datapath) error { _, err := d.Counters(); return err }},
 		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
+		{"Stats", func(d *Datapath) error { _, err := d.ConnectionTable().Stats(); return err }},
+		{"Timeouts", func(d *Datapath) error { _, err := d.ConnectionTable().Timeouts(); return err }},
+		{"Warnings", func(d *Datapath) error { _, err := d.ConnectionTable().Warnings(1); return err }},
 		{"Services.Put", func(d *Datapath) error { _, _, err := d.Services().Put(t.Context(), service.CLI, s); return err }},
 		{"Services.Get", func(d *Datapath) error { _, err := d.Services().Get(t.Context(), s.Key()); return err }},
 		{"Services.List", func(d *Datapath) error { _, err := d.Services().List(t.Context()); return err }},

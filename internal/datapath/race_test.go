@@ -67,15 +67,10 @@ func (w *world) opening(t *testing.T) (stop func()) {
 // unknown fails the test if a connection knows the first pod, or the service with the id.
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
-	if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
-		if service && slot.Service != id || !service && slot.Backend != 1 {
-			return true
+	if err := w.ConnectionTable().each(func(_ Connection, slot objects.Slot, fate connectionFate) {
+		if (service && slot.Service == id || !service && slot.Backend == 1) && fate == connectionValid {
+			t.Fatalf("connection %+v is valid", slot)
 		}
-		valid, err := w.isValid(slot)
-		if err != nil || valid {
-			t.Fatalf("connection %+v is valid; %v", slot, err)
-		}
-		return true
 	}); err != nil {
 		t.Fatal(err)
 	}

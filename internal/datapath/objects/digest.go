@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "e736889ebf4bf5a7"
-	socklbDigest = "f93ebb62aa23df44"
+	tcDigest     = "ad0eba421fa2ee12"
+	socklbDigest = "3b31d2997bc56a74"
 )

@@ -251,7 +251,9 @@ const (
 	tcMetricMETRIC_SOCK_DESTROY     tcMetric = 20
 	tcMetricMETRIC_FROM_UPLINK      tcMetric = 21
 	tcMetricMETRIC_TO_UPLINK        tcMetric = 22
-	tcMetricMETRIC_COUNT            tcMetric = 23
+	tcMetricMETRIC_SLOT_REUSED      tcMetric = 23
+	tcMetricMETRIC_SLOT_EXPIRED     tcMetric = 24
+	tcMetricMETRIC_COUNT            tcMetric = 25
 )
 
 type tcMetrics struct {

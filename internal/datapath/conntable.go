@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+)
+
+// ConnectionTable reads connections, which programs open and close at any time, and deletes some.
+type ConnectionTable struct{ objects *objects.Objects }
+
+// ConnectionTable returns the handle of the connections.
+func (d *Datapath) ConnectionTable() ConnectionTable { return ConnectionTable{d.objects} }
+
+// ConnectionFilter selects connections. Its zero value selects all.
+type ConnectionFilter struct {
+	// Client is the client's address, if valid.
+	Client netip.Addr
+	// Service and Backend are the two addresses, if valid. Port 0 stands for all ports.
+	Service, Backend netip.AddrPort
+	// Protocol is that of the connections; service.Any for all.
+	Protocol service.Protocol
+	// States are the states that are selected; none for all.
+	States []ConnectionState
+}
+
+func (f ConnectionFilter) matches(c Connection) bool {
+	at := func(want, have netip.AddrPort) bool {
+		return !want.IsValid() || want.Addr() == have.Addr() && (want.Port() == 0 || want.Port() == have.Port())
+	}
+	return (!f.Client.IsValid() || f.Client == c.Client.Addr()) && at(f.Service, c.Service) && at(f.Backend, c.Backend) &&
+		(f.Protocol == service.Any || f.Protocol == c.Protocol) && (len(f.States) == 0 || slices.Contains(f.States, c.State))
+}
+
+// ConnectionStats tells what the slots of the table hold. Each slot is in States, Expired, Void, or free.
+type ConnectionStats struct {
+	// Slots is the number of connections that the table holds at most.
+	Slots int
+	// States counts the connections that have neither expired nor are void, by state.
+	States map[ConnectionState]int
+	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections take
+	// their slots, and those of closed ones.
+	Expired, Void int
+	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that are
+	// no pods of this node count as one; Largest is then not valid, as it is if there is no open connection.
+	Largest     netip.Addr
+	LargestOpen int
+	// Share is the number of open connections from which on a client gets no new one.
+	Share int
+}
+
+// Open returns the number of connections that are neither closed, expired nor void.
+func (s ConnectionStats) Open() (n int) {
+	for state, count := range s.States {
+		if state != StateClosed {
+			n += count
+		}
+	}
+	return n
+}
+
+// List returns the connections that a filter selects, sorted by client, without those that have expired, or that programs
+// would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be missing.
+func (t ConnectionTable) List(f ConnectionFilter) (list []Connection, err error) {
+	err = t.each(func(c Connection, _ objects.Slot, fate connectionFate) {
+		if fate == connectionValid && f.matches(c) {
+			list = append(list, c)
+		}
+	})
+	slices.SortFunc(list, func(a, b Connection) int {
+		return cmp.Or(a.Client.Compare(b.Client), a.Service.Compare(b.Service), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return list, err
+}
+
+// Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in between.
+// The next packet of a client opens the connection anew: with the same backend, while the service's stay the same.
+func (t ConnectionTable) Flush(ctx context.Context, f ConnectionFilter) (n int, err error) {
+	err = withTables(ctx, t.objects, func() error {
+		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {
+			return ctx.Err() == nil && f.matches(decodeConnection(t.objects.Slots, slot))
+		})
+		return errors.Join(err, ctx.Err())
+	})
+	return n, err
+}
+
+// Stats counts the connections.
+func (t ConnectionTable) Stats() (s ConnectionStats, err error) {
+	s.States = make(map[ConnectionState]int)
+	type client struct {
+		addr netip.Addr
+		open int
+	}
+	clients := make(map[uint32]client)
+	err = t.each(func(c Connection, slot objects.Slot, fate connectionFate) {
+		switch fate {
+		case connectionExpired:
+			s.Expired++
+			return
+		case connectionVoid:
+			s.Void++
+			return
+		}
+		s.States[c.State]++
+		if c.State != StateClosed {
+			clients[slot.Client] = client{c.Client.Addr(), clients[slot.Client].open + 1}
+		}
+	})
+	if err != nil {
+		return s, err
+	}
+	for id, c := range clients {
+		if c.open <= s.LargestOpen {
+			continue
+		}
+		s.Largest, s.LargestOpen = c.addr, c.open
+		if id == 0 {
+			s.Largest = netip.Addr{}
+		}
+	}
+	counted, err := t.objects.Slots.Open()
+	s.Slots = t.objects.Slots.Len()
+	s.Share = max(s.Slots-int(counted), 0)
+	return s, err
+}
+
+// Timeouts returns the time-outs.
+func (t ConnectionTable) Timeouts() (objects.Timeouts, error) {
+	if err := t.objects.OpenTables(); err != nil {
+		return objects.Timeouts{}, err
+	}
+	return t.objects.Timeouts()
+}
+
+// SetTimeouts changes the time-outs, for all connections at once. Each must be between 1 s and 30 days.
+func (t ConnectionTable) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error {
+	for state := StateSYN; state <= StateReplied; state++ {
+		const least, most = time.Second, 30 * 24 * time.Hour
+		if value := timeoutOf(timeouts, state); value < least || value > most {
+			return fmt.Errorf("time-out %s of state %s: want between %s and %s", value, state, least, most)
+		}
+	}
+	return withTables(ctx, t.objects, func() error { return t.objects.SetTimeouts(timeouts) })
+}
+
+// Warnings describes what whoever changes something should know, one line each: more than four of five slots have open
+// connections, and the table has another size than wanted, which is 0 if any will do.
+func (t ConnectionTable) Warnings(wanted uint32) (warnings []string, err error) {
+	if err := t.objects.OpenTables(); err != nil {
+		return nil, err
+	}
+	size := t.objects.Slots.Len()
+	if wanted != 0 && int(wanted) != size {
+		warnings = append(warnings, fmt.Sprintf(
+			"the table has room for %d connections, not %d: its size counts when the maps are created", size, wanted))
+	}
+	full := func(open int) bool { return 5*open > 4*size }
+	// The count of programs has connections that have expired since. Look closer only where it may matter.
+	if counted, err := t.objects.Slots.Open(); err != nil || !full(int(counted)) {
+		return warnings, err
+	}
+	stats, err := t.Stats()
+	if open := stats.Open(); err == nil && full(open) {
+		warnings = append(warnings, fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats tells whose", open, size))
+	}
+	return warnings, err
+}
+
+// connectionFate tells whether programs use a connection.
+type connectionFate int
+
+const (
+	connectionValid connectionFate = iota
+	connectionExpired
+	connectionVoid
+)
+
+// each calls fn with a copy of each connection.
+func (t ConnectionTable) each(fn func(Connection, objects.Slot, connectionFate)) error {
+	if err := t.objects.OpenTables(); err != nil {
+		return err
+	}
+	timeouts, err := t.objects.Timeouts()
+	if err != nil {
+		return err
+	}
+	check := validity{objects: t.objects, ids: make(map[objects.Addr]uint32), services: make(map[netip.AddrPort][]service.Service)}
+	for row, err := range t.objects.Endpoints.All() {
+		if err != nil {
+			return err
+		}
+		check.ids[row.Key] = row.Value.Id
+	}
+	var checkErr error
+	err = t.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+		c, fate := decodeConnection(t.objects.Slots, slot), connectionValid
+		var used bool
+		switch used, checkErr = check.holds(slot); {
+		case checkErr != nil:
+			return false
+		case c.Idle > timeoutOf(timeouts, c.State):
+			fate = connectionExpired
+		case !used:
+			fate = connectionVoid
+		}
+		fn(c, slot, fate)
+		return true
+	})
+	return errors.Join(err, checkErr)
+}
+
+// validity finds connections that programs would not use, as ct_check of bpf/mustang/ct.h does.
+type validity struct {
+	objects  *objects.Objects
+	ids      map[objects.Addr]uint32 // of endpoints
+	services map[netip.AddrPort][]service.Service
+}
+
+// holds reports whether programs use the connection of a slot: its pods are there, and with UDP its backend.
+func (v validity) holds(slot objects.Slot) (bool, error) {
+	if v.ids[slot.From.Saddr] != slot.Client && slot.Client != 0 || v.ids[slot.Reply.Saddr] != slot.Backend && slot.Backend != 0 {
+		return false, nil
+	}
+	if slot.Service == 0 || slot.From.Proto != uint8(service.UDP) {
+		return true, nil
+	}
+	frontend := decodeAddrPort(slot.From.Daddr, slot.From.Dport)
+	found, ok := v.services[frontend]
+	if !ok {
+		var err error
+		if found, err = (Services{v.objects}).at(context.Background(), service.Key{Frontend: frontend}); err != nil {
+			return false, err
+		}
+		v.services[frontend] = found
+	}
+	backend := decodeAddrPort(slot.Reply.Saddr, slot.Reply.Sport)
+	return slices.ContainsFunc(found, func(s service.Service) bool {
+		return s.ID == slot.Service && slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == backend })
+	}), nil
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and one
+// UDP connection of another to a second service.
+func openConnections(t *testing.T) (tcp, udp *world) {
+	t.Helper()
+	b := newBench(t)
+	tcp, udp = newWorld(b, false, protoTCP), newWorld(b, false, protoUDP)
+	tcp.reset(t, objects.AttachHost)
+	tcp.serve(t, tcp.service, tcp.backend)
+	udp.serve(t, udp.other, udp.remote)
+	tcp.send(t, fromHost, tcp.first(tcp.client, tcp.service))
+	tcp.send(t, fromHost, tcp.first(netip.AddrPortFrom(tcp.client.Addr(), 50000), tcp.service))
+	tcp.send(t, fromHost, tcp.next(tcp.client, tcp.service))
+	udp.send(t, fromHost, udp.next(udp.backend, udp.other))
+	return tcp, udp
+}
+
+// TestConnectionFilter lists and flushes connections with each filter.
+func TestConnectionFilter(t *testing.T) {
+	w, udp := openConnections(t)
+	port := func(a netip.AddrPort, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), port) }
+	for name, c := range map[string]struct {
+		filter ConnectionFilter
+		want   int
+	}{
+		"all":              {ConnectionFilter{}, 3},
+		"client":           {ConnectionFilter{Client: w.client.Addr()}, 2},
+		"no client":        {ConnectionFilter{Client: w.outsider.Addr()}, 0},
+		"service":          {ConnectionFilter{Service: w.service}, 2},
+		"service's port":   {ConnectionFilter{Service: port(w.service, 81)}, 0},
+		"service's ports":  {ConnectionFilter{Service: port(udp.other, 0)}, 1},
+		"backend":          {ConnectionFilter{Backend: udp.remote}, 1},
+		"backend's ports":  {ConnectionFilter{Backend: port(w.backend, 0)}, 2},
+		"protocol":         {ConnectionFilter{Protocol: service.UDP}, 1},
+		"state":            {ConnectionFilter{States: []ConnectionState{StateSYN}}, 1},
+		"states":           {ConnectionFilter{States: []ConnectionState{StateSYN, StateUDP}}, 2},
+		"client and state": {ConnectionFilter{Client: w.client.Addr(), States: []ConnectionState{StateEstablished, StateUDP}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list, err := w.ConnectionTable().List(c.filter)
+			if err != nil || len(list) != c.want {
+				t.Fatalf("%d connections %+v, want %d; %v", len(list), list, c.want, err)
+			}
+			w, _ := openConnections(t)
+			n, err := w.ConnectionTable().Flush(t.Context(), c.filter)
+			if err != nil || n != c.want {
+				t.Fatalf("%d were deleted, want %d; %v", n, c.want, err)
+			}
+			left, err := w.Connections()
+			if open, openErr := w.objects.Slots.Open(); len(left) != 3-c.want || int(open) != len(left) || errors.Join(err, openErr) != nil {
+				t.Fatalf("%+v are left, %d counted; %v, %v", left, open, err, openErr)
+			}
+		})
+	}
+}
+
+// TestFlushedConnectionIsOpenedAnew sends a packet of a connection before and after it is deleted: no copy of it serves.
+func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
+	w, _ := openConnections(t)
+	p := w.next(w.client, w.service)
+	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := w.ConnectionTable().Flush(ended, ConnectionFilter{}); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("an ended context deleted %d; %v", n, err)
+	}
+	if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{Client: w.client.Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+}
+
+// TestConnectionStats counts connections that are open, closed, expired and void.
+func TestConnectionStats(t *testing.T) {
+	w, udp := openConnections(t)
+	stats := func(want ConnectionStats) {
+		t.Helper()
+		got, err := w.ConnectionTable().Stats()
+		if err != nil || !maps.Equal(got.States, want.States) {
+			t.Fatalf("%+v, want %+v; %v", got, want, err)
+		}
+		got.States, want.States, want.Slots = nil, nil, 4096
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
+	}
+	stats(ConnectionStats{
+		States: map[ConnectionState]int{StateSYN: 1, StateEstablished: 1, StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 4093,
+	})
+	w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
+	udp.unserve(t, udp.other)
+	stats(ConnectionStats{
+		States: map[ConnectionState]int{StateSYN: 1, StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 4094,
+	})
+	w.age(t, 61*time.Second)
+	stats(ConnectionStats{States: map[ConnectionState]int{}, Expired: 3, Share: 4094})
+}
+
+// TestTimeouts shortens time-outs, which end an open connection.
+func TestTimeouts(t *testing.T) {
+	w, _ := openConnections(t)
+	table := w.ConnectionTable()
+	timeouts, err := table.Timeouts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []time.Duration{0, -time.Second, time.Millisecond, 1e6 * time.Hour} {
+		refused := timeouts
+		refused.UDP = wrong
+		if err := table.SetTimeouts(t.Context(), refused); err == nil {
+			t.Errorf("a time-out of %s was accepted", wrong)
+		}
+	}
+	timeouts.Established = time.Hour
+	if err := table.SetTimeouts(t.Context(), timeouts); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := table.Timeouts(); err != nil || got != timeouts {
+		t.Fatalf("time-outs %+v, want %+v; %v", got, timeouts, err)
+	}
+	w.age(t, 2*time.Hour)
+	stats, err := table.Stats()
+	if err != nil || stats.Expired != 3 {
+		t.Errorf("%+v, want all expired; %v", stats, err)
+	}
+}
+
+// TestFullTable fills four of five slots of a small table with connections of six clients, which then expire and are taken over.
+func TestFullTable(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 10, Services: 8, Backends: 8, Endpoints: 8}})
+	w := newWorld(benchOn(t, d), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	clients := []netip.Addr{w.client.Addr(), w.backend.Addr()}
+	for id := range uint32(4) {
+		clients = append(clients, netip.AddrFrom4([4]byte{192, 168, 10, byte(30 + id)}))
+		w.endpoint(t, pod{3 + id, objects.AttachHost, "0e", "s"}, clients[2+id])
+	}
+	w.serve(t, w.service, w.remote)
+	warned := func(wanted uint32, want int) {
+		t.Helper()
+		if got, err := d.ConnectionTable().Warnings(wanted); err != nil || len(got) != want {
+			t.Errorf("warnings %q, want %d; %v", got, want, err)
+		}
+	}
+	open := 0
+	for port := uint16(1024); open < 9 && port < 1100; port++ {
+		if open == 8 {
+			warned(0, 0)
+		}
+		before := counts(t, d)
+		w.run(t, fromHost, w.first(netip.AddrPortFrom(clients[int(port)%6], port), w.service).frame())
+		open += int(delta(t, d, before)["new_connection"])
+	}
+	if open != 9 {
+		t.Fatalf("%d connections are open of 10", open)
+	}
+	warned(10, 1)
+	warned(12, 2)
+	w.age(t, time.Hour)
+	warned(10, 0)
+	before := counts(t, d)
+	for port := range uint16(5) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(clients[0], 2000+port), w.service))
+	}
+	if got := delta(t, d, before); got["slot_expired"] < 4 || got["slot_reused"] != 0 {
+		t.Errorf("counted %v, want at least 4 slots expired, of 5 connections in a table with one free slot", got)
+	}
+	for port := range uint16(5) {
+		w.send(t, fromHost, w.next(netip.AddrPortFrom(clients[0], 2000+port), w.service).with(func(p *packet) { p.flags = flagRST }))
+	}
+	before = counts(t, d)
+	for port := range uint16(9) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(clients[int(port)%6], 3000+port), w.service))
+	}
+	if got := delta(t, d, before); got["slot_reused"] == 0 {
+		t.Errorf("counted %v, want closed slots reused", got)
+	}
+}
