@@ -7,6 +7,7 @@
  */
 
 #include "mustang/pod.h"
+#include "mustang/reflect.h"
 #include "mustang/uplink.h"
 
 SEC("tc")
@@ -24,7 +25,7 @@ int from_pod(struct __sk_buff *skb)
 	if (parsed != PARSE_IP)
 		return handle_unparsed(parsed, row);
 	decide_from_pod(skb, &packet, row, &d);
-	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : ACTION_DROP;
+	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
 }
 
 SEC("tc")
@@ -64,7 +65,7 @@ int from_uplink(struct __sk_buff *skb)
 	decide_from_uplink(skb, &packet, &uplink, row, &d);
 	if (d.verdict == VERDICT_PASS && !d.ct)
 		return pass(row);
-	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : ACTION_DROP;
+	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
 }
 
 SEC("tc")

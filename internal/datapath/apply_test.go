@@ -136,7 +136,6 @@ func TestNotSupported(t *testing.T) {
 	d := openTest(t)
 	good := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
 	for field, change := range map[string]func(*service.Service){
-		"no backends": func(s *service.Service) { s.Backends = nil },
 		"protocol sctp": func(s *service.Service) {
 			s.Protocol, s.Backends = service.SCTP, service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))
 		},

@@ -38,7 +38,10 @@ func TestDropReasons(t *testing.T) {
 				}
 			})
 		}),
-		"NO_BACKEND":      dropped("drop_no_backend", toRow(objects.Service{Id: 9, Revision: 9})),
+		"NO_BACKEND": dropped("drop_no_backend", func(t *testing.T, w *world) packet {
+			w.serve(t, w.service) // other packets are answered
+			return w.first(w.client, w.service).with(func(p *packet) { p.flags = flagRST })
+		}),
 		"BACKEND_MISSING": dropped("drop_backend_missing", toRow(objects.Service{Id: 9, Revision: 9, Count: 1, Total: 1})),
 		"TABLE_FULL":      tableFull,
 		"CLIENT_SHARE":    clientShare,

@@ -26,12 +26,14 @@ type packet struct {
 	src, dst       netip.AddrPort
 	proto          uint8
 	flags          uint8 // of TCP
+	seq, ack       uint32
 	payload        string
-	options        int             // 4-byte words of IPv4 options
-	extensions     []extension     // of IPv6
-	fragment       *fragmentPart   // set if this is a fragment
-	zeroChecksum   bool            // UDP without
-	icmpType       uint8           // with proto ICMP or ICMPv6
+	options        int           // 4-byte words of IPv4 options
+	extensions     []extension   // of IPv6
+	fragment       *fragmentPart // set if this is a fragment
+	zeroChecksum   bool          // UDP without
+	icmpType       uint8         // with proto ICMP or ICMPv6
+	icmpCode       uint8
 	quote          *packet         // the packet that an ICMP error is about
 	quoteBytes     int             // bytes of its transport that are quoted; 0: all
 	mangle         func(ip []byte) // changes the packet after the checksums are computed
@@ -157,6 +159,8 @@ func (p packet) transport() []byte {
 	switch p.proto {
 	case protoTCP:
 		b = make([]byte, 20)
+		binary.BigEndian.PutUint32(b[4:], p.seq)
+		binary.BigEndian.PutUint32(b[8:], p.ack)
 		b[12], b[13] = 0x50, p.flags
 		check = 16
 	case protoUDP:
@@ -164,7 +168,7 @@ func (p packet) transport() []byte {
 		check = 6
 	case protoICMP, protoICMPv6:
 		b = make([]byte, 8)
-		b[0] = p.icmpType
+		b[0], b[1] = p.icmpType, p.icmpCode
 		check = 2
 		if p.quote != nil {
 			b = append(b, p.quoted()...)

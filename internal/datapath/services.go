@@ -152,8 +152,6 @@ func requireSupported(s service.Service) error {
 	switch {
 	case s.Protocol == service.SCTP:
 		field = "protocol sctp"
-	case len(s.Backends) == 0:
-		field = "no backends"
 	case s.Choice != service.Random:
 		field = fmt.Sprintf("choice %q", s.Choice)
 	case s.HealthCheckPort != 0:

@@ -187,12 +187,6 @@ func serviceCases() []translateCase {
 			p := w.first(w.client, netip.AddrPortFrom(w.service.Addr(), 81))
 			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
 		}},
-		{"service without a backend", 0, func(t *testing.T, w *world) {
-			w.store(t, objects.Service{Id: 9, Revision: 9})
-			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
-			w.check(t, fromHost, w.next(w.client, w.service), wants{actionDrop, nil, once("drop_no_backend")})
-			w.connected(t)
-		}},
 		{"service at a loopback address", 0, func(t *testing.T, w *world) {
 			own := netip.MustParseAddrPort("127.0.0.1:80")
 			if w.v6 {

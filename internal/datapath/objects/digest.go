@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "ad0eba421fa2ee12"
+	tcDigest     = "bc5e02f3406b2362"
 	socklbDigest = "3b31d2997bc56a74"
 )

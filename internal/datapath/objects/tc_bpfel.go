@@ -289,6 +289,11 @@ type tcPorts struct {
 	Dport uint16
 }
 
+type tcQuotedBytes struct {
+	_     structs.HostLayout
+	Words [128]uint32
+}
+
 type tcService struct {
 	_               structs.HostLayout
 	Id              uint32
@@ -374,6 +379,7 @@ const (
 	tcMapFlows       = "flows"
 	tcMapFragments   = "fragments"
 	tcMapMetrics     = "metrics"
+	tcMapQuoted      = "quoted"
 	tcMapQuotes      = "quotes"
 	tcMapServices    = "services"
 	tcMapSettings    = "settings"
@@ -449,6 +455,7 @@ type tcMapSpecs struct {
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
+	Quoted      *ebpf.MapSpec `ebpf:"quoted"`
 	Quotes      *ebpf.MapSpec `ebpf:"quotes"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
@@ -494,6 +501,7 @@ type tcMaps struct {
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Metrics     *ebpf.Map `ebpf:"metrics"`
+	Quoted      *ebpf.Map `ebpf:"quoted"`
 	Quotes      *ebpf.Map `ebpf:"quotes"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Settings    *ebpf.Map `ebpf:"settings"`
@@ -513,6 +521,7 @@ func (m *tcMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.Metrics,
+		m.Quoted,
 		m.Quotes,
 		m.Services,
 		m.Settings,

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_REFLECT_H
+#define MUSTANG_REFLECT_H
+
+#include "deliver.h"
+
+/*
+ * Answers to packets for a service without a backend: a TCP reset (RFC 9293, 3.10.7.1), or ICMP port unreachable. The packet
+ * becomes its answer, from the service's address, and goes back to where it came from. No answer to TCP resets, fragments,
+ * multicast, and packets with IP options or extension headers.
+ */
+
+/* Bytes of a packet that an ICMP error quotes: with its headers it has at most 576 bytes (RFC 1812, 4.3.2.3). */
+#define QUOTE_BYTES 512
+
+/* Bytes to sum up. bpf_csum_diff() takes four bytes at a time. */
+struct quoted_bytes {
+	__be32 words[QUOTE_BYTES / 4];
+};
+
+/* Room for them on each CPU: they do not fit on the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quoted_bytes);
+} quoted SEC(".maps");
+
+/* Sends an answer back to where the packet came from. */
+static __always_inline int send_back(struct __sk_buff *skb)
+{
+	struct ethhdr *eth;
+	__u16 mac;
+
+	if (has_ethernet()) {
+		eth = header_at(skb, 0, sizeof(*eth));
+		if (!eth)
+			return ACTION_DROP;
+		for (int i = 0; i < ETH_ALEN / 2; i++) {
+			mac = ((__u16 *)eth->h_dest)[i];
+			((__u16 *)eth->h_dest)[i] = ((__u16 *)eth->h_source)[i];
+			((__u16 *)eth->h_source)[i] = mac;
+		}
+	}
+	skb->tc_index = DELIVERED;
+	return bpf_redirect(skb->ifindex, config.attach_point == ATTACH_POD ? BPF_F_INGRESS : 0);
+}
+
+/* Whether the sender of a packet may get an answer. */
+static __always_inline bool may_answer(const struct packet *packet)
+{
+	const union addr *from = &packet->tuple.saddr;
+
+	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT | TRAIT_RST))
+		return false;
+	if (packet->l4 != packet->l3 + (packet->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+		return false;
+	if (packet->v6)
+		return from->bytes[0] != 0xff && (from->halves[0] || from->halves[1]);
+	return from->bytes[12] && from->bytes[12] < 224;
+}
+
+/* The size of a packet as its IP header has it: a short frame is padded. */
+static __always_inline __u32 ip_size(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct ipv6hdr *ip6 = header_at(skb, packet->l3, sizeof(*ip6));
+	const struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+	if (packet->v6)
+		return ip6 ? sizeof(*ip6) + bpf_ntohs(ip6->payload_len) : 0;
+	return ip ? bpf_ntohs(ip->tot_len) : 0;
+}
+
+/* Writes the IP header of the answer, which has size bytes after it. Returns -1, or the sum over its pseudo header. */
+static __always_inline __s64 write_ip(struct __sk_buff *skb, const struct packet *packet, __u8 proto, __u32 size)
+{
+	__be32 tail[2] = { bpf_htonl(size), bpf_htonl(proto) };
+
+	if (packet->v6) {
+		struct ipv6hdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+		if (!ip)
+			return -1;
+		*(__be32 *)ip = bpf_htonl(0x60000000);
+		ip->payload_len = bpf_htons(size);
+		ip->nexthdr = proto;
+		ip->hop_limit = 64;
+		for (int i = 0; i < 4; i++) {
+			ip->saddr.in6_u.u6_addr32[i] = packet->tuple.daddr.words[i];
+			ip->daddr.in6_u.u6_addr32[i] = packet->tuple.saddr.words[i];
+		}
+	} else {
+		struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+		if (!ip)
+			return -1;
+		((__be32 *)ip)[0] = bpf_htonl(0x45000000 | (sizeof(*ip) + size));
+		((__be32 *)ip)[1] = bpf_htonl(0x4000); /* don't fragment */
+		((__be32 *)ip)[2] = bpf_htonl(64 << 24 | proto << 16);
+		ip->saddr = packet->tuple.daddr.words[3];
+		ip->daddr = packet->tuple.saddr.words[3];
+		ip->check = checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
+		if (proto == IPPROTO_ICMP)
+			return 0; /* its checksum has no pseudo header */
+	}
+	/* An IPv4 address is ::ffff:a.b.c.d; the ffff adds nothing to a sum. */
+	return (__u32)bpf_csum_diff(NULL, 0, tail, sizeof(tail),
+				    bpf_csum_diff(NULL, 0, (__be32 *)&packet->tuple.saddr, 32, 0));
+}
+
+/* Makes a TCP packet the reset that answers it. */
+static __always_inline int make_reset(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp)), reset = {};
+	__u32 size = packet->l4 - packet->l3, total = ip_size(skb, packet);
+	__s64 sum;
+
+	if (!tcp || total < size + tcp->doff * 4)
+		return -1;
+	reset.source = tcp->dest;
+	reset.dest = tcp->source;
+	reset.doff = sizeof(reset) / 4;
+	reset.rst = 1;
+	if (tcp->ack) {
+		reset.seq = tcp->ack_seq;
+	} else {
+		reset.ack = 1;
+		reset.ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + total - size - tcp->doff * 4 + tcp->syn + tcp->fin);
+	}
+	if (bpf_skb_change_tail(skb, packet->l4 + sizeof(reset), 0))
+		return -1;
+	sum = write_ip(skb, packet, IPPROTO_TCP, sizeof(reset));
+	if (sum < 0)
+		return -1;
+	/* The device completes the sum over the pseudo header. */
+	if (checksum_state(skb) == CHECKSUM_PARTIAL)
+		reset.check = ~checksum_add(0xffff, sum);
+	else
+		reset.check = checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)&reset, sizeof(reset), sum));
+	return bpf_skb_store_bytes(skb, packet->l4, &reset, sizeof(reset), 0);
+}
+
+/*
+ * The sum over the first size bytes of the IP packet of a UDP datagram, as they arrive. Where the device is to complete the
+ * datagram's checksum, the sum over the completed datagram is the complement of that over its pseudo header.
+ */
+static __noinline int sum_quote(struct __sk_buff *skb, const struct packet *packet, __u32 size)
+{
+	const struct udphdr *udp = header_at(skb, packet->l4, sizeof(*udp));
+	__u32 zero = 0;
+	struct quoted_bytes *bytes = bpf_map_lookup_elem(&quoted, &zero);
+	__be32 completed = 0;
+
+	if (!bytes || !udp)
+		return 0;
+	if (checksum_state(skb) == CHECKSUM_PARTIAL) {
+		completed = (__u16)~udp->check;
+		size = packet->l4 - packet->l3;
+	}
+	__builtin_memset(bytes, 0, sizeof(*bytes));
+	asm volatile("" : "+r"(size));
+	if (!size || size > sizeof(*bytes) || bpf_skb_load_bytes(skb, packet->l3, bytes, size))
+		return 0;
+	return bpf_csum_diff(NULL, 0, bytes->words, sizeof(*bytes), completed);
+}
+
+/* Makes a UDP datagram the ICMP error that answers it. */
+static __always_inline int make_unreachable(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct icmp_header icmp = { .type = packet->v6 ? 1 : 3, .code = packet->v6 ? 4 : 3 };
+	__u32 room = packet->l4 - packet->l3 + sizeof(icmp), size = ip_size(skb, packet), quote;
+	__s64 sum;
+
+	if (size < room || packet->l3 + size > skb->len)
+		return -1;
+	if (size > QUOTE_BYTES)
+		size = QUOTE_BYTES;
+	if (bpf_skb_change_tail(skb, packet->l3 + size, 0))
+		return -1;
+	quote = sum_quote(skb, packet, size);
+	if (bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	sum = write_ip(skb, packet, packet->v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP, sizeof(icmp) + size);
+	if (sum < 0)
+		return -1;
+	icmp.checksum = checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)&icmp, sizeof(icmp), sum) + (__u64)quote);
+	return bpf_skb_store_bytes(skb, packet->l4, &icmp, sizeof(icmp), 0);
+}
+
+/* Answers a packet for a service without a backend, and returns the action. */
+__noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
+{
+	int err;
+
+	if (!packet || !may_answer(packet))
+		return ACTION_DROP;
+	if (packet->tuple.proto == IPPROTO_TCP)
+		err = make_reset(skb, packet);
+	else
+		err = make_unreachable(skb, packet);
+	return err ? ACTION_DROP : send_back(skb);
+}
+
+/* The action for a packet that apply() wants dropped. */
+static __always_inline int drop_or_refuse(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
+{
+	return d->verdict == VERDICT_DROP && d->reason == DROP_NO_BACKEND ? refuse(skb, packet) : ACTION_DROP;
+}
+
+#endif
