@@ -95,7 +95,7 @@ var goodConfigs = []string{
 	ours(`,"capabilities":{"ips":true},"prevResult":{"any":1},"cni.dev/attachments":[1]`),
 	ours(`,"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]`),
 	ours(`,"bigTCP":"auto"`), ours(`,"bigTCP":"on"`), ours(`,"bigTCP":"off"`), chained(`,"bigTCP":"auto"`),
-	ours(`,"mtu":0,"services":"tc"`), ours(`,"services":"both","cniVersion":"1.1.0","parent":""`),
+	ours(`,"mtu":0,"services":"tc"`), ours(`,"connections":0`), ours(`,"connections":1024`), ours(`,"connections":16777216`), ours(`,"services":"both","cniVersion":"1.1.0","parent":""`),
 	ranged(`[[{"subnet":"fd00::/64","rangeStart":"fd00::9","rangeEnd":"fd00::ff","gateway":"fe80::1","exclude":["fd00::10/124"]}]]`),
 	ranged(`[[{"subnet":"10.1.0.0/16"}],[{"subnet":"fd00::/64"}]]`),
 	ranged(`[[{"subnet":"10.1.0.0/16","rangeEnd":"10.1.0.9"},{"subnet":"10.1.0.0/16","rangeStart":"10.1.1.1"}]]`),
@@ -118,7 +118,8 @@ var goodConfigs = []string{
 var badConfigs = []string{
 	`[1]`, `"text"`, `null`, `{"name":"pods","type":"mustang-cni"}`, `{"name":"pods","type":"mustang-cni","ipam":{}}`,
 	ours(`,"lnk":"veth"`), ours(`,"link":"tap"`), ours(`,"link":""`), ours(`,"link":5`), ours(`,"services":"all"`), ours(`,"mtu":-1`),
-	ours(`,"mtu":65536`), ours(`,"mtu":1.5`), ours(`,"mtu":"big"`), ours(`,"masquerade":"yes"`), ours(`,"parent":"a/b"`), ours(`,"parent":7`),
+	ours(`,"mtu":65536`), ours(`,"mtu":1.5`), ours(`,"connections":1023`), ours(`,"connections":16777217`), ours(`,"connections":-1`),
+	ours(`,"connections":"many"`), ours(`,"connections":5000000000`), ours(`,"connections":1024.5`), ours(`,"mtu":"big"`), ours(`,"masquerade":"yes"`), ours(`,"parent":"a/b"`), ours(`,"parent":7`),
 	ours(`,"bridge":"a name of a bridge"`), ours(`,"bridge":"sixteen-letters-"`), ours(`,"ovsdb":"db.sock"`), ours(`,"chained":"no"`),
 	ours(`,"bigTCP":"yes"`), ours(`,"bigTCP":true`), chained(`,"bigTCP":"on"`), chained(`,"bigTCP":"off"`),
 	ours(`,"chained":true`), ours(`,"dns":{"nameservers":"10.96.0.10"}`), ours(`,"cni.dev/valid-attachments":{}`),

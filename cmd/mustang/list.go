@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +50,7 @@ func (c *config) onExisting(ctx context.Context, none error, do func(*datapath.D
 		return none
 	}
 	defer d.Close()
-	if err := d.Recover(ctx); err != nil {
+	if err := errors.Join(d.Recover(ctx), c.warn(d)); err != nil {
 		return err
 	}
 	return do(d)

@@ -78,7 +78,9 @@ type config struct {
 	bpfRoot  string
 	stateDir string
 	wait     time.Duration // for a lock
-	reapErr  error         // why the labs of dead processes could not be cleared
+	// connections is the size of the connection table if it is created; 0: by memory.
+	connections uint32
+	reapErr     error // why the labs of dead processes could not be cleared
 }
 
 func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
@@ -101,6 +103,9 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 			if c.wait < 0 {
 				return usage(fmt.Errorf("--wait %s: want 0 or more", c.wait))
 			}
+			if err := (objects.Sizes{Connections: c.connections}).Validate(); err != nil {
+				return usage(fmt.Errorf("--connections: %w", err))
+			}
 			cmd.SetContext(dirlock.Wait{Limit: c.wait, Notice: c.noteWait}.WithContext(cmd.Context()))
 			// Whatever runs next clears up after a bench that was killed. What can't be
 			// cleared is no business of most commands; those on labs say so.
@@ -118,6 +123,8 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory that labs are recorded in ($"+envStateDir+")")
 	root.PersistentFlags().DurationVar(&c.wait, "wait", defaultWait,
 		"longest wait for another process that changes services or endpoints; 0 does not wait")
+	root.PersistentFlags().Uint32Var(&c.connections, "connections", 0,
+		"size of the connection table, for the command that creates the maps (default: by the machine's memory)")
 	root.AddCommand(c.bench(), c.explain(), c.report(), c.compare(), c.svc(), c.ep(), c.uplink(), c.conntrack(), c.status(), c.counters(), c.datapath(),
 		c.unload("reset"), c.lab(),
 		c.links(), c.probe(), c.tun(), c.socket(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())

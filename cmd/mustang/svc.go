@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
 
@@ -26,14 +27,23 @@ func (c *config) svc() *cobra.Command {
 
 // open opens the node's datapath, making it if it is not there yet, and completes what killed processes left.
 func (c *config) open(ctx context.Context) (*datapath.Datapath, error) {
-	d, err := datapath.Open(ctx, datapath.Options{Root: c.bpfRoot})
+	d, err := datapath.Open(ctx, datapath.Options{Root: c.bpfRoot, Sizes: objects.Sizes{Connections: c.connections}})
 	if err != nil {
 		return nil, err
 	}
-	if err := d.Recover(ctx); err != nil {
+	if err := errors.Join(d.Recover(ctx), c.warn(d)); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// warn says what a command that changes something finds of the connection table.
+func (c *config) warn(d *datapath.Datapath) error {
+	warnings, err := d.ConnectionTable().Warnings(c.connections)
+	if len(warnings) > 0 {
+		fmt.Fprintf(c.stderr, "mustang: note: %s\n", strings.Join(warnings, "; "))
+	}
+	return err
 }
 
 // openExisting opens the node's datapath, or returns nil if there is none yet.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"strings"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
@@ -79,9 +80,18 @@ func (a *attachment) save() error {
 // openDatapath opens the node's datapath, and creates it if it does not exist.
 func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	if a.dp == nil {
-		a.dp, err = datapath.Open(ctx, a.plugin.datapathOptions())
+		o := a.plugin.datapathOptions()
+		o.Sizes.Connections = a.config.Connections
+		if a.dp, err = datapath.Open(ctx, o); err != nil || o.Sizes.Connections == 0 {
+			return err
+		}
+		warnings, err := a.dp.ConnectionTable().Warnings(o.Sizes.Connections)
+		if len(warnings) > 0 {
+			a.plugin.logf("note: %s", strings.Join(warnings, "; "))
+		}
+		return err
 	}
-	return err
+	return nil
 }
 
 // findDatapath opens the node's datapath, which must exist.

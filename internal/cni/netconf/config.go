@@ -51,6 +51,9 @@ const (
 	BigTCPOff = "off"
 )
 
+// The range of key connections, as of objects.Sizes.
+const minConnections, maxConnections = 1 << 10, 1 << 24
+
 // DefaultOVSDB is the database socket of Debian's Open vSwitch.
 const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
@@ -71,6 +74,8 @@ type Config struct {
 	OVSDB string
 	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
 	MTU int
+	// Connections is the size of the connection table, if the plugin creates it; 0 for one by the machine's memory.
+	Connections uint32
 	// BigTCP is one of the BigTCP constants.
 	BigTCP string
 	// Services is one of the Services constants.
@@ -116,6 +121,7 @@ func Parse(data []byte) (Config, error) {
 	o.read("bridge", "the name of a bridge", &c.Bridge)
 	o.read("ovsdb", "the path of a socket", &c.OVSDB)
 	o.read("mtu", "a number of bytes", &c.MTU)
+	o.read("connections", "a number of connections", &c.Connections)
 	o.read("bigTCP", "a string", &c.BigTCP)
 	o.read("services", "a string", &c.Services)
 	o.read("masquerade", "true or false", &c.Masquerade)
@@ -176,6 +182,8 @@ func (c Config) validate() error {
 		return Invalidf("bigTCP: want one of %s, got %q", strings.Join(bigTCP, ", "), c.BigTCP)
 	case c.MTU < 0 || c.MTU > 65535:
 		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
+	case c.Connections != 0 && (c.Connections < minConnections || c.Connections > maxConnections):
+		return Invalidf("connections: %d is not between %d and %d, and not 0 (by memory)", c.Connections, minConnections, maxConnections)
 	case !strings.HasPrefix(c.OVSDB, "/"):
 		return Invalidf("ovsdb: want an absolute path, got %q", c.OVSDB)
 	}

@@ -73,7 +73,11 @@ func parseEnd(flag, text string) (netip.AddrPort, error) {
 	if text == "" {
 		return netip.AddrPort{}, nil
 	}
-	if addr, err := parseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")); err == nil {
+	bare := text
+	if inside, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inside, "]") {
+		bare = strings.TrimSuffix(inside, "]")
+	}
+	if addr, err := parseAddr(bare); err == nil {
 		return netip.AddrPortFrom(addr, 0), nil
 	}
 	end, err := netip.ParseAddrPort(text)

@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"fmt"
 	"math/bits"
 	"time"
 
@@ -58,6 +59,15 @@ func (o *Objects) SetTimeouts(t Timeouts) error {
 		return err
 	}
 	return o.Settings.Put(0, t.settings(row))
+}
+
+// Validate returns an error if connections are neither 0 nor between 1024 and 16777216.
+func (s Sizes) Validate() error {
+	const least, most = 1 << 10, 1 << 24
+	if s.Connections != 0 && (s.Connections < least || s.Connections > most) {
+		return fmt.Errorf("%d is not between %d and %d, and not 0 (by memory)", s.Connections, least, most)
+	}
+	return nil
 }
 
 // connections returns the number of connections: that of the sizes, or else a power of two by the machine's memory.

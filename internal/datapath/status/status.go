@@ -132,6 +132,9 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := r.checkConnections(d.ConnectionTable()); err != nil {
+		return err
+	}
 	r.checkEndpoints(endpoints)
 	r.checkUplinks()
 	r.checkCgroups()
@@ -139,6 +142,24 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 		return err
 	}
 	return r.checkHost(d, endpoints)
+}
+
+// checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
+func (r *Report) checkConnections(table datapath.ConnectionTable) error {
+	stats, err := table.Stats()
+	if err != nil {
+		return err
+	}
+	for i := range r.Maps {
+		if r.Maps[i].Name == "slots" {
+			r.Maps[i].Rows, r.Maps[i].Size = int64(stats.Open()), int64(stats.Slots)
+		}
+	}
+	warnings, err := table.Warnings(0)
+	for _, what := range warnings {
+		r.find("mustang datapath unload and --connections", "%s", what)
+	}
+	return err
 }
 
 // checkRemains finds what killed processes left. What a living one is changing is gone at a second look.

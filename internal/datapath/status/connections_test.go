@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
+)
+
+// TestConnectionsFull fills a small connection table up to 80 % and beyond, with open connections and with ones that expired.
+func TestConnectionsFull(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	root := testkit.BPFFS(t) + "/root"
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 1024}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	load := func(name string) *ebpf.Map {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(root, fmt.Sprintf("v%d", objects.LayoutVersion), "maps", name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		return m
+	}
+	slots, usage := load("slots"), load("usage")
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		state, count uint32
+		open         int64
+		amiss        bool
+	}{
+		{objects.SlotOpen, 819, 819, false}, {objects.SlotOpen, 820, 820, true}, {objects.SlotClosed, 820, 0, false}, {objects.SlotOpen, 1024, 1024, true},
+	} {
+		for i := range c.count {
+			if err := slots.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := usage.Put(usage.MaxEntries()-1, uint64(c.count)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Read(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		amiss := false
+		for _, f := range r.Findings {
+			amiss = amiss || strings.Contains(f.What, fmt.Sprintf("%d open, room for 1024", c.open))
+		}
+		for _, m := range r.Maps {
+			if m.Name == "slots" && (m.Rows != c.open || m.Size != 1024) {
+				t.Errorf("%+v: map %+v", c, m)
+			}
+		}
+		if amiss != c.amiss {
+			t.Errorf("%+v: amiss %+v", c, r.Findings)
+		}
+	}
+}
