@@ -17,13 +17,22 @@ static __always_inline struct service *service_lookup(const struct tuple *t)
 	return service && !(service->flags & SERVICE_LOOPBACK) ? service : NULL;
 }
 
+/* More than the changes of state that a connection can have. */
+#define STATE_TRIES 4
+
+/* Whether a slot is the connection of a row still. */
+static __always_inline bool ct_has_slot(const struct ct_entry *ct, const struct ct_slot *slot)
+{
+	return *(volatile const __u32 *)&slot->use == ct->use;
+}
+
 /* The slot of a row; NULL if the connection of the row has lost it. */
 static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 {
 	__u32 index = ct->slot;
 	struct ct_slot *slot = bpf_map_lookup_elem(&slots, &index);
 
-	return slot && slot->use == ct->use ? slot : NULL;
+	return slot && ct_has_slot(ct, slot) ? slot : NULL;
 }
 
 /* A search for a backend in a revision. */
@@ -91,23 +100,42 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 	return true;
 }
 
-/* Notes what a packet tells about the state of its connection. */
-static __always_inline void ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
+/* The state of a connection after a packet. */
+static __always_inline __u32 ct_next(__u32 state, __u32 direction, __u32 traits)
 {
 	__u32 next = state;
 
 	if (traits & TRAIT_FIN)
 		next |= direction & CT_FORWARD ? SLOT_FIN_CLIENT : SLOT_FIN_BACKEND;
 	if (traits & TRAIT_RST || (next & SLOT_FIN_CLIENT && next & SLOT_FIN_BACKEND))
-		next = (next & ~0xff) | CT_CLOSED;
-	else if (SLOT_STATE(state) == CT_SYN && direction & CT_FORWARD && !(traits & TRAIT_SYN))
-		next = (next & ~0xff) | CT_OPEN;
-	else if (SLOT_STATE(state) == CT_UDP && !(direction & CT_FORWARD))
-		next = (next & ~0xff) | CT_UDP_REPLIED;
-	if (next == state || __sync_val_compare_and_swap(&slot->state, state, next) != state)
-		return;
-	if (SLOT_STATE(next) == CT_CLOSED && SLOT_STATE(state) != CT_CLOSED)
-		usage_add(slot->client, -1);
+		return (next & ~0xff) | CT_CLOSED;
+	if (SLOT_STATE(state) == CT_SYN && direction & CT_FORWARD && !(traits & TRAIT_SYN))
+		return (next & ~0xff) | CT_OPEN;
+	if (SLOT_STATE(state) == CT_UDP && !(direction & CT_FORWARD))
+		return (next & ~0xff) | CT_UDP_REPLIED;
+	return next;
+}
+
+/* Notes what a packet tells about the state of its connection, which packets on other CPUs may change at the same time. */
+static __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
+{
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < STATE_TRIES; i++) {
+		__u32 next = ct_next(state, direction, traits), client = slot->client, found;
+
+		if (next == state)
+			return 0;
+		found = __sync_val_compare_and_swap(&slot->state, state, next);
+		if (found == state) {
+			if (SLOT_STATE(next) == CT_CLOSED && SLOT_STATE(state) != CT_CLOSED)
+				usage_add(client, -1); /* from here on, another connection may have the slot */
+			return 0;
+		}
+		if (SLOT_STATE(found) <= CT_CLAIMED || (found ^ state) >> SLOT_USE_SHIFT)
+			return 0;
+		state = found;
+	}
+	return 0;
 }
 
 /*
@@ -125,7 +153,7 @@ static __always_inline bool ct_use(struct ct_entry *ct, __u32 traits)
 	if (!slot || !settings || !filter)
 		return false;
 	state = slot_state(slot);
-	if (SLOT_STATE(state) <= CT_CLAIMED ||
+	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_has_slot(ct, slot) || /* the state was not of another connection */
 	    (SLOT_STATE(state) >= CT_UDP && slot_expired(slot, state, settings, now)))
 		return false;
 	rows = *(volatile const __u64 *)&filter->rows;

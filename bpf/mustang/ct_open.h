@@ -145,8 +145,10 @@ static __always_inline struct outcome ct_store(struct ct_new *n, __u32 old, __u3
 	slot->from = n->from;
 	outcome = ct_store_reply(n);
 	if (outcome.verdict == VERDICT_DROP) {
-		if (old != SLOT_NONE)
+		if (old != SLOT_NONE) {
 			bpf_map_delete_elem(&connections, &n->from);
+			filter_change(&n->from);
+		}
 		slot_free(slot);
 		return outcome;
 	}
@@ -168,7 +170,7 @@ static __always_inline struct outcome ct_store(struct ct_new *n, __u32 old, __u3
 	slot->flags = n->flags;
 	slot->opened = slot->seen = bpf_ktime_get_coarse_ns();
 	usage_add(n->client, 1);
-	__sync_lock_test_and_set(&slot->state, ct_first_state(n, traits));
+	__sync_lock_test_and_set(&slot->state, ct_first_state(n, traits) | n->use << SLOT_USE_SHIFT);
 	return outcome;
 }
 
@@ -238,6 +240,11 @@ static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const 
 	return outcome_translate(METRIC_NONE);
 }
 
+static __always_inline bool is_closed(const struct ct_slot *slot)
+{
+	return SLOT_STATE(slot_state(slot)) == CT_CLOSED;
+}
+
 /*
  * Whether a repeated SYN keeps the connection of the row, which n->row becomes then. A connection that has ended gets no
  * other packet.
@@ -247,7 +254,7 @@ static __always_inline bool ct_keep(struct ct_new *n, struct ct_entry *ct, const
 	const struct ct_slot *slot = ct_slot_of(ct);
 
 	if (!slot || !(ct->flags & CT_FORWARD) || slot->service != service->id || slot->revision != service->revision ||
-	    SLOT_STATE(slot_state(slot)) == CT_CLOSED || !ct_use(ct, traits))
+	    is_closed(slot) || !ct_use(ct, traits))
 		return false;
 	n->row = *ct;
 	return true;
@@ -297,7 +304,8 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 	struct ct_entry *forward = bpf_map_lookup_elem(&connections, &n->from), *taken;
 	struct ct_slot *slot = forward ? ct_slot_of(forward) : NULL;
 
-	if (slot && forward->flags & CT_FORWARD && !slot->service && ct_use(forward, traits)) {
+	if (slot && forward->flags & CT_FORWARD && !slot->service && !(traits & TRAIT_SYN && is_closed(slot)) &&
+	    ct_use(forward, traits)) {
 		n->row = *forward;
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	}

@@ -131,8 +131,8 @@ struct ct_slot {
 	struct tuple reply;
 	__u64 seen; /* when a packet was last seen, within a second: ns of CLOCK_MONOTONIC */
 	__u64 opened;
-	__u32 state; /* enum ct_state in the low byte, then SLOT_FIN flags; of a claim, a random number */
-	__u32 use;   /* raised by each connection */
+	__u32 state; /* enum ct_state in the low byte, then SLOT_FIN flags, then bits of use; of a claim, a random number */
+	__u32 use; /* raised by each connection */
 	__u32 service;
 	__u32 revision;
 	/* The endpoints at both ends; 0 where there is none. */
@@ -146,6 +146,8 @@ struct ct_slot {
 #define SLOT_FIN_CLIENT 0x100
 #define SLOT_FIN_BACKEND 0x200
 #define SLOT_STATE(state) ((state) & 0xff)
+/* Where the bits of use begin: a compare-and-swap takes no other connection's state for that of its own. */
+#define SLOT_USE_SHIFT 10
 
 /* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
 #define USAGE_CLIENTS 65536

@@ -103,11 +103,11 @@ static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state)
 {
 	__u32 claim = CT_CLAIMED | bpf_get_prandom_u32() << 8;
 
+	slot->seen = bpf_ktime_get_coarse_ns(); /* a claim expires too: of a command that was killed */
 	if (__sync_val_compare_and_swap(&slot->state, state, claim) != state)
 		return false;
 	if (SLOT_STATE(state) != CT_FREE && SLOT_STATE(state) != CT_CLOSED && SLOT_STATE(state) != CT_CLAIMED)
 		usage_add(slot->client, -1);
-	slot->seen = bpf_ktime_get_coarse_ns(); /* a claim expires too: of a command that was killed */
 	return true;
 }
 

@@ -139,6 +139,17 @@ func collisionCases() []translateCase {
 				}
 			}
 		}},
+		{"straight to the backend again, after the first connection was closed", service.TCP, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.send(t, fromHost, w.first(w.client, w.backend))
+			w.send(t, fromHost, w.next(w.client, w.backend).with(func(p *packet) { p.flags |= flagRST }))
+			w.send(t, fromHost, w.first(w.client, w.backend))
+			w.recount(t, 1, 2)
+			if open, err := w.objects.Slots.Open(); err != nil || open != 2 {
+				t.Errorf("%d connections are open, want 2; %v", open, err)
+			}
+		}},
 		{"straight to the backend of a closed connection", service.TCP, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.first(w.client, w.service))

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "bc5e02f3406b2362"
-	socklbDigest = "3b31d2997bc56a74"
+	tcDigest     = "6142bca485bb9c87"
+	socklbDigest = "759138ebe9cbf5a9"
 )

@@ -59,48 +59,51 @@ func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 // EndConnections deletes the connections of slots that match, as of copies of them, and returns their number. Programs may open
 // connections in the slots at once.
 func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
-	mapErr := mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
-		for i := range all {
-			state := atomic.LoadUint32(&all[i].State)
-			if slotState(state) <= slotClaimed || !match(all[i]) {
-				continue
+	var slotsErr error
+	usageErr := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageTotal+1, func(usage []uint64) {
+		slotsErr = mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
+			for i := range all {
+				state := atomic.LoadUint32(&all[i].State) // first: it tells whether the copy is still right
+				was := all[i]
+				was.State = state
+				if slotState(state) <= slotClaimed || !match(was) {
+					continue
+				}
+				var ended bool
+				if ended, err = o.endConnection(uint32(i), &all[i], was, usage); err != nil {
+					return
+				}
+				if ended {
+					n++
+				}
 			}
-			// A claim expires after a while, if this process is killed now.
-			if !atomic.CompareAndSwapUint32(&all[i].State, state, slotClaimed|rand.Uint32()<<8) {
-				continue
-			}
-			atomic.StoreUint64(&all[i].Seen, monotonic())
-			if err = o.emptySlot(uint32(i), &all[i], state); err != nil {
-				return
-			}
-			atomic.StoreUint32(&all[i].State, slotFree)
-			n++
-		}
+		})
 	})
-	return n, errors.Join(err, mapErr, o.Filter.Change())
+	return n, errors.Join(err, slotsErr, usageErr, o.Filter.Change())
 }
 
-// emptySlot deletes the rows of a slot that was claimed in a state.
-func (o *Objects) emptySlot(index uint32, slot *Slot, state uint32) error {
-	if slotState(state) != SlotClosed {
-		if err := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageTotal+1, func(all []uint64) {
-			atomic.AddUint64(&all[slot.Client%usageClients], ^uint64(0))
-			atomic.AddUint64(&all[usageTotal], ^uint64(0))
-		}); err != nil {
-			return err
-		}
+// endConnection deletes the connection of a slot; false if a program has claimed it or changed its state meanwhile.
+func (o *Objects) endConnection(index uint32, slot *Slot, was Slot, usage []uint64) (bool, error) {
+	claim := slotClaimed | rand.Uint32()<<8
+	// A claim expires after a while, if this process is stopped or killed now. Then the slot may have another connection.
+	atomic.StoreUint64(&slot.Seen, monotonic())
+	if !atomic.CompareAndSwapUint32(&slot.State, was.State, claim) {
+		return false, nil
 	}
-	for _, key := range []Tuple{slot.From, slot.Reply} {
+	if slotState(was.State) != SlotClosed {
+		atomic.AddUint64(&usage[was.Client%usageClients], ^uint64(0))
+		atomic.AddUint64(&usage[usageTotal], ^uint64(0))
+	}
+	for _, key := range []Tuple{was.From, was.Reply} {
 		row, ok, err := o.Connections.Get(key)
-		if err == nil && ok && row.Slot == index && row.Use == slot.Use {
+		if err == nil && ok && row.Slot == index && row.Use == was.Use {
 			err = o.Connections.Delete(key)
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	slot.Use++
-	return nil
+	return atomic.CompareAndSwapUint32(&slot.State, claim, slotFree), nil
 }
 
 // monotonic returns the time of CLOCK_MONOTONIC in ns, as programs do.

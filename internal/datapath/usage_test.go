@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
+)
+
+// withSlots is a world with room for a number of connections.
+func withSlots(t *testing.T, connections uint32) *world {
+	t.Helper()
+	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32}
+	w := newWorld(benchOn(t, openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	return w
+}
+
+// TestUsage opens and ends connections of two pods on all CPUs at once, with more ports than slots. When all is quiet, each
+// pod must be charged for what it has open, and no slot may be lost.
+func TestUsage(t *testing.T) {
+	w, third := withSlots(t, 64), netip.MustParseAddr("192.168.10.77")
+	w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, third)
+	w.serve(t, w.other, w.backend)
+	p := w.loaded(t, fromHost)
+	var running sync.WaitGroup
+	for range 3 {
+		running.Go(func() {
+			for range testkit.Repeats(100_000, 1_000_000) {
+				client := netip.AddrPortFrom([]netip.Addr{w.client.Addr(), third}[rand.IntN(2)], 40000+uint16(rand.IntN(24)))
+				to := []netip.AddrPort{w.service, w.other, w.backend}[rand.IntN(3)]
+				sent := w.next(client, to)
+				if rand.IntN(3) == 0 {
+					sent = w.next(w.backend, client)
+				}
+				sent.flags = []uint8{flagSYN, flagSYN, flagACK, flagFIN | flagACK, flagFIN | flagACK, flagRST}[rand.IntN(6)]
+				if _, _, err := p.Test(sent.frame()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Go(func() {
+		for range 1000 {
+			if _, err := w.objects.EndConnections(func(s objects.Slot) bool { return s.From.Sport%8 == 0 }); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	running.Wait()
+	w.recount(t, 1, 2, 3)
+}
+
+// recount compares the numbers of open connections that the datapath keeps with those of the slots.
+func (b *bench) recount(t *testing.T, clients ...uint32) {
+	t.Helper()
+	const total, free, claimed = 65536, 0, 1
+	want := make(map[uint32]uint64)
+	for index := range uint32(b.objects.Slots.Len()) {
+		var slot objects.Slot
+		if err := b.objects.Slots.Map.Lookup(index, &slot); err != nil {
+			t.Fatal(err)
+		}
+		switch b.objects.Slots.State(slot) {
+		case free, objects.SlotClosed:
+		case claimed:
+			t.Errorf("slot %d is claimed still", index)
+		default:
+			want[slot.Client]++
+			want[total]++
+		}
+	}
+	usage, err := ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "usage"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer usage.Close()
+	for _, client := range append(clients, 0, total) {
+		var got uint64
+		if err := usage.Lookup(client, &got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want[client] {
+			t.Errorf("row %d of usage is %d, and %d connections are open", client, int64(got), want[client])
+		}
+	}
+}
+
+// TestEndsAtOnce has both ends of connections close at once, on two CPUs.
+func TestEndsAtOnce(t *testing.T) {
+	const rounds = 2000
+	w := withSlots(t, 4*rounds)
+	p := w.loaded(t, fromHost)
+	port := func(i int) netip.AddrPort { return netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)) }
+	for i := range rounds {
+		w.send(t, fromHost, w.first(port(i), w.service))
+		w.send(t, fromHost, w.next(port(i), w.service))
+	}
+	var ready atomic.Int64
+	var running sync.WaitGroup
+	for end := range 2 {
+		running.Go(func() {
+			for i := range rounds {
+				frame := closing(w.next(port(i), w.service)).frame()
+				if end == 1 {
+					frame = closing(w.next(w.backend, port(i))).frame()
+				}
+				for ready.Add(1); ready.Load() < int64(2*i+2); {
+					runtime.Gosched()
+				}
+				if _, _, err := p.Test(frame); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	open, err := w.objects.Slots.Open()
+	if err != nil || open != 0 {
+		t.Errorf("%d connections are open still; %v", open, err)
+	}
+	w.recount(t, 1, 2)
+}
