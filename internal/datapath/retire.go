@@ -118,7 +118,7 @@ func retireSockets(o *objects.Objects) (err error) {
 }
 
 // Sweep completes what a process left that died while it changed services: it deletes backends that no service refers to,
-// and ends UDP sockets to backends that their service no longer has. Put, Delete and Apply of any process
+// and ends UDP connections, and sockets, to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	lock, err := lockTables(ctx, s.o)
@@ -138,6 +138,9 @@ func (s Services) Sweep(ctx context.Context) error {
 	orphans := slices.DeleteFunc(t.unreferenced, func(k objects.BackendKey) bool { return k.Revision > state.LastRevision })
 	if len(orphans) == 0 && state.Retiring == 0 {
 		return nil
+	}
+	if err := s.o.Filter.Change(); err != nil { // the one that died may not have told programs
+		return err
 	}
 	waitForPrograms()
 	if err := retireSockets(s.o); err != nil {

@@ -160,3 +160,30 @@ func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 		t.Fatal(err)
 	}
 }
+
+// TestSweepEndsConnections has a UDP connection to a backend that a process replaced, which died before it told programs.
+func TestSweepEndsConnections(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	p := w.next(w.client, w.service)
+	w.send(t, fromHost, p)
+	key := serviceKey(w.service, service.UDP)
+	row, _, err := w.objects.Services.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := readState(w.objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.LastRevision++
+	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
+	backend := encodeBackend(service.Backend{Addr: w.remote})
+	if err := errors.Join(w.objects.State.Put(0, state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
+		w.objects.Services.Put(key, row)); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t, w.service, w.remote) // unchanged
+	w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+}
