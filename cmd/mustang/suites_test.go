@@ -31,7 +31,7 @@ func TestSuites(t *testing.T) {
 		buildProgram(t, "../mustang-cni", filepath.Join(dir, "mustang-cni"))
 	}
 	for _, suite := range suites.List() {
-		if suite.Name == suites.Default {
+		if suite.Name == suites.Default || suite.Name == "services" {
 			continue // package bench tests it
 		}
 		t.Run(suite.Name, func(t *testing.T) {
