@@ -4,6 +4,7 @@
 
 #include <asm-generic/errno-base.h>
 
+#include "choice.h"
 #include "parse.h"
 #include "slots.h"
 #include "verdict.h"
@@ -35,30 +36,13 @@ static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 	return slot && ct_has_slot(ct, slot) ? slot : NULL;
 }
 
-/* A search for a backend in a revision. */
-struct ct_backend_search {
-	union addr addr;
-	__u32 revision;
-	__be16 port;
-	__u16 found;
-};
-
-static long search_backend(__u32 slot, struct ct_backend_search *s)
-{
-	struct backend_key key = { .revision = s->revision, .slot = slot };
-	const struct backend *row = bpf_map_lookup_elem(&backends, &key);
-
-	s->found = row && row->port == s->port && addr_equal(&row->addr, &s->addr);
-	return s->found;
-}
-
 /*
  * Whether the service of a UDP connection still has its backend, and sends connections to it or lets it keep those that it
  * has. TCP connections outlive a change.
  */
 static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 {
-	struct ct_backend_search search = {};
+	struct backend_search search = {};
 	const struct service *service = service_lookup(from);
 
 	if (!service || service->id != slot->service)

@@ -2,6 +2,7 @@
 #ifndef MUSTANG_CT_OPEN_H
 #define MUSTANG_CT_OPEN_H
 
+#include "affinity.h"
 #include "ct.h"
 
 /* A connection under construction. */
@@ -221,16 +222,15 @@ static __always_inline void ct_locate(struct ct_new *n, const struct ep_path *up
 		ct_locate_uplink(n, backend, uplink);
 }
 
-/* Chooses a backend by a hash of the tuple: a connection that has lost its row gets the same one again. */
+/* Chooses a backend by a hash of the tuple, the same on all nodes: a connection that has lost its row gets the same one again. */
 static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const struct service *service)
 {
 	struct backend_key key = { .revision = n->revision };
 	struct backend *backend;
-	__u32 count = service->count;
 
-	if (!count)
+	if (!service->count)
 		return outcome_drop(DROP_NO_BACKEND);
-	key.slot = tuple_hash(&n->from) % count;
+	key.slot = client_slot(service, n->revision, &n->from.saddr, tuple_hash(&n->from));
 	backend = bpf_map_lookup_elem(&backends, &key);
 	if (!backend)
 		return outcome_drop(DROP_BACKEND_MISSING);

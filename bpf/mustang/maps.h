@@ -28,7 +28,7 @@ struct service_key {
 enum service_flag {
 	SERVICE_LOOPBACK = 1,        /* a loopback address: translated for the sockets of hosts, never in packets */
 	SERVICE_REJECT = 2,          /* without backends: answer with TCP reset or ICMP unreachable; not enforced */
-	SERVICE_AFFINITY = 4,        /* a client keeps its backend for affinity_timeout; not enforced */
+	SERVICE_AFFINITY = 4,        /* a client keeps its backend for affinity_timeout */
 	SERVICE_NODE_PORT = 8,       /* an address of a node and a node port; not enforced */
 	SERVICE_EXTERNAL = 16,       /* an external or load-balancer address; not enforced */
 	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only; not enforced */
@@ -44,10 +44,15 @@ struct service {
 	__u32 flags;            /* enum service_flag */
 	__u32 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
 	__u32 local;            /* local backends for new connections, in slots 0..local-1; not enforced */
-	__u32 affinity_timeout; /* in seconds; not enforced */
-	__u32 table; /* entries of its row in tables, which chooses the backend; 0: a hash does; not enforced */
-	__u8 owner;  /* enum owner */
-	__u8 reserved[15];
+	__u32 affinity_timeout; /* in seconds */
+	__u32 table;            /* entries of its table in tables, a power of two; 0: none, a hash chooses the slot */
+	__u8 owner;             /* enum owner */
+	/* For user space only. */
+	__u8 choice;
+	__u8 on_remove;
+	__u8 pad;
+	__u16 health_check_port;
+	__u8 reserved[10];
 };
 
 struct backend_key {
@@ -69,7 +74,7 @@ enum backend_flag {
 struct backend {
 	union addr addr;
 	__be16 port;
-	__u16 weight; /* relative to the service's other backends; 0 counts as 1; not enforced */
+	__u16 weight; /* relative to the service's other backends; 0 counts as 1; the service's table heeds it */
 	__u8 state;   /* enum backend_state; slots decide who gets connections, not this */
 	__u8 flags;   /* enum backend_flag */
 	__u8 reserved[10];

@@ -2,6 +2,7 @@
 #ifndef MUSTANG_SOCKLB_H
 #define MUSTANG_SOCKLB_H
 
+#include "affinity.h"
 #include "socklb_maps.h"
 #include "verdict.h"
 
@@ -13,6 +14,7 @@ struct sk_request {
 	struct addr_port dst;     /* from the program */
 	struct addr_port backend; /* to use instead; set by choose_backend_...() */
 	__u64 cookie;             /* of the socket */
+	union addr client;        /* for session affinity: the cookie of the network namespace */
 	__u32 netns_flags;        /* enum namespace_flag */
 	__u8 proto;
 };
@@ -72,18 +74,18 @@ static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr
 	return true;
 }
 
-/* Chooses a random backend for a connection. VERDICT_PASS: no service is requested. */
+/* Chooses a backend for a connection at random. VERDICT_PASS: no service is requested. */
 static __always_inline struct outcome choose_backend_connect(struct sk_request *r)
 {
 	const struct service *service = requested_service(r);
-	__u32 count;
+	__u32 revision;
 
 	if (!service)
 		return outcome_pass(METRIC_NONE);
-	count = service->count;
-	if (!count)
+	if (!service->count)
 		return outcome_drop(DROP_NO_BACKEND);
-	if (!read_backend(service->revision, bpf_get_prandom_u32() % count, &r->backend))
+	revision = service->revision;
+	if (!read_backend(revision, client_slot(service, revision, &r->client, bpf_get_prandom_u32()), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	return outcome_translate(METRIC_SOCK_CONNECT);
 }
@@ -130,13 +132,13 @@ static __always_inline struct outcome revnat_store(const struct sk_request *r)
 /*
  * Chooses a backend for a datagram of an unconnected socket, by a hash of socket and service. If the socket sends to that
  * backend for another service, replies would be ambiguous, and the next backend is tried. If all tried ones are taken, the
- * packet programs translate, which can change the port. Where there are none, replies count as the later service's.
+ * packet programs translate, which can change the port. A client with session affinity has one backend to try. Where there are none, replies count as the later service's.
  * VERDICT_PASS: no service is requested, or the packet programs translate.
  */
 static __always_inline struct outcome choose_backend_datagram(struct sk_request *r)
 {
 	const struct service *service = requested_service(r);
-	__u32 count, revision, first;
+	__u32 count, revision, hash;
 
 	if (!service)
 		return outcome_pass(METRIC_NONE);
@@ -144,16 +146,18 @@ static __always_inline struct outcome choose_backend_datagram(struct sk_request 
 	revision = service->revision;
 	if (!count)
 		return outcome_drop(DROP_NO_BACKEND);
-	first = request_hash(r) % count;
+	if (service->flags & SERVICE_AFFINITY)
+		count = 1;
+	hash = request_hash(r);
 	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
-		if (!read_backend(revision, (first + i) % count, &r->backend))
+		if (!read_backend(revision, client_slot(service, revision, &r->client, hash + i), &r->backend))
 			return outcome_drop(DROP_BACKEND_MISSING);
 		if (revnat_free(r))
 			return revnat_store(r);
 	}
 	if (r->netns_flags & NAMESPACE_POD)
 		return outcome_pass(METRIC_NONE);
-	if (!read_backend(revision, first, &r->backend))
+	if (!read_backend(revision, client_slot(service, revision, &r->client, hash), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	return revnat_store(r);
 }

@@ -52,6 +52,7 @@ static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, str
 	if (!scope)
 		return false;
 	r->netns_flags = scope->flags;
+	r->client.halves[1] = cookie;
 	r->cookie = bpf_get_socket_cookie(ctx);
 	r->proto = ctx->protocol == PROTO_MPTCP ? IPPROTO_TCP : ctx->protocol;
 	return true;

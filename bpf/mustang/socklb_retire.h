@@ -21,31 +21,16 @@ struct bpf_iter__udp {
 
 extern int bpf_sock_destroy(struct sock_common *sk) __ksym;
 
-/* A search for a backend in a revision. */
-struct backend_search {
-	struct addr_port wanted;
-	__u32 revision;
-	__u32 found;
-};
-
-static long search_slot(__u32 slot, struct backend_search *s)
-{
-	struct addr_port backend = {};
-
-	s->found = read_backend(s->revision, slot, &backend) && addr_port_equal(&backend, &s->wanted);
-	return s->found;
-}
-
 /* Whether the service that a connected UDP socket requested still has the backend that the socket got. */
 static __always_inline bool has_backend(const struct sk_service *row)
 {
 	const struct service *service = service_at(&row->service, IPPROTO_UDP);
-	struct backend_search search = { .wanted = row->backend };
+	struct backend_search search = { .addr = row->backend.addr, .port = row->backend.port };
 
 	if (!service)
 		return false;
 	search.revision = service->revision;
-	bpf_loop(service->total, search_slot, &search, 0);
+	bpf_loop(service->total, search_backend, &search, 0);
 	return search.found;
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
+	"mustang/internal/service/maglev"
 )
 
 // Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held for
@@ -29,7 +30,7 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 		return Result{}, err
 	}
 	t, err := s.read(ctx)
-	if err == nil && t.state.Retiring != 0 && len(t.unreferenced) > 0 {
+	if err == nil && t.state.Retiring != 0 && !t.unreferenced.empty() {
 		// What a killed process left may have the room that is needed.
 		if err = s.Sweep(ctx); err == nil {
 			t, err = s.read(ctx)
@@ -39,7 +40,7 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 		return Result{}, err
 	}
 	w := &writer{Services: s, owner: owner, planned: true, generation: t.state.LastRevision,
-		sweep: t.state.Retiring != 0, used: t.backends}
+		sweep: t.state.Retiring != 0, used: t.rows}
 	changes, err := w.plan(t, want)
 	if err != nil {
 		return Result{}, err
@@ -99,11 +100,11 @@ type writer struct {
 	// sweep is whether another process has left its mark: it may have died.
 	sweep bool
 
-	used     int                  // rows of backends, as far as this process knows
-	replaced bool                 // whether something is to be retired
-	old      []objects.BackendKey // backends that were replaced
-	waits    bool                 // programs may use one of them still
-	udp      bool                 // UDP sockets may
+	used     size // rows of backends and tables, as far as this process knows
+	replaced bool // whether something is to be retired
+	old      set  // what was replaced
+	waits    bool // programs may use a part of it still
+	udp      bool // UDP sockets may
 
 	buffers
 }
@@ -112,6 +113,8 @@ type writer struct {
 type buffers struct {
 	backendKeys []objects.BackendKey
 	backends    []objects.Backend
+	blockKeys   []objects.BackendKey
+	blocks      [][maglev.Block]uint16
 	serviceKeys []objects.ServiceKey
 	services    []objects.Service
 	drops       []objects.ServiceKey
@@ -119,7 +122,10 @@ type buffers struct {
 }
 
 // end tells where the rows of a change end in the buffers.
-type end struct{ backends, services int }
+type end struct {
+	size
+	services int
+}
 
 // write writes one chunk. The caller has the lock.
 //
@@ -151,7 +157,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	if err := w.store(chunk); err != nil {
 		return err
 	}
-	if before.Retiring == 0 && w.replaced == retired && len(w.old) == 0 {
+	if before.Retiring == 0 && w.replaced == retired && w.old.empty() {
 		// Nothing is left to do, which spares the call that would say so.
 		state.Retiring, w.retiring = 0, 0
 		return w.o.State.Put(0, state)
@@ -188,7 +194,7 @@ func (w *writer) replan(ctx context.Context, chunk []change) error {
 // encode fills the buffers with the rows of a chunk, and notes what they replace. It gives out ids and revisions.
 func (w *writer) encode(chunk []change, state *objects.State) {
 	w.buffers = buffers{
-		w.backendKeys[:0], w.backends[:0], w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
+		w.backendKeys[:0], w.backends[:0], w.blockKeys[:0], w.blocks[:0], w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
 	}
 	state.LastRevision++ // also if rows are only deleted: others are to see that the services changed
 	for i := range chunk {
@@ -209,7 +215,7 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 			c.put[j] = s
 			w.encodeOne(s)
 		}
-		w.ends = append(w.ends, end{len(w.backendKeys), len(w.serviceKeys)})
+		w.ends = append(w.ends, w.end())
 		for _, d := range c.drop {
 			if !slices.ContainsFunc(c.put, func(s service.Service) bool { return s.Protocol == d.Protocol }) {
 				w.drops = append(w.drops, serviceKey(d.Frontend, d.Protocol))
@@ -223,11 +229,20 @@ func (w *writer) encodeOne(s service.Service) {
 		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
 		w.backends = append(w.backends, encodeBackend(b))
 	}
+	for i, block := range table(s) {
+		w.blockKeys = append(w.blockKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(i)})
+		w.blocks = append(w.blocks, block)
+	}
 	w.serviceKeys = append(w.serviceKeys, serviceKey(s.Frontend, s.Protocol))
 	w.services = append(w.services, encodeService(s))
 }
 
-// store writes the buffers: backends, then the services that refer to them, and deletes last, so that a service which takes
+// end returns where the rows end so far.
+func (b *buffers) end() end {
+	return end{size{len(b.backendKeys), len(b.blockKeys)}, len(b.serviceKeys)}
+}
+
+// store writes the buffers: backends and tables, then the services that refer to them, and deletes last, so that a service which takes
 // another's frontend is there before that goes. If a map is full, the changes that are complete stay, and the rows of the
 // others are deleted.
 func (w *writer) store(chunk []change) (err error) {
@@ -235,26 +250,29 @@ func (w *writer) store(chunk []change) (err error) {
 	_, err = w.o.Backends.PutBatch(w.backendKeys, w.backends)
 	n := 0
 	if err == nil {
+		_, err = w.o.LookUp.PutBatch(w.blockKeys, w.blocks)
+	}
+	if err == nil {
 		err = w.o.Filter.Add(w.serviceKeys)
 	}
 	if err == nil {
 		n, err = w.o.Services.PutBatch(w.serviceKeys, w.services)
 	}
-	done, last := len(chunk), end{len(w.backendKeys), len(w.serviceKeys)}
+	done, last := len(chunk), w.end()
 	if err != nil {
 		for done, last = 0, (end{}); done < len(chunk) && w.ends[done].services <= n; done++ {
 			last = w.ends[done]
 		}
 		// Only a service that was not there fails for lack of room: to replace one takes none.
 		err = errors.Join(err, w.o.Services.DeleteBatch(w.serviceKeys[last.services:n]),
-			w.o.Backends.DeleteBatch(w.backendKeys[last.backends:]))
+			set{w.backendKeys[last.backends:], w.blockKeys[last.blocks:]}.delete(w.o))
 		w.sweep = true // what the others were to delete
 	} else {
 		err = w.o.Services.DeleteBatch(w.drops)
 		w.result.RowsDeleted += len(w.drops)
 	}
-	w.result.RowsWritten += last.backends + last.services
-	w.used += last.backends
+	w.result.RowsWritten += last.backends + last.blocks + last.services
+	w.used = w.used.plus(last.size, 1)
 	for i := range chunk[:done] {
 		w.count(&chunk[i])
 	}

@@ -10,7 +10,8 @@ import (
 	"mustang/internal/service"
 )
 
-// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends.
+// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends or rows
+// of tables.
 const (
 	chunkChanges  = 250
 	chunkBackends = 1000
@@ -86,42 +87,48 @@ func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 	return changes, nil
 }
 
-// growth returns the number of backends that an update adds.
-func growth(u service.Update) int { return len(u.Want.Backends) - len(u.Have.Backends) }
+// growth returns the number of rows that an update adds.
+func growth(u service.Update) int {
+	more := sizeOf(u.Want).plus(sizeOf(u.Have), -1)
+	return more.backends + more.blocks
+}
 
 // requireRoom returns a *FullError if the maps cannot hold the result.
 func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error {
-	backends := t.backends
+	sum := t.rows.plus(t.unreferenced.size(), -1)
 	for _, s := range diff.Add {
 		rows++
-		backends += len(s.Backends)
+		sum = sum.plus(sizeOf(s), 1)
 	}
 	for _, u := range diff.Update {
-		backends += growth(u)
+		sum = sum.plus(sizeOf(u.Want), 1).plus(sizeOf(u.Have), -1)
 	}
 	for _, s := range diff.Delete {
 		rows--
-		backends -= len(s.Backends)
+		sum = sum.plus(sizeOf(s), -1)
 	}
-	backends -= len(t.unreferenced)
 	if size := w.o.Services.Size(); rows > int(size) {
 		return &objects.FullError{Map: "services", Size: size}
 	}
-	if size := w.o.Backends.Size(); backends > int(size) {
+	if size := w.o.Backends.Size(); sum.backends > int(size) {
 		return &objects.FullError{Map: "backends", Size: size}
+	}
+	if size := w.o.LookUp.Size(); sum.blocks > int(size) {
+		return &objects.FullError{Map: "tables", Size: size}
 	}
 	return nil
 }
 
-// chunkSize returns the number of changes that go into the next chunk: of those for whose backends there is room, but one at
+// chunkSize returns the number of changes that go into the next chunk: of those for whose rows there is room, but one at
 // least.
 func (w *writer) chunkSize(changes []change) int {
-	n, backends, room := 0, 0, int(w.o.Backends.Size())-w.used
-	for n < len(changes) && n < chunkChanges && backends < chunkBackends {
+	n, sum := 0, size{}
+	room := size{int(w.o.Backends.Size()), int(w.o.LookUp.Size())}.plus(w.used, -1)
+	for n < len(changes) && n < chunkChanges && sum.backends < chunkBackends && sum.blocks < chunkBackends {
 		for _, s := range changes[n].put {
-			backends += len(s.Backends)
+			sum = sum.plus(sizeOf(s), 1)
 		}
-		if n > 0 && backends > room {
+		if n > 0 && (sum.backends > room.backends || sum.blocks > room.blocks) {
 			break
 		}
 		n++

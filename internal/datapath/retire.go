@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
@@ -20,9 +19,7 @@ const retireBackends = 32768
 // replace notes that a service has other backends now, or none.
 func (w *writer) replace(old service.Service, deleted bool) {
 	w.udp = w.udp || old.Protocol != service.TCP
-	for slot := range old.Backends {
-		w.old = append(w.old, objects.BackendKey{Revision: old.Revision, Slot: uint32(slot)})
-	}
+	w.old.add(old)
 	w.replaced = true
 	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it.
 	w.waits = w.waits || !deleted
@@ -30,8 +27,10 @@ func (w *writer) replace(old service.Service, deleted bool) {
 
 // mustRetire reports whether the old backends take up too much room for another chunk.
 func (w *writer) mustRetire() bool {
-	return len(w.old) >= retireBackends ||
-		len(w.old) > 0 && w.used+chunkBackends+service.MaxBackends > int(w.o.Backends.Size())
+	old := w.old.size()
+	return old.backends >= retireBackends || old.blocks >= retireBackends ||
+		old.backends > 0 && w.used.backends+chunkBackends+service.MaxBackends > int(w.o.Backends.Size()) ||
+		old.blocks > 0 && w.used.blocks+chunkBackends+maxBlocks > int(w.o.LookUp.Size())
 }
 
 // retire ends what is left of the sets of backends that were replaced: connected UDP sockets to backends that are gone, and
@@ -49,10 +48,11 @@ func (w *writer) retire() (err error) {
 		err = retireSockets(w.o)
 	}
 	// Last: as long as they are there, the work is known to be unfinished.
-	err = errors.Join(err, w.o.Backends.DeleteBatch(w.old))
-	w.result.RowsDeleted += len(w.old)
-	w.used -= len(w.old)
-	w.replaced, w.old, w.waits, w.udp = false, w.old[:0], false, false
+	err = errors.Join(err, w.old.delete(w.o))
+	old := w.old.size()
+	w.result.RowsDeleted += old.backends + old.blocks
+	w.used = w.used.plus(old, -1)
+	w.replaced, w.old, w.waits, w.udp = false, w.old.reuse(), false, false
 	return err
 }
 
@@ -117,8 +117,8 @@ func retireSockets(o *objects.Objects) (err error) {
 	})
 }
 
-// Sweep completes what a process left that died while it changed services: it deletes backends that no service refers to,
-// and ends UDP connections, and sockets, to backends that their service no longer has. Put, Delete and Apply of any process
+// Sweep completes what a process left that died while it changed services: it deletes backends and tables that no service
+// refers to, and ends UDP connections, and sockets, to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	lock, err := lockTables(ctx, s.o)
@@ -135,8 +135,8 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	orphans := slices.DeleteFunc(t.unreferenced, func(k objects.BackendKey) bool { return k.Revision > state.LastRevision })
-	if len(orphans) == 0 && state.Retiring == 0 {
+	orphans := t.unreferenced.until(state.LastRevision)
+	if orphans.empty() && state.Retiring == 0 {
 		return nil
 	}
 	if err := s.o.Filter.Change(); err != nil { // the one that died may not have told programs
@@ -147,7 +147,7 @@ func (s Services) Sweep(ctx context.Context) error {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.
-	if err := s.o.Backends.DeleteBatch(orphans); err != nil {
+	if err := orphans.delete(s.o); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
 	return s.clearMark(ctx, state.Retiring)

@@ -21,11 +21,12 @@ import (
 // unfinished.
 func wantClean(t *testing.T, d *Datapath) {
 	t.Helper()
-	backends := 0
+	sum := size{}
 	for _, s := range rowsOf(t, d) {
-		backends += len(s.Backends)
+		sum = sum.plus(sizeOf(s), 1)
 	}
-	wantSlots(t, d, backends)
+	wantSlots(t, d, sum.backends)
+	wantBlocks(t, d, sum.blocks)
 	wantFiltered(t, d)
 	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
 		t.Errorf("state %+v, %v; want nothing to retire", state, err)
@@ -93,11 +94,18 @@ func TestApplyKilled(t *testing.T) {
 	t.Logf("%d killed processes left work", unfinished)
 }
 
-// TestRetiring deletes the rows of backends that go, by each call that takes them away: also by those that find the work of a
+// TestRetiring deletes the rows of backends and tables that go, by each call that takes them away: also by those that find the work of a
 // process that died.
 func TestRetiring(t *testing.T) {
+	for _, choice := range []service.Choice{service.Random, service.Maglev} {
+		t.Run(choice.String(), func(t *testing.T) { testRetiring(t, choice) })
+	}
+}
+
+func testRetiring(t *testing.T, choice service.Choice) {
 	old := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	fewer := newService(service.Any, "10.96.0.1:80", "192.168.10.11:8080")
+	old.Choice, fewer.Choice = choice, choice
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{

@@ -28,12 +28,12 @@ func serviceKey(frontend netip.AddrPort, p service.Protocol) objects.ServiceKey 
 	return objects.ServiceKey{Addr: encodeAddr(frontend.Addr()), Port: swapPort(frontend.Port()), Proto: uint8(p)}
 }
 
-// encodeService returns the value of the service's rows.
+// encodeService returns the value of the service's row. Its backends are in order.
 func encodeService(s service.Service) objects.Service {
-	n := uint32(len(s.Backends))
 	row := objects.Service{
-		Id: s.ID, Revision: s.Revision, Count: n, Total: n, Owner: uint8(s.Owner),
-		AffinityTimeout: uint32(s.Affinity / time.Second),
+		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)),
+		Table: uint32(tableEntries(s)), AffinityTimeout: uint32(s.Affinity / time.Second),
+		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
 	}
 	for _, f := range []struct {
 		flag uint32
@@ -65,6 +65,7 @@ func decodeService(key objects.ServiceKey, row objects.Service) service.Service 
 	return service.Service{
 		ID: row.Id, Revision: row.Revision, Owner: service.Owner(row.Owner),
 		Frontend: decodeAddrPort(key.Addr, key.Port), Protocol: service.Protocol(key.Proto),
+		Choice: service.Choice(row.Choice), OnRemove: service.OnRemove(row.OnRemove), HealthCheckPort: row.HealthCheckPort,
 		Affinity:       time.Duration(row.AffinityTimeout) * time.Second,
 		NodePort:       row.Flags&objects.ServiceNodePort != 0,
 		External:       row.Flags&objects.ServiceExternal != 0,

@@ -19,7 +19,7 @@ type Services struct{ o *objects.Objects }
 type Result struct {
 	// Services, endpoints, registered network namespaces or uplinks by what happened to them.
 	Added, Updated, Deleted, Unchanged int
-	// RowsWritten and RowsDeleted count rows of the maps of services and backends; only Services counts them.
+	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables; only Services counts them.
 	RowsWritten, RowsDeleted int
 }
 
@@ -152,14 +152,10 @@ func requireSupported(s service.Service) error {
 	switch {
 	case s.Protocol == service.SCTP:
 		field = "protocol sctp"
-	case s.Choice != service.Random:
-		field = fmt.Sprintf("choice %q", s.Choice)
 	case s.HealthCheckPort != 0:
 		field = "health-check port"
 	case s.OnRemove != service.Keep:
 		field = fmt.Sprintf("on-remove %q", s.OnRemove)
-	case s.Affinity != 0:
-		field = "session affinity"
 	case s.NodePort:
 		field = "node port"
 	case s.External:
@@ -170,15 +166,6 @@ func requireSupported(s service.Service) error {
 		field = "external traffic policy"
 	case len(s.SourceRanges) > 0:
 		field = "source ranges"
-	}
-	for _, b := range s.Backends {
-		switch {
-		case field != "":
-		case b.State != service.Active:
-			field = fmt.Sprintf("backend state %q", b.State)
-		case max(b.Weight, 1) != max(s.Backends[0].Weight, 1):
-			field = "weights that differ"
-		}
 	}
 	if field == "" {
 		return nil

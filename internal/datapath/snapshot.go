@@ -16,9 +16,9 @@ type snapshot struct {
 	// state is older than all rows: if it has not changed since, nor have they.
 	state    objects.State
 	services []service.Service
-	backends int // rows, those of no service included
-	// unreferenced are the keys of backends that no service refers to.
-	unreferenced []objects.BackendKey
+	rows     size // of backends and their tables, those of no service included
+	// unreferenced are the keys of those that no service refers to.
+	unreferenced set
 }
 
 // read reads all services without the lock. What changes meanwhile is read in its state before or after the change.
@@ -43,16 +43,25 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.backends++
+		t.rows.backends++
 		i, ok := byRevision[row.Key.Revision]
 		if !ok {
-			t.unreferenced = append(t.unreferenced, row.Key)
+			t.unreferenced.backends = append(t.unreferenced.backends, row.Key)
 			continue
 		}
 		have := &t.services[i]
 		if int(row.Key.Slot) < len(have.Backends) {
 			have.Backends[row.Key.Slot] = decodeBackend(row.Value)
 			filled[i]++
+		}
+	}
+	for row, err := range s.o.LookUp.All() {
+		if err != nil {
+			return nil, err
+		}
+		t.rows.blocks++
+		if _, ok := byRevision[row.Key.Revision]; !ok {
+			t.unreferenced.blocks = append(t.unreferenced.blocks, row.Key)
 		}
 	}
 	for i, n := range filled {

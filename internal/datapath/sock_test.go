@@ -36,6 +36,8 @@ func TestSocket(t *testing.T) {
 	}{
 		{"calls", testCalls},
 		{"spread", testSpread},
+		{"chosen", testChosen},
+		{"affinity", testAffinity},
 		{"changes", testChanges},
 		{"follows", testFollows},
 		{"refused", testRefused},

@@ -63,6 +63,21 @@ type Service struct {
 	OnRemove OnRemove `json:",omitzero"`
 }
 
+// Serving returns the backends that get new connections, of s in the order of Sorted: those that are active or, if none is,
+// those that are terminating. They are the first.
+func (s Service) Serving() []Backend {
+	for _, state := range []State{Active, Terminating} {
+		n := 0
+		for n < len(s.Backends) && s.Backends[n].State == state {
+			n++
+		}
+		if n > 0 {
+			return s.Backends[:n]
+		}
+	}
+	return nil
+}
+
 // Key returns the key of s.
 func (s Service) Key() Key { return Key{s.Frontend, s.Protocol} }
 

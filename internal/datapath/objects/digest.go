@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "6142bca485bb9c87"
-	socklbDigest = "759138ebe9cbf5a9"
+	tcDigest     = "7fc0d0c16a18cf6f"
+	socklbDigest = "d38270a2e590d509"
 )

@@ -23,7 +23,7 @@ const (
 	DefaultRoot = "/sys/fs/bpf/mustang"
 	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
 	UnloadedSuffix = "-unloaded"
-	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, metrics.h and socklb_maps.h.
+	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h and socklb_maps.h.
 	LayoutVersion = 7
 )
 

@@ -19,6 +19,9 @@ type Sizes struct {
 	// Backends counts the backends of all services. A service that changes holds its old and its new backends until the
 	// programs have left the old ones. 524288 by default.
 	Backends uint32
+	// Tables counts rows of 64 entries of the look-up tables of services with choice maglev or with weights: 16 for one of 2
+	// to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by default.
+	Tables uint32
 	// Connections counts connections, which take about 500 bytes each, at once. By default one for each 128 KiB of the
 	// machine's memory, between 8192 and 1048576. As many backends of unconnected datagram sockets are remembered.
 	Connections uint32
@@ -33,8 +36,10 @@ func (s Sizes) byName() map[string]uint32 {
 	return map[string]uint32{
 		tcMapServices:       cmp.Or(s.Services, 131072),
 		tcMapBackends:       cmp.Or(s.Backends, 524288),
+		tcMapTables:         cmp.Or(s.Tables, 262144),
 		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
 		tcMapSlots:          connections,
+		tcMapAffinities:     min(connections, 65536),
 		tcMapUsage:          usageTotal + 1,
 		tcMapSettings:       1,
 		tcMapEndpoints:      endpoints,
@@ -59,6 +64,8 @@ func formats() map[string]format {
 	return map[string]format{
 		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
 		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
+		tcMapTables:         {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
+		tcMapAffinities:     {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
 		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
 		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
 		tcMapUsage:          {ebpf.Array, number, unsafe.Sizeof(uint64(0))},
@@ -153,6 +160,8 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
 		tcMapServices:    &maps.Services,
 		tcMapBackends:    &maps.Backends,
+		tcMapTables:      &maps.Tables,
+		tcMapAffinities:  &maps.Affinities,
 		tcMapConnections: &maps.Connections,
 		tcMapEndpoints:   &maps.Endpoints,
 		tcMapSlots:       &maps.Slots,

@@ -37,6 +37,7 @@ type Objects struct {
 type Tables struct {
 	Services    *Table[ServiceKey, Service]
 	Backends    *Table[BackendKey, Backend]
+	LookUp      *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
 	Connections *Table[Tuple, ConnectionRow]
 	Endpoints   *Table[Addr, Endpoint]
 	// Slots are the connections, of which Connections has the rows.
@@ -163,6 +164,7 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 	o.Tables = Tables{
 		Services:    &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
 		Backends:    &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
+		LookUp:      &Table[BackendKey, [64]uint16]{o.maps.Tables, tcMapTables},
 		Connections: &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
 		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
 		Slots:       &Slots{Map: o.maps.Slots, usage: o.maps.Usage},

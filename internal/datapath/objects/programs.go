@@ -263,6 +263,8 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	replaced := replacements(private)
 	replaced[socklbMapServices] = o.maps.Services
 	replaced[socklbMapBackends] = o.maps.Backends
+	replaced[socklbMapTables] = o.maps.Tables
+	replaced[socklbMapAffinities] = o.maps.Affinities
 	replaced[socklbMapMetrics] = o.maps.Metrics
 	replaced[socklbMapNamespaces] = o.Namespaces.Map
 	for name := range spec.Maps {

@@ -13,7 +13,7 @@ type (
 	ServiceKey = tcServiceKey
 	// Service is a row of services.
 	Service = tcService
-	// BackendKey is the key of backends.
+	// BackendKey is the key of backends. In look-up tables, the slot is the number of a block of entries.
 	BackendKey = tcBackendKey
 	// Backend is a row of backends.
 	Backend = tcBackend

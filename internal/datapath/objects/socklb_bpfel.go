@@ -56,6 +56,7 @@ type socklbSkService struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	socklbMapAffinities     = "affinities"
 	socklbMapBackends       = "backends"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
@@ -70,6 +71,7 @@ const (
 	socklbMapSlots          = "slots"
 	socklbMapSockets        = "sockets"
 	socklbMapState          = "state"
+	socklbMapTables         = "tables"
 	socklbMapUsage          = "usage"
 	socklbMapWays           = "ways"
 	socklbProgConnect4      = "connect4"
@@ -141,6 +143,7 @@ type socklbProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
+	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
@@ -155,6 +158,7 @@ type socklbMapSpecs struct {
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Tables      *ebpf.MapSpec `ebpf:"tables"`
 	Usage       *ebpf.MapSpec `ebpf:"usage"`
 	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
@@ -186,6 +190,7 @@ func (o *socklbObjects) Close() error {
 //
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
+	Affinities  *ebpf.Map `ebpf:"affinities"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
@@ -200,12 +205,14 @@ type socklbMaps struct {
 	Slots       *ebpf.Map `ebpf:"slots"`
 	Sockets     *ebpf.Map `ebpf:"sockets"`
 	State       *ebpf.Map `ebpf:"state"`
+	Tables      *ebpf.Map `ebpf:"tables"`
 	Usage       *ebpf.Map `ebpf:"usage"`
 	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *socklbMaps) Close() error {
 	return _SocklbClose(
+		m.Affinities,
 		m.Backends,
 		m.Connections,
 		m.Endpoints,
@@ -220,6 +227,7 @@ func (m *socklbMaps) Close() error {
 		m.Slots,
 		m.Sockets,
 		m.State,
+		m.Tables,
 		m.Usage,
 		m.Ways,
 	)

@@ -18,6 +18,21 @@ type tcAddr struct {
 	Bytes [16]uint8
 }
 
+type tcAffinity struct {
+	_        structs.HostLayout
+	Addr     tcAddr
+	Port     uint16
+	Slot     uint16
+	Revision uint32
+	Seen     uint64
+}
+
+type tcAffinityKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Client  tcAddr
+}
+
 type tcAttachPoint uint32
 
 const (
@@ -305,7 +320,11 @@ type tcService struct {
 	AffinityTimeout uint32
 	Table           uint32
 	Owner           uint8
-	Reserved        [15]uint8
+	Choice          uint8
+	OnRemove        uint8
+	Pad             uint8
+	HealthCheckPort uint16
+	Reserved        [10]uint8
 }
 
 type tcServiceFlag uint32
@@ -345,6 +364,11 @@ type tcState struct {
 	Host         uint64
 }
 
+type tcTableBlock struct {
+	_     structs.HostLayout
+	Slots [64]uint16
+}
+
 type tcTuple struct {
 	_     structs.HostLayout
 	Saddr tcAddr
@@ -371,6 +395,7 @@ type tcWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	tcMapAffinities  = "affinities"
 	tcMapBackends    = "backends"
 	tcMapConnections = "connections"
 	tcMapCtScratch   = "ct_scratch"
@@ -385,6 +410,7 @@ const (
 	tcMapSettings    = "settings"
 	tcMapSlots       = "slots"
 	tcMapState       = "state"
+	tcMapTables      = "tables"
 	tcMapUsage       = "usage"
 	tcMapWays        = "ways"
 	tcProgFromPod    = "from_pod"
@@ -447,6 +473,7 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
+	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch   *ebpf.MapSpec `ebpf:"ct_scratch"`
@@ -461,6 +488,7 @@ type tcMapSpecs struct {
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	State       *ebpf.MapSpec `ebpf:"state"`
+	Tables      *ebpf.MapSpec `ebpf:"tables"`
 	Usage       *ebpf.MapSpec `ebpf:"usage"`
 	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
@@ -493,6 +521,7 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
+	Affinities  *ebpf.Map `ebpf:"affinities"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	CtScratch   *ebpf.Map `ebpf:"ct_scratch"`
@@ -507,12 +536,14 @@ type tcMaps struct {
 	Settings    *ebpf.Map `ebpf:"settings"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	State       *ebpf.Map `ebpf:"state"`
+	Tables      *ebpf.Map `ebpf:"tables"`
 	Usage       *ebpf.Map `ebpf:"usage"`
 	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
 	return _TcClose(
+		m.Affinities,
 		m.Backends,
 		m.Connections,
 		m.CtScratch,
@@ -527,6 +558,7 @@ func (m *tcMaps) Close() error {
 		m.Settings,
 		m.Slots,
 		m.State,
+		m.Tables,
 		m.Usage,
 		m.Ways,
 	)

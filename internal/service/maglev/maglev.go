@@ -55,7 +55,7 @@ func Table(backends []service.Backend) []uint16 {
 	if len(backends) == 0 {
 		return nil
 	}
-	table := make([]uint16, length(len(backends)))
+	table := make([]uint16, Entries(len(backends)))
 	if len(backends) == 1 {
 		return table
 	}
@@ -76,9 +76,12 @@ func Table(backends []service.Backend) []uint16 {
 	return table
 }
 
-// length returns the length of the table of n backends.
-func length(n int) int {
-	if n == 1 {
+// Entries returns the length of the table of n backends.
+func Entries(n int) int {
+	switch n {
+	case 0:
+		return 0
+	case 1:
 		return Block
 	}
 	entries := minEntries

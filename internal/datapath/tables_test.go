@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+	"mustang/internal/service/maglev"
+	"mustang/internal/testkit"
+)
+
+// backend returns a backend at a port of the address.
+func backend(addr netip.AddrPort, port uint16, state service.State, weight uint16) service.Backend {
+	return service.Backend{Addr: netip.AddrPortFrom(addr.Addr(), port), State: state, Weight: weight}
+}
+
+// change stores the service with other backends.
+func (w *world) change(t *testing.T, choice service.Choice, backends ...service.Backend) {
+	t.Helper()
+	_, _, err := w.Services().Put(t.Context(), service.CLI, service.Service{
+		Frontend: w.service, Protocol: service.Protocol(w.proto), Choice: choice, Backends: backends,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shares opens connections from n ports of the client, and counts them by the port of the backend.
+func (w *world) shares(t *testing.T, n int) map[uint16]int {
+	t.Helper()
+	before, err := w.Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	had := make(map[netip.AddrPort]bool)
+	for _, c := range before {
+		had[c.Client] = true
+	}
+	w.opened += n
+	for i := range n {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), uint16(10000+(w.opened+i)%50000)), w.service))
+	}
+	after, err := w.Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[uint16]int)
+	for _, c := range after {
+		if !had[c.Client] {
+			counts[c.Backend.Port()]++
+		}
+	}
+	return counts
+}
+
+// TestChoice opens connections to backends of different weights and states.
+func TestChoice(t *testing.T) { runCases(t, objects.AttachHost, choiceCases()) }
+
+func choiceCases() []translateCase {
+	active := service.Active
+	return []translateCase{
+		{"weights", 0, func(t *testing.T, w *world) {
+			w.change(t, service.Random, backend(w.remote, 1, active, 1), backend(w.remote, 2, active, 3))
+			// The mean is 100, the standard deviation 9.
+			if got := w.shares(t, 400); got[1] < 60 || got[1] > 140 || got[1]+got[2] != 400 {
+				t.Errorf("backends of weights 1 and 3 got %v", got)
+			}
+		}},
+		{"maglev", 0, func(t *testing.T, w *world) { w.sameTable(t) }},
+		{"one backend by maglev", 0, func(t *testing.T, w *world) {
+			w.change(t, service.Maglev, backend(w.remote, 1, active, 1))
+			if got := w.shares(t, 20); got[1] != 20 {
+				t.Errorf("the backend got %v", got)
+			}
+		}},
+		{"table is missing", 0, func(t *testing.T, w *world) {
+			w.store(t, objects.Service{Id: 1, Revision: 1 << 30, Count: 2, Total: 2, Table: 1024})
+			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_backend_missing")})
+		}},
+		{"only active ones", 0, func(t *testing.T, w *world) {
+			w.change(t, service.Random, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1),
+				backend(w.remote, 3, service.Terminating, 1), backend(w.remote, 4, active, 1))
+			if got := w.shares(t, 50); got[4] != 50 {
+				t.Errorf("backends got %v", got)
+			}
+		}},
+		{"terminating without an active one", 0, func(t *testing.T, w *world) {
+			w.change(t, service.Maglev, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1),
+				backend(w.remote, 3, service.Terminating, 1), backend(w.remote, 4, service.Terminating, 2))
+			if got := w.shares(t, 100); got[3] == 0 || got[4] <= got[3] || got[3]+got[4] != 100 {
+				t.Errorf("backends got %v", got)
+			}
+		}},
+		{"none for new ones", 0, func(t *testing.T, w *world) {
+			w.change(t, service.Maglev, backend(w.remote, 1, service.Quarantined, 1), backend(w.remote, 2, service.Draining, 1))
+			before := counts(t, w.Datapath)
+			w.run(t, fromHost, w.first(w.client, w.service).frame())
+			if diff := delta(t, w.Datapath, before); diff["drop_no_backend"] != 1 {
+				t.Errorf("counted %v, want that there is no backend", diff)
+			}
+			w.connected(t)
+		}},
+		{"keeps its backend", 0, func(t *testing.T, w *world) {
+			for _, state := range []service.State{service.Terminating, service.Draining, service.Quarantined} {
+				w.forget(t)
+				w.change(t, service.Random, backend(w.remote, 8080, active, 1))
+				w.send(t, fromHost, w.first(w.client, w.service))
+				w.change(t, service.Random, backend(w.remote, 8080, state, 1), backend(w.remote, 2, active, 1))
+				p := w.next(w.client, w.service)
+				w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+				if got := w.shares(t, 20); got[2] != 20 {
+					t.Errorf("%s: backends got %v", state, got)
+				}
+			}
+		}},
+	}
+}
+
+// sameTable takes a backend away: nearly all connections that are opened anew go to the backends that they had.
+func (w *world) sameTable(t *testing.T) {
+	t.Helper()
+	owner := func(backends ...service.Backend) map[netip.AddrPort]uint16 {
+		w.forget(t)
+		w.change(t, service.Maglev, backends...)
+		for i := range 300 {
+			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)), w.service))
+		}
+		all, err := w.Connections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		owners := make(map[netip.AddrPort]uint16)
+		for _, c := range all {
+			owners[c.Client] = c.Backend.Port()
+		}
+		return owners
+	}
+	var three []service.Backend
+	for port := range uint16(3) {
+		three = append(three, backend(w.remote, 1+port, service.Active, 1))
+	}
+	before := owner(three...)
+	after, moved := owner(three[:2]...), 0
+	for client, port := range before {
+		if port != 3 && after[client] != port {
+			moved++
+		}
+	}
+	if len(before) != 300 || len(after) != 300 || moved > 15 {
+		t.Errorf("%d of %d connections to other backends moved", moved, len(before))
+	}
+}
+
+// wantBlocks counts the rows of look-up tables.
+func wantBlocks(t *testing.T, d *Datapath, want int) {
+	t.Helper()
+	n := 0
+	for _, err := range d.objects.LookUp.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n != want {
+		t.Errorf("%d rows of look-up tables, want %d", n, want)
+	}
+}
+
+// TestTablesFull puts services for whose tables there is no room, which changes nothing.
+func TestTablesFull(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root",
+		Sizes: objects.Sizes{Services: 64, Backends: 256, Tables: 40, Connections: 64, Endpoints: 32}})
+	named := func(i int) service.Service {
+		s := newService(service.TCP, fmt.Sprintf("10.96.0.%d:80", i), "192.168.10.10:8080", "192.168.10.11:8080")
+		s.Choice = service.Maglev
+		return s
+	}
+	one, two, three := named(1), named(2), named(3)
+	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two}); err != nil {
+		t.Fatal(err)
+	}
+	blocks := 2 * maglev.Entries(2) / maglev.Block
+	_, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
+	_, _, putErr := d.Services().Put(t.Context(), service.CLI, three)
+	for _, err := range []error{err, putErr} {
+		if full := (*objects.FullError)(nil); !errors.As(err, &full) || full.Map != "tables" || full.Size != 40 {
+			t.Errorf("error %v, want that tables is full", err)
+		}
+	}
+	wantServices(t, d, one, two)
+	wantSlots(t, d, 4)
+	wantBlocks(t, d, blocks)
+	two.Choice = service.Random
+	result, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{one, two, three})
+	if err != nil || result.Added != 1 || result.Updated != 1 || result.Unchanged != 1 {
+		t.Errorf("Apply = %+v, %v", result, err)
+	}
+	wantBlocks(t, d, blocks)
+	wantClean(t, d)
+}
+
+// testChosen calls a service whose backends have different weights and states.
+func testChosen(t *testing.T, s *stage) {
+	servers := listenUDP(t, s.pods[0], podA4, 3)
+	want := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any}
+	for i, server := range servers {
+		want.Backends = append(want.Backends, service.Backend{Addr: server.addr, Weight: []uint16{1, 4, 1}[i],
+			State: []service.State{service.Active, service.Active, service.Draining}[i]})
+	}
+	if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
+		t.Fatal(err)
+	}
+	for _, connected := range []bool{true, false} {
+		for _, c := range s.client().openAll(t, make([]*socketFD, 200), false, unix.SOCK_DGRAM) {
+			to := want.Frontend
+			if connected {
+				c.mustConnect(to)
+				to = netip.AddrPort{}
+			}
+			c.mustSend("x", to)
+		}
+		light, heavy, none := len(servers[0].received(t)), len(servers[1].received(t)), len(servers[2].received(t))
+		// The mean is 40, the standard deviation 6.
+		if light < 12 || light > 75 || light+heavy != 200 || none != 0 {
+			t.Errorf("connected %v: backends of weights 1 and 4 got %d and %d, and one that drains %d", connected, light, heavy, none)
+		}
+	}
+}
