@@ -5,11 +5,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 )
 
 func (c *config) datapath() *cobra.Command {
-	return group("datapath", "The eBPF programs and maps of this host", c.unload("unload"))
+	return group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade())
 }
 
 // unload returns the command under a name: reset is its short form.
@@ -26,6 +27,18 @@ Connections through a service end. Labs are not touched. mustang reset does the 
 				return err
 			}
 			return objects.Remove(cmd.Context(), c.bpfRoot)
+		},
+	}
+}
+
+func (c *config) upgrade() *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade",
+		Short: "Bring the maps of an earlier version to this one's, and keep all connections",
+		Args:  arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := datapath.Upgrade(cmd.Context(), datapath.Options{Root: c.bpfRoot})
+			return err
 		},
 	}
 }

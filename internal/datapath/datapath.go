@@ -4,12 +4,12 @@
 // pods, uplinks and control groups. The maps are the only state: any number of processes may have one datapath open, and
 // the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v6/links that of programs and links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v7/links that of programs and links:
 //
-//	ROOT/v6/maps/services            maps, by name
-//	ROOT/v6/progs/3f0c...-host-...   programs for packets, by the digest of their object
-//	ROOT/v6/socks/91ab...-connect4   programs for sockets, once a control group has had them
-//	ROOT/v6/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+//	ROOT/v7/maps/services            maps, by name
+//	ROOT/v7/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v7/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v7/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
 package datapath
 
 import (

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "7fc0d0c16a18cf6f"
+	tcDigest     = "449fc1148990f64a"
 	socklbDigest = "d38270a2e590d509"
 )

@@ -5,6 +5,8 @@ package objects
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // ErrNotRoot is returned by calls that need root's privileges.
@@ -40,6 +42,13 @@ type LayoutError struct {
 }
 
 func (e *LayoutError) Error() string {
-	return fmt.Sprintf("%q holds maps of layout %s, and this program needs layout %s: delete them with mustang reset",
-		e.Root, e.Found, e.Want)
+	do := "delete them with mustang datapath unload"
+	number, _ := strconv.Atoi(strings.TrimPrefix(e.Found, "v"))
+	switch {
+	case number == upgradable:
+		do = "run mustang datapath upgrade, which keeps connections"
+	case number > LayoutVersion:
+		do = "it is older than they are"
+	}
+	return fmt.Sprintf("%q holds maps of layout %s, and this program needs layout %s: %s", e.Root, e.Found, e.Want, do)
 }

@@ -28,9 +28,14 @@ const (
 )
 
 // layout holds the paths of pins.
-type layout struct{ root string }
+type layout struct {
+	root   string
+	number int // 0: LayoutVersion
+}
 
-func (l layout) version() string        { return filepath.Join(l.root, fmt.Sprintf("v%d", LayoutVersion)) }
+func (l layout) version() string {
+	return filepath.Join(l.root, fmt.Sprintf("v%d", cmp.Or(l.number, LayoutVersion)))
+}
 func (l layout) maps() string           { return filepath.Join(l.version(), "maps") }
 func (l layout) programs() string       { return filepath.Join(l.version(), "progs") }
 func (l layout) socketPrograms() string { return filepath.Join(l.version(), "socks") } // made with the first cgroup
@@ -129,7 +134,7 @@ func Remove(ctx context.Context, root string) error {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
 	}
 	root = cmp.Or(root, DefaultRoot)
-	links, err := dirlock.Take(ctx, layout{root}.links(), nil)
+	links, err := dirlock.Take(ctx, layout{root: root}.links(), nil)
 	if err == nil {
 		defer links.Unlock()
 		// A directory on another file system is not ours to delete.
@@ -204,15 +209,22 @@ func detachAll(root string) error {
 		return err
 	}
 	for _, name := range all {
-		dir := filepath.Join(root, name, "links")
-		links, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("list links: %w", err)
+		if err := detachFrom(filepath.Join(root, name, "links")); err != nil {
+			return err
 		}
-		for _, link := range links {
-			if err := detach(filepath.Join(dir, link.Name())); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// detachFrom detaches all programs whose links are in a directory.
+func detachFrom(dir string) error {
+	links, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, link := range links {
+		if err := detach(filepath.Join(dir, link.Name())); err != nil {
+			return err
 		}
 	}
 	return nil

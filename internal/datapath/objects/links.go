@@ -37,7 +37,12 @@ func (o *Objects) Attach(k Link, target int) error {
 	}
 	defer func() { _ = p.Close() }()
 	o.beforeLink()
-	l, err := attach(k.Hook, p, target)
+	return o.attachProgram(k, p, target, nil)
+}
+
+// attachProgram attaches a program, in front of another one unless before is nil, and pins the link.
+func (o *Objects) attachProgram(k Link, p *ebpf.Program, target int, before link.Anchor) error {
+	l, err := attach(k.Hook, p, target, before)
 	if err != nil {
 		return err
 	}
@@ -48,16 +53,16 @@ func (o *Objects) Attach(k Link, target int) error {
 	return nil
 }
 
-func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
+func attach(h Hook, p *ebpf.Program, target int, before link.Anchor) (l link.Link, err error) {
 	at := fmt.Sprintf("interface %d", target)
 	switch h.Point {
 	case AttachCgroup:
 		at = "cgroup"
 		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})
 	case AttachNetkit:
-		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
+		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
 	default:
-		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()})
+		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to %s: %w", h.Program, at, err)
@@ -67,8 +72,9 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 
 // Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of the
 // control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
-func (o *Objects) Attached(k Link) (uint64, error) {
-	path := o.layout.linkPin(k)
+func (o *Objects) Attached(k Link) (uint64, error) { return attachedTo(o.layout.linkPin(k)) }
+
+func attachedTo(path string) (uint64, error) {
 	l, err := openLink(path)
 	if err != nil {
 		return 0, err

@@ -178,7 +178,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	if err := o.OpenTables(); err != nil {
 		return err
 	}
-	collection, err := newCollection(&o.maps, at)
+	collection, err := newCollection(&o.maps, at, at.config())
 	if err != nil {
 		return err
 	}
@@ -191,12 +191,12 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	return nil
 }
 
-func newCollection(pinned *tcMaps, at AttachPoint) (*ebpf.Collection, error) {
+func newCollection(pinned *tcMaps, at AttachPoint, config tcConfig) (*ebpf.Collection, error) {
 	spec, err := loadTc()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
+	if err := spec.Variables[tcVarConfig].Set(config); err != nil {
 		return nil, fmt.Errorf("configure programs: %w", err)
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {

@@ -77,7 +77,8 @@ const (
 type tcConfig struct {
 	_           structs.HostLayout
 	AttachPoint uint8
-	Reserved    [7]uint8
+	Beside      uint8
+	Reserved    [6]uint8
 }
 
 type tcCtEntry struct {

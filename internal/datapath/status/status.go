@@ -77,7 +77,11 @@ func Read(ctx context.Context, root string) (*Report, error) {
 		default:
 			r.Layouts = append(r.Layouts, entry.Name())
 			if entry.Name() != own {
-				r.find("mustang datapath unload", "maps have layout %s, and this program needs %s", entry.Name(), own)
+				do := "mustang datapath unload"
+				if number == "6" {
+					do = "mustang datapath upgrade"
+				}
+				r.find(do, "maps have layout %s, and this program needs %s", entry.Name(), own)
 			}
 		}
 	}
