@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "449fc1148990f64a"
+	tcDigest     = "6f281d6118006bd7"
 	socklbDigest = "d38270a2e590d509"
 )
