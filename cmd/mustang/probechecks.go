@@ -25,7 +25,7 @@ const debianPackage = "Debian package "
 // featureChecks returns the checks of features other than link modes.
 func featureChecks() []check {
 	var checks []check
-	for _, f := range objects.Features() {
+	for _, f := range objects.Features("") {
 		checks = append(checks, check{
 			group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs,
 			run: func(*prober) (string, error) { return f.Probe() },

@@ -163,7 +163,7 @@ func TestAttachedForeign(t *testing.T) {
 func TestAttachedNetkit(t *testing.T) {
 	d, n := openTest(t), plugged("netkit")(t)
 	n.attachBoth(t, d)
-	for _, f := range objects.Features() {
+	for _, f := range objects.Features("") {
 		if _, err := f.Probe(); f.Name == "netkit programs" && err != nil {
 			t.Errorf("netkit works, but its probe fails: %v", err)
 		}
@@ -198,7 +198,7 @@ func TestFeatures(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	here, ns := map[string]bool{}, testkit.Namespace(t, "features")
-	for _, f := range objects.Features() {
+	for _, f := range objects.Features("") {
 		if f.Name == "" || f.Use == "" || f.Needs == "" {
 			t.Errorf("feature %+v is not described", f)
 		}

@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -26,10 +27,10 @@ type Feature struct {
 	Probe func() (detail string, err error)
 }
 
-// Features returns the features that the datapath needs, and others that eBPF networks use.
-func Features() []Feature {
+// Features returns the features that a datapath under root, /sys/fs/bpf if empty, needs, and others that eBPF networks use.
+func Features(root string) []Feature {
 	return []Feature{
-		{"bpffs", "where programs and tables are pinned", "mount -t bpf bpf /sys/fs/bpf", probeBPFFS},
+		{"bpffs", "where programs and tables are pinned", "mount -t bpf bpf /sys/fs/bpf", probeBPFFS(cmp.Or(root, "/sys/fs/bpf"))},
 		{"BTF", "programs that read the kernel's own types", "CONFIG_DEBUG_INFO_BTF", exists("/sys/kernel/btf/vmlinux")},
 		{"BPF JIT", "programs at full speed", "CONFIG_BPF_JIT and net.core.bpf_jit_enable=1", probeJIT},
 		{"tcx", "services per packet", "Linux 6.6", func() (string, error) { return "", probeTCX() }},
@@ -60,12 +61,13 @@ func exists(path string) func() (string, error) {
 	}
 }
 
-func probeBPFFS() (string, error) {
-	const path = "/sys/fs/bpf"
-	if err := checkFilesystem(path); err != nil {
-		return "", err
+func probeBPFFS(path string) func() (string, error) {
+	return func() (string, error) {
+		if err := checkFilesystem(path); err != nil {
+			return "", err
+		}
+		return path, nil
 	}
-	return path, nil
 }
 
 // probeJIT loads a program and asks whether the kernel compiled it. net.core.bpf_jit_enable exists in the initial network

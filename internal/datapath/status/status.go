@@ -100,7 +100,7 @@ func (r *Report) find(do, what string, args ...any) {
 
 func (r *Report) readFeatures() {
 	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
-	for _, f := range objects.Features() {
+	for _, f := range objects.Features(r.Root) {
 		_, err := f.Probe()
 		feature := Feature{f.Name, slices.Contains(required, f.Name), err}
 		r.Features = append(r.Features, feature)
