@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ type standing struct {
 	network  network
 	d        *Datapath
 	frontend netip.AddrPort
+	choice   service.Choice
 	backends []netip.AddrPort
 	conns    []*bufio.ReadWriter
 	clients  []netip.AddrPort
@@ -59,7 +61,7 @@ func (s *standing) open(t *testing.T, conns int) {
 
 func (s *standing) put(t *testing.T, backends ...netip.AddrPort) {
 	t.Helper()
-	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Backends: service.Backends(backends...)}
+	want := service.Service{Frontend: s.frontend, Protocol: service.TCP, Choice: s.choice, Backends: service.Backends(backends...)}
 	if _, _, err := s.d.Services().Put(t.Context(), service.CLI, want); err != nil {
 		t.Fatal(err)
 	}
@@ -90,5 +92,39 @@ func TestConnectionsSurviveChanges(t *testing.T) {
 		if broken := s.broken(); len(broken) > 0 {
 			t.Fatalf("%d connections broke when the backends became %v", len(broken), left)
 		}
+	}
+}
+
+// TestLostRowsKeepBackends empties the table of connections after a backend went and after it came back. The next packet of
+// a connection to another backend must find that again, where Maglev chooses. It sends a few elsewhere (NSDI 2016, section
+// 5.3).
+func TestLostRowsKeepBackends(t *testing.T) {
+	const backends, conns = 10, 320
+	for name, change := range map[string][2]int{"one goes": {10, 9}, "one comes": {9, 10}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStanding(t, backends, 0)
+			s.choice = service.Maglev
+			s.put(t, s.backends[:change[0]]...)
+			s.open(t, conns)
+			open, err := s.d.Connections()
+			if err != nil || len(open) != conns {
+				t.Fatalf("%d connections, %v; want %d", len(open), err, conns)
+			}
+			gone := make(map[netip.AddrPort]bool) // clients whose backend goes
+			for _, c := range open {
+				gone[c.Client] = !slices.Contains(s.backends[:change[1]], c.Backend)
+			}
+			s.put(t, s.backends[:change[1]]...)
+			(&world{bench: benchOn(t, s.d)}).forget(t)
+			broken := slices.DeleteFunc(s.broken(), func(c netip.AddrPort) bool { return gone[c] })
+			limit := conns / 20
+			if change[1] > change[0] { // the new backend takes its share of connections that nobody remembers
+				limit += conns / backends * 3 / 2
+			}
+			t.Logf("%d of %d connections broke", len(broken), conns)
+			if len(broken) > limit {
+				t.Errorf("%d connections found another backend, want at most %d", len(broken), limit)
+			}
+		})
 	}
 }
