@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/engine"
 	"mustang/internal/bench/host"
@@ -82,7 +83,7 @@ func (c *config) bench() *cobra.Command {
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --self-test
   mustang bench --list all`,
-		Args: arguments("[SUITE]"),
+		Args: cli.Arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format, []string{"table", "wide", "json"}); err != nil {
 				return err
@@ -93,18 +94,18 @@ func (c *config) bench() *cobra.Command {
 			}
 			var err error
 			if o.Suites, err = suites.Lookup(name); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			if selfTest {
 				if err := checkSelfTest(cmd, args); err != nil {
-					return usage(err)
+					return cli.Usage(err)
 				}
 				o.Suites = suites.SelfTest()
 			} else if o.Suites, err = flags.traffic.Apply(o.Suites); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			if err := flags.parse(cmd, &o); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			switch {
 			case guest:
@@ -246,19 +247,19 @@ func parsePercent(text string) (float64, error) {
 // path of its file; also with [bench.ErrInterrupted].
 func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string, err error) {
 	if err := o.Validate(); err != nil {
-		return file, "", usage(err)
+		return file, "", cli.Usage(err)
 	}
-	if err := requireRoot(cmd); err != nil {
+	if err := cli.RequireRoot(cmd); err != nil {
 		return file, "", err
 	}
 	if o.Store, err = c.reaped(); err != nil {
 		return file, "", err
 	}
-	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.getenv)); err != nil {
+	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.Getenv)); err != nil {
 		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
-	o.Progress = bench.NewProgress(c.stderr, c.terminal)
+	o.Progress = bench.NewProgress(c.Stderr, c.Terminal)
 	file, err = bench.Run(cmd.Context(), o)
 	return file, filepath.Join(o.Out.Path, rundir.Results), err
 }
@@ -274,7 +275,7 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format strin
 		if encodeErr != nil {
 			return errors.Join(err, encodeErr)
 		}
-		if _, writeErr := c.stdout.Write(data); writeErr != nil {
+		if _, writeErr := c.Stdout.Write(data); writeErr != nil {
 			return errors.Join(err, writeErr)
 		}
 		return errors.Join(err, failures(file))
@@ -339,12 +340,12 @@ func (c *config) listRows(o bench.Options, format string) error {
 		}
 	}
 	if format == "json" {
-		return printJSON(c.stdout, struct {
+		return cli.PrintJSON(c.Stdout, struct {
 			Schema int       `json:"schema"`
 			Rows   []rowJSON `json:"rows"`
-		}{schema, list})
+		}{cli.Schema, list})
 	}
-	return printTable(c.stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
 }
 
 // pathStatus tells whether this machine can measure a path, and why not.
@@ -383,6 +384,6 @@ func (c *config) loadAgent() *cobra.Command {
 		if err := load.DisablePreemption(); err != nil {
 			return err
 		}
-		return worker.Main(ctx, args, c.stdin, c.stdout)
+		return worker.Main(ctx, args, c.Stdin, c.Stdout)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
@@ -33,9 +34,9 @@ const guestMemory = 3072
 func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
 	o.Count = result.ClockInstructions
 	if err := o.Validate(); err != nil {
-		return usage(err)
+		return cli.Usage(err)
 	}
-	if err := requireRoot(cmd); err != nil {
+	if err := cli.RequireRoot(cmd); err != nil {
 		return err
 	}
 	return c.benchInGuest(cmd.Context(), guestArguments(cmd), out)
@@ -71,7 +72,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
-	if err := rundir.Make(out, rundir.SudoUser(c.getenv)); err != nil {
+	if err := rundir.Make(out, rundir.SudoUser(c.Getenv)); err != nil {
 		return err
 	}
 	exe, err := os.Executable()
@@ -82,7 +83,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stderr, "guest: %s, release %s\n", kernel, kernel.Release)
+	fmt.Fprintf(c.Stderr, "guest: %s, release %s\n", kernel, kernel.Release)
 	code, err := vm.Run(ctx, vm.Options{
 		Kernel:            kernel,
 		Command:           slices.Concat([]string{exe, "bench"}, args, []string{"--count", "instructions", "--out", out}),
@@ -92,8 +93,8 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 		MemoryMB:          guestMemory,
 		CountInstructions: true,
 		Grace:             guestGrace,
-		Stdout:            c.stdout,
-		Stderr:            c.stderr,
+		Stdout:            c.Stdout,
+		Stderr:            c.Stderr,
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -101,7 +102,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 	case err != nil:
 		return err
 	case code == exitMisuse:
-		return usage(errors.New("bench in the guest refused its arguments"))
+		return cli.Usage(errors.New("bench in the guest refused its arguments"))
 	case code != exitDone:
 		return fmt.Errorf("bench in the guest ended with exit code %d", code)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
@@ -21,7 +22,7 @@ import (
 const defaultSubnet = "10.77.0.0/16"
 
 func (c *config) cni() *cobra.Command {
-	return group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall())
+	return cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall())
 }
 
 // cniPlace is the place where a runtime looks, and the plugin to copy there.
@@ -81,7 +82,7 @@ address.`,
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
   mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
   mustang cni install --bin-dir /usr/lib/cni --cni-version 1.0.0`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.installCNI(cmd, i) },
 	}
 	i.addFlags(cmd)
@@ -104,7 +105,7 @@ address.`,
 // installCNI installs and prints the changes.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err := i.check(); err != nil {
-		return usage(err)
+		return cli.Usage(err)
 	}
 	plugin, err := i.source()
 	if err != nil {
@@ -112,7 +113,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	}
 	picked := ""
 	if i.Link == netconf.LinkAuto {
-		if err := requireRoot(cmd); err != nil {
+		if err := cli.RequireRoot(cmd); err != nil {
 			return fmt.Errorf("%w to probe link modes; otherwise set --link", err)
 		}
 		if i.Link, err = netconf.SelectLink(); err != nil {
@@ -132,7 +133,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 		}
 		return err
 	}
-	if _, err := fmt.Fprint(c.stdout, picked); err != nil {
+	if _, err := fmt.Fprint(c.Stdout, picked); err != nil {
 		return err
 	}
 	if err := c.printChanges(changes); err != nil {
@@ -179,7 +180,7 @@ func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []b
 		return err
 	}
 	if len(before) > 0 {
-		fmt.Fprintf(c.stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n", i.ConfDir, before[0])
+		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n", i.ConfDir, before[0])
 	}
 	if os.Geteuid() != 0 {
 		return nil
@@ -189,10 +190,10 @@ func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []b
 		return err
 	}
 	plugin := cni.Plugin{
-		StateDir: c.getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.getenv(envBPFRoot),
+		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.Getenv(cli.EnvBPFRoot),
 	}
 	if err := plugin.Status(ctx, cni.Request{Config: config}); err != nil {
-		fmt.Fprintf(c.stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
+		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
 	}
 	return nil
 }
@@ -207,10 +208,10 @@ file belongs to another project, nothing is removed. A plugin that is not a copy
 that of the Debian package, is left. Attached pods stay attached, but their runtime needs
 the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			if err := place.Check(); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(keep)
@@ -223,7 +224,7 @@ the plugin to delete them: delete them first.`,
 
 func (c *config) printChanges(changes []install.Change) error {
 	for _, change := range changes {
-		if _, err := fmt.Fprintln(c.stdout, change); err != nil {
+		if _, err := fmt.Fprintln(c.Stdout, change); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/testkit"
@@ -32,7 +33,7 @@ func newCNIInstaller(t *testing.T) *cniInstaller {
 	root := t.TempDir()
 	i := &cniInstaller{t: t, root: root, bin: root + "/bin", conf: root + "/conf", plugin: filepath.Join(t.TempDir(), netconf.PluginType)}
 	i.environment = map[string]string{
-		envBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
+		cli.EnvBPFRoot: root + "/bpf", "MUSTANG_CNI_STATE_DIR": root + "/state", "MUSTANG_CNI_RUN_DIR": root + "/run", envStateDir: root + "/labs",
 	}
 	build := exec.Command("go", "build", "-o", i.plugin, "mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/report/export"
 	"mustang/internal/report/text"
 	"mustang/internal/result"
@@ -45,7 +46,7 @@ difference was found with significance.`,
   mustang compare before after -o benchfmt`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usage(fmt.Errorf("%s is missing: want %s", []string{"OLD", "NEW"}[len(args)], cmd.UseLine()))
+				return cli.Usage(fmt.Errorf("%s is missing: want %s", []string{"OLD", "NEW"}[len(args)], cmd.UseLine()))
 			}
 			return nil
 		},
@@ -57,7 +58,7 @@ difference was found with significance.`,
 			if cmd.Flags().Changed("threshold") {
 				var err error
 				if limit, err = parsePercent(threshold); err != nil {
-					return usage(fmt.Errorf("--threshold: %w", err))
+					return cli.Usage(fmt.Errorf("--threshold: %w", err))
 				}
 			}
 			runs, err := readRuns(args)
@@ -104,24 +105,24 @@ func (e *worseError) Error() string {
 func (c *config) printComparison(comparison *compare.Comparison, runs []compare.Run, format string) error {
 	switch format {
 	case "json":
-		return printJSON(c.stdout, struct {
+		return cli.PrintJSON(c.Stdout, struct {
 			Schema int `json:"schema"`
 			*compare.Comparison
-		}{schema, comparison})
+		}{cli.Schema, comparison})
 	case "csv":
-		return export.ComparisonCSV(c.stdout, comparison)
+		return export.ComparisonCSV(c.Stdout, comparison)
 	case "markdown":
-		return export.ComparisonMarkdown(c.stdout, comparison)
+		return export.ComparisonMarkdown(c.Stdout, comparison)
 	case "benchfmt":
 		var all []export.Run
 		for _, r := range runs {
 			all = append(all, export.Run(r))
 		}
-		return export.Benchfmt(c.stdout, all...)
+		return export.Benchfmt(c.Stdout, all...)
 	}
 	o := c.textOptions()
 	o.Wide = format == "wide"
-	return text.WriteComparison(c.stdout, comparison, o)
+	return text.WriteComparison(c.Stdout, comparison, o)
 }
 
 // readRuns reads the results that paths stand for.

@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/testkit"
 )
 
 // TestConntrack opens a connection from one pod to another through a service, lists it, and deletes it.
 func TestConntrack(t *testing.T) {
 	n := newKillNetwork(t)
-	env := map[string]string{envBPFRoot: n.root}
+	env := map[string]string{cli.EnvBPFRoot: n.root}
 	do := func(want int, line string) (stdout, stderr string) {
 		t.Helper()
 		code, stdout, stderr := command(t, env, strings.Fields("conntrack "+line)...)

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/bench/suites"
 	"mustang/internal/netns"
 	"mustang/internal/result"
@@ -85,7 +87,7 @@ func TestReadmeHandsOn(t *testing.T) {
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
-			env.Setenv(envBPFRoot, bpffs+"/mustang")
+			env.Setenv(cli.EnvBPFRoot, bpffs+"/mustang")
 			return ownLabs(t, env)
 		},
 	})
@@ -125,8 +127,8 @@ func TestServicesPage(t *testing.T) {
 		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			env.Setenv(envBPFRoot, bpffs+"/mustang")
-			env.Setenv(envSaved, env.WorkDir+"/saved.json")
+			env.Setenv(cli.EnvBPFRoot, bpffs+"/mustang")
+			env.Setenv(svc.EnvSaved, env.WorkDir+"/saved.json")
 			return ownLabs(t, env)
 		},
 	})
@@ -138,10 +140,11 @@ func TestServicesPageHasTheFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var f serviceFlags
-	cmd := &cobra.Command{}
-	f.add(cmd)
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+	cmd, _, err := commandTree(cli.Environment{Getenv: func(string) string { return "" }}).Find([]string{"svc", "add"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
 		if !strings.Contains(string(text), "`--"+flag.Name+"`") {
 			t.Errorf("%s lacks --%s", servicesPage, flag.Name)
 		}
@@ -182,7 +185,7 @@ func TestReadmeTargets(t *testing.T) {
 // TestExamples holds the examples in the help texts, in the README and on the pages of
 // the CNI plugin, of results and of explain to the commands and flags that there are.
 func TestExamples(t *testing.T) {
-	e := environment{getenv: func(string) string { return "" }}
+	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var lines []string
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -191,7 +194,7 @@ func TestExamples(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(e.root())
+	walk(commandTree(e))
 	lines = append(lines, shellBlocks(t, readme, "Measuring")...)
 	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
 	lines = append(lines, shellBlocks(t, resultsPage, "Commands")...)
@@ -213,7 +216,7 @@ func TestExamples(t *testing.T) {
 			t.Errorf("example %q does not begin with mustang", line)
 			continue
 		}
-		cmd, rest, err := e.root().Find(words[1:])
+		cmd, rest, err := commandTree(e).Find(words[1:])
 		if err != nil || !cmd.Runnable() || cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") { // a group
 			t.Errorf("example %q: %v", line, err)
 			continue
@@ -272,7 +275,7 @@ func TestScenarios(t *testing.T) {
 
 // TestHelp holds every command to a line that says what it does.
 func TestHelp(t *testing.T) {
-	e := environment{getenv: func(string) string { return "" }}
+	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.Short == "" {
@@ -282,5 +285,5 @@ func TestHelp(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(e.root())
+	walk(commandTree(e))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/explain"
@@ -44,12 +45,12 @@ link modes, and steps have instructions in place of nanoseconds.`,
   mustang explain latency veth -o json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 {
-				return usage(fmt.Errorf("ROW is missing: want %s", cmd.UseLine()))
+				return cli.Usage(fmt.Errorf("ROW is missing: want %s", cmd.UseLine()))
 			}
-			return arguments("[SUITE]", "[ROW]")(cmd, args)
+			return cli.Arguments("[SUITE]", "[ROW]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(out.format); err != nil {
+			if err := cli.CheckOutput(out.format); err != nil {
 				return err
 			}
 			o.Suite, o.Row = suites.Default, args[len(args)-1]
@@ -62,17 +63,17 @@ link modes, and steps have instructions in place of nanoseconds.`,
 					continue
 				}
 				if err := checked.Validate(); err != nil {
-					return usage(err)
+					return cli.Usage(err)
 				}
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			return c.runExplain(cmd, o, out)
 		},
 	}
 	f := cmd.Flags()
-	addOutput(cmd, &out.format)
+	cli.AddOutput(cmd, &out.format)
 	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d", explain.MinCount, explain.MaxCount))
 	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
@@ -129,9 +130,9 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 		}
 	}
 	if out.format == "json" {
-		return printJSON(c.stdout, found)
+		return cli.PrintJSON(c.Stdout, found)
 	}
-	return found.WriteText(c.stdout)
+	return found.WriteText(c.Stdout)
 }
 
 // explainInGuest explains rows in a guest that counts instructions.
@@ -154,7 +155,7 @@ func (c *config) explainInGuest(ctx context.Context, o explain.Options, against 
 	var output bytes.Buffer
 	code, err := vm.Run(ctx, vm.Options{
 		Kernel: kernel, Command: command, Modules: []string{"br_netfilter"}, MemoryMB: guestMemory, CountInstructions: true,
-		Grace: guestGrace, Stdout: &output, Stderr: c.stderr,
+		Grace: guestGrace, Stdout: &output, Stderr: c.Stderr,
 	})
 	switch {
 	case err != nil:

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -138,7 +139,7 @@ func (n *killNetwork) args(line string) []string { return strings.Fields(n.names
 // run runs a command to its end. What a killed one has removed is not there any more.
 func (n *killNetwork) run(line string) {
 	n.t.Helper()
-	code, _, stderr := command(n.t, map[string]string{envBPFRoot: n.root}, n.args(line)...)
+	code, _, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(line)...)
 	gone := regexp.MustCompile("does not exist|attached to nothing|there are no endpoints")
 	if code != exitDone && !gone.MatchString(stderr) {
 		n.t.Fatalf("%q: exit code %d: %s", line, code, stderr)
@@ -163,7 +164,7 @@ func (n *killNetwork) prepare(c killCase) {
 func (n *killNetwork) process(c killCase, program ...string) *exec.Cmd {
 	args := append(append(program, "mustang"), n.args(c.args)...)
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), envBPFRoot+"="+n.root, oneThreadVariable+"=1")
+	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root, oneThreadVariable+"=1")
 	return cmd
 }
 
@@ -176,7 +177,7 @@ func (n *killNetwork) state() string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls"} {
-		code, stdout, stderr := command(n.t, map[string]string{envBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
+		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
 		if code != exitDone {
 			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
 		}
@@ -339,7 +340,6 @@ func TestKilledAtEachStep(t *testing.T) {
 			n.run(cmp.Or(c.again, c.args))
 			want := n.state()
 			n.check(c, want, "unbroken")
-			t.Logf("%d calls", len(points))
 			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 			for _, at := range points[:min(len(points), testkit.Repeats(1, len(points)))] {
 				how := fmt.Sprintf("%q, killed at %s", c.args, at)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
@@ -24,7 +25,7 @@ import (
 )
 
 func (c *config) lab() *cobra.Command {
-	return group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(), c.labDown())
+	return cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(), c.labDown())
 }
 
 // reaped returns the store, after the labs of dead processes were removed.
@@ -50,13 +51,13 @@ out of this machine. It does not change the device that it shares.`,
   mustang lab up pod-to-host --link veth --nat --wire-rate 1gbit
   mustang lab up pod-to-network --link macvlan --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
   mustang lab up docker`,
-		Args: arguments("TOPOLOGY"),
+		Args: cli.Arguments("TOPOLOGY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
 			if err := flags.apply(&o, cmd.Flags().Changed); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			store, err := c.reaped()
@@ -73,7 +74,7 @@ out of this machine. It does not change the device that it shares.`,
 			if err := l.Keep(); err != nil {
 				return errors.Join(err, l.Close())
 			}
-			fmt.Fprintf(c.stdout, "lab %s is up: %s\n", o.Name, strings.Join(l.Places(), ", "))
+			fmt.Fprintf(c.Stdout, "lab %s is up: %s\n", o.Name, strings.Join(l.Places(), ", "))
 			return l.Close()
 		},
 	}
@@ -149,14 +150,14 @@ func topologies() string {
 // labRelay is the process that labs start for each pod on tap and tun.
 func (c *config) labRelay() *cobra.Command {
 	return hidden(tun.RelayCommand, "Carry packets between two devices (started by labs)", func(ctx context.Context, args []string) error {
-		return tun.Relay(ctx, args, c.stdout)
+		return tun.Relay(ctx, args, c.Stdout)
 	})
 }
 
 // labGuest is the process that labs start to run a command in a guest.
 func (c *config) labGuest() *cobra.Command {
 	return hidden(guest.Command, "Boot a virtual machine and run an agent in it (started by labs)", func(ctx context.Context, args []string) error {
-		return guest.Run(ctx, args, guest.Streams{Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr})
+		return guest.Run(ctx, args, guest.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 	})
 }
 
@@ -166,7 +167,7 @@ func (c *config) labPause() *cobra.Command {
 		Use:    dockerd.PauseCommand,
 		Short:  "Wait until the end (started by labs)",
 		Hidden: true,
-		Args:   arguments(),
+		Args:   cli.Arguments(),
 		Run:    func(cmd *cobra.Command, _ []string) { dockerd.Pause(cmd.Context()) },
 	}
 }
@@ -180,7 +181,7 @@ func linkNames() []string {
 }
 
 func (c *config) labList() *cobra.Command {
-	return listing(&cobra.Command{Use: "ls", Short: "List labs"}, func(format string) error {
+	return cli.Listing(&cobra.Command{Use: "ls", Short: "List labs"}, func(format string) error {
 		store, err := c.reaped()
 		if err != nil {
 			return err
@@ -190,10 +191,10 @@ func (c *config) labList() *cobra.Command {
 			return err
 		}
 		if format == "json" {
-			return printJSON(c.stdout, struct {
+			return cli.PrintJSON(c.Stdout, struct {
 				Schema int        `json:"schema"`
 				Labs   []lab.Info `json:"labs"`
-			}{schema, infos})
+			}{cli.Schema, infos})
 		}
 		var rows [][]string
 		for _, i := range infos {
@@ -202,7 +203,7 @@ func (c *config) labList() *cobra.Command {
 				i.Created.Local().Format(time.DateTime),
 			})
 		}
-		return printTable(c.stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
+		return cli.PrintTable(c.Stdout, []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"}, rows)
 	})
 }
 
@@ -212,7 +213,7 @@ func (c *config) labExec() *cobra.Command {
 		Use:   "exec [--lab NAME] PLACE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a lab",
 		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a.
-The command sees the files and processes of this machine. $` + envBPFRoot + ` is set
+The command sees the files and processes of this machine. $` + cli.EnvBPFRoot + ` is set
 to the maps of the lab, so that mustang svc and mustang ep act on the lab. The exit code
 is that of the command.`,
 		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
@@ -222,9 +223,9 @@ is that of the command.`,
 				args = slices.Delete(args, 1, 2)
 			}
 			if len(args) < 2 {
-				return usage(errors.New("want a place and a command: mustang lab exec pod-a -- COMMAND"))
+				return cli.Usage(errors.New("want a place and a command: mustang lab exec pod-a -- COMMAND"))
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			store, err := c.reaped()
@@ -247,8 +248,8 @@ is that of the command.`,
 			if err := store.Join(info); err != nil {
 				return err
 			}
-			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, envBPFRoot+"=") })
-			env = append(env, envBPFRoot+"="+store.BPFRoot(info))
+			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") })
+			env = append(env, cli.EnvBPFRoot+"="+store.BPFRoot(info))
 			// The new program keeps the namespace of the thread that executes it.
 			err = ns.Do(func() error { return unix.Exec(path, command, env) })
 			return fmt.Errorf("run %s: %w", path, err)
@@ -263,9 +264,9 @@ func (c *config) labDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down [NAME]",
 		Short: "Remove a lab with all processes in it",
-		Args:  arguments("[NAME]"),
+		Args:  cli.Arguments("[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			store, err := c.reaped()

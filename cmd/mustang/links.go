@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
@@ -38,12 +39,12 @@ device. Needs root.`,
   mustang links --netns pod-a -o json
   mustang links --netns /proc/1234/ns/net -o table
   mustang links --all`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			return c.showLinks(o)
@@ -57,10 +58,10 @@ device. Needs root.`,
 
 func (o linksOptions) check() error {
 	if !slices.Contains([]string{"tree", "table", "json"}, o.format) {
-		return usage(fmt.Errorf("output %q: want tree, table or json", o.format))
+		return cli.Usage(fmt.Errorf("output %q: want tree, table or json", o.format))
 	}
 	if o.all && o.netns != "" {
-		return usage(errors.New("--all and --netns exclude each other"))
+		return cli.Usage(errors.New("--all and --netns exclude each other"))
 	}
 	return nil
 }
@@ -90,19 +91,19 @@ func (c *config) showLinks(o linksOptions) error {
 	}
 	switch {
 	case o.format == "table":
-		return linkinfo.WriteTable(c.stdout, inventories)
+		return linkinfo.WriteTable(c.Stdout, inventories)
 	case o.format == "tree":
-		return linkinfo.WriteTree(c.stdout, inventories)
+		return linkinfo.WriteTree(c.Stdout, inventories)
 	case o.all:
-		return linkinfo.WriteAllJSON(c.stdout, inventories)
+		return linkinfo.WriteAllJSON(c.Stdout, inventories)
 	}
-	return linkinfo.WriteJSON(c.stdout, inventories[0])
+	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
 // namespaces opens the namespaces that the flags select.
 func (o linksOptions) namespaces() (_ []*netns.Namespace, err error) {
 	if o.netns != "" {
-		ns, err := openNamespace(o.netns)
+		ns, err := cli.OpenNamespace(o.netns)
 		return []*netns.Namespace{ns}, err
 	}
 	current, err := netns.Current()

@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab/guest"
 	"mustang/internal/vm"
 )
@@ -34,11 +34,11 @@ func main() {
 		time.Sleep(signalGrace)
 		stop()
 	})
-	env := environment{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
-		terminal: term.IsTerminal(int(os.Stderr.Fd())),
+	env := cli.Environment{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
+		Terminal: term.IsTerminal(int(os.Stderr.Fd())),
 	}
-	os.Exit(env.run(ctx, os.Args[1:]))
+	os.Exit(run(ctx, env, os.Args[1:]))
 }
 
 // endings are the signals that end the program after it has cleared up. A hangup, of a
@@ -49,12 +49,4 @@ func endings() []os.Signal {
 		signals = append(signals, unix.SIGHUP)
 	}
 	return signals
-}
-
-// environment is all that the program takes from outside.
-type environment struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	getenv         func(string) string
-	terminal       bool // whether stderr is a terminal
 }

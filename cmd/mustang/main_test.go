@@ -14,6 +14,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/lab"
 	"mustang/internal/testkit"
 )
@@ -38,8 +40,8 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
 		Setup: func(env *testscript.Env) error {
-			env.Setenv(envBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
-			env.Setenv(envSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
+			env.Setenv(cli.EnvBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
+			env.Setenv(svc.EnvSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
 			return ownLabs(t, env)
 		},
 	})
@@ -80,10 +82,10 @@ func ownLabs(t *testing.T, env *testscript.Env) error {
 func command(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	e := environment{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(key string) string { return env[key] },
+	e := cli.Environment{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(key string) string { return env[key] },
 	}
-	code = e.run(context.Background(), args)
+	code = run(context.Background(), e, args)
 	return code, out.String(), errs.String()
 }
 
@@ -211,7 +213,7 @@ func TestBadInput(t *testing.T) {
 	for _, test := range badInput {
 		t.Run(test.args, func(t *testing.T) {
 			state := filepath.Join(plain, "state")
-			env := map[string]string{envBPFRoot: filepath.Join(bpffs, "mustang"), envStateDir: state}
+			env := map[string]string{cli.EnvBPFRoot: filepath.Join(bpffs, "mustang"), envStateDir: state}
 			code, stdout, stderr := command(t, env, strings.Fields(test.args)...)
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
@@ -241,7 +243,7 @@ func TestBadInput(t *testing.T) {
 func TestNoBPFFS(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()
-	env := map[string]string{envBPFRoot: filepath.Join(dir, "mustang")}
+	env := map[string]string{cli.EnvBPFRoot: filepath.Join(dir, "mustang")}
 	for _, args := range []string{
 		"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "svc ls", "ep ls", "ep rm 1", "counters",
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 )
@@ -25,15 +26,15 @@ The command tries each in a temporary network namespace. It changes nothing else
 kernel may load modules. The exit code is 0 even if features are missing. Needs root.`,
 		Example: "  mustang probe\n  mustang probe -o json",
 	}
-	return listing(cmd, func(format string) error {
+	return cli.Listing(cmd, func(format string) error {
 		report, err := runProbe()
 		if err != nil {
 			return err
 		}
 		if format == "json" {
-			return printJSON(c.stdout, report)
+			return cli.PrintJSON(c.Stdout, report)
 		}
-		return report.print(c.stdout)
+		return report.print(c.Stdout)
 	})
 }
 
@@ -83,7 +84,7 @@ func runProbe() (_ probeReport, err error) {
 		return probeReport{}, fmt.Errorf("read the release of the kernel: %w", err)
 	}
 	report := probeReport{
-		Schema: schema, Kernel: unix.ByteSliceToString(name.Release[:]), Machine: unix.ByteSliceToString(name.Machine[:]),
+		Schema: cli.Schema, Kernel: unix.ByteSliceToString(name.Release[:]), Machine: unix.ByteSliceToString(name.Machine[:]),
 	}
 	scratch, err := netns.New()
 	if err != nil {
@@ -124,7 +125,7 @@ func (r probeReport) print(w io.Writer) error {
 	for _, mode := range r.LinkModes {
 		rows = append(rows, []string{mode.Name, mode.yesNo(), mode.note()})
 	}
-	if err := printTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
+	if err := cli.PrintTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -132,7 +133,7 @@ func (r probeReport) print(w io.Writer) error {
 	for _, feature := range r.Features {
 		rows = append(rows, []string{feature.Group, feature.Name, feature.yesNo(), feature.note()})
 	}
-	return printTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
+	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
 }
 
 func (r checkResult) yesNo() string {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/report"
 	"mustang/internal/report/export"
 	"mustang/internal/report/html"
@@ -43,7 +44,7 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
   mustang report mustang-results/latest/results.json -o html
   mustang report mustang-results -o csv
   mustang report mustang-results -o benchfmt`,
-		Args: arguments("RESULTS"),
+		Args: cli.Arguments("RESULTS"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := checkFormat(format, reportFormats); err != nil {
 				return err
@@ -58,11 +59,11 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
 			}
 			switch format {
 			case "csv":
-				return export.CSV(c.stdout, file)
+				return export.CSV(c.Stdout, file)
 			case "markdown":
-				return export.Markdown(c.stdout, file)
+				return export.Markdown(c.Stdout, file)
 			case "benchfmt":
-				return export.Benchfmt(c.stdout, export.Run{File: file})
+				return export.Benchfmt(c.Stdout, export.Run{File: file})
 			}
 			r, err := report.New(file)
 			if err != nil {
@@ -72,7 +73,7 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
 				return err
 			}
 			if format == "html" {
-				_, err := fmt.Fprintln(c.stdout, pageOf(path))
+				_, err := fmt.Fprintln(c.Stdout, pageOf(path))
 				return err
 			}
 			return c.printReport(r, path, format)
@@ -91,7 +92,7 @@ func (c *config) writePage(results string, r *report.Report) error {
 	if err := html.Write(&page, r); err != nil {
 		return err
 	}
-	return rundir.WriteFile(pageOf(results), page.Bytes(), rundir.SudoUser(c.getenv))
+	return rundir.WriteFile(pageOf(results), page.Bytes(), rundir.SudoUser(c.Getenv))
 }
 
 // readResults reads the result file that a path stands for.
@@ -108,7 +109,7 @@ func checkFormat(format string, formats []string) error {
 	if slices.Contains(formats, format) {
 		return nil
 	}
-	return usage(fmt.Errorf("output %q: want %s", format, alternatives(formats)))
+	return cli.Usage(fmt.Errorf("output %q: want %s", format, alternatives(formats)))
 }
 
 // alternatives lists words: "a, b or c".
@@ -123,21 +124,21 @@ func (c *config) printReport(r *report.Report, results, format string) error {
 	o := c.textOptions()
 	if format == "wide" {
 		o.Wide = true
-		if err := text.Write(c.stdout, r, o); err != nil {
+		if err := text.Write(c.Stdout, r, o); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(c.stdout); err != nil {
+		if _, err := fmt.Fprintln(c.Stdout); err != nil {
 			return err
 		}
 	}
 	files := fmt.Sprintf("Results: %s; page: %s; all tables: -o wide", results, pageOf(results))
-	return text.Answer(c.stdout, r, files, o)
+	return text.Answer(c.Stdout, r, files, o)
 }
 
 // textOptions returns the width and colors of the terminal that is printed to.
 func (c *config) textOptions() (o text.Options) {
-	if out, ok := c.stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
-		o.Color = c.getenv("NO_COLOR") == ""
+	if out, ok := c.Stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		o.Color = c.Getenv("NO_COLOR") == ""
 		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
 			o.Width = width
 		}
@@ -149,13 +150,13 @@ func (c *config) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  arguments(),
+		Args:  cli.Arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			version := "unknown"
 			if info, ok := debug.ReadBuildInfo(); ok {
 				version = info.Main.Version + " " + info.GoVersion
 			}
-			_, err := fmt.Fprintln(c.stdout, "mustang", version)
+			_, err := fmt.Fprintln(c.Stdout, "mustang", version)
 			return err
 		},
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/result"
 	"mustang/internal/result/rundir"
 )
@@ -145,7 +146,7 @@ func TestCompare(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &listed); err != nil {
 		t.Fatal(err)
 	}
-	if listed.Schema != schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
+	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 || !listed.Tables[0].Lines[0].Deltas[0].Found {
 		t.Errorf("%+v", listed)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/selftest"
 )
@@ -50,12 +51,12 @@ func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format st
 		}
 	}
 	if format == "json" {
-		err = printJSON(c.stdout, struct {
+		err = cli.PrintJSON(c.Stdout, struct {
 			Schema int         `json:"schema"`
 			Checks []checkJSON `json:"checks"`
-		}{schema, list})
-	} else if err = printTable(c.stdout, []string{"CHECK", "WANT", "FOUND", "STATUS"}, rows); err == nil {
-		_, err = fmt.Fprintln(c.stdout, "Results:", results)
+		}{cli.Schema, list})
+	} else if err = cli.PrintTable(c.Stdout, []string{"CHECK", "WANT", "FOUND", "STATUS"}, rows); err == nil {
+		_, err = fmt.Fprintln(c.Stdout, "Results:", results)
 	}
 	return errors.Join(append(failed, err)...)
 }

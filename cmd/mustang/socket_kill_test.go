@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -33,7 +34,7 @@ func (s sockets) args(verb string) []string {
 // run runs a command to its end. What a killed one has detached is not there any more.
 func (s sockets) run(args ...string) {
 	s.t.Helper()
-	code, _, stderr := command(s.t, map[string]string{envBPFRoot: s.root}, args...)
+	code, _, stderr := command(s.t, map[string]string{cli.EnvBPFRoot: s.root}, args...)
 	if code != exitDone && !strings.Contains(stderr, "does not exist") && !strings.Contains(stderr, "attached to nothing") {
 		s.t.Fatalf("%q: exit code %d: %s", args, code, stderr)
 	}
@@ -49,7 +50,7 @@ func (s sockets) state() string {
 	}); err != nil {
 		s.t.Fatal(err)
 	}
-	code, stdout, stderr := command(s.t, map[string]string{envBPFRoot: s.root}, "socket", "ls", "-o", "json")
+	code, stdout, stderr := command(s.t, map[string]string{cli.EnvBPFRoot: s.root}, "socket", "ls", "-o", "json")
 	if code != exitDone {
 		s.t.Fatalf("socket ls: exit code %d: %s", code, stderr)
 	}
@@ -63,7 +64,7 @@ func (s sockets) check() error {
 		return err
 	}
 	defer d.Close()
-	return withNamespace(s.netns, func(ns *netns.Namespace) error { return d.Sockets().Check(service.CLI, ns, s.cgroup) })
+	return cli.WithNamespace(s.netns, func(ns *netns.Namespace) error { return d.Sockets().Check(service.CLI, ns, s.cgroup) })
 }
 
 // TestSocketKilledAnywhere kills socket attach and socket detach at random moments. The same command again leaves what one
@@ -117,6 +118,6 @@ func TestSocketKilledAnywhere(t *testing.T) {
 
 func (s sockets) command(verb string) *exec.Cmd {
 	cmd := exec.Command("mustang", s.args(verb)...)
-	cmd.Env = append(os.Environ(), envBPFRoot+"="+s.root)
+	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+s.root)
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/podlink"
@@ -41,7 +42,7 @@ type statusDocument struct {
 // status runs mustang status and fails the test unless exactly the findings with these words are there.
 func (n *killNetwork) status(words ...string) (r statusDocument) {
 	n.t.Helper()
-	env := map[string]string{envBPFRoot: n.root}
+	env := map[string]string{cli.EnvBPFRoot: n.root}
 	code, stdout, stderr := command(n.t, env, "status", "-o", "json")
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		n.t.Fatalf("%v: %s", err, stderr)
@@ -276,7 +277,7 @@ func TestStatusOfParent(t *testing.T) {
 // TestConnectionsFlag creates a small connection table. A command that wants another size is told that it comes too late.
 func TestConnectionsFlag(t *testing.T) {
 	n := newKillNetwork(t)
-	env := map[string]string{envBPFRoot: n.root}
+	env := map[string]string{cli.EnvBPFRoot: n.root}
 	run := func(line, note string) {
 		t.Helper()
 		code, _, stderr := command(t, env, n.args(line)...)

@@ -11,20 +11,22 @@ import (
 	"testing"
 	"time"
 
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/testkit"
 )
 
 // TestApplyIsInterrupted while it waits for standard input: it has changed nothing.
 func TestApplyIsInterrupted(t *testing.T) {
 	testkit.RequireRoot(t)
-	env := map[string]string{envBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), envSaved: filepath.Join(t.TempDir(), "saved.json")}
+	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang", envStateDir: t.TempDir(), svc.EnvSaved: filepath.Join(t.TempDir(), "saved.json")}
 	in, keepOpen := io.Pipe()
 	defer keepOpen.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, errs bytes.Buffer
-	e := environment{stdin: in, stdout: &out, stderr: &errs, getenv: func(key string) string { return env[key] }}
+	e := cli.Environment{Stdin: in, Stdout: &out, Stderr: &errs, Getenv: func(key string) string { return env[key] }}
 	done := make(chan int, 1)
-	go func() { done <- e.run(ctx, []string{"svc", "apply", "-f", "-"}) }()
+	go func() { done <- run(ctx, e, []string{"svc", "apply", "-f", "-"}) }()
 	if _, err := io.WriteString(keepOpen, "schema: 1\n"); err != nil { // it reads
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/netns"
 	"mustang/internal/tun"
 )
@@ -38,14 +39,14 @@ segments are printed and counted.`,
 		Example: `  mustang tun --ifname tun0 --address 172.21.22.23/24
   mustang tun --address 172.21.22.23/24 --address fd00:21::1/64 --echo --offload
   mustang tun --switch --offload --ifname left@pod-a --ifname right@pod-b --address 10.9.0.1/24@left --address 10.9.0.2/24@right`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags.mtuSet = cmd.Flags().Changed("mtu")
 			specs, err := flags.parse()
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			return c.runTUN(cmd.Context(), flags, specs)
@@ -82,7 +83,7 @@ func (c *config) runTUN(ctx context.Context, flags tunFlags, specs []tunSpec) (e
 	}
 	// Packets from here on wait in the queues of the devices until they are read.
 	for _, device := range devices {
-		fmt.Fprintf(c.stderr, "%s ready\n", device.Name())
+		fmt.Fprintf(c.Stderr, "%s ready\n", device.Name())
 	}
 	return c.serveTUN(ctx, flags, specs, devices)
 }
@@ -115,7 +116,7 @@ func (s tunSpec) open() (*tun.Device, error) {
 // serveTUN prints, answers or forwards packets until ctx ends, which is no error.
 func (c *config) serveTUN(ctx context.Context, flags tunFlags, specs []tunSpec, devices []*tun.Device) error {
 	group, ctx := errgroup.WithContext(ctx)
-	printer := tun.NewPrinter(c.stdout, specs[0].options.Kind)
+	printer := tun.NewPrinter(c.Stdout, specs[0].options.Kind)
 	watch := printer.Packet
 	if flags.stats {
 		watch = func(tun.Direction, []byte) {}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
@@ -28,7 +29,7 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	t.Helper()
 	testkit.RequireTool(t, "flock")
 	root := testkit.BPFFS(t) + "/root"
-	l := lockedRoot{env: append(os.Environ(), envBPFRoot+"="+root, envStateDir+"="+t.TempDir())}
+	l := lockedRoot{env: append(os.Environ(), cli.EnvBPFRoot+"="+root, envStateDir+"="+t.TempDir())}
 	if _, stderr, err := l.run(t, "svc", "add", "--service=10.96.0.1:80", "--backend=10.0.0.1:80"); err != nil {
 		t.Fatalf("svc add: %v: %s", err, stderr)
 	}

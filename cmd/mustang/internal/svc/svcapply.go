@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package svc
 
 import (
 	"cmp"
@@ -12,17 +12,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/service/saved"
 )
 
-// envSaved is the environment variable with the file that svc apply saves, and defaultSaved what it is by default.
-const (
-	envSaved     = "MUSTANG_SAVED_SERVICES"
-	defaultSaved = "/var/lib/mustang/services.json"
-)
+// EnvSaved is the environment variable with the file that svc apply saves.
+const EnvSaved = "MUSTANG_SAVED_SERVICES"
+
+// defaultSaved is that file by default.
+const defaultSaved = "/var/lib/mustang/services.json"
 
 // manifestFlags are those of commands that read services from a file.
 type manifestFlags struct {
@@ -38,9 +39,9 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 
 // readManifest reads the file, and writes what it leaves out to stderr. It does not wait for a terminal or a pipe longer than
 // ctx lasts.
-func (c *config) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
+func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	if m.path == "" {
-		return nil, usage(errors.New("--file is missing"))
+		return nil, cli.Usage(errors.New("--file is missing"))
 	}
 	var set manifest.Set
 	done := make(chan error, 1)
@@ -58,13 +59,13 @@ func (c *config) readManifest(ctx context.Context, m manifestFlags) ([]service.S
 		return nil, fmt.Errorf("%s: interrupted", m.path)
 	}
 	for _, note := range set.Notes {
-		fmt.Fprintf(c.stderr, "mustang: %s: %s\n", m.path, note)
+		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", m.path, note)
 	}
 	return set.Services, nil
 }
 
-func (c *config) openManifest(m manifestFlags) (manifest.Set, error) {
-	in := c.stdin
+func (c commands) openManifest(m manifestFlags) (manifest.Set, error) {
+	in := c.Stdin
 	if m.path != "-" {
 		file, err := os.Open(m.path)
 		if err != nil {
@@ -80,12 +81,12 @@ func (c *config) openManifest(m manifestFlags) (manifest.Set, error) {
 	return set, err
 }
 
-func (c *config) savedFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "saved", cmp.Or(c.getenv(envSaved), defaultSaved),
-		"`FILE` from which svc restore restores the services ($"+envSaved+")")
+func (c commands) savedFlag(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "saved", cmp.Or(c.Getenv(EnvSaved), defaultSaved),
+		"`FILE` from which svc restore restores the services ($"+EnvSaved+")")
 }
 
-func (c *config) svcApply() *cobra.Command {
+func (c commands) svcApply() *cobra.Command {
 	var m manifestFlags
 	var path string
 	cmd := &cobra.Command{
@@ -97,13 +98,13 @@ is in the form of svc export, or has Service and EndpointSlice objects of Kubern
 is checked before anything is written. The set is saved for svc restore.`,
 		Example: `  mustang svc apply -f services.yaml
   mustang svc apply -f - --zone=rack-1  # kubectl get services,endpointslices -A -o json`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			services, err := c.readManifest(cmd.Context(), m)
 			if err != nil {
 				return err
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			return saved.File(path).Replace(cmd.Context(), services, func() error {
@@ -117,22 +118,19 @@ is checked before anything is written. The set is saved for svc restore.`,
 }
 
 // applyServices makes the services of the command line exactly those given, and prints what changed.
-func (c *config) applyServices(ctx context.Context, services []service.Service) error {
-	d, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := refusePods(ctx, d, services...); err != nil {
-		return err
-	}
-	result, err := d.Services().Apply(ctx, service.CLI, services)
-	if err != nil && result.Added+result.Updated+result.Deleted == 0 {
-		return err
-	}
-	_, printErr := fmt.Fprintf(c.stdout, "services: %d added, %d updated, %d deleted, %d unchanged\n",
-		result.Added, result.Updated, result.Deleted, result.Unchanged)
-	return errors.Join(err, printErr)
+func (c commands) applyServices(ctx context.Context, services []service.Service) error {
+	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+		if err := refusePods(ctx, d, services...); err != nil {
+			return err
+		}
+		result, err := d.Services().Apply(ctx, service.CLI, services)
+		if err != nil && result.Added+result.Updated+result.Deleted == 0 {
+			return err
+		}
+		_, printErr := fmt.Fprintf(c.Stdout, "services: %d added, %d updated, %d deleted, %d unchanged\n",
+			result.Added, result.Updated, result.Deleted, result.Unchanged)
+		return errors.Join(err, printErr)
+	})
 }
 
 // refusePods returns an error if a service has the address of a pod: clients would no longer reach the pod's own port.
@@ -153,26 +151,26 @@ func refusePods(ctx context.Context, d *datapath.Datapath, services ...service.S
 	return nil
 }
 
-func (c *config) svcDiff() *cobra.Command {
+func (c commands) svcDiff() *cobra.Command {
 	var m manifestFlags
 	cmd := &cobra.Command{
 		Use:     "diff -f FILE",
 		Short:   "Show what svc apply would change",
 		Example: "  mustang svc diff -f services.yaml",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := c.readManifest(cmd.Context(), m)
 			if err != nil {
 				return err
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			have, err := c.ownServices(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return manifest.WriteDiff(c.stdout, service.Diff(have, want))
+			return manifest.WriteDiff(c.Stdout, service.Diff(have, want))
 		},
 	}
 	m.add(cmd)
@@ -180,8 +178,8 @@ func (c *config) svcDiff() *cobra.Command {
 }
 
 // ownServices lists the services of the command line.
-func (c *config) ownServices(ctx context.Context) ([]service.Service, error) {
-	all, err := read(c, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(ctx) })
+func (c commands) ownServices(ctx context.Context) ([]service.Service, error) {
+	all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(ctx) })
 	var own []service.Service
 	for _, s := range all {
 		if s.Owner == service.CLI {
@@ -191,13 +189,13 @@ func (c *config) ownServices(ctx context.Context) ([]service.Service, error) {
 	return own, err
 }
 
-func (c *config) svcExport() *cobra.Command {
+func (c commands) svcExport() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "export",
 		Short:   "Print the services of the command line as svc apply takes them",
 		Example: "  mustang svc export -o json",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			write := manifest.WriteYAML
 			switch format {
@@ -205,23 +203,23 @@ func (c *config) svcExport() *cobra.Command {
 			case "json":
 				write = manifest.WriteJSON
 			default:
-				return usage(fmt.Errorf("output %q: want yaml or json", format))
+				return cli.Usage(fmt.Errorf("output %q: want yaml or json", format))
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			own, err := c.ownServices(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return write(c.stdout, own)
+			return write(c.Stdout, own)
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "output format: yaml or json")
 	return cmd
 }
 
-func (c *config) svcRestore() *cobra.Command {
+func (c commands) svcRestore() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "restore",
@@ -229,9 +227,9 @@ func (c *config) svcRestore() *cobra.Command {
 		Long: `Apply the services that the last svc apply saved. The unit mustang-services.service does it at
 boot, when no service is there. What svc add and svc rm changed since is not saved.`,
 		Example: "  mustang svc restore",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			services, err := saved.File(path).Read()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"errors"
@@ -8,35 +8,36 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/connections"
 )
 
-func (c *config) conntrack() *cobra.Command {
-	return group("conntrack", "Connections through services", c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts())
+func (c commands) conntrack() *cobra.Command {
+	return cli.Group("conntrack", "Connections through services", c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts())
 }
 
-func (c *config) conntrackList() *cobra.Command {
+func (c commands) conntrackList() *cobra.Command {
 	var f connections.FilterFlags
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}
 	f.Add(cmd.Flags())
-	return listing(cmd, func(format string) error {
+	return cli.Listing(cmd, func(format string) error {
 		filter, err := f.Parse()
 		if err != nil {
-			return usage(err)
+			return cli.Usage(err)
 		}
-		list, err := read(c, func(d *datapath.Datapath) ([]datapath.Connection, error) { return d.ConnectionTable().List(filter) })
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Connection, error) { return d.ConnectionTable().List(filter) })
 		if err != nil {
 			return err
 		}
-		return connections.WriteList(c.stdout, format, list)
+		return connections.WriteList(c.Stdout, format, list)
 	})
 }
 
-func (c *config) conntrackFlush() *cobra.Command {
+func (c commands) conntrackFlush() *cobra.Command {
 	var f connections.FilterFlags
 	var all bool
 	cmd := &cobra.Command{
@@ -44,21 +45,21 @@ func (c *config) conntrackFlush() *cobra.Command {
 		Long: `Delete the connections that the flags select. The next packet of a client opens its connection
 anew: with the same backend, while those of the service stay the same.`,
 		Example: "  mustang conntrack flush --backend=192.168.10.10\n  mustang conntrack flush --all",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := f.Parse()
 			if err == nil && f.IsEmpty() != all {
 				err = errors.New("want flags that select connections, or else --all")
 			}
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return c.onExisting(cmd.Context(), nil, func(d *datapath.Datapath) error {
+			return c.OnExisting(cmd.Context(), nil, func(d *datapath.Datapath) error {
 				n, err := d.ConnectionTable().Flush(cmd.Context(), filter)
-				fmt.Fprintf(c.stdout, "connections deleted: %d\n", n)
+				fmt.Fprintf(c.Stdout, "connections deleted: %d\n", n)
 				return err
 			})
 		},
@@ -68,21 +69,21 @@ anew: with the same backend, while those of the service stay the same.`,
 	return cmd
 }
 
-func (c *config) conntrackStats() *cobra.Command {
+func (c commands) conntrackStats() *cobra.Command {
 	cmd := &cobra.Command{Use: "stats", Short: "Count connections by state, and tell who has the most"}
-	return listing(cmd, func(format string) error {
-		stats, err := read(c, func(d *datapath.Datapath) ([]datapath.ConnectionStats, error) {
+	return cli.Listing(cmd, func(format string) error {
+		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.ConnectionStats, error) {
 			s, err := d.ConnectionTable().Stats()
 			return []datapath.ConnectionStats{s}, err
 		})
 		if err != nil {
 			return err
 		}
-		return connections.WriteStats(c.stdout, format, append(stats, datapath.ConnectionStats{})[0])
+		return connections.WriteStats(c.Stdout, format, append(stats, datapath.ConnectionStats{})[0])
 	})
 }
 
-func (c *config) conntrackTimeouts() *cobra.Command {
+func (c commands) conntrackTimeouts() *cobra.Command {
 	var f connections.TimeoutFlags
 	cmd := &cobra.Command{
 		Use: "timeouts", Short: "Show time-outs of connections, or change them",
@@ -91,13 +92,13 @@ all connections at once, until mustang datapath unload.`,
 		Example: "  mustang conntrack timeouts\n  mustang conntrack timeouts --established=4h --closed=5s",
 	}
 	f.Add(cmd.Flags())
-	return listing(cmd, func(format string) error {
-		return c.onExisting(cmd.Context(), errors.New("no service or endpoint was added yet"), func(d *datapath.Datapath) error {
+	return cli.Listing(cmd, func(format string) error {
+		return c.OnExisting(cmd.Context(), errors.New("no service or endpoint was added yet"), func(d *datapath.Datapath) error {
 			timeouts, err := f.Set(cmd.Context(), d.ConnectionTable())
 			if err != nil {
 				return err
 			}
-			return connections.WriteTimeouts(c.stdout, format, timeouts)
+			return connections.WriteTimeouts(c.Stdout, format, timeouts)
 		})
 	})
 }

@@ -1,61 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package svc is the command svc: services on the command line, one by one or as a set from a file.
+package svc
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
 
-func (c *config) svc() *cobra.Command {
-	return group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
+// commands are those on services.
+type commands struct{ *cli.Config }
+
+// Command returns the command svc.
+func Command(config *cli.Config) *cobra.Command {
+	c := commands{config}
+	return cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
 		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore())
 }
 
-// open opens the node's datapath, making it if it is not there yet, and completes what killed processes left.
-func (c *config) open(ctx context.Context) (*datapath.Datapath, error) {
-	d, err := datapath.Open(ctx, datapath.Options{Root: c.bpfRoot, Sizes: objects.Sizes{Connections: c.connections}})
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(d.Recover(ctx), c.warn(d)); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
-}
-
-// warn says what a command that changes something finds of the connection table.
-func (c *config) warn(d *datapath.Datapath) error {
-	warnings, err := d.ConnectionTable().Warnings(c.connections)
-	if len(warnings) > 0 {
-		fmt.Fprintf(c.stderr, "mustang: note: %s\n", strings.Join(warnings, "; "))
-	}
-	return err
-}
-
-// openExisting opens the node's datapath, or returns nil if there is none yet.
-func (c *config) openExisting() (*datapath.Datapath, error) {
-	d, err := datapath.OpenExisting(datapath.Options{Root: c.bpfRoot})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	return d, err
-}
-
-func (c *config) svcAdd() *cobra.Command {
+func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
 	cmd := &cobra.Command{
 		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
@@ -65,59 +39,56 @@ open TCP connections keep their backend.`,
 		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp
   mustang svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.10:80,weight=2 --backend=192.168.10.11:80`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.parse()
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			d, err := c.open(cmd.Context())
-			if err != nil {
+			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
+				if err := refusePods(cmd.Context(), d, s); err != nil {
+					return err
+				}
+				change, id, err := d.Services().Put(cmd.Context(), service.CLI, s)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(c.Stdout, "service %d %s\n", id, change)
 				return err
-			}
-			defer d.Close()
-			if err := refusePods(cmd.Context(), d, s); err != nil {
-				return err
-			}
-			change, id, err := d.Services().Put(cmd.Context(), service.CLI, s)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(c.stdout, "service %d %s\n", id, change)
-			return err
+			})
 		},
 	}
 	f.add(cmd)
 	return cmd
 }
 
-func (c *config) svcRemove() *cobra.Command {
+func (c commands) svcRemove() *cobra.Command {
 	var address, protocol string
 	cmd := &cobra.Command{
 		Use:     "rm --service ADDRESS:PORT",
 		Short:   "Remove a service",
 		Example: "  mustang svc rm --service=10.96.0.100:5201",
-		Args:    arguments(),
+		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if address == "" {
-				return usage(errors.New("--service is missing"))
+				return cli.Usage(errors.New("--service is missing"))
 			}
 			frontend, err := service.ParseFrontend(address)
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			p, err := service.ParseProtocol(protocol)
 			if err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			key := service.Key{Frontend: frontend, Protocol: p}
-			return c.onExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
+			return c.OnExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
 				return d.Services().Delete(cmd.Context(), service.CLI, key)
 			})
 		},
@@ -147,10 +118,10 @@ type serviceJSON struct {
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
 }
 
-func (c *config) svcList() *cobra.Command {
+func (c commands) svcList() *cobra.Command {
 	cmd := &cobra.Command{Use: "ls", Short: "List services"}
-	return listing(cmd, func(format string) error {
-		services, err := read(c, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
+	return cli.Listing(cmd, func(format string) error {
+		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
@@ -158,7 +129,7 @@ func (c *config) svcList() *cobra.Command {
 	})
 }
 
-func (c *config) printServices(services []service.Service, format string) error {
+func (c commands) printServices(services []service.Service, format string) error {
 	list := []serviceJSON{}
 	var rows [][]string
 	for _, s := range services {
@@ -175,12 +146,12 @@ func (c *config) printServices(services []service.Service, format string) error 
 		})
 	}
 	if format == "json" {
-		return printJSON(c.stdout, struct {
+		return cli.PrintJSON(c.Stdout, struct {
 			Schema   int           `json:"schema"`
 			Services []serviceJSON `json:"services"`
-		}{schema, list})
+		}{cli.Schema, list})
 	}
-	return printTable(c.stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "SETTINGS", "BACKENDS"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "SETTINGS", "BACKENDS"}, rows)
 }
 
 func backendTexts(list []service.Backend) []string {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/service"
 )
@@ -57,18 +58,18 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 	for _, text := range p.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
-			return usage(fmt.Errorf("address %q: want an IP address", text))
+			return cli.Usage(fmt.Errorf("address %q: want an IP address", text))
 		}
 		a.Addresses = append(a.Addresses, addr)
 	}
 	var err error
 	if p.mac != "" {
 		if a.MAC, err = net.ParseMAC(p.mac); err != nil || len(a.MAC) != 6 {
-			return usage(fmt.Errorf("MAC address %q: want six bytes, such as 52:54:00:00:00:01", p.mac))
+			return cli.Usage(fmt.Errorf("MAC address %q: want six bytes, such as 52:54:00:00:00:01", p.mac))
 		}
 	}
 	if p.netns != "" {
-		if a.Namespace, err = openNamespace(p.netns); err != nil {
+		if a.Namespace, err = cli.OpenNamespace(p.netns); err != nil {
 			return err
 		}
 		defer a.Namespace.Close()
@@ -76,7 +77,7 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 		a.IfName = ""
 	}
 	if p.hostNetns != "" {
-		if a.Host, err = openNamespace(p.hostNetns); err != nil {
+		if a.Host, err = cli.OpenNamespace(p.hostNetns); err != nil {
 			return err
 		}
 		defer a.Host.Close()

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/status"
 )
 
-func (c *config) counters() *cobra.Command {
+func (c commands) counters() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "counters",
 		Short: "Show packets by outcome, and drops by reason",
 		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs.
 docs/datapath.md describes each counter.`,
 	}
-	return listing(cmd, func(format string) error {
-		counters, err := read(c, (*datapath.Datapath).Counters)
+	return cli.Listing(cmd, func(format string) error {
+		counters, err := cli.Read(c.Config, (*datapath.Datapath).Counters)
 		if err != nil {
 			return err
 		}
-		return status.WriteCounters(c.stdout, format, counters)
+		return status.WriteCounters(c.Stdout, format, counters)
 	})
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/status"
 )
 
-func (c *config) status() *cobra.Command {
+func (c commands) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show programs, attachments, maps and drops, and what is amiss",
@@ -23,8 +24,8 @@ an nftables or iptables policy, bridge-nf-call-iptables, rp_filter.
 It changes nothing and waits for no other command. Exit code 1 if something is amiss.`,
 		Example: "  mustang status\n  mustang status -o json",
 	}
-	return listing(cmd, func(format string) error {
-		r, err := status.Read(cmd.Context(), c.bpfRoot)
+	return cli.Listing(cmd, func(format string) error {
+		r, err := status.Read(cmd.Context(), c.BPFRoot)
 		if err != nil {
 			return err
 		}
@@ -32,7 +33,7 @@ It changes nothing and waits for no other command. Exit code 1 if something is a
 		if format == "json" {
 			write = status.WriteJSON
 		}
-		if err := write(c.stdout, r); err != nil {
+		if err := write(c.Stdout, r); err != nil {
 			return err
 		}
 		if n := len(r.Findings); n > 0 {

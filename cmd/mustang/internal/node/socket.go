@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
@@ -20,8 +21,8 @@ import (
 	"mustang/internal/service"
 )
 
-func (c *config) socket() *cobra.Command {
-	return group("socket", "Socket translation: services for processes, at connect instead of at each packet",
+func (c commands) socket() *cobra.Command {
+	return cli.Group("socket", "Socket translation: services for processes, at connect instead of at each packet",
 		c.socketAttach(), c.socketList(), c.socketDetach())
 }
 
@@ -39,32 +40,22 @@ func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
 // each calls a function with each namespace that was named.
 func (r *reach) each(do func(*netns.Namespace) error) error {
 	for _, name := range r.netns {
-		if err := withNamespace(name, do); err != nil {
+		if err := cli.WithNamespace(name, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// withNamespace opens a namespace by its name or path.
-func withNamespace(name string, do func(*netns.Namespace) error) error {
-	ns, err := openNamespace(name)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return do(ns)
-}
-
 // check refuses what cannot be, before anything is changed.
 func (r *reach) check() error {
 	if slices.Contains(r.netns, "") {
-		return usage(errors.New("--netns is empty"))
+		return cli.Usage(errors.New("--netns is empty"))
 	}
 	return r.each(func(*netns.Namespace) error { return nil })
 }
 
-func (c *config) socketAttach() *cobra.Command {
+func (c commands) socketAttach() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
 		Use:   "attach [--cgroup PATH] [--netns NAME|PATH ...]",
@@ -74,9 +65,9 @@ sockets of a process are translated if it is in such a control group or in a chi
 one, and in a registered namespace. mustang ep add registers the namespace of its pod.`,
 		Example: `  mustang socket attach
   mustang socket attach --cgroup=/sys/fs/cgroup/kubepods.slice --netns=pod-a`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			if err := r.check(); err != nil {
@@ -90,7 +81,7 @@ one, and in a registered namespace. mustang ep add registers the namespace of it
 }
 
 // attachSocket attaches the programs, registers the namespaces, and prints both.
-func (c *config) attachSocket(ctx context.Context, r reach) (err error) {
+func (c commands) attachSocket(ctx context.Context, r reach) (err error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return err // before anything is pinned
 	}
@@ -102,16 +93,15 @@ func (c *config) attachSocket(ctx context.Context, r reach) (err error) {
 	if _, err := os.Stat(r.cgroup); err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
 	}
-	d, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
+	return c.OnDatapath(ctx, func(d *datapath.Datapath) error { return c.attachTo(ctx, d, r) })
+}
+
+func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) error {
 	change, err := d.Sockets().Attach(ctx, r.cgroup)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(c.stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
+	if _, err := fmt.Fprintf(c.Stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
 		return err
 	}
 	register := func(ns *netns.Namespace) error {
@@ -119,16 +109,16 @@ func (c *config) attachSocket(ctx context.Context, r reach) (err error) {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.stdout, "host %s %s\n", ns.Name(), change)
+		_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
 		return err
 	}
 	if len(r.netns) > 0 {
 		return r.each(register)
 	}
-	return withNamespace("/proc/self/ns/net", register)
+	return cli.WithNamespace("/proc/self/ns/net", register)
 }
 
-func (c *config) socketDetach() *cobra.Command {
+func (c commands) socketDetach() *cobra.Command {
 	var r reach
 	cmd := &cobra.Command{
 		Use:   "detach [--cgroup PATH] [--netns NAME|PATH|COOKIE ...]",
@@ -140,12 +130,12 @@ registered. Connected sockets stay connected.`,
 		Example: `  mustang socket detach
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return c.onExisting(cmd.Context(), errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
+			return c.OnExisting(cmd.Context(), errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
 				return r.detach(cmd.Context(), d)
 			})
 		},
@@ -165,7 +155,7 @@ func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 		errs = append(errs, d.Sockets().Detach(ctx, r.cgroup))
 	}
 	for _, name := range r.netns {
-		err := withNamespace(name, func(ns *netns.Namespace) error {
+		err := cli.WithNamespace(name, func(ns *netns.Namespace) error {
 			cookie, err := ns.Cookie()
 			if err != nil {
 				return err
@@ -206,7 +196,7 @@ type namespaceJSON struct {
 	Owner  string `json:"owner"`
 }
 
-func (c *config) socketList() *cobra.Command {
+func (c commands) socketList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the control groups and network namespaces whose sockets are translated",
@@ -215,12 +205,12 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 Those of endpoints are not listed. A namespace with several owners is listed for each.
 One without a name or a process is shown by its cookie alone.`,
 	}
-	return listing(cmd, func(format string) error {
-		groups, err := read(c, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
+	return cli.Listing(cmd, func(format string) error {
+		groups, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Cgroup, error) { return d.Sockets().Cgroups(cmd.Context()) })
 		if err != nil {
 			return err
 		}
-		scopes, err := read(c, func(d *datapath.Datapath) ([]datapath.SocketScope, error) { return d.Sockets().List(cmd.Context()) })
+		scopes, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.SocketScope, error) { return d.Sockets().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
@@ -228,7 +218,7 @@ One without a name or a process is shown by its cookie alone.`,
 	})
 }
 
-func (c *config) printSockets(groups []datapath.Cgroup, scopes []datapath.SocketScope, format string) error {
+func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.SocketScope, format string) error {
 	cgroups := []cgroupJSON{}
 	namespaces := map[datapath.ScopeKind][]namespaceJSON{datapath.HostScope: {}, datapath.PodScope: {}}
 	var rows [][]string
@@ -249,14 +239,14 @@ func (c *config) printSockets(groups []datapath.Cgroup, scopes []datapath.Socket
 		rows = append(rows, []string{s.Kind.String(), strconv.FormatUint(n.Cookie, 10), n.Owner, cmp.Or(n.Name, "-")})
 	}
 	if format == "json" {
-		return printJSON(c.stdout, struct {
+		return cli.PrintJSON(c.Stdout, struct {
 			Schema  int             `json:"schema"`
 			Cgroups []cgroupJSON    `json:"cgroups"`
 			Hosts   []namespaceJSON `json:"hosts"`
 			Pods    []namespaceJSON `json:"pods"`
-		}{schema, cgroups, namespaces[datapath.HostScope], namespaces[datapath.PodScope]})
+		}{cli.Schema, cgroups, namespaces[datapath.HostScope], namespaces[datapath.PodScope]})
 	}
-	return printTable(c.stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
 }
 
 // namesByCookie returns the names of network namespaces by cookie, or the paths of those of processes, which takes a look at

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package svc
 
 import (
 	"strings"
@@ -14,10 +14,12 @@ import (
 // FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the words
 // of svc ls, as flags, are taken for the same service. Errors are one line.
 func FuzzServiceFlags(f *testing.F) {
-	for _, seed := range badInput {
-		if args, ok := strings.CutPrefix(seed.args, "svc add "); ok {
-			f.Add(strings.ReplaceAll(args, " ", "\n"))
-		}
+	for _, flags := range []string{
+		"--service=10.96.0.100:0", "--service=10.96.0.100", "--service=host:1", "--service=0.1.2.3:1", "--service=10.96.0.100:080",
+		"--backend=[fd00::1]:5201", "--backend=240.0.0.1:1", "--backend=192.168.10.10:1,gone", "--no-backends", "--protocol=icmp",
+		"--protocol=sctp", "--choice=best", "--affinity=1ms", "--source-range=10.0.0.1/8", "--source-range=all", "--health-check-port=80",
+	} {
+		f.Add("--service=10.96.0.100:1\n--backend=192.168.10.10:1\n" + flags)
 	}
 	f.Add("--service=0.0.0.0:30080\n--node-port\n--no-backends\n--external-policy=local\n--health-check-port=31000")
 	f.Add("--service=192.0.2.1:80\n--external\n--backend=10.1.0.1:80,weight=2\n--choice=maglev\n--affinity=3h\n--source-range=10.0.0.0/8")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"cmp"
@@ -12,14 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
-func (c *config) uplink() *cobra.Command {
-	return group("uplink", "Uplinks: devices of the host through which clients outside reach services",
+func (c commands) uplink() *cobra.Command {
+	return cli.Group("uplink", "Uplinks: devices of the host through which clients outside reach services",
 		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
 }
 
@@ -33,7 +34,7 @@ func (h *hostDevice) addFlags(cmd *cobra.Command) {
 // with opens the host's network namespace.
 func (h *hostDevice) with(do func(*netns.Namespace) error) error {
 	if h.netns != "" {
-		return withNamespace(h.netns, do)
+		return cli.WithNamespace(h.netns, do)
 	}
 	ns, err := netns.Current()
 	if err != nil {
@@ -43,7 +44,7 @@ func (h *hostDevice) with(do func(*netns.Namespace) error) error {
 	return do(ns)
 }
 
-func (c *config) uplinkAdd() *cobra.Command {
+func (c commands) uplinkAdd() *cobra.Command {
 	var device hostDevice
 	cmd := &cobra.Command{
 		Use:   "add DEVICE [--netns PATH]",
@@ -53,9 +54,9 @@ reach services at frontends that are addresses of the host, and at all that are 
 to it. All other packets pass unchanged.`,
 		Example: `  mustang uplink add eth0
   mustang uplink add wire --netns=/var/run/netns/host`,
-		Args: arguments("DEVICE"),
+		Args: cli.Arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			device.name = args[0]
@@ -66,24 +67,21 @@ to it. All other packets pass unchanged.`,
 	return cmd
 }
 
-func (c *config) addUplink(ctx context.Context, ns *netns.Namespace, name string) error {
+func (c commands) addUplink(ctx context.Context, ns *netns.Namespace, name string) error {
 	if _, err := datapath.FindUplink(ns, name); err != nil {
 		return err // before anything is pinned
 	}
-	d, err := c.open(ctx)
-	if err != nil {
+	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+		change, err := d.Uplinks().Put(ctx, ns, name)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.Stdout, "uplink %s %s\n", name, change)
 		return err
-	}
-	defer d.Close()
-	change, err := d.Uplinks().Put(ctx, ns, name)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.stdout, "uplink %s %s\n", name, change)
-	return err
+	})
 }
 
-func (c *config) uplinkRemove() *cobra.Command {
+func (c commands) uplinkRemove() *cobra.Command {
 	var device hostDevice
 	cmd := &cobra.Command{
 		Use:   "rm DEVICE [--netns PATH]",
@@ -91,14 +89,14 @@ func (c *config) uplinkRemove() *cobra.Command {
 		Long: `Detach the programs from a device of the host. Replies of connections that came in
 through it are no longer translated. Programs of devices that are gone are deleted.`,
 		Example: "  mustang uplink rm eth0",
-		Args:    arguments("DEVICE"),
+		Args:    cli.Arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			device.name = args[0]
 			return device.with(func(ns *netns.Namespace) error {
-				return c.onExisting(cmd.Context(), fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
+				return c.OnExisting(cmd.Context(), fmt.Errorf("uplink %q does not exist", device.name), func(d *datapath.Datapath) error {
 					return removeUplink(cmd.Context(), d, ns, device.name)
 				})
 			})
@@ -132,10 +130,10 @@ type uplinkJSON struct {
 	Cookie  uint64 `json:"netns_cookie"`
 }
 
-func (c *config) uplinkList() *cobra.Command {
+func (c commands) uplinkList() *cobra.Command {
 	cmd := &cobra.Command{Use: "ls", Short: "List uplinks"}
-	return listing(cmd, func(format string) error {
-		uplinks, err := read(c, func(d *datapath.Datapath) ([]datapath.Uplink, error) { return d.Uplinks().List(cmd.Context()) })
+	return cli.Listing(cmd, func(format string) error {
+		uplinks, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Uplink, error) { return d.Uplinks().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
@@ -144,16 +142,16 @@ func (c *config) uplinkList() *cobra.Command {
 			return err
 		}
 		if format == "json" {
-			return printJSON(c.stdout, struct {
+			return cli.PrintJSON(c.Stdout, struct {
 				Schema  int          `json:"schema"`
 				Uplinks []uplinkJSON `json:"uplinks"`
-			}{schema, list})
+			}{cli.Schema, list})
 		}
 		var rows [][]string
 		for _, u := range list {
 			rows = append(rows, []string{cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-")})
 		}
-		return printTable(c.stdout, []string{"DEVICE", "IFINDEX", "NETNS"}, rows)
+		return cli.PrintTable(c.Stdout, []string{"DEVICE", "IFINDEX", "NETNS"}, rows)
 	})
 }
 

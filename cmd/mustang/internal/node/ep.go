@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"cmp"
@@ -13,14 +13,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 )
 
-func (c *config) ep() *cobra.Command {
-	return group("ep", "Endpoints: pods whose traffic the eBPF programs handle", c.epAdd(), c.epList(), c.epRemove())
+func (c commands) ep() *cobra.Command {
+	return cli.Group("ep", "Endpoints: pods whose traffic the eBPF programs handle", c.epAdd(), c.epList(), c.epRemove())
 }
 
-func (c *config) epAdd() *cobra.Command {
+func (c commands) epAdd() *cobra.Command {
 	var device podDevice
 	cmd := &cobra.Command{
 		Use:   "add --netns PATH [--ifname NAME]",
@@ -36,12 +37,12 @@ no namespace on this machine, so it needs --address and --mac.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
-		Args: arguments(),
+		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := device.check(); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
 			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(cmd.Context(), a) })
@@ -53,28 +54,25 @@ no namespace on this machine, so it needs --address and --mac.`,
 }
 
 // addEndpoint makes a device an endpoint and says so.
-func (c *config) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
+func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
 	if err := a.Check(); err != nil {
 		return err // before anything is pinned
 	}
-	d, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	endpoints, change, err := d.Endpoints().Put(ctx, a)
-	if err != nil {
-		return err
-	}
-	for _, e := range endpoints {
-		if _, err := fmt.Fprintf(c.stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
+	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+		endpoints, change, err := d.Endpoints().Put(ctx, a)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, e := range endpoints {
+			if _, err := fmt.Fprintf(c.Stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-func (c *config) epRemove() *cobra.Command {
+func (c commands) epRemove() *cobra.Command {
 	var device podDevice
 	cmd := &cobra.Command{
 		Use:   "rm ID | IP | --netns PATH [--ifname NAME]",
@@ -82,19 +80,19 @@ func (c *config) epRemove() *cobra.Command {
 		Example: `  mustang ep rm 1
   mustang ep rm 192.168.10.10
   mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
-		Args: arguments("[ID | IP]"),
+		Args: cli.Arguments("[ID | IP]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 0) == (device.netns == "") {
-				return usage(errors.New("name the endpoint by its ID, an IP, or --netns"))
+				return cli.Usage(errors.New("name the endpoint by its ID, an IP, or --netns"))
 			}
 			remove, err := device.removal(args)
 			if err != nil {
 				return err
 			}
-			if err := requireRoot(cmd); err != nil {
+			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return c.onExisting(cmd.Context(), errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
+			return c.OnExisting(cmd.Context(), errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
 				return remove(cmd.Context(), d)
 			})
 		},
@@ -115,7 +113,7 @@ func (p *podDevice) removal(args []string) (func(context.Context, *datapath.Data
 	}
 	id, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
-		return nil, usage(fmt.Errorf("endpoint %q: want an ID or an IP address", args[0]))
+		return nil, cli.Usage(fmt.Errorf("endpoint %q: want an ID or an IP address", args[0]))
 	}
 	return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().Delete(ctx, uint32(id)) }, nil
 }
@@ -130,15 +128,15 @@ type endpointJSON struct {
 	NodeMAC string `json:"node_mac"`
 }
 
-func (c *config) epList() *cobra.Command {
+func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
 		Long: `List endpoints. If HOST is true, the programs are on the host's device, whose index is
 IFINDEX. Otherwise they are on the pod's own device.`,
 	}
-	return listing(cmd, func(format string) error {
-		endpoints, err := read(c, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })
+	return cli.Listing(cmd, func(format string) error {
+		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })
 		if err != nil {
 			return err
 		}
@@ -146,7 +144,7 @@ IFINDEX. Otherwise they are on the pod's own device.`,
 	})
 }
 
-func (c *config) printEndpoints(endpoints []datapath.Endpoint, format string) error {
+func (c commands) printEndpoints(endpoints []datapath.Endpoint, format string) error {
 	list := []endpointJSON{}
 	var rows [][]string
 	for _, e := range endpoints {
@@ -160,12 +158,12 @@ func (c *config) printEndpoints(endpoints []datapath.Endpoint, format string) er
 		})
 	}
 	if format == "json" {
-		return printJSON(c.stdout, struct {
+		return cli.PrintJSON(c.Stdout, struct {
 			Schema    int            `json:"schema"`
 			Endpoints []endpointJSON `json:"endpoints"`
-		}{schema, list})
+		}{cli.Schema, list})
 	}
-	return printTable(c.stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC"}, rows)
 }
 
 // mac returns an address as text, empty when it is none.

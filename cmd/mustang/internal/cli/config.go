@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is what the commands of mustang share: what they take from outside, how they open the node's datapath, how
+// they refuse a misuse, and how they print.
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"mustang/internal/datapath/dirlock"
+	"mustang/internal/datapath/objects"
+)
+
+// EnvBPFRoot is the environment variable with the default of --bpf-root.
+const EnvBPFRoot = "MUSTANG_BPF_ROOT"
+
+// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for milliseconds.
+const defaultWait = 10 * time.Second
+
+// Environment is all that the program takes from outside.
+type Environment struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Terminal       bool // whether Stderr is a terminal
+}
+
+// Config is the environment and the flags of all commands.
+type Config struct {
+	Environment
+	BPFRoot string
+	// Connections is the size of the connection table if it is created; 0: by memory.
+	Connections uint32
+	wait        time.Duration // for a lock
+}
+
+// AddFlags adds the flags of all commands.
+func (c *Config) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.BPFRoot, "bpf-root", cmp.Or(c.Getenv(EnvBPFRoot), objects.DefaultRoot),
+		"directory on a bpffs that maps and programs are pinned in ($"+EnvBPFRoot+")")
+	flags.DurationVar(&c.wait, "wait", defaultWait,
+		"longest wait for another process that changes services or endpoints; 0 does not wait")
+	flags.Uint32Var(&c.Connections, "connections", 0,
+		"size of the connection table, for the command that creates the maps (default: by the machine's memory)")
+}
+
+// Check refuses flags that make no sense.
+func (c *Config) Check() error {
+	if c.wait < 0 {
+		return Usage(fmt.Errorf("--wait %s: want 0 or more", c.wait))
+	}
+	if err := (objects.Sizes{Connections: c.Connections}).Validate(); err != nil {
+		return Usage(fmt.Errorf("--connections: %w", err))
+	}
+	return nil
+}
+
+// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr whom they wait for.
+func (c *Config) WithWait(ctx context.Context) context.Context {
+	notice := func(held *dirlock.Error) { fmt.Fprintf(c.Stderr, "mustang: %v\n", held) }
+	return dirlock.Wait{Limit: c.wait, Notice: notice}.WithContext(ctx)
+}

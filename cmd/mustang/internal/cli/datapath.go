@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+)
+
+// OnDatapath calls a function with the node's datapath, which it makes if it is not there yet. Before that it completes what
+// killed processes left.
+func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) error) error {
+	d, err := datapath.Open(ctx, datapath.Options{Root: c.BPFRoot, Sizes: objects.Sizes{Connections: c.Connections}})
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, d, do)
+}
+
+// OnExisting is as OnDatapath, and returns the error none if there is no datapath.
+func (c *Config) OnExisting(ctx context.Context, none error, do func(*datapath.Datapath) error) error {
+	d, err := c.openExisting()
+	if err != nil {
+		return err
+	}
+	if d == nil {
+		return none
+	}
+	return c.change(ctx, d, do)
+}
+
+// change calls a function that changes a datapath, and closes the datapath.
+func (c *Config) change(ctx context.Context, d *datapath.Datapath, do func(*datapath.Datapath) error) error {
+	defer d.Close()
+	if err := errors.Join(d.Recover(ctx), c.warn(d)); err != nil {
+		return err
+	}
+	return do(d)
+}
+
+// warn says what a command that changes something finds of the connection table.
+func (c *Config) warn(d *datapath.Datapath) error {
+	warnings, err := d.ConnectionTable().Warnings(c.Connections)
+	if len(warnings) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: note: %s\n", strings.Join(warnings, "; "))
+	}
+	return err
+}
+
+// Read lists something from the node's datapath, nothing if there is no datapath.
+func Read[T any](c *Config, from func(*datapath.Datapath) ([]T, error)) (list []T, err error) {
+	d, err := c.openExisting()
+	if err != nil || d == nil {
+		return nil, err
+	}
+	defer d.Close()
+	return from(d)
+}
+
+// openExisting opens the node's datapath, or returns nil if there is none yet.
+func (c *Config) openExisting() (*datapath.Datapath, error) {
+	d, err := datapath.OpenExisting(datapath.Options{Root: c.BPFRoot})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return d, err
+}
