@@ -5,6 +5,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"mustang/internal/datapath/objects"
@@ -145,6 +146,9 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 			return err
 		}
 	}
+	if err := requireNumbers(chunk, state); err != nil {
+		return err
+	}
 	before := state
 	w.sweep = w.sweep || state.Retiring != w.retiring
 	retired := w.replaced
@@ -187,6 +191,19 @@ func (w *writer) replan(ctx context.Context, chunk []change) error {
 			}
 		}
 		c.drop, c.found = drop, found
+	}
+	return nil
+}
+
+// requireNumbers tells whether there are revisions and ids for a chunk: each has 32 bits, and none is reused.
+func requireNumbers(chunk []change, state objects.State) error {
+	revisions, ids := uint64(state.LastRevision)+1, uint64(state.LastService)
+	for _, c := range chunk {
+		revisions += uint64(len(c.put))
+		ids += uint64(len(c.put))
+	}
+	if max(revisions, ids) > math.MaxUint32 {
+		return errNumbersUsedUp
 	}
 	return nil
 }

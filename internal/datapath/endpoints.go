@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"reflect"
@@ -132,6 +133,9 @@ func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Chang
 		state, err := readState(e.o)
 		if err != nil {
 			return err
+		}
+		if state.LastEndpoint == math.MaxUint32 {
+			return errNumbersUsedUp
 		}
 		state.LastEndpoint++
 		if err := e.o.State.Put(0, state); err != nil {

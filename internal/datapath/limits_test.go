@@ -5,6 +5,7 @@ package datapath
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
 	"testing"
 
@@ -107,4 +108,44 @@ func TestFull(t *testing.T) {
 		service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:1"), Protocol: service.TCP, Backends: backends(3)},
 		service.Service{Frontend: netip.MustParseAddrPort("10.96.0.4:1"), Protocol: service.TCP, Backends: backends(1)})
 	wantSlots(t, d, 4)
+}
+
+// TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change nothing.
+func TestNumbersUsedUp(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
+	state, err := readState(d.Services().o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.LastRevision, state.LastService = math.MaxUint32-5, math.MaxUint32-5
+	if err := d.Services().o.State.Put(0, state); err != nil {
+		t.Fatal(err)
+	}
+	added := 0
+	for port := range uint16(4) {
+		_, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{
+			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), 80+port), Protocol: service.TCP,
+			Backends: []service.Backend{{Addr: netip.MustParseAddrPort("192.168.10.10:80")}},
+		})
+		if err == nil {
+			added++
+			continue
+		}
+		if !errors.Is(err, errNumbersUsedUp) {
+			t.Fatal(err)
+		}
+	}
+	services, err := d.Services().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One takes two revisions: its own, and that of the change.
+	if added != 2 || len(services) != 2 {
+		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
+	}
+	for _, s := range services {
+		if len(s.Backends) != 1 || s.Revision < math.MaxUint32-5 {
+			t.Errorf("%+v", s)
+		}
+	}
 }
