@@ -104,6 +104,7 @@ address.`,
 
 // installCNI installs and prints the changes.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
+	i.Connections = c.Connections
 	if err := i.check(); err != nil {
 		return cli.Usage(err)
 	}
@@ -125,7 +126,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err != nil {
 		return err
 	}
-	changes, err := i.Install(plugin, conflist, i.force)
+	changes, err := i.Install(cmd.Context(), plugin, conflist, i.force)
 	if err != nil {
 		var foreign *install.ForeignError
 		if errors.As(err, &foreign) {
@@ -209,12 +210,12 @@ that of the Debian package, is left. Attached pods stay attached, but their runt
 the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
 		Args:    cli.Arguments(),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := place.Check(); err != nil {
 				return cli.Usage(err)
 			}
 			keep, _ := place.source() // without a source there is nothing to keep
-			changes, err := place.Uninstall(keep)
+			changes, err := place.Uninstall(cmd.Context(), keep)
 			return errors.Join(c.printChanges(changes), err)
 		},
 	}

@@ -72,7 +72,7 @@ func TestCNIInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	plugin, conf := i.bin+"/mustang-cni", i.conf+"/10-mustang.conflist"
-	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket",
+	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket", "--connections", "4096",
 		"--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64"}
 	for _, word := range []string{"written", "unchanged"} {
 		code, stdout, stderr := i.run(flags...)
@@ -103,7 +103,7 @@ func TestCNIInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := netconf.Parse(config)
-	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
+	if err != nil || c.Link != picked || c.Name != "pods" || !c.Masquerade || c.MTU != 1400 || c.Connections != 4096 || c.Services != netconf.ServicesSocket || len(c.IPAM.Sets) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, word := range []string{"removed", "absent"} {

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // Create creates a network namespace with a bind mount below Directory, so that `ip netns` lists it. Its loopback device is
@@ -42,7 +45,7 @@ func reserve(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := prepareDirectory(Directory); err != nil {
+	if err := prepareDirectory(context.Background(), Directory); err != nil {
 		return "", fmt.Errorf("%q: %w", name, err)
 	}
 	// Mode 0 as iproute2 has it: without the mount nobody reads the file.
@@ -152,25 +155,25 @@ func namePath(name string) (string, error) {
 }
 
 // prepareDirectory makes dir a shared mount, as iproute2 does, so that mounts in it propagate to other mount namespaces.
-func prepareDirectory(dir string) error {
+func prepareDirectory(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	lock, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", dir, err)
-	}
 	share := func() error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
-	err = share()
+	err := share()
 	if errors.Is(err, unix.EINVAL) { // not a mount point yet
-		if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("bind mount %s: %w", dir, err)
+		// iproute2 takes the same lock for this.
+		lock, lockErr := dirlock.Take(ctx, dir, nil)
+		if lockErr != nil {
+			return lockErr
 		}
-		err = share()
+		defer lock.Unlock()
+		if err = share(); errors.Is(err, unix.EINVAL) {
+			if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+				return fmt.Errorf("bind mount %s: %w", dir, err)
+			}
+			err = share()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("make %s a shared mount: %w", dir, err)

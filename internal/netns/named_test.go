@@ -4,9 +4,13 @@ package netns_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -45,4 +49,24 @@ func TestBind(t *testing.T) {
 	if left, err := netns.List(name + "-other"); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
+}
+
+// TestCreateNeedsNoLock names a namespace while another process has the lock of a directory that is a shared mount already.
+func TestCreateNeedsNoLock(t *testing.T) {
+	testkit.Namespace(t, "first")
+	dir, err := os.Open(netns.Directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("mst-test-%d-unlocked", os.Getpid())
+	ns, err := netns.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Delete(name)
+	defer ns.Close()
 }

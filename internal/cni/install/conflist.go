@@ -30,6 +30,8 @@ type Network struct {
 	Parent, Bridge string
 	// MTU of the pod devices in bytes.
 	MTU int
+	// Connections is the size of the connection table.
+	Connections uint32
 	// Services is one of the Services constants of package netconf.
 	Services string
 	// Masquerade translates the source addresses of packets that leave the network.
@@ -55,6 +57,7 @@ type plugin struct {
 	Parent       string          `json:"parent,omitempty"`
 	Bridge       string          `json:"bridge,omitempty"`
 	MTU          int             `json:"mtu,omitempty"`
+	Connections  uint32          `json:"connections,omitempty"`
 	Services     string          `json:"services,omitempty"`
 	Masquerade   bool            `json:"masquerade,omitempty"`
 	Hosts        []netip.Addr    `json:"hostAddresses,omitempty"`
@@ -82,7 +85,8 @@ func (n Network) Conflist() ([]byte, error) {
 		return nil, fmt.Errorf("invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
 	}
 	p := plugin{
-		Type: netconf.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU, Services: n.Services, Masquerade: n.Masquerade,
+		Type: netconf.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU,
+		Connections: n.Connections, Services: n.Services, Masquerade: n.Masquerade,
 		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
 		Hosts:        n.HostAddresses, IPAM: addresses{Type: netconf.IPAMType},
 	}

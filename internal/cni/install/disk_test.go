@@ -42,7 +42,7 @@ func TestDisk(t *testing.T) {
 					writeFile(t, filepath.Join(dir, "other"), "x") // a page: all there is
 				}
 				before := tree(t, p)
-				if _, err := p.Install(program(), conflist(t, network()), false); !errors.Is(err, test.want) {
+				if _, err := p.Install(t.Context(), program(), conflist(t, network()), false); !errors.Is(err, test.want) {
 					t.Errorf("%v, want %v", err, test.want)
 				}
 				if after := tree(t, p); after != before {

@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // file is a file to install: written under another name, then renamed.
@@ -174,13 +177,12 @@ func removeDirs(dirs []string) {
 	}
 }
 
-// lock waits for the locks of directories, for each directory once. The kernel releases
-// them when the process ends.
-func lock(dirs ...string) (unlock func(), err error) {
-	var held []*os.File
-	unlock = func() {
-		for _, dir := range held {
-			_ = dir.Close()
+// lock waits for the locks of directories as [dirlock.Take] does, for each directory once.
+func lock(ctx context.Context, dirs ...string) (_ func(), err error) {
+	var held []*dirlock.Lock
+	unlock := func() {
+		for _, l := range held {
+			l.Unlock()
 		}
 	}
 	defer func() {
@@ -190,12 +192,7 @@ func lock(dirs ...string) (unlock func(), err error) {
 	}()
 	var infos []fs.FileInfo
 	for _, path := range dirs {
-		dir, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, dir)
-		info, err := dir.Stat()
+		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
@@ -203,19 +200,13 @@ func lock(dirs ...string) (unlock func(), err error) {
 			continue
 		}
 		infos = append(infos, info)
-		if err := flock(dir); err != nil {
-			return nil, fmt.Errorf("lock %s: %w", path, err)
+		l, err := dirlock.Take(ctx, path, nil)
+		if err != nil {
+			return nil, err
 		}
+		held = append(held, l)
 	}
 	return unlock, nil
-}
-
-func flock(dir *os.File) error {
-	for {
-		if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 // syncDir syncs a directory, so that renamed files survive a crash.

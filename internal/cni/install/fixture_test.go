@@ -66,7 +66,7 @@ func conflist(t *testing.T, n Network) []byte {
 // mustInstall installs, and returns what became of the files.
 func mustInstall(t *testing.T, p Place, text []byte) []string {
 	t.Helper()
-	changes, err := p.Install(program(), text, false)
+	changes, err := p.Install(t.Context(), program(), text, false)
 	if err != nil {
 		t.Fatal(err)
 	}

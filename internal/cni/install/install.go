@@ -6,6 +6,7 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,8 +77,8 @@ func (p Place) conflist() *file {
 
 // Install copies the plugin from a path, and then writes the configuration. It replaces
 // files of other projects only with force; otherwise the error is a *[ForeignError]. If
-// it fails, it has undone all its changes.
-func (p Place) Install(from string, conflist []byte, force bool) (changes []Change, err error) {
+// it fails, it has undone all its changes. It waits for another installation as dirlock.Take does.
+func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	plugin, conf := p.plugin(), p.conflist()
 	conf.content = conflist
 	if plugin.content, err = readPlugin(from); err != nil {
@@ -94,7 +95,7 @@ func (p Place) Install(from string, conflist []byte, force bool) (changes []Chan
 			}
 		}()
 	}
-	unlock, err := lock(p.BinDir, p.ConfDir)
+	unlock, err := lock(ctx, p.BinDir, p.ConfDir)
 	if err != nil {
 		return nil, err
 	}
@@ -179,13 +180,13 @@ func (p Place) step(name string, do func() error) error {
 
 // Uninstall removes the configuration, and then the plugin. Missing files are no error. If
 // a file belongs to another project, the error is a *[ForeignError] and nothing is
-// removed. Uninstall keeps a plugin that is the file keep itself, and not a copy.
-func (p Place) Uninstall(keep string) ([]Change, error) {
+// removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
+func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
 		_, err := os.Stat(dir)
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	unlock, err := lock(dirs...)
+	unlock, err := lock(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // TestInstall installs for a runtime's own library, which reads the list, runs the
@@ -107,7 +109,7 @@ func TestUndo(t *testing.T) {
 				}
 				return nil
 			}
-			if _, err := failing.Install(program(), conflist(t, n), false); !errors.Is(err, failure) {
+			if _, err := failing.Install(t.Context(), program(), conflist(t, n), false); !errors.Is(err, failure) {
 				t.Errorf("%s: %v", step, err)
 			}
 			if after := tree(t, p); after != before {
@@ -126,7 +128,7 @@ func TestKilled(t *testing.T) {
 	}
 	writeFile(t, p.BinDir+"/mustang-cni", "") // which no version of this program leaves
 	n.MTU = 1400
-	if _, err := p.Install(program(), conflist(t, n), true); err != nil {
+	if _, err := p.Install(t.Context(), program(), conflist(t, n), true); err != nil {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]string{p.BinDir: "mustang-cni", p.ConfDir: DefaultConfName} {
@@ -146,11 +148,11 @@ func TestAtOnce(t *testing.T) {
 		n.MTU = 1400 + i
 		text := conflist(t, n)
 		group.Go(func() {
-			if _, err := p.Install(program(), text, false); err != nil {
+			if _, err := p.Install(t.Context(), program(), text, false); err != nil {
 				t.Error(err)
 			}
 			if i%2 == 0 {
-				if _, err := p.Uninstall(""); err != nil {
+				if _, err := p.Uninstall(t.Context(), ""); err != nil {
 					t.Error(err)
 				}
 			}
@@ -191,8 +193,8 @@ func TestForeign(t *testing.T) {
 			}
 			writeFile(t, path, test.text)
 			before := tree(t, p)
-			_, err := p.Install(program(), conflist(t, network()), false)
-			_, uninstallErr := p.Uninstall("")
+			_, err := p.Install(t.Context(), program(), conflist(t, network()), false)
+			_, uninstallErr := p.Uninstall(t.Context(), "")
 			for _, err := range []error{err, uninstallErr} {
 				var foreign *ForeignError
 				if !errors.As(err, &foreign) || foreign.Path != path || !strings.Contains(err.Error(), test.why) || strings.Contains(err.Error(), "\n") {
@@ -202,7 +204,7 @@ func TestForeign(t *testing.T) {
 			if after := tree(t, p); after != before {
 				t.Errorf("before\n%s\nafter\n%s", before, after)
 			}
-			changes, err := p.Install(program(), conflist(t, network()), true)
+			changes, err := p.Install(t.Context(), program(), conflist(t, network()), true)
 			if err != nil || !slices.Contains(done(changes), "replaced") {
 				t.Errorf("%v, %v", changes, err)
 			}
@@ -215,7 +217,7 @@ func TestNoPlugin(t *testing.T) {
 	p := testPlace(t)
 	before := tree(t, p)
 	for _, path := range []string{built + "/nothing", "/etc/passwd", "/proc/self/exe", built} {
-		if _, err := p.Install(path, conflist(t, network()), true); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := p.Install(t.Context(), path, conflist(t, network()), true); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -228,7 +230,7 @@ func TestNoPlugin(t *testing.T) {
 func TestUninstall(t *testing.T) {
 	p := testPlace(t)
 	for _, want := range [][]string{{"absent", "absent"}, {"removed", "removed"}, {"absent", "absent"}} {
-		changes, err := p.Uninstall(program())
+		changes, err := p.Uninstall(t.Context(), program())
 		if err != nil || !slices.Equal(done(changes), want) {
 			t.Errorf("%v, %v, want %q", changes, err, want)
 		}
@@ -245,7 +247,7 @@ func TestUninstall(t *testing.T) {
 	// Where the runtime looks into the package's own directory.
 	p.BinDir = built
 	mustInstall(t, p, conflist(t, network()))
-	changes, err := p.Uninstall(program())
+	changes, err := p.Uninstall(t.Context(), program())
 	if err != nil || len(changes) != 2 || !strings.HasPrefix(changes[1].Done, "left") {
 		t.Errorf("%v, %v", changes, err)
 	}
@@ -263,5 +265,31 @@ func TestBefore(t *testing.T) {
 	}
 	if got, err := p.Before(); err != nil || !slices.Equal(got, []string{"00-c.json", "05-a.conflist"}) {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestLockIsBounded waits for another installation no longer than the context says, names it, and changes nothing.
+func TestLockIsBounded(t *testing.T) {
+	p := testPlace(t)
+	mustInstall(t, p, conflist(t, network()))
+	before := tree(t, p)
+	lock, err := dirlock.Take(t.Context(), p.ConfDir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	ctx := dirlock.Wait{}.WithContext(t.Context())
+	other := network()
+	other.Link = "bridge"
+	_, installErr := p.Install(ctx, program(), conflist(t, other), false)
+	_, uninstallErr := p.Uninstall(ctx, "")
+	for _, err := range []error{installErr, uninstallErr} {
+		var held *dirlock.Error
+		if !errors.As(err, &held) || held.PID != os.Getpid() || held.Dir != p.ConfDir {
+			t.Errorf("error %v", err)
+		}
+	}
+	if after := tree(t, p); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
 	}
 }

@@ -3,6 +3,7 @@
 package install
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -36,7 +37,7 @@ func victim(words string) int {
 	n := Network{CNIVersion: "1.1.0", Name: "pods", Link: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/16")}}
 	text, err := n.Conflist()
 	if err == nil {
-		_, err = p.Install(from, text, false)
+		_, err = p.Install(context.Background(), from, text, false)
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
 	return 1
