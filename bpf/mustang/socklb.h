@@ -3,21 +3,10 @@
 #define MUSTANG_SOCKLB_H
 
 #include "affinity.h"
-#include "socklb_maps.h"
-#include "verdict.h"
+#include "answers.h"
 
 /* Backends tried for a datagram, if the socket already sends to the first one for another service. */
 #define BACKEND_TRIES 4
-
-/* A connect() or sendmsg() of a socket, whichever hook saw it. */
-struct sk_request {
-	struct addr_port dst;     /* from the program */
-	struct addr_port backend; /* to use instead; set by choose_backend_...() */
-	__u64 cookie;             /* of the socket */
-	union addr client;        /* for session affinity: the cookie of the network namespace */
-	__u32 netns_flags;        /* enum namespace_flag */
-	__u8 proto;
-};
 
 /* Socket programs can interrupt each other, and packet programs them: counting must be atomic. */
 static __always_inline void sk_count(__u32 metric)
@@ -36,11 +25,6 @@ static __always_inline void sk_count_drop(__u32 reason)
 	asm volatile("" : "+r"(reason));
 	if (row && reason < DROP_SLOTS)
 		__sync_fetch_and_add(&row->drops[reason], 1);
-}
-
-static __always_inline bool addr_port_equal(const struct addr_port *a, const struct addr_port *b)
-{
-	return a->port == b->port && addr_equal(&a->addr, &b->addr);
 }
 
 static __always_inline const struct service *service_at(const struct addr_port *dst, __u8 proto)
@@ -100,35 +84,6 @@ static __always_inline __u32 request_hash(const struct sk_request *r)
 	return tuple_hash(&t);
 }
 
-/* The service that an unconnected socket requested when it got the backend, or NULL. */
-static __always_inline const struct addr_port *revnat_lookup(__u64 cookie, const struct addr_port *backend)
-{
-	struct sk_revnat_key key = { .cookie = cookie, .backend = *backend };
-
-	return bpf_map_lookup_elem(&sk_revnat, &key);
-}
-
-/* Whether the socket sends to r->backend for no other service, so that replies are unambiguous. */
-static __always_inline bool revnat_free(const struct sk_request *r)
-{
-	const struct addr_port *service = revnat_lookup(r->cookie, &r->backend);
-
-	return !service || addr_port_equal(service, &r->dst);
-}
-
-/* Stores the service of r->backend, unless it is stored already. */
-static __always_inline struct outcome revnat_store(const struct sk_request *r)
-{
-	struct sk_revnat_key key = { .cookie = r->cookie, .backend = r->backend };
-	const struct addr_port *service = bpf_map_lookup_elem(&sk_revnat, &key);
-
-	if (service && addr_port_equal(service, &r->dst))
-		return outcome_translate(METRIC_SOCK_SENDMSG);
-	if (bpf_map_update_elem(&sk_revnat, &key, &r->dst, BPF_ANY))
-		return outcome_drop(DROP_TABLE_FULL);
-	return outcome_translate(METRIC_SOCK_SENDMSG);
-}
-
 /*
  * Chooses a backend for a datagram of an unconnected socket, by a hash of socket and service. If the socket sends to that
  * backend for another service, replies would be ambiguous, and the next backend is tried. If all tried ones are taken, the
@@ -152,23 +107,14 @@ static __always_inline struct outcome choose_backend_datagram(struct sk_request 
 	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
 		if (!read_backend(revision, client_slot(service, revision, &r->client, hash + i), &r->backend))
 			return outcome_drop(DROP_BACKEND_MISSING);
-		if (revnat_free(r))
-			return revnat_store(r);
+		if (answers_free(r))
+			return answers_store(r);
 	}
 	if (r->netns_flags & NAMESPACE_POD)
 		return outcome_pass(METRIC_NONE);
 	if (!read_backend(revision, client_slot(service, revision, &r->client, hash), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
-	return revnat_store(r);
-}
-
-/* The socket sends to r->dst itself: replies from there belong to no service any more. */
-static __always_inline void revnat_delete(const struct sk_request *r)
-{
-	struct sk_revnat_key key = { .cookie = r->cookie, .backend = r->dst };
-
-	if (bpf_map_lookup_elem(&sk_revnat, &key))
-		bpf_map_delete_elem(&sk_revnat, &key);
+	return answers_store(r);
 }
 
 /* The service that a connected socket requested, if peer is the backend that it got; otherwise NULL. */

@@ -49,6 +49,7 @@ static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, str
 	const struct sk_scope *scope = bpf_map_lookup_elem(&namespaces, &cookie);
 
 	read_addr(ctx, v6, &r->dst);
+	r->sk = ctx->sk;
 	if (!scope)
 		return false;
 	r->netns_flags = scope->flags;
@@ -89,7 +90,7 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 		row = sk_service_row(ctx, 0);
 		if (row) {
 			row->service.port = 0;
-			revnat_delete(&r);
+			answers_delete(&r);
 		}
 		return SOCK_PROCEED;
 	}
@@ -114,7 +115,7 @@ static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
 		return refuse(outcome.reason);
 	if (outcome.verdict == VERDICT_PASS) {
 		if (sk_service_row(ctx, 0))
-			revnat_delete(&r);
+			answers_delete(&r);
 		return SOCK_PROCEED;
 	}
 	/* The row marks sockets that have used a service, so that the others cost little in recvmsg. */
@@ -137,15 +138,15 @@ static __always_inline int do_recvmsg(struct bpf_sock_addr *ctx, bool v6)
 {
 	struct sk_service *row = sk_service_row(ctx, 0);
 	const struct addr_port *service = NULL;
-	struct addr_port from;
+	struct addr_port from, called;
 
 	if (!row)
 		return SOCK_PROCEED;
 	read_addr(ctx, v6, &from);
 	if (is_connected(ctx))
 		service = connected_service(row, &from);
-	if (!service)
-		service = revnat_lookup(bpf_get_socket_cookie(ctx), &from);
+	if (!service && answers_find(ctx->sk, bpf_get_socket_cookie(ctx), &from, &called))
+		service = &called;
 	if (!service)
 		return SOCK_PROCEED;
 	write_addr(ctx, v6, service);

@@ -82,3 +82,37 @@ func testAmbiguous(t *testing.T, s *stage) {
 		}
 	})
 }
+
+// testOthers floods a service by many sockets while the answer to one waits.
+func testOthers(t *testing.T, s *stage) {
+	frontend := s.serve("10.96.0.100:5201", s.echo("udp", podA4))
+	c := s.client().open(t, false, unix.SOCK_DGRAM)
+	c.mustSend("a", frontend)
+	// More than a map of openTest has rows.
+	for range 5 {
+		for _, other := range s.client().openAll(t, make([]*socketFD, 1000), false, unix.SOCK_DGRAM) {
+			other.mustSend("b", frontend)
+			other.close()
+		}
+	}
+	if text, from := c.receive(); text != "a" || from != frontend {
+		t.Errorf("%q came from %s, want the answer of %s", text, from, frontend)
+	}
+}
+
+// testManyBackends sends from one socket to more backends than are kept with it.
+func testManyBackends(t *testing.T, s *stage) {
+	var frontends []netip.AddrPort
+	c := s.client().open(t, false, unix.SOCK_DGRAM)
+	for port := range uint16(12) {
+		frontend := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.100"), 5201+port)
+		frontends = append(frontends, s.serve(frontend.String(), s.echo("udp", podA4)))
+		c.mustSend(frontend.String(), frontend)
+	}
+	for range frontends {
+		if text, from := c.receive(); text != from.String() {
+			t.Errorf("the answer of %s came from %s", text, from)
+		}
+	}
+	c.ask(frontends[0], frontends[0])
+}

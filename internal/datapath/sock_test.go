@@ -46,6 +46,8 @@ func TestSocket(t *testing.T) {
 		{"upgrade", testUpgrade},
 		{"hosts", testHosts},
 		{"ambiguous", testAmbiguous},
+		{"other sockets", testOthers},
+		{"many backends", testManyBackends},
 		{"scope", testScope},
 		{"detached", testDetached},
 		{"remove", testRemove},

@@ -5,5 +5,5 @@ package objects
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
 	tcDigest     = "6f281d6118006bd7"
-	socklbDigest = "d38270a2e590d509"
+	socklbDigest = "40f72b4605507bf6"
 )

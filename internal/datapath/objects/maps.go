@@ -23,7 +23,7 @@ type Sizes struct {
 	// to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by default.
 	Tables uint32
 	// Connections counts connections, which take about 500 bytes each, at once. By default one for each 128 KiB of the
-	// machine's memory, between 8192 and 1048576. As many backends of unconnected datagram sockets are remembered.
+	// machine's memory, between 8192 and 1048576. As many backends are remembered of unconnected datagram sockets with more than eight.
 	Connections uint32
 	// Endpoints counts addresses of pods. 16384 by default.
 	Endpoints uint32
@@ -77,6 +77,7 @@ func formats() map[string]format {
 		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
 		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
 		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
+		socklbMapAnswers:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
 		socklbMapSkRevnat:   {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
 	}
 }

@@ -249,11 +249,12 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	if err := o.OpenTables(); err != nil {
 		return nil, err
 	}
-	// Only the programs use these two.
-	var sockets, revnat *ebpf.Map
-	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapSkRevnat: &revnat}
+	// Only the programs use these.
+	var sockets, answers, revnat *ebpf.Map
+	private := map[string]**ebpf.Map{socklbMapSockets: &sockets, socklbMapAnswers: &answers, socklbMapSkRevnat: &revnat}
 	p := pinner{layout: o.layout, load: loadSocklb, sizes: map[string]uint32{
 		socklbMapSockets:  0, // as many as there are sockets
+		socklbMapAnswers:  0,
 		socklbMapSkRevnat: o.maps.Slots.MaxEntries(),
 	}}
 	if err := p.open(private); err != nil {

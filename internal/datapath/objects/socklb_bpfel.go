@@ -31,6 +31,16 @@ const (
 	socklbNamespaceFlagNAMESPACE_SOCKETS socklbNamespaceFlag = 4
 )
 
+type socklbSkAnswers struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Next uint32
+	Rows [8]socklbSkService
+}
+
 type socklbSkRevnatKey struct {
 	_       structs.HostLayout
 	Cookie  uint64
@@ -57,6 +67,7 @@ type socklbSkService struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	socklbMapAffinities     = "affinities"
+	socklbMapAnswers        = "answers"
 	socklbMapBackends       = "backends"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
@@ -144,6 +155,7 @@ type socklbProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
 	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
+	Answers     *ebpf.MapSpec `ebpf:"answers"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
@@ -191,6 +203,7 @@ func (o *socklbObjects) Close() error {
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
 	Affinities  *ebpf.Map `ebpf:"affinities"`
+	Answers     *ebpf.Map `ebpf:"answers"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
@@ -213,6 +226,7 @@ type socklbMaps struct {
 func (m *socklbMaps) Close() error {
 	return _SocklbClose(
 		m.Affinities,
+		m.Answers,
 		m.Backends,
 		m.Connections,
 		m.Endpoints,
