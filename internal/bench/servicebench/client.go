@@ -224,6 +224,7 @@ func (c *client) awaitChange(ctx context.Context, l *lab.Lab, services []service
 		return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 	}
 	var changed chan error
+	begun := make(chan time.Time, 1)
 	err = c.on(func() error {
 		if o, err := c.connect(s.Frontend); err != nil {
 			return err
@@ -231,16 +232,19 @@ func (c *client) awaitChange(ctx context.Context, l *lab.Lab, services []service
 			return fmt.Errorf("%s has reached %s before its change", s.Frontend, o.at)
 		}
 		changed = make(chan error, 1)
-		started := time.Now()
-		go func() { changed <- l.ChangeService(ctx, services, i) }()
-		for time.Since(started) < changeTimeout && ctx.Err() == nil {
+		go func() { // on another CPU, which may take its time to begin
+			begun <- time.Now()
+			changed <- l.ChangeService(ctx, services, i)
+		}()
+		for deadline := time.Now().Add(changeTimeout); time.Now().Before(deadline) && ctx.Err() == nil; {
 			o, err := c.connect(s.Frontend)
 			if err != nil {
 				return err
 			}
-			took = time.Since(started)
+			now := time.Now()
 			o.close()
 			if isNew(o) {
+				took = now.Sub(<-begun)
 				return nil
 			}
 		}

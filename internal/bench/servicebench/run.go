@@ -34,7 +34,7 @@ const (
 // Changes of a sample: until changeTime is over, but mostChanges at most and two at least,
 // there and back.
 const (
-	changeTime  = 300 * time.Millisecond
+	changeTime  = time.Second
 	mostChanges = 100
 )
 
