@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -38,7 +39,7 @@ func (st *suiteTables) advice() string {
 		} else {
 			common = slices.DeleteFunc(common, func(name string) bool { return !slices.Contains(here, name) })
 		}
-		each = append(each, choice(names(best))+" for "+lowerFirst(t.name))
+		each = append(each, choice(names(best))+" for "+format.LowerFirst(t.name))
 	}
 	on := "On this machine choose "
 	if st.counted {
@@ -63,7 +64,7 @@ func choice(names []string) string {
 	if more := len(names) - manyNames; more > 1 {
 		names, rest = names[:manyNames], fmt.Sprintf(" (or one of %d others)", more)
 	}
-	text := list(names)
+	text := format.List(names)
 	if i := strings.LastIndex(text, " and "); i >= 0 {
 		text = text[:i] + " or " + text[i+len(" and "):]
 	}
@@ -93,7 +94,7 @@ func (st *suiteTables) proxyAdvice() string {
 			}
 			leader = ahead
 			if a, b := t.cost(less), t.cost(more); figures == "" && a != "" && b != "" {
-				figures = fmt.Sprintf(": %s against %s (%s, %s)", a, b, pod.name, lowerFirst(t.name))
+				figures = fmt.Sprintf(": %s against %s (%s, %s)", a, b, pod.name, format.LowerFirst(t.name))
 			}
 		}
 	}
@@ -121,12 +122,12 @@ func (t *workloadTable) cost(e *entry) string {
 		return ""
 	}
 	if d.ratio >= 2 {
-		return Factor(d.ratio)
+		return format.Factor(d.ratio)
 	}
 	if d.ci != nil && d.half() < 0.005 {
-		return percent(math.Abs(d.ratio - 1))
+		return format.Percent(math.Abs(d.ratio - 1))
 	}
-	return number(100*math.Abs(d.ratio-1), 0) + "\u00a0%"
+	return format.Number(100*math.Abs(d.ratio-1), 0) + "\u00a0%"
 }
 
 // tallyAdvice chooses between the suite's subject and its object if all verdicts agree.
@@ -136,21 +137,21 @@ func (st *suiteTables) tallyAdvice() string {
 		all, ahead, behind := t.tallied()
 		total, better, worse = total+all, better+ahead, worse+behind
 	}
-	subject, object := clean(st.Subject), clean(st.Object)
+	subject, object := format.Clean(st.Subject), format.Clean(st.Object)
 	switch {
 	case better+worse == 0:
 		return st.undecided()
 	case better == 0:
-		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", object, worse, count(total, "pair"))
+		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", object, worse, format.Count(total, "pair"))
 	case worse == 0:
-		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", subject, better, count(total, "pair"))
+		return fmt.Sprintf("On this machine choose %s: it is better in %d of %s, and never worse.", subject, better, format.Count(total, "pair"))
 	}
-	return fmt.Sprintf("Choose by the pair: %s is better in %d of %s, %s in %d.", subject, better, count(total, "pair"), object, worse)
+	return fmt.Sprintf("Choose by the pair: %s is better in %d of %s, %s in %d.", subject, better, format.Count(total, "pair"), object, worse)
 }
 
 // undecided is the advice where the suite's subject and object are not told apart.
 func (st *suiteTables) undecided() string {
-	return "This run does not tell which of " + clean(st.Subject) + " and " + clean(st.Object) + " is the better."
+	return "This run does not tell which of " + format.Clean(st.Subject) + " and " + format.Clean(st.Object) + " is the better."
 }
 
 // tallied counts the pairs of the tallied statements, and those in which the suite's subject

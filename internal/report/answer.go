@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -38,8 +39,8 @@ func (t *workloadTable) answer() Answer {
 			lines = append(lines, t.tail())
 		case result.AnswerCallRate:
 			lines = append(lines, t.callRate())
-		case result.AnswerFigures:
-			lines = append(lines, t.each("", " "+t.unit, func(e *entry) float64 { return e.Median }))
+		case result.AnswerGrid:
+			lines = append(lines, t.bestOf())
 		case result.AnswerStatements:
 			if i == 0 {
 				lines = append(lines, t.stated()...)
@@ -52,9 +53,9 @@ func (t *workloadTable) answer() Answer {
 		switch {
 		case line == "":
 		case a.Headline == "":
-			a.Headline = keepTogether(line)
+			a.Headline = format.KeepTogether(line)
 		default:
-			a.Details = append(a.Details, keepTogether(upperFirst(line)))
+			a.Details = append(a.Details, format.KeepTogether(format.UpperFirst(line)))
 		}
 	}
 	return a
@@ -63,7 +64,7 @@ func (t *workloadTable) answer() Answer {
 // nouns are what the suite's rows stand for, in the singular and the plural, and the
 // first word alone.
 func (t *workloadTable) nouns() (singular, plural, short string) {
-	singular = cmp.Or(clean(t.suite.Noun), "row")
+	singular = cmp.Or(format.Clean(t.suite.Noun), "row")
 	short, rest, _ := strings.Cut(singular, " ")
 	return singular, strings.TrimSpace(short + "s " + rest), short
 }
@@ -84,7 +85,7 @@ func (t *workloadTable) fastest() string {
 	best, w := entries[0], t.wording
 	figure := t.figure(best)
 	if best.CI95 != nil {
-		figure += ", 95 % interval " + interval(best.CI95, decimals(best.Median))
+		figure += ", 95 % interval " + format.Interval(best.CI95, format.Decimals(best.Median))
 	}
 	if len(entries) == 1 {
 		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
@@ -92,7 +93,7 @@ func (t *workloadTable) fastest() string {
 	tiedRows, apartRows, ok := t.best(entries)
 	if !ok {
 		return fmt.Sprintf("%s has the %s figure (%s), but %s too few to say which %s is the best.%s",
-			best.name, w.extreme, figure, isAre(len(best.Samples), "round"), short, rest)
+			best.name, w.extreme, figure, format.IsAre(len(best.Samples), "round"), short, rest)
 	}
 	ties, apart := names(tiedRows), []string(nil)
 	for _, e := range apartRows {
@@ -101,19 +102,19 @@ func (t *workloadTable) fastest() string {
 	if len(apart) > 0 {
 		text := fmt.Sprintf("%s has the %s figure (%s)", best.named(), w.extreme, figure)
 		if len(ties) > 1 {
-			text += "; tied with it: " + list(ties[1:])
+			text += "; tied with it: " + format.List(ties[1:])
 		}
-		return text + "; cannot be told from it: " + list(apart) + "." + rest
+		return text + "; cannot be told from it: " + format.List(apart) + "." + rest
 	}
 	between := fmt.Sprintf("no difference was found between %s, which has the %s figure (%s), and ", best.name, w.extreme, figure)
 	switch len(ties) {
 	case 1:
 		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, len(entries), several, w.where, figure, rest)
 	case len(entries):
-		return fmt.Sprintf("no %s stands out%s: %s%s.%s", one, w.where, between, list(ties[1:]), rest)
+		return fmt.Sprintf("no %s stands out%s: %s%s.%s", one, w.where, between, format.List(ties[1:]), rest)
 	}
 	return fmt.Sprintf("%s %s of %d %s%s: %s%s.%s",
-		list(ties), w.tied, len(entries), several, w.where, between, verb(len(ties)-1, "the other", "the others"), rest)
+		format.List(ties), w.tied, len(entries), several, w.where, between, format.Verb(len(ties)-1, "the other", "the others"), rest)
 }
 
 // ranking lists the measured rows, with a tilde between neighbours that are tied,
@@ -161,7 +162,7 @@ func failures(entries []*entry, noun string) string {
 	if n == 0 {
 		return ""
 	}
-	return " " + count(n, noun) + " failed."
+	return " " + format.Count(n, noun) + " failed."
 }
 
 // tail gives the 99th percentile of each row.
@@ -184,7 +185,7 @@ func (t *workloadTable) each(words, unit string, figure func(*entry) float64) st
 	var parts []string
 	for _, e := range t.measured() {
 		if v := figure(e); v > 0 {
-			parts = append(parts, e.name+" "+number(v, fewDecimals(v))+unit)
+			parts = append(parts, e.name+" "+format.Number(v, format.FewDecimals(v))+unit)
 		}
 	}
 	if len(parts) == 0 {

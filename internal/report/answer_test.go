@@ -283,3 +283,52 @@ func TestSchema1(t *testing.T) {
 		checkSays(t, got, []string{"veth is the only row with a figure", "iptables 3.8 % (3.6 to 4.3) with veth", "veth 23,124", "Slower than host: veth 3.8 %"}, nil)
 	}
 }
+
+// TestGrid has the sizes as lines and the implementations as columns, with the ratios between sizes, and names the best among the
+// most that all have been measured with.
+func TestGrid(t *testing.T) {
+	f := result.File{Schema: result.Schema, Run: result.Run{Suite: "s"}}
+	suite := result.Suite{
+		Name: "s", Question: "q", Layout: result.LayoutList, Answer: []string{result.AnswerGrid},
+		Groups: []result.Group{{Caption: "10 services", Rows: []string{"a/10", "b/10"}}, {Caption: "20 services", Rows: []string{"a/20", "b/20"}},
+			{Caption: "30 services", Rows: []string{"a/30", "b/30"}}},
+		Series: []result.Series{{Name: "A", Color: result.ColorBlue, Rows: []string{"a/10", "a/20", "a/30"}}, {Name: "B", Color: result.ColorTeal, Rows: []string{"b/10", "b/20", "b/30"}}},
+	}
+	f.Suites = []result.Suite{suite}
+	for _, row := range []struct {
+		id     string
+		figure float64
+	}{{"a/10", 10}, {"b/10", 9}, {"a/20", 40}, {"b/20", 9}, {"b/30", 9.5}} {
+		measured := result.Row{Suite: "s", ID: row.id, Link: "veth", Datapath: "kernel", Placement: "same-host", Overlay: "none", Target: "cluster-ip", Via: "iptables",
+			Family: "ipv4", Workload: result.WorkloadFirstPacket, Engine: "native", Unit: result.UnitMicroseconds, Status: result.StatusOK, Median: row.figure,
+			CI95: &[2]float64{row.figure * 0.99, row.figure * 1.01}}
+		for range 10 {
+			measured.Samples = append(measured.Samples, row.figure)
+		}
+		f.Rows = append(f.Rows, measured)
+	}
+	r, err := report.New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := r.Suites[0].Workloads[0]
+	var got []string
+	for i := range w.Grid.Lines {
+		line := ""
+		for _, c := range w.Grid.Columns {
+			line += c.Cells[i].Text + c.Cells[i].Mark + "|"
+		}
+		got = append(got, line)
+	}
+	want := []string{"10 services|10.0|9.00|B|", "20 services|40.0|9.00|B|", "30 services|–|9.50|B|", "20 services / 10 services|4.00|1.00~||", "30 services / 10 services|–|1.06||"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !strings.HasPrefix(w.Answer.Headline, "20 services: b/20, 9.00") {
+		t.Errorf("headline %q", w.Answer.Headline)
+	}
+	brief := r.Suites[0].Brief.Tables[0].Columns
+	if a, b := brief[1].Cells[0], brief[2].Cells[0]; a.Text != "10.0 → 40.0" || b.Text != "9.00 → 9.50" {
+		t.Errorf("brief %v, %v", a, b)
+	}
+}

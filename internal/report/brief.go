@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -28,7 +29,7 @@ type Brief struct {
 
 // brief makes the answer for a terminal.
 func (st *suiteTables) brief() Brief {
-	b := Brief{Advice: keepTogether(st.advice())}
+	b := Brief{Advice: format.KeepTogether(st.advice())}
 	for _, t := range st.workloads {
 		if st.statesPairs() {
 			b.Winners = append(b.Winners, t.stated()...)
@@ -36,7 +37,10 @@ func (st *suiteTables) brief() Brief {
 			b.Winners = append(b.Winners, t.winner())
 		}
 	}
-	for style := range styles {
+	if st.grid() {
+		b.Tables = []Table{st.gridBrief()}
+	}
+	for style := 0; style < styles && !st.grid(); style++ {
 		b.Tables = append(b.Tables, st.briefTable(style))
 	}
 	b.Skipped = st.unmeasured()
@@ -55,6 +59,9 @@ func (t *workloadTable) contenders(advice bool) []*entry {
 	return t.ranked(slices.DeleteFunc(t.measured(), func(e *entry) bool {
 		if !t.suite.list() {
 			return e.Target != result.TargetPodIP || e.Baseline
+		}
+		if t.suite.grid() && !slices.Contains(t.decisive().Rows, e.ID) {
+			return true
 		}
 		against := t.suite.Answer[0] == result.AnswerReference && t.reference != nil && t.reference.ok()
 		switch {
@@ -100,7 +107,7 @@ const briefWidth = 100
 func (t *workloadTable) winner() string {
 	line := ""
 	for most := manyNames - 1; most >= 0; most-- {
-		line = keepTogether(t.name + ": " + t.winnerAmong(most))
+		line = format.KeepTogether(t.name + ": " + t.winnerAmong(most))
 		n := utf8.RuneCountInString(line)
 		if n <= briefWidth || most == 1 && n < 2*briefWidth-10 && len(t.suite.workloads) <= 4 { // which have two lines each
 			break
@@ -148,7 +155,7 @@ func someNames(entries []*entry, most int) string {
 		out = append(out, e.named())
 	}
 	if most == 0 && len(out) > 1 {
-		return count(len(out), "other")
+		return format.Count(len(out), "other")
 	}
 	return someOf(out, max(most, 1))
 }
@@ -238,7 +245,7 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 		byName[e.name] = append(byName[e.name], e)
 	}
 	for _, name := range order {
-		cells := slices.Repeat([]Cell{{Text: none}}, len(columns))
+		cells := slices.Repeat([]Cell{{Text: format.None}}, len(columns))
 		for _, e := range byName[name] {
 			switch {
 			case t.suite.list():
@@ -275,9 +282,9 @@ func (t *workloadTable) briefFigure(e *entry) Cell {
 	case t.unit == result.UnitTransactions:
 		v /= 1000
 	}
-	text := number(v, fewDecimals(v))
+	text := format.Number(v, format.FewDecimals(v))
 	if e.lossy() {
-		text += ", " + percent(e.LostShare) + " lost"
+		text += ", " + format.Percent(e.LostShare) + " lost"
 	}
 	return Cell{Text: text}
 }
@@ -333,9 +340,9 @@ func (st *suiteTables) briefLegend(table Table, style int) string {
 	switch of := st.Statements; {
 	case !st.statesPairs() || len(of) != 1 || of[0].Subject == "":
 	case st.list():
-		parts = append(parts, "ratio: "+clean(of[0].Subject)+" over "+clean(of[0].Object)+".")
+		parts = append(parts, "ratio: "+format.Clean(of[0].Subject)+" over "+format.Clean(of[0].Object)+".")
 	default:
-		parts = append(parts, "cost: how much less "+clean(of[0].Subject)+" than "+clean(of[0].Object)+", in\u00a0%.")
+		parts = append(parts, "cost: how much less "+format.Clean(of[0].Subject)+" than "+format.Clean(of[0].Object)+", in\u00a0%.")
 	}
 	if costs {
 		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -65,7 +66,7 @@ func (st *suiteTables) charts() []ChartGroup {
 		cpu.Text = "Busy time of the whole machine during the calls, with the kernel's work that follows them."
 	}
 	if st.list() {
-		costs.Title = clean(st.ReferenceChart)
+		costs.Title = format.Clean(st.ReferenceChart)
 	}
 	for _, t := range st.workloads {
 		rates.Charts = append(rates.Charts, t.rateChart())
@@ -107,6 +108,9 @@ func (t *workloadTable) group(e *entry) string {
 // label names an entry in its group, without the part of the ID that the group's
 // caption stands for.
 func (t *workloadTable) label(e *entry) string {
+	if t.suite.grid() && t.group(e) != "" {
+		return t.kindOf(e).Name
+	}
 	if t.suite.list() {
 		if _, rest, ok := strings.Cut(e.name, "/"); ok && t.group(e) != "" {
 			return rest
@@ -128,7 +132,7 @@ func (t *workloadTable) rateChart() Chart {
 	places := t.places()
 	intervals := false
 	for _, e := range t.measured() {
-		m := t.mark(e, e.Median, number(e.Median, own(e.Median, places)))
+		m := t.mark(e, e.Median, format.Number(e.Median, format.Own(e.Median, places)))
 		if e.CI95 != nil {
 			m.Low, m.High = e.CI95[0], e.CI95[1]
 			intervals = true
@@ -159,7 +163,7 @@ func (t *workloadTable) cpuChart() Chart {
 		all = nil // each figure has digits of its own
 	}
 	for _, e := range shown {
-		c.Marks = append(c.Marks, t.mark(e, e.CPUUSPerUnit, number(e.CPUUSPerUnit, own(e.CPUUSPerUnit, fewDecimals(all...)))))
+		c.Marks = append(c.Marks, t.mark(e, e.CPUUSPerUnit, format.Number(e.CPUUSPerUnit, format.Own(e.CPUUSPerUnit, format.FewDecimals(all...)))))
 	}
 	c.Legend = t.legend(shown)
 	return c
@@ -186,10 +190,10 @@ func (t *workloadTable) latencyChart() Chart {
 		all = append(all, t.latency(e.LatencyUS.P99))
 		least, most = min(least, e.LatencyUS.P50), max(most, e.LatencyUS.P99)
 	}
-	places := fewDecimals(all...)
+	places := format.FewDecimals(all...)
 	for _, e := range shown {
 		p50, p99 := t.latency(e.LatencyUS.P50), t.latency(e.LatencyUS.P99)
-		m := t.mark(e, p50, number(p50, places)+" / "+number(p99, places))
+		m := t.mark(e, p50, format.Number(p50, places)+" / "+format.Number(p99, places))
 		m.High = p99
 		c.Marks = append(c.Marks, m)
 	}
@@ -228,7 +232,7 @@ func (t *workloadTable) ratioChart() Chart {
 	intervals, cut := false, false
 	for i, e := range shown {
 		d := differences[i]
-		m := t.mark(e, d.ratio, strings.TrimSpace(ratio(d.ratio)+" "+d.verdict.mark()))
+		m := t.mark(e, d.ratio, strings.TrimSpace(format.Ratio(d.ratio)+" "+d.verdict.mark()))
 		if t.suite.list() {
 			m.Group, m.Label = "", e.name
 		}
@@ -281,7 +285,7 @@ func (t *workloadTable) captionRatios(c *Chart, intervals, cut bool) {
 		if classes := t.classes(); len(classes) > 1 {
 			where = among(classes[0])
 		}
-		c.Caption += " The band (± " + percent(s.share) + ") is the spread of the same thing measured twice" + where + " (A/A)."
+		c.Caption += " The band (± " + format.Percent(s.share) + ") is the spread of the same thing measured twice" + where + " (A/A)."
 	}
 }
 
@@ -317,7 +321,7 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 func (t *workloadTable) legend(entries []*entry) []Legend {
 	var order []Legend
 	for _, series := range t.suite.Series {
-		order = append(order, Legend{series.Color, clean(series.Name)})
+		order = append(order, Legend{series.Color, format.Clean(series.Name)})
 	}
 	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue, result.ColorTeal, result.ColorOlive}
 	place := func(k Legend) int {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -60,7 +61,7 @@ func (e *entry) named() string {
 	if !e.lossy() {
 		return e.name
 	}
-	return e.name + " (" + percent(e.LostShare) + " lost)"
+	return e.name + " (" + format.Percent(e.LostShare) + " lost)"
 }
 
 // tiedAt returns a verdict on a ratio of two entries. No rows are tied whose figures lie a factor
@@ -157,9 +158,9 @@ func (d difference) turned() difference {
 // size is the difference in per cent, or as a factor, with words for either and its
 // interval if it has one. It is rough where the interval is wider than the difference.
 func (d difference) size(words, asFactor string) string {
-	text := amount(d.ratio) + words
+	text := format.Amount(d.ratio) + words
 	if d.ratio >= 2 {
-		text = amount(d.ratio) + asFactor
+		text = format.Amount(d.ratio) + asFactor
 	}
 	switch {
 	case d.ci == nil:
@@ -169,7 +170,7 @@ func (d difference) size(words, asFactor string) string {
 	case d.rough():
 		return "about " + roughly(d.ratio) + words
 	case d.ratio >= 2:
-		return text + " (" + number(d.ci[0], 1) + "\u00a0to\u00a0" + number(d.ci[1], 1) + ")"
+		return text + " (" + format.Number(d.ci[0], 1) + "\u00a0to\u00a0" + format.Number(d.ci[1], 1) + ")"
 	}
 	ends := []float64{math.Abs(d.ci[0]-1) * 100, math.Abs(d.ci[1]-1) * 100}
 	slices.Sort(ends)
@@ -177,7 +178,7 @@ func (d difference) size(words, asFactor string) string {
 	if ends[1] < 0.095 {
 		places = 2
 	}
-	return text + " (" + number(ends[0], places) + "\u00a0to\u00a0" + number(ends[1], places) + ")"
+	return text + " (" + format.Number(ends[0], places) + "\u00a0to\u00a0" + format.Number(ends[1], places) + ")"
 }
 
 // rough reports whether the interval is wider than the difference itself.
@@ -188,9 +189,9 @@ func (d difference) rough() bool {
 // roughly prints a difference without decimals.
 func roughly(ratio float64) string {
 	if ratio >= 2 || math.Abs(ratio-1) < 0.01 {
-		return amount(ratio)
+		return format.Amount(ratio)
 	}
-	return number(100*math.Abs(ratio-1), 0) + "\u00a0%"
+	return format.Number(100*math.Abs(ratio-1), 0) + "\u00a0%"
 }
 
 // describe puts a difference in words.
@@ -203,7 +204,7 @@ func (t *workloadTable) describe(d difference) string {
 	case higher:
 		return d.size(" "+t.wording.higher, " "+t.wording.factor)
 	case unclear:
-		return cannotTell + " of a ratio of " + ratioText(d.ratio, ratioPlaces(d)) + t.reason(d)
+		return cannotTell + " of a ratio of " + format.ShortRatio(d.ratio, ratioPlaces(d)) + t.reason(d)
 	case tooFew:
 	}
 	return "too few rounds to tell"
@@ -219,7 +220,7 @@ func (t *workloadTable) reason(d difference) string {
 		return ""
 	}
 	if s := t.spreads[d.class]; d.ci[1] >= 1/s.factor && d.ci[0] <= s.factor {
-		return ": the same path" + among(d.class) + " measured twice may differ by a factor of " + number(s.factor, 1)
+		return ": the same path" + among(d.class) + " measured twice may differ by a factor of " + format.Number(s.factor, 1)
 	}
 	return ": it does not stand Holm's correction for all comparisons"
 }

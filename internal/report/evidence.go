@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -32,7 +33,7 @@ func (t *workloadTable) evidence() []Evidence {
 			continue
 		}
 		out = append(out, Evidence{
-			ID: clean(e.ID), Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.devices(), Programs: e.programs(" "),
+			ID: format.Clean(e.ID), Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.devices(), Programs: e.programs(" "),
 			Ends: append(e.ends(), e.attachments()...), Hooks: cleanAll(e.Row.Evidence.Hooks), Findings: cleanAll(e.Row.Evidence.Findings),
 		})
 	}
@@ -42,9 +43,9 @@ func (t *workloadTable) evidence() []Evidence {
 // softirqs prints the softirqs per unit.
 func (e *entry) softirqs() string {
 	if n := e.Evidence.SoftirqsPerUnit; n > 0 {
-		return number(n, fewDecimals(n))
+		return format.Number(n, format.FewDecimals(n))
 	}
-	return none
+	return format.None
 }
 
 // programs lists the program counters that rose while the row ran, each name and
@@ -53,7 +54,7 @@ func (e *entry) programs(separator string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(e.Evidence.ProgramRuns)) {
 		if n := e.Evidence.ProgramRuns[name]; n > 0 {
-			out = append(out, clean(name)+separator+number(float64(n), 0))
+			out = append(out, format.Clean(name)+separator+format.Number(float64(n), 0))
 		}
 	}
 	return out
@@ -63,11 +64,11 @@ func (e *entry) programs(separator string) []string {
 func (e *entry) devices() []string {
 	var out []string
 	for _, d := range e.Evidence.Devices {
-		name := clean(d.Name)
+		name := format.Clean(d.Name)
 		if d.Host != "" {
-			name = clean(d.Host) + "/" + name
+			name = format.Clean(d.Host) + "/" + name
 		}
-		out = append(out, fmt.Sprintf("%s rx %s tx %s", name, number(float64(d.RxPackets), 0), number(float64(d.TxPackets), 0)))
+		out = append(out, fmt.Sprintf("%s rx %s tx %s", name, format.Number(float64(d.RxPackets), 0), format.Number(float64(d.TxPackets), 0)))
 	}
 	return out
 }
@@ -80,7 +81,7 @@ func (e *entry) ends() []string {
 		result.Addresses
 	}{{"client", e.Evidence.Client}, {"server", e.Evidence.Server}} {
 		if end.Local != "" || end.Peer != "" {
-			out = append(out, fmt.Sprintf("%s %s to %s", end.name, clean(end.Local), clean(end.Peer)))
+			out = append(out, fmt.Sprintf("%s %s to %s", end.name, format.Clean(end.Local), format.Clean(end.Peer)))
 		}
 	}
 	return out
@@ -92,10 +93,10 @@ func (e *entry) attachments() []string {
 	if a := e.Evidence.Attachments; a != nil {
 		out = append(out, fmt.Sprintf("%d attached, %d detached", a.Added, a.Removed))
 		if a.Reached != "" {
-			out = append(out, "a pod reached "+clean(a.Reached))
+			out = append(out, "a pod reached "+format.Clean(a.Reached))
 		}
 		if len(a.Kept) > 0 {
-			out = append(out, "left on the host: "+clean(strings.Join(a.Kept, ", ")))
+			out = append(out, "left on the host: "+format.Clean(strings.Join(a.Kept, ", ")))
 		}
 	}
 	if n := e.Evidence.Connections; n > 0 {
@@ -108,7 +109,7 @@ func (e *entry) attachments() []string {
 func cleanAll(texts []string) []string {
 	var out []string
 	for _, s := range texts {
-		out = append(out, clean(s))
+		out = append(out, format.Clean(s))
 	}
 	return out
 }

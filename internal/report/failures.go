@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -25,7 +26,7 @@ func (st *suiteTables) failures() []Failure {
 			if row.Status != status {
 				continue
 			}
-			reason := labName.ReplaceAllString(clean(row.Reason), "")
+			reason := labName.ReplaceAllString(format.Clean(row.Reason), "")
 			if byReason[reason] == nil {
 				reasons = append(reasons, reason)
 			}
@@ -39,7 +40,7 @@ func (st *suiteTables) failures() []Failure {
 				switch {
 				case found == "":
 				case len(rows) > 1:
-					f.Reason += fmt.Sprintf(" [%s %s: %s]", clean(row.ID), workloadLabel(row), found)
+					f.Reason += fmt.Sprintf(" [%s %s: %s]", format.Clean(row.ID), workloadLabel(row), found)
 				default:
 					f.Reason += " [" + found + "]"
 				}
@@ -90,14 +91,14 @@ func nameRows(rows []result.Row, total map[string]int) string {
 		switch {
 		case here[shared] == 0:
 		case here[shared] == total[shared] && total[shared] > total[row.ID]:
-			names = append(names, "all of "+clean(strings.TrimSuffix(shared, "/")))
+			names = append(names, "all of "+format.Clean(strings.TrimSuffix(shared, "/")))
 			here[shared] = 0
 		case here[row.ID] == 0:
 		case here[row.ID] == total[row.ID]:
-			names = append(names, clean(row.ID))
+			names = append(names, format.Clean(row.ID))
 			here[row.ID] = 0
 		default:
-			names = append(names, clean(row.ID)+" ("+workloadLabel(row)+")")
+			names = append(names, format.Clean(row.ID)+" ("+workloadLabel(row)+")")
 		}
 	}
 	return strings.Join(names, ", ")

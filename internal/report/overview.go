@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -45,7 +46,7 @@ func (st *suiteTables) overview() *Table {
 		out.Notes = append(out.Notes, "Rates of UDP streams count received datagrams.")
 	}
 	for _, note := range st.Notes {
-		out.Notes = append(out.Notes, clean(note))
+		out.Notes = append(out.Notes, format.Clean(note))
 	}
 	if len(skipped) > 0 {
 		out.Notes = append(out.Notes, "Skipped: "+strings.Join(skipped, ", ")+".")
@@ -128,7 +129,7 @@ func (t *workloadTable) arrange(c Column, entries []*entry) Column {
 	for _, e := range entries {
 		cell, ok := byID[e.ID]
 		if !ok {
-			cell = Cell{Text: none}
+			cell = Cell{Text: format.None}
 		}
 		c.Cells = append(c.Cells, cell)
 	}
@@ -179,7 +180,7 @@ func (t *workloadTable) matrix() *Table {
 		line[name] = len(out.Lines)
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
 		for i := range out.Columns {
-			out.Columns[i].Cells = append(out.Columns[i].Cells, Cell{Text: none, Class: "none"})
+			out.Columns[i].Cells = append(out.Columns[i].Cells, Cell{Text: format.None, Class: "none"})
 		}
 		out.Columns[0].Cells[line[name]] = Cell{Text: name}
 	}
@@ -195,12 +196,12 @@ func (t *workloadTable) matrix() *Table {
 		}
 		cell := Cell{Text: e.Status, Class: e.Status}
 		if e.ok() {
-			cell = Cell{Text: number(e.Median, own(e.Median, places)), Class: t.kindOf(e).Color}
+			cell = Cell{Text: format.Number(e.Median, format.Own(e.Median, places)), Class: t.kindOf(e).Color}
 		}
 		out.Columns[column].Cells[i] = cell
 	}
 	if len(skipped) > 0 {
-		out.Notes = []string{keepTogether("Skipped: " + strings.Join(skipped, ", ") + ".")}
+		out.Notes = []string{format.KeepTogether("Skipped: " + strings.Join(skipped, ", ") + ".")}
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mustang/internal/explain/steps"
+	"mustang/internal/report/format"
 )
 
 // Path is what the packets of a row pass.
@@ -25,7 +26,7 @@ func (p Path) HookCount() string {
 	if len(p.Hooks) == 0 {
 		return "none"
 	}
-	return count(len(p.Hooks), "hook")
+	return format.Count(len(p.Hooks), "hook")
 }
 
 // String describes the path, with the softirqs per unit.
@@ -35,7 +36,7 @@ func (p Path) String(unit string) string {
 		devices = strings.Join(p.Devices, ", ")
 	}
 	if len(p.Hooks) > 0 {
-		hooks = count(len(p.Hooks), "netfilter hook") + ": " + strings.Join(p.Hooks, "; ")
+		hooks = format.Count(len(p.Hooks), "netfilter hook") + ": " + strings.Join(p.Hooks, "; ")
 	}
 	return p.Name + ": " + p.Softirqs + " softirqs per " + unit + "; through " + devices + "; " + hooks
 }
@@ -70,11 +71,11 @@ func (e *entry) busyDevices() []string {
 		if n := float64(d.RxPackets) + float64(d.TxPackets); n == 0 || n < fewPackets*busiest {
 			continue
 		}
-		place := clean(d.Host)
+		place := format.Clean(d.Host)
 		if !slices.Contains(places, place) {
 			places = append(places, place)
 		}
-		names[place] = append(names[place], clean(d.Name))
+		names[place] = append(names[place], format.Clean(d.Name))
 	}
 	var out []string
 	for _, place := range places {
@@ -90,12 +91,12 @@ func (st *suiteTables) traces() []steps.Path {
 		if t.Suite != st.Name {
 			continue
 		}
-		p := steps.Path{Title: clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
+		p := steps.Path{Title: format.Clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
 		if len(t.Omitted) > 0 {
 			p.Note += "; not shown: " + strings.Join(cleanAll(t.Omitted), ", ")
 		}
 		for _, s := range t.Steps {
-			s.Class, s.Kind, s.Place, s.Device, s.Name = clean(s.Class), clean(s.Kind), clean(s.Place), clean(s.Device), clean(s.Name)
+			s.Class, s.Kind, s.Place, s.Device, s.Name = format.Clean(s.Class), format.Clean(s.Kind), format.Clean(s.Place), format.Clean(s.Device), format.Clean(s.Name)
 			p.Steps = append(p.Steps, s)
 		}
 		out = append(out, p)

@@ -5,6 +5,8 @@ package report
 import (
 	"math"
 	"strings"
+
+	"mustang/internal/report/format"
 )
 
 // Styles of a ratio in a table, from wide to narrow.
@@ -20,19 +22,19 @@ const (
 // ratio whose interval is wider than its distance from one is marked as rough.
 func ratioCell(d difference, style int) Cell {
 	places := ratioPlaces(d)
-	text, mark := ratioText(d.ratio, places), strings.TrimSpace(d.verdict.mark())
+	text, mark := format.ShortRatio(d.ratio, places), strings.TrimSpace(d.verdict.mark())
 	if mark == "" && d.rough() {
 		text = "≈" + text
 	}
 	switch {
 	case d.ci == nil:
 	case style == styleInterval:
-		text += mark + " (" + ratioText(d.ci[0], places) + "–" + ratioText(d.ci[1], places) + ")"
+		text += mark + " (" + format.ShortRatio(d.ci[0], places) + "–" + format.ShortRatio(d.ci[1], places) + ")"
 		return Cell{Text: text}
 	case style == styleHalf:
 		unit := math.Pow10(-places)
 		half := math.Ceil(d.half()/unit) * unit // nothing is known exactly
-		text += "±" + strings.TrimPrefix(number(half, places), "0")
+		text += "±" + strings.TrimPrefix(format.Number(half, places), "0")
 	}
 	return Cell{Text: text, Mark: mark}
 }
@@ -53,9 +55,9 @@ func (t *workloadTable) costCell(d difference, style int) Cell {
 	case style == styleBare && (d.verdict == tied || d.verdict == unclear):
 		return Cell{Text: mark}
 	case d.ci == nil:
-		return Cell{Text: mark + number(cost, 0)}
+		return Cell{Text: mark + format.Number(cost, 0)}
 	case d.half() > 0.99:
-		return Cell{Text: mark + number(cost, 0) + "±>99"}
+		return Cell{Text: mark + format.Number(cost, 0) + "±>99"}
 	}
 	most := max(stylePlain-style, 0) // of decimal places
 	digits := max(most, 1)
@@ -63,7 +65,7 @@ func (t *workloadTable) costCell(d difference, style int) Cell {
 	places := min(max(digits-1-int(math.Floor(math.Log10(half))), 0), most)
 	unit := math.Pow10(-places)
 	half = math.Ceil(half/unit-1e-9) * unit // nothing is known exactly
-	return Cell{Text: mark + number(cost, places) + "±" + strings.TrimPrefix(number(half, places), "0")}
+	return Cell{Text: mark + format.Number(cost, places) + "±" + strings.TrimPrefix(format.Number(half, places), "0")}
 }
 
 // half is how far the interval extends from the ratio.
@@ -72,8 +74,8 @@ func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]
 // ratioPlaces is the number of decimal places of a ratio: three near one, where its interval
 // is narrow enough for them.
 func ratioPlaces(d difference) int {
-	if farFromOne(d.ratio) {
-		return fewDecimals(d.ratio)
+	if format.FarFromOne(d.ratio) {
+		return format.FewDecimals(d.ratio)
 	}
 	if d.ci != nil && d.half() < 0.02 {
 		return 3
@@ -81,28 +83,17 @@ func ratioPlaces(d difference) int {
 	return 2
 }
 
-// farFromOne reports whether a ratio is given by its three significant digits.
-func farFromOne(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
-
-// ratioText prints a ratio in few characters. Far from one it has three significant digits.
-func ratioText(r float64, places int) string {
-	if farFromOne(r) {
-		return number(r, fewDecimals(r))
-	}
-	return number(r, places)
-}
-
 // reach prints a range of half-widths. Those that say nothing of differences have no figure.
 func reach(least, most float64) string {
 	switch {
 	case least >= tooWide:
-		return "over ±" + percent(tooWide)
+		return "over ±" + format.Percent(tooWide)
 	case most >= tooWide:
-		return "±" + percent(least) + " and more"
-	case percent(least) == percent(most):
-		return "±" + percent(least)
+		return "±" + format.Percent(least) + " and more"
+	case format.Percent(least) == format.Percent(most):
+		return "±" + format.Percent(least)
 	}
-	return "±" + percent(least) + " to ±" + percent(most)
+	return "±" + format.Percent(least) + " to ±" + format.Percent(most)
 }
 
 // widths returns the least and the greatest half-width of the intervals of cluster IPs over

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -35,7 +36,7 @@ func (t *workloadTable) addedTime() string {
 		}
 	}
 	base := t.meanLatency(t.reference)
-	text := fmt.Sprintf("%s takes %s\u00a0µs", t.reference.name, number(base, fewDecimals(base)))
+	text := fmt.Sprintf("%s takes %s\u00a0µs", t.reference.name, format.Number(base, format.FewDecimals(base)))
 	if len(adds) > 0 {
 		text += "; added µs: " + strings.Join(adds, ", ")
 	}
@@ -48,10 +49,10 @@ func (t *workloadTable) addedTime() string {
 // added prints the time that a ratio of times adds to the reference's, in µs.
 func (t *workloadTable) added(d difference) Cell {
 	base := t.meanLatency(t.reference)
-	places := decimals(base) - 1
-	out := Cell{Text: number(base*(d.ratio-1), places), Mark: strings.TrimSpace(d.verdict.mark())}
+	places := format.Decimals(base) - 1
+	out := Cell{Text: format.Number(base*(d.ratio-1), places), Mark: strings.TrimSpace(d.verdict.mark())}
 	if d.ci != nil {
-		out.Text += out.Mark + fmt.Sprintf(" (%s to %s)", number(base*(d.ci[0]-1), places), number(base*(d.ci[1]-1), places))
+		out.Text += out.Mark + fmt.Sprintf(" (%s to %s)", format.Number(base*(d.ci[0]-1), places), format.Number(base*(d.ci[1]-1), places))
 		out.Mark = ""
 	}
 	return out
@@ -101,9 +102,9 @@ func (t *workloadTable) againstReference() []string {
 		join  func([]string) string
 		names []string
 	}{
-		{worse + " than %s: ", commas, nil}, {"no difference to %s found: ", list, nil},
-		{better + " than %s: ", commas, nil}, {"too few rounds to tell from %s: ", list, nil},
-		{cannotTell + " from %s: ", list, nil},
+		{worse + " than %s: ", commas, nil}, {"no difference to %s found: ", format.List, nil},
+		{better + " than %s: ", commas, nil}, {"too few rounds to tell from %s: ", format.List, nil},
+		{cannotTell + " from %s: ", format.List, nil},
 	}
 	for _, e := range t.measured() {
 		if e == t.reference {
@@ -148,7 +149,7 @@ func (t *workloadTable) referenceFigure() string {
 	}
 	base := t.figure(t.reference)
 	if mean := t.meanLatency(t.reference); mean > 0 {
-		base += ", " + number(mean, fewDecimals(mean)) + " µs on average"
+		base += ", " + format.Number(mean, format.FewDecimals(mean)) + " µs on average"
 	}
 	return fmt.Sprintf("Figure of %s: %s.%s", t.reference.name, base, t.failed())
 }
@@ -166,7 +167,7 @@ func (t *workloadTable) referenceColumn(rank int) Column {
 	c := Column{Head: head, Rank: rank, Right: true, Marked: true}
 	for _, e := range t.entries {
 		d, ok := t.toReference(e)
-		cell := Cell{Text: none}
+		cell := Cell{Text: format.None}
 		switch {
 		case e == t.reference && e.ok():
 			cell.Text = t.share(1)
@@ -185,9 +186,9 @@ func (t *workloadTable) referenceColumn(rank int) Column {
 // above one.
 func (t *workloadTable) share(r float64) string {
 	if !t.inTime() {
-		return number(100*r, 1)
+		return format.Number(100*r, 1)
 	}
-	text := number(100*(r-1), 1)
+	text := format.Number(100*(r-1), 1)
 	if r > 1 && math.Abs(r-1) >= 0.0005 {
 		text = "+" + text
 	}
@@ -198,7 +199,7 @@ func (t *workloadTable) share(r float64) string {
 func (t *workloadTable) referenceInterval(e *entry) string {
 	d, ok := t.toReference(e)
 	if !ok || d.ci == nil {
-		return none
+		return format.None
 	}
 	return t.share(d.ci[0]) + " to " + t.share(d.ci[1])
 }
@@ -212,8 +213,8 @@ func (t *workloadTable) tailColumn() Column {
 	base := t.reference.LatencyUS.P99
 	return t.texts(5, func(e *entry) string {
 		if !e.ok() || e.LatencyUS == nil || base <= 0 {
-			return none
+			return format.None
 		}
-		return number(100*e.LatencyUS.P99/base, 1)
+		return format.Number(100*e.LatencyUS.P99/base, 1)
 	}, "p99, % of", t.reference.name)
 }

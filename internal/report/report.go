@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"mustang/internal/explain/steps"
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -79,6 +80,8 @@ type Workload struct {
 	// Matrix has a line for each connection, with the pod IP and the kinds of
 	// cluster IP as columns; nil where the suite has an overview.
 	Matrix *Table
+	// Grid has a line for each group and a column for each series; nil where the suite has none.
+	Grid *Table
 	// Paths are the devices and netfilter hooks that packets of each row pass.
 	Paths []Path
 	// Rows has a line for each row.
@@ -104,7 +107,7 @@ type Answer struct {
 }
 
 // Sentence is the headline as a sentence of its own, not after a colon.
-func (a Answer) Sentence() string { return upperFirst(a.Headline) }
+func (a Answer) Sentence() string { return format.UpperFirst(a.Headline) }
 
 // Failure is a reason why rows have no figure.
 type Failure struct {
@@ -125,7 +128,7 @@ func New(f result.File) (*Report, error) {
 	}
 	run := runFacts{Run: f.Run, rows: f.Rows}
 	r := &Report{
-		Title: clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(f.Run.Started),
+		Title: format.Clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(f.Run.Started),
 		Warnings: run.warnings(), Command: run.command(),
 		Facts: []FactGroup{{"Machine", run.machine()}, {"Settings", run.settings()}, {"Method", run.method()}},
 	}
@@ -139,7 +142,7 @@ func New(f result.File) (*Report, error) {
 // suite makes the suite's part of the report.
 func (st *suiteTables) suite() Suite {
 	out := Suite{
-		Name: clean(st.Name), Question: clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
+		Name: format.Clean(st.Name), Question: format.Clean(st.Question), Anchor: st.anchor, Charts: st.charts(), Spread: st.spread(),
 		Failures: st.failures(), Traces: st.traces(), Noise: st.noise(), Brief: st.brief(),
 		RatioMeaning: "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the machine cancels out.",
 	}
@@ -157,12 +160,15 @@ func (st *suiteTables) suite() Suite {
 			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Spread: t.spreadSentence(), Evidence: t.evidence(),
 		}
 		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
-		if !st.list() {
+		switch {
+		case st.grid():
+			w.Grid = t.gridTable()
+		case !st.list():
 			w.Matrix = t.matrix()
 		}
 		out.Workloads = append(out.Workloads, w)
 	}
-	if st.list() {
+	if st.list() && !st.grid() {
 		out.Overview = st.overview()
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -23,14 +24,14 @@ type runFacts struct {
 
 // headline describes the run and the machine in one line.
 func (r runFacts) headline() string {
-	parts := []string{"mustang bench " + clean(r.Suite)}
+	parts := []string{"mustang bench " + format.Clean(r.Suite)}
 	if r.Rounds > 0 || r.sliced() {
-		rounds := count(cmp.Or(r.Rounds, r.roundsDone()), "round")
+		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
-			rounds += fmt.Sprintf(" of two %s turns, networks built %s", seconds(r.SliceSeconds), times(r.labs()))
+			rounds += fmt.Sprintf(" of two %s turns, networks built %s", format.Seconds(r.SliceSeconds), format.Times(r.labs()))
 		}
 		if r.DurationSeconds > 0 {
-			rounds += " of " + seconds(r.DurationSeconds)
+			rounds += " of " + format.Seconds(r.DurationSeconds)
 		}
 		if r.Counted() {
 			rounds += " of counted instructions"
@@ -62,13 +63,13 @@ func (r runFacts) machineLine() string {
 	m := r.Machine
 	var parts []string
 	if m.CPUModel != "" {
-		parts = append(parts, clean(m.CPUModel))
+		parts = append(parts, format.Clean(m.CPUModel))
 	}
 	if m.CPUs > 0 {
-		parts = append(parts, count(m.CPUs, "CPU"))
+		parts = append(parts, format.Count(m.CPUs, "CPU"))
 	}
 	if r.Kernel != "" {
-		parts = append(parts, "Linux "+clean(r.Kernel))
+		parts = append(parts, "Linux "+format.Clean(r.Kernel))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -81,9 +82,9 @@ const countedWarning = "Instructions, not time: an emulated processor counted th
 func (r runFacts) warnings() []string {
 	var out []string
 	done := r.roundsDone()
-	progress := fmt.Sprintf("%d of %s done", done, count(r.Rounds, "round"))
+	progress := fmt.Sprintf("%d of %s done", done, format.Count(r.Rounds, "round"))
 	if r.Rounds == 0 {
-		progress = count(done, "round") + " done"
+		progress = format.Count(done, "round") + " done"
 	}
 	if r.Counted() { // one network after the other
 		out = append(out, countedWarning)
@@ -102,7 +103,7 @@ func (r runFacts) warnings() []string {
 		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
 	}
 	for _, note := range r.Notes {
-		if note = clean(note); !strings.HasSuffix(note, repeatRun) {
+		if note = format.Clean(note); !strings.HasSuffix(note, repeatRun) {
 			out = append(out, note)
 		}
 	}
@@ -116,7 +117,7 @@ const repeatRun = " Repeat the run on a quiet machine."
 func (r runFacts) disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(clean(note), repeatRun); disturbed {
+		if note, disturbed := strings.CutSuffix(format.Clean(note), repeatRun); disturbed {
 			out = append(out, note)
 		}
 	}
@@ -129,17 +130,17 @@ var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 // machine lists the hardware and the versions of software.
 func (r runFacts) machine() []Fact {
 	facts := []Fact{
-		{"Processor", clean(r.Machine.CPUModel)},
+		{"Processor", format.Clean(r.Machine.CPUModel)},
 		{"CPUs", positive(r.Machine.CPUs)},
-		{"Architecture", clean(r.Machine.Arch)},
-		{"Virtualisation", clean(r.Machine.Virtualisation)},
-		{"Kernel", clean(r.Kernel)},
+		{"Architecture", format.Clean(r.Machine.Arch)},
+		{"Virtualisation", format.Clean(r.Machine.Virtualisation)},
+		{"Kernel", format.Clean(r.Kernel)},
 	}
 	if r.Machine.MemoryBytes > 0 {
-		facts = slices.Insert(facts, 3, Fact{"Memory", memory(r.Machine.MemoryBytes)})
+		facts = slices.Insert(facts, 3, Fact{"Memory", format.Memory(r.Machine.MemoryBytes)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		facts = append(facts, Fact{clean(name), programName.ReplaceAllString(clean(r.Versions[name]), "$1")})
+		facts = append(facts, Fact{format.Clean(name), programName.ReplaceAllString(format.Clean(r.Versions[name]), "$1")})
 	}
 	return present(facts)
 }
@@ -148,13 +149,13 @@ func (r runFacts) machine() []Fact {
 func (r runFacts) settings() []Fact {
 	var facts []Fact
 	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
-		facts = append(facts, Fact{clean(name), clean(r.Settings[name])})
+		facts = append(facts, Fact{format.Clean(name), format.Clean(r.Settings[name])})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Offloads)) {
-		facts = append(facts, Fact{"offload " + clean(name), clean(r.Offloads[name])})
+		facts = append(facts, Fact{"offload " + format.Clean(name), format.Clean(r.Offloads[name])})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
-		facts = append(facts, Fact{clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
+		facts = append(facts, Fact{format.Clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
 	}
 	return present(facts)
 }
@@ -177,14 +178,14 @@ func (r runFacts) method() []Fact {
 	if r.sliced() {
 		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
-		return present(slices.Insert(facts, 3, Fact{"Length of a turn", seconds(r.SliceSeconds)},
-			Fact{"Networks built", times(r.labs())}))
+		return present(slices.Insert(facts, 3, Fact{"Length of a turn", format.Seconds(r.SliceSeconds)},
+			Fact{"Networks built", format.Times(r.labs())}))
 	}
 	if r.DurationSeconds == 0 {
 		return present(facts)
 	}
 	facts = slices.Insert(facts, 3,
-		Fact{"Measured per sample", seconds(r.DurationSeconds)}, Fact{"Warm-up, not counted", seconds(r.WarmupSeconds)})
+		Fact{"Measured per sample", format.Seconds(r.DurationSeconds)}, Fact{"Warm-up, not counted", format.Seconds(r.WarmupSeconds)})
 	return present(facts)
 }
 
@@ -198,9 +199,9 @@ func (r runFacts) rounds() string {
 			}
 		}
 		if least < most {
-			return fmt.Sprintf("%s to %s, by the row", number(float64(least), 0), number(float64(most), 0))
+			return fmt.Sprintf("%s to %s, by the row", format.Number(float64(least), 0), format.Number(float64(most), 0))
 		}
-		return number(float64(most), 0)
+		return format.Number(float64(most), 0)
 	}
 	return fmt.Sprintf("%d of %d", r.roundsDone(), r.Rounds)
 }
@@ -210,7 +211,7 @@ func (r runFacts) engines() []string {
 	seen := map[string]bool{}
 	for _, row := range r.rows {
 		if row.Status == result.StatusOK {
-			seen[clean(row.Engine)] = true
+			seen[format.Clean(row.Engine)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))
@@ -221,9 +222,9 @@ const usualSlice = 0.001
 
 // command is the command line that repeats the run.
 func (r runFacts) command() string {
-	line := "mustang bench " + clean(r.Suite)
+	line := "mustang bench " + format.Clean(r.Suite)
 	if r.Counted() {
-		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", clean(r.Suite), r.Rounds, r.Seed)
+		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", format.Clean(r.Suite), r.Rounds, r.Seed)
 	}
 	if r.Quick {
 		line += " --quick"
@@ -232,13 +233,13 @@ func (r runFacts) command() string {
 		line += fmt.Sprintf(" --rounds %d", r.Rounds)
 	}
 	if r.TimeSeconds > 0 {
-		line += " --time " + seconds(r.TimeSeconds)
+		line += " --time " + format.Seconds(r.TimeSeconds)
 	}
 	if r.sliced() && r.SliceSeconds != usualSlice { // which bench makes longer where a path needs it
-		line += " --slice " + seconds(r.SliceSeconds)
+		line += " --slice " + format.Seconds(r.SliceSeconds)
 	}
 	if r.DurationSeconds > 0 {
-		line += " --duration " + seconds(r.DurationSeconds)
+		line += " --duration " + format.Seconds(r.DurationSeconds)
 	}
 	return fmt.Sprintf("%s --seed %d", line, r.Seed)
 }

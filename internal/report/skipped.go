@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -41,7 +42,7 @@ func (st *suiteTables) unmeasured() []Skipped {
 			continue
 		}
 		known[name], listed[name] = true, true
-		why := clean(e.Reason)
+		why := format.Clean(e.Reason)
 		if strings.Contains(why, "kernel") {
 			why = ""
 		}
@@ -55,7 +56,7 @@ func (st *suiteTables) unmeasured() []Skipped {
 	for i, s := range out {
 		if s.Why == "" {
 			out[i].Kernel = true
-			out[i].Why = "this kernel lacks " + verb(len(s.Names), "it", "them")
+			out[i].Why = "this kernel lacks " + format.Verb(len(s.Names), "it", "them")
 		}
 	}
 	return out

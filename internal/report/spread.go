@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -129,12 +130,12 @@ func (s spread) sentence() string {
 	case s.pairs == 0:
 		return "nothing was measured twice in this run, so the machine's own spread (A/A) is not known"
 	case s.share >= tooWide:
-		return "too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + percent(tooWide)
+		return "too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + format.Percent(tooWide)
 	case !s.known():
 		return fmt.Sprintf("too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round",
-			s.rounds, minRounds, percent(s.share))
+			s.rounds, minRounds, format.Percent(s.share))
 	}
-	return fmt.Sprintf("no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice)", percent(s.share))
+	return fmt.Sprintf("no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice)", format.Percent(s.share))
 }
 
 // spread says the same of all workloads in brief.
@@ -143,7 +144,7 @@ func (st *suiteTables) spread() string {
 	for _, t := range st.workloads {
 		classes := t.classes()
 		for _, class := range classes {
-			name, s := lowerFirst(t.name), t.spreads[class]
+			name, s := format.LowerFirst(t.name), t.spreads[class]
 			if len(classes) > 1 {
 				name += among(class)
 			}
@@ -151,7 +152,7 @@ func (st *suiteTables) spread() string {
 			case s.share >= tooWide:
 				noisy = append(noisy, name)
 			case s.known():
-				known = append(known, percent(s.share)+" ("+name+")")
+				known = append(known, format.Percent(s.share)+" ("+name+")")
 			default:
 				unknown = append(unknown, name)
 			}

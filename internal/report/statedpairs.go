@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -46,7 +47,7 @@ func (t *workloadTable) stated() []string {
 		case least > 1:
 			is = "rises to"
 		}
-		out = append(out, fmt.Sprintf("%s %s %s %s of that %s%s.", t.name, clean(st.Subject), is, shares(least, most), clean(st.Object), unclaimed(all)))
+		out = append(out, fmt.Sprintf("%s %s %s %s of that %s%s.", t.name, format.Clean(st.Subject), is, shares(least, most), format.Clean(st.Object), unclaimed(all)))
 	}
 	if len(out) == 0 {
 		return []string{t.name + ": no pair has figures."}
@@ -69,10 +70,10 @@ func shares(least, most float64) string {
 	if least < 0.02 || least > 0.95 && most < 1.05 {
 		places = 1
 	}
-	if a, b := number(100*least, places), number(100*most, places); a != b {
+	if a, b := format.Number(100*least, places), format.Number(100*most, places); a != b {
 		return a + " to " + b + "\u00a0%"
 	}
-	return number(100*least, places) + "\u00a0%"
+	return format.Number(100*least, places) + "\u00a0%"
 }
 
 // unclaimed counts pairs, and those of them in which no difference is claimed.
@@ -81,7 +82,7 @@ func unclaimed(all []statedDifference) string {
 	for _, d := range all {
 		n[d.verdict]++
 	}
-	text := " in " + count(len(all), "pair")
+	text := " in " + format.Count(len(all), "pair")
 	for i, some := range []int{n[tied], n[tooFew] + n[unclear]} {
 		words := []string{"no difference found", cannotTell + " a difference"}[i]
 		switch some {

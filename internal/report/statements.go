@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -24,7 +25,7 @@ func (t *workloadTable) differences(st result.Statement) []statedDifference {
 	for _, p := range st.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
 		if a != nil && b != nil && a.ok() && b.ok() {
-			out = append(out, statedDifference{spelt(clean(p.Label)), t.difference(a, b)})
+			out = append(out, statedDifference{spelt(format.Clean(p.Label)), t.difference(a, b)})
 		}
 	}
 	return out
@@ -44,7 +45,7 @@ func (t *workloadTable) statements() []string {
 			}
 		}
 		if len(parts) > 0 {
-			out = append(out, clean(st.Caption)+": "+strings.Join(parts, "; ")+".")
+			out = append(out, format.Clean(st.Caption)+": "+strings.Join(parts, "; ")+".")
 		}
 	}
 	return out
@@ -62,7 +63,7 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 		var labels []string
 		for _, d := range group {
 			if v == unclear {
-				d.label += " " + ratioText(d.ratio, ratioPlaces(d.difference))
+				d.label += " " + format.ShortRatio(d.ratio, ratioPlaces(d.difference))
 			}
 			labels = append(labels, d.label)
 		}
@@ -75,7 +76,7 @@ func (t *workloadTable) ranges(all []statedDifference) []string {
 		case len(group) == 1:
 			parts = append(parts, first.label+" "+t.describe(first.difference))
 		default:
-			parts = append(parts, fmt.Sprintf("%s (%s) to %s", amount(first.ratio), first.label,
+			parts = append(parts, fmt.Sprintf("%s (%s) to %s", format.Amount(first.ratio), first.label,
 				t.wording.describe(v, last.ratio)+" ("+last.label+")"))
 		}
 	}
@@ -91,12 +92,12 @@ func (t *workloadTable) tally() string {
 		}
 	}
 	if len(all) == 0 {
-		return "no row of " + clean(t.suite.Subject) + " has a figure beside one of " + clean(t.suite.Object) + "."
+		return "no row of " + format.Clean(t.suite.Subject) + " has a figure beside one of " + format.Clean(t.suite.Object) + "."
 	}
 	least, most := extent(all)
 	outcome := unclaimed(all)
 	if _, better, worse := t.tallied(); better+worse > 0 {
-		outcome = fmt.Sprintf(" in %s; better in %d, worse in %d", count(len(all), "pair"), better, worse)
+		outcome = fmt.Sprintf(" in %s; better in %d, worse in %d", format.Count(len(all), "pair"), better, worse)
 	}
-	return clean(t.suite.Subject) + ": " + shares(least, most) + " of " + clean(t.suite.Object) + outcome + "."
+	return format.Clean(t.suite.Subject) + ": " + shares(least, most) + " of " + format.Clean(t.suite.Object) + outcome + "."
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -49,7 +50,7 @@ func (t *workloadTable) columns() []Column {
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
 	out = append(out, t.percentiles()...)
 	out = append(out, t.tailColumn(), t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"))
-	rounds := t.texts(7, func(e *entry) string { return number(float64(len(e.Samples)), 0) }, "rounds")
+	rounds := t.texts(7, func(e *entry) string { return format.Number(float64(len(e.Samples)), 0) }, "rounds")
 	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
 	rounds.Wide, softirqs.Wide = true, true
 	out = append(out, rounds, softirqs)
@@ -86,12 +87,12 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 	if len(all) == 0 {
 		return Column{}
 	}
-	places := fewDecimals(all...)
+	places := format.FewDecimals(all...)
 	return t.texts(rank, func(e *entry) string {
 		if !e.ok() || value(e) <= 0 {
-			return none
+			return format.None
 		}
-		return number(value(e), own(value(e), places))
+		return format.Number(value(e), format.Own(value(e), places))
 	}, head...)
 }
 
@@ -112,9 +113,9 @@ func (t *workloadTable) medians() Column {
 	places := t.places()
 	return t.texts(0, func(e *entry) string {
 		if !e.ok() {
-			return none
+			return format.None
 		}
-		return number(e.Median, own(e.Median, places))
+		return format.Number(e.Median, format.Own(e.Median, places))
 	}, head, shortUnit(t.unit))
 }
 
@@ -123,9 +124,9 @@ func (t *workloadTable) intervals() Column {
 	places := t.places()
 	return t.texts(6, func(e *entry) string {
 		if !e.ok() {
-			return none
+			return format.None
 		}
-		return interval(e.CI95, own(e.Median, places))
+		return format.Interval(e.CI95, format.Own(e.Median, places))
 	}, "95 % interval", shortUnit(t.unit))
 }
 
@@ -140,9 +141,9 @@ func (t *workloadTable) means(rank int) Column {
 func (t *workloadTable) costColumn() Column {
 	c := Column{Head: []string{"cluster/", "pod IP"}, Rank: 2, Marked: true}
 	for _, e := range t.entries {
-		cell := Cell{Text: none}
+		cell := Cell{Text: format.None}
 		if e.cost != nil {
-			cell = Cell{Text: ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.verdictOn(*e.cost).mark())}
+			cell = Cell{Text: format.Ratio(e.cost.Ratio), Mark: strings.TrimSpace(t.verdictOn(*e.cost).mark())}
 		}
 		c.Cells = append(c.Cells, cell)
 	}
@@ -152,9 +153,9 @@ func (t *workloadTable) costColumn() Column {
 // costInterval prints the interval of the figure in that column.
 func (t *workloadTable) costInterval(e *entry) string {
 	if e.cost == nil || e.cost.CI95 == nil {
-		return none
+		return format.None
 	}
-	return ratio(e.cost.CI95[0]) + " to " + ratio(e.cost.CI95[1])
+	return format.Ratio(e.cost.CI95[0]) + " to " + format.Ratio(e.cost.CI95[1])
 }
 
 // lost makes the column of the datagrams that did not arrive or came out of order, or of
@@ -166,7 +167,7 @@ func (t *workloadTable) lost() Column {
 	c := t.lostShares()
 	for i, e := range t.entries {
 		if !c.empty() && e.ok() && e.OutOfOrder > 0 {
-			c.Cells[i].Text += fmt.Sprintf(", %s late", number(float64(e.OutOfOrder), 0))
+			c.Cells[i].Text += fmt.Sprintf(", %s late", format.Number(float64(e.OutOfOrder), 0))
 		}
 	}
 	return c
@@ -179,9 +180,9 @@ func (t *workloadTable) lostShares() Column {
 	}
 	return t.texts(2, func(e *entry) string {
 		if !e.ok() {
-			return none
+			return format.None
 		}
-		return percent(e.LostShare)
+		return format.Percent(e.LostShare)
 	}, "lost", "of sent")
 }
 
@@ -208,9 +209,9 @@ func (t *workloadTable) percentiles() []Column {
 // variant prints a row's variant.
 func variant(e *entry) string {
 	if e.Variant == "" || e.Repeats != "" {
-		return none
+		return format.None
 	}
-	return clean(e.Variant)
+	return format.Clean(e.Variant)
 }
 
 // notes lists the remarks on rows, each once with the rows that have it, or with the
@@ -238,12 +239,12 @@ func (t *workloadTable) notes() []string {
 		for _, e := range rows[note] {
 			switch same := noted[remark{e.name, note}]; {
 			case len(same) < 2 || len(same) < total[e.name]:
-				who = append(who, clean(e.ID))
+				who = append(who, format.Clean(e.ID))
 			case e == same[0]:
 				who = append(who, e.name)
 			}
 		}
-		notes = append(notes, strings.Join(who, ", ")+": "+clean(note))
+		notes = append(notes, strings.Join(who, ", ")+": "+format.Clean(note))
 	}
 	return notes
 }
@@ -309,12 +310,12 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		}
 		reach := "too few rounds"
 		if c.CI95 != nil {
-			reach = ratio(c.CI95[0]) + " to " + ratio(c.CI95[1])
+			reach = format.Ratio(c.CI95[0]) + " to " + format.Ratio(c.CI95[1])
 		}
 		rows.Cells = append(rows.Cells, Cell{Text: comparisonName(c)})
-		value.Cells = append(value.Cells, Cell{Text: ratio(c.Ratio), Mark: mark})
+		value.Cells = append(value.Cells, Cell{Text: format.Ratio(c.Ratio), Mark: mark})
 		ci.Cells = append(ci.Cells, Cell{Text: reach})
-		rounds.Cells = append(rounds.Cells, Cell{Text: number(float64(c.RoundsDone()), 0)})
+		rounds.Cells = append(rounds.Cells, Cell{Text: format.Number(float64(c.RoundsDone()), 0)})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
 		variance.add(c)
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})
@@ -336,9 +337,9 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 
 // comparisonName names a comparison by its rows.
 func comparisonName(c result.Comparison) string {
-	name := clean(c.Numerator) + " over " + clean(c.Denominator)
-	above, rest, cut := strings.Cut(clean(c.Numerator), "/")
-	if below, target, _ := strings.Cut(clean(c.Denominator), "/"); cut && above == below && rest != "" && target != "" {
+	name := format.Clean(c.Numerator) + " over " + format.Clean(c.Denominator)
+	above, rest, cut := strings.Cut(format.Clean(c.Numerator), "/")
+	if below, target, _ := strings.Cut(format.Clean(c.Denominator), "/"); cut && above == below && rest != "" && target != "" {
 		name = above + ": " + rest + " over " + target
 	}
 	if c.AA {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -25,7 +26,7 @@ func (st *suiteTables) noise() string {
 	for _, t := range st.workloads {
 		for _, class := range []string{"", result.ClassKernel} {
 			if s := t.spreads[class]; s.known() && s.share > worst.share {
-				worst, kind, name = s, among(class), lowerFirst(t.name)
+				worst, kind, name = s, among(class), format.LowerFirst(t.name)
 			}
 		}
 		for _, c := range t.comparisons {
@@ -37,13 +38,13 @@ func (st *suiteTables) noise() string {
 	slices.Sort(halves)
 	switch {
 	case worst.share > tooNoisy:
-		by := percent(worst.share)
+		by := format.Percent(worst.share)
 		if worst.factor >= 2 {
-			by = "a factor of " + number(worst.factor, 1)
+			by = "a factor of " + format.Number(worst.factor, 1)
 		}
 		return fmt.Sprintf("This run is too noisy: the same path%s measured twice may differ by %s in %s.%s", kind, by, name, repeatIt)
 	case len(halves) > 0 && halves[len(halves)/2] > tooNoisy:
-		return "This run is too noisy: half of its comparisons of paths in the kernel are uncertain by " + percent(halves[len(halves)/2]) + " or more." + repeatIt
+		return "This run is too noisy: half of its comparisons of paths in the kernel are uncertain by " + format.Percent(halves[len(halves)/2]) + " or more." + repeatIt
 	}
 	return ""
 }
@@ -84,12 +85,12 @@ func newVarianceColumns() *varianceColumns {
 
 // add adds the cells of a comparison.
 func (v *varianceColumns) add(c result.Comparison) {
-	cells := slices.Repeat([]string{none}, len(v.columns))
+	cells := slices.Repeat([]string{format.None}, len(v.columns))
 	if c.Over != "" {
 		v.known = true
-		cells = []string{clean(cmp.Or(c.Verdict, none)), clean(c.Over), probability(c.P), probability(c.AdjustedP)}
+		cells = []string{format.Clean(cmp.Or(c.Verdict, format.None)), format.Clean(c.Over), probability(c.P), probability(c.AdjustedP)}
 		for _, share := range []float64{c.Shares.Lab, c.Shares.Process, c.Shares.Connection, c.Shares.Round} {
-			cells = append(cells, number(100*share, 0))
+			cells = append(cells, format.Number(100*share, 0))
 		}
 	}
 	for i := range v.columns {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -75,12 +76,12 @@ func (w wording) describe(v verdict, ratio float64) string {
 	case tied:
 		return "no difference found"
 	case lower:
-		return percent(1-ratio) + " " + w.lower
+		return format.Percent(1-ratio) + " " + w.lower
 	case higher:
 		if ratio >= 2 {
-			return Factor(ratio) + " " + w.factor
+			return format.Factor(ratio) + " " + w.factor
 		}
-		return percent(ratio-1) + " " + w.higher
+		return format.Percent(ratio-1) + " " + w.higher
 	case unclear:
 		return cannotTell
 	case tooFew:
@@ -111,11 +112,11 @@ func connectionName(r result.Row) string {
 	if r.Family == "ipv6" {
 		name += " (IPv6)"
 	}
-	return strings.ReplaceAll(clean(name), " + eBPF", "+eBPF") // as older files have it
+	return strings.ReplaceAll(format.Clean(name), " + eBPF", "+eBPF") // as older files have it
 }
 
 // rowName names a row by its label, or by its ID.
-func rowName(r result.Row) string { return spelt(clean(cmp.Or(r.Label, r.Repeats, r.ID))) }
+func rowName(r result.Row) string { return spelt(format.Clean(cmp.Or(r.Label, r.Repeats, r.ID))) }
 
 // spelt spells the datapath of an ID as connections do.
 func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
@@ -125,7 +126,7 @@ func targetName(target string) string {
 	names := map[string]string{
 		result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP", result.TargetPublishedPort: "published port",
 	}
-	return cmp.Or(names[target], clean(target))
+	return cmp.Or(names[target], format.Clean(target))
 }
 
 // viaOrder is the order of the kinds of cluster IP.
@@ -138,7 +139,7 @@ func viaOrder() []string {
 // viaName names what turns the target's address into the server's.
 func viaName(via string) string {
 	names := map[string]string{result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
-	return cmp.Or(names[via], clean(via))
+	return cmp.Or(names[via], format.Clean(via))
 }
 
 // viaTitle is viaName for headings and sentences.
@@ -149,59 +150,5 @@ func viaTitle(via string) string {
 
 // shortUnit shortens a unit for the heading of a column.
 func shortUnit(unit string) string {
-	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(clean(unit))
-}
-
-// list joins names as a sentence does.
-func list(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
-}
-
-// isAre counts nouns as the subject of a sentence.
-func isAre(n int, noun string) string { return count(n, noun) + verb(n, " is", " are") }
-
-func verb(n int, one, several string) string {
-	if n == 1 {
-		return one
-	}
-	return several
-}
-
-// keepTogether puts no-break spaces into names and figures.
-func keepTogether(s string) string {
-	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
-		" instructions/", "\u00a0instructions/").Replace(s)
-}
-
-// upperFirst writes the first word of a sentence with a capital letter, unless the
-// word is a row's name.
-func upperFirst(s string) string {
-	for _, word := range []string{"no ", "not ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
-		if strings.HasPrefix(s, word) {
-			return strings.ToUpper(s[:1]) + s[1:]
-		}
-	}
-	return s
-}
-
-// lowerFirst writes a title inside a sentence, leaving acronyms such as UDP.
-func lowerFirst(s string) string {
-	if len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {
-		return s
-	}
-	return strings.ToLower(s[:min(1, len(s))]) + s[min(1, len(s)):]
-}
-
-// clean makes a string from a file safe to print: no line break, terminal
-// sequence or other control character survives.
-func clean(s string) string {
-	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "�"))), " ")
+	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(format.Clean(unit))
 }

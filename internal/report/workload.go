@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -118,12 +119,12 @@ func (st *suiteTables) index() {
 	st.groupOf, st.seriesOf = map[string]string{}, map[string]Legend{}
 	for _, g := range slices.Backward(st.Groups) {
 		for _, id := range g.Rows {
-			st.groupOf[id] = clean(g.Caption)
+			st.groupOf[id] = format.Clean(g.Caption)
 		}
 	}
 	for _, s := range slices.Backward(st.Series) {
 		for _, id := range s.Rows {
-			st.seriesOf[id] = Legend{s.Color, clean(s.Name)}
+			st.seriesOf[id] = Legend{s.Color, format.Clean(s.Name)}
 		}
 	}
 }
@@ -167,8 +168,8 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 		if e.repeat {
 			e.name += " (again)"
 		}
-		t.unit = cmp.Or(t.unit, clean(row.Unit))
-		t.cpuUnit = cmp.Or(t.cpuUnit, clean(row.CPUUnit))
+		t.unit = cmp.Or(t.unit, format.Clean(row.Unit))
+		t.cpuUnit = cmp.Or(t.cpuUnit, format.Clean(row.CPUUnit))
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
 	t.spreads = newSpreads(t.comparisons)
@@ -290,9 +291,9 @@ func workloadTitles(counted bool) []workloadTitle {
 
 // nameFlows names the table, with its number of flows if the suite has several.
 func (t *workloadTable) nameFlows(w workloadTitle, several bool) {
-	t.name, t.explanation, t.columnHead = w.title, w.explanation, lowerFirst(w.title)
+	t.name, t.explanation, t.columnHead = w.title, w.explanation, format.LowerFirst(w.title)
 	stream := strings.HasSuffix(w.workload, "_stream") && !t.wording.counted
-	flows := count(t.flows, w.flow)
+	flows := format.Count(t.flows, w.flow)
 	switch {
 	case ofCalls(w.workload):
 		if t.columnHead = fmt.Sprintf("%s, %d", w.title, t.flows); t.flows == 1 {
@@ -375,9 +376,9 @@ func (t *workloadTable) meanLatency(e *entry) float64 {
 
 // figure is an entry's median with its unit.
 func (t *workloadTable) figure(e *entry) string {
-	text := number(e.Median, decimals(e.Median)) + " " + t.unit
+	text := format.Number(e.Median, format.Decimals(e.Median)) + " " + t.unit
 	if e.lossy() {
-		text += ", " + percent(e.LostShare) + " lost"
+		text += ", " + format.Percent(e.LostShare) + " lost"
 	}
 	return text
 }
@@ -390,5 +391,5 @@ func (t *workloadTable) places() int {
 			all = append(all, e.Median)
 		}
 	}
-	return decimals(all...)
+	return format.Decimals(all...)
 }

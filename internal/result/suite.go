@@ -37,8 +37,8 @@ const (
 	AnswerCallRate = "call-rate"
 	// AnswerStatements gives the result of each statement.
 	AnswerStatements = "statements"
-	// AnswerFigures gives the figure of each row.
-	AnswerFigures = "figures"
+	// AnswerGrid gives a table with a line for each group and a column for each series.
+	AnswerGrid = "grid"
 )
 
 // Colors of a [Series]. A page chooses the shades.
@@ -150,7 +150,7 @@ func (s Suite) problems() []string {
 	}
 	for _, part := range s.Answer {
 		check("answer", part, AnswerFastest, AnswerRanking, AnswerReference, AnswerReferenceFigure, AnswerServiceCost, AnswerTally,
-			AnswerTail, AnswerCallRate, AnswerStatements, AnswerFigures)
+			AnswerTail, AnswerCallRate, AnswerStatements, AnswerGrid)
 	}
 	for _, series := range s.Series {
 		check("color", series.Color, ColorGray, ColorSlate, ColorOrange, ColorPurple, ColorBlue, ColorTeal, ColorOlive)

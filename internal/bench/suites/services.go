@@ -33,7 +33,7 @@ func services() Suite {
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "What does a service cost among many, and how fast do changes take effect?", Noun: "way to a service",
-			Answer: []string{result.AnswerFigures, result.AnswerStatements},
+			Answer: []string{result.AnswerGrid, result.AnswerStatements},
 		},
 		CountedQuestion: "How many instructions does a service cost among many?",
 	}
@@ -124,7 +124,7 @@ func (s *Suite) describeServices() {
 	}
 	count := map[int]string{fewServices: "10", someServices: "1,000", manyServices: "10,000", mostServices: "100,000"}
 	for _, number := range []int{fewServices, someServices, manyServices, mostServices} {
-		group := result.Group{Caption: "Among " + count[number] + " services"}
+		group := result.Group{Caption: count[number] + " services"}
 		for _, via := range serviceVias() {
 			id := serviceID(via, number)
 			group.Rows = append(group.Rows, id)

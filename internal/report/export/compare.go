@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mustang/internal/report"
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 	"mustang/internal/result/compare"
 )
@@ -109,24 +109,24 @@ func digits(v float64) string {
 	if v != 0 {
 		places = min(max(3-int(math.Floor(math.Log10(math.Abs(v)))), 0), 6)
 	}
-	return report.Grouped(v, places)
+	return format.Number(v, places)
 }
 
 // signed prints a ratio as a change in per cent, and as a factor from 2 on.
 func signed(ratio float64) string {
 	if ratio >= 2 {
-		return report.Factor(ratio)
+		return format.Factor(ratio)
 	}
 	return percent("%+.*f", ratio-1)
 }
 
 // percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
-func percent(format string, share float64) string {
+func percent(verb string, share float64) string {
 	places := 1
 	if math.Abs(share) < 0.00095 {
 		places = 2
 	}
-	return fmt.Sprintf(format+" %%", places, share*100)
+	return fmt.Sprintf(verb+" %%", places, share*100)
 }
 
 // probability prints a p-value.

@@ -66,10 +66,10 @@ func (s suitePage) WideMatrix() bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool { return w.Matrix != nil && len(w.Matrix.Columns) > 5 })
 }
 
-// Any reports whether any workload has the named part: "matrix", "paths", "costs".
+// Any reports whether any workload has the named part: "matrix", "grid", "paths", "costs".
 func (s suitePage) Any(part string) bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return part == "matrix" && w.Matrix != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil
+		return part == "matrix" && w.Matrix != nil || part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil
 	})
 }
 

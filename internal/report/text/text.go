@@ -150,6 +150,10 @@ func (p *printer) summary(s report.Suite) {
 		p.table(*s.Overview)
 	}
 	for _, w := range s.Workloads {
+		if w.Grid != nil {
+			p.heading(w.Grid.Title)
+			p.table(*w.Grid)
+		}
 		if w.Matrix != nil {
 			p.heading("Summary, " + inSentence(w.Name) + ", " + w.Unit)
 			p.table(*w.Matrix)

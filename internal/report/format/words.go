@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package format
+
+import "strings"
+
+// List joins names as a sentence does.
+func List(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// IsAre counts nouns as the subject of a sentence.
+func IsAre(n int, noun string) string { return Count(n, noun) + Verb(n, " is", " are") }
+
+// Verb returns the form of a verb for a number of things.
+func Verb(n int, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
+}
+
+// KeepTogether puts no-break spaces into names and figures.
+func KeepTogether(s string) string {
+	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
+		" instructions/", "\u00a0instructions/").Replace(s)
+}
+
+// UpperFirst writes the first word of a sentence with a capital letter, unless the
+// word is a row's name.
+func UpperFirst(s string) string {
+	for _, word := range []string{"no ", "not ", "of ", "nothing ", "too ", "slower ", "faster ", "more ", "less ", "fewer "} {
+		if strings.HasPrefix(s, word) {
+			return strings.ToUpper(s[:1]) + s[1:]
+		}
+	}
+	return s
+}
+
+// LowerFirst writes a title inside a sentence, leaving acronyms such as UDP.
+func LowerFirst(s string) string {
+	if len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {
+		return s
+	}
+	return strings.ToLower(s[:min(1, len(s))]) + s[min(1, len(s)):]
+}
+
+// Clean makes a string from a file safe to print: no line break, terminal
+// sequence or other control character survives.
+func Clean(s string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "�"))), " ")
+}
+
+// FarFromOne reports whether a ratio is given by its three significant digits.
+func FarFromOne(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
+
+// ShortRatio prints a ratio in few characters. Far from one it has three significant digits.
+func ShortRatio(r float64, places int) string {
+	if FarFromOne(r) {
+		return Number(r, FewDecimals(r))
+	}
+	return Number(r, places)
+}

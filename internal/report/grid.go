@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"slices"
+	"strings"
+
+	"mustang/internal/report/format"
+	"mustang/internal/result"
+)
+
+// grid reports whether the suite shows its groups as lines and its series as columns.
+func (st *suiteTables) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
+
+// at returns the measured row of a series in a group; nil if there is none.
+func (t *workloadTable) at(g result.Group, s result.Series) *entry {
+	for _, id := range g.Rows {
+		if e := t.byID[id]; e != nil && e.ok() && slices.Contains(s.Rows, id) {
+			return e
+		}
+	}
+	return nil
+}
+
+// inGroup returns the measured rows of a group.
+func (t *workloadTable) inGroup(g result.Group) []*entry {
+	return slices.DeleteFunc(t.measured(), func(e *entry) bool { return !slices.Contains(g.Rows, e.ID) })
+}
+
+// measuredGroups are the groups that have a measured row.
+func (t *workloadTable) measuredGroups() []result.Group {
+	return slices.DeleteFunc(slices.Clone(t.suite.Groups), func(g result.Group) bool { return len(t.inGroup(g)) == 0 })
+}
+
+// decisive is the group whose best row is the best: the last of those with the most rows.
+func (t *workloadTable) decisive() result.Group {
+	var out result.Group
+	most := 0
+	for _, g := range t.suite.Groups {
+		if n := len(t.inGroup(g)); n >= most {
+			out, most = g, n
+		}
+	}
+	return out
+}
+
+// bestOf names the best row of a grid's decisive group.
+func (t *workloadTable) bestOf() string {
+	return format.LowerFirst(format.Clean(t.decisive().Caption)) + ": " + t.winnerAmong(manyNames)
+}
+
+// gridTable has a line for each group with the figure of each series and the best of them, and a line for each group after the
+// first with the ratios to that.
+func (t *workloadTable) gridTable() *Table {
+	groups := t.measuredGroups()
+	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{{Head: []string{""}}}}
+	line := func(caption string, cells []Cell, best string) {
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: caption})
+		for i, cell := range append(cells, Cell{Text: best}) {
+			out.Columns[1+i].Cells = append(out.Columns[1+i].Cells, cell)
+		}
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: best == "" && len(out.Lines) == len(groups)})
+	}
+	for _, s := range t.suite.Series {
+		out.Columns = append(out.Columns, Column{Head: []string{format.Clean(s.Name)}, Right: true, Marked: true})
+	}
+	out.Columns = append(out.Columns, Column{Head: []string{"best"}, Rank: 1})
+	for _, g := range groups {
+		var cells []Cell
+		for _, s := range t.suite.Series {
+			cell := Cell{Text: format.None}
+			if e := t.at(g, s); e != nil {
+				cell = Cell{Text: format.Number(e.Median, format.FewDecimals(e.Median)), Class: s.Color}
+			}
+			cells = append(cells, cell)
+		}
+		var names []string
+		if best, apart, ok := t.best(t.ranked(t.inGroup(g))); ok && len(apart) == 0 {
+			for _, e := range best {
+				names = append(names, t.kindOf(e).Name)
+			}
+		}
+		line(format.Clean(g.Caption), cells, strings.Join(names, ", "))
+	}
+	for _, g := range groups[min(1, len(groups)):] {
+		var cells []Cell
+		for _, s := range t.suite.Series {
+			cell := Cell{Text: format.None}
+			if few, many := t.at(groups[0], s), t.at(g, s); few != nil && many != nil {
+				d := t.difference(many, few)
+				cell = Cell{Text: format.ShortRatio(d.ratio, ratioPlaces(d)), Mark: strings.TrimSpace(d.verdict.mark())}
+				if d.ci != nil {
+					cell.Text += " (" + format.ShortRatio(d.ci[0], ratioPlaces(d)) + "–" + format.ShortRatio(d.ci[1], ratioPlaces(d)) + ")"
+				}
+			}
+			cells = append(cells, cell)
+		}
+		line(format.Clean(g.Caption)+" / "+format.LowerFirst(format.Clean(groups[0].Caption)), cells, "")
+	}
+	out.Notes = out.legend(t.turns())
+	var others []string
+	for _, e := range t.withoutRepeats() {
+		if e.ok() && t.suite.groupOf[e.ID] == "" {
+			others = append(others, e.name+" "+t.figure(e))
+		}
+	}
+	if len(others) > 0 {
+		out.Notes = append(out.Notes, "Beside them: "+strings.Join(others, ", ")+".")
+	}
+	return out
+}
+
+// gridBrief has a line for each workload with the figures of each series in its first and last group.
+func (st *suiteTables) gridBrief() Table {
+	out := Table{Columns: []Column{{}}}
+	for _, t := range st.workloads {
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + shortUnit(t.unit)})
+		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
+	}
+	for _, s := range st.Series {
+		column := Column{Head: []string{format.Clean(s.Name)}, Right: true, Marked: true, Rank: len(out.Columns)}
+		for _, t := range st.workloads {
+			column.Cells = append(column.Cells, t.fromTo(s))
+		}
+		out.Columns = append(out.Columns, column)
+	}
+	out.Notes = append([]string{"From the smallest size to the largest that was measured."}, out.legend(st.workloads[0].turns())...)
+	return out
+}
+
+// fromTo prints the figures of a series in its first and last group.
+func (t *workloadTable) fromTo(s result.Series) Cell {
+	var all []*entry
+	for _, g := range t.suite.Groups {
+		if e := t.at(g, s); e != nil {
+			all = append(all, e)
+		}
+	}
+	if len(all) == 0 {
+		return Cell{Text: format.None}
+	}
+	first, last := all[0], all[len(all)-1]
+	cell := Cell{Text: format.Number(first.Median, format.FewDecimals(first.Median))}
+	if first != last {
+		cell.Text += " → " + format.Number(last.Median, format.FewDecimals(last.Median))
+		cell.Mark = strings.TrimSpace(t.difference(last, first).verdict.mark())
+	}
+	return cell
+}
