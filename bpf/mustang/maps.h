@@ -162,7 +162,9 @@ struct ct_slot {
 struct settings {
 	__u64 timeout[8]; /* by enum ct_state, in ns: a connection has ended that long after its last packet */
 	__u32 slots;      /* rows of the map slots */
-	__u32 reserved[15];
+	__u32 shared;     /* slots that all clients compete for */
+	__u32 least;      /* connections that a client may have open even if the shared slots are in use */
+	__u32 reserved[13];
 };
 
 struct endpoint {

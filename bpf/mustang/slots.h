@@ -10,9 +10,10 @@
  * whose connection has ended. A connection that has not ended keeps its slot and its rows. Whoever changes the state of a
  * slot to CT_CLAIMED, by a compare-and-swap, may empty it: delete its rows, and use it.
  *
- * A client may open a connection while it has fewer than there are slots without one (the dynamic threshold of Choudhury
- * and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): one greedy client gets half of the
- * slots at most, two get a third each, and others always find some.
+ * A client may open a connection while it has fewer than twice the shared slots without one (the dynamic threshold of
+ * Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): one greedy client gets two
+ * thirds of them at most, two get two fifths each. Later ones would get less and less, since connections stay open: so some
+ * slots are not shared, but kept for clients that have few connections.
  */
 
 /* Slots that a new connection looks at. With nine of ten in use, one search of 700,000 fails. */
@@ -61,12 +62,14 @@ static __always_inline void usage_add(__u32 client, __u64 n)
 }
 
 /* Whether the client may open a connection. */
-static __always_inline bool usage_allows(__u32 client, __u32 slots_count)
+static __always_inline bool usage_allows(__u32 client, const struct settings *settings)
 {
 	__u32 index = client % USAGE_CLIENTS, total = USAGE_TOTAL;
 	const __u64 *count = bpf_map_lookup_elem(&usage, &index), *all = bpf_map_lookup_elem(&usage, &total);
 
-	return count && all && *count + *all < slots_count;
+	if (!count || !all)
+		return false;
+	return *count + 2 * *all < 2 * (__u64)settings->shared || (*count < settings->least && *all < settings->slots);
 }
 
 /* Whether the endpoint with the id, if there is one, still has the address. */
@@ -235,9 +238,9 @@ static __noinline __u32 slot_take(__u32 client, __u32 *over_share)
 	if (!settings || !over_share)
 		return SLOT_NONE;
 	search.now = bpf_ktime_get_coarse_ns();
-	if (!usage_allows(client, settings->slots)) {
+	if (!usage_allows(client, settings)) {
 		bpf_loop(SWEEP_TRIES, sweep_slots, &search, 0);
-		*over_share = !usage_allows(client, settings->slots);
+		*over_share = !usage_allows(client, settings);
 		if (*over_share)
 			return SLOT_NONE;
 	}

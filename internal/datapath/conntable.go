@@ -128,9 +128,8 @@ func (t ConnectionTable) Stats() (s ConnectionStats, err error) {
 			s.Largest = netip.Addr{}
 		}
 	}
-	counted, err := t.objects.Slots.Open()
 	s.Slots = t.objects.Slots.Len()
-	s.Share = max(s.Slots-int(counted), 0)
+	s.Share, err = t.objects.Share()
 	return s, err
 }
 

@@ -102,15 +102,15 @@ func TestConnectionStats(t *testing.T) {
 		}
 	}
 	stats(ConnectionStats{
-		States: map[ConnectionState]int{StateSYN: 1, StateEstablished: 1, StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 4093,
+		States: map[ConnectionState]int{StateSYN: 1, StateEstablished: 1, StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
 	})
 	w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
 	udp.unserve(t, udp.other)
 	stats(ConnectionStats{
-		States: map[ConnectionState]int{StateSYN: 1, StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 4094,
+		States: map[ConnectionState]int{StateSYN: 1, StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
 	})
 	w.age(t, 61*time.Second)
-	stats(ConnectionStats{States: map[ConnectionState]int{}, Expired: 3, Share: 4094})
+	stats(ConnectionStats{States: map[ConnectionState]int{}, Expired: 3, Share: 3277})
 }
 
 // TestTimeouts shortens time-outs, which end an open connection.

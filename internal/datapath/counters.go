@@ -55,7 +55,7 @@ func dropNames() []string {
 		"port_exhausted",  // no free source port was found
 		"table_full",      // the connection table took no row
 		"rewrite",         // the packet could not be written
-		"client_share",    // the client has as many connections as there are slots left
+		"client_share",    // the client has as many connections as its share
 	}
 }
 

@@ -63,6 +63,40 @@ func TestUsage(t *testing.T) {
 	w.recount(t, 1, 2, 3)
 }
 
+// TestManyGreedyPods has pods that open what they can, one after the other, and keep it. A pod that comes last gets the least
+// that each has.
+func TestManyGreedyPods(t *testing.T) {
+	const slots, least, greedy = 2048, 8, 28
+	w := withSlots(t, slots)
+	open := func(client netip.Addr, count int) int {
+		t.Helper()
+		before := counts(t, w.Datapath)["new_connection"]
+		for port := range uint16(count) {
+			w.run(t, fromHost, w.first(netip.AddrPortFrom(client, 1024+port), w.service).frame())
+		}
+		return int(counts(t, w.Datapath)["new_connection"] - before)
+	}
+	all := 0
+	for id := range uint32(greedy) {
+		client := netip.AddrFrom4([4]byte{192, 168, 10, byte(30 + id)})
+		w.endpoint(t, pod{3 + id, objects.AttachHost, "0e", "s"}, client)
+		n := open(client, slots)
+		if n < least {
+			t.Errorf("greedy pod %d got %d connections, want at least %d", id, n, least)
+		}
+		if id == 0 && (n < slots/2 || n > slots*2/3) {
+			t.Errorf("the first pod got %d of %d slots", n, slots)
+		}
+		all += n
+	}
+	if got := open(w.client.Addr(), least); got != least {
+		t.Errorf("with %d of %d slots in use, a pod without connections got %d, want %d", all, slots, got, least)
+	}
+	if share, err := w.objects.Share(); err != nil || share != least {
+		t.Errorf("the share is %d, want %d; %v", share, least, err)
+	}
+}
+
 // recount compares the numbers of open connections that the datapath keeps with those of the slots.
 func (b *bench) recount(t *testing.T, clients ...uint32) {
 	t.Helper()

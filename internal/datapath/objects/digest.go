@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "6f281d6118006bd7"
-	socklbDigest = "40f72b4605507bf6"
+	tcDigest     = "8c1524b0541a4a82"
+	socklbDigest = "bd462b0a722f1adb"
 )

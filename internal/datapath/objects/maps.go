@@ -136,7 +136,7 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	}
 	if name == tcMapSettings {
 		// Before it is pinned: programs open no connection without.
-		err = m.Put(uint32(0), defaultTimeouts().settings(tcSettings{Slots: p.sizes[tcMapSlots]}))
+		err = m.Put(uint32(0), newSettings(p.sizes[tcMapSlots]))
 	}
 	if err == nil {
 		err = m.Pin(p.layout.mapPin(name))

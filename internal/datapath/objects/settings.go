@@ -42,6 +42,12 @@ func (t Timeouts) settings(row tcSettings) tcSettings {
 	return row
 }
 
+// newSettings returns the settings of a table with a number of slots. A fifth is kept for clients with few connections: enough
+// for 200 of them, or 150 so that a search still finds free slots at once.
+func newSettings(slots uint32) tcSettings {
+	return defaultTimeouts().settings(tcSettings{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
+}
+
 // Timeouts returns the time-outs of connections.
 func (o *Objects) Timeouts() (Timeouts, error) {
 	row, _, err := o.Settings.Get(0)

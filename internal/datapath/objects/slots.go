@@ -45,6 +45,17 @@ func (s *Slots) Open() (n uint64, err error) {
 	return n, nil
 }
 
+// Share returns the number of open connections from which on a client gets no new one, as usage_allows in slots.h has it.
+func (o *Objects) Share() (int, error) {
+	open, err := o.Slots.Open()
+	settings, _, settingsErr := o.Settings.Get(0)
+	share := min(2*(int(settings.Shared)-int(open)), int(settings.Shared))
+	if int(open) < int(settings.Slots) {
+		share = max(share, int(settings.Least))
+	}
+	return max(share, 0), errors.Join(err, settingsErr)
+}
+
 // Each calls fn with a copy of each slot that has a connection, until fn returns false.
 func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 	return mapped(s.Map, unix.PROT_READ, s.Len(), func(all []Slot) {

@@ -353,7 +353,9 @@ type tcSettings struct {
 	_        structs.HostLayout
 	Timeout  [8]uint64
 	Slots    uint32
-	Reserved [15]uint32
+	Shared   uint32
+	Least    uint32
+	Reserved [13]uint32
 }
 
 type tcState struct {
