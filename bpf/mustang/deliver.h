@@ -48,7 +48,7 @@ static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *
 	return true;
 }
 
-/* Carries out the verdict. False: the packet must be dropped, and is counted. */
+/* Carries out the verdict. False: the packet must be dropped, and is counted, or answered. */
 static __always_inline bool apply(struct __sk_buff *skb, const struct packet *packet, const struct decision *d,
 				  struct metrics *row)
 {
@@ -56,6 +56,8 @@ static __always_inline bool apply(struct __sk_buff *skb, const struct packet *pa
 		count_drop(row, d->reason);
 		return false;
 	}
+	if (d->verdict == VERDICT_ANSWER)
+		return false;
 	if (d->verdict == VERDICT_PASS || !d->ct)
 		return true;
 	row->count[d->ct->flags & CT_FORWARD ? METRIC_FORWARD : METRIC_REVERSE]++;

@@ -131,4 +131,18 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 	return 1;
 }
 
+/*
+ * Decides about an echo request. There is no bit of the filter for it, which would cost other packets look-ups. Requests in
+ * fragments, and with IP options or extension headers, are left to the kernel.
+ */
+static __always_inline void decide_echo(const struct packet *packet, struct metrics *row, struct decision *d)
+{
+	const union addr *to = &packet->tuple.daddr;
+
+	if (!may_answer(packet) || !bpf_map_lookup_elem(&addresses, to) || bpf_map_lookup_elem(&endpoints, to))
+		return;
+	row->count[METRIC_ICMP_ECHO]++;
+	d->verdict = VERDICT_ANSWER;
+}
+
 #endif

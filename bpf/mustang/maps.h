@@ -280,6 +280,18 @@ static __always_inline struct service *service_find(struct service_key *key)
 	return bpf_map_lookup_elem(&services, key);
 }
 
+/*
+ * The addresses of services, each with their number: the programs answer echo requests to them. The kernel does so at those
+ * of nodes: services at node ports and at loopback addresses do not count.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, union addr);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
 /* Backends of all services. User space completes a revision before a service refers to it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

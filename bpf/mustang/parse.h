@@ -26,6 +26,7 @@ enum trait {
 	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
 	TRAIT_PORTS = 32,         /* TCP or UDP whose ports are known: can be translated */
 	TRAIT_RST = 64,           /* TCP: RST */
+	TRAIT_ECHO = 128,         /* ICMP: an echo request */
 };
 
 struct packet {
@@ -68,6 +69,17 @@ static __always_inline bool icmpv6_is_error(__u8 type)
 	return type >= 1 && type <= 4;
 }
 
+/* The types of an echo request and of its reply (RFC 792, RFC 4443). */
+static __always_inline __u8 icmp_echo_request(bool v6)
+{
+	return v6 ? 128 : 8;
+}
+
+static __always_inline __u8 icmp_echo_reply(bool v6)
+{
+	return v6 ? 129 : 0;
+}
+
 /* Neighbour and router discovery and redirects (RFC 4861) belong to the link. */
 static __always_inline bool icmpv6_is_discovery(__u8 type)
 {
@@ -84,6 +96,8 @@ static __always_inline enum parse_result parse_icmp(struct __sk_buff *skb, struc
 		return PARSE_OTHER;
 	if (packet->v6 ? icmpv6_is_error(icmp->type) : icmp_is_error(icmp->type))
 		packet->traits |= TRAIT_ICMP_ERROR;
+	else if (icmp->type == icmp_echo_request(packet->v6))
+		packet->traits |= TRAIT_ECHO;
 	return PARSE_IP;
 }
 
@@ -296,6 +310,20 @@ static __always_inline enum parse_result parse_packet(struct __sk_buff *skb, str
 	enum parse_result parsed = parse_linear(skb, packet);
 
 	return parsed == PARSE_SHORT ? (enum parse_result)parse_pulled(skb, packet) : parsed;
+}
+
+/* Whether the sender of a packet may get an answer. */
+static __always_inline bool may_answer(const struct packet *packet)
+{
+	const union addr *from = &packet->tuple.saddr;
+
+	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT | TRAIT_RST))
+		return false;
+	if (packet->l4 != packet->l3 + (packet->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+		return false;
+	if (packet->v6)
+		return from->bytes[0] != 0xff && (from->halves[0] || from->halves[1]);
+	return from->bytes[12] && from->bytes[12] < 224;
 }
 
 #endif

@@ -33,6 +33,8 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 		d->path = way_to(&packet->tuple.daddr);
 	if (packet->traits & TRAIT_ICMP_ERROR)
 		handle_icmp_error(skb, packet, true, row, d);
+	if (packet->traits & TRAIT_ECHO)
+		decide_echo(packet, row, d);
 }
 
 /* Decides about a packet that enters a pod. */

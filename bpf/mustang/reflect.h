@@ -5,7 +5,7 @@
 #include "deliver.h"
 
 /*
- * Answers to packets for a service without a backend: a TCP reset (RFC 9293, 3.10.7.1), or ICMP port unreachable. The packet
+ * Answers of services. To an echo request: its reply. To other packets for a service without a backend: a TCP reset (RFC 9293, 3.10.7.1), or ICMP port unreachable. The packet
  * becomes its answer, from the service's address, and goes back to where it came from. No answer to TCP resets, fragments,
  * multicast, and packets with IP options or extension headers.
  */
@@ -44,20 +44,6 @@ static __always_inline int send_back(struct __sk_buff *skb)
 	}
 	skb->tc_index = DELIVERED;
 	return bpf_redirect(skb->ifindex, config.attach_point == ATTACH_POD ? BPF_F_INGRESS : 0);
-}
-
-/* Whether the sender of a packet may get an answer. */
-static __always_inline bool may_answer(const struct packet *packet)
-{
-	const union addr *from = &packet->tuple.saddr;
-
-	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT | TRAIT_RST))
-		return false;
-	if (packet->l4 != packet->l3 + (packet->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
-		return false;
-	if (packet->v6)
-		return from->bytes[0] != 0xff && (from->halves[0] || from->halves[1]);
-	return from->bytes[12] && from->bytes[12] < 224;
 }
 
 /* The size of a packet as its IP header has it: a short frame is padded. */
@@ -210,9 +196,59 @@ __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 	return err ? ACTION_DROP : send_back(skb);
 }
 
-/* The action for a packet that apply() wants dropped. */
+/* Sends the IP header back: swaps its addresses, and renews its time to live. */
+static __always_inline int turn_ip(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u8 hops = 64;
+
+	if (packet->v6) {
+		struct ipv6hdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+		if (!ip)
+			return -1;
+		for (int i = 0; i < 4; i++) {
+			ip->saddr.in6_u.u6_addr32[i] = packet->tuple.daddr.words[i];
+			ip->daddr.in6_u.u6_addr32[i] = packet->tuple.saddr.words[i];
+		}
+		return bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit), &hops, sizeof(hops),
+					   BPF_F_RECOMPUTE_CSUM);
+	}
+	struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+	if (!ip)
+		return -1;
+	ip->saddr = packet->tuple.daddr.words[3];
+	ip->daddr = packet->tuple.saddr.words[3];
+	ip->check = checksum_add(ip->check, (__u64)(__u16)~bpf_htons(ip->ttl << 8) + bpf_htons(hops << 8));
+	ip->ttl = hops;
+	return 0;
+}
+
+/*
+ * Makes an echo request of any size its reply, and returns the action. The two differ in the type and in the order of the
+ * addresses, so the payload is not read.
+ */
+__noinline int answer_echo(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct icmp_header *icmp = packet ? header_at(skb, packet->l4, sizeof(*icmp)) : NULL;
+	__u64 diff;
+
+	if (!icmp)
+		return ACTION_DROP;
+	diff = (__u64)(__u16)~bpf_htons(icmp->type << 8) + bpf_htons(icmp_echo_reply(packet->v6) << 8);
+	icmp->type = icmp_echo_reply(packet->v6);
+	if (checksum_state(skb) != CHECKSUM_PARTIAL)
+		icmp->checksum = checksum_add(icmp->checksum, diff);
+	if (!icmp->checksum)
+		icmp->checksum = 0xffff; /* which equals 0, but for a message of zeros only */
+	return turn_ip(skb, packet) ? ACTION_DROP : send_back(skb);
+}
+
+/* The action for a packet that apply() wants dropped or answered. */
 static __always_inline int drop_or_refuse(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
 {
+	if (d->verdict == VERDICT_ANSWER)
+		return answer_echo(skb, packet);
 	return d->verdict == VERDICT_DROP && d->reason == DROP_NO_BACKEND ? refuse(skb, packet) : ACTION_DROP;
 }
 

@@ -69,6 +69,8 @@ static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct pac
 		translate_request(packet, uplink, row, d);
 	if (packet->traits & TRAIT_ICMP_ERROR)
 		handle_icmp_error(skb, packet, true, row, d);
+	if (packet->traits & TRAIT_ECHO)
+		decide_echo(packet, row, d);
 }
 
 /* Decides about a packet that leaves: only replies to clients that came in by an uplink are translated. */

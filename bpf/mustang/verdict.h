@@ -9,6 +9,7 @@ enum verdict {
 	VERDICT_PASS,      /* leave it unchanged */
 	VERDICT_TRANSLATE, /* rewrite its addresses */
 	VERDICT_DROP,      /* drop the packet, refuse the call */
+	VERDICT_ANSWER,    /* answer the packet: it is an echo request to a service */
 };
 
 /* A verdict, and what to count for it. The verdict alone decides. */

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/load"
 	"mustang/internal/netns"
 	"mustang/internal/result"
@@ -227,4 +228,36 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 			t.Errorf("%s: %s: %s", row.ID, row.Status, row.Reason)
 		}
 	}
+}
+
+// storedRows returns the rows of all tables that commands write.
+func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
+	t.Helper()
+	add := func(err error, format string, args ...any) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, fmt.Sprintf(format, args...))
+	}
+	for row, err := range o.Services.All() {
+		row.Value.Id, row.Value.Revision = 0, 0
+		add(err, "service %+v", row)
+	}
+	for row, err := range o.Backends.All() {
+		row.Key.Revision = 0
+		add(err, "backend %+v", row)
+	}
+	for row, err := range o.Addresses.All() {
+		add(err, "address %+v", row)
+	}
+	for row, err := range o.Endpoints.All() {
+		row.Value.Id = 0
+		add(err, "endpoint %+v", row)
+	}
+	for row, err := range o.Namespaces.All() {
+		add(err, "namespace %+v", row)
+	}
+	state, _, err := o.State.Get(0)
+	add(err, "retiring %d, host %d", state.Retiring, state.Host)
+	return rows
 }

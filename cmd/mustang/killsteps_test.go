@@ -211,35 +211,6 @@ func (n *killNetwork) state() string {
 	return strings.Join(append(lines, rows...), "\n")
 }
 
-// storedRows returns the rows of all tables that commands write.
-func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
-	t.Helper()
-	add := func(err error, format string, args ...any) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, fmt.Sprintf(format, args...))
-	}
-	for row, err := range o.Services.All() {
-		row.Value.Id, row.Value.Revision = 0, 0
-		add(err, "service %+v", row)
-	}
-	for row, err := range o.Backends.All() {
-		row.Key.Revision = 0
-		add(err, "backend %+v", row)
-	}
-	for row, err := range o.Endpoints.All() {
-		row.Value.Id = 0
-		add(err, "endpoint %+v", row)
-	}
-	for row, err := range o.Namespaces.All() {
-		add(err, "namespace %+v", row)
-	}
-	state, _, err := o.State.Get(0)
-	add(err, "retiring %d, host %d", state.Retiring, state.Host)
-	return rows
-}
-
 // check compares the state with that of an unbroken run, and calls the service.
 func (n *killNetwork) check(c killCase, want, how string) {
 	n.t.Helper()

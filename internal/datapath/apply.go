@@ -41,7 +41,7 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 		return Result{}, err
 	}
 	w := &writer{Services: s, owner: owner, planned: true, generation: t.state.LastRevision,
-		sweep: t.state.Retiring != 0, used: t.rows}
+		sweep: t.state.Retiring != 0, used: t.rows, addresses: knownAddresses(t.services)}
 	changes, err := w.plan(t, want)
 	if err != nil {
 		return Result{}, err
@@ -101,6 +101,8 @@ type writer struct {
 	// sweep is whether another process has left its mark: it may have died.
 	sweep bool
 
+	addresses addresses
+
 	used     size // rows of backends and tables, as far as this process knows
 	replaced bool // whether something is to be retired
 	old      set  // what was replaced
@@ -142,6 +144,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	}
 	w.stale = w.stale || w.planned && state.LastRevision != w.generation
 	if w.stale {
+		w.addresses.known = nil
 		if err := w.replan(ctx, chunk); err != nil {
 			return err
 		}
@@ -293,19 +296,21 @@ func (w *writer) store(chunk []change) (err error) {
 	for i := range chunk[:done] {
 		w.count(&chunk[i])
 	}
-	return err
+	return errors.Join(err, w.addresses.store(w.o))
 }
 
 // count notes what a change that was written replaces.
 func (w *writer) count(c *change) {
 	for _, s := range c.put {
 		w.lastID = s.ID
+		w.addresses.add(s, 1)
 		updated := false
 		for _, f := range c.found {
 			if f.ID != s.ID {
 				continue
 			}
 			updated = true
+			w.addresses.add(f, -1)
 			w.replace(f, false)
 		}
 		if updated {
@@ -316,6 +321,7 @@ func (w *writer) count(c *change) {
 	}
 	for _, d := range c.drop {
 		w.result.Deleted++
+		w.addresses.add(d, -1)
 		w.replace(d, true)
 	}
 }

@@ -220,6 +220,11 @@ func tunCases() []translateCase {
 			p = w.next(w.backend, w.client).without()
 			w.check(t, fromTun, p, wants{actionRedirect, p.into(w.service, w.client, ""), once("reverse", "redirect_device")})
 		}},
+		{"echo", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.echo("hello").without()
+			w.check(t, fromTun, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+		}},
 		{"another node", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.remote)
 			p := w.first(w.client, w.service).without()

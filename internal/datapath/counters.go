@@ -41,6 +41,7 @@ func metricNames() []string {
 		"to_uplink",        // runs of the program
 		"slot_reused",      // closed connections whose slot another one took, or their port
 		"slot_expired",     // connections that had expired, or lost a pod, and gave up their slot
+		"icmp_echo",        // echo requests to services that were answered
 	}
 }
 

@@ -18,6 +18,34 @@ import (
 	"mustang/internal/tun"
 )
 
+// linkMode is a way of plugging in pods.
+type linkMode struct {
+	name string
+	make func(testing.TB) network
+}
+
+// linkModes are all of them, with devices that complete checksums and without.
+func linkModes() []linkMode {
+	completing := func(t testing.TB) network { // the host's devices make the checksums of what goes into pods
+		t.Helper()
+		testkit.RequireTool(t, "ethtool")
+		n := routed(t)
+		n.run(t, `
+			netns exec HOST ethtool -K va tx off
+			netns exec HOST ethtool -K vb tx off`)
+		return n
+	}
+	return []linkMode{
+		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
+		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"ipvlan-l3s", plugged("ipvlan-l3s")},
+		{"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")},
+		{"ovs-veth", plugged("ovs-veth")}, {"ovs-internal", plugged("ovs-internal")},
+		{"tap", plugged("tap")}, {"tun", plugged("tun")},
+		{"veth without offload", plain(routed)}, {"macvlan without offload", plain(slaves)},
+		{"veth whose host side is without offload", completing},
+	}
+}
+
 // plugged are pods that the link mode of that name has plugged in.
 func plugged(name string) func(testing.TB) network {
 	return func(t testing.TB) network {

@@ -67,7 +67,7 @@ func (b *bench) clear(t testing.TB) {
 	}
 	defer fragments.Close()
 	for _, m := range []*ebpf.Map{
-		b.objects.Services.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
+		b.objects.Services.Map, b.objects.Addresses.Map, b.objects.Backends.Map, b.objects.LookUp.Map, b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
 	} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {

@@ -98,27 +98,7 @@ func (p packet) refusal() *packet {
 
 // TestRefuse lets sockets call services without a backend, which must refuse them at once.
 func TestRefuse(t *testing.T) {
-	completing := func(t testing.TB) network { // the host's devices make the checksums of what goes into pods
-		t.Helper()
-		testkit.RequireTool(t, "ethtool")
-		n := routed(t)
-		n.run(t, `
-			netns exec HOST ethtool -K va tx off
-			netns exec HOST ethtool -K vb tx off`)
-		return n
-	}
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{
-		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
-		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"ipvlan-l3s", plugged("ipvlan-l3s")},
-		{"netkit", plugged("netkit")}, {"netkit-l2", plugged("netkit-l2")},
-		{"ovs-veth", plugged("ovs-veth")}, {"ovs-internal", plugged("ovs-internal")},
-		{"tap", plugged("tap")}, {"tun", plugged("tun")},
-		{"veth without offload", plain(routed)}, {"macvlan without offload", plain(slaves)},
-		{"veth whose host side is without offload", completing},
-	} {
+	for _, mode := range linkModes() {
 		t.Run(mode.name, func(t *testing.T) {
 			n, d := mode.make(t), openTest(t)
 			n.attachBoth(t, d)

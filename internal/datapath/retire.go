@@ -146,6 +146,9 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := retireSockets(s.o); err != nil {
 		return err
 	}
+	if err := withTables(ctx, s.o, s.o.CountAddresses); err != nil {
+		return err
+	}
 	// Last: as long as they are there, the work is known to be unfinished.
 	if err := orphans.delete(s.o); err != nil {
 		return fmt.Errorf("sweep: %w", err)

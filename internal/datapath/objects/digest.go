@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "8c1524b0541a4a82"
-	socklbDigest = "bd462b0a722f1adb"
+	tcDigest     = "a5f315f8b32020cf"
+	socklbDigest = "a960654d879a6bdc"
 )

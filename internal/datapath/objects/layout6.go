@@ -199,5 +199,5 @@ func (m *migration) copyServices() error {
 			return err
 		}
 	}
-	return nil
+	return m.o.CountAddresses()
 }

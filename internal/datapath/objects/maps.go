@@ -35,6 +35,7 @@ func (s Sizes) byName() map[string]uint32 {
 	connections := s.connections()
 	return map[string]uint32{
 		tcMapServices:       cmp.Or(s.Services, 131072),
+		tcMapAddresses:      cmp.Or(s.Services, 131072),
 		tcMapBackends:       cmp.Or(s.Backends, 524288),
 		tcMapTables:         cmp.Or(s.Tables, 262144),
 		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
@@ -63,6 +64,7 @@ func formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	return map[string]format{
 		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
+		tcMapAddresses:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
 		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
 		tcMapTables:         {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
 		tcMapAffinities:     {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
@@ -160,6 +162,7 @@ func closeMaps(slots map[string]**ebpf.Map) error {
 func slots(maps *tcMaps) map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
 		tcMapServices:    &maps.Services,
+		tcMapAddresses:   &maps.Addresses,
 		tcMapBackends:    &maps.Backends,
 		tcMapTables:      &maps.Tables,
 		tcMapAffinities:  &maps.Affinities,

@@ -36,6 +36,7 @@ type Objects struct {
 // Tables are the maps of packet translation.
 type Tables struct {
 	Services    *Table[ServiceKey, Service]
+	Addresses   *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
 	Backends    *Table[BackendKey, Backend]
 	LookUp      *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
 	Connections *Table[Tuple, ConnectionRow]
@@ -163,6 +164,7 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 	}
 	o.Tables = Tables{
 		Services:    &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
+		Addresses:   &Table[Addr, uint32]{o.maps.Addresses, tcMapAddresses},
 		Backends:    &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
 		LookUp:      &Table[BackendKey, [64]uint16]{o.maps.Tables, tcMapTables},
 		Connections: &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},

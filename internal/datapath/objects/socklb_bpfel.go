@@ -66,6 +66,7 @@ type socklbSkService struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	socklbMapAddresses      = "addresses"
 	socklbMapAffinities     = "affinities"
 	socklbMapAnswers        = "answers"
 	socklbMapBackends       = "backends"
@@ -154,6 +155,7 @@ type socklbProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
+	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
 	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
 	Answers     *ebpf.MapSpec `ebpf:"answers"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
@@ -202,6 +204,7 @@ func (o *socklbObjects) Close() error {
 //
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
+	Addresses   *ebpf.Map `ebpf:"addresses"`
 	Affinities  *ebpf.Map `ebpf:"affinities"`
 	Answers     *ebpf.Map `ebpf:"answers"`
 	Backends    *ebpf.Map `ebpf:"backends"`
@@ -225,6 +228,7 @@ type socklbMaps struct {
 
 func (m *socklbMaps) Close() error {
 	return _SocklbClose(
+		m.Addresses,
 		m.Affinities,
 		m.Answers,
 		m.Backends,

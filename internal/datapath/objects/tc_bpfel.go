@@ -269,7 +269,8 @@ const (
 	tcMetricMETRIC_TO_UPLINK        tcMetric = 22
 	tcMetricMETRIC_SLOT_REUSED      tcMetric = 23
 	tcMetricMETRIC_SLOT_EXPIRED     tcMetric = 24
-	tcMetricMETRIC_COUNT            tcMetric = 25
+	tcMetricMETRIC_ICMP_ECHO        tcMetric = 25
+	tcMetricMETRIC_COUNT            tcMetric = 26
 )
 
 type tcMetrics struct {
@@ -398,6 +399,7 @@ type tcWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	tcMapAddresses   = "addresses"
 	tcMapAffinities  = "affinities"
 	tcMapBackends    = "backends"
 	tcMapConnections = "connections"
@@ -476,6 +478,7 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
+	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
 	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
@@ -524,6 +527,7 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
+	Addresses   *ebpf.Map `ebpf:"addresses"`
 	Affinities  *ebpf.Map `ebpf:"affinities"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Connections *ebpf.Map `ebpf:"connections"`
@@ -546,6 +550,7 @@ type tcMaps struct {
 
 func (m *tcMaps) Close() error {
 	return _TcClose(
+		m.Addresses,
 		m.Affinities,
 		m.Backends,
 		m.Connections,

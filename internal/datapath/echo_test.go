@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestEchoPackets compares the answers to echo requests with those that the packet builder makes.
+func TestEchoPackets(t *testing.T) {
+	runCases(t, objects.AttachHost, append(answeredEchoes(), ignoredEchoes()...))
+}
+
+// echo returns an echo request to the service.
+func (w *world) echo(payload string) packet {
+	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
+	if w.v6 {
+		p.proto, p.icmpType = protoICMPv6, 128
+	}
+	return p
+}
+
+// echoReply returns what a request becomes.
+func (p packet) echoReply() *packet {
+	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
+	p.icmpType = 0
+	if p.v6() {
+		p.icmpType = 129
+	}
+	return &p
+}
+
+// header sets the time to live, and in IPv4 the number and the bit of a packet that must not be fragmented.
+func header(hops byte) func([]byte) {
+	return func(ip []byte) {
+		if ip[0]>>4 == 6 {
+			ip[7] = hops
+			return
+		}
+		copy(ip[4:], []byte{0x12, 0x34, 0x40, 0})
+		ip[8], ip[10], ip[11] = hops, 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+}
+
+func answeredEchoes() []translateCase {
+	answered := func(payload string) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.echo(payload).with(func(p *packet) { p.mangle = header(3) })
+			reply := p.echoReply()
+			reply.mangle = header(64)
+			for _, h := range []objects.Hook{fromHost, fromNetkit, fromOwn} {
+				w.check(t, h, p, wants{actionRedirect, reply, once("icmp_echo")})
+			}
+			p = w.echo(payload).with(func(p *packet) { p.src = w.outsider }).arriving("aa")
+			w.check(t, fromUplink, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+			w.connected(t)
+		}
+	}
+	return []translateCase{
+		{"echo", 0, answered("hello")},
+		{"echo without payload", 0, answered("")},
+		{"large echo", 0, answered(strings.Repeat("large", 600))},
+		{"echo to a service with backends", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service, w.backend)
+			p := w.echo("hello")
+			w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+		}},
+		{"echo to one of several services", 0, func(t *testing.T, w *world) {
+			other := netip.AddrPortFrom(w.service.Addr(), 81)
+			w.serve(t, w.service)
+			w.serve(t, other)
+			w.serve(t, w.service, w.backend)
+			p := w.echo("hello")
+			for _, gone := range []netip.AddrPort{w.service, other} {
+				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
+				if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.Protocol(w.proto)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
+		}},
+	}
+}
+
+func ignoredEchoes() []translateCase {
+	passed := wants{actionNext, nil, once("passed")}
+	ignored := func(change func(*packet)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.check(t, fromHost, w.echo("hello").with(change), passed)
+		}
+	}
+	return []translateCase{
+		{"echo to no service", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			p := w.echo("hello")
+			p.dst = w.other
+			w.check(t, fromHost, p, passed)
+		}},
+		{"echo to an address that a pod has got", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, w.service.Addr())
+			p := w.echo("hello")
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(p.src, p.dst, "0d"), once("redirect_peer")})
+		}},
+		{"echo into a pod", 0, func(t *testing.T, w *world) {
+			w.serve(t, w.service)
+			w.check(t, toHost, w.echo("hello"), passed)
+		}},
+		{"echo reply", 0, ignored(func(p *packet) { p.icmpType = p.echoReply().icmpType })},
+		{"first fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
+		{"later fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, offset: 1} })},
+		{"echo with options", 0, ignored(func(p *packet) {
+			p.options = 1
+			if p.v6() {
+				p.extensions = []extension{{kind: destinationOptions}}
+			}
+		})},
+	}
+}
+
+// TestEcho lets pods and clients outside ping the addresses of services.
+func TestEcho(t *testing.T) {
+	for _, mode := range linkModes() {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
+			n.attachBoth(t, d)
+			for _, f := range families() {
+				testEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+			}
+		})
+	}
+	t.Run("jumbo", func(t *testing.T) {
+		n, d := routed(t), openTest(t)
+		n.attachBoth(t, d)
+		n.run(t, `
+			-n HOST link set vb mtu 9000
+			-n PODB link set eth0 mtu 9000`)
+		for _, f := range families() {
+			testEcho(t, d, n.pods[1], f.service, 8952)
+		}
+	})
+	t.Run("uplink", func(t *testing.T) {
+		n, d := routed(t), openTest(t)
+		far := n.wire(t)
+		n.attachBoth(t, d)
+		if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families() {
+			testEcho(t, d, far, f.service, 56)
+		}
+	})
+}
+
+// putEcho creates a service without backends at an address.
+func putEcho(t *testing.T, d *Datapath, address string) {
+	t.Helper()
+	frontend := netip.AddrPortFrom(netip.MustParseAddr(address), 99)
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testEcho pings the address of a service.
+//
+//revive:disable-next-line:argument-limit // t comes on top
+func testEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string, sizes ...int) {
+	t.Helper()
+	putEcho(t, d, address)
+	before := counts(t, d)
+	for _, size := range sizes {
+		if err := testkit.Ping(client, netip.MustParseAddr(address), size); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if diff := delta(t, d, before); diff["icmp_echo"] != uint64(len(sizes)) {
+		t.Errorf("%s: counted %v, want %d answers", address, diff, len(sizes))
+	}
+}
+
+// TestEchoCounts lets two owners change services at a few addresses at the same time. The addresses that answer are then those
+// that have services, apart from node ports and loopback addresses.
+func TestEchoCounts(t *testing.T) {
+	d := openTest(t)
+	var running sync.WaitGroup
+	for _, owner := range []service.Owner{service.CLI, service.Agent} {
+		running.Go(func() {
+			for range 60 {
+				if err := changeSome(t, d, owner); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	wantAddresses(t, d)
+	// As a killed process may leave them.
+	missing := objects.Addr{Bytes: netip.MustParseAddr("10.96.0.77").As16()}
+	state, err := readState(d.objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Retiring = state.LastRevision
+	if err := errors.Join(d.objects.Addresses.Put(missing, 3), d.objects.State.Put(0, state), d.Recover(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	wantAddresses(t, d)
+}
+
+// changeSome changes some of an owner's services at four addresses, whose ports are its own.
+func changeSome(t *testing.T, d *Datapath, owner service.Owner) error {
+	random := func() service.Service {
+		addresses := []string{"10.96.0.1", "10.96.0.2", "fd00:96::1", "127.0.0.1"}
+		addr := netip.MustParseAddr(addresses[rand.IntN(len(addresses))])
+		return service.Service{
+			Frontend: netip.AddrPortFrom(addr, uint16(10*int(owner)+rand.IntN(3))),
+			Protocol: []service.Protocol{service.TCP, service.UDP}[rand.IntN(2)],
+		}
+	}
+	switch rand.IntN(3) {
+	case 0:
+		_, _, err := d.Services().Put(t.Context(), owner, random())
+		return err
+	case 1:
+		err := d.Services().Delete(t.Context(), owner, random().Key())
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	want := make(map[service.Key]service.Service)
+	for range rand.IntN(8) {
+		s := random()
+		want[s.Key()] = s
+	}
+	_, err := d.Services().Apply(t.Context(), owner, slices.Collect(maps.Values(want)))
+	return err
+}
+
+// wantAddresses fails the test unless the addresses that answer follow from the services.
+func wantAddresses(t *testing.T, d *Datapath) {
+	t.Helper()
+	all, err := d.Services().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
+	for _, s := range all {
+		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {
+			want[s.Frontend.Addr()]++
+		}
+	}
+	for row, err := range d.objects.Addresses.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[decodeAddr(row.Key)] = row.Value
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("addresses %v, want %v", got, want)
+	}
+}
