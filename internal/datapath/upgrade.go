@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 )
 
@@ -19,31 +20,41 @@ func Upgrade(ctx context.Context, o Options) (Change, error) {
 	var layout *objects.LayoutError
 	switch {
 	case errors.As(err, &layout):
-		return Updated, layout.Upgrade(ctx, within)
+		return Updated, upgrade(ctx, layout)
 	case err != nil:
 		return Unchanged, err
 	}
 	return Unchanged, pinned.Close()
 }
 
-// errFound ends a search.
-var errFound = errors.New("found")
-
-// within calls fn in the network namespace with a cookie; 0 is that of the calling thread.
-func within(cookie uint64, fn func() error) error {
-	if cookie == 0 {
-		return fn()
+// upgrade looks for the devices in all network namespaces, the calling thread's first.
+func upgrade(ctx context.Context, from *objects.LayoutError) (err error) {
+	snapshot, err := linkinfo.Take()
+	if err != nil {
+		return err
 	}
-	var result error
-	err := eachNamespace(func(ns *netns.Namespace, c uint64) error {
-		if c != cookie {
-			return nil
+	defer func() { err = errors.Join(err, snapshot.Close()) }()
+	own, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.Close()) }()
+	by := make(map[uint64]*netns.Namespace)
+	var cookies []uint64
+	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
+		cookie, err := ns.Cookie()
+		if err != nil {
+			return err
 		}
-		result = ns.Do(fn)
-		return errFound
-	})
-	if errors.Is(err, errFound) {
-		return result
+		if by[cookie] == nil {
+			by[cookie] = ns
+			cookies = append(cookies, cookie)
+		}
 	}
-	return errors.Join(err, fmt.Errorf("no name or process leads to the network namespace with cookie %d", cookie))
+	return from.Upgrade(ctx, cookies, func(cookie uint64, fn func() error) error {
+		if by[cookie] == nil {
+			return fmt.Errorf("no name or process leads to the network namespace with cookie %d", cookie)
+		}
+		return by[cookie].Do(fn)
+	})
 }

@@ -187,8 +187,8 @@ func makeLayout6(t *testing.T, n network, d *Datapath, root string) {
 	copyRows(t, o.Namespaces, pin("namespaces", o.Namespaces.Map, same))
 	copyRows(t, o.Backends, pin("backends", o.Backends.Map, same))
 	copyRows(t, o.Endpoints, pin("endpoints", o.Endpoints.Map, same))
-	state, _, err := o.State.Get(0)
-	put(t, pin("state", o.State.Map, same), uint32(0), must(t, state, err))
+	state, err := o.State.Map.LookupBytes(uint32(0))
+	put(t, pin("state", o.State.Map, func(s *ebpf.MapSpec) { s.ValueSize = 16 }), uint32(0), must(t, state, err)[:16])
 	metrics, _, err := o.Metrics.Get(0)
 	metrics[0].Count[20] = 6 // of which no program counts any here
 	put(t, pin("metrics", o.Metrics.Map, same), uint32(0), must(t, metrics, err))

@@ -30,6 +30,9 @@ type (
 		Flags              uint32
 		Path               tcEpPath
 	}
+	numbers6 struct {
+		LastService, LastRevision, LastEndpoint, Retiring uint32
+	}
 	filter6 struct {
 		Words      [1 << (filterLog - 6)]uint64
 		Generation uint64
@@ -47,7 +50,7 @@ type tables6 struct {
 	connections *Table[Tuple, connection6]
 	endpoints   *Table[Addr, Endpoint]
 	metrics     *Table[uint32, []Metrics]
-	state       *Table[uint32, State]
+	state       *Table[uint32, numbers6]
 	filter      *Table[uint32, filter6]
 }
 
@@ -62,6 +65,7 @@ func openTables6(l layout) (_ *tables6, err error) {
 	want[tcMapServices] = format{ebpf.Hash, unsafe.Sizeof(ServiceKey{}), unsafe.Sizeof(service6{})}
 	want[tcMapConnections] = format{ebpf.LRUHash, unsafe.Sizeof(Tuple{}), unsafe.Sizeof(connection6{})}
 	want[tcMapFilter] = format{ebpf.Array, unsafe.Sizeof(uint32(0)), unsafe.Sizeof(filter6{})}
+	want[tcMapState] = format{ebpf.Array, unsafe.Sizeof(uint32(0)), unsafe.Sizeof(numbers6{})}
 	defer func() {
 		if err != nil {
 			_ = closeMaps(opened)
@@ -82,7 +86,7 @@ func openTables6(l layout) (_ *tables6, err error) {
 		connections: &Table[Tuple, connection6]{maps.Connections, tcMapConnections},
 		endpoints:   &Table[Addr, Endpoint]{maps.Endpoints, tcMapEndpoints},
 		metrics:     &Table[uint32, []Metrics]{maps.Metrics, tcMapMetrics},
-		state:       &Table[uint32, State]{maps.State, tcMapState},
+		state:       &Table[uint32, numbers6]{maps.State, tcMapState},
 		filter:      &Table[uint32, filter6]{maps.Filter, tcMapFilter},
 	}, nil
 }
@@ -101,25 +105,17 @@ func (t *tables6) sizes() Sizes {
 	}
 }
 
-// namespace returns the cookie of the network namespace in which the device of a link has its index.
-func (t *tables6) namespace(k Link) (uint64, error) {
-	switch k.Hook.Point {
-	case AttachUplink:
-		return k.ID, nil
-	case AttachPod:
-		for row, err := range t.endpoints.All() {
-			if err != nil {
-				return 0, err
-			}
-			if uint64(row.Value.Id) == k.ID {
-				return row.Value.Netns, nil
-			}
+// podNamespace returns the cookie of the network namespace of the pod that a link is of.
+func (t *tables6) podNamespace(k Link) (uint64, error) {
+	for row, err := range t.endpoints.All() {
+		if err != nil {
+			return 0, err
 		}
-		return 0, fmt.Errorf("link %s has no endpoint: delete it with the command that added it", k)
-	default:
-		state, _, err := t.state.Get(0)
-		return state.Host, err
+		if uint64(row.Value.Id) == k.ID {
+			return row.Value.Netns, nil
+		}
 	}
+	return 0, fmt.Errorf("link %s has no endpoint: delete it with the command that added it", k)
 }
 
 // copyTables copies all but services and connections.
@@ -145,7 +141,9 @@ func (m *migration) copyTables() error {
 	if err != nil {
 		return err
 	}
-	if err := m.o.State.Put(0, state); err != nil {
+	if err := m.o.State.Put(0, State{
+		LastService: state.LastService, LastRevision: state.LastRevision, LastEndpoint: state.LastEndpoint, Retiring: state.Retiring,
+	}); err != nil {
 		return err
 	}
 	metrics, _, err := m.old.metrics.Get(0)

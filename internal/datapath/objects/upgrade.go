@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -20,19 +21,22 @@ type migration struct {
 	from layout
 	old  *tables6
 	o    *Objects
-	// within calls fn in the network namespace with a cookie; 0 is that of the calling thread.
-	within func(cookie uint64, fn func() error) error
-	beside map[AttachPoint]*ebpf.Collection
+	// cookies are those of all network namespaces, within calls fn in one of them.
+	cookies []uint64
+	within  func(cookie uint64, fn func() error) error
+	host    uint64 // cookie of the network namespace of the host; 0: not looked for yet
+	beside  map[AttachPoint]*ebpf.Collection
 }
 
-// Upgrade brings maps, programs and links to this build's layout while packets flow, and keeps connections. within calls fn in
-// the network namespace with a cookie; 0 is that of the calling thread. If it fails before the new programs open
-// connections, nothing has changed; a call after one that was killed completes it. The error is e for layouts that it cannot read.
+// Upgrade brings maps, programs and links to this build's layout while packets flow, and keeps connections. within
+// calls fn in the network namespace with a cookie. The devices are in those with the cookies, of which the most likely host is
+// the first. If it fails before the new programs open connections, nothing has changed; a call after one that was
+// killed completes it. The error is e for layouts that it cannot read.
 //
 // The new programs run in front of the old ones and leave them what they have no connection for. They get the connections
 // first and the services then, so new connections are theirs from one moment on. In the end they replace the old ones.
-func (e *LayoutError) Upgrade(ctx context.Context, within func(cookie uint64, fn func() error) error) (err error) {
-	m := &migration{from: layout{root: e.Root, number: upgradable}, within: within, beside: make(map[AttachPoint]*ebpf.Collection)}
+func (e *LayoutError) Upgrade(ctx context.Context, cookies []uint64, within func(cookie uint64, fn func() error) error) (err error) {
+	m := &migration{from: layout{root: e.Root, number: upgradable}, cookies: cookies, within: within, beside: make(map[AttachPoint]*ebpf.Collection)}
 	if e.Found != filepath.Base(m.from.version()) {
 		return e
 	}
@@ -89,12 +93,17 @@ func (m *migration) prepare() error {
 	if err != nil {
 		return err
 	}
-	return m.eachLink(func(k Link) error {
+	if err := m.eachLink(func(k Link) error {
 		if k.Hook.Point == AttachCgroup {
 			return nil
 		}
 		return m.attachBeside(k)
-	})
+	}); err != nil || m.host == 0 {
+		return err
+	}
+	state, _, err := m.o.State.Get(0)
+	state.Host = m.host
+	return errors.Join(err, m.o.State.Put(0, state))
 }
 
 // revert removes the new layout, unless its programs have services.
@@ -160,10 +169,6 @@ func (m *migration) attachBeside(k Link) error {
 	if err != nil || on == 0 {
 		return err
 	}
-	cookie, err := m.old.namespace(k)
-	if err != nil {
-		return err
-	}
 	p, err := m.besideProgram(k.Hook)
 	if err != nil {
 		return err
@@ -173,10 +178,48 @@ func (m *migration) attachBeside(k Link) error {
 		return err
 	}
 	defer func() { _ = old.Close() }()
+	cookie, err := m.namespace(k, int(on), old)
+	if err != nil {
+		return err
+	}
 	if err := m.o.Detach(k); err != nil {
 		return err
 	}
 	return m.within(cookie, func() error { return m.o.attachProgram(k, p, int(on), link.BeforeLink(old)) })
+}
+
+// namespace returns the cookie of the network namespace in which a device has its index, and an old program by the link.
+func (m *migration) namespace(k Link, on int, old link.Link) (uint64, error) {
+	switch k.Hook.Point {
+	case AttachUplink:
+		return k.ID, nil
+	case AttachPod:
+		return m.old.podNamespace(k)
+	}
+	if m.host != 0 {
+		return m.host, nil
+	}
+	// Layout 6 does not tell which namespace is the host.
+	info, err := old.Info()
+	if err != nil {
+		return 0, fmt.Errorf("read link %s: %w", k, err)
+	}
+	for _, cookie := range m.cookies {
+		err := m.within(cookie, func() error {
+			found, err := link.QueryPrograms(link.QueryOptions{Target: on, Attach: k.Hook.AttachType()})
+			if err == nil && slices.ContainsFunc(found.Programs, func(p link.AttachedProgram) bool {
+				id, ok := p.LinkID()
+				return ok && id == info.ID
+			}) {
+				m.host = cookie
+			}
+			return nil // it has no such device
+		})
+		if m.host != 0 || err != nil {
+			return m.host, err
+		}
+	}
+	return 0, fmt.Errorf("no name or process leads to the network namespace with the device of link %s", k)
 }
 
 // besideProgram returns a program that leaves to others what it has no connection for. It is not pinned.
