@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 		for range workers {
 			run(func() error { return p.callServices(ctx, short) })
 		}
-		run(func() error { return p.keepOpen(ctx, standing) })
+		run(func() error { return p.keepOpen(ctx, standingConnections, standing) })
 	}
 	begun := time.Now()
 	running.Wait()
@@ -96,9 +96,9 @@ func (p pod) callServices(ctx context.Context, met *tally) error {
 }
 
 // keepOpen uses connections that stay open until the context ends.
-func (p pod) keepOpen(ctx context.Context, met *tally) error {
+func (p pod) keepOpen(ctx context.Context, number int, met *tally) error {
 	return p.ns.Do(func() error {
-		conns := make([]client, standingConnections)
+		conns := make([]client, number)
 		for i := range conns {
 			var err error
 			if conns[i], err = dial(frontend(rand.IntN(soakServices))); err != nil {

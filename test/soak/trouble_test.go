@@ -68,7 +68,11 @@ func (x *trouble) change(ctx context.Context) error {
 	d := x.d
 	for seed := uint64(0); ctx.Err() == nil; seed++ {
 		var err error
-		switch n := rand.IntN(100); {
+		n := rand.IntN(100)
+		if seed < 2 { // each kind at least once
+			n = 3 * int(seed)
+		}
+		switch {
 		case n < 2:
 			x.swaps++
 			if err = renamePrograms(d); err == nil {
