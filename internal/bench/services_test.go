@@ -16,7 +16,7 @@ import (
 func TestServicesSuite(t *testing.T) {
 	testkit.RequireTool(t, "iptables")
 	testkit.RequireTool(t, "nft")
-	o := testOptions(t, "iptables/10 tcp_crr", "ebpf-tc/10 tcp_crr")
+	o := testOptions(t, "iptables/10 tcp_crr", "ebpf-tc/10 tcp_crr", "ebpf-tc/1000 service_memory")
 	for _, id := range []string{"iptables/10", "nftables/10", "ebpf-tc/10", "ebpf-socket/10"} {
 		for _, workload := range suites.ServiceWorkloads() {
 			if workload == result.WorkloadServiceMemory || workload == result.WorkloadServiceProgram && id == "ebpf-socket/10" {
@@ -40,6 +40,8 @@ func TestServicesSuite(t *testing.T) {
 			t.Errorf("%s: %s %s, %d samples", rowName(row), row.Status, row.Reason, len(row.Samples))
 		case slices.Min(row.Samples) <= 0:
 			t.Errorf("%s: samples %v", rowName(row), row.Samples)
+		case row.Workload == result.WorkloadServiceMemory && (row.Median < 480 || row.Median > 1024):
+			t.Errorf("%s: %.0f bytes, want those of five rows", rowName(row), row.Median)
 		case row.ID == "ebpf-tc/10" && row.Evidence.ProgramRuns["new_connection"] == 0,
 			row.ID == "ebpf-socket/10" && row.Evidence.ProgramRuns["sock_connect"] == 0:
 			t.Errorf("%s: no program has translated an address: %v", rowName(row), row.Evidence.ProgramRuns)

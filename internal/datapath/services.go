@@ -56,6 +56,22 @@ func (s Services) List(ctx context.Context) ([]service.Service, error) {
 	return t.services, nil
 }
 
+// Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of the
+// maps' hash tables is in it, which is the same for any number of rows.
+func (s Services) Memory() (sum uint64, err error) {
+	if err := s.o.OpenTables(); err != nil {
+		return 0, err
+	}
+	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory} {
+		n, err := memory()
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
 // connections go to the new backends from one moment on; open TCP connections keep theirs; UDP leaves those that are gone.
 // A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those

@@ -270,3 +270,30 @@ func TestRecreated(t *testing.T) {
 		t.Errorf("Put = %v, %v", change, err)
 	}
 }
+
+// TestMemory counts the kernel's memory of services by their rows, and no more once they are deleted.
+func TestMemory(t *testing.T) {
+	d := openTest(t)
+	memory := func() uint64 {
+		t.Helper()
+		n, err := d.Services().Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	empty := memory()
+	const services = 10
+	if _, err := d.Services().Apply(t.Context(), service.Agent, manyServices(services, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512); got < least || got > most {
+		t.Errorf("%d services take %d bytes, want %d to %d", services, got, least, most)
+	}
+	if _, err := d.Services().Apply(t.Context(), service.Agent, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := memory(); got != empty {
+		t.Errorf("%d bytes without services, %d before", got, empty)
+	}
+}

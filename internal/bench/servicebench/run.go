@@ -152,14 +152,18 @@ func (t Task) memory(ctx context.Context, m *load.Measurement) error {
 	if err := t.Lab.ClearServices(ctx); err != nil {
 		return err
 	}
-	before, err := kernelMemory()
+	used := kernelMemory
+	if d := t.Lab.Datapath(); d != nil { // whose maps keep the memory of deleted rows for new ones
+		used = d.Services().Memory
+	}
+	before, err := used()
 	if err != nil {
 		return err
 	}
 	if err := t.Lab.WriteServices(ctx, services); err != nil {
 		return err
 	}
-	after, err := kernelMemory()
+	after, err := used()
 	if err != nil {
 		return err
 	}

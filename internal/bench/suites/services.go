@@ -104,8 +104,8 @@ func (p Path) hasTable(workload string) bool {
 	switch {
 	case writes && p.Via == result.ViaEBPFSocket, writes && rules && p.Lab.Services > someServices:
 		return false
-	case workload == result.WorkloadServiceMemory: // eBPF's maps keep that of deleted rows, and few services have too little
-		return rules && p.Lab.Services == someServices
+	case workload == result.WorkloadServiceMemory: // few services have too little
+		return p.Lab.Services >= someServices
 	}
 	return true
 }

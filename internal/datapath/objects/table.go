@@ -32,6 +32,16 @@ func (e *FullError) Error() string {
 // Size returns the maximum number of rows.
 func (t *Table[K, V]) Size() uint32 { return t.Map.MaxEntries() }
 
+// Memory returns the bytes of the kernel's memory that the map has, its rows among them.
+func (t *Table[K, V]) Memory() (uint64, error) {
+	info, err := t.Map.Info()
+	if err != nil {
+		return 0, fmt.Errorf("memory of map %q: %w", t.name, err)
+	}
+	n, _ := info.Memlock()
+	return n, nil
+}
+
 // Get returns the row with a key, and whether there is one.
 func (t *Table[K, V]) Get(key K) (value V, ok bool, err error) {
 	switch err := t.Map.Lookup(&key, &value); {
