@@ -3,8 +3,12 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
+
+	"mustang/internal/result"
 )
 
 // byKind divides rows into those that carry load in turns and those that measure tables of
@@ -20,9 +24,9 @@ func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	return carried, tables
 }
 
-// tableRounds is the greatest number of rounds of tables of services, which take seconds, and
-// quickTableRounds that of a quick run.
-const tableRounds, quickTableRounds = 10, 3
+// Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose tails need
+// many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
+const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
 // tables measures tables of services in rounds.
 func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
@@ -32,9 +36,25 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if err := errors.Join(r.testbed.hangUp(), r.testbed.build(ctx, labsOf(rows))); err != nil { // agents listen where tables do
 		return err
 	}
-	rounds := min(r.options.rounds(), tableRounds)
+	rounds := cmp.Or(r.options.Rounds, firstPacketRounds)
 	if r.options.Quick {
 		rounds = min(rounds, quickTableRounds)
 	}
-	return r.rounds(ctx, rows, rounds)
+	var first, others []*measuredRow
+	for _, row := range rows {
+		if strings.HasPrefix(row.spec.workload.Name, result.WorkloadFirstPacket) {
+			first = append(first, row)
+		} else {
+			others = append(others, row)
+		}
+	}
+	if pending(first) > 0 {
+		if err := r.rounds(ctx, first, rounds); err != nil {
+			return err
+		}
+	}
+	if pending(others) == 0 {
+		return nil
+	}
+	return r.rounds(ctx, others, min(rounds, tableRounds))
 }
