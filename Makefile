@@ -8,6 +8,11 @@ BUILD    := build
 MUSTANG  := $(BUILD)/mustang
 RESULTS  ?= $(BUILD)/results
 
+# One form of each package, which build, lint and tests share. Programs without C are static, as they must be to start in
+# guests and containers.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
+export CGO_ENABLED = 0
+
 # Where make install puts the CNI plugin and its configuration, and what it tells
 # mustang cni install beside that.
 CNI_BIN   ?= /opt/cni/bin
@@ -74,10 +79,9 @@ $(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go
 	$(GO) generate ./...
 	@touch $@
 
-# Without C the program is static, as it must be to start in the guest of bench --vm.
 build:
 	@mkdir -p $(BUILD)
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BUILD)/ ./cmd/mustang ./cmd/mustang-cni
+	$(GO) build -o $(BUILD)/ ./cmd/mustang ./cmd/mustang-cni
 
 install: build
 	$(MUSTANG) cni install --bin-dir $(CNI_BIN) --conf-dir $(CNI_CONF) $(CNI_FLAGS)
@@ -88,7 +92,7 @@ uninstall: build
 # nfpm has a module file of its own: it needs some sixty modules.
 deb:
 	@mkdir -p $(BUILD)/deb
-	CGO_ENABLED=0 GOARCH=$(DEB_ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(BUILD)/deb/ ./cmd/mustang ./cmd/mustang-cni
+	GOARCH=$(DEB_ARCH) $(GO) build -ldflags '-s -w' -o $(BUILD)/deb/ ./cmd/mustang ./cmd/mustang-cni
 	ARCH='$(DEB_ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(BUILD)/deb' \
 		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
@@ -108,9 +112,10 @@ test-unit: $(BUILD)/modules.stamp
 
 test: test-host test-guest
 
+# Tests wait for the kernel most of the time: more of them run at once than there are CPUs.
 test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 4 -timeout 20m ./...
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 6 -parallel 4 -timeout 20m ./...
 
 # In guests whose kernel has every link mode.
 test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
@@ -124,7 +129,7 @@ LONG_FILES = $(shell grep -rl --include='*_test.go' 'testkit[.]Repeats' cmd inte
 LONG_TESTS = $(shell awk '/^func Test/ { name = $$2; sub(/[^A-Za-z0-9_].*/, "", name) } /testkit[.]Repeats/ { print name }' $(LONG_FILES))
 
 test-long: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
-	MUSTANG_TIER=all $(GO) test -count=1 -p 2 -timeout 60m -run '^($(subst $(SPACE),|,$(strip $(LONG_TESTS))))$$' $(addprefix ./,$(sort $(dir $(LONG_FILES))))
+	MUSTANG_TIER=all $(GO) test -count=1 -p 2 -parallel 4 -timeout 40m -run '^($(subst $(SPACE),|,$(strip $(LONG_TESTS))))$$' $(addprefix ./,$(sort $(dir $(LONG_FILES))))
 
 # Thousands of connections a second for as long as SOAK says.
 SOAK ?= 30m

@@ -17,6 +17,7 @@ import (
 
 // TestConntrack opens a connection from one pod to another through a service, lists it, and deletes it.
 func TestConntrack(t *testing.T) {
+	t.Parallel()
 	n := newKillNetwork(t)
 	env := map[string]string{cli.EnvBPFRoot: n.root}
 	do := func(want int, line string) (stdout, stderr string) {

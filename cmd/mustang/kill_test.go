@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/load"
 	"mustang/internal/netns"
 	"mustang/internal/result"
@@ -160,6 +159,7 @@ func agents(t *testing.T, state string) []int {
 }
 
 func TestBenchKilled(t *testing.T) {
+	t.Parallel()
 	s := startBench(t)
 	testkit.Eventually(t, time.Minute, func() error { // they are replaced with the labs
 		if len(agents(t, s.state)) == 0 {
@@ -197,6 +197,7 @@ func TestBenchKilled(t *testing.T) {
 
 // TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal.
 func TestBenchInterrupted(t *testing.T) {
+	t.Parallel()
 	hearHangups(t)
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGHUP} {
 		t.Run(signal.String(), func(t *testing.T) { benchInterrupted(t, signal) })
@@ -228,36 +229,4 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 			t.Errorf("%s: %s: %s", row.ID, row.Status, row.Reason)
 		}
 	}
-}
-
-// storedRows returns the rows of all tables that commands write.
-func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
-	t.Helper()
-	add := func(err error, format string, args ...any) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, fmt.Sprintf(format, args...))
-	}
-	for row, err := range o.Services.All() {
-		row.Value.Id, row.Value.Revision = 0, 0
-		add(err, "service %+v", row)
-	}
-	for row, err := range o.Backends.All() {
-		row.Key.Revision = 0
-		add(err, "backend %+v", row)
-	}
-	for row, err := range o.Addresses.All() {
-		add(err, "address %+v", row)
-	}
-	for row, err := range o.Endpoints.All() {
-		row.Value.Id = 0
-		add(err, "endpoint %+v", row)
-	}
-	for row, err := range o.Namespaces.All() {
-		add(err, "namespace %+v", row)
-	}
-	state, _, err := o.State.Get(0)
-	add(err, "retiring %d, host %d", state.Retiring, state.Host)
-	return rows
 }

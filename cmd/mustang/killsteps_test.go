@@ -5,19 +5,16 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
@@ -57,13 +54,14 @@ const (
 )
 
 func killCases() []killCase {
-	const twoBackends = addService + " --backend=192.168.10.99:1"
+	const twoBackends, maglev = addService + " --backend=192.168.10.99:1", " --choice=maglev"
 	return []killCase{
 		{"svc add, first command", nil, addService, "", otherEp, false},
 		{"svc add any", []string{addPods}, addService, "", otherEp, true},
 		{"svc add tcp", []string{addPods}, addTCP, "", otherEp, true},
 		{"svc add udp beside tcp", []string{addPods, addTCP}, addUDP, "", otherEp, true},
 		{"svc add with other backends", []string{addPods, twoBackends}, addService, "", otherEp, true},
+		{"svc add with other tables", []string{addPods, twoBackends + maglev}, addService + maglev, "", otherEp, true},
 		{"svc apply", []string{addPods, twoBackends, "svc add --service=10.96.0.9:9 --backend=192.168.10.99:1"}, applyServices, "", otherEp, true},
 		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"svc rm of two", []string{addPods, addTCP, addUDP}, "svc rm --service=" + killFrontend, "", otherEp, false},
@@ -168,49 +166,6 @@ func (n *killNetwork) process(c killCase, program ...string) *exec.Cmd {
 	return cmd
 }
 
-// numbers are those of endpoints in the names of links.
-var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
-
-// state is all that is listed, pinned and stored, without ids and revisions.
-func (n *killNetwork) state() string {
-	n.t.Helper()
-	var lines []string
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls"} {
-		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
-		if code != exitDone {
-			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
-		}
-		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+`).ReplaceAllString(stdout, ""))
-	}
-	files, _ := filepath.Glob(n.saved + "/*") // with dot files
-	for _, file := range files {
-		add("%s: %s", file, readText(n.t, file))
-	}
-	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
-		add("%s", numbers.ReplaceAllString(path, "/ID-$1-"))
-		return err
-	})
-	if os.IsNotExist(err) {
-		return strings.Join(lines, "\n")
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	slices.Sort(lines[4:]) // ids sort in the order of creation
-	o, err := objects.Open(n.root)
-	if err == nil {
-		defer o.Close()
-		err = o.OpenTables()
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	rows := storedRows(n.t, o)
-	slices.Sort(rows)
-	return strings.Join(append(lines, rows...), "\n")
-}
-
 // check compares the state with that of an unbroken run, and calls the service.
 func (n *killNetwork) check(c killCase, want, how string) {
 	n.t.Helper()
@@ -222,44 +177,6 @@ func (n *killNetwork) check(c killCase, want, how string) {
 			_, err := testkit.RoundTrip(n.t, n.pods[1], "tcp", killFrontend, []byte("after a kill"))
 			return err
 		})
-	}
-}
-
-// checkOrphans runs the command of another kind, after which there may be no row or link that belongs to nothing.
-func (n *killNetwork) checkOrphans(c killCase, how string) {
-	n.t.Helper()
-	n.run(c.other)
-	o, err := objects.Open(n.root)
-	if os.IsNotExist(err) {
-		return
-	}
-	if err == nil {
-		defer o.Close()
-		err = o.OpenTables()
-	}
-	if err != nil {
-		return // not all maps are there yet: nothing is in them
-	}
-	revisions, ids := map[uint32]bool{}, map[uint64]bool{}
-	for row := range o.Services.All() {
-		revisions[row.Value.Revision] = true
-	}
-	for row := range o.Backends.All() {
-		if !revisions[row.Key.Revision] {
-			n.t.Errorf("%s, then %q: backend %+v of no service", how, c.other, row)
-		}
-	}
-	for row := range o.Endpoints.All() {
-		ids[uint64(row.Value.Id)] = true
-	}
-	links, err := o.Links()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for _, k := range links {
-		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
-			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)
-		}
 	}
 }
 
@@ -300,6 +217,7 @@ func (n *killNetwork) steps(c killCase) (points []string) {
 // again leaves what an unbroken one leaves, and a command of another kind finds what belongs to nothing. In the short form
 // some of the calls are chosen.
 func TestKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	testkit.RequireTool(t, "strace")
 	n := newKillNetwork(t)
 	for _, c := range killCases() {
@@ -331,6 +249,7 @@ func TestKilledAtEachStep(t *testing.T) {
 
 // TestKilledAnywhere does so at random moments.
 func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
 	n := newKillNetwork(t)
 	cases := killCases()
 	want, takes, killed := map[string]string{}, map[string]time.Duration{}, 0

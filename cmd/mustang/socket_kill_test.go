@@ -70,6 +70,7 @@ func (s sockets) check() error {
 // TestSocketKilledAnywhere kills socket attach and socket detach at random moments. The same command again leaves what one
 // that is not killed leaves.
 func TestSocketKilledAnywhere(t *testing.T) {
+	t.Parallel()
 	testkit.RequireRoot(t)
 	s := sockets{t, testkit.BPFFS(t) + "/root", testkit.Cgroup(t), filepath.Base(testkit.Namespace(t, "host").Name())}
 	want, takes := map[string]string{}, map[string]time.Duration{}

@@ -154,6 +154,7 @@ func TestStatus(t *testing.T) {
 
 // TestStatusFindsWhatIsAmiss breaks one thing at a time.
 func TestStatusFindsWhatIsAmiss(t *testing.T) {
+	t.Parallel()
 	n := newKillNetwork(t)
 	for _, c := range []struct {
 		name     string
@@ -211,6 +212,7 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 
 // TestStatusOfHost has devices that go, and settings of the host that drop packets of pods.
 func TestStatusOfHost(t *testing.T) {
+	t.Parallel()
 	testkit.RequireTool(t, "nft")
 	n := newKillNetwork(t)
 	n.prepare(killCase{setup: everything})

@@ -81,6 +81,7 @@ func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 // TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card have
 // changed. ADD repairs the network in between: what auto decided first holds.
 func TestBigTCPAutoIsStable(t *testing.T) {
+	t.Parallel()
 	config := func(name string) []byte {
 		return bytes.Replace(network(name, "bridge", ""), []byte(`"parent":"uplink",`), nil, 1)
 	}
@@ -94,6 +95,7 @@ func TestBigTCPAutoIsStable(t *testing.T) {
 		"off":  {true, []int{rtnl.PacketBytes, rtnl.BigTCPBytes}, rtnl.PacketBytes},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			if !test.route {
 				f.must(rtnl.In(f.host).SetUp("uplink", false)) // which removes the routes

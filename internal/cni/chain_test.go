@@ -127,6 +127,7 @@ func (f *fixture) serves(server, client *pod, ip netip.Addr, frontend string) {
 // TestChainedFaults tampers with what a chained plugin has made, and gives it what it
 // can't serve.
 func TestChainedFaults(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	theirs, ours := f.references("ptp", "")
 	p := f.pod("a", nil)

@@ -140,6 +140,7 @@ func TestDHCP(t *testing.T) {
 // TestDHCPFails runs ADD without a daemon, without a bridge, and with unusable leases. ADD
 // undoes its steps and releases the leases.
 func TestDHCPFails(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	f.routed(routerAddresses[:1])

@@ -161,8 +161,10 @@ func TestNoBPFFS(t *testing.T) {
 
 // TestOtherLayout replaces the plugin while pods exist, as an upgrade does, by one whose maps have another layout.
 func TestOtherLayout(t *testing.T) {
+	t.Parallel()
 	for _, services := range []string{netconf.ServicesTC, netconf.ServicesSocket, netconf.ServicesBoth} {
 		t.Run(services, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			plain := network("net", "veth", `,"services":"`+services+`"`)

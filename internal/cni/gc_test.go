@@ -19,8 +19,10 @@ import (
 // TestGC keeps valid attachments and deletes all others of the network, with and without
 // their namespaces, and without records.
 func TestGC(t *testing.T) {
+	t.Parallel()
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			f := newCrashFixture(t, mode)
 			config := network("net", mode, `,"services":"both"`)
 			kept := f.added("kept", config)
@@ -73,6 +75,7 @@ func TestGCWithoutRecords(t *testing.T) {
 // datapath by the namespace or the device of the pod; GC finds pods that no longer exist.
 // Pods of other networks are unaffected.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		mode, services string
 		// byDEL is set where DEL can tell that the device is the attachment's: by its name.
@@ -82,6 +85,7 @@ func TestSweep(t *testing.T) {
 		{"macvlan", netconf.ServicesTC, false}, {"macvlan", netconf.ServicesSocket, true},
 	} {
 		t.Run(test.mode+"/"+test.services, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			services := `,"services":"` + test.services + `"`

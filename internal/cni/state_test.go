@@ -51,8 +51,10 @@ func losses() []loss {
 // TestDelOfLost runs DEL without one part, and without all. It succeeds twice and leaves
 // nothing, and ADD works after it.
 func TestDelOfLost(t *testing.T) {
+	t.Parallel()
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			f := newCrashFixture(t, mode)
 			all := losses()
 			for _, one := range all {
@@ -118,6 +120,7 @@ func TestDelOfNothing(t *testing.T) {
 
 // TestDelOfNonsense runs DEL with a configuration that has become invalid.
 func TestDelOfNonsense(t *testing.T) {
+	t.Parallel()
 	f := newCrashFixture(t, "veth")
 	for _, change := range [][2]string{
 		{`"link":"veth"`, `"link":"tap"`}, {`"link":"veth"`, `"link":5`}, {`"services":"tc"`, `"services":"all"`},
@@ -311,8 +314,10 @@ func TestTwoInterfacesSockets(t *testing.T) {
 
 // TestDeleteDevice deletes the devices of pods with the plugin's own function.
 func TestDeleteDevice(t *testing.T) {
+	t.Parallel()
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			f := newCrashFixture(t, mode)
 			p := f.added("a", network("net", mode, ""))
 			calls := 0

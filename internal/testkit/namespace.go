@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"mustang/internal/netns"
@@ -26,13 +27,17 @@ import (
 // dash follow.
 const namespacePrefix = "mst-test-"
 
+// namespaces counts those that this process made: no name is used twice, lest a test deletes what has been deleted already
+// and hits that of another test.
+var namespaces atomic.Int64
+
 // Namespace creates a network namespace named mst-test-PID-N-HINT with its loopback
 // device up. It is deleted when the test ends.
 func Namespace(t testing.TB, hint string) *netns.Namespace {
 	t.Helper()
 	RequireRoot(t)
-	for i := 1; ; i++ {
-		namespace, err := netns.Create(fmt.Sprintf("%s%d-%d-%s", namespacePrefix, os.Getpid(), i, hint))
+	for {
+		namespace, err := netns.Create(fmt.Sprintf("%s%d-%d-%s", namespacePrefix, os.Getpid(), namespaces.Add(1), hint))
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}

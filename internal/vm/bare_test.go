@@ -11,8 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +19,9 @@ import (
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
+
+// bareProgram is a program for bare guests.
+const bareProgram = "./testdata/guest"
 
 // bareOptions returns options for a bare guest whose program is that of
 // testdata.
@@ -33,22 +34,9 @@ func bareOptions(t *testing.T, arguments ...string) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Kernel: kernel, Init: bareProgram(t), Bare: true, Command: append([]string{Program}, arguments...),
+		Kernel: kernel, Init: buildOnce(t, bareProgram), Bare: true, Command: append([]string{Program}, arguments...),
 		CPUs: 1, MemoryMB: 128, Timeout: time.Minute,
 	}
-}
-
-// bareProgram builds the program of testdata.
-func bareProgram(t *testing.T, flags ...string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "guest")
-	args := slices.Concat([]string{"build", "-o", path}, flags, []string{"./testdata/guest"})
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
-	return path
 }
 
 // TestInput sends a bare guest's command more input than any buffer holds, and the
@@ -84,7 +72,7 @@ func TestDeaf(t *testing.T) {
 func TestHang(t *testing.T) {
 	t.Parallel()
 	o := bareOptions(t)
-	o.Init, o.BootTimeout = bareProgram(t, "-ldflags=-X main.hang=yes"), 45*time.Second
+	o.Init, o.BootTimeout = buildOnce(t, "-ldflags=-X main.hang=yes", bareProgram), 45*time.Second
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
 	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "not booted after 45s") || !strings.Contains(err.Error(), "stuck") || strings.Contains(err.Error(), "\n") {

@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +32,48 @@ func TestMain(m *testing.M) {
 		loop()
 		return
 	}
-	os.Exit(checkLeft(m))
+	os.Exit(func() int {
+		flag.Parse()
+		// Emulated machines take all of a CPU each.
+		if err := flag.Set("test.parallel", strconv.Itoa(runtime.NumCPU())); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		dir, err := os.MkdirTemp("", "mustang-vm-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		built.dir, built.paths = dir, map[string]string{}
+		return checkLeft(m)
+	}())
+}
+
+// built is the programs of guests by what go build is told.
+var built struct {
+	sync.Mutex
+	dir   string
+	paths map[string]string
+}
+
+// buildOnce builds a program for guests, unless another test has done so.
+func buildOnce(t *testing.T, args ...string) string {
+	t.Helper()
+	built.Lock()
+	defer built.Unlock()
+	key := strings.Join(args, " ")
+	if path, ok := built.paths[key]; ok {
+		return path
+	}
+	path := filepath.Join(built.dir, fmt.Sprint(len(built.paths)))
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-o", path}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	built.paths[key] = path
+	return path
 }
 
 // loopVariable makes the test's executable a program that does a fixed amount of
@@ -90,19 +133,6 @@ func checkLeft(m *testing.M) (exitCode int) {
 
 var fetchOnce = sync.OnceValues(func() (Kernel, error) { return FetchKernel(context.Background(), "") })
 
-// staticProgram builds a program that can be a guest's first process. A test
-// program can't, unless it is built without C.
-func staticProgram(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "init")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "mustang/test/vm")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
-	return path
-}
-
 // guestOptions returns options for a guest that is done within a minute.
 func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *bytes.Buffer) {
 	t.Helper()
@@ -114,7 +144,7 @@ func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *b
 	}
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return Options{
-		Kernel: kernel, Init: staticProgram(t), Command: command, MemoryMB: 512, Timeout: time.Minute, Stdout: stdout, Stderr: stderr,
+		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: time.Minute, Stdout: stdout, Stderr: stderr,
 	}, stdout, stderr
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/objects"
+)
+
+// numbers are those of endpoints in the names of links.
+var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
+
+// state is all that is listed, pinned and stored, without ids and revisions.
+func (n *killNetwork) state() string {
+	n.t.Helper()
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls"} {
+		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
+		if code != exitDone {
+			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
+		}
+		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+`).ReplaceAllString(stdout, ""))
+	}
+	files, _ := filepath.Glob(n.saved + "/*") // with dot files
+	for _, file := range files {
+		add("%s: %s", file, readText(n.t, file))
+	}
+	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
+		add("%s", numbers.ReplaceAllString(path, "/ID-$1-"))
+		return err
+	})
+	if os.IsNotExist(err) {
+		return strings.Join(lines, "\n")
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	slices.Sort(lines[4:]) // ids sort in the order of creation
+	o, err := objects.Open(n.root)
+	if err == nil {
+		defer o.Close()
+		err = o.OpenTables()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	rows := storedRows(n.t, o)
+	slices.Sort(rows)
+	return strings.Join(append(lines, rows...), "\n")
+}
+
+// storedRows returns the rows of all tables that commands write.
+func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
+	t.Helper()
+	add := func(err error, format string, args ...any) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, fmt.Sprintf(format, args...))
+	}
+	for row, err := range o.Services.All() {
+		row.Value.Id, row.Value.Revision = 0, 0
+		add(err, "service %+v", row)
+	}
+	for row, err := range o.Backends.All() {
+		row.Key.Revision = 0
+		add(err, "backend %+v", row)
+	}
+	for row, err := range o.Addresses.All() {
+		add(err, "address %+v", row)
+	}
+	for row, err := range o.LookUp.All() {
+		row.Key.Revision = 0
+		add(err, "table %+v", row)
+	}
+	for row, err := range o.Endpoints.All() {
+		row.Value.Id = 0
+		add(err, "endpoint %+v", row)
+	}
+	for row, err := range o.Namespaces.All() {
+		add(err, "namespace %+v", row)
+	}
+	state, _, err := o.State.Get(0)
+	add(err, "retiring %d, host %d", state.Retiring, state.Host)
+	return rows
+}
+
+// checkOrphans runs the command of another kind, after which there may be no row or link that belongs to nothing.
+func (n *killNetwork) checkOrphans(c killCase, how string) {
+	n.t.Helper()
+	n.run(c.other)
+	o, err := objects.Open(n.root)
+	if os.IsNotExist(err) {
+		return
+	}
+	if err == nil {
+		defer o.Close()
+		err = o.OpenTables()
+	}
+	if err != nil {
+		return // not all maps are there yet: nothing is in them
+	}
+	revisions, ids := map[uint32]bool{}, map[uint64]bool{}
+	for row := range o.Services.All() {
+		revisions[row.Value.Revision] = true
+	}
+	for row := range o.Backends.All() {
+		if !revisions[row.Key.Revision] {
+			n.t.Errorf("%s, then %q: backend %+v of no service", how, c.other, row)
+		}
+	}
+	for row := range o.LookUp.All() {
+		if !revisions[row.Key.Revision] {
+			n.t.Errorf("%s, then %q: block %d of the table of no service", how, c.other, row.Key.Slot)
+		}
+	}
+	for row := range o.Endpoints.All() {
+		ids[uint64(row.Value.Id)] = true
+	}
+	links, err := o.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, k := range links {
+		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
+			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)
+		}
+	}
+}
