@@ -15,7 +15,7 @@ int from_pod(struct __sk_buff *skb)
 {
 	struct metrics *row = metrics_row();
 	struct packet packet = {};
-	struct decision d = {};
+	struct decision d = { .skb = skb };
 	enum parse_result parsed;
 
 	if (!row)
@@ -33,7 +33,7 @@ int to_pod(struct __sk_buff *skb)
 {
 	struct metrics *row = metrics_row();
 	struct packet packet = {};
-	struct decision d = {};
+	struct decision d = { .skb = skb };
 	enum parse_result parsed;
 
 	if (!row)
@@ -55,7 +55,7 @@ int from_uplink(struct __sk_buff *skb)
 	struct metrics *row = metrics_row();
 	struct packet packet = {};
 	struct ep_path uplink = {};
-	struct decision d = {};
+	struct decision d = { .skb = skb };
 
 	if (!row)
 		return ACTION_NEXT;
@@ -65,7 +65,7 @@ int from_uplink(struct __sk_buff *skb)
 	decide_from_uplink(skb, &packet, &uplink, row, &d);
 	if (d.verdict == VERDICT_PASS && !d.ct)
 		return pass(row);
-	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
+	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_answer(skb, &packet, &d);
 }
 
 SEC("tc")
@@ -73,7 +73,7 @@ int to_uplink(struct __sk_buff *skb)
 {
 	struct metrics *row = metrics_row();
 	struct packet packet = {};
-	struct decision d = {};
+	struct decision d = { .skb = skb };
 
 	if (!row)
 		return ACTION_NEXT;

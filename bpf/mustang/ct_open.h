@@ -4,6 +4,7 @@
 
 #include "affinity.h"
 #include "ct.h"
+#include "snat.h"
 
 /* A connection under construction. */
 struct ct_new {
@@ -11,7 +12,8 @@ struct ct_new {
 	struct tuple to;   /* the first packet as the backend receives it */
 	__u32 service;
 	__u32 revision;
-	__u32 flags; /* enum ct_flag */
+	__u32 flags;  /* enum ct_flag */
+	__u32 traits; /* of the first packet */
 	/* The paths into the pods at both ends, and their endpoints; 0 where there is none. */
 	struct ep_path backend_path, client_path;
 	__u32 backend, client;
@@ -23,6 +25,7 @@ struct ct_new {
 	/* Of the search for a source port: the next one, in host order, and the error of the last try. */
 	__u32 port;
 	__s32 err;
+	struct snat_route route;
 };
 
 /* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */
@@ -90,23 +93,28 @@ static long try_port(__u32 i, void *unused)
 		return 1;
 	n->to.sport = bpf_htons(n->port);
 	n->err = ct_try_reply(n);
-	n->port = n->port < PORT_LAST ? n->port + 1 : PORT_FIRST;
+	n->port = n->port < n->route.port_last ? n->port + 1 : n->route.port_first;
 	return n->err != -EEXIST;
 }
 
 /*
  * Stores the reply direction. If another connection has the same one, the next source port that is free is taken, from a
- * random one on: two connections collide if a client uses one port for two services that share a backend.
+ * random one on: two connections collide if a client uses one port for two services that share a backend. What this node
+ * passes on in its own name has a port that a hash chooses, so that a connection that has lost its rows gets the same again.
  */
 static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 {
 	enum metric metric = METRIC_NEW_CONNECTION;
 
 	n->row.to = tuple_reverse(&n->from);
-	n->err = ct_try_reply(n);
+	n->err = n->flags & CT_SNAT ? -EEXIST : ct_try_reply(n);
 	if (n->err == -EEXIST) {
-		metric = METRIC_PORT_CHANGED;
-		n->port = PORT_FIRST + bpf_get_prandom_u32() % (PORT_LAST - PORT_FIRST + 1);
+		if (!(n->flags & CT_SNAT)) {
+			metric = METRIC_PORT_CHANGED;
+			n->route.port_first = PORT_FIRST;
+			n->route.port_last = PORT_LAST;
+			n->port = PORT_FIRST + bpf_get_prandom_u32() % (PORT_LAST - PORT_FIRST + 1);
+		}
 		bpf_loop(PORT_TRIES, try_port, NULL, 0);
 	}
 	if (!n->err)
@@ -154,6 +162,8 @@ static __always_inline struct outcome ct_store(struct ct_new *n, __u32 old, __u3
 		return outcome;
 	}
 	slot->reply = n->key;
+	if (n->flags & CT_SNAT)
+		filter_add(&n->key.daddr, n->key.dport, n->key.proto); /* from_uplink asks for the destination alone */
 	filter_change(&n->key);
 	n->key = n->from;
 	n->row.to = n->to;
@@ -222,6 +232,22 @@ static __always_inline void ct_locate(struct ct_new *n, const struct ep_path *up
 		ct_locate_uplink(n, backend, uplink);
 }
 
+/* Completes n for a backend on another node. */
+static __always_inline struct outcome ct_route(struct __sk_buff *skb, struct ct_new *n, const struct ep_path *uplink)
+{
+	struct outcome outcome = outcome_unpack(snat_find(skb, &n->to.daddr, &n->route));
+
+	if (outcome.verdict != VERDICT_TRANSLATE)
+		return outcome;
+	n->to.saddr = n->route.source;
+	n->port = snat_port(&n->route, tuple_hash(&n->from));
+	n->flags = (n->flags & ~CT_HAIRPIN) | CT_SNAT;
+	n->client_path = *uplink;
+	n->backend_path.ifindex = n->route.ifindex;
+	n->backend_path.flags = ENDPOINT_ROUTED;
+	return outcome;
+}
+
 /* Chooses a backend by a hash of the tuple, the same on all nodes: a connection that has lost its row gets the same one again. */
 static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const struct service *service)
 {
@@ -275,8 +301,8 @@ static __always_inline __u32 ct_claim_old(const struct ct_entry *ct)
 }
 
 /* Opens a connection to a service, or keeps the existing one if the SYN is repeated. */
-static __always_inline struct outcome ct_open_service(struct ct_new *n, const struct service *service,
-						      const struct ep_path *uplink, __u32 traits)
+static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, struct ct_new *n,
+						      const struct service *service, const struct ep_path *uplink)
 {
 	struct ct_entry *ct = bpf_map_lookup_elem(&connections, &n->from);
 	struct outcome outcome;
@@ -284,15 +310,20 @@ static __always_inline struct outcome ct_open_service(struct ct_new *n, const st
 
 	n->service = service->id;
 	n->revision = service->revision;
-	if (ct && ct_keep(n, ct, service, traits))
+	if (ct && ct_keep(n, ct, service, n->traits))
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	outcome = ct_choose_backend(n, service);
 	if (outcome.verdict == VERDICT_DROP)
 		return outcome;
 	ct_locate(n, uplink);
+	if (uplink && !n->backend) {
+		outcome = ct_route(skb, n, uplink);
+		if (outcome.verdict == VERDICT_DROP)
+			return outcome;
+	}
 	if (ct)
 		old = ct_claim_old(ct);
-	return ct_store(n, old, traits);
+	return ct_store(n, old, n->traits);
 }
 
 /*
@@ -323,7 +354,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
  * packets from outside open connections to services only. Returns a packed outcome; after VERDICT_TRANSLATE both
  * directions are in the table, and ct_opened() returns that of the packet.
  */
-__noinline int ct_open(const struct tuple *t, const struct ep_path *uplink, __u32 traits)
+__noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struct ep_path *uplink, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
 	struct service *service;
@@ -332,9 +363,10 @@ __noinline int ct_open(const struct tuple *t, const struct ep_path *uplink, __u3
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	__builtin_memset(n, 0, sizeof(*n));
 	n->from = *t;
+	n->traits = traits;
 	service = service_lookup(t);
 	if (service)
-		return outcome_pack(ct_open_service(n, service, uplink, traits));
+		return outcome_pack(ct_open_service(skb, n, service, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));
 }
 

@@ -134,6 +134,14 @@ static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct
 	return bpf_redirect(path->ifindex, 0);
 }
 
+/* Out of an uplink, to the next hop that the kernel's routes and neighbour table name. */
+static __always_inline int deliver_to_next_hop(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
+{
+	row->count[METRIC_REDIRECT_ROUTED]++;
+	skb->tc_index = DELIVERED;
+	return bpf_redirect_neigh(path->ifindex, NULL, 0, 0);
+}
+
 /* From the pod's own device back to it. */
 static __always_inline int deliver_to_self(struct __sk_buff *skb, struct metrics *row)
 {
@@ -192,6 +200,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct decision 
 		return deliver_to_peer(skb, d->path, row);
 	case NEXT_HOP_DEVICE:
 		return deliver_to_device(skb, d->path, row);
+	case NEXT_HOP_ROUTED:
+		return deliver_to_next_hop(skb, d->path, row);
 	case NEXT_HOP_SEGMENT:
 		return deliver_to_segment(skb, d->path, row);
 	case NEXT_HOP_SELF:

@@ -29,8 +29,8 @@ enum service_flag {
 	SERVICE_LOOPBACK = 1,        /* a loopback address: translated for the sockets of hosts, never in packets */
 	SERVICE_REJECT = 2,          /* without backends: answer with TCP reset or ICMP unreachable; not enforced */
 	SERVICE_AFFINITY = 4,        /* a client keeps its backend for affinity_timeout */
-	SERVICE_NODE_PORT = 8,       /* an address of a node and a node port; not enforced */
-	SERVICE_EXTERNAL = 16,       /* an external or load-balancer address; not enforced */
+	SERVICE_NODE_PORT = 8,       /* an address of the node and a node port; the unspecified address: all of them */
+	SERVICE_EXTERNAL = 16,       /* an external or load-balancer address */
 	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only; not enforced */
 	SERVICE_EXTERNAL_LOCAL = 64, /* clients outside the cluster get local backends only; not enforced */
 	SERVICE_SOURCE_RANGES = 128, /* only clients in the service's source ranges are served; not enforced */
@@ -86,6 +86,7 @@ enum ct_flag {
 	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
 	CT_ABSENT = 32, /* in flows only: there is no such row */
+	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 };
 
 /* The state of a connection. Each has a time-out in settings. */
@@ -104,6 +105,7 @@ enum endpoint_flag {
 	ENDPOINT_EGRESS = 1, /* a packet sent on ifindex, a device of the host, enters the pod */
 	ENDPOINT_PEER = 2,   /* bpf_redirect_peer() to ifindex enters the pod, and is faster */
 	ENDPOINT_L3 = 4,     /* ifindex takes packets without an Ethernet header */
+	ENDPOINT_ROUTED = 8, /* no pod: ifindex is an uplink, and the kernel knows the next hop */
 };
 
 /* How packets enter a pod. Flags 0: not through the host, or no pod of this node. */
@@ -180,6 +182,17 @@ struct endpoint {
 	__u8 reserved[7];
 };
 
+/* What connections need that this node passes on by an uplink, in its own name. */
+struct uplink {
+	/* The node's addresses on the device; all zero: it has none of the family. */
+	union addr v4;
+	union addr v6;
+	/* The source ports, apart from those that the node's own sockets get. */
+	__u16 port_first;
+	__u16 port_last;
+	__u32 reserved;
+};
+
 struct fragment_key {
 	union addr saddr;
 	union addr daddr;
@@ -254,6 +267,7 @@ _Static_assert(sizeof(struct settings) == 128, "hidden padding");
 _Static_assert(sizeof(struct flow) == 144, "hidden padding");
 _Static_assert(sizeof(struct way) == 56, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
+_Static_assert(sizeof(struct uplink) == 40, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
 _Static_assert(sizeof(struct ports) == 4, "hidden padding");
 _Static_assert(sizeof(struct state) == 24, "hidden padding");
@@ -269,15 +283,50 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
-/* The service of a frontend. One of protocol "any" has a row of protocol 0. Changes key. */
-static __always_inline struct service *service_find(struct service_key *key)
+/* The addresses of the node, at which services with the unspecified address are served. The value is reserved. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, union addr);
+	__type(value, __u32);
+} node_addresses SEC(".maps");
+
+/* Uplinks by the index of the device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct uplink);
+} uplinks SEC(".maps");
+
+/* The service of a row. One of protocol "any" has a row of protocol 0. */
+static __always_inline struct service *service_at_row(struct service_key *key)
 {
 	struct service *service = bpf_map_lookup_elem(&services, key);
+	__u8 proto = key->proto;
 
-	if (service || (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP))
+	if (service || (proto != IPPROTO_TCP && proto != IPPROTO_UDP))
 		return service;
 	key->proto = 0;
-	return bpf_map_lookup_elem(&services, key);
+	service = bpf_map_lookup_elem(&services, key);
+	key->proto = proto;
+	return service;
+}
+
+/* The service of a frontend, or else the one at its port of all addresses of the node. Changes key. */
+static __always_inline struct service *service_find(struct service_key *key)
+{
+	struct service *service = service_at_row(key);
+
+	if (service || !bpf_map_lookup_elem(&node_addresses, &key->addr))
+		return service;
+	if (addr_is_v4(&key->addr))
+		key->addr.words[3] = 0;
+	else
+		key->addr.halves[0] = key->addr.halves[1] = 0;
+	return service_at_row(key);
 }
 
 /*

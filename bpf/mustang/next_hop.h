@@ -12,6 +12,7 @@ enum next_hop {
 	NEXT_HOP_SEGMENT, /* a pod on the same segment, by its MAC address */
 	NEXT_HOP_PEER,    /* a pod, by bpf_redirect_peer() */
 	NEXT_HOP_DEVICE,  /* a pod, by bpf_redirect() to its device on the host; or a client outside, by the uplink */
+	NEXT_HOP_ROUTED,  /* outside by an uplink, by bpf_redirect_neigh() */
 };
 
 #define HOP(name) (1 << NEXT_HOP_##name)
@@ -19,19 +20,19 @@ enum next_hop {
 /*
  * The next hops that each attach point can use, apart from the stack:
  *
- *              self   segment   peer   device
+ *              self   segment   peer   device   routed
  *   host                         x       x
  *   tun                          x       x
- *   netkit                               x      the kernel has no bpf_redirect_peer() for netkit programs
- *   pod         x        x                      the host's devices are in another network namespace
- *   uplink               x       x       x
+ *   netkit                               x               the kernel has no bpf_redirect_peer() for netkit programs
+ *   pod         x        x                               the host's devices are in another network namespace
+ *   uplink               x       x       x        x
  */
 static const __u8 next_hops[] = {
 	[ATTACH_HOST] = HOP(PEER) | HOP(DEVICE),
 	[ATTACH_TUN] = HOP(PEER) | HOP(DEVICE),
 	[ATTACH_NETKIT] = HOP(DEVICE),
 	[ATTACH_POD] = HOP(SELF) | HOP(SEGMENT),
-	[ATTACH_UPLINK] = HOP(SEGMENT) | HOP(PEER) | HOP(DEVICE),
+	[ATTACH_UPLINK] = HOP(SEGMENT) | HOP(PEER) | HOP(DEVICE) | HOP(ROUTED),
 };
 
 /*
@@ -49,11 +50,13 @@ static __always_inline enum next_hop next_hop_of(const struct ct_entry *ct, cons
 		if (hops & HOP(SEGMENT) && ct->flags & CT_SEGMENT)
 			return NEXT_HOP_SEGMENT;
 	}
-	if (hops & (HOP(PEER) | HOP(DEVICE)) && path) {
+	if (hops & (HOP(PEER) | HOP(DEVICE) | HOP(ROUTED)) && path) {
 		if (hops & HOP(PEER) && path->flags & ENDPOINT_PEER)
 			return NEXT_HOP_PEER;
 		if (hops & HOP(DEVICE) && path->flags & ENDPOINT_EGRESS)
 			return NEXT_HOP_DEVICE;
+		if (hops & HOP(ROUTED) && path->flags & ENDPOINT_ROUTED)
+			return NEXT_HOP_ROUTED;
 	}
 	return NEXT_HOP_STACK;
 }

@@ -317,7 +317,7 @@ static __always_inline bool may_answer(const struct packet *packet)
 {
 	const union addr *from = &packet->tuple.saddr;
 
-	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT | TRAIT_RST))
+	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT | TRAIT_RST | TRAIT_ICMP_ERROR))
 		return false;
 	if (packet->l4 != packet->l3 + (packet->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 		return false;

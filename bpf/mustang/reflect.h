@@ -127,21 +127,23 @@ static __always_inline int make_reset(struct __sk_buff *skb, const struct packet
 }
 
 /*
- * The sum over the first size bytes of the IP packet of a UDP datagram, as they arrive. Where the device is to complete the
- * datagram's checksum, the sum over the completed datagram is the complement of that over its pseudo header.
+ * The sum over the first size bytes of an IP packet, as they arrive. Where the device is to complete the transport's
+ * checksum, the sum over what is completed is the complement of that over its pseudo header.
  */
 static __noinline int sum_quote(struct __sk_buff *skb, const struct packet *packet, __u32 size)
 {
-	const struct udphdr *udp = header_at(skb, packet->l4, sizeof(*udp));
+	bool udp = packet->tuple.proto == IPPROTO_UDP;
+	__u32 offset = udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check);
+	const __sum16 *check = header_at(skb, packet->l4 + offset, sizeof(*check));
 	__u32 zero = 0;
 	struct quoted_bytes *bytes = bpf_map_lookup_elem(&quoted, &zero);
 	__be32 completed = 0;
 	__u64 length;
 
-	if (!bytes || !udp)
+	if (!bytes || !check)
 		return 0;
 	if (checksum_state(skb) == CHECKSUM_PARTIAL) {
-		completed = (__u16)~udp->check;
+		completed = (__u16) ~*check;
 		size = packet->l4 - packet->l3;
 	}
 	__builtin_memset(bytes, 0, sizeof(*bytes));
@@ -159,11 +161,10 @@ static __noinline int sum_quote(struct __sk_buff *skb, const struct packet *pack
 	return bpf_csum_diff(NULL, 0, bytes->words, sizeof(*bytes), completed);
 }
 
-/* Makes a UDP datagram the ICMP error that answers it. */
-static __always_inline int make_unreachable(struct __sk_buff *skb, const struct packet *packet)
+/* Makes a packet the ICMP error that answers it. */
+static __always_inline int make_error(struct __sk_buff *skb, const struct packet *packet, struct icmp_header *icmp)
 {
-	struct icmp_header icmp = { .type = packet->v6 ? 1 : 3, .code = packet->v6 ? 4 : 3 };
-	__u32 room = packet->l4 - packet->l3 + sizeof(icmp), size = ip_size(skb, packet), quote;
+	__u32 room = packet->l4 - packet->l3 + sizeof(*icmp), size = ip_size(skb, packet), quote;
 	__s64 sum;
 
 	if (size < room || packet->l3 + size > skb->len)
@@ -175,24 +176,28 @@ static __always_inline int make_unreachable(struct __sk_buff *skb, const struct 
 	quote = sum_quote(skb, packet, size);
 	if (bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	sum = write_ip(skb, packet, packet->v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP, sizeof(icmp) + size);
+	sum = write_ip(skb, packet, packet->v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP, sizeof(*icmp) + size);
 	if (sum < 0)
 		return -1;
-	icmp.checksum = checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)&icmp, sizeof(icmp), sum) + (__u64)quote);
-	return bpf_skb_store_bytes(skb, packet->l4, &icmp, sizeof(icmp), 0);
+	icmp->checksum =
+		checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)icmp, sizeof(*icmp), sum) + (__u64)quote);
+	return bpf_skb_store_bytes(skb, packet->l4, icmp, sizeof(*icmp), 0);
 }
 
 /* Answers a packet for a service without a backend, and returns the action. */
 __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 {
+	struct icmp_header unreachable = {};
 	int err;
 
 	if (!packet || !may_answer(packet))
 		return ACTION_DROP;
+	unreachable.type = packet->v6 ? 1 : 3;
+	unreachable.code = packet->v6 ? 4 : 3;
 	if (packet->tuple.proto == IPPROTO_TCP)
 		err = make_reset(skb, packet);
 	else
-		err = make_unreachable(skb, packet);
+		err = make_error(skb, packet, &unreachable);
 	return err ? ACTION_DROP : send_back(skb);
 }
 

@@ -9,10 +9,12 @@
 
 /* What to do with a packet. */
 struct decision {
+	struct __sk_buff *skb;
 	enum verdict verdict;
 	enum drop_reason reason;    /* of VERDICT_DROP */
 	struct ct_entry *ct;        /* the packet's connection; NULL if it has none */
 	const struct ep_path *path; /* into the pod that receives it; NULL if that is not on this node, or not known */
+	__u32 mtu;                  /* of DROP_TOO_BIG: bytes of an IP packet */
 };
 
 static __always_inline void decide_drop(struct decision *d, enum drop_reason reason)
@@ -40,7 +42,7 @@ static __always_inline void use_connection(struct decision *d, struct ct_entry *
 static __always_inline void open_connection(struct decision *d, const struct packet *packet,
 					    const struct ep_path *uplink, struct metrics *row)
 {
-	struct outcome outcome = outcome_unpack(ct_open(&packet->tuple, uplink, packet->traits));
+	struct outcome outcome = outcome_unpack(ct_open(d->skb, &packet->tuple, uplink, packet->traits));
 
 	if (outcome.verdict == VERDICT_PASS)
 		return;

@@ -39,6 +39,11 @@ static __always_inline void addr_from_v6(union addr *addr, const struct in6_addr
 	addr->halves[1] = from->halves[1];
 }
 
+static __always_inline bool addr_is_v4(const union addr *addr)
+{
+	return !addr->halves[0] && addr->words[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline bool addr_equal(const union addr *a, const union addr *b)
 {
 	return a->halves[1] == b->halves[1] && a->halves[0] == b->halves[0];

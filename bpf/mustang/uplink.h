@@ -2,6 +2,7 @@
 #ifndef MUSTANG_UPLINK_H
 #define MUSTANG_UPLINK_H
 
+#include "forward.h"
 #include "pod.h"
 
 /* The path back to the sender of a packet that came in. False if it has no Ethernet header. */
@@ -37,8 +38,8 @@ static __always_inline void follow_client(const struct ct_entry *ct, const struc
 
 /*
  * Decides about a packet from outside. Only packets to a service, and those of connections that such packets opened, are
- * translated. Replies to pods that called a service are left to the stack, which has seen the requests. A packet whose
- * source is a pod of this node does not come from outside.
+ * translated. Replies to pods that called a service are left to the stack, which has seen the requests; those of backends on
+ * other nodes to clients outside are passed on. A packet whose source is a pod of this node does not come from outside.
  */
 static __always_inline void translate_request(const struct packet *packet, const struct ep_path *uplink,
 					      struct metrics *row, struct decision *d)
@@ -51,10 +52,11 @@ static __always_inline void translate_request(const struct packet *packet, const
 	if (!(packet->traits & TRAIT_SYN))
 		ct = ct_find(t, packet->traits);
 	if (ct) {
-		if (!(ct->flags & CT_FORWARD && ct->flags & CT_UPLINK))
+		if (!(ct->flags & CT_UPLINK && ct->flags & (CT_FORWARD | CT_SNAT)))
 			return;
 		use_connection(d, ct);
-		follow_client(ct, uplink);
+		if (ct->flags & CT_FORWARD)
+			follow_client(ct, uplink);
 	} else if (service_lookup(t) && !bpf_map_lookup_elem(&endpoints, &t->saddr)) {
 		open_connection(d, packet, uplink, row);
 	}
@@ -71,6 +73,8 @@ static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct pac
 		handle_icmp_error(skb, packet, true, row, d);
 	if (packet->traits & TRAIT_ECHO)
 		decide_echo(packet, row, d);
+	if (d->ct && d->ct->flags & CT_SNAT)
+		forward(skb, packet, d);
 }
 
 /* Decides about a packet that leaves: only replies to clients that came in by an uplink are translated. */

@@ -30,6 +30,9 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 	if err := s.o.OpenTables(); err != nil {
 		return Result{}, err
 	}
+	if err := refreshFor(ctx, s.o, want); err != nil {
+		return Result{}, err
+	}
 	t, err := s.read(ctx)
 	if err == nil && t.state.Retiring != 0 && !t.unreferenced.empty() {
 		// What a killed process left may have the room that is needed.
@@ -273,7 +276,10 @@ func (w *writer) store(chunk []change) (err error) {
 		_, err = w.o.LookUp.PutBatch(w.blockKeys, w.blocks)
 	}
 	if err == nil {
-		err = w.o.Filter.Add(w.serviceKeys)
+		var keys []objects.ServiceKey
+		if keys, err = filterKeys(w.o, w.serviceKeys); err == nil {
+			err = w.o.Filter.Add(keys)
+		}
 	}
 	if err == nil {
 		n, err = w.o.Services.PutBatch(w.serviceKeys, w.services)

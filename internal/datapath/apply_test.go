@@ -141,8 +141,6 @@ func TestNotSupported(t *testing.T) {
 		},
 		`on-remove "reset"`:       func(s *service.Service) { s.OnRemove = service.Reset },
 		"health-check port":       func(s *service.Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, service.Local, 30000 },
-		"node port":               func(s *service.Service) { s.NodePort = true },
-		"external address":        func(s *service.Service) { s.External = true },
 		"internal traffic policy": func(s *service.Service) { s.InternalPolicy = service.Local },
 		"external traffic policy": func(s *service.Service) { s.ExternalPolicy = service.Local },
 		"source ranges":           func(s *service.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },

@@ -2,8 +2,6 @@
 
 package datapath
 
-import "mustang/internal/datapath/objects"
-
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
 type Counter struct {
 	// Name is in snake case: from_pod, forward, drop_no_backend.
@@ -42,6 +40,7 @@ func metricNames() []string {
 		"slot_reused",      // closed connections whose slot another one took, or their port
 		"slot_expired",     // connections that had expired, or lost a pod, and gave up their slot
 		"icmp_echo",        // echo requests to services that were answered
+		"redirect_routed",  // sent out of an uplink, to the next hop of the kernel's routes
 	}
 }
 
@@ -57,6 +56,10 @@ func dropNames() []string {
 		"table_full",      // the connection table took no row
 		"rewrite",         // the packet could not be written
 		"client_share",    // the client has as many connections as its share
+		"no_route",        // the node does not know, or may not take, a way to the backend
+		"no_source",       // the uplink to the backend has no address of the family
+		"too_big",         // the next network takes smaller packets only; the sender is told
+		"ttl",             // the packet has crossed as many routers as it may; the sender is told
 	}
 }
 
@@ -70,19 +73,19 @@ func (d *Datapath) Counters() ([]Counter, error) {
 		return nil, err
 	}
 	var counters []Counter
-	add := func(names []string, prefix string, slot func(objects.Metrics, int) uint64) {
+	add := func(names []string, prefix string, count func(cpu, i int) uint64) {
 		for i, name := range names {
 			if i == 0 {
 				continue // counts nothing
 			}
 			c := Counter{Name: prefix + name, Drop: prefix != ""}
-			for _, row := range rows {
-				c.Packets += slot(row, i)
+			for cpu := range rows {
+				c.Packets += count(cpu, i)
 			}
 			counters = append(counters, c)
 		}
 	}
-	add(metricNames(), "", func(m objects.Metrics, i int) uint64 { return m.Count[i] })
-	add(dropNames(), "drop_", func(m objects.Metrics, i int) uint64 { return m.Drops[i] })
+	add(metricNames(), "", func(cpu, i int) uint64 { return rows[cpu].Count[i] })
+	add(dropNames(), "drop_", func(cpu, i int) uint64 { return rows[cpu].Drops[i] })
 	return counters, nil
 }

@@ -35,7 +35,10 @@ func (d *Datapath) Recover(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
-	_, err = d.Uplinks().attached(d.objects.Detach)
+	attached, err := d.Uplinks().attached(d.objects.Detach)
+	if err == nil {
+		err = withTables(ctx, d.objects, func() error { return d.Uplinks().deleteRows(d.Uplinks().orphans(attached)) })
+	}
 	return errors.Join(err, d.Endpoints().sweepRemains(ctx))
 }
 
@@ -85,9 +88,16 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))
 		}
 	}
-	_, err = d.Uplinks().attached(func(k objects.Link) error {
+	uplinks, err := d.Uplinks().attached(func(k objects.Link) error {
 		remains = append(remains, fmt.Sprintf("program %s of uplink %d, whose device is gone", k.Hook.Program, k.IfIndex))
 		return nil
 	})
+	if err != nil {
+		return remains, err
+	}
+	orphans, err := d.Uplinks().orphans(uplinks)
+	for _, index := range orphans {
+		remains = append(remains, fmt.Sprintf("addresses of uplink %d, which does not exist", index))
+	}
 	return remains, err
 }

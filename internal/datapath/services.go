@@ -81,6 +81,12 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 	if err := errors.Join(want.Validate(), requireSupported(want), requireOwner(owner)); err != nil {
 		return Unchanged, 0, err
 	}
+	if err := s.o.OpenTables(); err != nil {
+		return Unchanged, 0, err
+	}
+	if err := refreshFor(ctx, s.o, []service.Service{want}); err != nil {
+		return Unchanged, 0, err
+	}
 	var have *service.Service
 	w, err := s.change(ctx, owner, func(_ *writer) (*change, error) {
 		found, err := s.at(ctx, want.Key())
@@ -172,10 +178,6 @@ func requireSupported(s service.Service) error {
 		field = "health-check port"
 	case s.OnRemove != service.Keep:
 		field = fmt.Sprintf("on-remove %q", s.OnRemove)
-	case s.NodePort:
-		field = "node port"
-	case s.External:
-		field = "external address"
 	case s.InternalPolicy != service.Cluster:
 		field = "internal traffic policy"
 	case s.ExternalPolicy != service.Cluster:

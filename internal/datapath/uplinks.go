@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -51,9 +52,9 @@ func (u Uplink) links() []objects.Link {
 
 // Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all that
 // are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass the host's
-// stack and netfilter, and so do the replies, to the MAC address that the request came from; packets to and from others
-// pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are gone
-// are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
+// stack and netfilter, and so do the replies, to the MAC address that the request came from. Packets to backends behind an
+// uplink come from the host's address there, and bypass the stack too. Packets to and from others pass the stack. All other
+// packets pass unchanged. Programs that are attached already stay. Links of devices that are gone are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
 func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
@@ -71,8 +72,12 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	if err := requireHost(ctx, s.o, u.Host, fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())); err != nil {
 		return Unchanged, err
 	}
+	moved, err := s.announce(ctx, ns, u, attached)
+	if err != nil {
+		return Unchanged, err
+	}
 	missing := slices.DeleteFunc(u.links(), func(k objects.Link) bool { return slices.Contains(attached[u], k) })
-	if len(missing) == 0 {
+	if len(missing) == 0 && !moved {
 		return Unchanged, nil
 	}
 	if err := ns.Do(func() error { return s.attach(u, missing) }); err != nil {
@@ -82,6 +87,26 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 		return Updated, nil
 	}
 	return Added, nil
+}
+
+// announce writes the rows of the host's addresses and of its uplinks, and reports whether one of an uplink has changed. A row
+// is there before the programs of its uplink.
+func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, attached map[Uplink][]objects.Link) (moved bool, err error) {
+	indexes := []int{u.IfIndex}
+	for other := range attached {
+		if other.Host == u.Host && other != u {
+			indexes = append(indexes, other.IfIndex)
+		}
+	}
+	n, err := readHost(ns, indexes)
+	if err != nil {
+		return false, err
+	}
+	err = withTables(ctx, s.o, func() error {
+		moved, err = n.write(s.o)
+		return err
+	})
+	return moved, err
 }
 
 // attach attaches programs in the device's network namespace; all or none. Replies come first, so that no request is
@@ -120,12 +145,32 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 	if len(attached[u]) == 0 {
 		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 	}
+	// The row first: as long as there are programs, the same call again completes this one.
+	if err := withTables(ctx, s.o, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
+		return err
+	}
 	for _, k := range u.links() {
 		if err := s.o.Detach(k); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on other
+// nodes. It takes no lock.
+func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
+	if err := s.o.OpenTables(); err != nil {
+		return nil, err
+	}
+	row, _, err := s.o.Uplinks.Get(uint32(u.IfIndex))
+	addresses := []netip.Addr{}
+	for _, addr := range []objects.Addr{row.V4, row.V6} {
+		if addr != (objects.Addr{}) {
+			addresses = append(addresses, decodeAddr(addr))
+		}
+	}
+	return addresses, err
 }
 
 // Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of an
@@ -149,7 +194,37 @@ func (s Uplinks) Sweep(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
-	_, err = s.attached(s.o.Detach)
+	if err := s.o.OpenTables(); err != nil {
+		return err
+	}
+	attached, err := s.attached(s.o.Detach)
+	if err != nil {
+		return err
+	}
+	return withTables(ctx, s.o, func() error { return s.deleteRows(s.orphans(attached)) })
+}
+
+// orphans returns the rows that belong to no uplink.
+func (s Uplinks) orphans(attached map[Uplink][]objects.Link) (indexes []uint32, err error) {
+	for row, err := range s.o.Uplinks.All() {
+		if err != nil {
+			return nil, err
+		}
+		owned := false
+		for u := range attached {
+			owned = owned || u.IfIndex == int(row.Key)
+		}
+		if !owned {
+			indexes = append(indexes, row.Key)
+		}
+	}
+	return indexes, nil
+}
+
+func (s Uplinks) deleteRows(indexes []uint32, err error) error {
+	for _, index := range indexes {
+		err = errors.Join(err, s.o.Uplinks.Delete(index))
+	}
 	return err
 }
 

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "a5f315f8b32020cf"
-	socklbDigest = "a960654d879a6bdc"
+	tcDigest     = "58bff9b60f28a487"
+	socklbDigest = "87af3185c1b45285"
 )

@@ -49,7 +49,7 @@ type tables6 struct {
 	backends    *Table[BackendKey, Backend]
 	connections *Table[Tuple, connection6]
 	endpoints   *Table[Addr, Endpoint]
-	metrics     *Table[uint32, []Metrics]
+	metrics     *Table[uint32, []tcMetrics]
 	state       *Table[uint32, numbers6]
 	filter      *Table[uint32, filter6]
 }
@@ -85,7 +85,7 @@ func openTables6(l layout) (_ *tables6, err error) {
 		backends:    &Table[BackendKey, Backend]{maps.Backends, tcMapBackends},
 		connections: &Table[Tuple, connection6]{maps.Connections, tcMapConnections},
 		endpoints:   &Table[Addr, Endpoint]{maps.Endpoints, tcMapEndpoints},
-		metrics:     &Table[uint32, []Metrics]{maps.Metrics, tcMapMetrics},
+		metrics:     &Table[uint32, []tcMetrics]{maps.Metrics, tcMapMetrics},
 		state:       &Table[uint32, numbers6]{maps.State, tcMapState},
 		filter:      &Table[uint32, filter6]{maps.Filter, tcMapFilter},
 	}, nil

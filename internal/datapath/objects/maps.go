@@ -48,6 +48,8 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapMetrics:        1,
 		tcMapFilter:         1,
 		tcMapState:          1,
+		tcMapUplinks:        256,
+		tcMapNodeAddresses:  4096,
 		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
 	}
 }
@@ -77,6 +79,8 @@ func formats() map[string]format {
 		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
 		tcMapFilter:         {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
 		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
+		tcMapUplinks:        {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
+		tcMapNodeAddresses:  {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
 		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
 		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
 		socklbMapAnswers:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
@@ -175,6 +179,9 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 		tcMapMetrics:     &maps.Metrics,
 		tcMapFilter:      &maps.Filter,
 		tcMapState:       &maps.State,
+		tcMapUplinks:     &maps.Uplinks,
+
+		tcMapNodeAddresses: &maps.NodeAddresses,
 	}
 }
 

@@ -44,9 +44,13 @@ type Tables struct {
 	// Slots are the connections, of which Connections has the rows.
 	Slots    *Slots
 	Settings *Table[uint32, tcSettings]
-	Metrics  *Table[uint32, []Metrics] // a row for each CPU
+	Metrics  *Table[uint32, []tcMetrics] // a row for each CPU
 	State    *Table[uint32, State]
 	Filter   *Filter
+	// Uplinks have a row for each device that is one.
+	Uplinks *Table[uint32, Uplink]
+	// NodeAddresses are those at which services with the unspecified address are served.
+	NodeAddresses *Table[Addr, uint32]
 }
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
@@ -171,9 +175,12 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
 		Slots:       &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
 		Settings:    &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
-		Metrics:     &Table[uint32, []Metrics]{o.maps.Metrics, tcMapMetrics},
+		Metrics:     &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},
 		State:       &Table[uint32, State]{o.maps.State, tcMapState},
 		Filter:      &Filter{o.maps.Filter},
+		Uplinks:     &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
+
+		NodeAddresses: &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
 	}
 	o.opened = true
 	return nil

@@ -265,6 +265,7 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	replaced[socklbMapServices] = o.maps.Services
 	replaced[socklbMapBackends] = o.maps.Backends
 	replaced[socklbMapTables] = o.maps.Tables
+	replaced[socklbMapNodeAddresses] = o.maps.NodeAddresses
 	replaced[socklbMapAffinities] = o.maps.Affinities
 	replaced[socklbMapMetrics] = o.maps.Metrics
 	replaced[socklbMapNamespaces] = o.Namespaces.Map

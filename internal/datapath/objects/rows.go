@@ -23,8 +23,8 @@ type (
 	Slot = tcCtSlot
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
-	// Metrics are the counters of one CPU.
-	Metrics = tcMetrics
+	// Uplink is a row of uplinks, by the index of the device.
+	Uplink = tcUplink
 	// SocketScope is a row of namespaces, by cookie.
 	SocketScope = socklbSkScope
 	// State holds the last ids given out.

@@ -77,6 +77,7 @@ const (
 	socklbMapFragments      = "fragments"
 	socklbMapMetrics        = "metrics"
 	socklbMapNamespaces     = "namespaces"
+	socklbMapNodeAddresses  = "node_addresses"
 	socklbMapServices       = "services"
 	socklbMapSettings       = "settings"
 	socklbMapSkRevnat       = "sk_revnat"
@@ -84,6 +85,7 @@ const (
 	socklbMapSockets        = "sockets"
 	socklbMapState          = "state"
 	socklbMapTables         = "tables"
+	socklbMapUplinks        = "uplinks"
 	socklbMapUsage          = "usage"
 	socklbMapWays           = "ways"
 	socklbProgConnect4      = "connect4"
@@ -155,26 +157,28 @@ type socklbProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type socklbMapSpecs struct {
-	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
-	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
-	Answers     *ebpf.MapSpec `ebpf:"answers"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Connections *ebpf.MapSpec `ebpf:"connections"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	Filter      *ebpf.MapSpec `ebpf:"filter"`
-	Flows       *ebpf.MapSpec `ebpf:"flows"`
-	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
-	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
-	Namespaces  *ebpf.MapSpec `ebpf:"namespaces"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	Settings    *ebpf.MapSpec `ebpf:"settings"`
-	SkRevnat    *ebpf.MapSpec `ebpf:"sk_revnat"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	Sockets     *ebpf.MapSpec `ebpf:"sockets"`
-	State       *ebpf.MapSpec `ebpf:"state"`
-	Tables      *ebpf.MapSpec `ebpf:"tables"`
-	Usage       *ebpf.MapSpec `ebpf:"usage"`
-	Ways        *ebpf.MapSpec `ebpf:"ways"`
+	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
+	Answers       *ebpf.MapSpec `ebpf:"answers"`
+	Backends      *ebpf.MapSpec `ebpf:"backends"`
+	Connections   *ebpf.MapSpec `ebpf:"connections"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Filter        *ebpf.MapSpec `ebpf:"filter"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
+	Namespaces    *ebpf.MapSpec `ebpf:"namespaces"`
+	NodeAddresses *ebpf.MapSpec `ebpf:"node_addresses"`
+	Services      *ebpf.MapSpec `ebpf:"services"`
+	Settings      *ebpf.MapSpec `ebpf:"settings"`
+	SkRevnat      *ebpf.MapSpec `ebpf:"sk_revnat"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Sockets       *ebpf.MapSpec `ebpf:"sockets"`
+	State         *ebpf.MapSpec `ebpf:"state"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage         *ebpf.MapSpec `ebpf:"usage"`
+	Ways          *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // socklbVariableSpecs contains global variables before they are loaded into the kernel.
@@ -204,26 +208,28 @@ func (o *socklbObjects) Close() error {
 //
 // It can be passed to loadSocklbObjects or ebpf.CollectionSpec.LoadAndAssign.
 type socklbMaps struct {
-	Addresses   *ebpf.Map `ebpf:"addresses"`
-	Affinities  *ebpf.Map `ebpf:"affinities"`
-	Answers     *ebpf.Map `ebpf:"answers"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	Connections *ebpf.Map `ebpf:"connections"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	Filter      *ebpf.Map `ebpf:"filter"`
-	Flows       *ebpf.Map `ebpf:"flows"`
-	Fragments   *ebpf.Map `ebpf:"fragments"`
-	Metrics     *ebpf.Map `ebpf:"metrics"`
-	Namespaces  *ebpf.Map `ebpf:"namespaces"`
-	Services    *ebpf.Map `ebpf:"services"`
-	Settings    *ebpf.Map `ebpf:"settings"`
-	SkRevnat    *ebpf.Map `ebpf:"sk_revnat"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	Sockets     *ebpf.Map `ebpf:"sockets"`
-	State       *ebpf.Map `ebpf:"state"`
-	Tables      *ebpf.Map `ebpf:"tables"`
-	Usage       *ebpf.Map `ebpf:"usage"`
-	Ways        *ebpf.Map `ebpf:"ways"`
+	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Affinities    *ebpf.Map `ebpf:"affinities"`
+	Answers       *ebpf.Map `ebpf:"answers"`
+	Backends      *ebpf.Map `ebpf:"backends"`
+	Connections   *ebpf.Map `ebpf:"connections"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Filter        *ebpf.Map `ebpf:"filter"`
+	Flows         *ebpf.Map `ebpf:"flows"`
+	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Metrics       *ebpf.Map `ebpf:"metrics"`
+	Namespaces    *ebpf.Map `ebpf:"namespaces"`
+	NodeAddresses *ebpf.Map `ebpf:"node_addresses"`
+	Services      *ebpf.Map `ebpf:"services"`
+	Settings      *ebpf.Map `ebpf:"settings"`
+	SkRevnat      *ebpf.Map `ebpf:"sk_revnat"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Sockets       *ebpf.Map `ebpf:"sockets"`
+	State         *ebpf.Map `ebpf:"state"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Uplinks       *ebpf.Map `ebpf:"uplinks"`
+	Usage         *ebpf.Map `ebpf:"usage"`
+	Ways          *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *socklbMaps) Close() error {
@@ -239,6 +245,7 @@ func (m *socklbMaps) Close() error {
 		m.Fragments,
 		m.Metrics,
 		m.Namespaces,
+		m.NodeAddresses,
 		m.Services,
 		m.Settings,
 		m.SkRevnat,
@@ -246,6 +253,7 @@ func (m *socklbMaps) Close() error {
 		m.Sockets,
 		m.State,
 		m.Tables,
+		m.Uplinks,
 		m.Usage,
 		m.Ways,
 	)

@@ -102,6 +102,7 @@ const (
 	tcCtFlagCT_SEGMENT tcCtFlag = 4
 	tcCtFlagCT_UPLINK  tcCtFlag = 16
 	tcCtFlagCT_ABSENT  tcCtFlag = 32
+	tcCtFlagCT_SNAT    tcCtFlag = 64
 )
 
 type tcCtNew struct {
@@ -111,6 +112,7 @@ type tcCtNew struct {
 	Service     uint32
 	Revision    uint32
 	Flags       uint32
+	Traits      uint32
 	BackendPath tcEpPath
 	ClientPath  tcEpPath
 	Backend     uint32
@@ -118,10 +120,19 @@ type tcCtNew struct {
 	Slot        uint32
 	Use         uint32
 	Rows        uint32
+	_           [4]byte
 	Key         tcTuple
 	Row         tcCtEntry
 	Port        uint32
 	Err         int32
+	Route       struct {
+		_         structs.HostLayout
+		Source    tcAddr
+		Ifindex   uint32
+		PortFirst uint16
+		PortLast  uint16
+		Fib       [8]uint64
+	}
 }
 
 type tcCtSlot struct {
@@ -165,7 +176,11 @@ const (
 	tcDropReasonDROP_TABLE_FULL      tcDropReason = 6
 	tcDropReasonDROP_REWRITE         tcDropReason = 7
 	tcDropReasonDROP_CLIENT_SHARE    tcDropReason = 8
-	tcDropReasonDROP_COUNT           tcDropReason = 9
+	tcDropReasonDROP_NO_ROUTE        tcDropReason = 9
+	tcDropReasonDROP_NO_SOURCE       tcDropReason = 10
+	tcDropReasonDROP_TOO_BIG         tcDropReason = 11
+	tcDropReasonDROP_TTL             tcDropReason = 12
+	tcDropReasonDROP_COUNT           tcDropReason = 13
 )
 
 type tcEndpoint struct {
@@ -187,6 +202,7 @@ const (
 	tcEndpointFlagENDPOINT_EGRESS tcEndpointFlag = 1
 	tcEndpointFlagENDPOINT_PEER   tcEndpointFlag = 2
 	tcEndpointFlagENDPOINT_L3     tcEndpointFlag = 4
+	tcEndpointFlagENDPOINT_ROUTED tcEndpointFlag = 8
 )
 
 type tcEnums struct {
@@ -270,7 +286,8 @@ const (
 	tcMetricMETRIC_SLOT_REUSED      tcMetric = 23
 	tcMetricMETRIC_SLOT_EXPIRED     tcMetric = 24
 	tcMetricMETRIC_ICMP_ECHO        tcMetric = 25
-	tcMetricMETRIC_COUNT            tcMetric = 26
+	tcMetricMETRIC_REDIRECT_ROUTED  tcMetric = 26
+	tcMetricMETRIC_COUNT            tcMetric = 27
 )
 
 type tcMetrics struct {
@@ -383,6 +400,15 @@ type tcTuple struct {
 	Pad   [3]uint8
 }
 
+type tcUplink struct {
+	_         structs.HostLayout
+	V4        tcAddr
+	V6        tcAddr
+	PortFirst uint16
+	PortLast  uint16
+	Reserved  uint32
+}
+
 type tcWay struct {
 	_        structs.HostLayout
 	Key      tcAddr
@@ -399,31 +425,33 @@ type tcWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tcMapAddresses   = "addresses"
-	tcMapAffinities  = "affinities"
-	tcMapBackends    = "backends"
-	tcMapConnections = "connections"
-	tcMapCtScratch   = "ct_scratch"
-	tcMapEndpoints   = "endpoints"
-	tcMapFilter      = "filter"
-	tcMapFlows       = "flows"
-	tcMapFragments   = "fragments"
-	tcMapMetrics     = "metrics"
-	tcMapQuoted      = "quoted"
-	tcMapQuotes      = "quotes"
-	tcMapServices    = "services"
-	tcMapSettings    = "settings"
-	tcMapSlots       = "slots"
-	tcMapState       = "state"
-	tcMapTables      = "tables"
-	tcMapUsage       = "usage"
-	tcMapWays        = "ways"
-	tcProgFromPod    = "from_pod"
-	tcProgFromUplink = "from_uplink"
-	tcProgToPod      = "to_pod"
-	tcProgToUplink   = "to_uplink"
-	tcVarConfig      = "config"
-	tcVarEnums       = "enums"
+	tcMapAddresses     = "addresses"
+	tcMapAffinities    = "affinities"
+	tcMapBackends      = "backends"
+	tcMapConnections   = "connections"
+	tcMapCtScratch     = "ct_scratch"
+	tcMapEndpoints     = "endpoints"
+	tcMapFilter        = "filter"
+	tcMapFlows         = "flows"
+	tcMapFragments     = "fragments"
+	tcMapMetrics       = "metrics"
+	tcMapNodeAddresses = "node_addresses"
+	tcMapQuoted        = "quoted"
+	tcMapQuotes        = "quotes"
+	tcMapServices      = "services"
+	tcMapSettings      = "settings"
+	tcMapSlots         = "slots"
+	tcMapState         = "state"
+	tcMapTables        = "tables"
+	tcMapUplinks       = "uplinks"
+	tcMapUsage         = "usage"
+	tcMapWays          = "ways"
+	tcProgFromPod      = "from_pod"
+	tcProgFromUplink   = "from_uplink"
+	tcProgToPod        = "to_pod"
+	tcProgToUplink     = "to_uplink"
+	tcVarConfig        = "config"
+	tcVarEnums         = "enums"
 )
 
 // loadTc returns the embedded CollectionSpec for tc.
@@ -478,25 +506,27 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
-	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
-	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Connections *ebpf.MapSpec `ebpf:"connections"`
-	CtScratch   *ebpf.MapSpec `ebpf:"ct_scratch"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	Filter      *ebpf.MapSpec `ebpf:"filter"`
-	Flows       *ebpf.MapSpec `ebpf:"flows"`
-	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
-	Metrics     *ebpf.MapSpec `ebpf:"metrics"`
-	Quoted      *ebpf.MapSpec `ebpf:"quoted"`
-	Quotes      *ebpf.MapSpec `ebpf:"quotes"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	Settings    *ebpf.MapSpec `ebpf:"settings"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	State       *ebpf.MapSpec `ebpf:"state"`
-	Tables      *ebpf.MapSpec `ebpf:"tables"`
-	Usage       *ebpf.MapSpec `ebpf:"usage"`
-	Ways        *ebpf.MapSpec `ebpf:"ways"`
+	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
+	Backends      *ebpf.MapSpec `ebpf:"backends"`
+	Connections   *ebpf.MapSpec `ebpf:"connections"`
+	CtScratch     *ebpf.MapSpec `ebpf:"ct_scratch"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Filter        *ebpf.MapSpec `ebpf:"filter"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
+	NodeAddresses *ebpf.MapSpec `ebpf:"node_addresses"`
+	Quoted        *ebpf.MapSpec `ebpf:"quoted"`
+	Quotes        *ebpf.MapSpec `ebpf:"quotes"`
+	Services      *ebpf.MapSpec `ebpf:"services"`
+	Settings      *ebpf.MapSpec `ebpf:"settings"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	State         *ebpf.MapSpec `ebpf:"state"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage         *ebpf.MapSpec `ebpf:"usage"`
+	Ways          *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -527,25 +557,27 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
-	Addresses   *ebpf.Map `ebpf:"addresses"`
-	Affinities  *ebpf.Map `ebpf:"affinities"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	Connections *ebpf.Map `ebpf:"connections"`
-	CtScratch   *ebpf.Map `ebpf:"ct_scratch"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	Filter      *ebpf.Map `ebpf:"filter"`
-	Flows       *ebpf.Map `ebpf:"flows"`
-	Fragments   *ebpf.Map `ebpf:"fragments"`
-	Metrics     *ebpf.Map `ebpf:"metrics"`
-	Quoted      *ebpf.Map `ebpf:"quoted"`
-	Quotes      *ebpf.Map `ebpf:"quotes"`
-	Services    *ebpf.Map `ebpf:"services"`
-	Settings    *ebpf.Map `ebpf:"settings"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	State       *ebpf.Map `ebpf:"state"`
-	Tables      *ebpf.Map `ebpf:"tables"`
-	Usage       *ebpf.Map `ebpf:"usage"`
-	Ways        *ebpf.Map `ebpf:"ways"`
+	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Affinities    *ebpf.Map `ebpf:"affinities"`
+	Backends      *ebpf.Map `ebpf:"backends"`
+	Connections   *ebpf.Map `ebpf:"connections"`
+	CtScratch     *ebpf.Map `ebpf:"ct_scratch"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Filter        *ebpf.Map `ebpf:"filter"`
+	Flows         *ebpf.Map `ebpf:"flows"`
+	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Metrics       *ebpf.Map `ebpf:"metrics"`
+	NodeAddresses *ebpf.Map `ebpf:"node_addresses"`
+	Quoted        *ebpf.Map `ebpf:"quoted"`
+	Quotes        *ebpf.Map `ebpf:"quotes"`
+	Services      *ebpf.Map `ebpf:"services"`
+	Settings      *ebpf.Map `ebpf:"settings"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	State         *ebpf.Map `ebpf:"state"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Uplinks       *ebpf.Map `ebpf:"uplinks"`
+	Usage         *ebpf.Map `ebpf:"usage"`
+	Ways          *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
@@ -560,6 +592,7 @@ func (m *tcMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.Metrics,
+		m.NodeAddresses,
 		m.Quoted,
 		m.Quotes,
 		m.Services,
@@ -567,6 +600,7 @@ func (m *tcMaps) Close() error {
 		m.Slots,
 		m.State,
 		m.Tables,
+		m.Uplinks,
 		m.Usage,
 		m.Ways,
 	)

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +53,9 @@ func (c commands) uplinkAdd() *cobra.Command {
 		Short: "Serve clients whose packets come in through a device of the host",
 		Long: `Attach the programs to a device of the host that leads outside. Clients behind it then
 reach services at frontends that are addresses of the host, and at all that are routed
-to it. All other packets pass unchanged.`,
+to it. All other packets pass unchanged. Packets to backends on other nodes come from
+the host's address on the device that leads there, which must be an uplink too. The
+same command again takes up addresses that have changed.`,
 		Example: `  mustang uplink add eth0
   mustang uplink add wire --netns=/var/run/netns/host`,
 		Args: cli.Arguments("DEVICE"),
@@ -128,42 +132,60 @@ type uplinkJSON struct {
 	IfIndex int    `json:"ifindex"`
 	Netns   string `json:"netns"`
 	Cookie  uint64 `json:"netns_cookie"`
+	// Addresses are those from which the host calls backends on other nodes: one of a family, or none.
+	Addresses []netip.Addr `json:"addresses"`
 }
 
 func (c commands) uplinkList() *cobra.Command {
 	cmd := &cobra.Command{Use: "ls", Short: "List uplinks"}
 	return cli.Listing(cmd, func(format string) error {
-		uplinks, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Uplink, error) { return d.Uplinks().List(cmd.Context()) })
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]uplinkJSON, error) { return readUplinks(cmd.Context(), d) })
 		if err != nil {
 			return err
 		}
-		list, err := describeUplinks(uplinks)
-		if err != nil {
+		if err := describeUplinks(list); err != nil {
 			return err
 		}
 		if format == "json" {
 			return cli.PrintJSON(c.Stdout, struct {
 				Schema  int          `json:"schema"`
 				Uplinks []uplinkJSON `json:"uplinks"`
-			}{cli.Schema, list})
+			}{cli.Schema, append([]uplinkJSON{}, list...)})
 		}
 		var rows [][]string
 		for _, u := range list {
-			rows = append(rows, []string{cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-")})
+			var addresses []string
+			for _, addr := range u.Addresses {
+				addresses = append(addresses, addr.String())
+			}
+			rows = append(rows, []string{
+				cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-"), cmp.Or(strings.Join(addresses, ","), "-"),
+			})
 		}
-		return cli.PrintTable(c.Stdout, []string{"DEVICE", "IFINDEX", "NETNS"}, rows)
+		return cli.PrintTable(c.Stdout, []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"}, rows)
 	})
 }
 
+// readUplinks lists uplinks without their names.
+func readUplinks(ctx context.Context, d *datapath.Datapath) (list []uplinkJSON, err error) {
+	uplinks, err := d.Uplinks().List(ctx)
+	for i, u := range uplinks {
+		list = append(list, uplinkJSON{IfIndex: u.IfIndex, Cookie: u.Host})
+		if list[i].Addresses, err = d.Uplinks().Source(u); err != nil {
+			return nil, err
+		}
+	}
+	return list, err
+}
+
 // describeUplinks finds the names of uplinks and their hosts.
-func describeUplinks(uplinks []datapath.Uplink) ([]uplinkJSON, error) {
-	list := []uplinkJSON{}
-	if len(uplinks) == 0 {
-		return list, nil
+func describeUplinks(list []uplinkJSON) error {
+	if len(list) == 0 {
+		return nil
 	}
 	snapshot, err := linkinfo.Take()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer snapshot.Close()
 	hosts := make(map[uint64]*netns.Namespace)
@@ -172,15 +194,14 @@ func describeUplinks(uplinks []datapath.Uplink) ([]uplinkJSON, error) {
 			hosts[cookie] = ns
 		}
 	}
-	for _, u := range uplinks {
-		item := uplinkJSON{IfIndex: u.IfIndex, Cookie: u.Host}
-		if ns := hosts[u.Host]; ns != nil {
-			item.Netns = ns.Name()
+	for i := range list {
+		u := &list[i]
+		if ns := hosts[u.Cookie]; ns != nil {
+			u.Netns = ns.Name()
 			if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
-				item.Device = device.Name
+				u.Device = device.Name
 			}
 		}
-		list = append(list, item)
 	}
-	return list, nil
+	return nil
 }

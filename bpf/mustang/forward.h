@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_FORWARD_H
+#define MUSTANG_FORWARD_H
+
+#include "reflect.h"
+
+/* What a router does (RFC 1812, RFC 8200), for packets that this node passes on between other hosts: TTL and MTU. */
+
+/* Lowers the TTL. False: the packet may go no further. */
+static __always_inline bool lower_ttl(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (packet->v6) {
+		struct ipv6hdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+		if (!ip || ip->hop_limit <= 1)
+			return false;
+		ip->hop_limit--;
+		if (checksum_state(skb) == CHECKSUM_COMPLETE)
+			bpf_csum_update(skb, 0xffff - 0x100); /* the limit is the high byte of its word */
+		return true;
+	}
+	struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+	if (!ip || ip->ttl <= 1)
+		return false;
+	ip->ttl--;
+	ip->check = checksum_add(ip->check, 0xffff - 1);
+	return true;
+}
+
+/* The bytes of a segment of a GSO packet, as an IP packet; 0 if it cannot be told. */
+static __always_inline __u32 segment_size(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp));
+	__u32 headers = packet->l4 - packet->l3;
+
+	if (packet->tuple.proto == IPPROTO_UDP)
+		return headers + sizeof(struct udphdr) + skb->gso_size;
+	return tcp ? headers + tcp->doff * 4 + skb->gso_size : 0;
+}
+
+/* Whether a packet fits into the network behind a device, with more bytes of headers. *mtu is set if not. */
+static __always_inline bool fits(struct __sk_buff *skb, const struct packet *packet, __u32 ifindex, __u32 *mtu)
+{
+	__u32 device = 0;
+	long err = bpf_check_mtu(skb, ifindex, &device, 0, 0);
+
+	*mtu = device;
+	if (skb->gso_size)
+		return segment_size(skb, packet) <= device;
+	return err <= 0;
+}
+
+/* Prepares a packet to be passed on, or decides to drop it. */
+static __always_inline void forward(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
+{
+	if (!fits(skb, packet, d->path->ifindex, &d->mtu))
+		decide_drop(d, DROP_TOO_BIG);
+	else if (!lower_ttl(skb, packet))
+		decide_drop(d, DROP_TTL);
+}
+
+/* Tells the sender of a packet, which is as it came, why it was dropped. */
+static __noinline int tell(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
+{
+	struct icmp_header icmp = { .type = packet->v6 ? 3 : 11 };
+
+	if (!may_answer(packet))
+		return ACTION_DROP;
+	if (mtu) {
+		icmp.type = packet->v6 ? 2 : 3;
+		icmp.code = packet->v6 ? 0 : 4;
+		icmp.rest = bpf_htonl(mtu);
+	}
+	return make_error(skb, packet, &icmp) ? ACTION_DROP : send_back(skb);
+}
+
+/* The action for a packet from outside that apply() wants dropped. */
+static __always_inline int drop_or_answer(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
+{
+	if (d->verdict == VERDICT_DROP && d->reason == DROP_TOO_BIG)
+		return tell(skb, packet, d->mtu);
+	if (d->verdict == VERDICT_DROP && d->reason == DROP_TTL)
+		return tell(skb, packet, 0);
+	return drop_or_refuse(skb, packet, d);
+}
+
+#endif

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// Addresses of a client outside, and of the host on the way to it.
+const (
+	outer4, outer6 = "172.16.2.2", "fd00:98::2"
+	gate4, gate6   = "172.16.2.1", "fd00:98::1"
+)
+
+// client joins a client outside to the host by another wire than that to the other node.
+func (n network) client(t testing.TB) *netns.Namespace {
+	t.Helper()
+	client := testkit.Namespace(t, "client")
+	n.run(t, `
+		-n HOST link add outer type veth peer name outer netns `+client.Name()+`
+		-n HOST addr add `+gate4+`/24 dev outer
+		-n HOST addr add `+gate6+`/64 dev outer nodad
+		-n `+client.Name()+` addr add `+outer4+`/24 dev outer
+		-n `+client.Name()+` addr add `+outer6+`/64 dev outer nodad
+		-n HOST link set outer up
+		-n `+client.Name()+` link set outer up
+		-n `+client.Name()+` route add default via `+gate4+`
+		-n `+client.Name()+` -6 route add default via `+gate6)
+	return client
+}
+
+// cluster is a client outside, a host with pods, and another node, which knows no way to the client.
+type cluster struct {
+	network
+	d           *Datapath
+	client, far *netns.Namespace
+}
+
+func newCluster(t testing.TB) cluster {
+	t.Helper()
+	n, d := routed(t), openTest(t)
+	c := cluster{n, d, n.client(t), n.wire(t)}
+	n.run(t, `
+		-n `+c.far.Name()+` route del default
+		-n `+c.far.Name()+` -6 route del default`)
+	n.attachBoth(t, d)
+	for _, device := range []string{"outer", "wire"} {
+		if _, err := d.Uplinks().Put(t.Context(), n.host, device); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// put stores a service.
+func (c cluster) put(t testing.TB, s service.Service) {
+	t.Helper()
+	if _, _, err := c.d.Services().Put(t.Context(), service.CLI, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// outsideCase is a family and a protocol of a client outside.
+type outsideCase struct {
+	protocol                service.Protocol
+	gate, near, far, client string
+	pod, external           string
+}
+
+func eachOutside(t *testing.T, test func(*testing.T, outsideCase)) {
+	for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+		for name, c := range map[string]outsideCase{
+			// An address for each protocol: what a client learns of the way to one stays with it.
+			"ipv4": {protocol, gate4, near4, far4, outer4, podA4, fmt.Sprintf("203.0.113.%d", protocol)},
+			"ipv6": {protocol, gate6, near6, far6, outer6, podA6, fmt.Sprintf("2001:db8:7::%d", protocol)},
+		} {
+			t.Run(name+"/"+protocol.String(), func(t *testing.T) { test(t, c) })
+		}
+	}
+}
+
+// payloads returns what a client sends: segments that the devices make of larger ones, and datagrams of one packet and of
+// fragments.
+func (c outsideCase) payloads() [][]byte {
+	if c.protocol == service.TCP {
+		return [][]byte{[]byte("x"), bytes.Repeat([]byte("outside "), 100_000)}
+	}
+	return [][]byte{[]byte("x"), bytes.Repeat([]byte("o"), 1200), bytes.Repeat([]byte("f"), 8000)}
+}
+
+// TestBackendOnAnotherNode has a client outside call services whose backend is on another node, which answers this one.
+func TestBackendOnAnotherNode(t *testing.T) {
+	c := newCluster(t)
+	eachOutside(t, func(t *testing.T, o outsideCase) {
+		backend := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
+		for _, frontend := range []string{net.JoinHostPort(o.gate, servicePort), net.JoinHostPort(o.external, servicePort)} {
+			s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol, Backends: service.Backends(backend)}
+			s.External = true
+			c.put(t, s)
+			for _, payload := range o.payloads() {
+				before := settled(t, c.d)
+				peer, err := testkit.RoundTrip(t, c.client, o.protocol.String(), frontend, payload)
+				diff := delta(t, c.d, before)
+				if err != nil {
+					t.Fatalf("%s, %d bytes: %v (counted %v)", frontend, len(payload), err, diff)
+				}
+				if peer.Addr().String() != o.near || peer.Port() < 1024 || peer.Port() >= 32768 {
+					t.Errorf("the backend saw %s, want a port of %s that no socket gets", peer, o.near)
+				}
+				if diff["new_connection"] != 1 || diff["redirect_routed"] != diff["forward"] || diff["redirect_device"] != diff["reverse"] ||
+					diff["forward"] == 0 || diff["reverse"] == 0 {
+					t.Errorf("%s, %d bytes: counted %v", frontend, len(payload), diff)
+				}
+			}
+		}
+	})
+	wantNoDrops(t, c.d)
+}
+
+// TestNodePort calls a port of all addresses of the node: from outside, from a pod, and of a process of the node.
+func TestNodePort(t *testing.T) {
+	c := newCluster(t)
+	eachOutside(t, func(t *testing.T, o outsideCase) {
+		local := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
+		remote := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
+		unspecified := netip.IPv4Unspecified()
+		if netip.MustParseAddr(o.gate).Is6() {
+			unspecified = netip.IPv6Unspecified()
+		}
+		s := service.Service{Frontend: netip.AddrPortFrom(unspecified, 30080), Protocol: o.protocol, NodePort: true}
+		for _, call := range []struct {
+			from    *netns.Namespace
+			backend netip.AddrPort
+			at      string // the node's address
+			seen    string // the client's, by the backend
+		}{
+			{c.client, local, o.gate, o.client},
+			{c.client, local, o.near, o.client},
+			{c.client, remote, o.gate, o.near},
+			{c.client, remote, o.near, o.near},
+			{c.pods[1], local, o.gate, ""},
+			{c.pods[1], local, o.near, ""},
+		} {
+			s.Backends = service.Backends(call.backend)
+			c.put(t, s)
+			frontend := net.JoinHostPort(call.at, "30080")
+			peer, err := testkit.RoundTrip(t, call.from, o.protocol.String(), frontend, []byte("node port"))
+			if err != nil || call.seen != "" && peer.Addr().String() != call.seen {
+				t.Errorf("%s, backend %s: the backend saw %s, %v; want %s", frontend, call.backend, peer, err, call.seen)
+			}
+		}
+		c.callOwn(t, o)
+	})
+	wantNoDrops(t, c.d)
+}
+
+// callOwn calls other ports of the node, which are its own.
+func (c cluster) callOwn(t *testing.T, o outsideCase) {
+	t.Helper()
+	own := testkit.Echo(t, c.host, o.protocol.String(), net.JoinHostPort(o.gate, "0"))
+	before := settled(t, c.d)
+	if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own")); err != nil {
+		t.Errorf("a server of the node's own: %v", err)
+	}
+	if diff := delta(t, c.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
+		t.Errorf("a server of the node's own: counted %v", diff)
+	}
+}
+
+// TestNoWay has no packet reach the other node in any form if this one has no address on the uplink to it, or no route.
+func TestNoWay(t *testing.T) {
+	c := newCluster(t)
+	device, err := rtnl.In(c.far).Device("wire")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var leaked atomic.Int64
+	testkit.WatchPackets(t, c.far, device.Index, func(packet []byte) {
+		if bytes.Contains(packet, []byte("no way")) || bytes.Contains(packet, binary.BigEndian.AppendUint16(nil, 47123)) {
+			leaked.Add(1)
+		}
+	})
+	for _, reason := range []string{"drop_no_source", "drop_no_route"} {
+		if reason == "drop_no_source" {
+			c.run(t, `
+				-n HOST addr del `+near4+`/24 dev wire
+				-n HOST addr del `+near6+`/64 dev wire
+				-n HOST route replace `+far4+` dev wire
+				-n HOST route replace `+far6+` dev wire`)
+		} else {
+			c.run(t, `
+				-n HOST route replace unreachable `+far4+`
+				-n HOST route replace unreachable `+far6)
+		}
+		if _, err := c.d.Uplinks().Put(t.Context(), c.host, "wire"); err != nil {
+			t.Fatal(err)
+		}
+		eachOutside(t, func(t *testing.T, o outsideCase) {
+			backend := netip.MustParseAddrPort(net.JoinHostPort(o.far, "47123"))
+			frontend := net.JoinHostPort(o.external, servicePort)
+			c.put(t, service.Service{
+				Frontend: netip.MustParseAddrPort(frontend), Protocol: o.protocol, External: true, Backends: service.Backends(backend),
+			})
+			before := counts(t, c.d)
+			call := func() error {
+				dialer := net.Dialer{Timeout: 100 * time.Millisecond}
+				conn, err := dialer.DialContext(t.Context(), o.protocol.String(), frontend)
+				if err == nil {
+					_, err = conn.Write([]byte("no way"))
+					_ = conn.Close()
+				}
+				return err
+			}
+			if err := c.client.Do(call); err == nil && o.protocol == service.TCP {
+				t.Error("connected")
+			}
+			testkit.Eventually(t, 5*time.Second, func() error {
+				if diff := delta(t, c.d, before); diff[reason] == 0 {
+					return fmt.Errorf("counted %v, want %s", diff, reason)
+				}
+				return nil
+			})
+		})
+	}
+	if n := leaked.Load(); n != 0 {
+		t.Errorf("%d packets left the node", n)
+	}
+}
