@@ -88,7 +88,7 @@ func (c *config) benchInGuest(ctx context.Context, args []string, out string) er
 		Kernel:            kernel,
 		Command:           slices.Concat([]string{exe, "bench"}, args, []string{"--count", "instructions", "--out", out}),
 		Env:               append(os.Environ(), host.EnvGuestKernel+"="+kernel.String()),
-		Modules:           []string{"br_netfilter"}, // as nodes of container clusters have it
+		Modules:           []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
 		Share:             out,
 		MemoryMB:          guestMemory,
 		CountInstructions: true,

@@ -81,7 +81,7 @@ out of this machine. It does not change the device that it shares.`,
 	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
 	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host and host-bridge (no pods)")
 	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
-	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
+	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false, "pass bridged packets through the host's firewall rules (link bridge)")
 	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
 	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false, "let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")

@@ -50,6 +50,8 @@ func (l *Lab) addServices(ctx context.Context, mode podlink.Mode) error {
 	switch l.Options.Via {
 	case ViaIPTables:
 		return rules.WriteIPTables(l.namespaces[Host])
+	case ViaIPVS:
+		return rules.SyncIPVS(l.namespaces[Host])
 	case ViaNFTables:
 		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, rules) })
 	case ViaEBPFTC, ViaEBPFSocket:

@@ -25,6 +25,7 @@ const (
 	ViaNone     = "none"
 	ViaIPTables = "iptables"
 	ViaNFTables = "nftables"
+	ViaIPVS     = "ipvs"
 	ViaEBPFTC   = "ebpf-tc"
 	// ViaEBPFSocket translates at the socket: established connections have no cost.
 	ViaEBPFSocket = "ebpf-socket"
@@ -72,7 +73,7 @@ type Options struct {
 	NetfilterCall bool `json:"netfilter_call"`
 	// Datapath is [DatapathKernel] or [DatapathEBPF].
 	Datapath string `json:"datapath"`
-	// Via is the implementation of the service: none, iptables, nftables or ebpf-socket
+	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket
 	// with the kernel's datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or
 	// ebpf-tc with eBPF.
 	Via string `json:"via"`
@@ -137,7 +138,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	implementations := map[string][]string{
-		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaEBPFSocket},
+		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFSocket},
 		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
 	}
 	if _, err := podlink.Lookup(o.Link); err != nil && !o.hostsOnly() {

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -97,6 +98,8 @@ func (l *Lab) WriteServices(ctx context.Context, services []service.Service) err
 	switch l.Options.Via {
 	case ViaIPTables:
 		return l.kubeproxy(mode, services).WriteIPTables(l.namespaces[Host])
+	case ViaIPVS:
+		return l.kubeproxy(mode, services).SyncIPVS(l.namespaces[Host])
 	case ViaNFTables:
 		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Write(ctx, l.kubeproxy(mode, services)) })
 	}
@@ -109,6 +112,8 @@ func (l *Lab) ClearServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaIPTables:
 		return kubeproxy.ClearIPTables(l.namespaces[Host])
+	case ViaIPVS:
+		return kubeproxy.ClearIPVS(l.namespaces[Host])
 	case ViaNFTables:
 		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Clear(ctx) })
 	}
@@ -127,6 +132,8 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 	switch l.Options.Via {
 	case ViaIPTables:
 		return l.kubeproxy(mode, services).UpdateIPTables(l.namespaces[Host], key)
+	case ViaIPVS:
+		return l.kubeproxy(mode, services).SyncIPVS(l.namespaces[Host])
 	case ViaNFTables:
 		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Update(ctx, l.kubeproxy(mode, services), key) })
 	}
@@ -143,4 +150,16 @@ func (l *Lab) AllServices(backends int) []service.Service {
 		services = append(services, Published()...)
 	}
 	return services
+}
+
+// Probe returns why this machine's kernel lacks the implementation of the lab's services; nil if it does not. The error matches
+// errors.ErrUnsupported.
+func (o Options) Probe() error {
+	if o.Via != ViaIPVS {
+		return nil
+	}
+	if err := kubeproxy.ProbeIPVS(); err != nil {
+		return fmt.Errorf("the kernel has no IPVS (CONFIG_IP_VS): %w", err)
+	}
+	return nil
 }

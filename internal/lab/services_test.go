@@ -19,6 +19,7 @@ func serviceWays() map[string]lab.Options {
 	return map[string]lab.Options{
 		lab.ViaIPTables: {Link: "veth", Via: lab.ViaIPTables},
 		lab.ViaNFTables: {Link: "veth", Via: lab.ViaNFTables},
+		lab.ViaIPVS:     {Link: "veth", Via: lab.ViaIPVS},
 		lab.ViaEBPFTC:   {Link: "veth", Datapath: lab.DatapathEBPF},
 	}
 }
@@ -38,6 +39,7 @@ func TestManyServices(t *testing.T) {
 	s := store(t)
 	for via, o := range serviceWays() {
 		t.Run(via, func(t *testing.T) {
+			testkit.RequireMode(t, o.Probe())
 			o.Services = 300
 			l := up(t, s, options(o))
 			a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)

@@ -132,13 +132,13 @@ func targetName(target string) string {
 // viaOrder is the order of the kinds of cluster IP.
 func viaOrder() []string {
 	return []string{
-		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
+		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaIPVS, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
 	}
 }
 
 // viaName names what turns the target's address into the server's.
 func viaName(via string) string {
-	names := map[string]string{result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
+	names := map[string]string{result.ViaIPVS: "IPVS", result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
 	return cmp.Or(names[via], format.Clean(via))
 }
 

@@ -43,6 +43,7 @@ const (
 	ViaNone       = "none"
 	ViaIPTables   = "iptables"
 	ViaNFTables   = "nftables"
+	ViaIPVS       = "ipvs"
 	ViaEBPFTC     = "ebpf-tc"
 	ViaEBPFSocket = "ebpf-socket"
 	ViaDocker     = "docker"

@@ -137,7 +137,7 @@ func (r Row) problems() []string {
 		{"placement", r.Placement, []string{PlacementSameHost, PlacementTwoHosts}},
 		{"overlay", r.Overlay, []string{OverlayNone, OverlayVXLAN}},
 		{"target", r.Target, []string{TargetLoopback, TargetHostIP, TargetPodIP, TargetClusterIP, TargetPublishedPort, TargetNone}},
-		{"via", r.Via, []string{ViaNone, ViaIPTables, ViaNFTables, ViaEBPFTC, ViaEBPFSocket, ViaDocker}},
+		{"via", r.Via, []string{ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFTC, ViaEBPFSocket, ViaDocker}},
 		{"workload", r.Workload, []string{
 			WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd, WorkloadCNIDel,
 			WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,

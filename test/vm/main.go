@@ -61,7 +61,7 @@ type runner struct {
 }
 
 // modules are those that nodes of container clusters load when they boot.
-var modules = []string{"br_netfilter"}
+var modules = []string{"br_netfilter", "ip_vs", "ip_vs_rr"}
 
 const usage = `usage: vm [FLAGS] -- COMMAND [ARGUMENT...]
        vm [FLAGS] test PACKAGE...

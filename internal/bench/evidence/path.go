@@ -68,7 +68,7 @@ func (p Path) ForwardsInUserSpace() bool {
 // translatedByRules reports whether the kernel's firewall rules translate the service
 // address, so that all packets cross the host's IP layer.
 func (p Path) translatedByRules() bool {
-	return p.Via == result.ViaIPTables || p.Via == result.ViaNFTables
+	return p.Via == result.ViaIPTables || p.Via == result.ViaNFTables || p.Via == result.ViaIPVS
 }
 
 // traits returns those of the path's link mode, none if it is not a link mode.

@@ -4,6 +4,7 @@ package suites
 
 import (
 	"fmt"
+	"slices"
 
 	"mustang/internal/lab"
 	"mustang/internal/result"
@@ -29,7 +30,7 @@ func ServiceWorkloads() []string {
 func services() Suite {
 	s := Suite{
 		Name:      "services",
-		Doc:       "services by eBPF, iptables and nftables, among 10 to 100,000 of them",
+		Doc:       "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "What does a service cost among many, and how fast do changes take effect?", Noun: "way to a service",
@@ -57,7 +58,7 @@ func services() Suite {
 
 // serviceVias are the implementations of services, the most usual first.
 func serviceVias() []string {
-	return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFTC, lab.ViaEBPFSocket}
+	return []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket}
 }
 
 // tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
@@ -70,6 +71,9 @@ func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via,
 // addServices adds the paths among so many services.
 func (s *Suite) addServices(number int) {
 	for _, via := range serviceVias() {
+		if via == lab.ViaIPVS && number > manyServices { // each is a call of the kernel
+			continue
+		}
 		p := podPath(serviceID(via, number), "veth")
 		p.Lab.Via, p.Lab.Services = via, number
 		p.Variant = fmt.Sprintf("%d services", number)
@@ -89,6 +93,9 @@ func (s *Suite) addServices(number int) {
 	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
 		s.compare(serviceID(by, number), serviceID(lab.ViaIPTables, number))
 		s.compare(serviceID(by, number), serviceID(lab.ViaNFTables, number))
+		if number <= manyServices {
+			s.compare(serviceID(by, number), serviceID(lab.ViaIPVS, number))
+		}
 	}
 }
 
@@ -113,10 +120,10 @@ func (p Path) hasTable(workload string) bool {
 // describeServices completes the suite's description.
 func (s *Suite) describeServices() {
 	names := map[string]string{
-		lab.ViaIPTables: "iptables", lab.ViaNFTables: "nftables", lab.ViaEBPFTC: "eBPF per packet", lab.ViaEBPFSocket: "eBPF at the socket",
+		lab.ViaIPTables: "iptables", lab.ViaNFTables: "nftables", lab.ViaIPVS: "IPVS", lab.ViaEBPFTC: "eBPF per packet", lab.ViaEBPFSocket: "eBPF at the socket",
 	}
 	colors := map[string]string{
-		lab.ViaIPTables: result.ColorSlate, lab.ViaNFTables: result.ColorOrange, lab.ViaEBPFTC: result.ColorBlue, lab.ViaEBPFSocket: result.ColorTeal,
+		lab.ViaIPTables: result.ColorSlate, lab.ViaNFTables: result.ColorOrange, lab.ViaIPVS: result.ColorPurple, lab.ViaEBPFTC: result.ColorBlue, lab.ViaEBPFSocket: result.ColorTeal,
 	}
 	series := map[string]*result.Series{}
 	for _, via := range serviceVias() {
@@ -127,6 +134,9 @@ func (s *Suite) describeServices() {
 		group := result.Group{Caption: count[number] + " services"}
 		for _, via := range serviceVias() {
 			id := serviceID(via, number)
+			if !slices.ContainsFunc(s.Paths, func(p Path) bool { return p.ID == id }) {
+				continue
+			}
 			group.Rows = append(group.Rows, id)
 			series[via].Rows = append(series[via].Rows, id)
 		}
@@ -134,7 +144,7 @@ func (s *Suite) describeServices() {
 	}
 	among := result.Statement{Caption: "Among 10,000 services"}
 	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
-		for _, rules := range []string{lab.ViaIPTables, lab.ViaNFTables} {
+		for _, rules := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS} {
 			among.Pairs = append(among.Pairs, result.Pair{
 				Numerator: serviceID(by, manyServices), Denominator: serviceID(rules, manyServices), Label: names[by] + " against " + names[rules],
 			})
@@ -159,4 +169,6 @@ func (s *Suite) describeServices() {
 }
 
 // hasRules reports whether an implementation is of kube-proxy's rules.
-func hasRules(via string) bool { return via == lab.ViaIPTables || via == lab.ViaNFTables }
+func hasRules(via string) bool {
+	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
+}

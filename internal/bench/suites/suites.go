@@ -213,6 +213,9 @@ func (p Path) Probe() error {
 	if p.Skip != "" {
 		return errors.New(p.Skip)
 	}
+	if err := p.Lab.Probe(); err != nil {
+		return err
+	}
 	if mode, ok := p.mode(); ok {
 		if err := mode.Probe(); err != nil {
 			return err

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubeproxy writes service rules as kube-proxy of Kubernetes 1.34 writes them, with
-// iptables or nftables, into the network namespace of a host. Labs compare eBPF services
+// iptables, nftables or IPVS, into the network namespace of a host. Labs compare eBPF services
 // with them. It also writes the masquerade rule of a host that does NAT for its pods.
 package kubeproxy
 

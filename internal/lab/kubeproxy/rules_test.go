@@ -141,3 +141,21 @@ func TestNFTablesPartialSync(t *testing.T) {
 		t.Errorf("want the new endpoint, and the old one emptied:\n%s", dump)
 	}
 }
+
+// TestIPVSRulesAreKubeProxys has the lines that kube-proxy's ipvs mode writes for cluster IPs.
+func TestIPVSRulesAreKubeProxys(t *testing.T) {
+	s := ipvsSync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
+	const purpose = `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"`
+	checkLines(t, string(s.rules(true)),
+		"*nat",
+		":KUBE-SERVICES - [0:0]",
+		"-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN",
+		"-A KUBE-SERVICES "+purpose+" -m set --match-set KUBE-CLUSTER-IP dst,dst ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ",
+		"-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",
+		"-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
+		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
+		"COMMIT")
+	if text := string(s.rules(false)); strings.Contains(text, "PREROUTING") {
+		t.Errorf("a later sync jumps twice:\n%s", text)
+	}
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeproxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
+const ipvsDevice = "kube-ipvs0"
+
+// ipvsSysctls are those of kube-proxy's ipvs mode.
+var ipvsSysctls = []rtnl.Sysctl{
+	{Key: "net/ipv4/vs/conntrack", Value: "1"},
+	{Key: "net/ipv4/vs/conn_reuse_mode", Value: "0"},
+	{Key: "net/ipv4/vs/expire_nodest_conn", Value: "1"},
+	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
+}
+
+// ProbeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
+func ProbeIPVS() error {
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return rtnl.In(host).TryGenericFamily("IPVS")
+}
+
+// SyncIPVS makes the services of a host those of kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr: a sync, which
+// is full after any change. It goes through all services and asks the kernel for each of them, as kube-proxy does. Sets of
+// addresses are written over netlink, not by the program ipset, and those that no cluster IP needs are left out.
+func (r Rules) SyncIPVS(host *netns.Namespace) error {
+	if err := r.syncIPVS(host); err != nil {
+		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
+	}
+	return nil
+}
+
+func (r Rules) syncIPVS(host *netns.Namespace) error {
+	for _, s := range ipvsSysctls {
+		if err := rtnl.In(host).SetSysctl(s.Key, s.Value); err != nil {
+			return err
+		}
+	}
+	return host.Do(func() error {
+		handle, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		for _, v4 := range []bool{true, false} {
+			services, pods := r.family(v4)
+			s := ipvsSync{handle: handle, v4: v4, pods: pods, masqueradeAll: r.MasqueradeAll}
+			if err := s.sync(host, portsOf(services)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ClearIPVS removes what SyncIPVS wrote.
+func ClearIPVS(host *netns.Namespace) error {
+	if err := ClearIPTables(host); err != nil {
+		return err
+	}
+	return host.Do(func() error {
+		handle, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		device, err := netlink.LinkByName(ipvsDevice)
+		if err == nil {
+			err = netlink.LinkDel(device)
+		}
+		err = errors.Join(handle.Flush(), err)
+		for _, v4 := range []bool{true, false} {
+			err = errors.Join(err, netlink.IpsetDestroy(ipvsSync{v4: v4}.setName()))
+		}
+		return err
+	})
+}
+
+// ipvsSync is one sync of one address family.
+type ipvsSync struct {
+	handle        *ipvs.Handle
+	v4            bool
+	pods          netip.Prefix
+	masqueradeAll bool
+}
+
+func (s ipvsSync) sync(host *netns.Namespace, ports []servicePort) error {
+	device, err := netlink.LinkByName(ipvsDevice)
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		device = &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ipvsDevice}}
+		err = netlink.LinkAdd(device)
+	}
+	if err != nil {
+		return err
+	}
+	bound, err := netlink.AddrList(device, s.family())
+	if err != nil {
+		return err
+	}
+	has := map[netip.Addr]bool{}
+	for _, a := range bound {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		has[addr.Unmap()] = true
+	}
+	for _, p := range ports {
+		if err := s.service(p); err != nil {
+			return fmt.Errorf("%s: %w", p.frontend, err)
+		}
+		addr := p.frontend.Addr()
+		if has[addr] {
+			continue
+		}
+		has[addr] = true
+		if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
+			return fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
+		}
+	}
+	if err := s.set(ports); err != nil {
+		return err
+	}
+	program := "iptables-restore"
+	if !s.v4 {
+		program = "ip6tables-restore"
+	}
+	return runIPTables(host, s.rules(len(bound) == 0), program, "-w", "--noflush", "--counters")
+}
+
+func (s ipvsSync) family() int {
+	if s.v4 {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// service makes a service and its destinations those of a port. A destination that is gone takes no new connections, and is
+// deleted once it has none.
+func (s ipvsSync) service(p servicePort) error {
+	server := &ipvs.Service{
+		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: unix.IPPROTO_TCP, Port: p.frontend.Port(), SchedName: ipvs.RoundRobin,
+		AddressFamily: uint16(s.family()), Netmask: 0xffffffff,
+	}
+	if !s.v4 {
+		server.Netmask = 128
+	}
+	if p.protocol == "udp" {
+		server.Protocol = unix.IPPROTO_UDP
+	}
+	if _, err := s.handle.GetService(server); err != nil {
+		if err := s.handle.NewService(server); err != nil {
+			return err
+		}
+	}
+	have, err := s.handle.GetDestinations(server)
+	if err != nil {
+		return err
+	}
+	weights := map[netip.AddrPort]int{}
+	for _, d := range have {
+		addr, _ := netip.AddrFromSlice(d.Address)
+		at := netip.AddrPortFrom(addr.Unmap(), d.Port)
+		weights[at] = d.Weight
+		switch {
+		case slices.Contains(p.backends, at):
+		case d.ActiveConnections+d.InactiveConnections == 0:
+			err = s.handle.DelDestination(server, d)
+		case d.Weight > 0:
+			d.Weight = 0
+			err = s.handle.UpdateDestination(server, d)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, b := range p.backends {
+		weight, ok := weights[b]
+		d := &ipvs.Destination{Address: net.IP(b.Addr().AsSlice()), Port: b.Port(), Weight: 1, AddressFamily: uint16(s.family())}
+		switch {
+		case !ok:
+			err = s.handle.NewDestination(server, d)
+		case weight == 0:
+			err = s.handle.UpdateDestination(server, d)
+		}
+		if err != nil {
+			return fmt.Errorf("destination %s: %w", b, err)
+		}
+	}
+	return nil
+}
+
+// setName is the set of cluster IPs with their ports.
+func (s ipvsSync) setName() string {
+	if s.v4 {
+		return "KUBE-CLUSTER-IP"
+	}
+	return "KUBE-6-CLUSTER-IP"
+}
+
+// set adds the cluster IPs to their set.
+func (s ipvsSync) set(ports []servicePort) error {
+	type member struct {
+		at       netip.AddrPort
+		protocol uint8
+	}
+	err := netlink.IpsetCreate(s.setName(), "hash:ip,port", netlink.IpsetCreateOptions{
+		Replace: true, Family: uint8(s.family()), Revision: 5, MaxElements: 1 << 20,
+	})
+	if err != nil {
+		return fmt.Errorf("create set %s: %w", s.setName(), err)
+	}
+	listed, err := netlink.IpsetList(s.setName())
+	if err != nil {
+		return fmt.Errorf("list set %s: %w", s.setName(), err)
+	}
+	has := map[member]bool{}
+	for _, e := range listed.Entries {
+		if addr, _ := netip.AddrFromSlice(e.IP); e.Port != nil && e.Protocol != nil {
+			has[member{netip.AddrPortFrom(addr.Unmap(), *e.Port), *e.Protocol}] = true
+		}
+	}
+	for _, p := range ports {
+		port, protocol := p.frontend.Port(), uint8(unix.IPPROTO_TCP)
+		if p.protocol == "udp" {
+			protocol = unix.IPPROTO_UDP
+		}
+		if has[member{p.frontend, protocol}] {
+			continue
+		}
+		if err := netlink.IpsetAdd(s.setName(), &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port, Protocol: &protocol, Replace: true}); err != nil {
+			return fmt.Errorf("add %s to set %s: %w", p.frontend, s.setName(), err)
+		}
+	}
+	return nil
+}
+
+// rules returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s ipvsSync) rules(jumps bool) []byte {
+	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` + s.setName() + " dst,dst"
+	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"
+	if s.masqueradeAll {
+		from = ""
+	}
+	if !s.v4 {
+		local = "::1/128"
+	}
+	text := `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A KUBE-SERVICES -s ` + local + ` -j RETURN
+-A KUBE-SERVICES ` + match + from + ` -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-SERVICES -m set --match-set ` + s.setName() + ` dst,dst -j ACCEPT
+` + iptablesMarks
+	if jumps {
+		text += `-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+`
+	}
+	return []byte(text + "COMMIT\n")
+}
