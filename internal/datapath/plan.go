@@ -31,11 +31,9 @@ func (c *change) frontend() netip.AddrPort {
 
 // plan returns the changes that make the owner's services those wanted, deletions first, and counts those that stay.
 func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
-	var have []service.Service
+	have := make([]service.Service, 0, len(t.services))
 	others := make(map[netip.AddrPort][]service.Service)
-	rows := 0
 	for _, s := range t.services {
-		rows++
 		if s.Owner == w.owner {
 			have = append(have, s)
 		} else {
@@ -51,7 +49,7 @@ func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 	}
 	diff := service.Diff(have, want)
 	w.result.Unchanged = diff.Unchanged
-	if err := w.requireRoom(t, rows, diff); err != nil {
+	if err := w.requireRoom(t, len(t.services), diff); err != nil {
 		return nil, err
 	}
 	// Those first that leave room for others.

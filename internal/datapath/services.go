@@ -62,7 +62,7 @@ func (s Services) Memory() (sum uint64, err error) {
 	if err := s.o.OpenTables(); err != nil {
 		return 0, err
 	}
-	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory} {
+	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory, s.o.Addresses.Memory} {
 		n, err := memory()
 		if err != nil {
 			return 0, err

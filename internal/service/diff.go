@@ -5,7 +5,6 @@ package service
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 )
 
 // Changes turn one set of services into another.
@@ -22,22 +21,23 @@ type Update struct{ Have, Want Service }
 // Diff returns the changes that turn have into want. Both must have unique keys.
 func Diff(have, want []Service) Changes {
 	stored := make(map[Key]int, len(have))
-	for i, s := range have {
-		stored[s.Key()] = i
+	for i := range have {
+		stored[have[i].Key()] = i
 	}
-	var c Changes
+	c := Changes{Add: make([]Service, 0, max(len(want)-len(have), 0))}
 	kept := make([]bool, len(have))
-	for _, w := range want {
+	for n := range want { // by index: a service is large
+		w := &want[n]
 		i, ok := stored[w.Key()]
 		if !ok {
-			c.Add = append(c.Add, w)
+			c.Add = append(c.Add, *w)
 			continue
 		}
 		kept[i] = true
-		if have[i].Equal(w) {
+		if have[i].Equal(*w) {
 			c.Unchanged++
 		} else {
-			c.Update = append(c.Update, Update{have[i], w})
+			c.Update = append(c.Update, Update{have[i], *w})
 		}
 	}
 	for i, h := range have {
@@ -50,16 +50,17 @@ func Diff(have, want []Service) Changes {
 
 // ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol.
 func ValidateSet(services []Service) error {
-	seen := make(map[netip.AddrPort][]Protocol, len(services))
-	for _, s := range services {
+	seen := make(map[netip.AddrPort]protocols, len(services))
+	for i := range services {
+		s := &services[i]
 		if err := s.Validate(); err != nil {
 			return err
 		}
-		had := seen[s.Frontend]
-		if slices.ContainsFunc(had, s.Protocol.Overlaps) {
+		had, more := seen[s.Frontend], s.Protocol.set()
+		if had&more != 0 {
 			return fmt.Errorf("service %s: duplicate frontend", s)
 		}
-		seen[s.Frontend] = append(had, s.Protocol)
+		seen[s.Frontend] = had | more
 	}
 	return nil
 }

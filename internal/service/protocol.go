@@ -57,8 +57,24 @@ func (p Protocol) Each() []Protocol {
 }
 
 // Overlaps reports whether p and o have a protocol in common: two services of such protocols cannot have one frontend.
-func (p Protocol) Overlaps(o Protocol) bool {
-	return p == o || p == Any && o != SCTP || o == Any && p != SCTP
+func (p Protocol) Overlaps(o Protocol) bool { return p.set()&o.set() != 0 }
+
+// protocols is a set of protocols.
+type protocols uint8
+
+// set returns the protocols that p stands for.
+func (p Protocol) set() protocols {
+	switch p {
+	case TCP:
+		return 1
+	case UDP:
+		return 2
+	case SCTP:
+		return 4
+	case Any:
+		return 1 | 2
+	}
+	return 8
 }
 
 // Protocols returns all protocols.
