@@ -65,7 +65,7 @@ int from_uplink(struct __sk_buff *skb)
 	decide_from_uplink(skb, &packet, &uplink, row, &d);
 	if (d.verdict == VERDICT_PASS && !d.ct)
 		return pass(row);
-	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_answer(skb, &packet, &d);
+	return apply_outside(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_answer(skb, &packet, &d);
 }
 
 SEC("tc")

@@ -18,6 +18,17 @@ static __always_inline struct service *service_lookup(const struct tuple *t)
 	return service && !(service->flags & SERVICE_LOOPBACK) ? service : NULL;
 }
 
+/* The service of a packet that came in a tunnel. It may be a node port at an address of another node. */
+static __always_inline struct service *service_of_tunnel(const struct tuple *t)
+{
+	struct service_key key = { .addr = t->daddr, .port = t->dport, .proto = t->proto };
+	struct service *service = service_at_row(&key);
+
+	if (!service)
+		service = service_at_all(&key);
+	return service && service->flags & SERVICE_DSR_IPIP ? service : NULL;
+}
+
 /* More than the changes of state that a connection can have. */
 #define STATE_TRIES 4
 
@@ -43,7 +54,7 @@ static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 {
 	struct backend_search search = {};
-	const struct service *service = service_lookup(from);
+	const struct service *service = slot->flags & CT_DSR ? service_of_tunnel(from) : service_lookup(from);
 
 	if (!service || service->id != slot->service)
 		return false;
@@ -91,6 +102,8 @@ static __always_inline __u32 ct_next(__u32 state, __u32 direction, __u32 traits)
 
 	if (traits & TRAIT_FIN)
 		next |= direction & CT_FORWARD ? SLOT_FIN_CLIENT : SLOT_FIN_BACKEND;
+	if (next & SLOT_FIN_CLIENT && direction & CT_DSR && direction & CT_SNAT)
+		next |= SLOT_FIN_BACKEND; /* its packets pass elsewhere */
 	if (traits & TRAIT_RST || (next & SLOT_FIN_CLIENT && next & SLOT_FIN_BACKEND))
 		return (next & ~0xff) | CT_CLOSED;
 	if (SLOT_STATE(state) == CT_SYN && direction & CT_FORWARD && !(traits & TRAIT_SYN))

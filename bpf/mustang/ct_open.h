@@ -232,6 +232,28 @@ static __always_inline void ct_locate(struct ct_new *n, const struct ep_path *up
 		ct_locate_uplink(n, backend, uplink);
 }
 
+/* Compares a backend with the address alone, and finds its port. */
+static long search_address(__u32 slot, struct backend_search *s)
+{
+	struct backend_key key = { .revision = s->revision, .slot = slot };
+	const struct backend *row = bpf_map_lookup_elem(&backends, &key);
+
+	s->found = row && addr_equal(&row->addr, &s->addr);
+	if (s->found)
+		s->port = row->port;
+	return s->found;
+}
+
+/* Finds the port of a backend of the service. */
+static __always_inline bool dsr_port(const struct service *service, const union addr *addr, __be16 *port)
+{
+	struct backend_search search = { .addr = *addr, .revision = service->revision };
+
+	bpf_loop(service->total, search_address, &search, 0);
+	*port = search.port;
+	return search.found;
+}
+
 /* Completes n for a backend on another node. */
 static __always_inline struct outcome ct_route(struct __sk_buff *skb, struct ct_new *n, const struct ep_path *uplink)
 {
@@ -320,6 +342,8 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 		outcome = ct_route(skb, n, uplink);
 		if (outcome.verdict == VERDICT_DROP)
 			return outcome;
+		if (outcome.verdict == VERDICT_TRANSLATE && service->flags & SERVICE_DSR_IPIP)
+			n->flags |= CT_DSR;
 	}
 	if (ct)
 		old = ct_claim_old(ct);
@@ -368,6 +392,41 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	if (service)
 		return outcome_pack(ct_open_service(skb, n, service, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));
+}
+
+/*
+ * Opens the connection of a packet that came in a tunnel to a pod of this node, if that is a backend of the service. The
+ * answers leave by the device that leads to the client, or through the stack. Returns a packed outcome as ct_open();
+ * VERDICT_PASS: it is not.
+ */
+__noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, const union addr *pod, __u32 traits)
+{
+	struct ct_new *n = ct_new_row();
+	const struct service *service;
+	struct ct_entry *ct;
+
+	if (!t || !pod || !n)
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	__builtin_memset(n, 0, sizeof(*n));
+	n->from = n->to = *t;
+	n->to.daddr = *pod;
+	service = service_of_tunnel(t);
+	if (!service || !dsr_port(service, pod, &n->to.dport))
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	n->service = service->id;
+	n->revision = service->revision;
+	ct = bpf_map_lookup_elem(&connections, &n->from);
+	if (ct && addr_equal(&ct->to.daddr, pod) && ct_keep(n, ct, service, traits))
+		return outcome_pack(outcome_translate(METRIC_KEPT_CONNECTION));
+	ct_locate(n, NULL);
+	if (!n->backend)
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	n->flags = CT_UPLINK | CT_DSR;
+	if (n->backend_path.flags & ENDPOINT_EGRESS && snat_device(skb, &n->from.saddr, &n->route)) {
+		n->client_path.ifindex = n->route.ifindex;
+		n->client_path.flags = ENDPOINT_ROUTED;
+	}
+	return outcome_pack(ct_store(n, ct ? ct_claim_old(ct) : SLOT_NONE, traits));
 }
 
 /* The row of the connection that ct_open() has just opened on this CPU. */

@@ -28,6 +28,14 @@ static __always_inline bool lower_ttl(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
+/* The bytes that this node puts in front of a packet. */
+static __always_inline __u32 overhead(const struct packet *packet, const struct ct_entry *ct)
+{
+	if (!into_tunnel(ct))
+		return 0;
+	return packet->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+}
+
 /* The bytes of a segment of a GSO packet, as an IP packet; 0 if it cannot be told. */
 static __always_inline __u32 segment_size(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -39,24 +47,24 @@ static __always_inline __u32 segment_size(struct __sk_buff *skb, const struct pa
 	return tcp ? headers + tcp->doff * 4 + skb->gso_size : 0;
 }
 
-/* Whether a packet fits into the network behind a device, with more bytes of headers. *mtu is set if not. */
-static __always_inline bool fits(struct __sk_buff *skb, const struct packet *packet, __u32 ifindex, __u32 *mtu)
+/* Whether a packet fits into the network behind the next hop. Sets d->mtu. */
+static __always_inline bool fits(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
 {
-	__u32 device = 0;
-	long err = bpf_check_mtu(skb, ifindex, &device, 0, 0);
+	__u32 device = 0, more = overhead(packet, d->ct);
+	long err = bpf_check_mtu(skb, d->path->ifindex, &device, more, 0);
 
-	*mtu = device;
+	d->mtu = device - more;
 	if (skb->gso_size)
-		return segment_size(skb, packet) <= device;
+		return segment_size(skb, packet) <= d->mtu;
 	return err <= 0;
 }
 
-/* Prepares a packet to be passed on, or decides to drop it. */
+/* Prepares a packet to be passed on, or decides to drop it. One in a tunnel keeps its TTL, as on one hop. */
 static __always_inline void forward(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
 {
-	if (!fits(skb, packet, d->path->ifindex, &d->mtu))
+	if (!fits(skb, packet, d))
 		decide_drop(d, DROP_TOO_BIG);
-	else if (!lower_ttl(skb, packet))
+	else if (!into_tunnel(d->ct) && !lower_ttl(skb, packet))
 		decide_drop(d, DROP_TTL);
 }
 
@@ -64,15 +72,20 @@ static __always_inline void forward(struct __sk_buff *skb, const struct packet *
 static __noinline int tell(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
 	struct icmp_header icmp = { .type = packet->v6 ? 3 : 11 };
+	struct packet whole = *packet;
 
-	if (!may_answer(packet))
+	/* Its sender makes smaller fragments when it is told. */
+	whole.traits &= ~TRAIT_FIRST_FRAGMENT;
+	if (packet->v6 && packet->traits & TRAIT_FIRST_FRAGMENT)
+		whole.l4 = packet->l3 + sizeof(struct ipv6hdr);
+	if (!may_answer(&whole))
 		return ACTION_DROP;
 	if (mtu) {
 		icmp.type = packet->v6 ? 2 : 3;
 		icmp.code = packet->v6 ? 0 : 4;
 		icmp.rest = bpf_htonl(mtu);
 	}
-	return make_error(skb, packet, &icmp) ? ACTION_DROP : send_back(skb);
+	return make_error(skb, &whole, &icmp) ? ACTION_DROP : send_back(skb);
 }
 
 /* The action for a packet from outside that apply() wants dropped. */

@@ -34,6 +34,7 @@ enum service_flag {
 	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only; not enforced */
 	SERVICE_EXTERNAL_LOCAL = 64, /* clients outside the cluster get local backends only; not enforced */
 	SERVICE_SOURCE_RANGES = 128, /* only clients in the service's source ranges are served; not enforced */
+	SERVICE_DSR_IPIP = 256, /* backends on other nodes get packets of clients outside in IPIP, and answer these */
 };
 
 /* One frontend. The fields that new connections read come first. */
@@ -87,6 +88,7 @@ enum ct_flag {
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
 	CT_ABSENT = 32, /* in flows only: there is no such row */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
+	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
 };
 
 /* The state of a connection. Each has a time-out in settings. */
@@ -315,6 +317,15 @@ static __always_inline struct service *service_at_row(struct service_key *key)
 	return service;
 }
 
+static __always_inline struct service *service_at_all(struct service_key *key)
+{
+	if (addr_is_v4(&key->addr))
+		key->addr.words[3] = 0;
+	else
+		key->addr.halves[0] = key->addr.halves[1] = 0;
+	return service_at_row(key);
+}
+
 /* The service of a frontend, or else the one at its port of all addresses of the node. Changes key. */
 static __always_inline struct service *service_find(struct service_key *key)
 {
@@ -322,11 +333,7 @@ static __always_inline struct service *service_find(struct service_key *key)
 
 	if (service || !bpf_map_lookup_elem(&node_addresses, &key->addr))
 		return service;
-	if (addr_is_v4(&key->addr))
-		key->addr.words[3] = 0;
-	else
-		key->addr.halves[0] = key->addr.halves[1] = 0;
-	return service_at_row(key);
+	return service_at_all(key);
 }
 
 /*

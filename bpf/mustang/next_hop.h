@@ -21,16 +21,16 @@ enum next_hop {
  * The next hops that each attach point can use, apart from the stack:
  *
  *              self   segment   peer   device   routed
- *   host                         x       x
- *   tun                          x       x
- *   netkit                               x               the kernel has no bpf_redirect_peer() for netkit programs
+ *   host                         x       x        x
+ *   tun                          x       x               the kernel routes no packet so that had no Ethernet header
+ *   netkit                               x        x      the kernel has no bpf_redirect_peer() for netkit programs
  *   pod         x        x                               the host's devices are in another network namespace
  *   uplink               x       x       x        x
  */
 static const __u8 next_hops[] = {
-	[ATTACH_HOST] = HOP(PEER) | HOP(DEVICE),
+	[ATTACH_HOST] = HOP(PEER) | HOP(DEVICE) | HOP(ROUTED),
 	[ATTACH_TUN] = HOP(PEER) | HOP(DEVICE),
-	[ATTACH_NETKIT] = HOP(DEVICE),
+	[ATTACH_NETKIT] = HOP(DEVICE) | HOP(ROUTED),
 	[ATTACH_POD] = HOP(SELF) | HOP(SEGMENT),
 	[ATTACH_UPLINK] = HOP(SEGMENT) | HOP(PEER) | HOP(DEVICE) | HOP(ROUTED),
 };
@@ -59,6 +59,12 @@ static __always_inline enum next_hop next_hop_of(const struct ct_entry *ct, cons
 			return NEXT_HOP_ROUTED;
 	}
 	return NEXT_HOP_STACK;
+}
+
+/* Whether the packets of a row go into a tunnel instead of being translated. */
+static __always_inline bool into_tunnel(const struct ct_entry *ct)
+{
+	return ct->flags & CT_DSR && ct->flags & CT_SNAT && ct->flags & CT_FORWARD;
 }
 
 /*

@@ -2,8 +2,8 @@
 #ifndef MUSTANG_UPLINK_H
 #define MUSTANG_UPLINK_H
 
+#include "dsr.h"
 #include "forward.h"
-#include "pod.h"
 
 /* The path back to the sender of a packet that came in. False if it has no Ethernet header. */
 static __always_inline bool uplink_path(struct __sk_buff *skb, struct ep_path *uplink)
@@ -69,6 +69,8 @@ static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct pac
 	find_fragment_ports(packet, row);
 	if (packet->traits & TRAIT_PORTS)
 		translate_request(packet, uplink, row, d);
+	else if (is_tunnelled(packet))
+		decide_tunnelled(skb, packet, row, d);
 	if (packet->traits & TRAIT_ICMP_ERROR)
 		handle_icmp_error(skb, packet, true, row, d);
 	if (packet->traits & TRAIT_ECHO)

@@ -168,7 +168,7 @@ func TestRowsKeepFields(t *testing.T) {
 	want := service.Service{
 		ID: 7, Revision: 9, Owner: service.Lab, Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
 		Choice: service.Maglev, OnRemove: service.Reset, HealthCheckPort: 30000,
-		Affinity: 3 * time.Hour, NodePort: true, External: true, InternalPolicy: service.Local, ExternalPolicy: service.Local,
+		Affinity: 3 * time.Hour, NodePort: true, External: true, DSR: service.IPIP, InternalPolicy: service.Local, ExternalPolicy: service.Local,
 	}
 	if got := decodeService(serviceKey(want.Frontend, want.Protocol), encodeService(want)); !got.Equal(want) ||
 		got.ID != want.ID || got.Revision != want.Revision || got.Owner != want.Owner {

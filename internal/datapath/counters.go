@@ -41,6 +41,8 @@ func metricNames() []string {
 		"slot_expired",     // connections that had expired, or lost a pod, and gave up their slot
 		"icmp_echo",        // echo requests to services that were answered
 		"redirect_routed",  // sent out of an uplink, to the next hop of the kernel's routes
+		"encapsulated",     // sent in a tunnel to the node of the backend
+		"decapsulated",     // taken out of a tunnel from the node that the client called
 	}
 }
 

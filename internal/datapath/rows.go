@@ -43,6 +43,7 @@ func encodeService(s service.Service) objects.Service {
 		{objects.ServiceAffinity, s.Affinity > 0},
 		{objects.ServiceNodePort, s.NodePort},
 		{objects.ServiceExternal, s.External},
+		{objects.ServiceDSRIPIP, s.DSR == service.IPIP},
 		{objects.ServiceInternalLocal, s.InternalPolicy == service.Local},
 		{objects.ServiceExternalLocal, s.ExternalPolicy == service.Local},
 		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0},
@@ -62,8 +63,13 @@ func decodeService(key objects.ServiceKey, row objects.Service) service.Service 
 		}
 		return service.Cluster
 	}
+	dsr := service.NoDSR
+	if row.Flags&objects.ServiceDSRIPIP != 0 {
+		dsr = service.IPIP
+	}
 	return service.Service{
-		ID: row.Id, Revision: row.Revision, Owner: service.Owner(row.Owner),
+		DSR: dsr,
+		ID:  row.Id, Revision: row.Revision, Owner: service.Owner(row.Owner),
 		Frontend: decodeAddrPort(key.Addr, key.Port), Protocol: service.Protocol(key.Proto),
 		Choice: service.Choice(row.Choice), OnRemove: service.OnRemove(row.OnRemove), HealthCheckPort: row.HealthCheckPort,
 		Affinity:       time.Duration(row.AffinityTimeout) * time.Second,

@@ -57,9 +57,11 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
+		questions := 0
 		backend := func() netip.AddrPort {
 			t.Helper()
-			if err := ask(conn, []byte("still there?")); err != nil {
+			questions++ // each another one: its answer is not that to an earlier one
+			if err := ask(conn, fmt.Appendf(nil, "still there, %d?", questions)); err != nil {
 				t.Error(err)
 			}
 			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()

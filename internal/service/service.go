@@ -54,6 +54,8 @@ type Service struct {
 	NodePort bool `json:",omitzero"`
 	// External marks a frontend that is an external or load-balancer address.
 	External bool `json:",omitzero"`
+	// DSR is how backends on other nodes answer clients outside.
+	DSR DSR `json:",omitzero"`
 	// SourceRanges are the only clients that are served; none is all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
 	// HealthCheckPort is the port on which the node tells load balancers whether it has a backend of the service; 0 is
@@ -89,7 +91,7 @@ func (s Service) String() string { return s.Key().String() }
 func (s Service) Equal(o Service) bool {
 	return s.Frontend == o.Frontend && s.Protocol == o.Protocol && s.Choice == o.Choice && s.Affinity == o.Affinity &&
 		s.InternalPolicy == o.InternalPolicy && s.ExternalPolicy == o.ExternalPolicy &&
-		s.NodePort == o.NodePort && s.External == o.External &&
+		s.NodePort == o.NodePort && s.External == o.External && s.DSR == o.DSR &&
 		s.HealthCheckPort == o.HealthCheckPort && s.OnRemove == o.OnRemove &&
 		slices.Equal(sortedRanges(s.SourceRanges), sortedRanges(o.SourceRanges)) && s.SameBackends(o)
 }

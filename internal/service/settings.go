@@ -74,6 +74,27 @@ func (r *OnRemove) UnmarshalText(text []byte) error {
 	return parseName(r, "on-remove", onRemoveNames(), text)
 }
 
+// DSR is direct server return: how packets of clients outside reach backends on other nodes, which then answer the clients
+// themselves.
+type DSR uint8
+
+// The ways. Both nodes must have the service with the same one.
+const (
+	NoDSR DSR = iota // backends answer by the node that the client called
+	IPIP             // in IPIP, or IPv6 in IPv6, to the backend's address
+)
+
+func dsrNames() []string { return []string{"none", "ipip"} }
+
+// String returns the lower-case name.
+func (d DSR) String() string { return nameOf(d, "dsr", dsrNames()) }
+
+// MarshalText returns the text of String.
+func (d DSR) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText parses the name of a way.
+func (d *DSR) UnmarshalText(text []byte) error { return parseName(d, "dsr", dsrNames(), text) }
+
 func nameOf[E ~uint8](e E, noun string, names []string) string {
 	if int(e) < len(names) {
 		return names[e]

@@ -51,6 +51,10 @@ func (s Service) validateSettings() error {
 		return fmt.Errorf("unknown policy %d", max(s.InternalPolicy, s.ExternalPolicy))
 	case s.OnRemove > Reset:
 		return fmt.Errorf("unknown on-remove %d", s.OnRemove)
+	case s.DSR > IPIP:
+		return fmt.Errorf("unknown dsr %d", s.DSR)
+	case s.DSR != NoDSR && !s.NodePort && !s.External:
+		return fmt.Errorf("dsr %s needs a node port or an external address", s.DSR)
 	case s.Affinity < 0 || s.Affinity > MaxAffinity || s.Affinity%time.Second != 0:
 		return fmt.Errorf("affinity %s is not in whole seconds up to %s", s.Affinity, MaxAffinity)
 	case s.HealthCheckPort != 0 && s.ExternalPolicy != Local:

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "58bff9b60f28a487"
-	socklbDigest = "87af3185c1b45285"
+	tcDigest     = "f3f6fd7f072e87c2"
+	socklbDigest = "e160b702c027e2a1"
 )

@@ -39,6 +39,7 @@ const (
 	ServiceExternal      = uint32(tcServiceFlagSERVICE_EXTERNAL)
 	ServiceInternalLocal = uint32(tcServiceFlagSERVICE_INTERNAL_LOCAL)
 	ServiceExternalLocal = uint32(tcServiceFlagSERVICE_EXTERNAL_LOCAL)
+	ServiceDSRIPIP       = uint32(tcServiceFlagSERVICE_DSR_IPIP)
 	ServiceSourceRanges  = uint32(tcServiceFlagSERVICE_SOURCE_RANGES)
 	ConnectionForward    = uint32(tcCtFlagCT_FORWARD)
 	EndpointEgress       = uint32(tcEndpointFlagENDPOINT_EGRESS)

@@ -103,6 +103,7 @@ const (
 	tcCtFlagCT_UPLINK  tcCtFlag = 16
 	tcCtFlagCT_ABSENT  tcCtFlag = 32
 	tcCtFlagCT_SNAT    tcCtFlag = 64
+	tcCtFlagCT_DSR     tcCtFlag = 128
 )
 
 type tcCtNew struct {
@@ -287,7 +288,9 @@ const (
 	tcMetricMETRIC_SLOT_EXPIRED     tcMetric = 24
 	tcMetricMETRIC_ICMP_ECHO        tcMetric = 25
 	tcMetricMETRIC_REDIRECT_ROUTED  tcMetric = 26
-	tcMetricMETRIC_COUNT            tcMetric = 27
+	tcMetricMETRIC_ENCAPSULATED     tcMetric = 27
+	tcMetricMETRIC_DECAPSULATED     tcMetric = 28
+	tcMetricMETRIC_COUNT            tcMetric = 29
 )
 
 type tcMetrics struct {
@@ -357,6 +360,7 @@ const (
 	tcServiceFlagSERVICE_INTERNAL_LOCAL tcServiceFlag = 32
 	tcServiceFlagSERVICE_EXTERNAL_LOCAL tcServiceFlag = 64
 	tcServiceFlagSERVICE_SOURCE_RANGES  tcServiceFlag = 128
+	tcServiceFlagSERVICE_DSR_IPIP       tcServiceFlag = 256
 )
 
 type tcServiceKey struct {

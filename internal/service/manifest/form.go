@@ -38,6 +38,7 @@ type Entry struct {
 	ExternalPolicy  service.Policy    `json:"externalPolicy,omitzero" yaml:"externalPolicy,omitempty"`
 	NodePort        bool              `json:"nodePort,omitzero" yaml:"nodePort,omitempty"`
 	External        bool              `json:"external,omitzero" yaml:"external,omitempty"`
+	DSR             service.DSR       `json:"dsr,omitzero" yaml:"dsr,omitempty"`
 	SourceRanges    []netip.Prefix    `json:"sourceRanges,omitempty" yaml:"sourceRanges,omitempty"`
 	HealthCheckPort uint16            `json:"healthCheckPort,omitzero" yaml:"healthCheckPort,omitempty"`
 	OnRemove        service.OnRemove  `json:"onRemove,omitzero" yaml:"onRemove,omitempty"`
@@ -53,7 +54,7 @@ func NewEntry(s service.Service) Entry {
 		Service: s.Frontend.String(), Protocol: s.Protocol.String(), Backends: s.Backends, Choice: s.Choice,
 		AffinitySeconds: uint32(s.Affinity / time.Second), InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy,
 		NodePort: s.NodePort, External: s.External, SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort,
-		OnRemove: s.OnRemove,
+		OnRemove: s.OnRemove, DSR: s.DSR,
 	}
 }
 
@@ -68,7 +69,7 @@ func (e Entry) service() (s service.Service, err error) {
 	s = service.Service{
 		Backends: e.Backends, Choice: e.Choice, Affinity: time.Duration(e.AffinitySeconds) * time.Second,
 		InternalPolicy: e.InternalPolicy, ExternalPolicy: e.ExternalPolicy, NodePort: e.NodePort, External: e.External,
-		SourceRanges: e.SourceRanges, HealthCheckPort: e.HealthCheckPort, OnRemove: e.OnRemove,
+		SourceRanges: e.SourceRanges, HealthCheckPort: e.HealthCheckPort, OnRemove: e.OnRemove, DSR: e.DSR,
 	}
 	if s.Frontend, err = service.ParseFrontend(e.Service); err != nil {
 		return s, err

@@ -31,7 +31,7 @@ func every() []service.Service {
 		{Frontend: at("10.96.0.2:80"), Protocol: service.TCP, Backends: backends, Affinity: 3 * time.Hour, InternalPolicy: service.Local},
 		{Frontend: at("10.96.0.2:80"), Protocol: service.UDP, Backends: backends[:1]},
 		{Frontend: at("10.96.0.3:80"), Protocol: service.SCTP, Backends: backends[:1]},
-		{Frontend: at("192.0.2.1:80"), Protocol: service.TCP, External: true, ExternalPolicy: service.Local, HealthCheckPort: 31000,
+		{Frontend: at("192.0.2.1:80"), Protocol: service.TCP, External: true, DSR: service.IPIP, ExternalPolicy: service.Local, HealthCheckPort: 31000,
 			SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")}},
 		{Frontend: at("0.0.0.0:30000"), Protocol: service.TCP, NodePort: true, Backends: backends},
 		{Frontend: at("[::]:30000"), Protocol: service.TCP, NodePort: true, Backends: service.Backends(at("[fd00::1]:80"))},

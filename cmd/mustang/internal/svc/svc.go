@@ -113,6 +113,7 @@ type serviceJSON struct {
 	ExternalPolicy  service.Policy   `json:"external_policy,omitzero"`
 	NodePort        bool             `json:"node_port,omitzero"`
 	External        bool             `json:"external,omitzero"`
+	DSR             service.DSR      `json:"dsr,omitzero"`
 	SourceRanges    []netip.Prefix   `json:"source_ranges,omitempty"`
 	HealthCheckPort uint16           `json:"health_check_port,omitzero"`
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
@@ -137,7 +138,7 @@ func (c commands) printServices(services []service.Service, format string) error
 			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
 			Backends: backendTexts(s.Backends), Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
 			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
-			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove,
+			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
 		}
 		list = append(list, item)
 		rows = append(rows, []string{

@@ -35,6 +35,7 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.TextVar(&f.s.ExternalPolicy, "external-policy", service.Cluster, "backends of clients outside, all or those of the receiving node: `cluster|local`")
 	flags.BoolVar(&f.s.NodePort, "node-port", false, "the service is a port of the node, of all its addresses if the address is 0.0.0.0 or ::")
 	flags.BoolVar(&f.s.External, "external", false, "the address is an external or load-balancer address")
+	flags.TextVar(&f.s.DSR, "dsr", service.NoDSR, "how backends on other nodes answer clients outside, by this node or themselves: `none|ipip`")
 	flags.StringArrayVar(&f.ranges, "source-range", nil, "`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
 	flags.Uint16Var(&f.s.HealthCheckPort, "health-check-port", 0, "port on which the node tells load balancers whether it has a backend")
 	flags.TextVar(&f.s.OnRemove, "on-remove", service.Keep, "what happens to open TCP connections of a backend that is removed: `keep|reset`")
@@ -84,6 +85,7 @@ func settings(s service.Service) string {
 	}{
 		{s.NodePort, "node-port"},
 		{s.External, "external"},
+		{s.DSR != service.NoDSR, "dsr=" + s.DSR.String()},
 		{s.Choice != service.Random, "choice=" + s.Choice.String()},
 		{s.Affinity != 0, fmt.Sprintf("affinity=%ds", s.Affinity/time.Second)},
 		{s.InternalPolicy != service.Cluster, "internal-policy=" + s.InternalPolicy.String()},

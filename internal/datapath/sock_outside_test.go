@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that it got
+// later, and to an external address. The loopback addresses are not served.
+func TestSocketNodePort(t *testing.T) {
+	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}
+	if _, err := s.Sockets().Attach(t.Context(), s.cgroup); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct{ unspecified, backend, own, later, external, loopback string }{
+		{"0.0.0.0", podA4, gateway4, "192.0.2.33", "203.0.113.9", "127.0.0.1"},
+		{"::", podA6, gateway6, "2001:db8::33", "2001:db8:7::9", "::1"},
+	} {
+		backend := testkit.Echo(t, s.pods[0], "tcp", net.JoinHostPort(f.backend, "0"))
+		put := func(addr string, nodePort bool) {
+			t.Helper()
+			frontend := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
+			want := service.Service{Frontend: frontend, Protocol: service.TCP, NodePort: nodePort, External: !nodePort, Backends: service.Backends(backend)}
+			if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
+				t.Fatal(err)
+			}
+		}
+		connect := func(addr string) error {
+			return place{s.host, s.cgroup}.do(t, func() error {
+				conn, err := net.Dial("tcp", net.JoinHostPort(addr, "30080"))
+				if err == nil {
+					_ = conn.Close()
+				}
+				return err
+			})
+		}
+		put(f.unspecified, true)
+		put(f.external, false)
+		s.run(t, "-n HOST addr add "+f.later+" dev lo")
+		for addr, want := range map[string]error{f.own: nil, f.external: nil, f.loopback: unix.ECONNREFUSED, f.later: unix.ECONNREFUSED} {
+			if err := connect(addr); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", addr, err, want)
+			}
+		}
+		put(f.unspecified, true)
+		if err := connect(f.later); err != nil {
+			t.Errorf("%s, after a command that writes services: %v", f.later, err)
+		}
+		s.run(t, "-n HOST addr del "+f.later+" dev lo")
+	}
+}
