@@ -90,6 +90,7 @@ func (s *Suite) addServices(number int) {
 			s.compare(p.ID, serviceID(via, fewServices))
 		}
 	}
+	s.compare(serviceID(lab.ViaEBPFTC, number), serviceID(lab.ViaEBPFSocket, number))
 	for _, by := range []string{lab.ViaEBPFTC, lab.ViaEBPFSocket} {
 		s.compare(serviceID(by, number), serviceID(lab.ViaIPTables, number))
 		s.compare(serviceID(by, number), serviceID(lab.ViaNFTables, number))
