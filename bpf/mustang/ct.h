@@ -80,7 +80,8 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 		return false;
 	if (slot->backend && (!backend || backend->id != slot->backend))
 		return false;
-	if (slot->service && slot->from.proto == IPPROTO_UDP && !ct_served(&slot->from, slot))
+	/* Answers that are under way still come from the service. */
+	if (ct->flags & CT_FORWARD && slot->service && slot->from.proto == IPPROTO_UDP && !ct_served(&slot->from, slot))
 		return false;
 	if (slot->flags & CT_UPLINK && !(ct->flags & CT_FORWARD))
 		return true; /* the path leads to the client's router (follow_client) */

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -234,6 +235,23 @@ func TestReplaced(t *testing.T) {
 		wantEndpoints(t, d, podA4, podB4, podB6)
 		wantLinks(t, d, 2)
 	})
+}
+
+// TestIndexReused has a pod that is gone without being deleted, and another whose device has got its index.
+func TestIndexReused(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	n.unplug(t, 0)
+	gone := wantEndpoints(t, d, podA4, podA6, podB4, podB6)[0]
+	n.run(t, `
+		-n HOST link del vb
+		-n HOST link add vb index `+strconv.Itoa(gone.IfIndex)+` type veth peer name eth0 netns PODB
+		-n PODB addr add `+podB4+`/32 dev eth0`)
+	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(1)); err != nil {
+		t.Fatal(err)
+	}
+	wantEndpoints(t, d, podB4)
+	wantLinks(t, d, 2)
 }
 
 // TestUndone fails in the middle of AddEndpoint.

@@ -100,7 +100,9 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	if err := requireHost(ctx, e.o, t.host, "interface "+spec.String()); err != nil {
 		return nil, Unchanged, err
 	}
-	all, err := e.matching(func(e Endpoint) bool { return t.is(e) || slices.Contains(t.addresses, e.IP) })
+	all, err := e.matching(func(e Endpoint) bool {
+		return t.is(e) || t.displaces(e) || slices.Contains(t.addresses, e.IP)
+	})
 	if err != nil {
 		return nil, Unchanged, err
 	}
@@ -225,7 +227,7 @@ func (e Endpoints) deleteRows(have, want []Endpoint) error {
 func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *target) ([]Endpoint, error) {
 	var stale []Endpoint
 	for _, other := range all {
-		if !slices.Contains(t.addresses, other.IP) || t.is(other) {
+		if t.is(other) || !t.displaces(other) && !slices.Contains(t.addresses, other.IP) {
 			continue
 		}
 		if e.alive(other.ID) {

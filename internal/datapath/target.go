@@ -81,9 +81,15 @@ func (t *target) close() {
 	}
 }
 
-// is reports whether an endpoint is on this device. The kernel reuses no cookie, and no index within a namespace.
+// is reports whether an endpoint is on this device. The kernel reuses no cookie of a namespace.
 func (t *target) is(e Endpoint) bool {
 	return e.Host == (t.point != objects.AttachPod) && e.IfIndex == t.ifindex && e.netns == t.netns
+}
+
+// displaces reports whether an endpoint was on a device of the host that is gone, and whose index this one has now: the
+// programs would deliver the endpoint's packets to it.
+func (t *target) displaces(e Endpoint) bool {
+	return e.Host && t.point != objects.AttachPod && e.IfIndex == t.ifindex && !t.is(e)
 }
 
 // requireAddress returns an error if no other pod could send to the device.

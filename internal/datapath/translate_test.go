@@ -285,3 +285,18 @@ func (w *world) forget(t *testing.T) {
 	}
 	w.connected(t)
 }
+
+// TestAnswerOfRemovedBackend removes a UDP backend while its answer is under way.
+func TestAnswerOfRemovedBackend(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.send(t, fromHost, w.first(w.client, w.service))
+	w.serve(t, w.service, w.remote)
+	p := w.first(w.backend, w.client)
+	if _, got := w.run(t, fromHost, p.frame()); string(got) != string(p.became(w.service, w.client, "0c").frame()) {
+		t.Errorf("the answer became %x", got)
+	}
+	p = w.first(w.client, w.service)
+	w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+}

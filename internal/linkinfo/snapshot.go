@@ -47,9 +47,8 @@ func Take() (_ *Snapshot, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		// A name may have lost its namespace.
-		if ns, err := netns.Open(filepath.Join(netns.Directory, name)); err == nil {
-			c.add(ns, NamespaceInfo{Name: name, NSID: -1})
+		if err := c.open(filepath.Join(netns.Directory, name), NamespaceInfo{Name: name, NSID: -1}); err != nil {
+			return nil, err
 		}
 	}
 	pids, err := processes()
@@ -68,13 +67,26 @@ func Take() (_ *Snapshot, err error) {
 			}
 			continue
 		}
-		if ns, err := netns.Open(path); err == nil {
-			p := NamespaceInfo{NSID: -1}
-			p.addProcess(pid)
-			c.add(ns, p)
+		p := NamespaceInfo{NSID: -1}
+		p.addProcess(pid)
+		if err := c.open(path, p); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// open adds the namespace of a path, unless it is gone. The error tells that no more files can be opened: all namespaces would
+// seem to be gone.
+func (c *Snapshot) open(path string, p NamespaceInfo) error {
+	ns, err := netns.Open(path)
+	switch {
+	case err == nil:
+		c.add(ns, p)
+	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+		return fmt.Errorf("list network namespaces: %w", err)
+	}
+	return nil
 }
 
 // add takes ownership of ns, and closes it if it is known.

@@ -22,11 +22,14 @@ type File string
 
 // Read returns the services. The error matches os.ErrNotExist if nothing was saved.
 func (f File) Read() ([]service.Service, error) {
-	file, err := os.Open(string(f))
+	file, err := os.OpenFile(string(f), os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer would block
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", f))
+	}
 	set, err := manifest.Read(file, manifest.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f, err)

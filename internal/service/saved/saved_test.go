@@ -8,8 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/dirlock"
 	"mustang/internal/service"
@@ -97,5 +100,16 @@ func TestReplaceWritesFirst(t *testing.T) {
 	})
 	if err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestReadNoFile has a FIFO, which nobody writes to, in the place of the file.
+func TestReadNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "services.json")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := File(path).Read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -43,7 +43,8 @@ func (c commands) conntrackFlush() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Delete connections",
 		Long: `Delete the connections that the flags select. The next packet of a client opens its connection
-anew: with the same backend, while those of the service stay the same.`,
+anew: with the same backend, while those of the service stay the same and it has no session affinity.
+An open TCP connection whose backend sends next, before the client does, is reset.`,
 		Example: "  mustang conntrack flush --backend=192.168.10.10\n  mustang conntrack flush --all",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
