@@ -87,6 +87,12 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 		row.Value.Id = 0
 		add(err, "endpoint %+v", row)
 	}
+	for row, err := range o.Uplinks.All() {
+		add(err, "uplink %+v", row)
+	}
+	for row, err := range o.NodeAddresses.All() {
+		add(err, "node address %+v", row)
+	}
 	for row, err := range o.Namespaces.All() {
 		add(err, "namespace %+v", row)
 	}

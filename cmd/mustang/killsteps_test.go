@@ -63,6 +63,7 @@ func killCases() []killCase {
 		{"svc add with other backends", []string{addPods, twoBackends}, addService, "", otherEp, true},
 		{"svc add with other tables", []string{addPods, twoBackends + maglev}, addService + maglev, "", otherEp, true},
 		{"svc apply", []string{addPods, twoBackends, "svc add --service=10.96.0.9:9 --backend=192.168.10.99:1"}, applyServices, "", otherEp, true},
+		{"svc add node port", []string{addPods, addService}, "svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.99:1", "", otherEp, true},
 		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"svc rm of two", []string{addPods, addTCP, addUDP}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"ep add, first command", nil, "ep add --netns=PODA --host-netns=HOST", "", otherSvc, false},

@@ -18,13 +18,20 @@ import (
 func Upgrade(ctx context.Context, o Options) (Change, error) {
 	pinned, err := objects.Open(o.Root)
 	var layout *objects.LayoutError
-	switch {
-	case errors.As(err, &layout):
-		return Updated, upgrade(ctx, layout)
-	case err != nil:
-		return Unchanged, err
+	change := Unchanged
+	if errors.As(err, &layout) {
+		if err := upgrade(ctx, layout); err != nil {
+			return Updated, err
+		}
+		change = Updated
+		pinned, err = objects.Open(o.Root)
 	}
-	return Unchanged, pinned.Close()
+	if err != nil {
+		return change, err
+	}
+	// Earlier layouts have nothing about the host itself.
+	err = withTables(ctx, pinned, func() error { return refresh(pinned) })
+	return change, errors.Join(err, pinned.Close())
 }
 
 // upgrade looks for the devices in all network namespaces, the calling thread's first.

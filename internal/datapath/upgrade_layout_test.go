@@ -124,6 +124,11 @@ func checkUpgraded(t *testing.T, root string, want service.Service) {
 	if entries, err := os.ReadDir(root); err != nil || len(entries) != 1 {
 		t.Errorf("%q holds %v, %v", root, entries, err)
 	}
+	for _, addr := range []string{gateway4, gateway6} {
+		if _, ok, err := d.objects.NodeAddresses.Get(encodeAddr(netip.MustParseAddr(addr))); err != nil || !ok {
+			t.Errorf("address %s of the node: %v, %v", addr, ok, err)
+		}
+	}
 	links, err := d.objects.Links()
 	if err != nil || len(links) != 4 {
 		t.Errorf("links %v, %v", links, err)
