@@ -44,12 +44,13 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 		return Result{}, err
 	}
 	w := &writer{Services: s, owner: owner, planned: true, generation: t.state.LastRevision,
-		sweep: t.state.Retiring != 0, used: t.rows, addresses: knownAddresses(t.services)}
+		sweep: t.state.Retiring != 0, used: t.rows}
 	changes, err := w.plan(t, want)
 	if err != nil {
 		return Result{}, err
 	}
 	if len(changes) > 0 {
+		w.addresses = knownAddresses(t.services)
 		err = w.writeAll(ctx, changes)
 	}
 	return w.result, errors.Join(err, w.finish(ctx))
