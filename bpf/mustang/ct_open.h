@@ -101,14 +101,15 @@ static long try_port(__u32 i, void *unused)
  * Stores the reply direction. If another connection has the same one, the next source port that is free is taken, from a
  * random one on: two connections collide if a client uses one port for two services that share a backend. What this node
  * passes on in its own name has a port that a hash chooses, so that a connection that has lost its rows gets the same again.
+ * SCTP keeps its port (ct_avoid).
  */
 static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 {
 	enum metric metric = METRIC_NEW_CONNECTION;
 
 	n->row.to = tuple_reverse(&n->from);
-	n->err = n->flags & CT_SNAT ? -EEXIST : ct_try_reply(n);
-	if (n->err == -EEXIST) {
+	n->err = n->flags & CT_SNAT && n->from.proto != IPPROTO_SCTP ? -EEXIST : ct_try_reply(n);
+	if (n->err == -EEXIST && n->from.proto != IPPROTO_SCTP) {
 		if (!(n->flags & CT_SNAT)) {
 			metric = METRIC_PORT_CHANGED;
 			n->route.port_first = PORT_FIRST;
@@ -270,15 +271,18 @@ static __always_inline struct outcome ct_route(struct __sk_buff *skb, struct ct_
 	return outcome;
 }
 
-/* Chooses a backend by a hash of the tuple, the same on all nodes: a connection that has lost its row gets the same one again. */
-static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const struct service *service)
+/*
+ * Chooses a backend by a hash. That of the tuple is the same on all nodes: a connection that has lost its row gets the same
+ * backend again.
+ */
+static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const struct service *service, __u32 hash)
 {
 	struct backend_key key = { .revision = n->revision };
 	struct backend *backend;
 
 	if (!service->count)
 		return outcome_drop(DROP_NO_BACKEND);
-	key.slot = client_slot(service, n->revision, &n->from.saddr, tuple_hash(&n->from));
+	key.slot = client_slot(service, n->revision, &n->from.saddr, hash);
 	backend = bpf_map_lookup_elem(&backends, &key);
 	if (!backend)
 		return outcome_drop(DROP_BACKEND_MISSING);
@@ -286,6 +290,41 @@ static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const 
 	n->to.daddr = backend->addr;
 	n->to.dport = backend->port;
 	return outcome_translate(METRIC_NONE);
+}
+
+/* Backends tried for a connection of SCTP. */
+#define SCTP_TRIES 32
+
+/* A search for a backend to which no other connection of the client's port goes. */
+struct sctp_search {
+	const struct service *service;
+	__u32 own; /* slot of the client's previous connection; SLOT_NONE: it has none */
+	__u32 hash;
+};
+
+static long search_sctp(__u32 i, struct sctp_search *s)
+{
+	struct ct_new *n = ct_new_row();
+	const struct ct_entry *taken;
+
+	if (!n)
+		return 1;
+	if (i)
+		ct_choose_backend(n, s->service, s->hash + i);
+	n->key = tuple_reverse(&n->to);
+	taken = bpf_map_lookup_elem(&connections, &n->key);
+	return !taken || taken->slot == s->own || ct_make_way(&n->key);
+}
+
+/*
+ * Changes the backend of an SCTP connection if another connection of the client has the same port there: no source port can
+ * change, as the kernel cannot mend the checksum.
+ */
+static __always_inline void ct_avoid(const struct service *service, const struct ct_entry *old, __u32 hash)
+{
+	struct sctp_search search = { .service = service, .own = old ? old->slot : SLOT_NONE, .hash = hash };
+
+	bpf_loop(SCTP_TRIES, search_sctp, &search, 0);
 }
 
 static __always_inline bool is_closed(const struct ct_slot *slot)
@@ -328,15 +367,18 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 {
 	struct ct_entry *ct = bpf_map_lookup_elem(&connections, &n->from);
 	struct outcome outcome;
-	__u32 old = SLOT_NONE;
+	__u32 old = SLOT_NONE, hash;
 
 	n->service = service->id;
 	n->revision = service->revision;
 	if (ct && ct_keep(n, ct, service, n->traits))
 		return outcome_translate(METRIC_KEPT_CONNECTION);
-	outcome = ct_choose_backend(n, service);
+	hash = tuple_hash(&n->from);
+	outcome = ct_choose_backend(n, service, hash);
 	if (outcome.verdict == VERDICT_DROP)
 		return outcome;
+	if (n->from.proto == IPPROTO_SCTP)
+		ct_avoid(service, ct, hash);
 	ct_locate(n, uplink);
 	if (uplink && !n->backend) {
 		outcome = ct_route(skb, n, uplink);

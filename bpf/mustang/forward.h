@@ -54,7 +54,7 @@ static __always_inline bool fits(struct __sk_buff *skb, const struct packet *pac
 	long err = bpf_check_mtu(skb, d->path->ifindex, &device, more, 0);
 
 	d->mtu = device - more;
-	if (skb->gso_size)
+	if (skb->gso_size && packet->tuple.proto != IPPROTO_SCTP) /* whose segments have no common size */
 		return segment_size(skb, packet) <= d->mtu;
 	return err <= 0;
 }

@@ -28,7 +28,7 @@ __noinline int fragment_ports(struct packet *packet)
 			bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
 		return true;
 	}
-	if (packet->tuple.proto != IPPROTO_TCP && packet->tuple.proto != IPPROTO_UDP)
+	if (!has_ports(packet->tuple.proto))
 		return true;
 	known = bpf_map_lookup_elem(&fragments, &key);
 	if (!known)

@@ -55,6 +55,8 @@ static __noinline int rewrite_quote(struct __sk_buff *skb, const struct packet *
 	if (patch(skb, quote->l4, (void *)&to->sport, 4, &port_diff))
 		return -1;
 	*diff = bpf_csum_diff(NULL, 0, (__be32 *)&port_diff, 4, *diff);
+	if (quote->tuple.proto == IPPROTO_SCTP)
+		return 0; /* the checksum covers no address, and the ports are the same */
 	return patch_checksum(skb, quote->l4 + check, bpf_csum_diff(NULL, 0, (__be32 *)&port_diff, 4, addr_diff), udp,
 			      diff);
 }
@@ -77,8 +79,7 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 	quote->l4 = packet->l4 + sizeof(struct icmp_header);
 	parsed = packet->v6 ? parse_ipv6(skb, quote) : parse_ipv4(skb, quote);
 	ports = header_at(skb, quote->l4, 8);
-	if (parsed != PARSE_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT ||
-	    (quote->tuple.proto != IPPROTO_TCP && quote->tuple.proto != IPPROTO_UDP))
+	if (parsed != PARSE_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT || !has_ports(quote->tuple.proto))
 		return -1;
 	quote->tuple.sport = ports[0];
 	quote->tuple.dport = ports[1];

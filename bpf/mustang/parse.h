@@ -19,13 +19,13 @@ enum parse_result {
 };
 
 enum trait {
-	TRAIT_SYN = 1,            /* TCP: SYN without ACK */
-	TRAIT_FIN = 2,            /* TCP: FIN or RST */
+	TRAIT_SYN = 1,            /* TCP: SYN without ACK; SCTP: INIT */
+	TRAIT_FIN = 2,            /* TCP: FIN or RST; SCTP: the end */
 	TRAIT_FIRST_FRAGMENT = 4, /* has the ports; more fragments follow */
 	TRAIT_LATER_FRAGMENT = 8, /* has no ports of its own */
 	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
-	TRAIT_PORTS = 32,         /* TCP or UDP whose ports are known: can be translated */
-	TRAIT_RST = 64,           /* TCP: RST */
+	TRAIT_PORTS = 32,         /* TCP, UDP or SCTP whose ports are known: can be translated */
+	TRAIT_RST = 64,           /* TCP: RST; SCTP: the end */
 	TRAIT_ECHO = 128,         /* ICMP: an echo request */
 };
 
@@ -131,6 +131,46 @@ static __always_inline enum parse_result parse_udp(struct __sk_buff *skb, struct
 	return PARSE_IP;
 }
 
+/* An SCTP packet (RFC 9260) up to its first chunk. <linux/sctp.h> has nothing of it. */
+struct sctp_header {
+	__be16 source;
+	__be16 dest;
+	__be32 tag; /* of the association, in this direction */
+	__le32 checksum;
+};
+
+enum sctp_chunk {
+	SCTP_INIT = 1,
+	SCTP_ABORT = 6,
+	SCTP_SHUTDOWN_COMPLETE = 14,
+};
+
+/* Parses an SCTP header. A GSO packet has its chunks elsewhere, which are neither linear nor to be made so. */
+static __always_inline enum parse_result parse_sctp(struct __sk_buff *skb, struct packet *packet)
+{
+	const struct sctp_header *sctp = header_at(skb, packet->l4, sizeof(*sctp));
+	__u8 chunk = 0;
+
+	if (!sctp)
+		return PARSE_SHORT;
+	packet->tuple.sport = sctp->source;
+	packet->tuple.dport = sctp->dest;
+	packet->traits |= TRAIT_PORTS;
+	if (skb->gso_size || bpf_skb_load_bytes(skb, packet->l4 + sizeof(*sctp), &chunk, sizeof(chunk)))
+		return PARSE_IP;
+	if (chunk == SCTP_INIT)
+		packet->traits |= TRAIT_SYN;
+	else if (chunk == SCTP_ABORT || chunk == SCTP_SHUTDOWN_COMPLETE)
+		packet->traits |= TRAIT_FIN | TRAIT_RST;
+	return PARSE_IP;
+}
+
+/* Whether packets of a protocol have ports that this project knows. */
+static __always_inline bool has_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
+}
+
 static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, struct packet *packet)
 {
 	if (packet->traits & TRAIT_LATER_FRAGMENT)
@@ -140,6 +180,8 @@ static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, 
 		return parse_tcp(skb, packet);
 	case IPPROTO_UDP:
 		return parse_udp(skb, packet);
+	case IPPROTO_SCTP:
+		return parse_sctp(skb, packet);
 	case IPPROTO_ICMP:
 		return packet->v6 ? PARSE_IP : parse_icmp(skb, packet);
 	case IPPROTO_ICMPV6:

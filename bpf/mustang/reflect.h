@@ -5,9 +5,10 @@
 #include "deliver.h"
 
 /*
- * Answers of services. To an echo request: its reply. To other packets for a service without a backend: a TCP reset (RFC 9293, 3.10.7.1), or ICMP port unreachable. The packet
- * becomes its answer, from the service's address, and goes back to where it came from. No answer to TCP resets, fragments,
- * multicast, and packets with IP options or extension headers.
+ * Answers of services. To an echo request: its reply. To other packets for a service without a backend: a TCP reset
+ * (RFC 9293, 3.10.7.1), an SCTP ABORT, or ICMP port unreachable. The packet becomes its answer, from the service's address,
+ * and goes back to where it came from. No answer to resets and ABORT, fragments, multicast, and packets with IP options or
+ * extension headers.
  */
 
 /* Bytes of a packet that an ICMP error quotes: with its headers it has at most 576 bytes (RFC 1812, 4.3.2.3). */
@@ -126,6 +127,55 @@ static __always_inline int make_reset(struct __sk_buff *skb, const struct packet
 	return bpf_skb_store_bytes(skb, packet->l4, &reset, sizeof(reset), 0);
 }
 
+/* An SCTP packet with an ABORT chunk alone. */
+struct sctp_abort {
+	struct sctp_header header;
+	__u8 chunk;
+	__u8 flags;
+	__be16 length;
+};
+
+/* In the flags of an ABORT: the tag is the sender's own, since it has none of the receiver. */
+#define SCTP_TAG_REFLECTED 1
+
+/* The checksum of an ABORT whose checksum is 0: CRC32c (RFC 9260, appendix A), bit by bit. */
+static __noinline __u32 sctp_checksum(const struct sctp_abort *abort)
+{
+	const __u32 *words = (const __u32 *)abort;
+	__u32 crc = ~0;
+
+	for (__u32 i = 0; i < sizeof(*abort) / 4; i++) {
+		crc ^= words[i];
+#pragma clang loop unroll(disable)
+		for (int bit = 0; bit < 32; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+	}
+	return ~crc;
+}
+
+/* Makes an SCTP packet the ABORT that answers it (RFC 9260, 8.4). */
+static __always_inline int make_abort(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct sctp_header *sctp = header_at(skb, packet->l4, sizeof(*sctp));
+	struct sctp_abort abort = { .chunk = SCTP_ABORT, .length = bpf_htons(4) };
+
+	if (!sctp)
+		return -1;
+	abort.header.source = sctp->dest;
+	abort.header.dest = sctp->source;
+	abort.header.tag = sctp->tag;
+	if (!(packet->traits & TRAIT_SYN))
+		abort.flags = SCTP_TAG_REFLECTED;
+	else if (bpf_skb_load_bytes(skb, packet->l4 + sizeof(*sctp) + 4, &abort.header.tag, 4))
+		return -1;
+	if (bpf_skb_change_tail(skb, packet->l4 + sizeof(abort), 0) ||
+	    write_ip(skb, packet, IPPROTO_SCTP, sizeof(abort)) < 0)
+		return -1;
+	if (checksum_state(skb) != CHECKSUM_PARTIAL) /* else the device completes it */
+		abort.header.checksum = sctp_checksum(&abort);
+	return bpf_skb_store_bytes(skb, packet->l4, &abort, sizeof(abort), 0);
+}
+
 /*
  * The sum over the first size bytes of an IP packet, as they arrive. Where the device is to complete the transport's
  * checksum, the sum over what is completed is the complement of that over its pseudo header.
@@ -196,6 +246,8 @@ __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 	unreachable.code = packet->v6 ? 4 : 3;
 	if (packet->tuple.proto == IPPROTO_TCP)
 		err = make_reset(skb, packet);
+	else if (packet->tuple.proto == IPPROTO_SCTP)
+		err = make_abort(skb, packet);
 	else
 		err = make_error(skb, packet, &unreachable);
 	return err ? ACTION_DROP : send_back(skb);

@@ -113,7 +113,8 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 
 	if (rewrite_addresses(skb, packet->l3, packet->v6, &ct->to, ct->addr_diff))
 		return -1;
-	if (packet->traits & TRAIT_LATER_FRAGMENT)
+	/* The checksum of SCTP covers no address, and its ports stay. */
+	if (packet->traits & TRAIT_LATER_FRAGMENT || packet->tuple.proto == IPPROTO_SCTP)
 		return 0;
 	if (ct->port_diff) {
 		__be16 *ports = header_at(skb, packet->l4, 4);

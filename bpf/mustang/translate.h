@@ -71,7 +71,7 @@ static __always_inline bool is_direct(const struct tuple *t, const struct ep_pat
 	/* If a pod of this node has the address, no service has it. */
 	if (!path && service_lookup(t))
 		return false;
-	return t->proto == IPPROTO_TCP || !flow_find(&reply, 0);
+	return t->proto != IPPROTO_UDP || !flow_find(&reply, 0);
 }
 
 /*

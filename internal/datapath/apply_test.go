@@ -136,9 +136,6 @@ func TestNotSupported(t *testing.T) {
 	d := openTest(t)
 	good := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
 	for field, change := range map[string]func(*service.Service){
-		"protocol sctp": func(s *service.Service) {
-			s.Protocol, s.Backends = service.SCTP, service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))
-		},
 		`on-remove "reset"`:       func(s *service.Service) { s.OnRemove = service.Reset },
 		"health-check port":       func(s *service.Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, service.Local, 30000 },
 		"internal traffic policy": func(s *service.Service) { s.InternalPolicy = service.Local },

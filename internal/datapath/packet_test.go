@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"net/netip"
 	"slices"
 	"testing"
@@ -11,11 +12,13 @@ import (
 
 // Protocol numbers, extension headers and TCP flags.
 const (
-	protoICMP, protoTCP, protoUDP, protoICMPv6, protoSCTP = 1, 6, 17, 58, 132
+	protoICMP, protoTCP, protoUDP, protoICMPv6, protoSCTP, protoGRE = 1, 6, 17, 58, 132, 47
 
 	hopByHop, routing, fragmentHeader, destinationOptions = 0, 43, 44, 60
 
 	flagFIN, flagSYN, flagRST, flagPSH, flagACK = 0x01, 0x02, 0x04, 0x08, 0x10
+
+	chunkData, chunkInit, chunkInitAck, chunkAbort, chunkCookieEcho, chunkShutdownComplete = 0, 1, 2, 6, 10, 14
 )
 
 // packet describes a frame. The zero value of each field is the common case. Checksums are correct.
@@ -25,8 +28,8 @@ type packet struct {
 	ethType        uint16 // if not IP's
 	src, dst       netip.AddrPort
 	proto          uint8
-	flags          uint8 // of TCP
-	seq, ack       uint32
+	flags          uint8  // of TCP; of SCTP: the type of the first chunk
+	seq, ack       uint32 // of SCTP: the tags of the header and of an INIT
 	payload        string
 	options        int           // 4-byte words of IPv4 options
 	extensions     []extension   // of IPv6
@@ -166,6 +169,8 @@ func (p packet) transport() []byte {
 	case protoUDP:
 		b = make([]byte, 8)
 		check = 6
+	case protoSCTP:
+		b = p.sctp()
 	case protoICMP, protoICMPv6:
 		b = make([]byte, 8)
 		b[0], b[1] = p.icmpType, p.icmpCode
@@ -174,7 +179,7 @@ func (p packet) transport() []byte {
 			b = append(b, p.quoted()...)
 		}
 	}
-	if p.proto == protoTCP || p.proto == protoUDP {
+	if p.proto == protoTCP || p.proto == protoUDP || p.proto == protoSCTP {
 		binary.BigEndian.PutUint16(b[0:], p.src.Port())
 		binary.BigEndian.PutUint16(b[2:], p.dst.Port())
 	}
@@ -194,6 +199,22 @@ func (p packet) transport() []byte {
 			value = 0xffff
 		}
 		binary.BigEndian.PutUint16(b[check:], value)
+	}
+	if p.proto == protoSCTP {
+		copy(whole, b[:header])
+		binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli)))
+	}
+	return b
+}
+
+// sctp returns the header of an SCTP packet, and of its first chunk.
+func (p packet) sctp() []byte {
+	b := make([]byte, 16)
+	binary.BigEndian.PutUint32(b[4:], p.seq)
+	b[12], b[15] = p.flags, 4
+	if p.flags == chunkInit {
+		b = append(b, make([]byte, 16)...)
+		binary.BigEndian.PutUint32(b[16:], p.ack)
 	}
 	return b
 }

@@ -80,7 +80,7 @@ func headerCases() []translateCase {
 		{"cut off", 0, cutOff},
 		{"a large packet", 0, translated(func(p *packet) { p.payload = strings.Repeat("mustang ", 180) })},
 		{"another protocol to a pod", 0, func(t *testing.T, w *world) {
-			p := w.next(w.client, w.backend).with(func(p *packet) { p.proto = protoSCTP })
+			p := w.next(w.client, w.backend).with(func(p *packet) { p.proto = protoGRE })
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")})
 		}},
 		{"ping to a pod", 0, func(t *testing.T, w *world) {
@@ -148,8 +148,10 @@ func (w *world) icmp(src, dst netip.Addr, type4, type6 uint8) packet {
 }
 
 // TestFragments is the table of fragmented packets.
-func TestFragments(t *testing.T) {
-	runCases(t, objects.AttachHost, []translateCase{
+func TestFragments(t *testing.T) { runCases(t, objects.AttachHost, fragmentCases()) }
+
+func fragmentCases() []translateCase {
+	return []translateCase{
 		{"in order, there and back", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			first, later := w.parts(w.first(w.client, w.service))
@@ -192,7 +194,7 @@ func TestFragments(t *testing.T) {
 				w.check(t, fromHost, part, wants{actionRedirect, part.became(p.src, p.dst, "0a"), once("redirect_peer")})
 			}
 		}},
-	})
+	}
 }
 
 // parts splits a packet into two fragments.
@@ -203,7 +205,7 @@ func (w *world) parts(p packet) (first, later packet) {
 
 // part returns the fragment with payload bytes from..to.
 func (p packet) part(from, to int) packet {
-	header := map[uint8]int{protoTCP: 20, protoUDP: 8, protoICMP: 8, protoICMPv6: 8}[p.proto]
+	header := len(p.with(func(p *packet) { p.payload = "" }).transport())
 	f := &fragmentPart{id: 77, whole: p.payload, more: to < len(p.payload)}
 	if from > 0 {
 		f.offset = (from + header + 7) / 8
@@ -213,9 +215,11 @@ func (p packet) part(from, to int) packet {
 }
 
 // TestICMPErrors is the table of ICMP errors about translated packets.
-func TestICMPErrors(t *testing.T) {
+func TestICMPErrors(t *testing.T) { runCases(t, objects.AttachHost, icmpErrorCases()) }
+
+func icmpErrorCases() []translateCase {
 	done := once("icmp_error", "redirect_peer")
-	runCases(t, objects.AttachHost, []translateCase{
+	return []translateCase{
 		{"from a router, for the client", 0, func(t *testing.T, w *world) {
 			w.open(t, w.backend)
 			for _, kinds := range [][2]uint8{{3, 1}, {3, 2}, {11, 3}, {12, 4}} {
@@ -281,7 +285,7 @@ func TestICMPErrors(t *testing.T) {
 			p.quoteBytes = 4
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(p.src, p.dst, "0c"), once("redirect_peer")})
 		}},
-	})
+	}
 }
 
 // open opens a connection of the client to the service.

@@ -82,6 +82,11 @@ func (p packet) refusal() *packet {
 			r.proto, r.icmpType, r.icmpCode, header = protoICMPv6, 1, 4, 40
 		}
 		r.quoteBytes = min(8+len(p.payload), 512-header)
+	case p.proto == protoSCTP:
+		r.flags, r.seq = chunkAbort, p.seq
+		if p.flags == chunkInit {
+			r.seq = p.ack
+		}
 	case p.flags&flagACK != 0:
 		r.flags, r.seq = flagRST, p.ack
 	default:

@@ -18,7 +18,7 @@ const retireBackends = 32768
 
 // replace notes that a service has other backends now, or none.
 func (w *writer) replace(old service.Service, deleted bool) {
-	w.udp = w.udp || old.Protocol != service.TCP
+	w.udp = w.udp || old.Protocol == service.UDP || old.Protocol == service.Any
 	w.old.add(old)
 	w.replaced = true
 	// Nobody waits for programs that have read a deleted service: a packet that they drop was for it.

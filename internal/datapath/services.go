@@ -172,8 +172,6 @@ func requireOwner(owner service.Owner) error {
 func requireSupported(s service.Service) error {
 	field := ""
 	switch {
-	case s.Protocol == service.SCTP:
-		field = "protocol sctp"
 	case s.HealthCheckPort != 0:
 		field = "health-check port"
 	case s.OnRemove != service.Keep:

@@ -70,11 +70,19 @@ func (w *world) store(t testing.TB, row objects.Service) {
 
 // first returns the packet that opens a connection; next returns one of an open connection.
 func (w *world) first(src, dst netip.AddrPort) packet {
-	return packet{src: src, dst: dst, proto: w.proto, flags: flagSYN, payload: "hello"}
+	p := packet{src: src, dst: dst, proto: w.proto, flags: flagSYN, payload: "hello"}
+	if w.proto == protoSCTP {
+		p.flags, p.ack = chunkInit, 77
+	}
+	return p
 }
 
 func (w *world) next(src, dst netip.AddrPort) packet {
-	return packet{src: src, dst: dst, proto: w.proto, flags: flagACK, payload: "more"}
+	p := packet{src: src, dst: dst, proto: w.proto, flags: flagACK, payload: "more"}
+	if w.proto == protoSCTP {
+		p.flags, p.seq = chunkData, 77
+	}
+	return p
 }
 
 // became returns p with other ends and, if pair is not empty, delivered to the pod with that MAC address.

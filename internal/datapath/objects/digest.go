@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f00ae2595f87bf2f"
+	tcDigest     = "e6907f279ce577a5"
 	socklbDigest = "e160b702c027e2a1"
 )

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make themselves.
+func TestSCTP(t *testing.T) {
+	for _, mode := range linkModes() {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
+			n.attachBoth(t, d)
+			call := callSCTP
+			if !hasSCTP() {
+				testkit.NeedsOther(t)
+				call = callSCTPByPackets
+			}
+			for _, f := range families() {
+				frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
+				backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
+				s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
+				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+					t.Fatal(err)
+				}
+				before := counts(t, d)
+				call(t, n, backend, frontend)
+				if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
+					t.Errorf("%s: counted %v", f.name, diff)
+				}
+				s.Backends = nil
+				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+					t.Fatal(err)
+				}
+				if err := refusedSCTP(n.pods[1], frontend); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%s without backends: %v, want it refused", frontend, err)
+				}
+			}
+		})
+	}
+}
+
+// hasSCTP reports whether the kernel has SCTP.
+func hasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == nil
+}
+
+// callSCTP sends messages to the service and back, from another pod and from the backend's.
+func callSCTP(t *testing.T, n network, backend, frontend netip.AddrPort) {
+	t.Helper()
+	echoSCTP(t, n.pods[0], backend)
+	for _, client := range n.pods {
+		fd, err := socketSCTP(client, frontend, unix.Connect)
+		if err != nil {
+			t.Fatalf("connect to %s from %s: %v", frontend, client.Name(), err)
+		}
+		for _, size := range []int{1, 1400, 16 << 10, 60 << 10} { // the last are GSO packets
+			message, got := bytes.Repeat([]byte{byte(size)}, size), make([]byte, size)
+			if _, err := unix.Write(fd, message); err != nil {
+				t.Errorf("send %d bytes to %s from %s: %v", size, frontend, client.Name(), err)
+			}
+			for had := 0; had < size; {
+				m, err := unix.Read(fd, got[had:])
+				if err != nil || m == 0 {
+					t.Fatalf("%d bytes to %s from %s: got %d, %v", size, frontend, client.Name(), had, err)
+				}
+				had += m
+			}
+			if !bytes.Equal(message, got) {
+				t.Errorf("%d bytes to %s from %s: others came back", size, frontend, client.Name())
+			}
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+// socketSCTP makes a socket that waits for at most five seconds, and connects or binds it.
+func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix.Sockaddr) error) (fd int, err error) {
+	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	family := unix.AF_INET6
+	if at.Addr().Is4() {
+		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	err = ns.Do(func() (err error) {
+		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
+			return err
+		}
+		limit := unix.Timeval{Sec: 5}
+		return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), use(fd, to))
+	})
+	if err != nil && fd > 0 {
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
+// echoSCTP sends back what two clients send, one after the other.
+func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
+	t.Helper()
+	fd, err := socketSCTP(ns, at, func(fd int, at unix.Sockaddr) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, at), unix.Listen(fd, 8))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, _, err := unix.Accept(fd)
+			if err != nil {
+				return
+			}
+			buffer := make([]byte, 1<<16)
+			for {
+				n, err := unix.Read(conn, buffer)
+				if err != nil || n == 0 {
+					break
+				}
+				_, _ = unix.Write(conn, buffer[:n])
+			}
+			_ = unix.Close(conn)
+		}
+	})
+	t.Cleanup(func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RD)
+		running.Wait()
+		_ = unix.Close(fd)
+	})
+}
+
+// refusedSCTP returns the error of a call.
+func refusedSCTP(ns *netns.Namespace, to netip.AddrPort) error {
+	if hasSCTP() {
+		fd, err := socketSCTP(ns, to, unix.Connect)
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		return err
+	}
+	conn, err := rawSCTP(ns, to.Addr())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const tag = 0x12345678
+	p := packet{src: netip.AddrPortFrom(to.Addr(), 40001), dst: to, proto: protoSCTP, flags: chunkInit, ack: tag}
+	got, err := exchangeSCTP(conn, p)
+	if err == nil && got[12] == chunkAbort && binary.BigEndian.Uint32(got[4:]) == tag {
+		return unix.ECONNREFUSED
+	}
+	return fmt.Errorf("answer %x: %w", got, err)
+}
+
+// callSCTPByPackets makes an association and sends messages, of which the last is in fragments.
+func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort) {
+	t.Helper()
+	server := listenSCTP(t, n.pods[0], backend)
+	conn, err := rawSCTP(n.pods[1], frontend.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p := packet{src: netip.AddrPortFrom(frontend.Addr(), 40000), dst: frontend, proto: protoSCTP}
+	for _, step := range []struct {
+		send, want uint8
+		size       int
+	}{
+		{chunkInit, chunkInitAck, 0}, {chunkCookieEcho, chunkCookieEcho + 1, 0}, {chunkData, chunkData, 1}, {chunkData, chunkData, 1400},
+		{chunkData, chunkData, 8000},
+	} {
+		p.flags, p.payload = step.send, string(bytes.Repeat([]byte("s"), step.size))
+		got, err := exchangeSCTP(conn, p)
+		if err != nil || got[12] != step.want || string(got[16:]) != string(p.transport()[16:]) {
+			t.Fatalf("chunk %d with %d bytes: answer %.40x (%d bytes), %v", step.send, step.size, got, len(got), err)
+		}
+	}
+	if err := server(); err != nil {
+		t.Error(err)
+	}
+}
+
+// rawSCTP makes a socket for SCTP packets without their IP header.
+func rawSCTP(ns *netns.Namespace, to netip.Addr) (conn *net.IPConn, err error) {
+	err = ns.Do(func() (err error) {
+		conn, err = net.DialIP("ip:132", nil, &net.IPAddr{IP: to.AsSlice()})
+		return err
+	})
+	return conn, err
+}
+
+// exchangeSCTP sends a packet and returns the answer, whose checksum is right.
+func exchangeSCTP(conn *net.IPConn, p packet) ([]byte, error) {
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(p.transport()); err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, 1<<16)
+	n, _, err := conn.ReadFrom(buffer)
+	if err != nil {
+		return nil, err
+	}
+	return buffer[:n], checkSCTP(buffer[:n])
+}
+
+// checkSCTP returns an error if a packet is too short, or its checksum is wrong.
+func checkSCTP(b []byte) error {
+	if len(b) < 16 {
+		return fmt.Errorf("%d bytes are no SCTP packet", len(b))
+	}
+	b = bytes.Clone(b)
+	sum := binary.LittleEndian.Uint32(b[8:])
+	binary.LittleEndian.PutUint32(b[8:], 0)
+	if want := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)); sum != want {
+		return fmt.Errorf("checksum %#x, want %#x", sum, want)
+	}
+	return nil
+}
+
+// listenSCTP answers SCTP packets: an INIT by INIT-ACK, a COOKIE-ECHO by COOKIE-ACK, and others by what they are. The result
+// ends it and returns the first error.
+func listenSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) func() error {
+	t.Helper()
+	var conn *net.IPConn
+	if err := ns.Do(func() (err error) {
+		conn, err = net.ListenIP("ip:132", &net.IPAddr{IP: at.Addr().AsSlice()})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	var running sync.WaitGroup
+	running.Go(func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			b := buffer[:n]
+			failed = errors.Join(failed, checkSCTP(b))
+			chunk := map[uint8]uint8{chunkInit: chunkInitAck, chunkCookieEcho: chunkCookieEcho + 1}[b[12]]
+			copy(b, []byte{b[2], b[3], b[0], b[1]})
+			b[8], b[9], b[10], b[11], b[12] = 0, 0, 0, 0, chunk
+			binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+			_, err = conn.WriteTo(b, from)
+			failed = errors.Join(failed, err)
+		}
+	})
+	stop := sync.OnceValue(func() error {
+		_ = conn.Close()
+		running.Wait()
+		return failed
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
