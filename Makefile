@@ -42,7 +42,7 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 SKIPPED     := $(BUILD)/skipped-tests
 GUEST_TESTS := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|$\
 	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|Refuse/(ipvlan-l2|netkit)|Echo/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
-	HostBackend/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
+	HostBackend/(ipvlan-l2|netkit)|Remote/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
 	LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
 	Check/.*|Bandwidth/.*|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
 

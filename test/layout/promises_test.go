@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestPromisesHaveTests reads the table of what services promise. Each row names tests that exist; where it says that real
+// sockets use the promise in a link mode, the file of one of them builds pods of that mode.
+func TestPromisesHaveTests(t *testing.T) {
+	text, err := os.ReadFile(root + "/docs/services.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n## What services promise\n")
+	files, rows := testFiles(t), 0
+	modes := []string{"veth", "bridge", "macvlan", "ipvlan", "netkit"}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 4+len(modes) || strings.TrimSpace(cells[1]) == "" || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		rows++
+		promise, built := strings.TrimSpace(cells[0]), ""
+		for _, name := range regexp.MustCompile(`\w+`).FindAllString(cells[1], -1) {
+			if files[name] == "" {
+				t.Errorf("%s: there is no test %s", promise, name)
+			}
+			built += files[name]
+		}
+		for i, mode := range modes {
+			switch cell := strings.TrimSpace(cells[2+i]); {
+			case !slices.Contains([]string{"yes", "any", "–"}, cell):
+				t.Errorf("%s, %s: %q, want yes, any or –", promise, mode, cell)
+			case cell == "yes" && !strings.Contains(built, `"`+mode) && !strings.Contains(built, "linkModes()") && !strings.Contains(built, "onEachLink("):
+				t.Errorf("%s: no test that it names builds pods of mode %s", promise, mode)
+			}
+		}
+	}
+	if rows < 25 {
+		t.Errorf("the table has %d rows", rows)
+	}
+}
+
+// testFiles returns the text of the files that each test is in.
+func testFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range function.FindAllStringSubmatch(string(text), -1) {
+			files[m[1]] += string(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
