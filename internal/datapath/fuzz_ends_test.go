@@ -62,7 +62,7 @@ func (n *node) mustForward(o outcome, seen view) bool {
 	case "from_pod":
 		return true
 	case "from_uplink": // to this host, and not from one of its pods
-		return string(o.in[:6]) == string(make([]byte, 6)) && !slices.ContainsFunc(n.worlds, func(w *world) bool {
+		return o.toHost() && !slices.ContainsFunc(n.worlds, func(w *world) bool {
 			return seen.src.Addr() == w.client.Addr() || seen.src.Addr() == w.backend.Addr()
 		})
 	}

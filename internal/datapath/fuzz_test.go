@@ -54,7 +54,7 @@ func TestRandomPackets(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "unknown_fragment", "drop_malformed", "drop_extensions"} {
+	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "icmp_echo", "unknown_fragment", "drop_malformed", "drop_extensions"} {
 		if total[name] == 0 {
 			t.Errorf("no %s, seed %d", name, seed)
 		}
@@ -199,6 +199,9 @@ func (o outcome) wrongPacket(n *node, seen view) string {
 		return "it stays, but its MAC addresses changed"
 	case grown:
 		out = out[14:]
+	}
+	if o.counted["icmp_echo"] > 0 || n.mustEcho(o, seen) {
+		return n.wrongEcho(o, seen)
 	}
 	now := seen.parser()(out, seen.l3)
 	if !slices.Equal(seen.sums(o.in), now.sums(out)) {

@@ -25,11 +25,12 @@ type view struct {
 	l3, l4    int
 	proto     uint8
 	src, dst  netip.AddrPort // the port is 0 where there is none
-	ports     bool           // TCP or UDP with its header
+	ports     bool           // TCP, UDP or SCTP with its header
 	flags     uint8          // of TCP
 	first     bool           // a first fragment
 	later     bool           // a later fragment
 	icmpError bool
+	echo      bool   // an ICMP echo request
 	id        uint32 // of a fragment
 }
 
@@ -116,7 +117,7 @@ func (v view) transport(b []byte) view {
 	if v.v6 {
 		icmp = protoICMPv6
 	}
-	size, known := map[uint8]int{protoTCP: 20, protoUDP: 8, icmp: 8}[v.proto]
+	size, known := map[uint8]int{protoTCP: 20, protoUDP: 8, protoSCTP: 12, icmp: 8}[v.proto]
 	if v.later || !known {
 		return v
 	}
@@ -129,8 +130,10 @@ func (v view) transport(b []byte) view {
 		case v.v6 && header[0] >= 133 && header[0] <= 137: // discovery belongs to the link
 			return view{}
 		case v.v6:
+			v.echo = header[0] == 128
 			v.icmpError = header[0] >= 1 && header[0] <= 4
 		default:
+			v.echo = header[0] == 8
 			v.icmpError = slices.Contains([]uint8{3, 11, 12}, header[0])
 		}
 		return v
@@ -156,7 +159,7 @@ func (v view) quote(b []byte) (view, bool) {
 	} else {
 		q = viewQuote(b, v.l4+8, viewIPv4)
 	}
-	if q.class != classIP || q.later || q.proto != protoTCP && q.proto != protoUDP || len(b) < q.l4+8 {
+	if q.class != classIP || q.later || !slices.Contains([]uint8{protoTCP, protoUDP, protoSCTP}, q.proto) || len(b) < q.l4+8 {
 		return view{}, false
 	}
 	return q.withPorts(b[q.l4:]), true
@@ -173,7 +176,7 @@ func (v view) checksumAt(b []byte) int {
 	if v.proto == protoUDP {
 		at = v.l4 + 6
 	}
-	if v.later || !v.ports || len(b) < at+2 || v.proto == protoUDP && b[at] == 0 && b[at+1] == 0 {
+	if v.later || !v.ports || v.proto == protoSCTP || len(b) < at+2 || v.proto == protoUDP && b[at] == 0 && b[at+1] == 0 {
 		return 0
 	}
 	return at
