@@ -140,7 +140,8 @@ static __always_inline void decide_echo(const struct packet *packet, struct metr
 {
 	const union addr *to = &packet->tuple.daddr;
 
-	if (!may_answer(packet) || !bpf_map_lookup_elem(&addresses, to) || bpf_map_lookup_elem(&endpoints, to))
+	if (!may_answer(packet) || !bpf_map_lookup_elem(&addresses, to) || bpf_map_lookup_elem(&endpoints, to) ||
+	    bpf_map_lookup_elem(&node_addresses, to))
 		return;
 	row->count[METRIC_ICMP_ECHO]++;
 	d->verdict = VERDICT_ANSWER;

@@ -166,6 +166,18 @@ func TestEcho(t *testing.T) {
 		for _, f := range families() {
 			testEcho(t, d, far, f.service, 56)
 		}
+		for _, host := range []string{near4, near6} { // where the kernel answers
+			putEcho(t, d, host)
+			before := counts(t, d)
+			for _, client := range []*netns.Namespace{far, n.pods[1]} {
+				if err := testkit.Ping(client, netip.MustParseAddr(host), 56); err != nil {
+					t.Error(err)
+				}
+			}
+			if diff := delta(t, d, before); diff["icmp_echo"] != 0 {
+				t.Errorf("a program answered for %s, an address of the host: counted %v", host, diff)
+			}
+		}
 	})
 }
 

@@ -177,6 +177,7 @@ func (o outcome) wrong(n *node, seen view) string {
 		if o.action != actionDrop {
 			return "malformed, and not dropped"
 		}
+	case o.counted["drop_no_route"] == 1 && uplink: // to the backend on another node, which the test has no network to
 	case o.action == actionDrop:
 		return "dropped"
 	default:

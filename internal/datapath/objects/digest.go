@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "e6907f279ce577a5"
+	tcDigest     = "03a97de7e468be3b"
 	socklbDigest = "e160b702c027e2a1"
 )
