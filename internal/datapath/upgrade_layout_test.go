@@ -40,14 +40,25 @@ type (
 	}
 )
 
-// TestUpgradeLayout upgrades a datapath of layout 6 with an open connection, after attempts that were killed. The connection's
-// backend is none of the service's any more.
+// TestUpgradeLayout upgrades a datapath of layout 6 with an open connection, after attempts that were killed, with a link of
+// each family. The connection's backend is none of the service's any more.
 func TestUpgradeLayout(t *testing.T) {
 	if root := os.Getenv(upgradeVariable); root != "" {
 		_, _ = Upgrade(t.Context(), Options{Root: root})
 		return
 	}
-	n, d := routed(t), openTest(t)
+	for _, link := range []struct {
+		name string
+		make func(testing.TB) network
+	}{
+		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves},
+		{"ipvlan-l2", plugged("ipvlan-l2")}, {"netkit", plugged("netkit")}, {"tun", plugged("tun")},
+	} {
+		t.Run(link.name, func(t *testing.T) { testUpgradeLayout(t, link.make(t), openTest(t)) })
+	}
+}
+
+func testUpgradeLayout(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend, other := testkit.Echo(t, n.pods[0], "tcp", podA4+":8080"), testkit.Echo(t, n.pods[0], "tcp", podA4+":8081")
 	testkit.Echo(t, n.pods[0], "udp", podA4+":8081")
@@ -254,10 +265,17 @@ func attachOld(t *testing.T, n network, d *Datapath, root string) {
 		t.Fatal(err)
 	}
 	for _, k := range links {
-		on, err := d.objects.Attached(k)
+		ns, place := n.host, k
+		if k.Hook.Point == objects.AttachPod {
+			ns = n.pods[k.ID-1]
+		}
+		if k.Hook.InPeer() {
+			place.Hook.Program = "to_pod" // which is at the device itself
+		}
+		on, err := d.objects.Attached(place)
 		if err == nil {
-			err = n.host.Do(func() error {
-				l, err := link.AttachTCX(link.TCXOptions{Interface: int(on), Program: p, Attach: k.Hook.AttachType()})
+			err = ns.Do(func() error {
+				l, err := attachAt(k.Hook, p, int(on))
 				if err != nil {
 					return err
 				}
@@ -268,4 +286,12 @@ func attachOld(t *testing.T, n network, d *Datapath, root string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// attachAt attaches a program to a device, behind others.
+func attachAt(h objects.Hook, p *ebpf.Program, device int) (link.Link, error) {
+	if h.Point == objects.AttachNetkit {
+		return link.AttachNetkit(link.NetkitOptions{Interface: device, Program: p, Attach: h.AttachType()})
+	}
+	return link.AttachTCX(link.TCXOptions{Interface: device, Program: p, Attach: h.AttachType()})
 }
