@@ -8,25 +8,14 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // BenchmarkProgram measures the time of one packet of an open connection, less that of an empty program.
 func BenchmarkProgram(b *testing.B) {
-	empty, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type:         ebpf.SchedCLS,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
-		License:      "Dual BSD/GPL",
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer empty.Close()
+	empty := emptyProgram(b)
 	with := newBench(b)
 	for _, c := range []struct {
 		name  string
@@ -120,82 +109,4 @@ func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	for from, to := range map[objects.Tuple]objects.Tuple{there: back, back: there} {
 		w.connect(b, from, to, flags)
 	}
-}
-
-// BenchmarkConnection measures the time of all packets of a short connection, less that of an empty program: SYN, SYN-ACK,
-// ACK, request, answer, and FIN from both ends with its ACK. The table has the default size, and is full of ended
-// connections.
-func BenchmarkConnection(b *testing.B) {
-	with := benchOn(b, openSized(b, Options{Root: testkit.BPFFS(b) + "/root"}))
-	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer stats.Close()
-	empty, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type:         ebpf.SchedCLS,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
-		License:      "Dual BSD/GPL",
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer empty.Close()
-	for _, c := range []struct {
-		name string
-		to   func(*world) netip.AddrPort
-	}{
-		{"cluster-ip", func(w *world) netip.AddrPort { return w.service }},
-		{"pod-ip", func(w *world) netip.AddrPort { return w.backend }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			w := newWorld(with, false, protoTCP)
-			w.reset(b, objects.AttachHost)
-			w.serve(b, w.service, netip.AddrPortFrom(w.backend.Addr(), 8081))
-			if c.name == "cluster-ip" {
-				w.connections(b, with.loaded(b, fromHost), 70_000, w.service)
-			}
-			to := c.to(w)
-			nothing := w.connections(b, empty, 20_000, to)
-			ours := w.connections(b, with.loaded(b, fromHost), 20_000, to)
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(ours-nothing, "ns/connection")
-			b.ReportMetric(nothing, "ns/empty")
-		})
-	}
-}
-
-// connections runs a program on the packets of n connections, and returns its mean time for one.
-func (w *world) connections(b *testing.B, p *ebpf.Program, n int, to netip.AddrPort) float64 {
-	b.Helper()
-	server := netip.AddrPortFrom(w.backend.Addr(), 8081)
-	if to == w.backend {
-		server = to
-	}
-	before, err := p.Stats()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := range n {
-		client := netip.AddrPortFrom(w.client.Addr(), uint16(10000+(w.opened+i)%50000))
-		there, back := w.next(client, to), w.next(server, client)
-		for _, step := range []struct {
-			packet packet
-			flags  uint8
-		}{
-			{there, flagSYN}, {back, flagSYN | flagACK}, {there, flagACK}, {there, flagACK}, {back, flagACK},
-			{there, flagFIN | flagACK}, {back, flagFIN | flagACK}, {there, flagACK},
-		} {
-			step.packet.flags = step.flags
-			if _, _, err := p.Test(step.packet.frame()); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	w.opened += n
-	after, err := p.Stats()
-	if err != nil {
-		b.Fatal(err)
-	}
-	return float64((after.Runtime - before.Runtime).Nanoseconds()) / float64(n)
 }
