@@ -33,33 +33,31 @@ static __always_inline void begin_copy(struct validity *copy, const struct valid
 	full_barrier(&copy->generation);
 }
 
-/* The connection of a packet, for reading: a row of connections, or a copy. */
+/* The connection of a packet, for reading: a copy of the row; NULL if it has none that is valid. */
 static __always_inline struct ct_entry *flow_find(const struct tuple *t, __u32 traits)
 {
 	const struct filter *filter = filter_row();
 	__u32 slot = flow_index(t);
 	struct flow *flow = bpf_map_lookup_elem(&flows, &slot);
 	struct validity now;
-	struct ct_entry *ct;
 
 	if (!flow || !filter)
-		return ct_lookup(t, traits);
+		return NULL;
 	now = validity_now(&filter->generations[slot % GENERATIONS]);
-	if (is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t))
+	/* The end of a connection is noted in its slot. */
+	if (!(traits & TRAIT_FIN) && is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t))
 		return flow->row.flags & CT_ABSENT ? NULL : &flow->row;
 	begin_copy(&flow->validity, &now);
-	ct = ct_lookup(t, traits);
 	flow->key = *t;
-	if (!ct) {
+	if (!ct_lookup(t, &flow->row, traits)) {
 		flow->row.flags = CT_ABSENT;
 		return NULL;
 	}
-	flow->row = *ct;
-	return ct;
+	return &flow->row;
 }
 
-/* The path into the pod that has the address; NULL if no pod of this node has it. */
-static __always_inline const struct ep_path *way_to(const union addr *addr)
+/* A copy of the row of the pod that has the address; absent if no pod of this node has it. NULL: none, which cannot be. */
+static __always_inline const struct way *way_find(const union addr *addr)
 {
 	const struct filter *filter = filter_row();
 	__u32 slot = (addr->halves[1] ^ addr->halves[0]) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
@@ -74,11 +72,22 @@ static __always_inline const struct ep_path *way_to(const union addr *addr)
 		struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
 
 		way->key = *addr;
-		way->absent = !endpoint;
-		if (endpoint)
+		way->endpoint = 0;
+		if (endpoint) {
 			way->path = endpoint->path;
+			way->segment = endpoint->segment;
+			way->endpoint = endpoint->id;
+		}
 	}
-	return way->absent ? NULL : &way->path;
+	return way;
+}
+
+/* The path into the pod that has the address; NULL if no pod of this node has it. */
+static __always_inline const struct ep_path *way_to(const union addr *addr)
+{
+	const struct way *way = way_find(addr);
+
+	return way && way->endpoint ? &way->path : NULL;
 }
 
 #endif

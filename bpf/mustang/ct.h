@@ -69,7 +69,7 @@ static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 	return search.found;
 }
 
-/* Brings the path of a row up to date; false if one of the pods, or a UDP backend, is gone. */
+/* Brings the path of a copy of a row up to date; false if one of the pods, or a UDP backend, is gone. */
 static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 {
 	const struct endpoint *client = bpf_map_lookup_elem(&endpoints, &slot->from.saddr);
@@ -115,8 +115,10 @@ static __always_inline __u32 ct_next(__u32 state, __u32 direction, __u32 traits)
 }
 
 /* Notes what a packet tells about the state of its connection, which packets on other CPUs may change at the same time. */
-static __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
+__noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __u32 traits)
 {
+	if (!slot)
+		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < STATE_TRIES; i++) {
 		__u32 next = ct_next(state, direction, traits), client = slot->client, found;
@@ -136,11 +138,31 @@ static __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direct
 	return 0;
 }
 
+/* Whether a slot has the connection of a row still, and the row is that of a tuple. */
+static __always_inline bool ct_is_of(const struct ct_entry *ct, const struct ct_slot *slot, const struct tuple *t)
+{
+	return ct_has_slot(ct, slot) && tuple_equal(ct->flags & CT_FORWARD ? &slot->from : &slot->reply, t);
+}
+
 /*
- * Whether the connection of a row is valid for a packet. UDP that has expired begins anew, with another backend perhaps; TCP
- * lives on as long as nobody needs the slot.
+ * Copies the row of a tuple; false if there is none. A connection may end, and its rows be reused, at any time: who copies
+ * first, and then finds the connection in its slot, has the row of it.
  */
-static __always_inline bool ct_use(struct ct_entry *ct, __u32 traits)
+static __always_inline bool ct_copy(const struct tuple *t, struct ct_entry *copy)
+{
+	const struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
+
+	if (!ct)
+		return false;
+	*copy = *ct;
+	return true;
+}
+
+/*
+ * Whether the connection of a copy of the row of t is valid for a packet. UDP that has expired begins anew, with another
+ * backend perhaps; TCP lives on as long as nobody needs the slot.
+ */
+static __always_inline bool ct_is_valid(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 {
 	const struct settings *settings = settings_row();
 	const struct filter *filter = filter_row();
@@ -151,7 +173,7 @@ static __always_inline bool ct_use(struct ct_entry *ct, __u32 traits)
 	if (!slot || !settings || !filter)
 		return false;
 	state = slot_state(slot);
-	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_has_slot(ct, slot) || /* the state was not of another connection */
+	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_is_of(ct, slot, t) || /* the state was not of another connection */
 	    (SLOT_STATE(state) >= CT_UDP && slot_expired(slot, state, settings, now)))
 		return false;
 	rows = *(volatile const __u64 *)&filter->rows;
@@ -162,7 +184,8 @@ static __always_inline bool ct_use(struct ct_entry *ct, __u32 traits)
 	}
 	if (slot->seen != now)
 		slot->seen = now;
-	ct_advance(slot, state, ct->flags, traits);
+	if (ct_next(state, ct->flags, traits) != state)
+		ct_advance(slot, state, ct->flags, traits);
 	return true;
 }
 
@@ -174,22 +197,28 @@ static __always_inline struct ct_entry *ct_peek(const struct tuple *t)
 	return ct && ct_slot_of(ct) ? ct : NULL;
 }
 
-/* The row of a packet's connection; NULL if it has none that is valid. */
-static __noinline struct ct_entry *ct_lookup(const struct tuple *t, __u32 traits)
+/* Copies the row of a packet's connection; false if it has none that is valid. */
+__noinline int ct_lookup(const struct tuple *t, struct ct_entry *copy, __u32 traits)
 {
-	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
+	if (!t || !copy)
+		return false;
+	return ct_copy(t, copy) && ct_is_valid(copy, t, traits);
+}
 
-	return ct && ct_use(ct, traits) ? ct : NULL;
+/* The same for a row that has been copied. */
+__noinline int ct_use(struct ct_entry *copy, const struct tuple *t, __u32 traits)
+{
+	return copy && t && ct_is_valid(copy, t, traits);
 }
 
 /*
  * Deletes the connection that has the tuple for a row, if it has ended; false if it has not, or was closed just now, and its last
  * packets may be on their way.
  */
-static __noinline int ct_make_way(const struct tuple *t)
+__noinline int ct_make_way(const struct tuple *t)
 {
 	const struct settings *settings = settings_row();
-	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
+	struct ct_entry *ct = t ? bpf_map_lookup_elem(&connections, t) : NULL;
 	struct ct_slot *slot;
 	__u32 state, index;
 	__u64 now;
@@ -197,17 +226,15 @@ static __noinline int ct_make_way(const struct tuple *t)
 	if (!ct || !settings)
 		return true;
 	index = ct->slot;
-	slot = ct_slot_of(ct);
-	if (!slot) {
-		bpf_map_delete_elem(&connections, t);
-		return true;
-	}
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot)
+		return false;
 	state = slot_state(slot);
 	now = bpf_ktime_get_coarse_ns();
-	if (SLOT_STATE(state) == CT_CLOSED ? now < slot_seen(slot) + CLOSED_KEPT
-					   : !slot_ended(slot, state, settings, now))
+	if (!ct_is_of(ct, slot, t) || !(slot_done(slot, state, now) ||
+					(SLOT_STATE(state) != CT_CLOSED && slot_ended(slot, state, settings, now))))
 		return false;
-	if (!slot_take_over(slot, state))
+	if (!slot_take_over(slot, state, now, bpf_get_prandom_u32()))
 		return false;
 	slot_empty(index);
 	slot_free(slot);

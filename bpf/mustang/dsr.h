@@ -112,7 +112,7 @@ __noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
 		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
 	if (!parse_inner(skb, packet, inner))
 		return outcome_pack(outcome_pass(METRIC_NONE));
-	ct = inner->traits & TRAIT_SYN ? NULL : ct_lookup(&inner->tuple, inner->traits);
+	ct = inner->traits & TRAIT_SYN ? NULL : flow_find(&inner->tuple, inner->traits);
 	if (ct && ct->flags & CT_DSR && ct->flags & CT_FORWARD && addr_equal(&ct->to.daddr, &packet->tuple.daddr))
 		outcome = outcome_translate(METRIC_NONE);
 	else

@@ -244,7 +244,9 @@ struct way {
 	union addr key;
 	struct validity validity;
 	struct ep_path path;
-	__u32 absent; /* there is no such row */
+	__u32 segment;
+	__u32 endpoint; /* its id; 0: there is no such row */
+	__u32 reserved;
 };
 
 /* The last ids given out; none is reused. For user space only, which holds the node's lock. */
@@ -267,7 +269,7 @@ _Static_assert(sizeof(struct ct_entry) == 88, "hidden padding");
 _Static_assert(sizeof(struct ct_slot) == 128, "hidden padding");
 _Static_assert(sizeof(struct settings) == 128, "hidden padding");
 _Static_assert(sizeof(struct flow) == 144, "hidden padding");
-_Static_assert(sizeof(struct way) == 56, "hidden padding");
+_Static_assert(sizeof(struct way) == 64, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct uplink) == 40, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");

@@ -19,7 +19,7 @@
 /* Slots that a new connection looks at. With nine of ten in use, one search of 700,000 fails. */
 #define SLOT_TRIES 128
 
-/* Free or expired slots are preferred to closed ones, whose last packets may be on their way, in this many tries. */
+/* Free or expired slots are preferred to those closed just now, whose last packets may be on their way, in this many tries. */
 #define SLOT_PREFERENCE 4
 
 /* How long the ports of a closed connection are kept for its last packets: ns. */
@@ -101,12 +101,12 @@ static __always_inline bool slot_ended(const struct ct_slot *slot, __u32 state, 
 	       !(ep_alive(&slot->from.saddr, slot->client) && ep_alive(&slot->reply.saddr, slot->backend));
 }
 
-/* Claims a slot that is in the state; false if another program was first. */
-static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state)
+/* Claims a slot that is in the state; false if another program was first. random has a random number in its high bits. */
+static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state, __u64 now, __u32 random)
 {
-	__u32 claim = CT_CLAIMED | bpf_get_prandom_u32() << 8;
+	__u32 claim = CT_CLAIMED | (random & ~0xff);
 
-	slot->seen = bpf_ktime_get_coarse_ns(); /* a claim expires too: of a command that was killed */
+	slot->seen = now; /* a claim expires too: of a command that was killed */
 	if (__sync_val_compare_and_swap(&slot->state, state, claim) != state)
 		return false;
 	if (SLOT_STATE(state) != CT_FREE && SLOT_STATE(state) != CT_CLOSED && SLOT_STATE(state) != CT_CLAIMED)
@@ -115,11 +115,11 @@ static __always_inline bool slot_claim(struct ct_slot *slot, __u32 state)
 }
 
 /* Claims a slot whose connection has ended, for another one or to empty it. */
-static __always_inline bool slot_take_over(struct ct_slot *slot, __u32 state)
+static __always_inline bool slot_take_over(struct ct_slot *slot, __u32 state, __u64 now, __u32 random)
 {
 	struct metrics *row = metrics_row();
 
-	if (!slot_claim(slot, state))
+	if (!slot_claim(slot, state, now, random))
 		return false;
 	if (!row || SLOT_STATE(state) == CT_FREE || SLOT_STATE(state) == CT_CLAIMED)
 		return true;
@@ -130,26 +130,30 @@ static __always_inline bool slot_take_over(struct ct_slot *slot, __u32 state)
 	return true;
 }
 
-static __always_inline void slot_delete_row(__u32 index, const struct ct_slot *slot, const struct tuple *key)
+static __always_inline void slot_delete_row(__u32 index, __u32 use, const struct tuple *key)
 {
 	const struct ct_entry *row = bpf_map_lookup_elem(&connections, key);
 
-	if (row && row->slot == index && row->use == slot->use) {
+	if (row && row->slot == index && row->use == use) {
 		bpf_map_delete_elem(&connections, key);
 		filter_change(key);
 	}
 }
 
-/* Deletes the rows of a slot that the caller has claimed. */
-static __noinline int slot_empty(__u32 index)
+/*
+ * Deletes the rows of a slot that the caller has claimed. Nobody else deletes or replaces them meanwhile. They are void before
+ * that: a program that has read one of them as it is deleted, and perhaps reused, finds another use in the slot.
+ */
+__noinline int slot_empty(__u32 index)
 {
 	struct ct_slot *slot = bpf_map_lookup_elem(&slots, &index);
+	__u32 use;
 
 	if (!slot)
 		return 0;
-	slot_delete_row(index, slot, &slot->from);
-	slot_delete_row(index, slot, &slot->reply);
-	slot->use++;
+	use = slot->use++;
+	slot_delete_row(index, use, &slot->from);
+	slot_delete_row(index, use, &slot->reply);
 	return 0;
 }
 
@@ -163,37 +167,46 @@ static __always_inline void slot_free(struct ct_slot *slot)
 struct slot_search {
 	__u64 now;
 	__u32 found;  /* claimed; SLOT_NONE: none */
+	__u32 rows;   /* it may have rows */
 	__u32 closed; /* the one that was closed longest ago, of those looked at; SLOT_NONE: none */
 	__u64 closed_seen;
 };
 
-static __always_inline bool search_claim(struct slot_search *s, __u32 index, struct ct_slot *slot, __u32 state)
+static __always_inline bool search_claim(struct slot_search *s, __u32 index, struct ct_slot *slot, __u32 state,
+					 __u32 random)
 {
-	if (!slot_take_over(slot, state))
+	if (!slot_take_over(slot, state, s->now, random))
 		return false;
 	s->found = index;
+	s->rows = SLOT_STATE(state) != CT_FREE;
 	return true;
+}
+
+/* Whether a slot was closed so long ago that all packets of its connection have come. */
+static __always_inline bool slot_done(const struct ct_slot *slot, __u32 state, __u64 now)
+{
+	return SLOT_STATE(state) == CT_CLOSED && now >= slot_seen(slot) + CLOSED_KEPT;
 }
 
 static long search_slots(__u32 i, struct slot_search *s)
 {
 	const struct settings *settings = settings_row();
+	__u32 random = bpf_get_prandom_u32(), index, state;
 	struct ct_slot *slot;
-	__u32 index, state;
 
 	if (!settings || !settings->slots)
 		return 1;
-	index = i >= SLOT_PREFERENCE && s->closed != SLOT_NONE ? s->closed : bpf_get_prandom_u32() % settings->slots;
+	index = i >= SLOT_PREFERENCE && s->closed != SLOT_NONE ? s->closed : random % settings->slots;
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return 0;
 	state = slot_state(slot);
 	if (index == s->closed) {
 		s->closed = SLOT_NONE;
-		return SLOT_STATE(state) == CT_CLOSED && search_claim(s, index, slot, state);
+		return SLOT_STATE(state) == CT_CLOSED && search_claim(s, index, slot, state, random);
 	}
-	if (slot_ended(slot, state, settings, s->now))
-		return search_claim(s, index, slot, state);
+	if (slot_done(slot, state, s->now) || slot_ended(slot, state, settings, s->now))
+		return search_claim(s, index, slot, state, random);
 	if (SLOT_STATE(state) == CT_CLOSED && (s->closed == SLOT_NONE || slot_seen(slot) < s->closed_seen)) {
 		s->closed = index;
 		s->closed_seen = slot_seen(slot);
@@ -204,40 +217,33 @@ static long search_slots(__u32 i, struct slot_search *s)
 static long sweep_slots(__u32 i, struct slot_search *s)
 {
 	const struct settings *settings = settings_row();
+	__u32 random = bpf_get_prandom_u32(), index, state;
 	struct ct_slot *slot;
-	__u32 index, state;
 
 	(void)i;
 	if (!settings || !settings->slots)
 		return 1;
-	index = bpf_get_prandom_u32() % settings->slots;
+	index = random % settings->slots;
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return 1;
 	state = slot_state(slot);
-	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) || !slot_take_over(slot, state))
+	if (SLOT_STATE(state) == CT_FREE || !slot_ended(slot, state, settings, s->now) ||
+	    !slot_take_over(slot, state, s->now, random))
 		return 0;
 	slot_empty(index);
 	slot_free(slot);
 	return 0;
 }
 
-/* Deletes the row of replies of a slot that the caller has claimed, which is to overwrite the other row. */
-static __always_inline void slot_reuse(__u32 index, struct ct_slot *slot)
-{
-	slot_delete_row(index, slot, &slot->reply);
-	slot->use++;
-}
-
 /* Finds a slot for a connection of the client, claims and empties it. SLOT_NONE: there is none. */
-static __noinline __u32 slot_take(__u32 client, __u32 *over_share)
+__noinline __u32 slot_take(__u32 client, __u64 now, __u32 *over_share)
 {
 	const struct settings *settings = settings_row();
-	struct slot_search search = { .found = SLOT_NONE, .closed = SLOT_NONE };
+	struct slot_search search = { .now = now, .found = SLOT_NONE, .closed = SLOT_NONE };
 
 	if (!settings || !over_share)
 		return SLOT_NONE;
-	search.now = bpf_ktime_get_coarse_ns();
 	if (!usage_allows(client, settings)) {
 		bpf_loop(SWEEP_TRIES, sweep_slots, &search, 0);
 		*over_share = !usage_allows(client, settings);
@@ -245,7 +251,7 @@ static __noinline __u32 slot_take(__u32 client, __u32 *over_share)
 			return SLOT_NONE;
 	}
 	bpf_loop(SLOT_TRIES, search_slots, &search, 0);
-	if (search.found != SLOT_NONE)
+	if (search.found != SLOT_NONE && search.rows)
 		slot_empty(search.found);
 	return search.found;
 }

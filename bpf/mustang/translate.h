@@ -23,13 +23,6 @@ static __always_inline void decide_drop(struct decision *d, enum drop_reason rea
 	d->reason = reason;
 }
 
-/* The connection of a packet; NULL if it has none. */
-static __always_inline struct ct_entry *ct_find(const struct tuple *t, __u32 traits)
-{
-	/* The end of a connection is noted in its slot. */
-	return traits & TRAIT_FIN ? ct_lookup(t, traits) : flow_find(t, traits);
-}
-
 /* Decides to translate by a connection. */
 static __always_inline void use_connection(struct decision *d, struct ct_entry *ct)
 {
@@ -86,7 +79,7 @@ static __always_inline void translate(const struct packet *packet, struct metric
 	struct ct_entry *ct;
 
 	if (known && !(traits & TRAIT_SYN)) {
-		ct = ct_find(t, traits);
+		ct = flow_find(t, traits);
 		if (ct) {
 			use_connection(d, ct);
 			if (translated_at_client(ct))
@@ -104,7 +97,7 @@ static __always_inline void translate(const struct packet *packet, struct metric
 /* Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. */
 static __always_inline void translate_reply(const struct tuple *t, __u32 traits, struct decision *d)
 {
-	struct ct_entry *ct = filter_has_source(t) ? ct_find(t, traits) : NULL;
+	struct ct_entry *ct = filter_has_source(t) ? flow_find(t, traits) : NULL;
 
 	if (ct && !(ct->flags & CT_FORWARD))
 		use_connection(d, ct);

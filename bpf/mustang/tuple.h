@@ -49,9 +49,14 @@ static __always_inline bool addr_equal(const union addr *a, const union addr *b)
 	return a->halves[1] == b->halves[1] && a->halves[0] == b->halves[0];
 }
 
+/* Eight bytes of a tuple, which is aligned to them; an address elsewhere is not, and is read four bytes at a time. */
+typedef __u64 __attribute__((may_alias)) tuple_word;
+
 static __always_inline bool tuple_equal(const struct tuple *a, const struct tuple *b)
 {
-	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) && a->sport == b->sport &&
+	const tuple_word *x = (const tuple_word *)a, *y = (const tuple_word *)b;
+
+	return x[3] == y[3] && x[1] == y[1] && x[2] == y[2] && x[0] == y[0] && a->sport == b->sport &&
 	       a->dport == b->dport && a->proto == b->proto;
 }
 

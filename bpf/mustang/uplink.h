@@ -50,7 +50,7 @@ static __always_inline void translate_request(const struct packet *packet, const
 	if (!filter_has_destination(t))
 		return;
 	if (!(packet->traits & TRAIT_SYN))
-		ct = ct_find(t, packet->traits);
+		ct = flow_find(t, packet->traits);
 	if (ct) {
 		if (!(ct->flags & CT_UPLINK && ct->flags & (CT_FORWARD | CT_SNAT)))
 			return;

@@ -90,7 +90,7 @@ func emptyProgram(b *testing.B) *ebpf.Program {
 // fill opens and ends more connections than the table has slots.
 func (w *world) fill(b *testing.B, p *ebpf.Program, to netip.AddrPort) {
 	b.Helper()
-	for range 2*int(w.objects.Slots.Len()) {
+	for range 2 * int(w.objects.Slots.Len()) {
 		w.shortConnection(b, p, to, func(int) {})
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
@@ -119,13 +118,13 @@ func tableFull(t *testing.T) {
 	w.check(t, fromHost, w.first(w.client, w.service), full)
 }
 
-// clientShare has a client with as many connections as there are slots left.
+// clientShare has a client with two thirds of the shared slots, which are four fifths of all.
 func clientShare(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 64, Services: 8, Backends: 8, Endpoints: 8}})
 	w := newWorld(benchOn(t, d), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.backend)
-	for port := range uint16(32) {
+	for port := range uint16(35) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 1024+port), w.service))
 	}
 	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_client_share")})
@@ -137,23 +136,7 @@ func clientShare(t *testing.T) {
 func portsExhausted(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8}})
 	w := newWorld(benchOn(t, d), false, protoUDP)
-	var keys []objects.Tuple
-	var values []objects.ConnectionRow
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.objects.Slots.Map.Put(uint32(0), objects.Slot{State: objects.SlotReplied, Seen: uint64(now.Nano())}); err != nil {
-		t.Fatal(err)
-	}
-	for port := 1; port < 1<<16; port++ {
-		keys = append(keys, objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Sport: swapPort(w.backend.Port()),
-			Daddr: encodeAddr(w.client.Addr()), Dport: swapPort(uint16(port)), Proto: protoUDP})
-		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: encodeAddr(w.other.Addr())}})
-	}
-	if n, err := d.objects.Connections.PutBatch(keys, values); err != nil || n != len(keys) {
-		t.Fatal(n, err)
-	}
+	w.takePorts(t)
 	w.serve(t, w.service, w.backend)
 	w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
 }

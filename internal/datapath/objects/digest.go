@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "03a97de7e468be3b"
-	socklbDigest = "e160b702c027e2a1"
+	tcDigest     = "5e9f66506b351df2"
+	socklbDigest = "c0593421aa379097"
 )

@@ -122,10 +122,13 @@ type tcCtNew struct {
 	Use         uint32
 	Rows        uint32
 	_           [4]byte
+	Now         uint64
 	Key         tcTuple
 	Row         tcCtEntry
-	Port        uint32
+	Replace     uint32
+	Adopted     uint32
 	Err         int32
+	Port        uint32
 	Route       struct {
 		_         structs.HostLayout
 		Source    tcAddr
@@ -320,6 +323,13 @@ type tcPacket struct {
 	_          [4]byte
 }
 
+type tcPortFailure struct {
+	_     structs.HostLayout
+	Until uint64
+	Pair  uint32
+	Pad   uint32
+}
+
 type tcPorts struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -421,8 +431,10 @@ type tcWay struct {
 		Generation uint64
 		Second     uint64
 	}
-	Path   tcEpPath
-	Absent uint32
+	Path     tcEpPath
+	Segment  uint32
+	Endpoint uint32
+	Reserved uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -440,6 +452,7 @@ const (
 	tcMapFragments     = "fragments"
 	tcMapMetrics       = "metrics"
 	tcMapNodeAddresses = "node_addresses"
+	tcMapPortFailures  = "port_failures"
 	tcMapQuoted        = "quoted"
 	tcMapQuotes        = "quotes"
 	tcMapServices      = "services"
@@ -521,6 +534,7 @@ type tcMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	NodeAddresses *ebpf.MapSpec `ebpf:"node_addresses"`
+	PortFailures  *ebpf.MapSpec `ebpf:"port_failures"`
 	Quoted        *ebpf.MapSpec `ebpf:"quoted"`
 	Quotes        *ebpf.MapSpec `ebpf:"quotes"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
@@ -572,6 +586,7 @@ type tcMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	NodeAddresses *ebpf.Map `ebpf:"node_addresses"`
+	PortFailures  *ebpf.Map `ebpf:"port_failures"`
 	Quoted        *ebpf.Map `ebpf:"quoted"`
 	Quotes        *ebpf.Map `ebpf:"quotes"`
 	Services      *ebpf.Map `ebpf:"services"`
@@ -597,6 +612,7 @@ func (m *tcMaps) Close() error {
 		m.Fragments,
 		m.Metrics,
 		m.NodeAddresses,
+		m.PortFailures,
 		m.Quoted,
 		m.Quotes,
 		m.Services,

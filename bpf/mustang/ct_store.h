@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_CT_STORE_H
+#define MUSTANG_CT_STORE_H
+
+#include "ct.h"
+#include "snat.h"
+
+/* A connection under construction. */
+struct ct_new {
+	struct tuple from; /* the first packet as the client sends it */
+	struct tuple to;   /* the first packet as the backend receives it */
+	__u32 service;
+	__u32 revision;
+	__u32 flags;  /* enum ct_flag */
+	__u32 traits; /* of the first packet */
+	/* The paths into the pods at both ends, and their endpoints; 0 where there is none. */
+	struct ep_path backend_path, client_path;
+	__u32 backend, client;
+	__u32 slot, use;
+	__u32 rows; /* filter.rows before the endpoints were read */
+	__u64 now;
+	struct tuple key;    /* of replies, while a backend for SCTP is searched */
+	struct ct_entry row; /* of the table, before it is stored */
+	__u32 replace;       /* there was a row of the packet's tuple, of a connection that is not valid */
+	__u32 adopted;       /* another program has stored the connection, in slot */
+	__s32 err;           /* of the last try to store the row of replies */
+	__u32 port;          /* to try next, in host order: of what this node passes on in its own name */
+	struct snat_route route;
+};
+
+/* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ct_new);
+} ct_scratch SEC(".maps");
+
+/* A search for a source port that found none. */
+struct port_failure {
+	__u64 until; /* when it may be repeated */
+	__u32 pair;  /* hash of the client and the backend */
+	__u32 pad;
+};
+
+/* The last ones of each CPU, by pair: a search takes long, and finds nothing soon after. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PORT_FAILURES);
+	__type(key, __u32);
+	__type(value, struct port_failure);
+} port_failures SEC(".maps");
+
+static __always_inline struct ct_new *ct_new_row(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ct_scratch, &zero);
+}
+
+/* The sum to add to a checksum when words change, as bpf_csum_diff() returns it, which is a call. */
+static __always_inline __u32 words_diff(const __be32 *from, const __be32 *to, int count)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < count; i++)
+		sum += (__u64)(__u32)~from[i] + to[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (__u32)sum + (__u32)(sum >> 32);
+}
+
+/* Completes n->row, which translates from to n->row.to. The checksum sums are computed once, not for each packet. */
+static __always_inline void ct_fill_row(struct ct_new *n, const struct tuple *from, __u32 direction)
+{
+	struct tuple *to = &n->row.to;
+
+	n->row.addr_diff = words_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
+	n->row.port_diff = 0;
+	if (from->sport != to->sport || from->dport != to->dport)
+		n->row.port_diff = words_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
+	n->row.slot = n->slot;
+	n->row.use = n->use;
+	n->row.checked = n->rows;
+	n->row.flags = n->flags | direction;
+	n->row.path = direction & CT_FORWARD ? n->backend_path : n->client_path;
+}
+
+/*
+ * Whether the connection that has the row of replies is that of n: another packet of the client opened it just now, on another
+ * CPU, which perhaps has not finished.
+ */
+static __always_inline bool ct_adopt(struct ct_new *n, const struct tuple *reply)
+{
+	const struct ct_entry *ct = bpf_map_lookup_elem(&connections, reply);
+	const struct ct_slot *slot = ct ? ct_slot_of(ct) : NULL;
+
+	if (!slot || !ct_is_of(ct, slot, reply) || !tuple_equal(&slot->from, &n->from))
+		return false;
+	n->slot = ct->slot;
+	n->use = ct->use;
+	n->adopted = true;
+	return true;
+}
+
+/* Stores the row of replies; an error if another connection that has not ended has the same one. */
+__noinline int ct_try_reply(void)
+{
+	struct ct_new *n = ct_new_row();
+	__u32 index = n ? n->slot : SLOT_NONE;
+	struct ct_slot *slot = bpf_map_lookup_elem(&slots, &index);
+	int err;
+
+	if (!n || !slot)
+		return -ENOENT;
+	slot->reply = tuple_reverse(&n->to);
+	ct_fill_row(n, &slot->reply, 0);
+	err = bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
+	if (err != -EEXIST)
+		return err;
+	if (ct_make_way(&slot->reply))
+		return bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
+	return ct_adopt(n, &slot->reply) ? 0 : err;
+}
+
+static long try_port(__u32 i, void *unused)
+{
+	struct ct_new *n = ct_new_row();
+
+	(void)i;
+	(void)unused;
+	if (!n)
+		return 1;
+	if (!(n->flags & CT_SNAT))
+		n->port = PORT_FIRST + bpf_get_prandom_u32() % (PORT_LAST - PORT_FIRST + 1);
+	n->to.sport = bpf_htons(n->port);
+	n->port = n->port < n->route.port_last ? n->port + 1 : n->route.port_first;
+	n->err = ct_try_reply();
+	return n->err != -EEXIST;
+}
+
+/* Tries source ports at random, of which two or three of four are free even if a client has tens of thousands of connections. */
+static __always_inline void ct_search_port(struct ct_new *n)
+{
+	struct port_failure *last;
+	struct tuple between;
+	__u32 pair, index;
+	bool again;
+
+	between = n->to;
+	between.saddr = n->from.saddr;
+	between.sport = 0;
+	pair = tuple_hash(&between);
+	index = pair % PORT_FAILURES;
+	last = bpf_map_lookup_elem(&port_failures, &index);
+	again = last && last->pair == pair && n->now < last->until;
+	bpf_loop(again ? PORT_TRIES_AGAIN : PORT_TRIES, try_port, NULL, 0);
+	if (n->err == -EEXIST && last && !again)
+		*last = (struct port_failure){ .until = n->now + PORT_FAILED_FOR, .pair = pair };
+}
+
+/*
+ * Stores the reply direction. If another connection has the same one, the client gets another source port: two
+ * connections collide if a client uses one port for two services that share a backend. What this node passes on in its own
+ * name has a port that a hash chooses, so that a connection that has lost its rows gets the same again. SCTP keeps its port (ct_avoid).
+ */
+static __always_inline struct outcome ct_store_reply(struct ct_new *n)
+{
+	enum metric metric = METRIC_NEW_CONNECTION;
+
+	n->row.to = tuple_reverse(&n->from);
+	n->err = n->flags & CT_SNAT && n->from.proto != IPPROTO_SCTP ? -EEXIST : ct_try_reply();
+	if (n->err == -EEXIST && n->from.proto != IPPROTO_SCTP) {
+		if (!(n->flags & CT_SNAT))
+			metric = METRIC_PORT_CHANGED;
+		ct_search_port(n);
+	}
+	if (!n->err)
+		return outcome_translate(metric);
+	return outcome_drop(n->err == -EEXIST ? DROP_PORT_EXHAUSTED : DROP_TABLE_FULL);
+}
+
+/* The state in which a connection begins. */
+static __always_inline __u32 ct_first_state(const struct ct_new *n, __u32 traits)
+{
+	if (n->from.proto == IPPROTO_UDP)
+		return CT_UDP;
+	return traits & TRAIT_SYN ? CT_SYN : CT_OPEN;
+}
+
+/* Stores the row of the client's packets; an error if there is no room, or another connection of the client has it by now. */
+static __always_inline long ct_store_forward(struct ct_new *n)
+{
+	const struct ct_entry *ct;
+	long err;
+
+	n->row.to = n->to;
+	ct_fill_row(n, &n->from, CT_FORWARD);
+	err = bpf_map_update_elem(&connections, &n->from, &n->row, n->replace ? BPF_ANY : BPF_NOEXIST);
+	if (err != -EEXIST)
+		return err;
+	ct = bpf_map_lookup_elem(&connections, &n->from);
+	return ct && ct->slot == n->slot && ct->use == n->use ? 0 : err; /* who adopted the connection may be first */
+}
+
+/* Uses the connection that another program has stored, instead of one in the slot, which is claimed. */
+static __always_inline struct outcome ct_use_other(struct ct_new *n, __u32 index, struct ct_slot *slot)
+{
+	slot_empty(index);
+	slot_free(slot);
+	if (!n->adopted && (!ct_copy(&n->from, &n->row) || !ct_slot_of(&n->row)))
+		return outcome_drop(DROP_TABLE_FULL);
+	return outcome_translate(METRIC_KEPT_CONNECTION);
+}
+
+/* Gives back a slot whose connection could not be stored. */
+static __always_inline struct outcome ct_give_up(__u32 index, struct ct_slot *slot, struct outcome outcome)
+{
+	slot_empty(index);
+	slot_free(slot);
+	return outcome;
+}
+
+/* Completes the slot of a connection whose rows are stored. */
+static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot, __u32 traits)
+{
+	filter_change(&slot->reply);
+	filter_change(&slot->from);
+	slot->service = n->service;
+	slot->revision = n->revision;
+	slot->client = n->client;
+	slot->backend = n->backend;
+	slot->flags = n->flags;
+	slot->opened = slot->seen = n->now;
+	usage_add(n->client, 1);
+	__sync_lock_test_and_set(&slot->state, ct_first_state(n, traits) | n->use << SLOT_USE_SHIFT);
+}
+
+/*
+ * Stores a connection in a slot, with the rows of both directions. old is the slot of the client's previous connection, which the caller
+ * has claimed, or SLOT_NONE.
+ */
+static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old, __u32 traits)
+{
+	__u32 over_share = false, index = old;
+	struct ct_slot *slot;
+	struct outcome outcome;
+	long err;
+
+	if (old == SLOT_NONE)
+		index = slot_take(n->client, n->now, &over_share);
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot)
+		return outcome_drop(over_share ? DROP_CLIENT_SHARE : DROP_TABLE_FULL);
+	if (old != SLOT_NONE)
+		slot_empty(index);
+	slot->use++;
+	filter_add(&n->from.daddr, n->from.dport, n->from.proto);
+	filter_add(&n->to.daddr, n->to.dport, n->to.proto);
+	n->slot = index;
+	n->use = slot->use;
+	slot->from = n->from;
+	outcome = ct_store_reply(n);
+	if (outcome.verdict == VERDICT_DROP)
+		return ct_give_up(index, slot, outcome);
+	if (n->flags & CT_SNAT) /* from_uplink asks for the destination alone */
+		filter_add(&slot->reply.daddr, slot->reply.dport, slot->reply.proto);
+	err = ct_store_forward(n);
+	if (n->adopted || err == -EEXIST)
+		return ct_use_other(n, index, slot);
+	if (err)
+		return ct_give_up(index, slot, outcome_drop(DROP_TABLE_FULL));
+	ct_complete(n, slot, traits);
+	return outcome;
+}
+
+/* The same for the connection under construction; returns a packed outcome. */
+__noinline int ct_store(__u32 old, __u32 traits)
+{
+	struct ct_new *n = ct_new_row();
+
+	return outcome_pack(n ? ct_store_new(n, old, traits) : outcome_drop(DROP_UNSPECIFIED));
+}
+
+#endif
