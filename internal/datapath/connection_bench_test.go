@@ -155,3 +155,30 @@ func runTime(b *testing.B, p *ebpf.Program) float64 {
 	}
 	return float64(stats.Runtime.Nanoseconds())
 }
+
+// BenchmarkPortSearch measures the time of a client's datagram that finds no free source port, less that of an empty program.
+func BenchmarkPortSearch(b *testing.B) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	sizes := objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8}
+	w := newWorld(benchOn(b, openSized(b, Options{Root: testkit.BPFFS(b) + "/root", Sizes: sizes})), false, protoUDP)
+	w.put(b, service.UDP, w.service, w.backend)
+	w.takePorts(b)
+	frame := w.next(w.client, w.service).frame()
+	const datagrams = 2000
+	measure := func(p *ebpf.Program) float64 {
+		before := runTime(b, p)
+		for range datagrams {
+			if _, _, err := p.Test(frame); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return (runTime(b, p) - before) / datagrams
+	}
+	nothing := measure(emptyProgram(b))
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(measure(w.loaded(b, fromHost))-nothing, "ns/datagram")
+}
