@@ -161,15 +161,26 @@ static __always_inline bool is_closed(const struct ct_slot *slot)
 	return SLOT_STATE(slot_state(slot)) == CT_CLOSED;
 }
 
+/* How late the network may deliver a repeated SYN: ns. */
+#define SYN_LATE (60 * NS_PER_SECOND)
+
+/* Whether a SYN may be a late duplicate of the one that opened the connection. The backend answers it by an ACK (RFC 5961). */
+static __always_inline bool is_late_syn(const struct ct_new *n, const struct ct_slot *slot)
+{
+	return SLOT_STATE(slot_state(slot)) == CT_OPEN && n->now < slot->opened + SYN_LATE;
+}
+
 /*
- * Whether a repeated SYN keeps the connection of n->row. A connection that has ended gets no other packet.
+ * Whether a repeated SYN keeps the connection of n->row. A connection that has ended gets no other packet; an open one keeps
+ * its backend if the service has changed.
  */
 static __always_inline bool ct_keep(struct ct_new *n, const struct service *service, __u32 traits)
 {
 	const struct ct_slot *slot = ct_slot_of(&n->row);
 
 	return slot && n->row.flags & CT_FORWARD && slot->service == service->id &&
-	       slot->revision == service->revision && !is_closed(slot) && ct_use(&n->row, &n->from, traits);
+	       (slot->revision == service->revision || is_late_syn(n, slot)) && !is_closed(slot) &&
+	       ct_use(&n->row, &n->from, traits);
 }
 
 /* Claims the slot of the client's previous connection, of n->row. SLOT_NONE: another program has it. */

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,6 +86,30 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+}
+
+// TestLateSYN repeats the SYN of an open connection after its service has got another backend: the connection keeps its own.
+// Later on a SYN opens a new connection.
+func TestLateSYN(t *testing.T) {
+	w, _ := openConnections(t)
+	w.serve(t, w.service, w.remote)
+	repeat := func() netip.AddrPort {
+		t.Helper()
+		w.run(t, fromHost, w.first(w.client, w.service).frame())
+		list, err := w.ConnectionTable().List(ConnectionFilter{Service: w.service})
+		i := slices.IndexFunc(list, func(c Connection) bool { return c.Client == w.client })
+		if err != nil || i < 0 {
+			t.Fatalf("connections %+v; %v", list, err)
+		}
+		return list[i].Backend
+	}
+	if got := repeat(); got != w.backend {
+		t.Errorf("after a late SYN the backend is %s, want %s", got, w.backend)
+	}
+	w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(61 * time.Second) })
+	if got := repeat(); got != w.remote {
+		t.Errorf("after a new SYN the backend is %s, want %s", got, w.remote)
+	}
 }
 
 // TestConnectionStats counts connections that are open, closed, expired and void.

@@ -59,6 +59,7 @@ func connectionCopies() []translateCase {
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), forward}) })
 			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
 			w.serve(t, w.service, backend)
+			w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(time.Minute + time.Second) }) // no late SYN
 			w.send(t, fromHost, w.first(w.client, w.service))
 			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), forward}) })
 			if w.proto == protoTCP { // the old backend's last packets are not the service's
@@ -81,7 +82,8 @@ func connectionCopies() []translateCase {
 			}
 			eachCPU(t, func() {
 				w.check(t, fromHost, p, wants{actionNext, nil, once("passed")})
-				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.backend, w.client, "0c"), once("redirect_peer")})
+				// Answers that are under way.
+				w.check(t, fromHost, back, wants{actionRedirect, back.became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
 			})
 		}},
 		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {

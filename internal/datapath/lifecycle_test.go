@@ -200,9 +200,15 @@ func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 // age makes all connections older.
 func (w *world) age(t *testing.T, d time.Duration) {
 	t.Helper()
+	w.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(d) })
+}
+
+// ageAll changes the times of all connections.
+func (w *world) ageAll(t *testing.T, change func(*objects.Slot)) {
+	t.Helper()
 	aged := make(map[uint32]objects.Slot)
 	if err := w.objects.Slots.Each(func(index uint32, slot objects.Slot) bool {
-		slot.Seen -= uint64(d)
+		change(&slot)
 		aged[index] = slot
 		return true
 	}); err != nil {

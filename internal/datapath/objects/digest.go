@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "5e9f66506b351df2"
+	tcDigest     = "51bc4d28dbfe0983"
 	socklbDigest = "c0593421aa379097"
 )
