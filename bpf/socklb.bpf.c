@@ -64,7 +64,18 @@ int retire_udp(struct bpf_iter__udp *ctx)
 	struct udp_sock *sk = ctx->udp_sk;
 
 	if (sk)
-		retire((struct sock_common *)sk);
+		retire_datagram((struct sock_common *)sk);
+	return 0;
+}
+
+/* Visits every TCP socket of one network namespace. */
+SEC("iter/tcp")
+int retire_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+
+	if (sk)
+		retire_stream(sk);
 	return 0;
 }
 

@@ -33,14 +33,16 @@ struct {
 	__type(value, struct affinity);
 } affinities SEC(".maps");
 
-/* Brings the slot of a client's backend up to date; false if the backend gets no new connections. */
-static __always_inline bool affinity_valid(struct affinity *row, const struct service *service, __u32 revision)
+/* Brings the slot of a client's backend up to date; false if the backend is no candidate for new connections. */
+static __always_inline bool affinity_valid(struct affinity *row, const struct candidates *from, __u32 revision)
 {
-	struct backend_search search = { .addr = row->addr, .port = row->port, .revision = revision };
+	struct backend_search search = {
+		.addr = row->addr, .port = row->port, .revision = revision, .first = from->first
+	};
 
 	if (row->revision == revision)
-		return true;
-	bpf_loop(service->count, search_backend, &search, 0);
+		return row->slot - from->first < from->count;
+	bpf_loop(from->count, search_backend, &search, 0);
 	if (!search.found)
 		return false;
 	row->slot = search.slot;
@@ -50,8 +52,9 @@ static __always_inline bool affinity_valid(struct affinity *row, const struct se
 
 /* The slot of the client's backend. If it has none, or the time-out has passed, it is the one that the hash chooses. */
 static __noinline __u32 affinity_slot(const struct service *service, __u32 revision, const union addr *client,
-				      __u32 hash)
+				      __u32 hash, bool local)
 {
+	struct candidates from = candidates_of(service, local);
 	struct affinity_key key = { .service = service->id, .client = *client };
 	struct affinity *row = bpf_map_lookup_elem(&affinities, &key), new = { .revision = revision };
 	struct backend_key backend_key = { .revision = revision };
@@ -59,11 +62,11 @@ static __noinline __u32 affinity_slot(const struct service *service, __u32 revis
 
 	new.seen = bpf_ktime_get_coarse_ns();
 	if (row &&
-	    row->seen + service->affinity_timeout * NS_PER_SECOND > new.seen &&affinity_valid(row, service, revision)) {
+	    row->seen + service->affinity_timeout * NS_PER_SECOND > new.seen &&affinity_valid(row, &from, revision)) {
 		row->seen = new.seen;
 		return row->slot;
 	}
-	backend_key.slot = backend_slot(service, revision, hash);
+	backend_key.slot = backend_slot(&from, revision, hash);
 	backend = bpf_map_lookup_elem(&backends, &backend_key);
 	if (!backend)
 		return BACKEND_SLOT_NONE;
@@ -74,13 +77,15 @@ static __noinline __u32 affinity_slot(const struct service *service, __u32 revis
 	return new.slot;
 }
 
-/* The slot of the backend for a new connection of a client. */
+/* The slot of the backend for a new connection of a client. local is whether the policy for the client is local. */
 static __always_inline __u32 client_slot(const struct service *service, __u32 revision, const union addr *client,
-					 __u32 hash)
+					 __u32 hash, bool local)
 {
+	struct candidates from = candidates_of(service, local);
+
 	if (service->flags & SERVICE_AFFINITY)
-		return affinity_slot(service, revision, client, hash);
-	return backend_slot(service, revision, hash);
+		return affinity_slot(service, revision, client, hash, local);
+	return backend_slot(&from, revision, hash);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define MUSTANG_CHOICE_H
 
 #include "maps.h"
+#include "metrics.h"
 
 /*
  * Look-up tables of backends, for services whose backends do not all get equally many connections, or whose choice is to be
@@ -30,39 +31,62 @@ struct {
 	__type(value, struct table_block);
 } tables SEC(".maps");
 
+/* The backends that a client may get for a new connection: those of the service, or those of them on this node. */
+struct candidates {
+	__u32 first; /* slot */
+	__u32 count;
+	__u32 table; /* entries of their table; 0: none */
+	__u32 block; /* its first one */
+};
+
+/* local is whether the policy for the client is local. */
+static __always_inline struct candidates candidates_of(const struct service *service, bool local)
+{
+	if (local)
+		return (struct candidates){ service->local_first, service->local, service->local_table,
+					    service->table / TABLE_BLOCK };
+	return (struct candidates){ 0, service->count, service->table, 0 };
+}
+
+/* Why a new connection gets no backend: the service has none, which refuses clients, or has none on this node. */
+static __always_inline enum drop_reason missing_backend(const struct service *service)
+{
+	return service->count ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
+}
+
 /*
- * The slot of the backend that a hash, or a random number, chooses of those that get new connections. There must be one.
- * BACKEND_SLOT_NONE: the table is missing.
+ * The slot of the candidate that a hash, or a random number, chooses. There must be one. BACKEND_SLOT_NONE: the table is
+ * missing.
  */
-static __always_inline __u32 backend_slot(const struct service *service, __u32 revision, __u32 hash)
+static __always_inline __u32 backend_slot(const struct candidates *from, __u32 revision, __u32 hash)
 {
 	struct backend_key key = { .revision = revision };
 	const struct table_block *block;
-	__u32 entries = service->table;
 
-	if (!entries)
-		return hash % service->count;
-	hash &= entries - 1;
-	key.slot = hash / TABLE_BLOCK;
+	if (!from->table)
+		return from->first + hash % from->count;
+	hash &= from->table - 1;
+	key.slot = from->block + hash / TABLE_BLOCK;
 	block = bpf_map_lookup_elem(&tables, &key);
 	return block ? block->slots[hash % TABLE_BLOCK] : BACKEND_SLOT_NONE;
 }
 
-/* A search for a backend in a revision. */
+/* A search for a backend in a revision, from a slot on. */
 struct backend_search {
 	union addr addr;
 	__u32 revision;
-	__u32 slot;
+	__u32 slot; /* the last one that was looked at */
+	__u32 first;
 	__be16 port;
 	__u16 found;
 };
 
-static long search_backend(__u32 slot, struct backend_search *s)
+static long search_backend(__u32 i, struct backend_search *s)
 {
-	struct backend_key key = { .revision = s->revision, .slot = slot };
+	struct backend_key key = { .revision = s->revision, .slot = s->first + i };
 	const struct backend *row = bpf_map_lookup_elem(&backends, &key);
 
-	s->slot = slot;
+	s->slot = key.slot;
 	s->found = row && row->port == s->port && addr_equal(&row->addr, &s->addr);
 	return s->found;
 }

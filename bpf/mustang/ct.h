@@ -48,8 +48,8 @@ static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 }
 
 /*
- * Whether the service of a UDP connection still has its backend, and sends connections to it or lets it keep those that it
- * has. TCP connections outlive a change.
+ * Whether the service of a connection still has its backend, and sends connections to it or lets it keep those that it has.
+ * TCP connections outlive a change unless the service resets them.
  */
 static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 {
@@ -69,6 +69,24 @@ static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 	return search.found;
 }
 
+/*
+ * Whether a TCP connection has ended because its backend was removed from a service that resets such connections. If the
+ * service is gone, it did as it was last seen to do.
+ */
+static __always_inline bool ct_removed(struct ct_slot *slot)
+{
+	const struct service *service = service_lookup(&slot->from);
+
+	if (!service || service->id != slot->service)
+		return slot->flags & CT_RESETS;
+	if (!(service->flags & SERVICE_RESET)) {
+		slot->flags &= ~CT_RESETS;
+		return false;
+	}
+	slot->flags |= CT_RESETS;
+	return !ct_served(&slot->from, slot);
+}
+
 /* Brings the path of a copy of a row up to date; false if one of the pods, or a UDP backend, is gone. */
 static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 {
@@ -83,6 +101,10 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 	/* Answers that are under way still come from the service. */
 	if (ct->flags & CT_FORWARD && slot->service && slot->from.proto == IPPROTO_UDP && !ct_served(&slot->from, slot))
 		return false;
+	if (slot->service && slot->from.proto == IPPROTO_TCP && (slot->flags & CT_REMOVED || ct_removed(slot))) {
+		slot->flags |= CT_REMOVED; /* for the other row */
+		ct->flags |= CT_REMOVED;
+	}
 	if (slot->flags & CT_UPLINK && !(ct->flags & CT_FORWARD))
 		return true; /* the path leads to the client's router (follow_client) */
 	if (receiver && (ct->flags & CT_FORWARD ? slot->backend : slot->client))
@@ -181,6 +203,8 @@ static __always_inline bool ct_is_valid(struct ct_entry *ct, const struct tuple 
 		if (!ct_check(ct, slot))
 			return false;
 		ct->checked = rows;
+		if (ct->flags & CT_REMOVED)
+			traits |= TRAIT_RST;
 	}
 	if (slot->seen != now)
 		slot->seen = now;

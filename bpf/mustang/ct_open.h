@@ -3,6 +3,7 @@
 #define MUSTANG_CT_OPEN_H
 
 #include "affinity.h"
+#include "clients.h"
 #include "copies.h"
 #include "ct_store.h"
 
@@ -94,19 +95,12 @@ static __always_inline struct outcome ct_route(struct __sk_buff *skb, struct ct_
 	return outcome;
 }
 
-/*
- * Chooses a backend by a hash. That of the tuple is the same on all nodes: a connection that has lost its row gets the same
- * backend again.
- */
-static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const struct service *service, __u32 hash)
+/* Sends n to the backend in a slot. */
+static __always_inline struct outcome ct_take_backend(struct ct_new *n, __u32 slot)
 {
-	struct backend_key key = { .revision = n->revision };
-	struct backend *backend;
+	struct backend_key key = { .revision = n->revision, .slot = slot };
+	struct backend *backend = bpf_map_lookup_elem(&backends, &key);
 
-	if (!service->count)
-		return outcome_drop(DROP_NO_BACKEND);
-	key.slot = client_slot(service, n->revision, &n->from.saddr, hash);
-	backend = bpf_map_lookup_elem(&backends, &key);
 	if (!backend)
 		return outcome_drop(DROP_BACKEND_MISSING);
 	n->to = n->from;
@@ -115,29 +109,42 @@ static __always_inline struct outcome ct_choose_backend(struct ct_new *n, const 
 	return outcome_translate(METRIC_NONE);
 }
 
+/*
+ * Chooses a backend by a hash. That of the tuple is the same on all nodes: a connection that has lost its row gets the same
+ * backend again. A function of its own, which returns a packed outcome: its callers have little stack left.
+ */
+static __noinline int ct_choose_backend(const struct service *service, __u32 hash, bool outside)
+{
+	bool local = service->flags & (outside ? SERVICE_EXTERNAL_LOCAL : SERVICE_INTERNAL_LOCAL);
+	struct ct_new *n = ct_new_row();
+
+	if (!n)
+		return outcome_pack(outcome_drop(DROP_BACKEND_MISSING));
+	if (service->flags & SERVICE_SOURCE_RANGES && !in_source_ranges(n->revision, &n->from.saddr))
+		return outcome_pack(outcome_drop(DROP_SOURCE_RANGE));
+	if (!(local ? service->local : service->count))
+		return outcome_pack(outcome_drop(missing_backend(service)));
+	return outcome_pack(ct_take_backend(n, client_slot(service, n->revision, &n->from.saddr, hash, local)));
+}
+
 /* Backends tried for a connection of SCTP. */
 #define SCTP_TRIES 32
 
-/* A search for a backend to which no other connection of the client's port goes. */
-struct sctp_search {
-	const struct service *service;
-	__u32 own; /* slot of the client's previous connection; SLOT_NONE: it has none */
-	__u32 hash;
-};
-
-static long search_sctp(__u32 i, struct sctp_search *s)
+/* Takes a backend to which no other connection of the client's port goes. Its context is ct_new: callers have little stack left. */
+static long search_sctp(__u32 i, void *unused)
 {
 	struct ct_new *n = ct_new_row();
 	const struct ct_entry *taken;
 	int way;
 
+	(void)unused;
 	if (!n)
 		return 1;
 	if (i)
-		ct_choose_backend(n, s->service, s->hash + i);
+		ct_take_backend(n, backend_slot(&n->candidates, n->revision, n->hash + i));
 	n->key = tuple_reverse(&n->to);
 	taken = bpf_map_lookup_elem(&connections, &n->key);
-	if (!taken || taken->slot == s->own)
+	if (!taken || (n->replace && taken->slot == n->row.slot))
 		return 1;
 	way = ct_make_way(&n->key);
 	/* The compiler knows that it is 0 or 1; the verifier does not know it of a global function. */
@@ -149,11 +156,13 @@ static long search_sctp(__u32 i, struct sctp_search *s)
  * Changes the backend of an SCTP connection if another connection of the client has the same port there: no source port can
  * change, as the kernel cannot mend the checksum.
  */
-static __always_inline void ct_avoid(const struct ct_new *n, const struct service *service, __u32 hash)
+static __always_inline void ct_avoid(struct ct_new *n, const struct service *service, __u32 hash, bool outside)
 {
-	struct sctp_search search = { .service = service, .own = n->replace ? n->row.slot : SLOT_NONE, .hash = hash };
+	bool local = service->flags & (outside ? SERVICE_EXTERNAL_LOCAL : SERVICE_INTERNAL_LOCAL);
 
-	bpf_loop(SCTP_TRIES, search_sctp, &search, 0);
+	n->candidates = candidates_of(service, local);
+	n->hash = hash;
+	bpf_loop(SCTP_TRIES, search_sctp, NULL, 0);
 }
 
 static __always_inline bool is_closed(const struct ct_slot *slot)
@@ -207,15 +216,17 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 
 	n->service = service->id;
 	n->revision = service->revision;
+	if (service->flags & SERVICE_RESET)
+		n->flags |= CT_RESETS;
 	n->replace = ct_copy(&n->from, &n->row);
 	if (n->replace && ct_keep(n, service, n->traits))
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	hash = tuple_hash(&n->from);
-	outcome = ct_choose_backend(n, service, hash);
+	outcome = outcome_unpack(ct_choose_backend(service, hash, uplink));
 	if (outcome.verdict == VERDICT_DROP)
 		return outcome;
 	if (n->from.proto == IPPROTO_SCTP)
-		ct_avoid(n, service, hash);
+		ct_avoid(n, service, hash, uplink);
 	ct_locate(n, uplink);
 	if (uplink && !n->backend) {
 		outcome = ct_route(skb, n, uplink);

@@ -26,6 +26,9 @@ struct ct_new {
 	__s32 err;           /* of the last try to store the row of replies */
 	__u32 port;          /* to try next, in host order: of what this node passes on in its own name */
 	struct snat_route route;
+	/* Of the search for a backend for SCTP. */
+	struct candidates candidates;
+	__u32 hash;
 };
 
 /* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */

@@ -31,10 +31,11 @@ enum service_flag {
 	SERVICE_AFFINITY = 4,        /* a client keeps its backend for affinity_timeout */
 	SERVICE_NODE_PORT = 8,       /* an address of the node and a node port; the unspecified address: all of them */
 	SERVICE_EXTERNAL = 16,       /* an external or load-balancer address */
-	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only; not enforced */
-	SERVICE_EXTERNAL_LOCAL = 64, /* clients outside the cluster get local backends only; not enforced */
-	SERVICE_SOURCE_RANGES = 128, /* only clients in the service's source ranges are served; not enforced */
+	SERVICE_INTERNAL_LOCAL = 32, /* clients in the cluster get local backends only */
+	SERVICE_EXTERNAL_LOCAL = 64, /* clients that come in by an uplink get local backends only */
+	SERVICE_SOURCE_RANGES = 128, /* only clients in the service's source ranges are served */
 	SERVICE_DSR_IPIP = 256, /* backends on other nodes get packets of clients outside in IPIP, and answer these */
+	SERVICE_RESET = 512,    /* open TCP connections end when their backend is removed */
 };
 
 /* One frontend. The fields that new connections read come first. */
@@ -44,16 +45,18 @@ struct service {
 	__u32 count;            /* backends for new connections, in slots 0..count-1; 0: they are dropped */
 	__u32 flags;            /* enum service_flag */
 	__u32 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
-	__u32 local;            /* local backends for new connections, in slots 0..local-1; not enforced */
+	__u32 local;            /* backends on this node for new connections, where a policy is local */
 	__u32 affinity_timeout; /* in seconds */
 	__u32 table;            /* entries of its table in tables, a power of two; 0: none, a hash chooses the slot */
-	__u8 owner;             /* enum owner */
+	__u32 local_first; /* their first slot: not 0 if they are terminating, and active ones are on other nodes */
+	__u32 local_table; /* entries of their own table, which comes behind the other one */
+	__u8 owner;        /* enum owner */
 	/* For user space only. */
 	__u8 choice;
 	__u8 on_remove;
 	__u8 pad;
 	__u16 health_check_port;
-	__u8 reserved[10];
+	__u16 ranges; /* source ranges, as rows of backends behind the backends */
 };
 
 struct backend_key {
@@ -70,6 +73,8 @@ enum backend_state {
 
 enum backend_flag {
 	BACKEND_LOCAL = 1, /* on this node */
+	/* None: a row of source_ranges, whose keys cannot be listed. Its address, and in weight its length. For user space only. */
+	BACKEND_SOURCE_RANGE = 2,
 };
 
 struct backend {
@@ -89,6 +94,8 @@ enum ct_flag {
 	CT_ABSENT = 32, /* in flows only: there is no such row */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
+	CT_RESETS = 256,  /* of a slot: the service had SERVICE_RESET when it was last seen */
+	CT_REMOVED = 512, /* the backend was removed: what the ends send is answered with a TCP reset */
 };
 
 /* The state of a connection. Each has a time-out in settings. */

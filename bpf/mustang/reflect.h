@@ -5,7 +5,8 @@
 #include "deliver.h"
 
 /*
- * Answers of services. To an echo request: its reply. To other packets for a service without a backend: a TCP reset
+ * Answers of services. To an echo request: its reply. To other packets for a service without a backend, and of
+ * connections whose backend was removed: a TCP reset
  * (RFC 9293, 3.10.7.1), an SCTP ABORT, or ICMP port unreachable. The packet becomes its answer, from the service's address,
  * and goes back to where it came from. No answer to resets and ABORT, fragments, multicast, and packets with IP options or
  * extension headers.
@@ -234,7 +235,7 @@ static __always_inline int make_error(struct __sk_buff *skb, const struct packet
 	return bpf_skb_store_bytes(skb, packet->l4, icmp, sizeof(*icmp), 0);
 }
 
-/* Answers a packet for a service without a backend, and returns the action. */
+/* Answers a packet that nobody takes, and returns the action. */
 __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct icmp_header unreachable = {};
@@ -304,9 +305,11 @@ __noinline int answer_echo(struct __sk_buff *skb, const struct packet *packet)
 /* The action for a packet that apply() wants dropped or answered. */
 static __always_inline int drop_or_refuse(struct __sk_buff *skb, const struct packet *packet, const struct decision *d)
 {
+	bool told = d->reason == DROP_NO_BACKEND || d->reason == DROP_BACKEND_REMOVED;
+
 	if (d->verdict == VERDICT_ANSWER)
 		return answer_echo(skb, packet);
-	return d->verdict == VERDICT_DROP && d->reason == DROP_NO_BACKEND ? refuse(skb, packet) : ACTION_DROP;
+	return d->verdict == VERDICT_DROP && told ? refuse(skb, packet) : ACTION_DROP;
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "affinity.h"
 #include "answers.h"
+#include "clients.h"
 
 /* Backends tried for a datagram, if the socket already sends to the first one for another service. */
 #define BACKEND_TRIES 4
@@ -44,6 +45,40 @@ static __always_inline const struct service *requested_service(const struct sk_r
 	return service;
 }
 
+/* Whether the policy of the service for sockets, whose owners are in the cluster, is local. */
+static __always_inline bool is_local(const struct service *service)
+{
+	return service->flags & SERVICE_INTERNAL_LOCAL;
+}
+
+/*
+ * Whether the service serves the client. What an endpoint sends is left to the packet programs, which know its address: that
+ * depends on the route. A pod without endpoint must have bound the socket. The host is served.
+ */
+static __always_inline struct outcome admit(const struct sk_request *r, const struct service *service)
+{
+	if (!(service->flags & SERVICE_SOURCE_RANGES) || r->netns_flags == NAMESPACE_HOST)
+		return outcome_translate(METRIC_NONE);
+	if (r->netns_flags & NAMESPACE_POD)
+		return outcome_pass(METRIC_NONE);
+	if ((r->source.words[3] || r->source.halves[0]) && in_source_ranges(service->revision, &r->source))
+		return outcome_translate(METRIC_NONE);
+	return outcome_drop(DROP_SOURCE_RANGE);
+}
+
+/*
+ * What happens to a request that gets no backend. Where there is none on this node, the packet programs of a pod drop its
+ * packets, so that it goes on trying as long as TCP does; others are told.
+ */
+static __always_inline struct outcome without_backend(const struct sk_request *r, const struct service *service)
+{
+	enum drop_reason reason = missing_backend(service);
+
+	if (reason == DROP_NO_LOCAL_BACKEND && r->netns_flags & NAMESPACE_POD)
+		return outcome_pass(METRIC_NONE);
+	return outcome_drop(reason);
+}
+
 /* Reads one backend of a revision; false if it is missing. */
 static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr_port *backend)
 {
@@ -54,7 +89,7 @@ static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr
 		return false;
 	backend->addr = row->addr;
 	backend->port = row->port;
-	backend->pad = 0;
+	backend->resets = 0;
 	return true;
 }
 
@@ -62,15 +97,23 @@ static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr
 static __always_inline struct outcome choose_backend_connect(struct sk_request *r)
 {
 	const struct service *service = requested_service(r);
+	struct outcome admitted;
 	__u32 revision;
+	bool local;
 
 	if (!service)
 		return outcome_pass(METRIC_NONE);
-	if (!service->count)
-		return outcome_drop(DROP_NO_BACKEND);
+	admitted = admit(r, service);
+	if (admitted.verdict != VERDICT_TRANSLATE)
+		return admitted;
+	local = is_local(service);
+	if (!(local ? service->local : service->count))
+		return without_backend(r, service);
 	revision = service->revision;
-	if (!read_backend(revision, client_slot(service, revision, &r->client, bpf_get_prandom_u32()), &r->backend))
+	if (!read_backend(revision, client_slot(service, revision, &r->client, bpf_get_prandom_u32(), local),
+			  &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
+	r->resets = service->flags & SERVICE_RESET;
 	return outcome_translate(METRIC_SOCK_CONNECT);
 }
 
@@ -94,25 +137,31 @@ static __always_inline struct outcome choose_backend_datagram(struct sk_request 
 {
 	const struct service *service = requested_service(r);
 	__u32 count, revision, hash;
+	struct outcome admitted;
+	bool local;
 
 	if (!service)
 		return outcome_pass(METRIC_NONE);
-	count = service->count;
+	admitted = admit(r, service);
+	if (admitted.verdict != VERDICT_TRANSLATE)
+		return admitted;
+	local = is_local(service);
+	count = local ? service->local : service->count;
 	revision = service->revision;
 	if (!count)
-		return outcome_drop(DROP_NO_BACKEND);
+		return without_backend(r, service);
 	if (service->flags & SERVICE_AFFINITY)
 		count = 1;
 	hash = request_hash(r);
 	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
-		if (!read_backend(revision, client_slot(service, revision, &r->client, hash + i), &r->backend))
+		if (!read_backend(revision, client_slot(service, revision, &r->client, hash + i, local), &r->backend))
 			return outcome_drop(DROP_BACKEND_MISSING);
 		if (answers_free(r))
 			return answers_store(r);
 	}
 	if (r->netns_flags & NAMESPACE_POD)
 		return outcome_pass(METRIC_NONE);
-	if (!read_backend(revision, client_slot(service, revision, &r->client, hash), &r->backend))
+	if (!read_backend(revision, client_slot(service, revision, &r->client, hash, local), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	return answers_store(r);
 }

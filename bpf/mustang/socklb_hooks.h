@@ -26,7 +26,7 @@ static __always_inline void read_addr(const struct bpf_sock_addr *ctx, bool v6, 
 		addr_from_v4(&addr->addr, ctx->user_ip4);
 	}
 	addr->port = (__be16)ctx->user_port;
-	addr->pad = 0;
+	addr->resets = 0;
 }
 
 static __always_inline void write_addr(struct bpf_sock_addr *ctx, bool v6, const struct addr_port *addr)
@@ -42,6 +42,19 @@ static __always_inline void write_addr(struct bpf_sock_addr *ctx, bool v6, const
 	ctx->user_port = addr->port;
 }
 
+/* Reads the address that a socket is bound to. */
+static __always_inline void read_source(const struct bpf_sock *sk, bool v6, union addr *source)
+{
+	if (v6) {
+		source->words[0] = sk->src_ip6[0];
+		source->words[1] = sk->src_ip6[1];
+		source->words[2] = sk->src_ip6[2];
+		source->words[3] = sk->src_ip6[3];
+	} else {
+		addr_from_v4(source, sk->src_ip4);
+	}
+}
+
 /* Reads a request. False: its network namespace has no socket translation; then only r->dst is set. */
 static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, struct sk_request *r)
 {
@@ -54,16 +67,32 @@ static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, str
 		return false;
 	r->netns_flags = scope->flags;
 	r->client.halves[1] = cookie;
+	if (scope->flags & NAMESPACE_SOCKETS && r->sk)
+		read_source(r->sk, v6, &r->source);
 	r->cookie = bpf_get_socket_cookie(ctx);
 	r->proto = ctx->protocol == PROTO_MPTCP ? IPPROTO_TCP : ctx->protocol;
 	return true;
 }
 
-/* The program gets ECONNREFUSED, as from a host without a listener, or ENOMEM. */
+/* The error that a program gets; of a service without a backend, that of a host without a listener. */
+static __always_inline int errno_of(__u32 reason)
+{
+	switch (reason) {
+	case DROP_TABLE_FULL:
+		return -ENOMEM;
+	case DROP_SOURCE_RANGE:
+		return -EPERM;
+	case DROP_NO_LOCAL_BACKEND:
+		return -EHOSTUNREACH;
+	default:
+		return -ECONNREFUSED;
+	}
+}
+
 static __always_inline int refuse(__u32 reason)
 {
 	sk_count_drop(reason);
-	bpf_set_retval(reason == DROP_TABLE_FULL ? -ENOMEM : -ECONNREFUSED);
+	bpf_set_retval(errno_of(reason));
 	return SOCK_REFUSE;
 }
 
@@ -98,6 +127,7 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 	if (!row)
 		return refuse(DROP_TABLE_FULL);
 	row->service = r.dst;
+	row->service.resets = r.resets;
 	row->backend = r.backend;
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);

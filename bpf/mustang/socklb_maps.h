@@ -10,7 +10,7 @@
 struct addr_port {
 	union addr addr;
 	__be16 port;
-	__u16 pad;
+	__u16 resets; /* of sk_service.service: it had SERVICE_RESET; otherwise 0 */
 };
 
 /* The service that a connected socket called, and the backend it got. Port 0: it called no service. */

@@ -23,6 +23,12 @@ static __always_inline void decide_drop(struct decision *d, enum drop_reason rea
 	d->reason = reason;
 }
 
+/* Whether a packet is of a connection whose backend was removed. Its sender is to learn that; a TCP reset goes through. */
+static __always_inline bool is_removed(const struct ct_entry *ct, __u32 traits)
+{
+	return ct->flags & CT_REMOVED && !(traits & TRAIT_RST);
+}
+
 /* Decides to translate by a connection. */
 static __always_inline void use_connection(struct decision *d, struct ct_entry *ct)
 {
@@ -80,6 +86,10 @@ static __always_inline void translate(const struct packet *packet, struct metric
 
 	if (known && !(traits & TRAIT_SYN)) {
 		ct = flow_find(t, traits);
+		if (ct && is_removed(ct, traits)) {
+			decide_drop(d, DROP_BACKEND_REMOVED);
+			return;
+		}
 		if (ct) {
 			use_connection(d, ct);
 			if (translated_at_client(ct))
@@ -94,12 +104,15 @@ static __always_inline void translate(const struct packet *packet, struct metric
 		open_connection(d, packet, NULL, row);
 }
 
-/* Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. */
+/*
+ * Decides about a packet that enters a pod, or leaves by an uplink: only replies are translated there. One of a backend on
+ * another node, which was removed, stays as it is: the client knows no such connection, and resets it.
+ */
 static __always_inline void translate_reply(const struct tuple *t, __u32 traits, struct decision *d)
 {
 	struct ct_entry *ct = filter_has_source(t) ? flow_find(t, traits) : NULL;
 
-	if (ct && !(ct->flags & CT_FORWARD))
+	if (ct && !(ct->flags & CT_FORWARD) && !is_removed(ct, traits))
 		use_connection(d, ct);
 }
 

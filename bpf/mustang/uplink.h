@@ -54,6 +54,10 @@ static __always_inline void translate_request(const struct packet *packet, const
 	if (ct) {
 		if (!(ct->flags & CT_UPLINK && ct->flags & (CT_FORWARD | CT_SNAT)))
 			return;
+		if (is_removed(ct, packet->traits)) {
+			decide_drop(d, DROP_BACKEND_REMOVED);
+			return;
+		}
 		use_connection(d, ct);
 		if (ct->flags & CT_FORWARD)
 			follow_client(ct, uplink);

@@ -83,6 +83,10 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 		row.Key.Revision = 0
 		add(err, "table %+v", row)
 	}
+	for _, key := range sourceRanges(t, o) {
+		key.Revision = 0
+		add(nil, "source range %+v", key)
+	}
 	for row, err := range o.Endpoints.All() {
 		row.Value.Id = 0
 		add(err, "endpoint %+v", row)
@@ -99,6 +103,21 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	state, _, err := o.State.Get(0)
 	add(err, "retiring %d, host %d", state.Retiring, state.Host)
 	return rows
+}
+
+// sourceRanges returns the keys of all source ranges. The kernel lists the rows of a trie one by one.
+func sourceRanges(t *testing.T, o *objects.Objects) (keys []objects.SourceRange) {
+	t.Helper()
+	var key objects.SourceRange
+	var value uint8
+	rows := o.SourceRanges.Map.Iterate()
+	for rows.Next(&key, &value) {
+		keys = append(keys, key)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return keys
 }
 
 // checkOrphans runs the command of another kind, after which there may be no row or link that belongs to nothing.
@@ -128,6 +147,11 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	for row := range o.LookUp.All() {
 		if !revisions[row.Key.Revision] {
 			n.t.Errorf("%s, then %q: block %d of the table of no service", how, c.other, row.Key.Slot)
+		}
+	}
+	for _, key := range sourceRanges(n.t, o) {
+		if !revisions[key.Revision] {
+			n.t.Errorf("%s, then %q: source range %+v of no service", how, c.other, key)
 		}
 	}
 	for row := range o.Endpoints.All() {

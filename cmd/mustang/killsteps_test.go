@@ -49,6 +49,7 @@ const (
 	// applyServices deletes a service, changes one and adds one.
 	applyServices = "svc apply --file=SERVICES --saved=SAVED/services.json"
 	addUDP        = addService + " --protocol=udp"
+	addRanged     = addService + " --source-range=192.168.10.0/24"
 	otherSvc      = "svc rm --service=10.96.0.9:9"
 	otherEp       = "ep rm 192.168.99.99"
 )
@@ -62,6 +63,11 @@ func killCases() []killCase {
 		{"svc add udp beside tcp", []string{addPods, addTCP}, addUDP, "", otherEp, true},
 		{"svc add with other backends", []string{addPods, twoBackends}, addService, "", otherEp, true},
 		{"svc add with other tables", []string{addPods, twoBackends + maglev}, addService + maglev, "", otherEp, true},
+		{
+			"svc add with source ranges", []string{addPods, addRanged + " --source-range=10.0.0.0/8"},
+			addRanged + " --source-range=192.168.0.0/17 --source-range=172.16.0.0/12", "", otherEp, true,
+		},
+		{"svc rm with source ranges", []string{addPods, addRanged}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"svc apply", []string{addPods, twoBackends, "svc add --service=10.96.0.9:9 --backend=192.168.10.99:1"}, applyServices, "", otherEp, true},
 		{"svc add node port", []string{addPods, addService}, "svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.99:1", "", otherEp, true},
 		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},

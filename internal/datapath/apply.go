@@ -22,11 +22,6 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 	if err := errors.Join(requireOwner(owner), service.ValidateSet(want)); err != nil {
 		return Result{}, err
 	}
-	for _, w := range want {
-		if err := requireSupported(w); err != nil {
-			return Result{}, err
-		}
-	}
 	if err := s.o.OpenTables(); err != nil {
 		return Result{}, err
 	}
@@ -111,7 +106,7 @@ type writer struct {
 	replaced bool // whether something is to be retired
 	old      set  // what was replaced
 	waits    bool // programs may use a part of it still
-	udp      bool // UDP sockets may
+	udp, tcp bool // UDP sockets may, and TCP sockets that are to end
 
 	buffers
 }
@@ -122,6 +117,7 @@ type buffers struct {
 	backends    []objects.Backend
 	blockKeys   []objects.BackendKey
 	blocks      [][maglev.Block]uint16
+	rangeKeys   []objects.SourceRange
 	serviceKeys []objects.ServiceKey
 	services    []objects.Service
 	drops       []objects.ServiceKey
@@ -218,7 +214,8 @@ func requireNumbers(chunk []change, state objects.State) error {
 // encode fills the buffers with the rows of a chunk, and notes what they replace. It gives out ids and revisions.
 func (w *writer) encode(chunk []change, state *objects.State) {
 	w.buffers = buffers{
-		w.backendKeys[:0], w.backends[:0], w.blockKeys[:0], w.blocks[:0], w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
+		w.backendKeys[:0], w.backends[:0], w.blockKeys[:0], w.blocks[:0], w.rangeKeys[:0],
+		w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
 	}
 	state.LastRevision++ // also if rows are only deleted: others are to see that the services changed
 	for i := range chunk {
@@ -253,6 +250,11 @@ func (w *writer) encodeOne(s service.Service) {
 		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
 		w.backends = append(w.backends, encodeBackend(b))
 	}
+	for i, r := range s.SourceRanges {
+		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(len(s.Backends) + i)})
+		w.backends = append(w.backends, encodeRange(r))
+		w.rangeKeys = append(w.rangeKeys, sourceRangeKey(s.Revision, r))
+	}
 	for i, block := range table(s) {
 		w.blockKeys = append(w.blockKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(i)})
 		w.blocks = append(w.blocks, block)
@@ -263,16 +265,19 @@ func (w *writer) encodeOne(s service.Service) {
 
 // end returns where the rows end so far.
 func (b *buffers) end() end {
-	return end{size{len(b.backendKeys), len(b.blockKeys)}, len(b.serviceKeys)}
+	return end{size{len(b.backendKeys), len(b.blockKeys), len(b.rangeKeys)}, len(b.serviceKeys)}
 }
 
-// store writes the buffers: backends and tables, then the services that refer to them, and deletes last, so that a service which takes
+// store writes the buffers: backends, source ranges and tables, then the services that refer to them, and deletes last, so that a service which takes
 // another's frontend is there before that goes. If a map is full, the changes that are complete stay, and the rows of the
 // others are deleted.
 func (w *writer) store(chunk []change) (err error) {
 	defer func() { err = errors.Join(err, w.o.Filter.Change()) }()
 	_, err = w.o.Backends.PutBatch(w.backendKeys, w.backends)
 	n := 0
+	if err == nil {
+		_, err = w.o.SourceRanges.PutBatch(w.rangeKeys, make([]uint8, len(w.rangeKeys)))
+	}
 	if err == nil {
 		_, err = w.o.LookUp.PutBatch(w.blockKeys, w.blocks)
 	}
@@ -292,18 +297,23 @@ func (w *writer) store(chunk []change) (err error) {
 		}
 		// Only a service that was not there fails for lack of room: to replace one takes none.
 		err = errors.Join(err, w.o.Services.DeleteBatch(w.serviceKeys[last.services:n]),
-			set{w.backendKeys[last.backends:], w.blockKeys[last.blocks:]}.delete(w.o))
+			set{w.backendKeys[last.backends:], w.blockKeys[last.blocks:], w.rangeKeys[last.ranges:]}.delete(w.o))
 		w.sweep = true // what the others were to delete
 	} else {
 		err = w.o.Services.DeleteBatch(w.drops)
 		w.result.RowsDeleted += len(w.drops)
 	}
-	w.result.RowsWritten += last.backends + last.blocks + last.services
+	w.result.RowsWritten += last.backends + last.blocks + last.ranges + last.services
 	w.used = w.used.plus(last.size, 1)
 	for i := range chunk[:done] {
 		w.count(&chunk[i])
 	}
 	return errors.Join(err, w.addresses.store(w.o))
+}
+
+// resets reports whether TCP connections of the service end with their backend.
+func resets(s service.Service) bool {
+	return s.OnRemove == service.Reset && s.Protocol.Overlaps(service.TCP)
 }
 
 // count notes what a change that was written replaces.
@@ -318,6 +328,7 @@ func (w *writer) count(c *change) {
 			}
 			updated = true
 			w.addresses.add(f, -1)
+			w.tcp = w.tcp || resets(s)
 			w.replace(f, false)
 		}
 		if updated {
@@ -329,6 +340,7 @@ func (w *writer) count(c *change) {
 	for _, d := range c.drop {
 		w.result.Deleted++
 		w.addresses.add(d, -1)
+		w.tcp = w.tcp || resets(d)
 		w.replace(d, true)
 	}
 }

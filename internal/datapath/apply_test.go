@@ -131,36 +131,7 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestNotSupported refuses what the programs do not enforce, and writes nothing.
-func TestNotSupported(t *testing.T) {
-	d := openTest(t)
-	good := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
-	for field, change := range map[string]func(*service.Service){
-		`on-remove "reset"`:       func(s *service.Service) { s.OnRemove = service.Reset },
-		"health-check port":       func(s *service.Service) { s.External, s.ExternalPolicy, s.HealthCheckPort = true, service.Local, 30000 },
-		"internal traffic policy": func(s *service.Service) { s.InternalPolicy = service.Local },
-		"external traffic policy": func(s *service.Service) { s.ExternalPolicy = service.Local },
-		"source ranges":           func(s *service.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
-	} {
-		s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
-		change(&s)
-		_, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{good, s})
-		_, _, putErr := d.Services().Put(t.Context(), service.CLI, s)
-		for _, err := range []error{err, putErr} {
-			var no *NotSupportedError
-			if !errors.As(err, &no) || no.Field != field || no.Service != s.Key() || !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("%s: error %v", field, err)
-			}
-		}
-	}
-	if _, err := d.Services().Apply(t.Context(), service.NoOwner, []service.Service{good}); err == nil {
-		t.Error("no error without an owner")
-	}
-	wantServices(t, d)
-	wantSlots(t, d, 0)
-}
-
-// TestRowsKeepFields encodes what is not supported yet, and decodes it.
+// TestRowsKeepFields encodes a service and a backend, and decodes them.
 func TestRowsKeepFields(t *testing.T) {
 	want := service.Service{
 		ID: 7, Revision: 9, Owner: service.Lab, Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
@@ -171,7 +142,7 @@ func TestRowsKeepFields(t *testing.T) {
 		got.ID != want.ID || got.Revision != want.Revision || got.Owner != want.Owner {
 		t.Errorf("decoded %+v, want %+v", got, want)
 	}
-	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12}
+	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12, Local: true}
 	if got := decodeBackend(encodeBackend(backend)); got != backend {
 		t.Errorf("decoded %+v, want %+v", got, backend)
 	}

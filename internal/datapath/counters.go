@@ -50,18 +50,21 @@ func metricNames() []string {
 func dropNames() []string {
 	return []string{
 		"unspecified",
-		"malformed",       // a header is cut off or contradicts itself
-		"extensions",      // too many IPv6 extension headers
-		"no_backend",      // the service has none
-		"backend_missing", // the service has one, and the table has not
-		"port_exhausted",  // no free source port was found
-		"table_full",      // the connection table took no row
-		"rewrite",         // the packet could not be written
-		"client_share",    // the client has as many connections as its share
-		"no_route",        // the node does not know, or may not take, a way to the backend
-		"no_source",       // the uplink to the backend has no address of the family
-		"too_big",         // the next network takes smaller packets only; the sender is told
-		"ttl",             // the packet has crossed as many routers as it may; the sender is told
+		"malformed",        // a header is cut off or contradicts itself
+		"extensions",       // too many IPv6 extension headers
+		"no_backend",       // the service has none
+		"backend_missing",  // the service has one, and the table has not
+		"port_exhausted",   // no free source port was found
+		"table_full",       // the connection table took no row
+		"rewrite",          // the packet could not be written
+		"client_share",     // the client has as many connections as its share
+		"no_route",         // the node does not know, or may not take, a way to the backend
+		"no_source",        // the uplink to the backend has no address of the family
+		"too_big",          // the next network takes smaller packets only; the sender is told
+		"ttl",              // the packet has crossed as many routers as it may; the sender is told
+		"no_local_backend", // the policy is local, and the service's backends are on other nodes
+		"source_range",     // the client is in none of the service's source ranges
+		"backend_removed",  // the backend was removed, and the sender got a TCP reset
 	}
 }
 

@@ -80,7 +80,7 @@ func (e Endpoints) list() ([]Endpoint, error) {
 // programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
 // a macvlan. An existing endpoint of the device is updated, and keeps its owner; one that has an address and whose device
 // is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
-// os.ErrNotExist; *ConflictError if another pod that is alive has an address, or the pods here are those of another host;
+// os.ErrNotExist; *ConflictError if another pod that is alive, or a service, has an address, or the pods here are those of another host;
 // *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
 	t, err := spec.find()
@@ -111,10 +111,30 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	}
 	i := slices.IndexFunc(all, t.is)
 	if i < 0 {
+		if err := e.refuseFrontends(spec, t); err != nil {
+			return nil, Unchanged, err
+		}
 		return e.add(ctx, t)
 	}
 	t.owner = all[i].Owner
 	return e.update(ctx, all, all[i].ID, t)
+}
+
+// refuseFrontends returns a *ConflictError if a service has an address of the pod: nobody would reach the pod there.
+func (e Endpoints) refuseFrontends(spec EndpointSpec, t *target) error {
+	if err := e.o.OpenTables(); err != nil {
+		return err
+	}
+	for _, addr := range t.addresses {
+		n, _, err := e.o.Addresses.Get(encodeAddr(addr))
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of a service", spec, addr)}
+		}
+	}
+	return nil
 }
 
 // add creates the endpoint of a device that has none.

@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 
@@ -35,20 +34,6 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string { return e.What }
-
-// NotSupportedError names the first field of a service that the programs cannot serve yet. It matches
-// errors.ErrUnsupported.
-type NotSupportedError struct {
-	Service service.Key
-	Field   string
-}
-
-func (e *NotSupportedError) Error() string {
-	return fmt.Sprintf("service %s: %s: not supported yet", e.Service, e.Field)
-}
-
-// Is makes the error match errors.ErrUnsupported.
-func (e *NotSupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // DeviationError tells how an object differs from the state in which it was created.
 type DeviationError struct {

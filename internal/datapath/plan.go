@@ -88,7 +88,7 @@ func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 // growth returns the number of rows that an update adds.
 func growth(u service.Update) int {
 	more := sizeOf(u.Want).plus(sizeOf(u.Have), -1)
-	return more.backends + more.blocks
+	return more.backends + more.blocks + more.ranges
 }
 
 // requireRoom returns a *FullError if the maps cannot hold the result.
@@ -114,6 +114,9 @@ func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error 
 	if size := w.o.LookUp.Size(); sum.blocks > int(size) {
 		return &objects.FullError{Map: "tables", Size: size}
 	}
+	if size := w.o.SourceRanges.Size(); sum.ranges > int(size) {
+		return &objects.FullError{Map: "source_ranges", Size: size}
+	}
 	return nil
 }
 
@@ -121,12 +124,12 @@ func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error 
 // least.
 func (w *writer) chunkSize(changes []change) int {
 	n, sum := 0, size{}
-	room := size{int(w.o.Backends.Size()), int(w.o.LookUp.Size())}.plus(w.used, -1)
+	room := size{int(w.o.Backends.Size()), int(w.o.LookUp.Size()), int(w.o.SourceRanges.Size())}.plus(w.used, -1)
 	for n < len(changes) && n < chunkChanges && sum.backends < chunkBackends && sum.blocks < chunkBackends {
 		for _, s := range changes[n].put {
 			sum = sum.plus(sizeOf(s), 1)
 		}
-		if n > 0 && (sum.backends > room.backends || sum.blocks > room.blocks) {
+		if n > 0 && (sum.backends > room.backends || sum.blocks > room.blocks || sum.ranges > room.ranges) {
 			break
 		}
 		n++

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
@@ -28,14 +27,15 @@ func (w *writer) replace(old service.Service, deleted bool) {
 // mustRetire reports whether the old backends take up too much room for another chunk.
 func (w *writer) mustRetire() bool {
 	old := w.old.size()
+	const most = chunkBackends + service.MaxBackends + service.MaxSourceRanges
 	return old.backends >= retireBackends || old.blocks >= retireBackends ||
-		old.backends > 0 && w.used.backends+chunkBackends+service.MaxBackends > int(w.o.Backends.Size()) ||
+		old.backends > 0 && w.used.backends+most > int(w.o.Backends.Size()) ||
+		old.ranges > 0 && w.used.ranges+most > int(w.o.SourceRanges.Size()) ||
 		old.blocks > 0 && w.used.blocks+chunkBackends+maxBlocks > int(w.o.LookUp.Size())
 }
 
-// retire ends what is left of the sets of backends that were replaced: connected UDP sockets to backends that are gone, and
-// the rows. Programs find out themselves that a UDP connection has lost its backend (ct_served in bpf/mustang/ct.h). It
-// needs no lock: a revision is never used again.
+// retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and the
+// rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no lock: a revision is never used again.
 func (w *writer) retire() (err error) {
 	if !w.replaced {
 		return nil
@@ -45,14 +45,17 @@ func (w *writer) retire() (err error) {
 		waitForPrograms()
 	}
 	if w.udp {
-		err = retireSockets(w.o)
+		err = retireSockets(w.o, service.UDP)
+	}
+	if w.tcp {
+		err = errors.Join(err, retireSockets(w.o, service.TCP))
 	}
 	// Last: as long as they are there, the work is known to be unfinished.
 	err = errors.Join(err, w.old.delete(w.o))
 	old := w.old.size()
-	w.result.RowsDeleted += old.backends + old.blocks
+	w.result.RowsDeleted += old.backends + old.blocks + old.ranges
 	w.used = w.used.plus(old, -1)
-	w.replaced, w.old, w.waits, w.udp = false, w.old.reuse(), false, false
+	w.replaced, w.old, w.waits, w.udp, w.tcp = false, w.old.reuse(), false, false, false
 	return err
 }
 
@@ -93,32 +96,27 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	return s.o.State.Put(0, state)
 }
 
-// retireSockets ends the connected UDP sockets whose service no longer has their backend. Their processes get ECONNABORTED
-// when they receive and EDESTADDRREQ when they send, and may connect again; otherwise they would send to nobody for ever.
+// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only if the
+// service resets them. Their processes get ECONNABORTED, those that send by UDP EDESTADDRREQ, and may connect again; UDP
+// would otherwise send to nobody for ever.
 // Sockets are found in network namespaces that have a name or a process.
-func retireSockets(o *objects.Objects) (err error) {
-	retirer, err := o.OpenUDPRetirer()
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, retirer.Close()) }()
-	flags, err := namespaceFlags(o)
-	if err != nil || len(flags) == 0 {
-		return err
-	}
-	return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-		if flags[cookie] == 0 {
-			return nil
+func retireSockets(o *objects.Objects, p service.Protocol) error {
+	return o.RetireSockets(uint8(p), func(run func() error) error {
+		flags, err := namespaceFlags(o)
+		if err != nil || len(flags) == 0 {
+			return err
 		}
-		return ns.Do(retirer.Run)
+		return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
+			if flags[cookie] == 0 {
+				return nil
+			}
+			return ns.Do(run)
+		})
 	})
 }
 
 // Sweep completes what a process left that died while it changed services: it deletes backends and tables that no service
-// refers to, and ends UDP connections, and sockets, to backends that their service no longer has. Put, Delete and Apply of any process
+// refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	lock, err := lockTables(ctx, s.o)
@@ -143,7 +141,7 @@ func (s Services) Sweep(ctx context.Context) error {
 		return err
 	}
 	waitForPrograms()
-	if err := retireSockets(s.o); err != nil {
+	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
 	if err := withTables(ctx, s.o, s.o.CountAddresses); err != nil {

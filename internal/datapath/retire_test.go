@@ -27,6 +27,9 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 	wantSlots(t, d, sum.backends)
 	wantBlocks(t, d, sum.blocks)
+	if n := rangesOf(t, d); n != sum.ranges {
+		t.Errorf("%d source ranges, want %d", n, sum.ranges)
+	}
 	wantFiltered(t, d)
 	if state, err := readState(d.objects); err != nil || state.Retiring != 0 {
 		t.Errorf("state %+v, %v; want nothing to retire", state, err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"time"
 
 	"mustang/internal/datapath/objects"
@@ -30,10 +31,13 @@ func serviceKey(frontend netip.AddrPort, p service.Protocol) objects.ServiceKey 
 
 // encodeService returns the value of the service's row. Its backends are in order.
 func encodeService(s service.Service) objects.Service {
+	first, local := s.LocalServing()
+	all, near := tableEntries(s)
 	row := objects.Service{
-		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)),
-		Table: uint32(tableEntries(s)), AffinityTimeout: uint32(s.Affinity / time.Second),
+		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)), Table: uint32(all),
+		Local: uint32(len(local)), LocalFirst: uint32(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
 		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
+		Ranges: uint16(len(s.SourceRanges)),
 	}
 	for _, f := range []struct {
 		flag uint32
@@ -46,7 +50,8 @@ func encodeService(s service.Service) objects.Service {
 		{objects.ServiceDSRIPIP, s.DSR == service.IPIP},
 		{objects.ServiceInternalLocal, s.InternalPolicy == service.Local},
 		{objects.ServiceExternalLocal, s.ExternalPolicy == service.Local},
-		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0},
+		{objects.ServiceReset, s.OnRemove == service.Reset},
+		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0 && !slices.ContainsFunc(s.SourceRanges, isEveryone)},
 	} {
 		if f.set {
 			row.Flags |= f.flag
@@ -81,13 +86,41 @@ func decodeService(key objects.ServiceKey, row objects.Service) service.Service 
 }
 
 func encodeBackend(b service.Backend) objects.Backend {
-	return objects.Backend{
+	row := objects.Backend{
 		Addr: encodeAddr(b.Addr.Addr()), Port: swapPort(b.Addr.Port()), Weight: b.Weight, State: uint8(b.State),
 	}
+	if b.Local {
+		row.Flags = objects.BackendLocal
+	}
+	return row
 }
 
 func decodeBackend(row objects.Backend) service.Backend {
-	return service.Backend{Addr: decodeAddrPort(row.Addr, row.Port), State: service.State(row.State), Weight: row.Weight}
+	return service.Backend{
+		Addr: decodeAddrPort(row.Addr, row.Port), State: service.State(row.State), Weight: row.Weight,
+		Local: row.Flags&objects.BackendLocal != 0,
+	}
+}
+
+// isEveryone reports whether a range has all addresses of its family.
+func isEveryone(r netip.Prefix) bool { return r.Bits() == 0 }
+
+// sourceRangeKey returns the key of a source range of a revision.
+func sourceRangeKey(revision uint32, r netip.Prefix) objects.SourceRange {
+	length := 32 + r.Bits()
+	if r.Addr().Is4() {
+		length += 128 - 32
+	}
+	return objects.SourceRange{Length: uint32(length), Revision: revision, Addr: encodeAddr(r.Addr())}
+}
+
+// encodeRange returns the row of backends that tells user space of a source range.
+func encodeRange(r netip.Prefix) objects.Backend {
+	return objects.Backend{Addr: encodeAddr(r.Addr()), Weight: uint16(r.Bits()), Flags: objects.BackendSourceRange}
+}
+
+func decodeRange(row objects.Backend) netip.Prefix {
+	return netip.PrefixFrom(decodeAddr(row.Addr), int(row.Weight))
 }
 
 // reverse returns the tuple of the replies.

@@ -43,6 +43,20 @@ func (s Services) Get(ctx context.Context, key service.Key) (service.Service, er
 	return *have, nil
 }
 
+// Generation returns a number that each change of services changes, or 0 while one is under way. The error matches
+// os.ErrNotExist if the datapath was removed since it was opened.
+func (s Services) Generation() (uint32, error) {
+	err := errors.Join(s.o.OpenTables(), s.o.CheckPinned())
+	if err != nil {
+		return 0, err
+	}
+	state, err := readState(s.o)
+	if state.Retiring != 0 {
+		return 0, err
+	}
+	return state.LastRevision, err
+}
+
 // List returns all services, sorted by ID. It takes no lock.
 func (s Services) List(ctx context.Context) ([]service.Service, error) {
 	if err := s.o.OpenTables(); err != nil {
@@ -73,12 +87,13 @@ func (s Services) Memory() (sum uint64, err error) {
 }
 
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
-// connections go to the new backends from one moment on; open TCP connections keep theirs; UDP leaves those that are gone.
+// connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset; UDP
+// leaves those that are gone.
 // A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those
-// of service.Service.Validate, *NotSupportedError, *FullError, and *ConflictError if the service belongs to another owner
+// of service.Service.Validate, *FullError, and *ConflictError if the service belongs to another owner
 // or a service of another protocol has a part of the frontend.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
-	if err := errors.Join(want.Validate(), requireSupported(want), requireOwner(owner)); err != nil {
+	if err := errors.Join(want.Validate(), requireOwner(owner)); err != nil {
 		return Unchanged, 0, err
 	}
 	if err := s.o.OpenTables(); err != nil {
@@ -118,7 +133,7 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 }
 
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their
-// protocols. Open TCP connections stay. Errors: *NotFoundError; *ConflictError if only others have services there.
+// protocols. Open TCP connections stay, unless OnRemove is Reset. Errors: *NotFoundError; *ConflictError if only others have services there.
 func (s Services) Delete(ctx context.Context, owner service.Owner, key service.Key) error {
 	_, err := s.change(ctx, owner, func(*writer) (*change, error) {
 		found, err := s.at(ctx, service.Key{Frontend: key.Frontend})
@@ -166,27 +181,6 @@ func requireOwner(owner service.Owner) error {
 		return fmt.Errorf("invalid owner %s", owner)
 	}
 	return nil
-}
-
-// requireSupported returns a *NotSupportedError for the first field that the programs do not enforce yet.
-func requireSupported(s service.Service) error {
-	field := ""
-	switch {
-	case s.HealthCheckPort != 0:
-		field = "health-check port"
-	case s.OnRemove != service.Keep:
-		field = fmt.Sprintf("on-remove %q", s.OnRemove)
-	case s.InternalPolicy != service.Cluster:
-		field = "internal traffic policy"
-	case s.ExternalPolicy != service.Cluster:
-		field = "external traffic policy"
-	case len(s.SourceRanges) > 0:
-		field = "source ranges"
-	}
-	if field == "" {
-		return nil
-	}
-	return &NotSupportedError{Service: s.Key(), Field: field}
 }
 
 // exactly returns the service that has the key, or nil; or a *ConflictError if a service of another protocol has a part of

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
@@ -16,7 +17,7 @@ type snapshot struct {
 	// state is older than all rows: if it has not changed since, nor have they.
 	state    objects.State
 	services []service.Service
-	rows     size // of backends and their tables, those of no service included
+	rows     size // those of no service included
 	// unreferenced are the keys of those that no service refers to.
 	unreferenced set
 }
@@ -44,14 +45,20 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 			return nil, err
 		}
 		t.rows.backends++
+		if row.Value.Flags&objects.BackendSourceRange != 0 {
+			t.rows.ranges++
+		}
 		i, ok := byRevision[row.Key.Revision]
 		if !ok {
-			t.unreferenced.backends = append(t.unreferenced.backends, row.Key)
+			t.unreferenced.addRow(row.Key, row.Value)
 			continue
 		}
 		have := &t.services[i]
-		if int(row.Key.Slot) < len(have.Backends) {
-			have.Backends[row.Key.Slot] = decodeBackend(row.Value)
+		if slot := int(row.Key.Slot); slot < len(have.Backends) {
+			have.Backends[slot] = decodeBackend(row.Value)
+			filled[i]++
+		} else if slot -= len(have.Backends); slot < len(have.SourceRanges) {
+			have.SourceRanges[slot] = decodeRange(row.Value)
 			filled[i]++
 		}
 	}
@@ -65,7 +72,7 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 		}
 	}
 	for i, n := range filled {
-		if int(n) < len(t.services[i].Backends) {
+		if have := &t.services[i]; int(n) < len(have.Backends)+len(have.SourceRanges) {
 			partial[int32(i)] = true
 		}
 	}
@@ -80,7 +87,11 @@ func (s Services) readServices(t *snapshot) error {
 		if err != nil {
 			return err
 		}
-		t.services = append(t.services, decodeService(row.Key, row.Value))
+		have := decodeService(row.Key, row.Value)
+		if row.Value.Ranges > 0 {
+			have.SourceRanges = make([]netip.Prefix, row.Value.Ranges)
+		}
+		t.services = append(t.services, have)
 		totals = append(totals, row.Value.Total)
 		sum += int(row.Value.Total)
 	}
@@ -146,12 +157,16 @@ func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, e
 			continue
 		}
 		have := decodeService(row, value)
-		for slot := range value.Total {
+		for slot := range value.Total + uint32(value.Ranges) {
 			b, ok, err := s.o.Backends.Get(objects.BackendKey{Revision: value.Revision, Slot: slot})
 			if err != nil || !ok {
 				return nil, false, err
 			}
-			have.Backends = append(have.Backends, decodeBackend(b))
+			if slot < value.Total {
+				have.Backends = append(have.Backends, decodeBackend(b))
+			} else {
+				have.SourceRanges = append(have.SourceRanges, decodeRange(b))
+			}
 		}
 		found = append(found, have)
 	}

@@ -32,8 +32,21 @@ func (w *world) change(t *testing.T, choice service.Choice, backends ...service.
 	}
 }
 
-// shares opens connections from n ports of the client, and counts them by the port of the backend.
-func (w *world) shares(t *testing.T, n int) map[uint16]int {
+// client is where a packet comes from.
+type client struct {
+	hook objects.Hook
+	addr netip.Addr
+	mac  string // of the sender, outside
+}
+
+func (w *world) pod() client     { return client{hook: fromHost, addr: w.client.Addr()} }
+func (w *world) outside() client { return client{fromUplink, w.outsider.Addr(), "aa"} }
+
+// shares opens connections from n ports of the pod, and counts them by the port of the backend.
+func (w *world) shares(t *testing.T, n int) map[uint16]int { return w.sharesOf(t, w.pod(), n) }
+
+// sharesOf does so for a client.
+func (w *world) sharesOf(t *testing.T, from client, n int) map[uint16]int {
 	t.Helper()
 	before, err := w.Connections()
 	if err != nil {
@@ -45,7 +58,11 @@ func (w *world) shares(t *testing.T, n int) map[uint16]int {
 	}
 	w.opened += n
 	for i := range n {
-		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), uint16(10000+(w.opened+i)%50000)), w.service))
+		p := w.first(netip.AddrPortFrom(from.addr, uint16(10000+(w.opened+i)%50000)), w.service)
+		if from.mac != "" {
+			p = p.arriving(from.mac)
+		}
+		w.send(t, from.hook, p)
 	}
 	after, err := w.Connections()
 	if err != nil {

@@ -39,6 +39,8 @@ type Backend struct {
 	State State
 	// Weight is the share of new connections relative to the other backends; the zero value counts as 1.
 	Weight uint16
+	// Local is whether the backend is on this node. It matters where a policy is Local.
+	Local bool
 }
 
 // Backends returns active backends of equal weight at the addresses.
@@ -50,20 +52,26 @@ func Backends(addrs ...netip.AddrPort) []Backend {
 	return backends
 }
 
-// Compare orders backends by state, so that those that get new connections come first, then by address.
+// Compare orders backends by state, so that those that get new connections come first, then those on this node first, then
+// by address.
 func (b Backend) Compare(o Backend) int {
-	if c := cmp.Compare(b.State, o.State); c != 0 {
+	switch c := cmp.Compare(b.State, o.State); {
+	case c != 0:
 		return c
+	case b.Local != o.Local && b.Local:
+		return -1
+	case b.Local != o.Local:
+		return 1
 	}
 	return cmp.Or(b.Addr.Compare(o.Addr), cmp.Compare(b.Weight, o.Weight))
 }
 
 // equal takes a weight of 0 and of 1 for the same.
 func (b Backend) equal(o Backend) bool {
-	return b.Addr == o.Addr && b.State == o.State && max(b.Weight, 1) == max(o.Weight, 1)
+	return b.Addr == o.Addr && b.State == o.State && b.Local == o.Local && max(b.Weight, 1) == max(o.Weight, 1)
 }
 
-// String formats b: "10.1.0.1:80", and "10.1.0.1:80,draining,weight=2" if the state or weight is not the default.
+// String formats b: "10.1.0.1:80", and "10.1.0.1:80,draining,weight=2,local" if it differs from the default.
 func (b Backend) String() string {
 	text := b.Addr.String()
 	if b.State != Active {
@@ -72,8 +80,14 @@ func (b Backend) String() string {
 	if b.Weight > 1 {
 		text += ",weight=" + strconv.Itoa(int(b.Weight))
 	}
+	if b.Local {
+		text += "," + localWord
+	}
 	return text
 }
+
+// localWord marks a backend on this node.
+const localWord = "local"
 
 // MarshalText returns the text of String.
 func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
@@ -88,21 +102,24 @@ func (b *Backend) UnmarshalText(text []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("backend %q: %w", text, err)
 	}
-	var states, weights int
+	var states, weights, locals int
 	for _, field := range fields[1:] {
 		if weight, ok := strings.CutPrefix(field, "weight="); ok {
 			if b.Weight, err = parseNumber("weight", weight); err != nil {
 				return fmt.Errorf("backend %q: %w", text, err)
 			}
 			weights++
+		} else if field == localWord {
+			b.Local = true
+			locals++
 		} else if err := b.State.UnmarshalText([]byte(field)); err != nil {
 			return fmt.Errorf("backend %q: %w", text, err)
 		} else {
 			states++
 		}
 	}
-	if states > 1 || weights > 1 {
-		return fmt.Errorf("backend %q: more than one state or weight", text)
+	if states > 1 || weights > 1 || locals > 1 {
+		return fmt.Errorf("backend %q: more than one state or weight, or %q twice", text, localWord)
 	}
 	return nil
 }

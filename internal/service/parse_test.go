@@ -101,7 +101,7 @@ func TestUnspecified(t *testing.T) {
 // FuzzParse parses the texts of frontends and backends. What is taken can be written and read again.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::", "1.2.3.4:00080",
-		"10.1.0.1:80,draining,weight=3", "10.1.0.1:80,weight=65536", "0.0.0.0:1"} {
+		"10.1.0.1:80,draining,weight=3", "10.1.0.1:80,local,terminating", "10.1.0.1:80,weight=65536", "0.0.0.0:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -14,7 +14,7 @@ import (
 // Limits of a service.
 const (
 	MaxBackends     = 4096
-	MaxSourceRanges = 1024
+	MaxSourceRanges = 4096
 	MaxAffinity     = 24 * time.Hour
 )
 
@@ -78,6 +78,22 @@ func (s Service) Serving() []Backend {
 		}
 	}
 	return nil
+}
+
+// LocalServing returns the backends on this node that get new connections where a policy is Local, and the index of the
+// first, of s in the order of Sorted: those that are active or, if none on this node is, those that are terminating.
+func (s Service) LocalServing() (first int, backends []Backend) {
+	for _, state := range []State{Active, Terminating} {
+		serves := func(b Backend) bool { return b.Local && b.State == state }
+		if first = slices.IndexFunc(s.Backends, serves); first >= 0 {
+			n := first
+			for n < len(s.Backends) && serves(s.Backends[n]) {
+				n++
+			}
+			return first, s.Backends[first:n]
+		}
+	}
+	return 0, nil
 }
 
 // Key returns the key of s.

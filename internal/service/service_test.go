@@ -134,6 +134,7 @@ func TestEqualSeesEachField(t *testing.T) {
 		func(s *Service) { s.OnRemove = Reset },
 		func(s *Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 		func(s *Service) { s.Backends = []Backend{{Addr: s.Backends[0].Addr, Weight: 2}} },
+		func(s *Service) { s.Backends = []Backend{{Addr: s.Backends[0].Addr, Local: true}} },
 	} {
 		other := one
 		if change(&other); one.Equal(other) {
@@ -209,6 +210,8 @@ func TestBackendText(t *testing.T) {
 		"10.1.0.1:80,draining":                 {Addr: addr, State: Draining},
 		"10.1.0.1:80,weight=3":                 {Addr: addr, Weight: 3},
 		"10.1.0.1:80,quarantined,weight=65535": {Addr: addr, State: Quarantined, Weight: 65535},
+		"10.1.0.1:80,local":                    {Addr: addr, Local: true},
+		"10.1.0.1:80,draining,weight=2,local":  {Addr: addr, State: Draining, Weight: 2, Local: true},
 	} {
 		var got Backend
 		if err := got.UnmarshalText([]byte(text)); err != nil || got != b || b.String() != text {
@@ -216,9 +219,44 @@ func TestBackendText(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "10.1.0.1", "10.1.0.1:80,", "10.1.0.1:80,gone", "10.1.0.1:80,weight=65536",
-		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining", "10.1.0.1:80,weight=1,weight=2"} {
+		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining", "10.1.0.1:80,weight=1,weight=2",
+		"10.1.0.1:80,local,local"} {
 		if err := new(Backend).UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+// TestLocalServing chooses of the backends on this node as KEP-1669 has it.
+func TestLocalServing(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "",
+		"1,local 2":                           "1,local",
+		"1 2,local 3,weight=2,local":          "2,local 3,weight=2,local",
+		"1 2,terminating 3,terminating,local": "3,terminating,local",
+		"1,local 2,terminating,local":         "1,local",
+		"1,terminating 2,terminating,local 3,draining,local":   "2,terminating,local",
+		"1 2,draining,local 3,quarantined,local 4,terminating": "",
+	} {
+		var s Service
+		for _, field := range strings.Fields(text) {
+			var b Backend
+			if err := b.UnmarshalText([]byte("10.1.0.1:" + field)); err != nil {
+				t.Fatal(err)
+			}
+			s.Backends = append(s.Backends, b)
+		}
+		s = s.Sorted()
+		first, local := s.LocalServing()
+		var got []string
+		for i, b := range local {
+			if s.Backends[first+i] != b {
+				t.Errorf("%q: backend %d is %v, want %v", text, first+i, s.Backends[first+i], b)
+			}
+			got = append(got, strings.TrimPrefix(b.String(), "10.1.0.1:"))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: %q serve, want %q", text, got, want)
 		}
 	}
 }

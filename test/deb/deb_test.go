@@ -41,6 +41,7 @@ var wanted = map[string]string{
 	"./etc/default/mustang-cni":                         "-rw-r--r--",
 	"./lib/systemd/system/mustang-bpffs.service":        "-rw-r--r--",
 	"./lib/systemd/system/mustang-cni.service":          "-rw-r--r--",
+	"./lib/systemd/system/mustang-health.service":       "-rw-r--r--",
 	"./lib/systemd/system/mustang-services.service":     "-rw-r--r--",
 	"./usr/bin/mustang":                                 "-rwxr-xr-x",
 	"./usr/lib/cni/mustang-cni":                         "-rwxr-xr-x",

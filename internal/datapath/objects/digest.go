@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "51bc4d28dbfe0983"
-	socklbDigest = "c0593421aa379097"
+	tcDigest     = "574f3f44559d7493"
+	socklbDigest = "eebeb0e33ddbb64a"
 )

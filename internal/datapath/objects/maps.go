@@ -22,6 +22,8 @@ type Sizes struct {
 	// Tables counts rows of 64 entries of the look-up tables of services with choice maglev or with weights: 16 for one of 2
 	// to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by default.
 	Tables uint32
+	// SourceRanges counts the source ranges of all services, which are counted among the backends too. 65536 by default.
+	SourceRanges uint32
 	// Connections counts connections, which take about 500 bytes each, at once. By default one for each 128 KiB of the
 	// machine's memory, between 8192 and 1048576. As many backends are remembered of unconnected datagram sockets with more than eight.
 	Connections uint32
@@ -38,6 +40,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapAddresses:      cmp.Or(s.Services, 131072),
 		tcMapBackends:       cmp.Or(s.Backends, 524288),
 		tcMapTables:         cmp.Or(s.Tables, 262144),
+		tcMapSourceRanges:   cmp.Or(s.SourceRanges, 65536),
 		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
 		tcMapSlots:          connections,
 		tcMapAffinities:     min(connections, 65536),
@@ -69,6 +72,7 @@ func formats() map[string]format {
 		tcMapAddresses:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
 		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
 		tcMapTables:         {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
+		tcMapSourceRanges:   {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
 		tcMapAffinities:     {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
 		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
 		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
@@ -165,21 +169,22 @@ func closeMaps(slots map[string]**ebpf.Map) error {
 // slots returns where the maps of packet translation go, by name.
 func slots(maps *tcMaps) map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
-		tcMapServices:    &maps.Services,
-		tcMapAddresses:   &maps.Addresses,
-		tcMapBackends:    &maps.Backends,
-		tcMapTables:      &maps.Tables,
-		tcMapAffinities:  &maps.Affinities,
-		tcMapConnections: &maps.Connections,
-		tcMapEndpoints:   &maps.Endpoints,
-		tcMapSlots:       &maps.Slots,
-		tcMapUsage:       &maps.Usage,
-		tcMapSettings:    &maps.Settings,
-		tcMapFragments:   &maps.Fragments,
-		tcMapMetrics:     &maps.Metrics,
-		tcMapFilter:      &maps.Filter,
-		tcMapState:       &maps.State,
-		tcMapUplinks:     &maps.Uplinks,
+		tcMapServices:     &maps.Services,
+		tcMapAddresses:    &maps.Addresses,
+		tcMapBackends:     &maps.Backends,
+		tcMapTables:       &maps.Tables,
+		tcMapSourceRanges: &maps.SourceRanges,
+		tcMapAffinities:   &maps.Affinities,
+		tcMapConnections:  &maps.Connections,
+		tcMapEndpoints:    &maps.Endpoints,
+		tcMapSlots:        &maps.Slots,
+		tcMapUsage:        &maps.Usage,
+		tcMapSettings:     &maps.Settings,
+		tcMapFragments:    &maps.Fragments,
+		tcMapMetrics:      &maps.Metrics,
+		tcMapFilter:       &maps.Filter,
+		tcMapState:        &maps.State,
+		tcMapUplinks:      &maps.Uplinks,
 
 		tcMapNodeAddresses: &maps.NodeAddresses,
 	}

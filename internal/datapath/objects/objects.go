@@ -35,12 +35,14 @@ type Objects struct {
 
 // Tables are the maps of packet translation.
 type Tables struct {
-	Services    *Table[ServiceKey, Service]
-	Addresses   *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
-	Backends    *Table[BackendKey, Backend]
-	LookUp      *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
-	Connections *Table[Tuple, ConnectionRow]
-	Endpoints   *Table[Addr, Endpoint]
+	Services  *Table[ServiceKey, Service]
+	Addresses *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
+	Backends  *Table[BackendKey, Backend]
+	LookUp    *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
+	// SourceRanges are the clients that services serve. Methods that list rows do not work.
+	SourceRanges *Table[SourceRange, uint8]
+	Connections  *Table[Tuple, ConnectionRow]
+	Endpoints    *Table[Addr, Endpoint]
 	// Slots are the connections, of which Connections has the rows.
 	Slots    *Slots
 	Settings *Table[uint32, tcSettings]
@@ -167,18 +169,19 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		return err
 	}
 	o.Tables = Tables{
-		Services:    &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
-		Addresses:   &Table[Addr, uint32]{o.maps.Addresses, tcMapAddresses},
-		Backends:    &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
-		LookUp:      &Table[BackendKey, [64]uint16]{o.maps.Tables, tcMapTables},
-		Connections: &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
-		Endpoints:   &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
-		Slots:       &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
-		Settings:    &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
-		Metrics:     &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},
-		State:       &Table[uint32, State]{o.maps.State, tcMapState},
-		Filter:      &Filter{o.maps.Filter},
-		Uplinks:     &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
+		Services:     &Table[ServiceKey, Service]{o.maps.Services, tcMapServices},
+		Addresses:    &Table[Addr, uint32]{o.maps.Addresses, tcMapAddresses},
+		Backends:     &Table[BackendKey, Backend]{o.maps.Backends, tcMapBackends},
+		LookUp:       &Table[BackendKey, [64]uint16]{o.maps.Tables, tcMapTables},
+		SourceRanges: &Table[SourceRange, uint8]{o.maps.SourceRanges, tcMapSourceRanges},
+		Connections:  &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
+		Endpoints:    &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
+		Slots:        &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
+		Settings:     &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
+		Metrics:      &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},
+		State:        &Table[uint32, State]{o.maps.State, tcMapState},
+		Filter:       &Filter{o.maps.Filter},
+		Uplinks:      &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
 
 		NodeAddresses: &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
 	}
@@ -208,18 +211,18 @@ func (o *Objects) Root() string { return o.layout.root }
 // ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed since. Nobody
 // waits for a grace period with this lock.
 func (o *Objects) Lock(ctx context.Context) (*dirlock.Lock, error) {
-	return dirlock.Take(ctx, o.layout.root, o.checkPinned)
+	return dirlock.Take(ctx, o.layout.root, o.CheckPinned)
 }
 
 // LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
 // The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
 func (o *Objects) LockLinks(ctx context.Context) (*dirlock.Lock, error) {
-	return dirlock.Take(ctx, o.layout.links(), o.checkPinned)
+	return dirlock.Take(ctx, o.layout.links(), o.CheckPinned)
 }
 
-// checkPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. The
-// caller has a lock.
-func (o *Objects) checkPinned() error {
+// CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program. Without
+// a lock, that may be so a moment later.
+func (o *Objects) CheckPinned() error {
 	now, err := os.Stat(o.layout.version())
 	if err == nil && !os.SameFile(now, o.pinned) {
 		err = os.ErrNotExist

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/dirlock"
 )
@@ -55,7 +56,7 @@ func (o *Objects) replaceBuilds(ctx context.Context) error {
 			err = errors.Join(o.ensurePrograms(), o.ensureSocketPrograms())
 		}
 	}
-	if err != nil && o.checkPinned() != nil {
+	if err != nil && o.CheckPinned() != nil {
 		return errRemoved
 	}
 	return err
@@ -218,7 +219,7 @@ func newCollection(pinned *tcMaps, at AttachPoint, config tcConfig) (*ebpf.Colle
 
 // socketPrograms returns the names of all programs for sockets.
 func socketPrograms() []string {
-	names := []string{socklbProgRetireUdp}
+	names := []string{socklbProgRetireUdp, socklbProgRetireTcp}
 	for _, h := range AttachCgroup.Hooks() {
 		names = append(names, h.Program)
 	}
@@ -267,6 +268,7 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	replaced[socklbMapTables] = o.maps.Tables
 	replaced[socklbMapNodeAddresses] = o.maps.NodeAddresses
 	replaced[socklbMapAffinities] = o.maps.Affinities
+	replaced[socklbMapSourceRanges] = o.maps.SourceRanges
 	replaced[socklbMapMetrics] = o.maps.Metrics
 	replaced[socklbMapNamespaces] = o.Namespaces.Map
 	for name := range spec.Maps {
@@ -288,33 +290,30 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	return collection, nil
 }
 
-// UDPRetirer ends connected UDP sockets whose service no longer has their backend.
-type UDPRetirer struct{ iter *link.Iter }
-
-// OpenUDPRetirer loads it. The error matches os.ErrNotExist if no control group has ever had the programs for sockets: no
-// socket is connected to a backend then.
-func (o *Objects) OpenUDPRetirer() (*UDPRetirer, error) {
-	p, err := o.Program(Hook{AttachCgroup, socklbProgRetireUdp})
+// RetireSockets calls each with a function that ends, in the calling thread's network namespace, connected sockets of a
+// protocol whose service no longer has their backend: of UDP all, of TCP those of services that reset. It does nothing if no
+// control group has ever had the programs for sockets: no socket is connected to a backend then.
+func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) error) error {
+	name := map[uint8]string{unix.IPPROTO_UDP: socklbProgRetireUdp, unix.IPPROTO_TCP: socklbProgRetireTcp}[protocol]
+	p, err := o.Program(Hook{AttachCgroup, name})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = p.Close() }()
 	iter, err := link.AttachIter(link.IterOptions{Program: p})
 	if err != nil {
-		return nil, fmt.Errorf("iterate over UDP sockets: %w", err)
+		return fmt.Errorf("iterate over sockets: %w", err)
 	}
-	return &UDPRetirer{iter}, nil
+	err = each(func() error {
+		sockets, err := iter.Open()
+		if err != nil {
+			return fmt.Errorf("iterate over sockets: %w", err)
+		}
+		_, err = io.Copy(io.Discard, sockets)
+		return errors.Join(err, sockets.Close())
+	})
+	return errors.Join(err, iter.Close())
 }
-
-// Run looks at the sockets in the calling thread's network namespace.
-func (r *UDPRetirer) Run() error {
-	sockets, err := r.iter.Open()
-	if err != nil {
-		return fmt.Errorf("iterate over UDP sockets: %w", err)
-	}
-	_, err = io.Copy(io.Discard, sockets)
-	return errors.Join(err, sockets.Close())
-}
-
-// Close frees it.
-func (r *UDPRetirer) Close() error { return r.iter.Close() }

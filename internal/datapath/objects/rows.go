@@ -17,6 +17,8 @@ type (
 	BackendKey = tcBackendKey
 	// Backend is a row of backends.
 	Backend = tcBackend
+	// SourceRange is the key of source ranges.
+	SourceRange = tcSourceRange
 	// ConnectionRow is a row of connections: one direction.
 	ConnectionRow = tcCtEntry
 	// Slot is a connection.
@@ -41,6 +43,9 @@ const (
 	ServiceExternalLocal = uint32(tcServiceFlagSERVICE_EXTERNAL_LOCAL)
 	ServiceDSRIPIP       = uint32(tcServiceFlagSERVICE_DSR_IPIP)
 	ServiceSourceRanges  = uint32(tcServiceFlagSERVICE_SOURCE_RANGES)
+	ServiceReset         = uint32(tcServiceFlagSERVICE_RESET)
+	BackendLocal         = uint8(tcBackendFlagBACKEND_LOCAL)
+	BackendSourceRange   = uint8(tcBackendFlagBACKEND_SOURCE_RANGE)
 	ConnectionForward    = uint32(tcCtFlagCT_FORWARD)
 	EndpointEgress       = uint32(tcEndpointFlagENDPOINT_EGRESS)
 	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)

@@ -19,8 +19,8 @@ type socklbAddrPort struct {
 		_     structs.HostLayout
 		Bytes [16]uint8
 	}
-	Port uint16
-	Pad  uint16
+	Port   uint16
+	Resets uint16
 }
 
 type socklbNamespaceFlag uint32
@@ -83,6 +83,7 @@ const (
 	socklbMapSkRevnat       = "sk_revnat"
 	socklbMapSlots          = "slots"
 	socklbMapSockets        = "sockets"
+	socklbMapSourceRanges   = "source_ranges"
 	socklbMapState          = "state"
 	socklbMapTables         = "tables"
 	socklbMapUplinks        = "uplinks"
@@ -94,6 +95,7 @@ const (
 	socklbProgGetpeername6  = "getpeername6"
 	socklbProgRecvmsg4      = "recvmsg4"
 	socklbProgRecvmsg6      = "recvmsg6"
+	socklbProgRetireTcp     = "retire_tcp"
 	socklbProgRetireUdp     = "retire_udp"
 	socklbProgSendmsg4      = "sendmsg4"
 	socklbProgSendmsg6      = "sendmsg6"
@@ -148,6 +150,7 @@ type socklbProgramSpecs struct {
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
 	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
 	Recvmsg6     *ebpf.ProgramSpec `ebpf:"recvmsg6"`
+	RetireTcp    *ebpf.ProgramSpec `ebpf:"retire_tcp"`
 	RetireUdp    *ebpf.ProgramSpec `ebpf:"retire_udp"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
@@ -174,6 +177,7 @@ type socklbMapSpecs struct {
 	SkRevnat      *ebpf.MapSpec `ebpf:"sk_revnat"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
 	Sockets       *ebpf.MapSpec `ebpf:"sockets"`
+	SourceRanges  *ebpf.MapSpec `ebpf:"source_ranges"`
 	State         *ebpf.MapSpec `ebpf:"state"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
@@ -225,6 +229,7 @@ type socklbMaps struct {
 	SkRevnat      *ebpf.Map `ebpf:"sk_revnat"`
 	Slots         *ebpf.Map `ebpf:"slots"`
 	Sockets       *ebpf.Map `ebpf:"sockets"`
+	SourceRanges  *ebpf.Map `ebpf:"source_ranges"`
 	State         *ebpf.Map `ebpf:"state"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
@@ -251,6 +256,7 @@ func (m *socklbMaps) Close() error {
 		m.SkRevnat,
 		m.Slots,
 		m.Sockets,
+		m.SourceRanges,
 		m.State,
 		m.Tables,
 		m.Uplinks,
@@ -276,6 +282,7 @@ type socklbPrograms struct {
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
 	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
 	Recvmsg6     *ebpf.Program `ebpf:"recvmsg6"`
+	RetireTcp    *ebpf.Program `ebpf:"retire_tcp"`
 	RetireUdp    *ebpf.Program `ebpf:"retire_udp"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
@@ -289,6 +296,7 @@ func (p *socklbPrograms) Close() error {
 		p.Getpeername6,
 		p.Recvmsg4,
 		p.Recvmsg6,
+		p.RetireTcp,
 		p.RetireUdp,
 		p.Sendmsg4,
 		p.Sendmsg6,

@@ -75,7 +75,7 @@ func (t *Table[K, V]) writeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.E2BIG):
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENOSPC): // a hash table, a trie
 		return &FullError{Map: t.name, Size: t.Size()}
 	}
 	return fmt.Errorf("write map %q: %w", t.name, err)

@@ -56,7 +56,8 @@ type tcBackend struct {
 type tcBackendFlag uint32
 
 const (
-	tcBackendFlagBACKEND_LOCAL tcBackendFlag = 1
+	tcBackendFlagBACKEND_LOCAL        tcBackendFlag = 1
+	tcBackendFlagBACKEND_SOURCE_RANGE tcBackendFlag = 2
 )
 
 type tcBackendKey struct {
@@ -104,6 +105,8 @@ const (
 	tcCtFlagCT_ABSENT  tcCtFlag = 32
 	tcCtFlagCT_SNAT    tcCtFlag = 64
 	tcCtFlagCT_DSR     tcCtFlag = 128
+	tcCtFlagCT_RESETS  tcCtFlag = 256
+	tcCtFlagCT_REMOVED tcCtFlag = 512
 )
 
 type tcCtNew struct {
@@ -137,6 +140,15 @@ type tcCtNew struct {
 		PortLast  uint16
 		Fib       [8]uint64
 	}
+	Candidates struct {
+		_     structs.HostLayout
+		First uint32
+		Count uint32
+		Table uint32
+		Block uint32
+	}
+	Hash uint32
+	_    [4]byte
 }
 
 type tcCtSlot struct {
@@ -171,20 +183,23 @@ const (
 type tcDropReason uint32
 
 const (
-	tcDropReasonDROP_UNSPECIFIED     tcDropReason = 0
-	tcDropReasonDROP_MALFORMED       tcDropReason = 1
-	tcDropReasonDROP_EXTENSIONS      tcDropReason = 2
-	tcDropReasonDROP_NO_BACKEND      tcDropReason = 3
-	tcDropReasonDROP_BACKEND_MISSING tcDropReason = 4
-	tcDropReasonDROP_PORT_EXHAUSTED  tcDropReason = 5
-	tcDropReasonDROP_TABLE_FULL      tcDropReason = 6
-	tcDropReasonDROP_REWRITE         tcDropReason = 7
-	tcDropReasonDROP_CLIENT_SHARE    tcDropReason = 8
-	tcDropReasonDROP_NO_ROUTE        tcDropReason = 9
-	tcDropReasonDROP_NO_SOURCE       tcDropReason = 10
-	tcDropReasonDROP_TOO_BIG         tcDropReason = 11
-	tcDropReasonDROP_TTL             tcDropReason = 12
-	tcDropReasonDROP_COUNT           tcDropReason = 13
+	tcDropReasonDROP_UNSPECIFIED      tcDropReason = 0
+	tcDropReasonDROP_MALFORMED        tcDropReason = 1
+	tcDropReasonDROP_EXTENSIONS       tcDropReason = 2
+	tcDropReasonDROP_NO_BACKEND       tcDropReason = 3
+	tcDropReasonDROP_BACKEND_MISSING  tcDropReason = 4
+	tcDropReasonDROP_PORT_EXHAUSTED   tcDropReason = 5
+	tcDropReasonDROP_TABLE_FULL       tcDropReason = 6
+	tcDropReasonDROP_REWRITE          tcDropReason = 7
+	tcDropReasonDROP_CLIENT_SHARE     tcDropReason = 8
+	tcDropReasonDROP_NO_ROUTE         tcDropReason = 9
+	tcDropReasonDROP_NO_SOURCE        tcDropReason = 10
+	tcDropReasonDROP_TOO_BIG          tcDropReason = 11
+	tcDropReasonDROP_TTL              tcDropReason = 12
+	tcDropReasonDROP_NO_LOCAL_BACKEND tcDropReason = 13
+	tcDropReasonDROP_SOURCE_RANGE     tcDropReason = 14
+	tcDropReasonDROP_BACKEND_REMOVED  tcDropReason = 15
+	tcDropReasonDROP_COUNT            tcDropReason = 16
 )
 
 type tcEndpoint struct {
@@ -351,12 +366,14 @@ type tcService struct {
 	Local           uint32
 	AffinityTimeout uint32
 	Table           uint32
+	LocalFirst      uint32
+	LocalTable      uint32
 	Owner           uint8
 	Choice          uint8
 	OnRemove        uint8
 	Pad             uint8
 	HealthCheckPort uint16
-	Reserved        [10]uint8
+	Ranges          uint16
 }
 
 type tcServiceFlag uint32
@@ -371,6 +388,7 @@ const (
 	tcServiceFlagSERVICE_EXTERNAL_LOCAL tcServiceFlag = 64
 	tcServiceFlagSERVICE_SOURCE_RANGES  tcServiceFlag = 128
 	tcServiceFlagSERVICE_DSR_IPIP       tcServiceFlag = 256
+	tcServiceFlagSERVICE_RESET          tcServiceFlag = 512
 )
 
 type tcServiceKey struct {
@@ -388,6 +406,13 @@ type tcSettings struct {
 	Shared   uint32
 	Least    uint32
 	Reserved [13]uint32
+}
+
+type tcSourceRange struct {
+	_        structs.HostLayout
+	Length   uint32
+	Revision uint32
+	Addr     tcAddr
 }
 
 type tcState struct {
@@ -458,6 +483,7 @@ const (
 	tcMapServices      = "services"
 	tcMapSettings      = "settings"
 	tcMapSlots         = "slots"
+	tcMapSourceRanges  = "source_ranges"
 	tcMapState         = "state"
 	tcMapTables        = "tables"
 	tcMapUplinks       = "uplinks"
@@ -540,6 +566,7 @@ type tcMapSpecs struct {
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	SourceRanges  *ebpf.MapSpec `ebpf:"source_ranges"`
 	State         *ebpf.MapSpec `ebpf:"state"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
@@ -592,6 +619,7 @@ type tcMaps struct {
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
 	Slots         *ebpf.Map `ebpf:"slots"`
+	SourceRanges  *ebpf.Map `ebpf:"source_ranges"`
 	State         *ebpf.Map `ebpf:"state"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
@@ -618,6 +646,7 @@ func (m *tcMaps) Close() error {
 		m.Services,
 		m.Settings,
 		m.Slots,
+		m.SourceRanges,
 		m.State,
 		m.Tables,
 		m.Uplinks,

@@ -47,8 +47,10 @@ func (s *set) backends(k *kubeService, p servicePort, of []*endpointSlice) ([]ba
 					return nil, fmt.Errorf("%s: endpoints[%d].addresses[0]: %q is not an address of type %s",
 						slice.origin, j, e.Addresses[0], slice.AddressType)
 				}
-				b := backend{service.Backend{Addr: netip.AddrPortFrom(addr, *port.Port), State: e.state(k.Spec.PublishNotReadyAddresses)},
-					e.Hints.ForZones, e.Hints.ForNodes}
+				b := backend{service.Backend{
+					Addr: netip.AddrPortFrom(addr, *port.Port), State: e.state(k.Spec.PublishNotReadyAddresses),
+					Local: e.NodeName != "" && e.NodeName == s.Node,
+				}, e.Hints.ForZones, e.Hints.ForNodes}
 				n, ok := at[b.Addr]
 				switch {
 				case !ok:

@@ -67,6 +67,9 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	if len(frontends) == 0 {
 		s.note("%s: left out: it has no address yet", k.origin)
 	}
+	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
+		s.note("%s: a traffic policy is Local, and without the name of this node no backend is on it", k.origin)
+	}
 	for i, p := range k.Spec.Ports {
 		protocol, err := kubeProtocol(p.Protocol)
 		if err != nil {
@@ -90,9 +93,10 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 				continue // an external address that the load balancer has given too
 			}
 			seen[v.Frontend] = true
-			v.InternalPolicy, v.ExternalPolicy, v.HealthCheckPort = f.policy, service.Cluster, 0
+			// A cluster IP has one policy, whoever calls it; other addresses have one for clients outside.
+			v.InternalPolicy, v.ExternalPolicy, v.HealthCheckPort = f.policy, f.policy, 0
 			if f.nodePort || f.external {
-				v.InternalPolicy, v.ExternalPolicy = service.Cluster, f.policy
+				v.InternalPolicy = service.Cluster
 				if f.policy == service.Local {
 					v.HealthCheckPort = k.Spec.HealthCheckNodePort
 				}

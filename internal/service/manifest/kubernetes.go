@@ -94,6 +94,7 @@ type endpointSlice struct {
 
 type endpoint struct {
 	Addresses  []string `json:"addresses"`
+	NodeName   string   `json:"nodeName"`
 	Conditions struct {
 		Ready       *bool `json:"ready"`
 		Serving     *bool `json:"serving"`

@@ -39,8 +39,8 @@ items:
   addressType: IPv4
   ports: [{name: http, port: 8080}, {name: dns, port: 5353, protocol: UDP}]
   endpoints:
-  - {addresses: [10.1.0.1]}
-  - {addresses: [10.1.0.2], conditions: {ready: false, serving: true, terminating: true}}
+  - {addresses: [10.1.0.1], nodeName: here}
+  - {addresses: [10.1.0.2], nodeName: there, conditions: {ready: false, serving: true, terminating: true}}
   - {addresses: [10.1.0.3], conditions: {ready: false, serving: false, terminating: true}}
   - {addresses: [10.1.0.4], conditions: {ready: false}}
 - apiVersion: discovery.k8s.io/v1
@@ -56,7 +56,7 @@ services:
   - service: 0.0.0.0:30080
     protocol: tcp
     backends:
-      - 10.1.0.1:8080
+      - 10.1.0.1:8080,local
       - 10.1.0.2:8080,terminating
       - 10.1.0.3:8080,draining
       - 10.1.0.4:8080,quarantined
@@ -67,21 +67,23 @@ services:
   - service: 10.96.0.2:53
     protocol: udp
     backends:
-      - 10.1.0.1:5353
+      - 10.1.0.1:5353,local
       - 10.1.0.2:5353,terminating
       - 10.1.0.3:5353,draining
       - 10.1.0.4:5353,quarantined
     affinitySeconds: 60
     internalPolicy: local
+    externalPolicy: local
   - service: 10.96.0.2:80
     protocol: tcp
     backends:
-      - 10.1.0.1:8080
+      - 10.1.0.1:8080,local
       - 10.1.0.2:8080,terminating
       - 10.1.0.3:8080,draining
       - 10.1.0.4:8080,quarantined
     affinitySeconds: 60
     internalPolicy: local
+    externalPolicy: local
 `
 
 // read reads text, and returns the services as YAML.
@@ -99,7 +101,7 @@ func read(t *testing.T, text string, o Options) (string, []string) {
 }
 
 func TestKubernetes(t *testing.T) {
-	got, notes := read(t, kubernetes, Options{})
+	got, notes := read(t, kubernetes, Options{Node: "here"})
 	if !strings.HasPrefix(got, kubernetesWant) {
 		t.Errorf("read\n%s\nwant it to begin with\n%s", got, kubernetesWant)
 	}
@@ -117,6 +119,10 @@ func TestKubernetes(t *testing.T) {
 	}
 	if len(notes) != 1 || !strings.Contains(notes[0], "Service shop/web: status.loadBalancer.ingress[3].ip left out: no spec.loadBalancerSourceRanges is IPv6") {
 		t.Errorf("notes %q", notes)
+	}
+	got, notes = read(t, kubernetes, Options{})
+	if strings.Contains(got, ",local") || len(notes) != 2 || !strings.Contains(notes[0], "without the name of this node") {
+		t.Errorf("without a name of the node: notes %q, and\n%s", notes, got)
 	}
 }
 

@@ -26,7 +26,7 @@ type commands struct{ *cli.Config }
 func Command(config *cli.Config) *cobra.Command {
 	c := commands{config}
 	return cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
-		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore())
+		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore(), c.svcHealth())
 }
 
 func (c commands) svcAdd() *cobra.Command {

@@ -33,7 +33,7 @@ type manifestFlags struct {
 
 func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&m.path, "file", "f", "", "`FILE` of services in YAML or JSON; - is standard input")
-	cmd.Flags().StringVar(&m.options.Node, "node", "", "name of this node in Kubernetes, for topology hints")
+	cmd.Flags().StringVar(&m.options.Node, "node", "", "name of this node in Kubernetes, for local backends and topology hints")
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 

@@ -26,7 +26,7 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.address, "service", "", "address and port that clients connect to")
 	flags.StringArrayVar(&f.backends, "backend", nil,
-		"address and port of a backend, and if need be its state and weight: 192.168.10.10:80,draining,weight=2; repeat for more")
+		"address and port of a backend, and if need be its state, its weight, and local if it is on this node: 192.168.10.10:80,draining,weight=2,local; repeat for more")
 	flags.BoolVar(&f.noBackends, "no-backends", false, "refuse all clients")
 	flags.StringVar(&f.protocol, "protocol", "any", "tcp, udp, sctp, or any for tcp and udp")
 	flags.TextVar(&f.s.Choice, "choice", service.Random, "how a backend is chosen for a new connection: `random|maglev`")

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package svc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath"
+	"mustang/internal/service"
+	"mustang/internal/service/health"
+)
+
+// followInterval is how often svc health looks whether services have changed, which is a read of one row.
+const followInterval = 500 * time.Millisecond
+
+func (c commands) svcHealth() *cobra.Command {
+	var texts []string
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Answer the health checks of load balancers, until a signal ends it",
+		Long: `Answer HTTP requests at the health-check ports of all services, as kube-proxy does at a
+healthCheckNodePort: 200 if an active backend of the service is on this node, or else 503. It
+follows changes of the services, and listens on no other port. The unit mustang-health.service
+runs it.`,
+		Example: "  mustang svc health\n  mustang svc health --address=192.0.2.10 --address=2001:db8::10",
+		Args:    cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var addresses []netip.Addr
+			for _, text := range texts {
+				addr, err := netip.ParseAddr(text)
+				if err != nil {
+					return cli.Usage(fmt.Errorf("--address %q: want an IP address", text))
+				}
+				addresses = append(addresses, addr)
+			}
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			return c.answer(cmd.Context(), health.New(addresses...))
+		},
+	}
+	cmd.Flags().StringArrayVar(&texts, "address", nil, "`IP` address to listen on; repeat for more; all by default")
+	return cmd
+}
+
+// answer lets the server follow the services until ctx ends. It says once what the server cannot do, and goes on trying.
+func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
+	defer func() { err = errors.Join(err, server.Close()) }()
+	f := follower{root: c.BPFRoot}
+	defer func() { err = errors.Join(err, f.close()) }()
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	said := ""
+	for {
+		if err := f.update(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		text := ""
+		if err := server.Apply(f.services); err != nil {
+			text = err.Error()
+		}
+		if text != said && text != "" {
+			for line := range strings.Lines(text) {
+				fmt.Fprintf(c.Stderr, "mustang: %s\n", strings.TrimSuffix(line, "\n"))
+			}
+		}
+		said = text
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// follower reads the services with a health-check port again when services change. The datapath may come and go.
+type follower struct {
+	root       string
+	d          *datapath.Datapath // nil: there is none
+	generation uint32
+	services   []service.Service
+}
+
+func (f *follower) update(ctx context.Context) (err error) {
+	before := f.generation
+	if f.d == nil {
+		before = 0
+		if f.d, err = datapath.OpenExisting(datapath.Options{Root: f.root}); errors.Is(err, os.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	f.generation, err = f.d.Services().Generation()
+	if errors.Is(err, os.ErrNotExist) {
+		f.services = nil
+		return f.close()
+	}
+	if err != nil || f.generation == before && before != 0 {
+		return err
+	}
+	all, err := f.d.Services().List(ctx)
+	f.services = nil
+	for _, s := range all {
+		if s.HealthCheckPort != 0 {
+			f.services = append(f.services, s)
+		}
+	}
+	return err
+}
+
+func (f *follower) close() error {
+	if f.d == nil {
+		return nil
+	}
+	err := f.d.Close()
+	f.d = nil
+	return err
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// prefixes parses source ranges.
+func prefixes(texts ...string) (ranges []netip.Prefix) {
+	for _, text := range texts {
+		ranges = append(ranges, netip.MustParsePrefix(text))
+	}
+	return ranges
+}
+
+// rangeOf returns the range that has the address alone.
+func rangeOf(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+
+// TestSourceRanges opens connections of clients within and without the ranges of a service.
+func TestSourceRanges(t *testing.T) { runCases(t, objects.AttachHost, rangeCases()) }
+
+func rangeCases() []translateCase {
+	near := func(addr netip.Addr) netip.Prefix { p, _ := addr.Prefix(addr.BitLen() - 8); return p }
+	dropped := func(t *testing.T, w *world) {
+		t.Helper()
+		w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_source_range")})
+		w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_source_range")})
+		w.connected(t)
+	}
+	backends := func(w *world) []service.Backend { return service.Backends(w.backend) }
+	return []translateCase{
+		{"within", 0, func(t *testing.T, w *world) {
+			for _, r := range []func(netip.Addr) netip.Prefix{rangeOf, near} {
+				w.forget(t)
+				w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{r(w.client.Addr())}})
+				w.check(t, fromHost, w.first(w.client, w.service), wants{actionRedirect,
+					w.first(w.client, w.service).became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
+				w.check(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"), wants{actionDrop, nil, once("drop_source_range")})
+			}
+		}},
+		{"without", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr()), near(w.remote.Addr())}})
+			dropped(t, w)
+		}},
+		{"without a backend", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
+			dropped(t, w)
+		}},
+		{"the next address", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.client.Addr().Next()), rangeOf(w.client.Addr().Prev())}})
+			dropped(t, w)
+		}},
+		{"of another service", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
+			other := service.Service{Frontend: w.other, Protocol: service.Protocol(w.proto), Backends: backends(w), SourceRanges: []netip.Prefix{near(w.client.Addr())}}
+			if _, _, err := w.Services().Put(t.Context(), service.CLI, other); err != nil {
+				t.Fatal(err)
+			}
+			dropped(t, w)
+			w.send(t, fromHost, w.first(w.client, w.other))
+		}},
+		{"everyone", 0, func(t *testing.T, w *world) {
+			everyone, _ := w.client.Addr().Prefix(0)
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{everyone, rangeOf(w.remote.Addr())}})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
+		}},
+		{"open connections stay", 0, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: backends(w)})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.configure(t, service.Service{Backends: backends(w), SourceRanges: []netip.Prefix{rangeOf(w.remote.Addr())}})
+			p := w.next(w.client, w.service)
+			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+			w.configure(t, service.Service{Backends: backends(w)})
+			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
+		}},
+	}
+}
+
+// TestManySourceRanges stores thousands of ranges, changes some, and finds each as it was stored.
+func TestManySourceRanges(t *testing.T) {
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{
+		Services: 8, Backends: 3 * service.MaxSourceRanges, SourceRanges: 2*service.MaxSourceRanges + 10, Connections: 64, Endpoints: 1}})
+	s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
+	addr := netip.MustParseAddr("20.0.0.0")
+	for i := range service.MaxSourceRanges {
+		s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32-i%2)) // every second one within the one before
+		if i%2 == 1 {
+			addr = addr.Next().Next()
+		}
+	}
+	for i := range s.SourceRanges {
+		s.SourceRanges[i] = s.SourceRanges[i].Masked()
+	}
+	plain := newService(service.TCP, "10.96.0.2:80", "192.168.10.10:8080")
+	fewer := s
+	fewer.SourceRanges = s.SourceRanges[:7]
+	for _, want := range [][]service.Service{{s, plain}, {fewer, plain}, {s}, {plain}, {fewer}, nil} {
+		if _, err := d.Services().Apply(t.Context(), service.CLI, want); err != nil {
+			t.Fatal(err)
+		}
+		got := rowsOf(t, d)
+		for _, w := range want {
+			if have := got[w.Key()]; !have.Equal(w) {
+				t.Fatalf("service %s has %d ranges, want %d", w, len(have.SourceRanges), len(w.SourceRanges))
+			}
+		}
+		wantClean(t, d)
+	}
+	second := s
+	second.Frontend = netip.MustParseAddrPort("10.96.0.3:80")
+	third := s
+	third.Frontend = netip.MustParseAddrPort("10.96.0.4:80")
+	third.SourceRanges = s.SourceRanges[:11]
+	var full *objects.FullError
+	if _, err := d.Services().Apply(t.Context(), service.CLI, []service.Service{s, second, third}); !errors.As(err, &full) || full.Map != "source_ranges" {
+		t.Errorf("more ranges than there is room for: %v", err)
+	}
+	wantClean(t, d)
+	for _, s := range []service.Service{s, second} {
+		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, third); !errors.As(err, &full) || full.Map != "source_ranges" {
+		t.Errorf("no room for the ranges of one more: %v", err)
+	}
+	if err := d.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantClean(t, d)
+}
+
+// TestSourceRangesSwept deletes the source ranges that a killed process left.
+func TestSourceRangesSwept(t *testing.T) {
+	d := openTest(t)
+	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
+	old.SourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/16")
+	fewer := old
+	fewer.SourceRanges = old.SourceRanges[1:]
+	for name, do := range map[string]func(){
+		"replaced": func() { die(t, d, fewer) },
+		"deleted":  func() { dieDeleting(t, d, old) },
+	} {
+		if _, _, err := d.Services().Put(t.Context(), service.CLI, old); err != nil {
+			t.Fatal(err)
+		}
+		do()
+		if n := rangesOf(t, d); n < 3 {
+			t.Errorf("%s: %d ranges, want those of the old revision still", name, n)
+		}
+		if err := d.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantClean(t, d)
+	}
+}
+
+// rangesOf counts the rows of source ranges.
+func rangesOf(t testing.TB, d *Datapath) (n int) {
+	t.Helper()
+	var key objects.SourceRange
+	var value uint8
+	rows := d.objects.SourceRanges.Map.Iterate()
+	for rows.Next(&key, &value) {
+		n++
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestSourceRangeTraffic has clients in pods and outside call services that serve some of them.
+func TestSourceRangeTraffic(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	far := n.wire(t)
+	n.attachBoth(t, d)
+	if _, err := d.Uplinks().Put(t.Context(), n.host, "wire"); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range [][4]string{{near4, podA4, podB4, far4}, {near6, podA6, podB6, far6}} {
+		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+			addr := func(i int) netip.Addr { return netip.MustParseAddr(f[i]) }
+			s := service.Service{Frontend: netip.AddrPortFrom(addr(0), 5201), Protocol: protocol, Backends: service.Backends(
+				testkit.Echo(t, n.pods[0], protocol.String(), netip.AddrPortFrom(addr(1), 0).String()))}
+			for i, client := range []*netns.Namespace{n.pods[1], far} {
+				s.SourceRanges = []netip.Prefix{rangeOf(addr(2 + i))}
+				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := testkit.RoundTrip(t, client, protocol.String(), s.Frontend.String(), []byte("within")); err != nil {
+					t.Errorf("%s from %s, within the ranges: %v", s, f[2+i], err)
+				}
+				before := counts(t, d)
+				if err := tryOnce([]*netns.Namespace{far, n.pods[1]}[i], s); err != nil {
+					t.Errorf("%s from %s, not within the ranges: %v", s, f[3-i], err)
+				}
+				if got := delta(t, d, before); got["drop_source_range"] == 0 || got["new_connection"] != 0 {
+					t.Errorf("%s from %s, not within the ranges: counted %v", s, f[3-i], got)
+				}
+			}
+		}
+	}
+}
+
+// tryOnce sends the first packet of a connection, and returns an error unless nobody answers.
+func tryOnce(client *netns.Namespace, s service.Service) error {
+	return client.Do(func() error {
+		domain, kind := unix.AF_INET, unix.SOCK_STREAM
+		var to unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(s.Frontend.Addr().AsSlice()), Port: int(s.Frontend.Port())}
+		if s.Frontend.Addr().Is6() {
+			domain, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: s.Frontend.Addr().As16(), Port: int(s.Frontend.Port())}
+		}
+		if s.Protocol == service.UDP {
+			kind = unix.SOCK_DGRAM
+		}
+		fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Connect(fd, to); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			return err
+		}
+		if s.Protocol == service.UDP {
+			if _, err := unix.Write(fd, []byte("x")); err != nil {
+				return err
+			}
+		}
+		polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLERR}}
+		if n, err := unix.Poll(polled, 100); n != 0 && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("it was answered: events %#x", polled[0].Revents)
+		}
+		return nil
+	})
+}
+
+// testRangedSockets calls a service with source ranges from hosts, which it serves, and from pods without endpoint, whose
+// sockets it serves if they are bound to an address within.
+func testRangedSockets(t *testing.T, s *stage) {
+	for _, d := range dialects() {
+		t.Run(d.name, func(t *testing.T) {
+			s := s.in(t)
+			want := service.Service{
+				Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any, SourceRanges: []netip.Prefix{rangeOf(netip.MustParseAddr(d.client))},
+				Backends: service.Backends(s.echo("udp", d.pod)),
+			}
+			put := func() {
+				t.Helper()
+				if _, _, err := s.Services().Put(t.Context(), service.CLI, want); err != nil {
+					t.Fatal(err)
+				}
+			}
+			register := func(kind ScopeKind) {
+				t.Helper()
+				if _, err := s.Sockets().Put(t.Context(), service.CLI, s.pods[1], kind); err != nil {
+					t.Fatal(err)
+				}
+			}
+			call := func(bind bool) error {
+				c := s.client().open(t, d.v6, unix.SOCK_DGRAM)
+				if bind {
+					if err := unix.Bind(c.fd, c.addr(netip.AddrPortFrom(netip.MustParseAddr(d.client), 0))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := c.send("unconnected", want.Frontend); err != nil {
+					return err
+				}
+				return c.connect(want.Frontend)
+			}
+			put()
+			if err := call(false); err != nil {
+				t.Errorf("a host: %v", err)
+			}
+			register(PodScope)
+			defer register(HostScope)
+			if err := call(true); err != nil {
+				t.Errorf("a pod, bound to an address within: %v", err)
+			}
+			before := counts(t, s.Datapath)
+			if err := call(false); !errors.Is(err, unix.EPERM) {
+				t.Errorf("a pod, not bound: %v, want EPERM", err)
+			}
+			want.SourceRanges = []netip.Prefix{rangeOf(netip.MustParseAddr(d.pod))}
+			put()
+			if err := call(true); !errors.Is(err, unix.EPERM) {
+				t.Errorf("a pod, bound to an address without: %v, want EPERM", err)
+			}
+			if got := delta(t, s.Datapath, before); got["drop_source_range"] != 2 {
+				t.Errorf("counted %v", got)
+			}
+		})
+	}
+}

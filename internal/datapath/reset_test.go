@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/service"
+)
+
+// TestReset takes the backend of open connections away, and compares what their packets are answered with.
+func TestReset(t *testing.T) {
+	runCases(t, objects.AttachHost, append(resetCases(), resetPathCases()...))
+}
+
+const tcp, reset = service.TCP, service.Reset
+
+// openReset opens a connection of the pod to a service that resets.
+func (w *world) openReset(t *testing.T) {
+	t.Helper()
+	w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend, w.remote)})
+	w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
+	w.send(t, fromHost, w.first(w.client, w.service))
+	w.send(t, fromHost, w.next(w.client, w.service))
+}
+
+// move stores the service with the backend on another node instead.
+func (w *world) move(t *testing.T, on service.OnRemove) {
+	t.Helper()
+	w.configure(t, service.Service{OnRemove: on, Backends: service.Backends(w.remote)})
+}
+
+// ends returns a packet of each end of the connection.
+func (w *world) ends() []packet {
+	all := []packet{w.next(w.client, w.service), w.next(w.backend, w.client)}
+	for i := range all {
+		all[i].ethDst, all[i].ethSrc, all[i].seq, all[i].ack = "02", "04", 1000, 77
+	}
+	return all
+}
+
+// wantReset fails the test unless each packet of the connection is answered with a reset.
+func (w *world) wantReset(t *testing.T) {
+	t.Helper()
+	for range 2 {
+		for _, p := range w.ends() {
+			w.check(t, fromHost, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
+		}
+	}
+	all, err := w.Connections()
+	if err != nil || len(all) != 1 || all[0].State != StateClosed {
+		t.Errorf("connections %v, %v; want a closed one", all, err)
+	}
+}
+
+// wantKept fails the test unless the packets of the connection are translated.
+func (w *world) wantKept(t *testing.T) {
+	t.Helper()
+	w.wantTranslated(t, w.ends())
+}
+
+func (w *world) wantTranslated(t *testing.T, ends []packet) {
+	t.Helper()
+	w.check(t, fromHost, ends[0], wants{actionRedirect, ends[0].became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
+	w.check(t, fromHost, ends[1], wants{actionRedirect, ends[1].became(w.service, w.client, "0c"), once("reverse", "redirect_peer")})
+}
+
+func resetCases() []translateCase {
+	return []translateCase{
+		{"removed", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, reset)
+			w.wantReset(t)
+		}},
+		{"no backend left", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.configure(t, service.Service{OnRemove: reset})
+			w.wantReset(t)
+		}},
+		{"the service is deleted", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			if err := w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: tcp}); err != nil {
+				t.Fatal(err)
+			}
+			w.wantReset(t)
+		}},
+		{"and added anew", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, reset)
+			w.send(t, fromHost, w.next(w.client, w.service))
+			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
+			w.wantReset(t)
+		}},
+		{"resets from now on", tcp, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{Backends: service.Backends(w.backend)})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.move(t, reset)
+			w.wantReset(t)
+		}},
+		{"keeps from now on", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, service.Keep)
+			w.wantKept(t)
+		}},
+		{"drains", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.configure(t, service.Service{OnRemove: reset, Backends: []service.Backend{
+				backend(w.backend, w.backend.Port(), service.Draining, 1), backend(w.remote, 1, service.Active, 1),
+			}})
+			w.wantKept(t)
+		}},
+		{"other backends change", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.remote, w.backend)})
+			w.wantKept(t)
+		}},
+		{"a reset goes through", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, reset)
+			ends := w.ends()
+			ends[0].flags, ends[1].flags = flagRST, flagRST|flagACK
+			w.wantTranslated(t, ends)
+		}},
+		{"the port calls again", tcp, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, reset)
+			w.wantReset(t)
+			p := w.first(w.client, w.service)
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+			p = w.next(w.client, w.service)
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("forward", "passed")})
+		}},
+	}
+}
+
+// resetPathCases have an end elsewhere, or another protocol.
+func resetPathCases() []translateCase {
+	return []translateCase{
+		{"a client outside", tcp, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
+			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
+			w.move(t, reset)
+			p := w.next(w.outsider, w.service).arriving("aa")
+			w.check(t, fromUplink, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
+			p = w.next(w.backend, w.outsider)
+			w.check(t, fromHost, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
+		}},
+		{"a backend on another node", tcp, func(t *testing.T, w *world) {
+			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.remote)})
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.configure(t, service.Service{OnRemove: reset})
+			w.check(t, toHost, w.next(w.remote, w.client), wants{actionNext, nil, once("passed")}) // the client knows no such connection
+		}},
+		{"udp begins anew", service.UDP, func(t *testing.T, w *world) {
+			w.openReset(t)
+			w.move(t, reset)
+			p := w.next(w.client, w.service)
+			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
+		}},
+	}
+}
+
+// connection is both ends of an open TCP connection.
+type connection struct{ client, server net.Conn }
+
+// openTo connects from the client's place to the frontend, behind which the listener is.
+func openTo(t *testing.T, client place, frontend netip.AddrPort, l net.Listener) (c connection) {
+	t.Helper()
+	err := client.do(t, func() (err error) {
+		c.client, err = net.DialTimeout("tcp", frontend.String(), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(c.client.Close(), c.server.Close()) })
+	for _, end := range []net.Conn{c.client, c.server} {
+		if err := end.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.talks(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// talks exchanges a byte in each direction.
+func (c connection) talks() error {
+	for _, ends := range [][2]net.Conn{{c.client, c.server}, {c.server, c.client}} {
+		if _, err := ends[0].Write([]byte("x")); err != nil {
+			return err
+		}
+		if _, err := ends[1].Read(make([]byte, 1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listenTCP listens in a namespace.
+func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
+	t.Helper()
+	err := ns.Do(func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(ip, "0"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
+// theirs has ended.
+func TestResetTraffic(t *testing.T) {
+	for _, mode := range []struct {
+		name string
+		make func(testing.TB) network
+	}{
+		{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}, {"segment", switched},
+		{"ipvlan-l2", plugged("ipvlan-l2")}, {"ipvlan-l3", plugged("ipvlan-l3")}, {"netkit", plugged("netkit")},
+		{"tun", plugged("tun")}, {"veth without offload", plain(routed)},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
+			n.attachBoth(t, d)
+			for _, f := range families() {
+				testReset(t, d, n, f)
+			}
+		})
+	}
+}
+
+func testReset(t *testing.T, d *Datapath, n network, f family) {
+	t.Helper()
+	l := listenTCP(t, n.pods[0], f.pod)
+	s := service.Service{
+		Frontend: netip.AddrPortFrom(netip.MustParseAddr(f.service), 5201), Protocol: service.TCP, OnRemove: service.Reset,
+		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
+	}
+	put := func(s service.Service) {
+		t.Helper()
+		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := s
+	kept.Frontend, kept.OnRemove = netip.AddrPortFrom(s.Frontend.Addr(), 5202), service.Keep
+	put(kept)
+	put(s)
+	client := place{ns: n.pods[1]}
+	quiet := openTo(t, client, s.Frontend, l)
+	loud := openTo(t, client, s.Frontend, l)
+	keeps := openTo(t, client, kept.Frontend, l)
+	s.Backends, kept.Backends = nil, nil
+	put(s)
+	put(kept)
+	for _, ends := range [][2]net.Conn{{quiet.client, quiet.server}, {loud.server, loud.client}} {
+		for _, end := range ends {
+			if _, err := end.Write(make([]byte, 20000)); err != nil {
+				t.Errorf("%s to %s: %v, want the first packet to be sent", end.LocalAddr(), end.RemoteAddr(), err)
+			}
+			if _, err := end.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("%s to %s: %v, want ECONNRESET", end.LocalAddr(), end.RemoteAddr(), err)
+			}
+		}
+	}
+	if err := keeps.talks(); err != nil {
+		t.Errorf("a connection of a service that keeps its own: %v", err)
+	}
+}
+
+// testResetSockets removes the backend of connections that socket translation made, by each call that can.
+func testResetSockets(t *testing.T, s *stage) {
+	for _, d := range dialects()[:2] {
+		l := listenTCP(t, s.pods[0], d.pod)
+		want := service.Service{
+			Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any, OnRemove: service.Reset,
+			Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
+		}
+		fewer, keeps := want, want
+		fewer.Backends, keeps.Backends = nil, nil
+		keeps.OnRemove = service.Keep
+		put := func(s2 service.Service) {
+			t.Helper()
+			if _, _, err := s.Services().Put(t.Context(), service.CLI, s2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct {
+			name string
+			do   func()
+			ends bool
+		}{
+			{"Put", func() { put(fewer) }, true},
+			{"Delete", func() {
+				if err := s.Services().Delete(t.Context(), service.CLI, want.Key()); err != nil {
+					t.Fatal(err)
+				}
+			}, true},
+			{"Recover after death", func() {
+				die(t, s.Datapath, fewer)
+				if err := s.Recover(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}, true},
+			{"Put of one that keeps", func() { put(keeps) }, false},
+		} {
+			t.Run(d.name+"/"+c.name, func(t *testing.T) {
+				put(want)
+				conn := openTo(t, s.client(), want.Frontend, l)
+				direct := openTo(t, s.client(), want.Backends[0].Addr, l)
+				before := counts(t, s.Datapath)
+				c.do()
+				if err := direct.talks(); err != nil {
+					t.Errorf("a connection to the backend itself: %v", err)
+				}
+				if !c.ends {
+					if err := conn.talks(); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				if _, err := conn.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+					t.Errorf("the client: %v, want ECONNABORTED", err)
+				}
+				if _, err := conn.server.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+					t.Errorf("the backend: %v, want ECONNRESET", err)
+				}
+				if got := delta(t, s.Datapath, before); got["sock_destroy"] != 1 {
+					t.Errorf("counted %v, want one socket ended", got)
+				}
+			})
+		}
+	}
+}

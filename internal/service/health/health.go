@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health answers the health checks of load balancers: whether this node has a backend of a service. The answers are
+// those of kube-proxy at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
+package health
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mustang/internal/service"
+)
+
+// Time-outs of a connection: a load balancer sends its short request at once, and may send the next one on the same connection.
+const (
+	requestTimeout = 5 * time.Second
+	idleTimeout    = time.Minute
+)
+
+// Server answers at the health-check ports of services. Its methods may be called concurrently.
+type Server struct {
+	addresses []netip.Addr
+
+	mu    sync.Mutex
+	ports map[uint16]*port
+}
+
+// New returns a server that is to listen on these addresses, on all if there are none. It listens after Apply.
+func New(addresses ...netip.Addr) *Server {
+	return &Server{addresses: addresses, ports: make(map[uint16]*port)}
+}
+
+// Apply makes the server answer for these services and no others. It listens on their health-check ports only. The error
+// has a line for each port that it cannot listen on, which the same call again tries again; the others are answered.
+func (s *Server) Apply(services []service.Service) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := answers(services)
+	var errs []error
+	for number, p := range s.ports {
+		if want[number] == nil {
+			errs = append(errs, p.close())
+			delete(s.ports, number)
+		}
+	}
+	for number, a := range want {
+		if s.ports[number] == nil {
+			p, err := s.listen(number)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("health-check port %d of service %s: %w", number, a.Service.Name, err))
+				continue
+			}
+			s.ports[number] = p
+		}
+		s.ports[number].answer.Store(a)
+	}
+	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return errors.Join(errs...)
+}
+
+// Close stops listening, and closes all connections.
+func (s *Server) Close() error { return s.Apply(nil) }
+
+// port is a port that the server listens on.
+type port struct {
+	server  http.Server
+	serving sync.WaitGroup
+	answer  atomic.Pointer[answer]
+}
+
+// listen listens on a port of all addresses, or of none.
+func (s *Server) listen(number uint16) (*port, error) {
+	hosts := []string{""}
+	if len(s.addresses) > 0 {
+		hosts = nil
+		for _, addr := range s.addresses {
+			hosts = append(hosts, addr.String())
+		}
+	}
+	var listeners []net.Listener
+	for _, host := range hosts {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(int(number))))
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return nil, err
+		}
+		listeners = append(listeners, l)
+	}
+	p := &port{}
+	p.server = http.Server{Handler: p, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout}
+	for _, l := range listeners {
+		p.serving.Go(func() { _ = p.server.Serve(l) }) // until the server is closed
+	}
+	return p, nil
+}
+
+// close returns when nobody listens any more.
+func (p *port) close() error {
+	err := p.server.Close()
+	p.serving.Wait()
+	return err
+}
+
+// answer is the body of an answer, as kube-proxy sends it.
+type answer struct {
+	Service struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"` // the frontends
+	} `json:"service"`
+	LocalEndpoints int  `json:"localEndpoints"`
+	Healthy        bool `json:"serviceProxyHealthy"`
+}
+
+// answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all count, each
+// address once. Those that terminate do not, so that the load balancer sends no more clients.
+func answers(services []service.Service) map[uint16]*answer {
+	names := make(map[uint16][]string)
+	local := make(map[uint16]map[netip.Addr]bool)
+	for _, s := range services {
+		number := s.HealthCheckPort
+		if number == 0 {
+			continue
+		}
+		if local[number] == nil {
+			local[number] = make(map[netip.Addr]bool)
+		}
+		names[number] = append(names[number], s.String())
+		for _, b := range s.Backends {
+			if b.Local && b.State == service.Active {
+				local[number][b.Addr.Addr()] = true
+			}
+		}
+	}
+	all := make(map[uint16]*answer, len(names))
+	for number, names := range names {
+		slices.Sort(names)
+		a := &answer{LocalEndpoints: len(local[number]), Healthy: true}
+		a.Service.Name = strings.Join(names, ", ")
+		all[number] = a
+	}
+	return all
+}
+
+// ServeHTTP answers any request: 200 if this node has a backend, or else 503.
+func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	a := p.answer.Load()
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if a == nil { // between listening and the first answer
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	header.Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(a.LocalEndpoints))
+	if a.LocalEndpoints == 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "\t")
+	_ = encoder.Encode(a) // the client may be gone
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"mustang/internal/service"
+)
+
+// freePort returns a port that nobody listens on.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// balanced returns a service with a health-check port.
+func balanced(frontend string, port uint16, backends ...string) service.Service {
+	s := service.Service{
+		Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP, External: true, ExternalPolicy: service.Local, HealthCheckPort: port,
+	}
+	for _, text := range backends {
+		var b service.Backend
+		if err := b.UnmarshalText([]byte(text)); err != nil {
+			panic(err)
+		}
+		s.Backends = append(s.Backends, b)
+	}
+	return s
+}
+
+// get returns the status, the number of backends by header and by body, and the service by the answer at a port.
+func get(t *testing.T, host string, port uint16) (status int, weight string, local int, name string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + net.JoinHostPort(host, fmt.Sprint(port)) + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Service             struct{ Namespace, Name *string }
+		LocalEndpoints      *int
+		ServiceProxyHealthy bool
+	}
+	if err := json.Unmarshal(body, &got); err != nil || got.LocalEndpoints == nil || got.Service.Name == nil || got.Service.Namespace == nil || !got.ServiceProxyHealthy {
+		t.Fatalf("body %s: %v", body, err)
+	}
+	if h := resp.Header; h.Get("Content-Type") != "application/json" || h.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("header %v", h)
+	}
+	return resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), *got.LocalEndpoints, *got.Service.Name
+}
+
+// TestAnswers follows changes of services: what counts are the addresses of active backends on this node.
+func TestAnswers(t *testing.T) {
+	s := New(netip.MustParseAddr("127.0.0.1"))
+	defer func() { _ = s.Close() }()
+	port, second := freePort(t), freePort(t)
+	for _, c := range []struct {
+		services []service.Service
+		status   int
+		local    int
+		name     string
+	}{
+		{[]service.Service{balanced("192.0.2.1:80", port)}, 503, 0, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80")}, 503, 0, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local")}, 200, 1, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local", "10.1.0.1:81,local", "10.1.0.2:80,local", "10.1.0.3:80")}, 200, 2, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local,terminating", "10.1.0.2:80,local,draining", "10.1.0.3:80,local,quarantined")}, 503, 0, "192.0.2.1:80/tcp"},
+		{[]service.Service{balanced("192.0.2.1:81", port, "10.1.0.1:81"), balanced("192.0.2.1:80", port, "10.1.0.1:80,local"), balanced("192.0.2.2:80", second)},
+			200, 1, "192.0.2.1:80/tcp, 192.0.2.1:81/tcp"},
+	} {
+		if err := s.Apply(c.services); err != nil {
+			t.Fatal(err)
+		}
+		status, weight, local, name := get(t, "127.0.0.1", port)
+		if status != c.status || weight != fmt.Sprint(c.local) || local != c.local || name != c.name {
+			t.Errorf("%v: status %d, weight %s, %d backends of %q", c.services, status, weight, local, name)
+		}
+	}
+	if status, _, _, name := get(t, "127.0.0.1", second); status != 503 || name != "192.0.2.2:80/tcp" {
+		t.Errorf("the other port: status %d of %q", status, name)
+	}
+}
+
+// TestPorts listens on what services ask for, and on nothing else.
+func TestPorts(t *testing.T) {
+	s := New(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1"))
+	port := freePort(t)
+	refused := func() {
+		t.Helper()
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			if conn, err := net.Dial("tcp", net.JoinHostPort(host, fmt.Sprint(port))); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s: %v, %v; want it refused", host, conn, err)
+			}
+		}
+	}
+	with := []service.Service{balanced("192.0.2.1:80", port)}
+	without := []service.Service{balanced("192.0.2.1:80", 0)}
+	if err := s.Apply(without); err != nil {
+		t.Fatal(err)
+	}
+	refused()
+	if err := s.Apply(with); err != nil {
+		t.Fatal(err)
+	}
+	get(t, "127.0.0.1", port)
+	get(t, "::1", port)
+	open, err := net.Dial("tcp", net.JoinHostPort("::1", fmt.Sprint(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Close() }()
+	if err := s.Apply(without); err != nil {
+		t.Fatal(err)
+	}
+	refused()
+	if _, err := open.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection outlives its port")
+	}
+	if err := s.Apply(with); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused()
+}
+
+// TestPortInUse names the port and its service in one line, answers the others, and takes the port when it is free.
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	taken, free := uint16(l.Addr().(*net.TCPAddr).Port), freePort(t)
+	s := New(netip.MustParseAddr("127.0.0.1"))
+	defer func() { _ = s.Close() }()
+	services := []service.Service{balanced("192.0.2.1:80", taken), balanced("192.0.2.2:80", free)}
+	err = s.Apply(services)
+	want := fmt.Sprintf("health-check port %d of service 192.0.2.1:80/tcp: ", taken)
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(fmt.Sprint(err), want) || strings.Contains(fmt.Sprint(err), "\n") {
+		t.Errorf("error %v", err)
+	}
+	get(t, "127.0.0.1", free)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(services); err != nil {
+		t.Fatal(err)
+	}
+	get(t, "127.0.0.1", taken)
+}
