@@ -116,7 +116,7 @@ test: test-host test-guest
 # Tests wait for the kernel most of the time: more of them run at once than there are CPUs.
 test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 6 -parallel 4 -timeout 20m ./...
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 4 -parallel 3 -timeout 20m ./...
 
 # In guests whose kernel has every link mode.
 test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp

@@ -179,6 +179,13 @@ static __always_inline bool is_late_syn(const struct ct_new *n, const struct ct_
 	return SLOT_STATE(slot_state(slot)) == CT_OPEN && n->now < slot->opened + SYN_LATE;
 }
 
+/* Whether another program is about to open the connection of n->row. It does not take long. */
+static __always_inline bool is_opening(const struct ct_new *n, const struct ct_slot *slot)
+{
+	return SLOT_STATE(slot_state(slot)) == CT_CLAIMED && n->now < slot_seen(slot) + NS_PER_SECOND &&
+	       ct_is_of(&n->row, slot, &n->from);
+}
+
 /*
  * Whether a repeated SYN keeps the connection of n->row. A connection that has ended gets no other packet; an open one keeps
  * its backend if the service has changed.
@@ -187,9 +194,12 @@ static __always_inline bool ct_keep(struct ct_new *n, const struct service *serv
 {
 	const struct ct_slot *slot = ct_slot_of(&n->row);
 
-	return slot && n->row.flags & CT_FORWARD && slot->service == service->id &&
-	       (slot->revision == service->revision || is_late_syn(n, slot)) && !is_closed(slot) &&
-	       ct_use(&n->row, &n->from, traits);
+	if (!slot || !(n->row.flags & CT_FORWARD))
+		return false;
+	if (is_opening(n, slot))
+		return true;
+	return slot->service == service->id && (slot->revision == service->revision || is_late_syn(n, slot)) &&
+	       !is_closed(slot) && ct_use(&n->row, &n->from, traits);
 }
 
 /* Claims the slot of the client's previous connection, of n->row. SLOT_NONE: another program has it. */

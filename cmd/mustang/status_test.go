@@ -233,7 +233,7 @@ func TestStatusOfHost(t *testing.T) {
 	n.status("endpoint 2 (192.168.10.11): its device is gone")
 	n.run("ep rm 2")
 	n.ip("-n HOST link del wire")
-	n.status("from_uplink of uplink", "to_uplink of uplink")
+	n.status("from_uplink of uplink", "to_uplink of uplink", "addresses of uplink")
 	n.run(otherSvc)
 	n.status()
 }

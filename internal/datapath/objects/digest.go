@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "574f3f44559d7493"
+	tcDigest     = "366442dd1a26acb7"
 	socklbDigest = "eebeb0e33ddbb64a"
 )
