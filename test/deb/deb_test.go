@@ -161,7 +161,7 @@ func verifyUnits(t *testing.T, root string) {
 	dir := t.TempDir()
 	args := []string{"verify", "--man=no"}
 	units, err := filepath.Glob(filepath.Join(root, "lib/systemd/system/*"))
-	if err != nil || len(units) != 3 {
+	if err != nil || len(units) != 4 {
 		t.Fatalf("units %q, %v", units, err)
 	}
 	for _, unit := range units {
