@@ -58,7 +58,7 @@ func (r Reader) Read(message any) error {
 	}
 	line := r.lines.Bytes()
 	if err := json.Unmarshal(line, message); err != nil {
-		return fmt.Errorf("invalid message %q: %w", line[:min(len(line), 80)], err)
+		return fmt.Errorf("invalid message %q: %s", line[:min(len(line), 80)], Printable(err.Error())) // err may quote the whole line
 	}
 	return nil
 }

@@ -3,6 +3,8 @@
 package message
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -18,5 +20,19 @@ func TestPrintable(t *testing.T) {
 		if got := Printable(text); got != want {
 			t.Errorf("Printable(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestInvalidMessage checks that the error about a message that quotes itself at length is short and printable.
+func TestInvalidMessage(t *testing.T) {
+	line := `{"address":"` + strings.Repeat("\x1b", 13) + strings.Repeat("\x80", 13000) + `"}`
+	var m struct{ Address netip.Addr }
+	err := NewReader(strings.NewReader(line), 1<<16).Read(&m)
+	if err == nil || len(err.Error()) > 3*maxText || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("error of %d bytes: %v", len(fmt.Sprint(err)), err)
+	}
+	line = `{"address":"` + strings.Repeat("a", 13000) + `"}`
+	if err := NewReader(strings.NewReader(line), 1<<16).Read(&m); err == nil || len(err.Error()) > 3*maxText {
+		t.Errorf("error of %d bytes", len(fmt.Sprint(err)))
 	}
 }
