@@ -118,7 +118,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 			return nil, a.errAttached()
 		}
 		a.findPod()
-		err := a.delete(ctx)
+		err := a.deleteAll(ctx)
 		a.close()
 		if err != nil {
 			return nil, fmt.Errorf("delete what an earlier ADD left: %w", err)

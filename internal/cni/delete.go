@@ -30,21 +30,32 @@ func (p *Plugin) Del(ctx context.Context, r Request) error {
 // from the names and the configuration.
 func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error {
 	a, err := p.open(c, r, true)
+	if errors.Is(err, record.ErrTooLong) {
+		return nil // ADD has refused it
+	}
 	if err != nil {
 		return err
 	}
 	defer a.close()
 	a.findPod()
-	if a.record.Boot != "" {
+	return a.deleteAll(ctx)
+}
+
+// deleteAll deletes what the record lists and, unless it says that ADD finished, what else may exist: it is lost, or
+// its last lines are.
+func (a *attachment) deleteAll(ctx context.Context) error {
+	if a.record.Done {
 		return a.delete(ctx)
 	}
-	if err := a.reconstruct(); err != nil {
+	recorded := a.record.Boot != ""
+	err := a.reconstruct()
+	if err != nil && !recorded {
 		return errors.Join(err, a.record.Remove())
 	}
-	if err := a.delete(ctx); err != nil {
+	if err := errors.Join(err, a.delete(ctx)); err != nil {
 		return err
 	}
-	return p.sweep(ctx) // the datapath may hold addresses that no record and no lease names
+	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
 }
 
 // delete deletes what the record lists, and then the record. A part that cannot be
@@ -84,11 +95,13 @@ func (a *attachment) findPod() {
 	a.pod = pod
 }
 
-// reconstruct fills in a lost record with all parts that may exist. The configuration may
+// reconstruct fills in a record that is lost or incomplete with all parts that may exist. The configuration may
 // be invalid and lack any of its values.
 func (a *attachment) reconstruct() error {
 	r := a.record
-	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, cmp.Or(a.config.IPAM.Type, netconf.IPAMType)
+	recorded := r.Boot != ""
+	r.Bridge, r.OVSDB = cmp.Or(r.Bridge, a.config.Bridge), cmp.Or(r.OVSDB, a.config.OVSDB)
+	r.IPAM = cmp.Or(r.IPAM, a.config.IPAM.Type, netconf.IPAMType)
 	if !a.config.Chained {
 		r.HostIfName = record.DeviceName(a.config.Name, r.Owner)
 	}
@@ -96,24 +109,32 @@ func (a *attachment) reconstruct() error {
 	if err != nil {
 		return err
 	}
-	r.Addresses, r.Endpoint = addrsOf(addresses), len(addresses) > 0
+	if len(r.Addresses) == 0 {
+		r.Addresses = addrsOf(addresses)
+	}
+	r.Endpoint = r.Endpoint || len(addresses) > 0
 	if a.pod != nil {
 		if r.Cookie, err = a.pod.Cookie(); err != nil {
 			return err
 		}
-		r.Admitted = a.config.TranslatesSockets() // another attachment that needs it has a record
+		r.Admitted = r.Admitted || a.config.TranslatesSockets() // another attachment that needs it has a record
 	}
 	host, err := a.hostAddresses()
 	if err != nil {
 		return err
 	}
-	for _, port := range a.config.Runtime.Ports {
-		r.Ports = append(r.Ports, portServices(port, host, addresses)...)
+	if len(r.Ports) == 0 {
+		for _, port := range a.config.Runtime.Ports {
+			r.Ports = append(r.Ports, portServices(port, host, addresses)...)
+		}
 	}
 	if a.config.Chained {
 		return nil
 	}
-	r.Leased = true
+	r.Leased = r.Leased || !recorded || r.IPAM == netconf.IPAMType // another plugin may be missing, which has leased nothing then
+	if r.Linked {
+		return nil
+	}
 	_, r.Routers, _ = a.config.HostPrefixes(addresses) // fails without gateways; then there are no routes
 	a.reconstructLink()
 	return nil

@@ -107,7 +107,7 @@ type Config struct {
 
 // Parse parses and validates a network configuration. Unknown keys and invalid values
 // are errors of type *types.Error that name the key. On an error, Config still holds
-// every value that could be parsed, so that DEL can proceed.
+// every value that could be parsed, so that DEL can proceed; Name is then valid or empty.
 func Parse(data []byte) (Config, error) {
 	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Raw: data}
 	o := parseObject("", data)
@@ -116,6 +116,7 @@ func Parse(data []byte) (Config, error) {
 	}
 	o.read("cniVersion", "a string", &c.CNIVersion)
 	o.read("name", "a string", &c.Name)
+	c.Name = o.networkName(c.Name)
 	o.read("link", "a string", &c.Link)
 	o.read("parent", "the name of a device", &c.Parent)
 	o.read("bridge", "the name of a bridge", &c.Bridge)

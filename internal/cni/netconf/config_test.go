@@ -101,6 +101,8 @@ func TestParseErrors(t *testing.T) {
 		{`null`, decoding, "null"},
 		{withIPAM(`, "lnk":"veth"`), unknown, `lnk: "veth"`},
 		{withIPAM(`, "link":"tap"`), invalid, `"tap"`},
+		{`{"name":"../x","Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid, `name: invalid characters found in network name "../x"`},
+		{`{"Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid, "name: missing"},
 		{withIPAM(`, "link":5`), invalid, "link: want a string, got 5"},
 		{withIPAM(`, "services":"all"`), invalid, `"all"`},
 		{withIPAM(`, "bigTCP":"big"`), invalid, `"big"`},

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 )
 
 // object reads a JSON object key by key. A key that nobody read by the time of finish is
@@ -66,6 +67,18 @@ func (o *object) read(name, want string, into any) {
 	if err := json.Unmarshal(raw, into); err != nil && o.err == nil {
 		o.err = Invalidf("%s: want %s, got %s", o.key(name), want, excerpt(raw))
 	}
+}
+
+// networkName returns a name if it is a valid one, and otherwise an empty one: it becomes a part of paths. The library that
+// checks the name of the protocol's messages takes it from any of its keys "name", "Name" and "NAME".
+func (o *object) networkName(name string) string {
+	if err := utils.ValidateNetworkName(name); err != nil {
+		if o.err == nil {
+			o.err = Invalidf("name: %s %q", err.Msg, name)
+		}
+		return ""
+	}
+	return name
 }
 
 // readWith decodes the value of a key, if present, with a parser.

@@ -13,6 +13,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
@@ -88,18 +90,54 @@ func read(file *os.File, network string, o Owner) (*Record, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("read record of %s: %w", o, err)
 	}
-	r, _ := parse(data)
+	r, _ := parse(data, network, o)
 	r.Network, r.Owner, r.file = network, o, file
 	return &r, nil
 }
 
-// parse decodes the last complete line; ok is false if there is none.
-func parse(data []byte) (r Record, ok bool) {
+// parse decodes the last complete line of an attachment's record; ok is false if there is none. A line of another
+// attachment, or with a device that is not the attachment's, does not count: DEL deletes what it names.
+func parse(data []byte, network string, o Owner) (r Record, ok bool) {
 	for _, line := range slices.Backward(bytes.Split(data, []byte("\n"))) {
 		var out Record
-		if len(line) > 0 && json.Unmarshal(line, &out) == nil {
+		if len(line) > 0 && json.Unmarshal(line, &out) == nil && out.Owner == o &&
+			(out.HostIfName == "" || out.HostIfName == DeviceName(network, o)) {
+			out.Network = network
 			return out, true
 		}
 	}
 	return r, false
+}
+
+// errNotRegular is the error of a file that is a named pipe, a device, a directory or a symbolic link.
+var errNotRegular = errors.New("not a regular file")
+
+// openRegular opens a regular file. It does not wait for the writer of a named pipe.
+func openRegular(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a symbolic link, a socket
+		return nil, fmt.Errorf("%s: %w", path, errNotRegular)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", path, errNotRegular)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// readRegular reads a regular file.
+func readRegular(path string) ([]byte, error) {
+	file, err := openRegular(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(file)
 }

@@ -30,6 +30,12 @@ const (
 	uplinksDir     = ".uplinks"
 )
 
+// maxName is the length of a file name in bytes (NAME_MAX).
+const maxName = 255
+
+// ErrTooLong is the error of an attachment whose names are longer than those of files can be. None was ever created.
+var ErrTooLong = errors.New("name too long")
+
 // Store is a directory of records. Any number of processes can use it.
 type Store struct {
 	Root string
@@ -43,8 +49,13 @@ func (s Store) Path(network string, o Owner) string {
 }
 
 // Open locks the record of an attachment and reads it. If there is none, create makes a
-// new one with an empty Boot; without create the error matches fs.ErrNotExist.
+// new one with an empty Boot; without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can
+// have that name.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
+	if n := len(claimOf(&Record{Network: network, Owner: o}) + recordSuffix); n > maxName {
+		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
+			o, network, ErrTooLong, n-len("@@"+recordSuffix), maxName-len("@@"+recordSuffix))
+	}
 	flags := os.O_RDWR | os.O_APPEND
 	if create {
 		if err := os.MkdirAll(s.dir(network), 0o700); err != nil {
@@ -53,7 +64,7 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		flags |= os.O_CREATE
 	}
 	for {
-		file, err := os.OpenFile(s.Path(network, o), flags, 0o600)
+		file, err := openRegular(s.Path(network, o), flags)
 		if err != nil {
 			return nil, fmt.Errorf("open record of %s: %w", o, err)
 		}
@@ -107,17 +118,17 @@ func (s Store) List(containerID string) ([]Record, error) {
 	var out []Record
 	var errs []error
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		r, complete := parse(data)
 		o, named := ownerOf(filepath.Base(path))
-		if err != nil || !complete || !named {
+		if !named {
 			continue
 		}
-		r.Network, r.Owner = filepath.Base(filepath.Dir(filepath.Dir(path))), o
-		out = append(out, r)
+		data, err := readRegular(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotRegular) {
+			errs = append(errs, err)
+		}
+		if r, complete := parse(data, filepath.Base(filepath.Dir(filepath.Dir(path))), o); complete {
+			out = append(out, r)
+		}
 	}
 	return out, errors.Join(errs...)
 }
@@ -139,7 +150,7 @@ type Network struct {
 
 // Network reads the record of a network; ok is false if there is no valid one.
 func (s Store) Network(name string) (n Network, ok bool) {
-	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
+	data, err := readRegular(filepath.Join(s.Root, name, networkFile))
 	return n, err == nil && json.Unmarshal(data, &n) == nil
 }
 

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestSaveAppends reads the last complete line of a record.
@@ -51,6 +54,85 @@ func TestSaveAppends(t *testing.T) {
 	}
 }
 
+// TestForgedRecord ignores lines of other attachments, and those that name a device of the host.
+func TestForgedRecord(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	o := Owner{ContainerID: "a", IfName: "eth0"}
+	for _, line := range []string{
+		`{"owner":{"container":"a","interface":"eth0"},"boot":"x","host_ifname":"eth1"}`,
+		`{"owner":{"container":"b","interface":"eth0"},"boot":"x"}`, `{"boot":"x"}`,
+	} {
+		if err := os.MkdirAll(s.dir("pods"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.Path("pods", o), []byte("\n"+line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Open("pods", o, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		if r.Boot != "" || r.HostIfName != "" {
+			t.Errorf("%s: read as %+v", line, r)
+		}
+		if all, err := s.List(""); err != nil || len(all) != 0 {
+			t.Errorf("%s: listed as %+v, %v", line, all, err)
+		}
+	}
+}
+
+// TestOddRecord finds other files in the place of a record and of a network's: nothing waits for them, and nothing follows them.
+func TestOddRecord(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	o := Owner{ContainerID: "a", IfName: "eth0"}
+	target := t.TempDir() + "/file"
+	if err := errors.Join(os.MkdirAll(s.dir("pods"), 0o700), os.WriteFile(target, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, place := range map[string]func(path string) error{
+		"named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"symbolic link": func(path string) error { return os.Symlink(target, path) },
+	} {
+		for _, path := range []string{s.Path("pods", o), filepath.Join(s.Root, "pods", networkFile)} {
+			if err := place(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, create := range []bool{false, true} {
+			if _, err := s.Open("pods", o, create); !errors.Is(err, errNotRegular) || !strings.Contains(err.Error(), s.Path("pods", o)) {
+				t.Errorf("%s: Open: %v", name, err)
+			}
+		}
+		if all, err := s.List(""); err != nil || len(all) != 0 {
+			t.Errorf("%s: listed as %+v, %v", name, all, err)
+		}
+		if _, ok := s.Network("pods"); ok {
+			t.Errorf("%s: a network was read", name)
+		}
+		if err := errors.Join(os.Remove(s.Path("pods", o)), os.Remove(filepath.Join(s.Root, "pods", networkFile))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLongName refuses attachments of which no record can be written, and takes the longest of which one can.
+func TestLongName(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	for n, want := range map[int]error{maxName: ErrTooLong, 249: ErrTooLong, maxName - len("pods@@eth0"+recordSuffix) + 1: ErrTooLong, maxName - len("pods@@eth0"+recordSuffix): nil} {
+		r, err := s.Open("pods", Owner{ContainerID: strings.Repeat("a", n), IfName: "eth0"}, true)
+		if !errors.Is(err, want) {
+			t.Errorf("container ID of %d bytes: %v, want %v", n, err, want)
+		}
+		if err == nil {
+			if err := errors.Join(s.Claim("1-2", r), r.Save()); err != nil {
+				t.Errorf("container ID of %d bytes: %v", n, err)
+			}
+			r.Close()
+		}
+	}
+}
+
 // TestClaims keeps an uplink claimed until its last attachment is gone.
 func TestClaims(t *testing.T) {
 	s := Store{Root: t.TempDir()}
@@ -77,19 +159,24 @@ func TestClaims(t *testing.T) {
 // FuzzParseRecord parses records. The last line that is accepted can be written and read again.
 func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte("\n{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\",\"addresses\":[\"10.0.0.2\"],\"done\":true}\n"))
-	f.Add([]byte("{\"boot\":\"x\"}\n{\"boot\":\"y\""))
+	f.Add([]byte("{\"owner\":{\"container\":\"a\",\"interface\":\"eth0\"},\"boot\":\"x\"}\n{\"boot\":\"y\""))
 	f.Add([]byte("null\n[]\n{}"))
 	f.Add([]byte("{\"ports\":[{}],\"routes\":[{\"dst\":\"x\"}]}"))
+	f.Add([]byte("{\"owner\":{\"container\":\"b\",\"interface\":\"eth0\"},\"host_ifname\":\"eth0\"}"))
+	o := Owner{ContainerID: "a", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, ok := parse(data)
+		r, ok := parse(data, "pods", o)
 		if !ok {
 			return
+		}
+		if r.Owner != o || r.HostIfName != "" && r.HostIfName != DeviceName("pods", o) {
+			t.Fatalf("%q: accepted %+v", data, r)
 		}
 		line, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, ok := parse(append([]byte("{\n"), line...))
+		again, ok := parse(append([]byte("{\n"), line...), "pods", o)
 		second, err := json.Marshal(again)
 		if !ok || err != nil || !bytes.Equal(line, second) {
 			t.Fatalf("%s\nwritten and read: %s, %v", line, second, err)
