@@ -130,19 +130,33 @@ static __noinline int ct_choose_backend(const struct service *service, __u32 has
 /* Backends tried for a connection of SCTP. */
 #define SCTP_TRIES 32
 
-/* Takes a backend to which no other connection of the client's port goes. Its context is ct_new: callers have little stack left. */
-static long search_sctp(__u32 i, void *unused)
+/* A search for a backend for a connection of SCTP. The rest is in ct_new: callers have little stack left. */
+struct sctp_search {
+	struct __sk_buff *skb;
+	bool outside;
+};
+
+/* Sets the tuple of replies of the backend that n goes to. One on another node sees a client outside by this node's address. */
+static __always_inline void sctp_key(struct sctp_search *s, struct ct_new *n)
+{
+	n->key = tuple_reverse(&n->to);
+	if (s->outside && !bpf_map_lookup_elem(&endpoints, &n->to.daddr) &&
+	    outcome_unpack(snat_find(s->skb, &n->to.daddr, &n->route)).verdict == VERDICT_TRANSLATE)
+		n->key.daddr = n->route.source;
+}
+
+/* Takes a backend to which no other connection of the client's port goes. */
+static long search_sctp(__u32 i, struct sctp_search *s)
 {
 	struct ct_new *n = ct_new_row();
 	const struct ct_entry *taken;
 	int way;
 
-	(void)unused;
 	if (!n)
 		return 1;
 	if (i)
 		ct_take_backend(n, backend_slot(&n->candidates, n->revision, n->hash + i));
-	n->key = tuple_reverse(&n->to);
+	sctp_key(s, n);
 	taken = bpf_map_lookup_elem(&connections, &n->key);
 	if (!taken || (n->replace && taken->slot == n->row.slot))
 		return 1;
@@ -156,13 +170,15 @@ static long search_sctp(__u32 i, void *unused)
  * Changes the backend of an SCTP connection if another connection of the client has the same port there: no source port can
  * change, as the kernel cannot mend the checksum.
  */
-static __always_inline void ct_avoid(struct ct_new *n, const struct service *service, __u32 hash, bool outside)
+static __always_inline void ct_avoid(struct __sk_buff *skb, struct ct_new *n, const struct service *service,
+				     bool outside)
 {
+	struct sctp_search search = { .skb = skb, .outside = outside };
 	bool local = service->flags & (outside ? SERVICE_EXTERNAL_LOCAL : SERVICE_INTERNAL_LOCAL);
 
 	n->candidates = candidates_of(service, local);
-	n->hash = hash;
-	bpf_loop(SCTP_TRIES, search_sctp, NULL, 0);
+	n->hash = tuple_hash(&n->from);
+	bpf_loop(SCTP_TRIES, search_sctp, &search, 0);
 }
 
 static __always_inline bool is_closed(const struct ct_slot *slot)
@@ -236,7 +252,7 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 	if (outcome.verdict == VERDICT_DROP)
 		return outcome;
 	if (n->from.proto == IPPROTO_SCTP)
-		ct_avoid(n, service, hash, uplink);
+		ct_avoid(skb, n, service, uplink);
 	ct_locate(n, uplink);
 	if (uplink && !n->backend) {
 		outcome = ct_route(skb, n, uplink);
@@ -320,6 +336,8 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	n->replace = ct_copy(&n->from, &n->row);
 	if (n->replace && addr_equal(&n->row.to.daddr, pod) && ct_keep(n, service, traits))
 		return outcome_pack(outcome_translate(METRIC_KEPT_CONNECTION));
+	if (service->flags & SERVICE_SOURCE_RANGES && !in_source_ranges(n->revision, &n->from.saddr))
+		return outcome_pack(outcome_drop(DROP_SOURCE_RANGE));
 	ct_locate(n, NULL);
 	if (!n->backend)
 		return outcome_pack(outcome_pass(METRIC_NONE));

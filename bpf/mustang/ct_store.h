@@ -162,6 +162,15 @@ static __always_inline void ct_search_port(struct ct_new *n)
 }
 
 /*
+ * Whether a connection must keep its client's port, as all of SCTP must whose packets this node translates. Into a tunnel they go
+ * as they are: the port counts in the table alone.
+ */
+static __always_inline bool keeps_port(const struct ct_new *n)
+{
+	return n->from.proto == IPPROTO_SCTP && (n->flags & (CT_SNAT | CT_DSR)) != (CT_SNAT | CT_DSR);
+}
+
+/*
  * Stores the reply direction. If another connection has the same one, the client gets another source port: two
  * connections collide if a client uses one port for two services that share a backend. What this node passes on in its own
  * name has a port that a hash chooses, so that a connection that has lost its rows gets the same again. SCTP keeps its port (ct_avoid).
@@ -171,8 +180,8 @@ static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 	enum metric metric = METRIC_NEW_CONNECTION;
 
 	n->row.to = tuple_reverse(&n->from);
-	n->err = n->flags & CT_SNAT && n->from.proto != IPPROTO_SCTP ? -EEXIST : ct_try_reply();
-	if (n->err == -EEXIST && n->from.proto != IPPROTO_SCTP) {
+	n->err = n->flags & CT_SNAT && !keeps_port(n) ? -EEXIST : ct_try_reply();
+	if (n->err == -EEXIST && !keeps_port(n)) {
 		if (!(n->flags & CT_SNAT))
 			metric = METRIC_PORT_CHANGED;
 		ct_search_port(n);

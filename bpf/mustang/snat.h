@@ -45,13 +45,14 @@ static __always_inline bool snat_device(struct __sk_buff *skb, const union addr 
 }
 
 /*
- * Finds the way to a backend that is no pod of this node; *r must be zero. VERDICT_PASS: the stack has it, as the address is
+ * Finds the way to a backend that is no pod of this node. VERDICT_PASS: the stack has it, as the address is
  * the node's, or the device no uplink.
  */
 static __noinline int snat_find(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {
 	const struct uplink *uplink;
 
+	__builtin_memset(r, 0, sizeof(*r));
 	if (bpf_map_lookup_elem(&node_addresses, to))
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	if (!snat_device(skb, to, r))

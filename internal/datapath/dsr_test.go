@@ -168,6 +168,17 @@ func (p packet) bytes() []byte {
 
 func tunnelCases() []translateCase {
 	return []translateCase{
+		{"of a client in no source range", 0, func(t *testing.T, w *world) {
+			s := service.Service{External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
+			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
+			s.SourceRanges = []netip.Prefix{rangeOf(w.client.Addr())}
+			w.configure(t, s)
+			w.check(t, fromUplink, p, wants{actionDrop, nil, once("drop_source_range")})
+			w.connected(t)
+			s.SourceRanges = []netip.Prefix{rangeOf(w.outsider.Addr())}
+			w.configure(t, s)
+			w.send(t, fromUplink, p)
+		}},
 		{"to a backend, and back", 0, func(t *testing.T, w *world) {
 			w.dsr(t, w.remote, w.backend)
 			for i, p := range []packet{w.first(w.outsider, w.service), w.next(w.outsider, w.service)} {

@@ -217,16 +217,22 @@ func TestSourceRangeTraffic(t *testing.T) {
 
 // tryOnce sends the first packet of a connection, and returns an error unless nobody answers.
 func tryOnce(client *netns.Namespace, s service.Service) error {
+	if s.Protocol == service.SCTP && !hasSCTP() {
+		return tryPacket(client, s.Frontend)
+	}
 	return client.Do(func() error {
-		domain, kind := unix.AF_INET, unix.SOCK_STREAM
+		domain, kind, protocol := unix.AF_INET, unix.SOCK_STREAM, 0
 		var to unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(s.Frontend.Addr().AsSlice()), Port: int(s.Frontend.Port())}
 		if s.Frontend.Addr().Is6() {
 			domain, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: s.Frontend.Addr().As16(), Port: int(s.Frontend.Port())}
 		}
-		if s.Protocol == service.UDP {
+		switch s.Protocol {
+		case service.UDP:
 			kind = unix.SOCK_DGRAM
+		case service.SCTP:
+			protocol = unix.IPPROTO_SCTP
 		}
-		fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -207,6 +208,26 @@ func rawSCTP(ns *netns.Namespace, to netip.Addr) (conn *net.IPConn, err error) {
 		return err
 	})
 	return conn, err
+}
+
+// tryPacket sends the first packet of an association, and returns an error unless nobody answers.
+func tryPacket(client *netns.Namespace, to netip.AddrPort) error {
+	conn, err := rawSCTP(client, to.Addr())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	p := packet{src: netip.AddrPortFrom(to.Addr(), 39999), dst: to, proto: protoSCTP, flags: chunkInit}
+	if _, err := conn.Write(p.transport()); err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 1<<10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("it was answered: %w", err)
+	}
+	return nil
 }
 
 // exchangeSCTP sends a packet and returns the answer, whose checksum is right.

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "366442dd1a26acb7"
+	tcDigest     = "5baa8a02ff3d2647"
 	socklbDigest = "eebeb0e33ddbb64a"
 )
