@@ -96,17 +96,21 @@ func TestValidateSettings(t *testing.T) {
 		"half a second":    {func(s *Service) { s.Affinity = time.Second / 2 }, "affinity 500ms"},
 		"dsr":              {func(s *Service) { s.External, s.DSR = true, IPIP }, ""},
 		"dsr inside":       {func(s *Service) { s.DSR = IPIP }, "dsr ipip needs a node port or an external address"},
-		"unknown dsr":      {func(s *Service) { s.External, s.DSR = true, 2 }, "unknown dsr 2"},
-		"two places":       {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
-		"external on lo":   {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") }, "loopback"},
-		"state":            {func(s *Service) { s.Backends[0].State = 4 }, `backend "10.1.0.1:80": unknown state 4`},
-		"two states":       {func(s *Service) { s.Backends = append(s.Backends, Backend{Addr: s.Backends[0].Addr, State: Draining}) }, "duplicate"},
-		"policy cluster":   {func(s *Service) { s.External, s.HealthCheckPort = true, 30000 }, "health-check port 30000 needs the external policy local"},
-		"internal":         {func(s *Service) { s.ExternalPolicy, s.HealthCheckPort = Local, 30000 }, "health-check port 30000 needs a node port"},
-		"host bits":        {ranges("10.0.0.1/8"), "source range 10.0.0.1/8 has host bits; write 10.0.0.0/8"},
-		"family":           {ranges("fd00::/8"), "source range fd00::/8: the address family differs"},
-		"range twice":      {ranges("10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"), "source range 10.0.0.0/8: duplicate"},
-		"no range":         {func(s *Service) { s.SourceRanges = make([]netip.Prefix, 1) }, "invalid source range"},
+		"dsr to one address": {func(s *Service) {
+			s.External, s.DSR = true, IPIP
+			s.Backends = append(s.Backends, Backend{Addr: netip.MustParseAddrPort("10.1.0.1:81"), State: Draining})
+		}, `backend "10.1.0.1:81": another backend has the address`},
+		"unknown dsr":    {func(s *Service) { s.External, s.DSR = true, 2 }, "unknown dsr 2"},
+		"two places":     {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
+		"external on lo": {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") }, "loopback"},
+		"state":          {func(s *Service) { s.Backends[0].State = 4 }, `backend "10.1.0.1:80": unknown state 4`},
+		"two states":     {func(s *Service) { s.Backends = append(s.Backends, Backend{Addr: s.Backends[0].Addr, State: Draining}) }, "duplicate"},
+		"policy cluster": {func(s *Service) { s.External, s.HealthCheckPort = true, 30000 }, "health-check port 30000 needs the external policy local"},
+		"internal":       {func(s *Service) { s.ExternalPolicy, s.HealthCheckPort = Local, 30000 }, "health-check port 30000 needs a node port"},
+		"host bits":      {ranges("10.0.0.1/8"), "source range 10.0.0.1/8 has host bits; write 10.0.0.0/8"},
+		"family":         {ranges("fd00::/8"), "source range fd00::/8: the address family differs"},
+		"range twice":    {ranges("10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"), "source range 10.0.0.0/8: duplicate"},
+		"no range":       {func(s *Service) { s.SourceRanges = make([]netip.Prefix, 1) }, "invalid source range"},
 	} {
 		s := service(TCP, "10.96.0.1:80", "10.1.0.1:80")
 		c.change(&s)

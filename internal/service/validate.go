@@ -91,7 +91,7 @@ func (s Service) validateBackends() error {
 	if len(s.Backends) > MaxBackends {
 		return fmt.Errorf("service %q: %d backends exceed the maximum of %d", s.Frontend, len(s.Backends), MaxBackends)
 	}
-	backends := make(map[netip.AddrPort]bool, len(s.Backends))
+	backends, addresses := make(map[netip.AddrPort]bool, len(s.Backends)), make(map[netip.Addr]bool, len(s.Backends))
 	for _, b := range s.Backends {
 		if err := validateBackend(b.Addr); err != nil {
 			return fmt.Errorf("backend %q: %w", b.Addr, err)
@@ -108,8 +108,10 @@ func (s Service) validateBackends() error {
 				b.Addr, s.Frontend)
 		case backends[b.Addr]:
 			return fmt.Errorf("backend %q: duplicate", b.Addr)
+		case s.DSR != NoDSR && addresses[b.Addr.Addr()]:
+			return fmt.Errorf("backend %q: another backend has the address, and with dsr %s the tunnel does not tell the port", b.Addr, s.DSR)
 		}
-		backends[b.Addr] = true
+		backends[b.Addr], addresses[b.Addr.Addr()] = true, true
 	}
 	return nil
 }
