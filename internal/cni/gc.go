@@ -60,7 +60,8 @@ func (p *Plugin) owners(c netconf.Config) ([]record.Owner, error) {
 	return owners, err
 }
 
-// deleteDevices deletes the host devices of a network that belong to no valid attachment.
+// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for the
+// network, which another can share: a device with a record in any other network is that of its attachment.
 func (p *Plugin) deleteDevices(c netconf.Config) error {
 	host, err := netns.Current()
 	if err != nil {
@@ -71,7 +72,17 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 	if err != nil {
 		return err
 	}
+	// A record is there before its device.
+	records, err := p.records().List("")
+	if err != nil {
+		return err
+	}
 	var keep []string
+	for _, r := range records {
+		if r.Network != c.Name {
+			keep = append(keep, record.DeviceName(r.Network, r.Owner))
+		}
+	}
 	for _, valid := range c.Valid {
 		keep = append(keep, record.DeviceName(c.Name, record.Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
 	}

@@ -71,6 +71,28 @@ func TestGCWithoutRecords(t *testing.T) {
 	}
 }
 
+// TestGCOfSharedPrefix has two networks whose devices have names with the same prefix: GC of one spares those of the other,
+// and deletes its own without records.
+func TestGCOfSharedPrefix(t *testing.T) {
+	f := newFixture(t)
+	twin := ""
+	for i := 0; twin == ""; i++ {
+		if name := fmt.Sprint("net", i); record.DevicePrefix(name) == record.DevicePrefix("net") {
+			twin = name
+		}
+	}
+	p := f.added("a", network("net", "veth", ""))
+	own := f.added("b", network(twin, "veth", ""))
+	f.must(os.RemoveAll(filepath.Join(f.plugin.RunDir, twin)))
+	f.must(os.RemoveAll(f.plugin.stateDir(twin)))
+	f.must(f.gc(network(twin, "veth", "")))
+	f.must(f.check(p))
+	f.reach(f.host, p.Namespace, p.ips()[0])
+	if _, err := rtnl.In(own.Namespace).Device("eth0"); err == nil {
+		t.Error("the device of the network itself is left")
+	}
+}
+
 // TestSweep loses records, leases and the previous result. DEL finds the entries of the
 // datapath by the namespace or the device of the pod; GC finds pods that no longer exist.
 // Pods of other networks are unaffected.
