@@ -16,6 +16,7 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
 // reserveAddresses reserves the pod's addresses, or runs the IPAM plugin.
@@ -39,7 +40,14 @@ func (a *attachment) reserveAddresses(ctx context.Context) (addresses []netconf.
 		return nil, err
 	}
 	a.record.Addresses = addrsOf(addresses)
-	return addresses, a.save()
+	if err := a.save(); err != nil {
+		return nil, err
+	}
+	own, err := rtnl.In(a.host).FirstLocal(a.record.Addresses)
+	if err == nil && own.IsValid() {
+		err = fmt.Errorf("%v is an address of the host: exclude it", own)
+	}
+	return addresses, err
 }
 
 // lease reserves addresses of the configured ranges. syncAddresses waits for the disk.

@@ -27,7 +27,10 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 		return err
 	}
 	var wanted []service.Service
-	for _, port := range a.config.Runtime.Ports {
+	for i, port := range a.config.Runtime.Ports {
+		if port.HostIP.IsValid() && !slices.Contains(host, port.HostIP) {
+			return netconf.Invalidf("runtimeConfig.portMappings[%d].hostIP: %v is no address of the host, or a link-local one", i, port.HostIP)
+		}
 		services := portServices(port, host, addresses)
 		if len(services) == 0 {
 			return fmt.Errorf("port %d: host and pod have no address of the family of %v in common", port.HostPort, port.HostIP)

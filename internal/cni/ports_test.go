@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -119,6 +121,46 @@ func TestPorts(t *testing.T) {
 			f.must(f.add(other))
 			f.must(f.del(other))
 		})
+	}
+}
+
+// TestForeignHostIP refuses a port mapping at an address that the host does not have: the pod would get the connections of
+// the host and of other pods to it. A host port is at the one address that the mapping names.
+func TestForeignHostIP(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	at := func(ip string) []byte {
+		return network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"hostIP":"`+ip+`"}]}`)
+	}
+	own := f.added("own", at(hostAddresses[0].Addr().String()))
+	before := f.left()
+	for _, ip := range []string{"1.2.3.4", "10.96.0.1", outsideAddresses[0].Addr().String(), own.ips()[0].String(), "2001:db8::9", "fe80::1"} {
+		p := f.pod("a", at(ip))
+		err := f.add(p)
+		f.oneLine(err, "portMappings[0].hostIP: "+ip+" is no address of the host")
+		if Coded(err).Code != types.ErrInvalidNetworkConfig {
+			t.Errorf("%s: code %d", ip, Coded(err).Code)
+		}
+		f.same(before, ip)
+		f.must(f.del(p))
+	}
+	testkit.Echo(t, own.Namespace, "tcp", netip.AddrPortFrom(own.ips()[0], 80).String())
+	f.must(f.dialFrom(f.host, "tcp", netip.AddrPortFrom(hostAddresses[0].Addr(), 8080)))
+	if err := f.dialFrom(f.host, "tcp", netip.MustParseAddrPort("127.0.0.1:8080")); err == nil {
+		t.Error("the host port is at another address, too")
+	}
+}
+
+// TestPodAtHostAddress gives the host an address that a pod would get. ADD refuses it while the host has it.
+func TestPodAtHostAddress(t *testing.T) {
+	f := newFixture(t)
+	for _, services := range []string{"socket", "off"} {
+		p := f.pod("a", network("net", "veth", `,"services":"`+services+`","runtimeConfig":{"ips":["10.113.0.9"]}`))
+		command(t, f.host, "ip addr replace 10.113.0.9/32 dev uplink")
+		f.oneLine(f.add(p), "10.113.0.9 is an address of the host")
+		command(t, f.host, "ip addr del 10.113.0.9/32 dev uplink")
+		f.must(f.add(p))
+		f.must(f.del(p))
 	}
 }
 

@@ -80,7 +80,7 @@ func (e Endpoints) list() ([]Endpoint, error) {
 // programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
 // a macvlan. An existing endpoint of the device is updated, and keeps its owner; one that has an address and whose device
 // is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
-// os.ErrNotExist; *ConflictError if another pod that is alive, or a service, has an address, or the pods here are those of another host;
+// os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the pods here are those of another host;
 // *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
 	t, err := spec.find()
@@ -111,7 +111,7 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	}
 	i := slices.IndexFunc(all, t.is)
 	if i < 0 {
-		if err := e.refuseFrontends(spec, t); err != nil {
+		if err := e.refuseTaken(spec, t); err != nil {
 			return nil, Unchanged, err
 		}
 		return e.add(ctx, t)
@@ -120,8 +120,16 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	return e.update(ctx, all, all[i].ID, t)
 }
 
-// refuseFrontends returns a *ConflictError if a service has an address of the pod: nobody would reach the pod there.
-func (e Endpoints) refuseFrontends(spec EndpointSpec, t *target) error {
+// refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
+// packets, and nobody would reach it at a service's.
+func (e Endpoints) refuseTaken(spec EndpointSpec, t *target) error {
+	own, err := t.hostHas()
+	if err != nil {
+		return err
+	}
+	if own.IsValid() {
+		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of the host", spec, own)}
+	}
 	if err := e.o.OpenTables(); err != nil {
 		return err
 	}

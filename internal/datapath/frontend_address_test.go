@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -30,4 +31,19 @@ func TestPodAtFrontend(t *testing.T) {
 	if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil || change != Added {
 		t.Errorf("Put without the service: %v, %v", change, err)
 	}
+}
+
+// TestPodAtHostAddress refuses a pod that has an address of the host.
+func TestPodAtHostAddress(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	address := []netip.Prefix{netip.MustParsePrefix(podA4 + "/32")}
+	if err := rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}); err != nil {
+		t.Fatal(err)
+	}
+	var conflict *ConflictError
+	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); !errors.As(err, &conflict) || !strings.Contains(err.Error(), "its address "+podA4+" is that of the host") {
+		t.Errorf("Put: %v, want a ConflictError that names the address", err)
+	}
+	wantEndpoints(t, d)
+	wantLinks(t, d, 0)
 }

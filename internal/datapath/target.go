@@ -63,8 +63,9 @@ func (a EndpointSpec) Check() error {
 type target struct {
 	point     objects.AttachPoint
 	owner     service.Owner
-	host      uint64           // cookie of the host's network namespace
-	on        *netns.Namespace // where ifindex is
+	host      uint64                     // cookie of the host's network namespace
+	hostHas   func() (netip.Addr, error) // the first address that the host has too
+	on        *netns.Namespace           // where ifindex is
 	ifindex   int
 	podMAC    net.HardwareAddr
 	nodeMAC   net.HardwareAddr
@@ -120,6 +121,7 @@ func (a EndpointSpec) find() (_ *target, err error) {
 	if t.host, err = a.Host.Cookie(); err != nil {
 		return nil, err
 	}
+	t.hostHas = func() (netip.Addr, error) { return rtnl.In(a.Host).FirstLocal(t.addresses) }
 	device, err := t.inPod(a)
 	if err != nil {
 		return nil, err

@@ -39,3 +39,18 @@ func (c Conn) Addresses() ([]Address, error) {
 	}
 	return all, nil
 }
+
+// FirstLocal returns the first of some addresses that is one of the namespace; the zero value if none is.
+func (c Conn) FirstLocal(addrs []netip.Addr) (netip.Addr, error) {
+	handle, err := c.Handle()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer handle.Close()
+	for _, addr := range addrs {
+		if isLocal(handle.RouteGet(addr.AsSlice())) {
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, nil
+}
