@@ -77,7 +77,10 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := a.releaseAddresses(ctx); err != nil {
 		return err
 	}
-	return a.record.Remove()
+	if err := a.record.Remove(); err != nil {
+		return err
+	}
+	return a.restoreForwarding()
 }
 
 // findPod opens the pod's namespace if it exists, at the path of the request or of the

@@ -28,6 +28,9 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if want.Gateways, want.Routers, err = a.config.HostPrefixes(addresses); err != nil {
 		return err
 	}
+	if err := a.enableForwarding(want.Gateways); err != nil {
+		return err
+	}
 	want.Digest = digest(a.config, want)
 	store := a.plugin.records()
 	if have, ok := store.Network(a.config.Name); ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest {

@@ -165,7 +165,7 @@ func (d hostDevice) setUp(h nsHandle) (err error) {
 	if undo, err = h.addGateways(d.link, d.spec.addrs); err != nil {
 		return err
 	}
-	if err := apply(h.ns, forwardingSettings()); err != nil {
+	if err := apply(h.ns, forwardingSettings(d.spec.addrs)); err != nil {
 		return err
 	}
 	return d.finish()
@@ -181,6 +181,6 @@ func (n Network) bridgeSpec(kind string) deviceSpec {
 
 // withForwarding adds the forwarding settings, for Check.
 func (s deviceSpec) withForwarding() deviceSpec {
-	s.settings = append(forwardingSettings(), s.settings...)
+	s.settings = append(forwardingSettings(s.addrs), s.settings...)
 	return s
 }

@@ -41,7 +41,7 @@ const (
 // Network is the part that the pods of one link mode on one host have in common.
 type Network struct {
 	// Host is the namespace that forwards the pods' packets. Setup enables forwarding
-	// in it.
+	// in it, in the families of Gateways, or in both if there are none.
 	Host *netns.Namespace
 	// Bridge is the name of the bridge in modes with Traits.Bridge.
 	Bridge string

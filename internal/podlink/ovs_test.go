@@ -124,7 +124,7 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 			}
 			return err
 		})
-		for _, s := range forwardingSettings() {
+		for _, s := range forwardingSettings(h.network.Gateways) {
 			if err := rtnl.In(h.network.Host).SetSysctl(s.Key, "0"); err != nil {
 				t.Error(err)
 			}

@@ -72,7 +72,7 @@ func (r routed) Setup(network Network) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := apply(network.Host, forwardingSettings()); err != nil {
+	if err := apply(network.Host, forwardingSettings(network.Gateways)); err != nil {
 		return errors.Join(err, undo())
 	}
 	return nil
@@ -201,7 +201,7 @@ func (r routed) Check(network Network, pod Pod) (err error) {
 	}
 	defer closeBoth()
 	var c checker
-	c.device(host, deviceSpec{name: "lo", kind: "loopback", addrs: network.gatewayAddrs(), settings: forwardingSettings()})
+	c.device(host, deviceSpec{name: "lo", kind: "loopback", addrs: network.gatewayAddrs(), settings: forwardingSettings(network.Gateways)})
 	var ends linkEnds
 	ends.host = c.device(host, deviceSpec{
 		name: pod.HostIfName, kind: r.linkType.kind(), mtu: network.mtu(),

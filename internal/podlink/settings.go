@@ -16,12 +16,24 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// forwardingSettings let a host route its pods' packets.
-func forwardingSettings() []rtnl.Sysctl {
-	return []rtnl.Sysctl{
-		{Key: "net/ipv4/ip_forward", Value: "1"},
-		{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
+// Settings that let a host route packets of a family.
+const (
+	IPv4Forwarding = "net/ipv4/ip_forward"
+	IPv6Forwarding = "net/ipv6/conf/all/forwarding"
+)
+
+// forwardingSettings let a host route its pods' packets, in the families in which it is their gateway or has an address
+// among them; without any address, in both. To forward IPv6 costs a host its routes of router advertisements, unless accept_ra is 2.
+func forwardingSettings(host []netip.Prefix) (settings []rtnl.Sysctl) {
+	for _, family := range []struct {
+		key string
+		is  func(netip.Addr) bool
+	}{{IPv4Forwarding, netip.Addr.Is4}, {IPv6Forwarding, netip.Addr.Is6}} {
+		if len(host) == 0 || slices.ContainsFunc(host, func(p netip.Prefix) bool { return family.is(p.Addr()) }) {
+			settings = append(settings, rtnl.Sysctl{Key: family.key, Value: "1"})
+		}
 	}
+	return settings
 }
 
 // deviceSettings are the settings of a device that gets addresses: no router
@@ -98,7 +110,7 @@ func (n Network) QuickCheck() (intact bool, err error) {
 
 // quickCheck checks the thread's network namespace.
 func (n Network) quickCheck() (bool, error) {
-	for _, s := range forwardingSettings() {
+	for _, s := range forwardingSettings(n.Gateways) {
 		value, err := readShort("/proc/sys/" + s.Key)
 		if err != nil && isMissingIPv6(s.Key, err) {
 			continue

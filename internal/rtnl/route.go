@@ -68,6 +68,28 @@ func (c Conn) DefaultDevice() (string, error) {
 	return "", fmt.Errorf("default route in network namespace %q: %w", c.ns.Name(), fs.ErrNotExist)
 }
 
+// AdvertisedDevices returns the names of the devices that have routes of router advertisements.
+func (c Conn) AdvertisedDevices() (names []string, err error) {
+	handle, err := c.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	routes, err := Dump(func() ([]netlink.Route, error) {
+		return handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list advertised routes in network namespace %q: %w", c.ns.Name(), err)
+	}
+	for _, route := range routes {
+		link, err := handle.LinkByIndex(route.LinkIndex)
+		if err == nil && !slices.Contains(names, link.Attrs().Name) {
+			names = append(names, link.Attrs().Name)
+		}
+	}
+	return names, nil
+}
+
 // AddProxyNeighbor makes the namespace answer ARP requests for an IPv4 address on the network of a device, without
 // delay. The namespace must forward and have a route to the address over another device.
 func (c Conn) AddProxyNeighbor(device string, addr netip.Addr) error {

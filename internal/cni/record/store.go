@@ -160,7 +160,11 @@ func (s Store) SaveNetwork(name string, n Network) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.Root, name, networkFile)
+	return replace(filepath.Join(s.Root, name, networkFile), data)
+}
+
+// replace makes data the content of a file.
+func replace(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
 		return errors.Join(err, os.Remove(temp))

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// settingsFile has the settings of the host that the first ADD has changed, as they were before.
+const settingsFile = ".settings"
+
+// Setting is a sysctl, such as "net/ipv4/ip_forward", and its value.
+type Setting struct{ Key, Value string }
+
+// Settings returns the settings of the host to restore after the last attachment, in that order.
+func (s Store) Settings() (settings []Setting, err error) {
+	data, err := readRegular(filepath.Join(s.Root, settingsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &settings)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read settings of the host before: %w", err)
+	}
+	return settings, nil
+}
+
+// AddSettings records settings before they are changed. Those that are recorded stay: they are older. The caller holds the
+// lock of the host ports.
+func (s Store) AddSettings(more []Setting) error {
+	settings, err := s.Settings()
+	if err != nil {
+		return err
+	}
+	for _, m := range more {
+		if !slices.ContainsFunc(settings, func(have Setting) bool { return have.Key == m.Key }) {
+			settings = append(settings, m)
+		}
+	}
+	data, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(s.Root, settingsFile), data)
+}
+
+// RemoveSettings forgets the settings, which are restored.
+func (s Store) RemoveSettings() error { return os.Remove(filepath.Join(s.Root, settingsFile)) }
+
+// Empty reports whether no network has an attachment.
+func (s Store) Empty() bool {
+	networks, _ := os.ReadDir(s.Root)
+	for _, n := range networks {
+		if strings.HasPrefix(n.Name(), ".") {
+			continue
+		}
+		if owners, err := s.Owners(n.Name()); err != nil || len(owners) > 0 {
+			return false
+		}
+	}
+	return true
+}
