@@ -27,6 +27,9 @@
  */
 #define PORT_TRIES 128
 #define PORT_TRIES_AGAIN 4
+/* In this many of them, ports that a backend still keeps are avoided: all clients outside share those of this node. */
+#define PORT_TRIES_PATIENT 4
+#define PORT_TRIES_PATIENT_SNAT 32
 #define PORT_FAILED_FOR 100000000ULL
 
 /* Failed searches that a CPU remembers. */

@@ -53,6 +53,8 @@ static __always_inline struct ct_entry *flow_find(const struct tuple *t, __u32 t
 		flow->row.flags = CT_ABSENT;
 		return NULL;
 	}
+	if (flow->row.flags & CT_OPENING)
+		flow->validity.second = 0;
 	return &flow->row;
 }
 

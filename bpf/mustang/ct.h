@@ -118,18 +118,39 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 	return true;
 }
 
+/* Whether only the client's packets pass here: those of the backend, on another node, go to the client directly. */
+static __always_inline bool ct_is_one_sided(__u32 direction)
+{
+	return direction & CT_DSR && direction & CT_SNAT;
+}
+
+/*
+ * Whether a packet shows that both ends hear each other, so that a forged one opens nothing for hours: the client
+ * acknowledges the backend's SYN, or a backend whose SYN was not seen answers. SCTP's ends check each other by a cookie.
+ */
+static __always_inline bool ct_is_answer(__u32 opening, __u32 direction, __u32 traits)
+{
+	if (traits & (TRAIT_SYN | TRAIT_SYN_ACK))
+		return false;
+	if (direction & CT_FORWARD)
+		return opening == (OPENING_KNOWN | traits >> TRAIT_NUMBER_SHIFT) || ct_is_one_sided(direction);
+	return !opening;
+}
+
 /* The state of a connection after a packet. */
-static __always_inline __u32 ct_next(__u32 state, __u32 direction, __u32 traits)
+static __always_inline __u32 ct_next(__u32 state, __u32 opening, __u32 direction, __u32 traits)
 {
 	__u32 next = state;
 
 	if (traits & TRAIT_FIN)
 		next |= direction & CT_FORWARD ? SLOT_FIN_CLIENT : SLOT_FIN_BACKEND;
-	if (next & SLOT_FIN_CLIENT && direction & CT_DSR && direction & CT_SNAT)
+	if (next & SLOT_FIN_BACKEND && !(next & SLOT_FIN_CLIENT) && !(traits & TRAIT_RST))
+		next |= SLOT_TIME_WAIT;
+	if (next & SLOT_FIN_CLIENT && ct_is_one_sided(direction))
 		next |= SLOT_FIN_BACKEND; /* its packets pass elsewhere */
 	if (traits & TRAIT_RST || (next & SLOT_FIN_CLIENT && next & SLOT_FIN_BACKEND))
 		return (next & ~0xff) | CT_CLOSED;
-	if (SLOT_STATE(state) == CT_SYN && direction & CT_FORWARD && !(traits & TRAIT_SYN))
+	if (SLOT_STATE(state) == CT_SYN && ct_is_answer(opening, direction, traits))
 		return (next & ~0xff) | CT_OPEN;
 	if (SLOT_STATE(state) == CT_UDP && !(direction & CT_FORWARD))
 		return (next & ~0xff) | CT_UDP_REPLIED;
@@ -143,7 +164,7 @@ __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < STATE_TRIES; i++) {
-		__u32 next = ct_next(state, direction, traits), client = slot->client, found;
+		__u32 next = ct_next(state, slot->opening, direction, traits), client = slot->client, found;
 
 		if (next == state)
 			return 0;
@@ -208,7 +229,12 @@ static __always_inline bool ct_is_valid(struct ct_entry *ct, const struct tuple 
 	}
 	if (slot->seen != now)
 		slot->seen = now;
-	if (ct_next(state, ct->flags, traits) != state)
+	if (SLOT_STATE(state) == CT_SYN) {
+		ct->flags |= CT_OPENING;
+		if (traits & TRAIT_SYN_ACK && slot->from.proto == IPPROTO_TCP && !(ct->flags & CT_FORWARD))
+			slot->opening = OPENING_KNOWN | traits >> TRAIT_NUMBER_SHIFT;
+	}
+	if (ct_next(state, slot->opening, ct->flags, traits) != state)
 		ct_advance(slot, state, ct->flags, traits);
 	return true;
 }
@@ -237,9 +263,9 @@ __noinline int ct_use(struct ct_entry *copy, const struct tuple *t, __u32 traits
 
 /*
  * Deletes the connection that has the tuple for a row, if it has ended; false if it has not, or was closed just now, and its last
- * packets may be on their way.
+ * packets may be on their way. patient: false also if the backend may still keep the ports.
  */
-__noinline int ct_make_way(const struct tuple *t)
+__noinline int ct_make_way(const struct tuple *t, bool patient)
 {
 	const struct settings *settings = settings_row();
 	struct ct_entry *ct = t ? bpf_map_lookup_elem(&connections, t) : NULL;
@@ -255,6 +281,8 @@ __noinline int ct_make_way(const struct tuple *t)
 		return false;
 	state = slot_state(slot);
 	now = bpf_ktime_get_coarse_ns();
+	if (patient && state & SLOT_TIME_WAIT && now < slot_seen(slot) + TIME_WAIT)
+		return false;
 	if (!ct_is_of(ct, slot, t) || !(slot_done(slot, state, now) ||
 					(SLOT_STATE(state) != CT_CLOSED && slot_ended(slot, state, settings, now))))
 		return false;

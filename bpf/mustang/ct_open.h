@@ -160,7 +160,7 @@ static long search_sctp(__u32 i, struct sctp_search *s)
 	taken = bpf_map_lookup_elem(&connections, &n->key);
 	if (!taken || (n->replace && taken->slot == n->row.slot))
 		return 1;
-	way = ct_make_way(&n->key);
+	way = ct_make_way(&n->key, false);
 	/* The compiler knows that it is 0 or 1; the verifier does not know it of a global function. */
 	asm volatile("" : "+r"(way));
 	return way != 0;
@@ -263,7 +263,7 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 	}
 	if (n->replace)
 		old = ct_claim_old(n);
-	return outcome_unpack(ct_store(old, n->traits));
+	return outcome_unpack(ct_store(old));
 }
 
 /*
@@ -282,11 +282,11 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	n->to = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, &n->to);
-	if (!taken || taken->flags & CT_FORWARD || ct_make_way(&n->to))
+	if (!taken || taken->flags & CT_FORWARD || ct_make_way(&n->to, false))
 		return outcome_pass(METRIC_NONE);
 	n->to = n->from;
 	ct_locate(n, NULL);
-	return outcome_unpack(ct_store(SLOT_NONE, traits));
+	return outcome_unpack(ct_store(SLOT_NONE));
 }
 
 /*
@@ -327,10 +327,13 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	n->from = n->to = *t;
 	n->to.daddr = *pod;
 	service = service_of_tunnel(t);
-	if (!service || !dsr_port(service, pod, &n->to.dport))
+	/* A pod of this node sends nothing in a tunnel. */
+	if (!service || bpf_map_lookup_elem(&endpoints, &t->saddr) || !dsr_port(service, pod, &n->to.dport))
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	n->service = service->id;
 	n->revision = service->revision;
+	if (service->flags & SERVICE_SOURCE_RANGES && !in_source_ranges(n->revision, &t->saddr))
+		return outcome_pack(outcome_drop(DROP_SOURCE_RANGE));
 	n->traits = traits;
 	n->now = bpf_ktime_get_coarse_ns();
 	n->replace = ct_copy(&n->from, &n->row);
@@ -346,7 +349,7 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 		n->client_path.ifindex = n->route.ifindex;
 		n->client_path.flags = ENDPOINT_ROUTED;
 	}
-	return ct_store(n->replace ? ct_claim_old(n) : SLOT_NONE, traits);
+	return ct_store(n->replace ? ct_claim_old(n) : SLOT_NONE);
 }
 
 /* The row of the connection that ct_open() has just opened on this CPU. */

@@ -24,11 +24,12 @@ struct ct_new {
 	__u32 replace;       /* there was a row of the packet's tuple, of a connection that is not valid */
 	__u32 adopted;       /* another program has stored the connection, in slot */
 	__s32 err;           /* of the last try to store the row of replies */
-	__u32 port;          /* to try next, in host order: of what this node passes on in its own name */
+	__u32 port;          /* in host order; of what this node passes on in its own name, to try first */
 	struct snat_route route;
 	/* Of the search for a backend for SCTP. */
 	struct candidates candidates;
 	__u32 hash;
+	__u32 patient; /* in the search for a port: avoid those that backends still keep */
 };
 
 /* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */
@@ -120,23 +121,28 @@ __noinline int ct_try_reply(void)
 	err = bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
 	if (err != -EEXIST)
 		return err;
-	if (ct_make_way(&slot->reply))
+	if (ct_make_way(&slot->reply, n->patient))
 		return bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
 	return ct_adopt(n, &slot->reply) ? 0 : err;
 }
 
 static long try_port(__u32 i, void *unused)
 {
+	__u32 first = PORT_FIRST, last = PORT_LAST;
 	struct ct_new *n = ct_new_row();
 
-	(void)i;
 	(void)unused;
 	if (!n)
 		return 1;
-	if (!(n->flags & CT_SNAT))
-		n->port = PORT_FIRST + bpf_get_prandom_u32() % (PORT_LAST - PORT_FIRST + 1);
+	n->patient = i < (n->flags & CT_SNAT ? PORT_TRIES_PATIENT_SNAT : PORT_TRIES_PATIENT);
+	if (n->flags & CT_SNAT) {
+		first = n->route.port_first;
+		last = n->route.port_last;
+	}
+	/* The port that a hash chose comes first. */
+	if (i || !(n->flags & CT_SNAT))
+		n->port = first + bpf_get_prandom_u32() % (last - first + 1);
 	n->to.sport = bpf_htons(n->port);
-	n->port = n->port < n->route.port_last ? n->port + 1 : n->route.port_first;
 	n->err = ct_try_reply();
 	return n->err != -EEXIST;
 }
@@ -173,13 +179,14 @@ static __always_inline bool keeps_port(const struct ct_new *n)
 /*
  * Stores the reply direction. If another connection has the same one, the client gets another source port: two
  * connections collide if a client uses one port for two services that share a backend. What this node passes on in its own
- * name has a port that a hash chooses, so that a connection that has lost its rows gets the same again. SCTP keeps its port (ct_avoid).
+ * name has a port that a hash chooses, unless it is taken, so that a connection that has lost its rows gets the same again. SCTP keeps its port (ct_avoid).
  */
 static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 {
 	enum metric metric = METRIC_NEW_CONNECTION;
 
 	n->row.to = tuple_reverse(&n->from);
+	n->patient = true;
 	n->err = n->flags & CT_SNAT && !keeps_port(n) ? -EEXIST : ct_try_reply();
 	if (n->err == -EEXIST && !keeps_port(n)) {
 		if (!(n->flags & CT_SNAT))
@@ -189,14 +196,6 @@ static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 	if (!n->err)
 		return outcome_translate(metric);
 	return outcome_drop(n->err == -EEXIST ? DROP_PORT_EXHAUSTED : DROP_TABLE_FULL);
-}
-
-/* The state in which a connection begins. */
-static __always_inline __u32 ct_first_state(const struct ct_new *n, __u32 traits)
-{
-	if (n->from.proto == IPPROTO_UDP)
-		return CT_UDP;
-	return traits & TRAIT_SYN ? CT_SYN : CT_OPEN;
 }
 
 /* Stores the row of the client's packets; an error if there is no room, or another connection of the client has it by now. */
@@ -233,7 +232,7 @@ static __always_inline struct outcome ct_give_up(__u32 index, struct ct_slot *sl
 }
 
 /* Completes the slot of a connection whose rows are stored. */
-static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot, __u32 traits)
+static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot)
 {
 	filter_change(&slot->reply);
 	filter_change(&slot->from);
@@ -242,16 +241,18 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 	slot->client = n->client;
 	slot->backend = n->backend;
 	slot->flags = n->flags;
+	slot->opening = 0;
 	slot->opened = slot->seen = n->now;
 	usage_add(n->client, 1);
-	__sync_lock_test_and_set(&slot->state, ct_first_state(n, traits) | n->use << SLOT_USE_SHIFT);
+	__sync_lock_test_and_set(&slot->state,
+				 (n->from.proto == IPPROTO_UDP ? CT_UDP : CT_SYN) | n->use << SLOT_USE_SHIFT);
 }
 
 /*
  * Stores a connection in a slot, with the rows of both directions. old is the slot of the client's previous connection, which the caller
  * has claimed, or SLOT_NONE.
  */
-static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old, __u32 traits)
+static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 {
 	__u32 over_share = false, index = old;
 	struct ct_slot *slot;
@@ -281,16 +282,16 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old, 
 		return ct_use_other(n, index, slot);
 	if (err)
 		return ct_give_up(index, slot, outcome_drop(DROP_TABLE_FULL));
-	ct_complete(n, slot, traits);
+	ct_complete(n, slot);
 	return outcome;
 }
 
 /* The same for the connection under construction; returns a packed outcome. */
-__noinline int ct_store(__u32 old, __u32 traits)
+__noinline int ct_store(__u32 old)
 {
 	struct ct_new *n = ct_new_row();
 
-	return outcome_pack(n ? ct_store_new(n, old, traits) : outcome_drop(DROP_UNSPECIFIED));
+	return outcome_pack(n ? ct_store_new(n, old) : outcome_drop(DROP_UNSPECIFIED));
 }
 
 #endif

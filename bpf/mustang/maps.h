@@ -94,15 +94,16 @@ enum ct_flag {
 	CT_ABSENT = 32, /* in flows only: there is no such row */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
-	CT_RESETS = 256,  /* of a slot: the service had SERVICE_RESET when it was last seen */
-	CT_REMOVED = 512, /* the backend was removed: what the ends send is answered with a TCP reset */
+	CT_RESETS = 256,   /* of a slot: the service had SERVICE_RESET when it was last seen */
+	CT_REMOVED = 512,  /* the backend was removed: what the ends send is answered with a TCP reset */
+	CT_OPENING = 1024, /* in flows only: the state is CT_SYN, so that the next packet has to look at the slot */
 };
 
 /* The state of a connection. Each has a time-out in settings. */
 enum ct_state {
 	CT_FREE,    /* the slot has no connection */
 	CT_CLAIMED, /* a program is about to use or to empty the slot */
-	CT_SYN,     /* the client has not answered the backend yet */
+	CT_SYN,     /* the ends have not shown yet that they hear each other */
 	CT_OPEN,
 	CT_CLOSED, /* both ends have sent a FIN, or one an RST: a new connection may take the slot over */
 	CT_UDP,    /* the backend has not answered yet */
@@ -154,16 +155,21 @@ struct ct_slot {
 	/* The endpoints at both ends; 0 where there is none. */
 	__u32 client;
 	__u32 backend;
-	__u32 flags; /* enum ct_flag */
-	__u32 reserved;
+	__u32 flags;   /* enum ct_flag */
+	__u32 opening; /* of CT_SYN: what the client is to acknowledge, OPENING_KNOWN and the hash of a sequence number */
 };
+
+/* Set in ct_slot.opening when the backend's SYN has been seen. */
+#define OPENING_KNOWN 0x10000
 
 /* Set in ct_slot.state when an end has sent a FIN. */
 #define SLOT_FIN_CLIENT 0x100
 #define SLOT_FIN_BACKEND 0x200
+/* Set when the backend closed first: its socket keeps the ports for a while (TIME_WAIT). */
+#define SLOT_TIME_WAIT 0x400
 #define SLOT_STATE(state) ((state) & 0xff)
 /* Where the bits of use begin: a compare-and-swap takes no other connection's state for that of its own. */
-#define SLOT_USE_SHIFT 10
+#define SLOT_USE_SHIFT 11
 
 /* Clients are counted by the low bits of their endpoint's id; those that are no pods of this node by 0. */
 #define USAGE_CLIENTS 65536

@@ -27,14 +27,18 @@ enum trait {
 	TRAIT_PORTS = 32,         /* TCP, UDP or SCTP whose ports are known: can be translated */
 	TRAIT_RST = 64,           /* TCP: RST; SCTP: the end */
 	TRAIT_ECHO = 128,         /* ICMP: an echo request */
+	TRAIT_SYN_ACK = 256,      /* TCP: SYN and ACK; SCTP: INIT ACK */
 };
+
+/* The high half of traits, of TCP: a hash of the acknowledged sequence number, or of the one that acknowledges a SYN. */
+#define TRAIT_NUMBER_SHIFT 16
 
 struct packet {
 	struct tuple tuple;
 	__u32 l3; /* offset of the IP header */
 	__u32 l4; /* offset of the transport header; while parsing, of the next header */
 	__u32 fragment_id;
-	__u32 traits; /* enum trait */
+	__u32 traits; /* enum trait, and a hash of a sequence number */
 	__u32 v6;
 };
 
@@ -104,6 +108,7 @@ static __always_inline enum parse_result parse_icmp(struct __sk_buff *skb, struc
 static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct packet *packet)
 {
 	const struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp));
+	__u32 number;
 
 	if (!tcp)
 		return PARSE_SHORT;
@@ -114,8 +119,10 @@ static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct
 		packet->traits |= TRAIT_FIN | TRAIT_RST;
 	else if (tcp->fin)
 		packet->traits |= TRAIT_FIN;
-	else if (tcp->syn && !tcp->ack)
-		packet->traits |= TRAIT_SYN;
+	else if (tcp->syn)
+		packet->traits |= tcp->ack ? TRAIT_SYN_ACK : TRAIT_SYN;
+	number = tcp->syn ? bpf_ntohl(tcp->seq) + 1 : bpf_ntohl(tcp->ack_seq);
+	packet->traits |= (number ^ number >> 16) << TRAIT_NUMBER_SHIFT;
 	return PARSE_IP;
 }
 
@@ -141,6 +148,7 @@ struct sctp_header {
 
 enum sctp_chunk {
 	SCTP_INIT = 1,
+	SCTP_INIT_ACK = 2,
 	SCTP_ABORT = 6,
 	SCTP_SHUTDOWN_COMPLETE = 14,
 };
@@ -160,6 +168,8 @@ static __always_inline enum parse_result parse_sctp(struct __sk_buff *skb, struc
 		return PARSE_IP;
 	if (chunk == SCTP_INIT)
 		packet->traits |= TRAIT_SYN;
+	else if (chunk == SCTP_INIT_ACK)
+		packet->traits |= TRAIT_SYN_ACK;
 	else if (chunk == SCTP_ABORT || chunk == SCTP_SHUTDOWN_COMPLETE)
 		packet->traits |= TRAIT_FIN | TRAIT_RST;
 	return PARSE_IP;

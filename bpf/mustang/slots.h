@@ -25,6 +25,9 @@
 /* How long the ports of a closed connection are kept for its last packets: ns. */
 #define CLOSED_KEPT 1000000000ULL
 
+/* How long the end that closed first refuses other connections of the same ports (RFC 9293; Linux has 60 s): ns. */
+#define TIME_WAIT 60000000000ULL
+
 /* Slots that a client looks at when it has too many connections, of which some may have expired. */
 #define SWEEP_TRIES 32
 

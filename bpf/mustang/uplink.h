@@ -54,6 +54,9 @@ static __always_inline void translate_request(const struct packet *packet, const
 	if (ct) {
 		if (!(ct->flags & CT_UPLINK && ct->flags & (CT_FORWARD | CT_SNAT)))
 			return;
+		/* A tunnel may bring packets to any address: others are translated at the node's own alone. */
+		if (ct->flags & CT_DSR && !(ct->flags & CT_SNAT) && !service_lookup(t))
+			return;
 		if (is_removed(ct, packet->traits)) {
 			decide_drop(d, DROP_BACKEND_REMOVED);
 			return;

@@ -28,7 +28,7 @@ func openConnections(t *testing.T) (tcp, udp *world) {
 	udp.serve(t, udp.other, udp.remote)
 	tcp.send(t, fromHost, tcp.first(tcp.client, tcp.service))
 	tcp.send(t, fromHost, tcp.first(netip.AddrPortFrom(tcp.client.Addr(), 50000), tcp.service))
-	tcp.send(t, fromHost, tcp.next(tcp.client, tcp.service))
+	tcp.handshake(t, tcp.client, tcp.service, tcp.backend)
 	udp.send(t, fromHost, udp.next(udp.backend, udp.other))
 	return tcp, udp
 }

@@ -205,6 +205,63 @@ func tunnelCases() []translateCase {
 	}
 }
 
+// TestTunnelTo checks that a packet in a tunnel to a node port, which may be of any address, opens no way for packets to that
+// address that come without a tunnel.
+func TestTunnelTo(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		w := newWorld(newBench(t), v6, protoUDP)
+		w.reset(t, objects.AttachHost)
+		w.nodePort(t, w.backend)
+		elsewhere := netip.AddrPortFrom(w.remote.Addr(), w.service.Port())
+		p := w.first(w.outsider, elsewhere)
+		out := p.arriving("aa")
+		w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), wants{actionRedirect, out.became(w.outsider, w.backend, "0a"),
+			once("decapsulated", "forward", "redirect_peer", "new_connection")})
+		w.check(t, fromUplink, p.arriving("aa"), wants{actionNext, nil, once("passed")})
+	}
+}
+
+// nodePort stores a node port with direct server return.
+func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
+	t.Helper()
+	all := netip.IPv4Unspecified()
+	if w.v6 {
+		all = netip.IPv6Unspecified()
+	}
+	s := service.Service{Frontend: netip.AddrPortFrom(all, w.service.Port()), Protocol: service.Protocol(w.proto), NodePort: true,
+		DSR: service.IPIP, Backends: service.Backends(backends...)}
+	if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTunnelSourceRange checks that a tunnel is no way round the source ranges of a service.
+func TestTunnelSourceRange(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		w := newWorld(newBench(t), v6, protoTCP)
+		w.reset(t, objects.AttachHost)
+		s := service.Service{Frontend: w.service, Protocol: service.TCP, External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
+		for in, want := range map[netip.Addr]wants{
+			w.outsider.Addr(): {actionRedirect, nil, once("decapsulated", "forward", "redirect_peer", "new_connection")},
+			w.remote.Addr():   {actionDrop, nil, once("drop_source_range")},
+		} {
+			s.SourceRanges = []netip.Prefix{netip.PrefixFrom(in, in.BitLen())}
+			if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
+				t.Fatal(err)
+			}
+			p := w.first(w.outsider, w.service)
+			if want.action == actionRedirect {
+				out := p.arriving("aa")
+				want.out = out.became(w.outsider, w.backend, "0a")
+			}
+			w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), want)
+			if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // forgedCases are packets that must pass unchanged.
 func forgedCases() []translateCase {
 	untouched := func(t *testing.T, w *world, p packet) {
@@ -228,6 +285,10 @@ func forgedCases() []translateCase {
 		{"of no service", 0, func(t *testing.T, w *world) {
 			w.dsr(t, w.backend)
 			untouched(t, w, w.tunnel(w.first(w.outsider, w.other), w.backend.Addr()))
+		}},
+		{"from a pod of this node", 0, func(t *testing.T, w *world) {
+			w.dsr(t, w.backend)
+			untouched(t, w, w.tunnel(w.first(w.client, w.service), w.backend.Addr()))
 		}},
 		{"cut off", 0, func(t *testing.T, w *world) {
 			w.dsr(t, w.backend)

@@ -51,7 +51,7 @@ func sctpCases() []translateCase {
 			there(chunkInit, StateSYN)
 			there(chunkInit, StateSYN)
 			back(chunkInitAck, StateSYN)
-			there(chunkCookieEcho, StateEstablished)
+			there(chunkCookieEcho, StateSYN)
 			back(cookieAck, StateEstablished)
 			there(chunkData, StateEstablished)
 			back(sack, StateEstablished)

@@ -85,6 +85,14 @@ func (w *world) next(src, dst netip.AddrPort) packet {
 	return p
 }
 
+// handshake sends what the ends of a TCP connection send after its SYN until both know that the other one hears them.
+func (w *world) handshake(t *testing.T, client, service, backend netip.AddrPort) {
+	t.Helper()
+	const isn = 4711
+	w.send(t, fromHost, w.next(backend, client).with(func(p *packet) { p.flags, p.seq = flagSYN|flagACK, isn }))
+	w.send(t, fromHost, w.next(client, service).with(func(p *packet) { p.ack = isn + 1 }))
+}
+
 // became returns p with other ends and, if pair is not empty, delivered to the pod with that MAC address.
 func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
 	p.src, p.dst = src, dst

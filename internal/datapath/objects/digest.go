@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "5baa8a02ff3d2647"
-	socklbDigest = "eebeb0e33ddbb64a"
+	tcDigest     = "23d3c3478207695b"
+	socklbDigest = "28d0c8883998d9b8"
 )

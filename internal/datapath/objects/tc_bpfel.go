@@ -107,6 +107,7 @@ const (
 	tcCtFlagCT_DSR     tcCtFlag = 128
 	tcCtFlagCT_RESETS  tcCtFlag = 256
 	tcCtFlagCT_REMOVED tcCtFlag = 512
+	tcCtFlagCT_OPENING tcCtFlag = 1024
 )
 
 type tcCtNew struct {
@@ -147,8 +148,8 @@ type tcCtNew struct {
 		Table uint32
 		Block uint32
 	}
-	Hash uint32
-	_    [4]byte
+	Hash    uint32
+	Patient uint32
 }
 
 type tcCtSlot struct {
@@ -164,7 +165,7 @@ type tcCtSlot struct {
 	Client   uint32
 	Backend  uint32
 	Flags    uint32
-	Reserved uint32
+	Opening  uint32
 }
 
 type tcCtState uint32

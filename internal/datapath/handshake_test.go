@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/objects"
+)
+
+// TestHandshake checks what makes a TCP connection one of the state established, which lasts for hours: nothing that a forged
+// source can send.
+func TestHandshake(t *testing.T) {
+	const isn = 4711
+	type sent struct {
+		back  bool // by the backend
+		flags uint8
+		seq   uint32
+		ack   uint32
+	}
+	syn, synAck := sent{flags: flagSYN}, sent{back: true, flags: flagSYN | flagACK, seq: isn}
+	answer := sent{back: true, flags: flagACK}
+	for name, c := range map[string]struct {
+		packets []sent
+		want    ConnectionState
+	}{
+		"a SYN":                                   {[]sent{syn}, StateSYN},
+		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, StateSYN},
+		"a SYN and its answer":                    {[]sent{syn, synAck}, StateSYN},
+		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, StateSYN},
+		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, StateSYN},
+		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, StateEstablished},
+		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, StateEstablished},
+		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, StateEstablished},
+		"an RST alone":                            {[]sent{{flags: flagRST}}, StateSYN},
+		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, StateSYN},
+		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, StateEstablished},
+		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, StateClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(newBench(t), false, protoTCP)
+			w.reset(t, objects.AttachHost)
+			w.serve(t, w.service, w.backend)
+			for _, s := range c.packets {
+				p := w.next(w.client, w.service)
+				if s.back {
+					p = w.next(w.backend, w.client)
+				}
+				w.send(t, fromHost, p.with(func(p *packet) { p.flags, p.seq, p.ack = s.flags, s.seq, s.ack }))
+			}
+			list, err := w.Connections()
+			if err != nil || len(list) != 1 || list[0].State != c.want {
+				t.Errorf("connections %+v, want one in state %v; %v", list, c.want, err)
+			}
+		})
+	}
+}
+
+// TestTimeWait closes a connection, by either end first, and opens another one of the same port to the same backend: it
+// gets another port while the socket of a backend that closed first keeps it.
+func TestTimeWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		backendFirst bool
+		after        time.Duration
+		want         uint64 // connections that get another port
+	}{
+		"the client first":        {false, 2 * time.Second, 0},
+		"the backend first":       {true, 2 * time.Second, 1},
+		"the backend, long since": {true, 61 * time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(newBench(t), false, protoTCP)
+			w.reset(t, objects.AttachHost)
+			w.serve(t, w.service, w.backend)
+			w.serve(t, w.other, w.backend)
+			w.send(t, fromHost, w.first(w.client, w.service))
+			w.handshake(t, w.client, w.service, w.backend)
+			ends := []packet{w.next(w.client, w.service), w.next(w.backend, w.client)}
+			if c.backendFirst {
+				ends[0], ends[1] = ends[1], ends[0]
+			}
+			for _, p := range ends {
+				w.send(t, fromHost, p.with(func(p *packet) { p.flags = flagFIN | flagACK }))
+			}
+			w.age(t, c.after)
+			changed := "port_changed"
+			before := counts(t, w.Datapath)[changed]
+			w.send(t, fromHost, w.first(w.client, w.other))
+			if got := counts(t, w.Datapath)[changed] - before; got != c.want {
+				t.Errorf("%d connections got another port, want %d", got, c.want)
+			}
+		})
+	}
+}
