@@ -73,7 +73,7 @@ func (p *Plugin) addChained(ctx context.Context, c netconf.Config, r Request) (*
 	defer a.close()
 	var addresses []netconf.PodAddress
 	err = a.run(ctx, []step{
-		{"device", func() (err error) { addresses, err = a.useDevice(ctx); return err }},
+		{"device", func() (err error) { addresses, err = a.useDevice(ctx, result); return err }},
 		{"services", func() error { return a.addServices(ctx) }},
 		{"ports", func() error { return a.addHostPorts(ctx, addresses) }},
 		{"result", a.finish},
@@ -156,8 +156,9 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	return a, a.save()
 }
 
-// useDevice takes the pod's device of the previous plugin, and returns its addresses.
-func (a *attachment) useDevice(ctx context.Context) (addresses []netconf.PodAddress, err error) {
+// useDevice takes the pod's device of the previous plugin, and returns its addresses as that plugin gave them: the pod can
+// change those that the device has.
+func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) (addresses []netconf.PodAddress, err error) {
 	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
 	if err != nil {
 		return nil, err
@@ -166,10 +167,14 @@ func (a *attachment) useDevice(ctx context.Context) (addresses []netconf.PodAddr
 		return nil, fmt.Errorf("chained: device %q in %s is a %s device, and a chained plugin supports veth only",
 			device.Name, a.record.Netns, device.Kind)
 	}
-	for _, prefix := range device.Addrs {
-		if prefix.Addr().IsGlobalUnicast() {
+	for _, ip := range previous.IPs {
+		prefix := prefixOf(ip.Address)
+		if prefix.IsValid() && prefix.Addr().IsGlobalUnicast() && (ip.Interface == nil || isInPod(previous, *ip.Interface, a.record.Owner.IfName)) {
 			addresses = append(addresses, netconf.PodAddress{Prefix: prefix})
 		}
+	}
+	if len(addresses) == 0 {
+		return nil, netconf.Invalidf("prevResult: no address of %q", device.Name)
 	}
 	a.record.Addresses = addrsOf(addresses)
 	if a.config.TranslatesSockets() {
@@ -178,6 +183,11 @@ func (a *attachment) useDevice(ctx context.Context) (addresses []netconf.PodAddr
 		}
 	}
 	return addresses, a.save()
+}
+
+// isInPod reports whether an interface of a result is the pod's of that name.
+func isInPod(result *types100.Result, i int, name string) bool {
+	return i >= 0 && i < len(result.Interfaces) && result.Interfaces[i].Sandbox != "" && result.Interfaces[i].Name == name
 }
 
 // finish marks the attachment as complete.

@@ -112,10 +112,14 @@ func (a *attachment) reconstruct() error {
 	if err != nil {
 		return err
 	}
+	r.Endpoint = r.Endpoint || len(addresses) > 0
+	if len(addresses) == 0 {
+		// The pod may have chosen these. No endpoint is deleted by them, but by the device that is gone then.
+		addresses = a.deviceAddresses()
+	}
 	if len(r.Addresses) == 0 {
 		r.Addresses = addrsOf(addresses)
 	}
-	r.Endpoint = r.Endpoint || len(addresses) > 0
 	if a.pod != nil {
 		if r.Cookie, err = a.pod.Cookie(); err != nil {
 			return err
@@ -144,14 +148,11 @@ func (a *attachment) reconstruct() error {
 }
 
 // reconstructAddresses returns the pod's reserved addresses, or those of the previous
-// result, or those of its device.
+// result.
 func (a *attachment) reconstructAddresses() ([]netconf.PodAddress, error) {
 	addresses, err := a.leasedAddresses()
 	if err != nil || len(addresses) > 0 {
 		return addresses, err
-	}
-	if a.config.PrevResult == nil {
-		return a.deviceAddresses(), nil
 	}
 	previous, err := a.config.PreviousResult()
 	if err != nil {

@@ -83,7 +83,7 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 	return datapath.EndpointSpec{
 		Owner:     service.CNI,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
-		Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
+		Addresses: a.record.Addresses, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
 	}, nil
 }
 

@@ -35,9 +35,11 @@ type EndpointSpec struct {
 	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so that
 	// a qdisc there limits their rate. It is an error if the link has no host's side.
 	Shaped bool
-	// Addresses and MAC are those of a pod without a Namespace, and ignored for others.
+	// Addresses are the pod's. If there are none, they are those of its device, which whoever has rights in the pod can
+	// choose.
 	Addresses []netip.Addr
-	MAC       net.HardwareAddr
+	// MAC is that of a pod without a Namespace, and ignored for others.
+	MAC net.HardwareAddr
 }
 
 // String names the device for messages.
@@ -153,9 +155,11 @@ func (t *target) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 		return device, err
 	}
 	t.podMAC = device.MAC
-	addresses := make([]netip.Addr, 0, len(device.Addrs))
-	for _, p := range device.Addrs {
-		addresses = append(addresses, p.Addr())
+	addresses := a.Addresses
+	if len(addresses) == 0 {
+		for _, p := range device.Addrs {
+			addresses = append(addresses, p.Addr())
+		}
 	}
 	t.addresses = reachable(addresses)
 	return device, nil
