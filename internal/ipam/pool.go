@@ -167,11 +167,12 @@ func merge(all []interval) []interval {
 	return out
 }
 
-// without returns the parts of s outside of the excluded intervals, which are merged.
+// without returns the parts of s outside of the excluded intervals, which are merged. Its time depends on those within s.
 func (s interval) without(excluded []interval) (out []interval) {
-	for _, hole := range excluded {
-		if !s.overlaps(hole) {
-			continue
+	first, _ := slices.BinarySearchFunc(excluded, s.first, func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
+	for _, hole := range excluded[first:] {
+		if s.last.Less(hole.first) {
+			break
 		}
 		if s.first.Less(hole.first) {
 			out = append(out, interval{s.first, hole.first.Prev()})
