@@ -5,6 +5,7 @@ package linkinfo
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -182,5 +183,25 @@ func TestLinkText(t *testing.T) {
 	}
 	if got := wrap([]string{"aaa", "bbb", "ccc"}, 8); !reflect.DeepEqual(got, []string{"aaa,", "bbb, ccc"}) && !reflect.DeepEqual(got, []string{"aaa, bbb,", "ccc"}) {
 		t.Errorf("lines are %q", got)
+	}
+}
+
+// TestHostileNames prints devices, programs and namespaces whose names would drive a terminal: escaped.
+func TestHostileNames(t *testing.T) {
+	const name = "a\x1b[2J\u009b1m\xff\a"
+	links := []Link{
+		{Device: rtnl.Device{Index: 1, Name: name, Kind: name}, Mode: name, Qdisc: name, Alias: name, Peer: &Peer{Index: 2, Name: name, Namespace: &NamespaceInfo{Name: name}},
+			Settings: []Setting{{Name: name, Value: name}}, Children: []Peer{{Name: name, Kind: name, Namespace: &NamespaceInfo{Name: name}}}},
+		{Device: rtnl.Device{Index: 3, Name: name + "3", MasterIndex: 1, Up: true}, Master: name, OperState: name, Carrier: true},
+	}
+	all := []Inventory{{Namespace: NamespaceInfo{Name: name}, Links: links, Programs: map[int][]Program{1: {{Hook: name, Name: name}}}}}
+	for format, write := range map[string]func(io.Writer, []Inventory) error{"tree": WriteTree, "table": WriteTable} {
+		var out strings.Builder
+		if err := write(&out, append(all, all...)); err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.ReplaceAll(out.String(), "\n", ""); printable(text) != text || !strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
+			t.Errorf("%s: %q", format, text)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Inventory is the links of one namespace with their eBPF programs.
@@ -36,6 +38,16 @@ type Program struct {
 // offloadOrder returns the offloads in the order of listings.
 func offloadOrder() []string {
 	return []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"}
+}
+
+// printable returns a text as it is, or with escapes if it has characters that are none for a terminal: pods choose the names of
+// their devices and programs.
+func printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
 }
 
 // kindText returns the kind of a device with its mode.
@@ -203,6 +215,9 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tab, strings.Join(header, "\t"))
 	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = printable(cell)
+		}
 		fmt.Fprintln(tab, strings.Join(row, "\t"))
 	}
 	return tab.Flush()

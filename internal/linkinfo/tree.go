@@ -151,13 +151,16 @@ func (t *tree) print(w io.Writer) error {
 	header := treeLine{columns: []string{"INTERFACE", "KIND", "STATE", "MTU", "SPEED", "JOINED TO"}}
 	lines := append([]treeLine{header}, t.lines...)
 	widths := make([]int, len(header.columns))
-	for _, line := range lines {
+	for n, line := range lines {
+		lines[n].text = printable(line.text)
 		for i, cell := range line.columns {
+			cell = printable(cell)
+			line.columns[i] = cell
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", t.inventory.Namespace, t.inventory.Namespace.Inode)
+	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", printable(t.inventory.Namespace.String()), t.inventory.Namespace.Inode)
 	for _, line := range lines {
 		text := line.text
 		for i, cell := range line.columns {
