@@ -61,29 +61,35 @@ difference was found with significance.`,
 					return cli.Usage(fmt.Errorf("--threshold: %w", err))
 				}
 			}
-			runs, err := readRuns(args)
-			if err != nil {
-				return err
-			}
-			comparison, err := compare.Runs(runs[0], runs[1:]...)
-			if err != nil {
-				return err
-			}
-			if err := c.printComparison(comparison, runs, format); err != nil {
-				return err
-			}
-			if len(comparison.Tables) == 0 {
-				return fmt.Errorf("%s has no row that another run measured too", args[0])
-			}
-			if worse := comparison.Worse(limit); len(worse) > 0 {
-				return &worseError{threshold, worse}
-			}
-			return nil
+			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, threshold, limit) })
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(compareFormats))
 	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%")
 	return cmd
+}
+
+// compareRuns prints the differences between runs in a format. The error is a *worseError if a row is worse by more than the
+// limit.
+func (c *config) compareRuns(results []string, format, threshold string, limit float64) error {
+	runs, err := readRuns(results)
+	if err != nil {
+		return err
+	}
+	comparison, err := compare.Runs(runs[0], runs[1:]...)
+	if err != nil {
+		return err
+	}
+	if err := c.printComparison(comparison, runs, format); err != nil {
+		return err
+	}
+	if len(comparison.Tables) == 0 {
+		return fmt.Errorf("%s has no row that another run measured too", results[0])
+	}
+	if worse := comparison.Worse(limit); len(worse) > 0 {
+		return &worseError{threshold, worse}
+	}
+	return nil
 }
 
 // worseError says that rows got worse.

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/load"
 	"mustang/internal/testkit"
 )
@@ -53,6 +56,31 @@ func TestBootInterrupted(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestReportInterrupted has nobody read what a command prints of results: Ctrl-C ends it all the same.
+func TestReportInterrupted(t *testing.T) {
+	for _, args := range [][]string{{"report", soundFile, "-o", "csv"}, {"compare", soundFile, soundFile}} {
+		output, stdout := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		go func() {
+			_, _ = output.Read(make([]byte, 1))
+			interrupt()
+		}()
+		ended := make(chan int, 1)
+		go func() {
+			ended <- run(ctx, cli.Environment{Stdout: stdout, Stderr: io.Discard, Getenv: func(string) string { return "" }}, args)
+		}()
+		select {
+		case code := <-ended:
+			if code != exitFailed {
+				t.Errorf("%v: exit code %d, want %d", args, code, exitFailed)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%v goes on", args)
+		}
+		_ = output.Close()
+	}
 }
 
 // TestDockerInterrupted ends a bench of Docker by Ctrl-C.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,42 +46,60 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
   mustang report mustang-results -o csv
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format, reportFormats); err != nil {
 				return err
 			}
-			path, err := rundir.Find(args[0])
-			if err != nil {
-				return err
-			}
-			file, err := result.Read(path)
-			if err != nil {
-				return err
-			}
-			switch format {
-			case "csv":
-				return export.CSV(c.Stdout, file)
-			case "markdown":
-				return export.Markdown(c.Stdout, file)
-			case "benchfmt":
-				return export.Benchfmt(c.Stdout, export.Run{File: file})
-			}
-			r, err := report.New(file)
-			if err != nil {
-				return err
-			}
-			if err := c.writePage(path, r); err != nil {
-				return err
-			}
-			if format == "html" {
-				_, err := fmt.Fprintln(c.Stdout, pageOf(path))
-				return err
-			}
-			return c.printReport(r, path, format)
+			return interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(reportFormats))
 	return cmd
+}
+
+// reportOn writes the page of a run's results, and prints them in a format.
+func (c *config) reportOn(results, format string) error {
+	path, err := rundir.Find(results)
+	if err != nil {
+		return err
+	}
+	file, err := result.Read(path)
+	if err != nil {
+		return err
+	}
+	switch format {
+	case "csv":
+		return export.CSV(c.Stdout, file)
+	case "markdown":
+		return export.Markdown(c.Stdout, file)
+	case "benchfmt":
+		return export.Benchfmt(c.Stdout, export.Run{File: file})
+	}
+	r, err := report.New(file)
+	if err != nil {
+		return err
+	}
+	if err := c.writePage(path, r); err != nil {
+		return err
+	}
+	if format == "html" {
+		_, err := fmt.Fprintln(c.Stdout, pageOf(path))
+		return err
+	}
+	return c.printReport(r, path, format)
+}
+
+// interruptible calls fn, and returns when the context ends all the same: fn computes, and has nothing to undo when the process
+// ends.
+func interruptible(ctx context.Context, fn func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // pageOf returns the path of the page beside a result file.
