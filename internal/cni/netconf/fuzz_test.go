@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 )
 
 // FuzzParse parses configurations. Parse does not panic, its errors have a code and name
@@ -30,6 +31,9 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_ = ParseHead(data)
 		c, err := Parse(data)
+		if c.Name != "" && utils.ValidateNetworkName(c.Name) != nil {
+			t.Fatalf("%q: name %q, %v", data, c.Name, err)
+		}
 		if err != nil {
 			var coded *types.Error
 			if !errors.As(err, &coded) || coded.Msg == "" {
