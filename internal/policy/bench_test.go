@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/service"
+)
+
+// large returns 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application talk to
+// another on a range of ports and on port 443, and a range of addresses but for a part of it on any.
+func large() Snapshot {
+	var s Snapshot
+	for n := range 10 {
+		s.Namespaces = append(s.Namespaces, Namespace{fmt.Sprintf("n%d", n), map[string]string{"team": fmt.Sprint(n % 3)}})
+	}
+	for n := range 1000 {
+		s.Pods = append(s.Pods, Pod{
+			Namespace: fmt.Sprintf("n%d", n%10), Name: fmt.Sprint(n),
+			Labels:    map[string]string{"app": fmt.Sprint(n % 100), "pod": fmt.Sprint(n)}, // as those of a StatefulSet
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})},
+		})
+		team := Selector{Labels: map[string]string{"team": fmt.Sprint(n % 3)}}
+		app := func(n int) Selector { return Selector{Labels: map[string]string{"app": fmt.Sprint(n % 100)}} }
+		s.Policies = append(s.Policies, Policy{
+			Tier: Namespaced, Namespace: fmt.Sprintf("n%d", n%10), Name: fmt.Sprint(n), IsolatesIngress: true, IsolatesEgress: true,
+			Subject: PodSelector{Selector{Labels: map[string]string{NamespaceLabel: fmt.Sprintf("n%d", n%10)}}, app(n)},
+			Ingress: []Rule{{
+				Peers: []Peer{{Pods: &PodSelector{team, app(n / 10)}}, {Pods: &PodSelector{team, app(n/10 + 1)}}},
+				Ports: []Port{{Protocol: service.TCP, First: uint16(1000 + n), Last: uint16(1100 + n)}, {Protocol: service.TCP, First: 443, Last: 443}},
+			}},
+			Egress: []Rule{{Peers: []Peer{{Block: &Block{
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(n % 50), 0}), 24),
+				[]netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(n % 50), 128}), 25)},
+			}}}}},
+		})
+	}
+	return s
+}
+
+func BenchmarkCompile(b *testing.B) {
+	s := large()
+	b.ReportAllocs()
+	for b.Loop() {
+		rows, err := Compile(s, Rows{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(len(rows.Verdicts)), "verdicts")
+		b.ReportMetric(float64(len(rows.Ports)), "ports")
+		b.ReportMetric(float64(len(rows.Addresses)), "addresses")
+	}
+}
+
+// BenchmarkChange is one policy that changes among 1,000, and one pod that comes to 1,000.
+func BenchmarkChange(b *testing.B) {
+	s := large()
+	have, err := Compile(s, Rows{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	changes := map[string]func(*Snapshot){
+		"policy": func(s *Snapshot) { s.Policies[5].Ingress = nil },
+		"pod": func(s *Snapshot) {
+			pod := s.Pods[0]
+			pod.Name, pod.Addresses = "more", []netip.Addr{netip.MustParseAddr("10.2.0.1")}
+			pod.Labels = map[string]string{"app": "0", "pod": "more"}
+			s.Pods = append(s.Pods, pod)
+		},
+	}
+	for name, edit := range changes {
+		b.Run(name, func(b *testing.B) {
+			s := large()
+			edit(&s)
+			for b.Loop() {
+				want, err := Compile(s, have)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c := Diff(have, want)
+				b.ReportMetric(float64(c.Len()), "rows")
+			}
+		})
+	}
+}

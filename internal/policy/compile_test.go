@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestEqualPodsShareIdentityAndSets(t *testing.T) {
+	s := Snapshot{Policies: []Policy{{Tier: Namespaced, Namespace: "a", Name: "deny", IsolatesIngress: true}}}
+	for n := range 3 {
+		s.Pods = append(s.Pods, Pod{
+			Namespace: "a", Name: fmt.Sprint(n), Labels: map[string]string{"app": "web"},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})},
+		})
+	}
+	rows, err := Compile(s, Rows{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identities, sets := slices.Collect(maps.Values(rows.Addresses)), slices.Collect(maps.Values(rows.Endpoints))
+	if len(slices.Compact(identities)) != 1 || len(slices.Compact(sets)) != 1 || len(rows.Verdicts) != 1 {
+		t.Errorf("identities %v, sets %v, %d verdicts", identities, sets, len(rows.Verdicts))
+	}
+}
+
+func TestBadSnapshot(t *testing.T) {
+	pod := func(name, address string) Pod {
+		return Pod{Namespace: "a", Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	}
+	bad := func(p Policy) Snapshot {
+		p.Tier, p.Namespace, p.Name = Namespaced, "a", "p"
+		return Snapshot{Policies: []Policy{p}}
+	}
+	for want, s := range map[string]Snapshot{
+		"pod a/y: address ::ffff:10.0.0.1 is that of pod a/x too": {Pods: []Pod{pod("x", "10.0.0.1"), pod("y", "::ffff:10.0.0.1")}},
+		"pod a/x: address 10.0.0.1 is that of node n too": {
+			Nodes: []Node{{Name: "n", Addresses: pod("", "10.0.0.1").Addresses}}, Pods: []Pod{pod("x", "10.0.0.1")},
+		},
+		"spec.ingress[0].action: not known in this tier":   bad(Policy{Ingress: []Rule{{Action: Deny}}}),
+		"spec.egress[0].ports[0].protocol: missing":        bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
+		"spec.egress[0].to[0].peer: want exactly one":      bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),
+		"ports[0].endPort: 1 is less than port 2":          bad(Policy{Egress: []Rule{{Ports: []Port{{Protocol: 6, First: 2, Last: 1}}}}}),
+		"podSelector.matchExpressions[0]: operator: \"x\"": bad(Policy{Subject: PodSelector{Pods: Selector{Requirements: []Requirement{{Key: "a", Operator: "x"}}}}}),
+	} {
+		if _, err := Compile(s, Rows{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

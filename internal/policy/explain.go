@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/service"
+)
+
+// Flow is the first packet of a connection, after the translation of services.
+type Flow struct {
+	Source, Destination netip.Addr
+	// Protocol is any IP protocol; only TCP, UDP and SCTP have ports.
+	Protocol service.Protocol
+	Port     uint16
+}
+
+// Decision is a verdict with its reason.
+type Decision struct {
+	Allow  bool
+	Origin Origin
+}
+
+// Origin is what made a decision. Its zero value is the default: no policy decides, and all is allowed.
+type Origin struct {
+	Reason          Reason
+	Tier            Tier
+	Namespace, Name string // of the policy
+	Direction       Direction
+	Index           int // of the rule in its direction
+}
+
+// Reason is the kind of an origin.
+type Reason uint8
+
+// The reasons.
+const (
+	Default     Reason = iota
+	ByRule             // a rule of a policy
+	DefaultDeny        // the policy isolates the pod, and no policy has a rule for the traffic
+	ToItself           // a pod always reaches itself
+	OwnNode            // a pod and its node always reach each other, but for tier Admin
+)
+
+// String returns a line for people.
+func (o Origin) String() string {
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + o.Name
+	}
+	switch o.Reason {
+	case ByRule:
+		return fmt.Sprintf("%s %s, rule %s[%d]", o.Tier, name, o.Direction, o.Index)
+	case DefaultDeny:
+		return fmt.Sprintf("%s %s, default deny of %s", o.Tier, name, o.Direction)
+	case ToItself:
+		return "a pod always reaches itself"
+	case OwnNode:
+		return "a pod and its node always reach each other"
+	}
+	if o.Name != "" {
+		return fmt.Sprintf("%s %s", o.Tier, name)
+	}
+	return "default: no policy decides"
+}
+
+// origin returns the policy, without a rule.
+func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
+
+// Explain evaluates the policies for a flow as their definition says, with no regard to cost: that of its source on egress,
+// and that of its destination on ingress. The flow passes if both allow it.
+func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
+	v, err := newView(&s)
+	if err != nil {
+		return Decision{}, Decision{}, err
+	}
+	return v.decide(f, Egress), v.decide(f, Ingress), nil
+}
+
+// view finds what a snapshot has by address.
+type view struct {
+	pods       map[netip.Addr]*Pod
+	nodes      map[netip.Addr]*Node
+	namespaces map[string]map[string]string
+	policies   []Policy // in their order
+}
+
+func newView(s *Snapshot) (*view, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.namespaceLabels(), ordered(s.Policies)}
+	for i := range s.Nodes {
+		for _, a := range s.Nodes[i].Addresses {
+			v.nodes[a.Unmap()] = &s.Nodes[i]
+		}
+	}
+	for i := range s.Pods {
+		for _, a := range s.Pods[i].Addresses {
+			if !s.Pods[i].HostNetwork {
+				v.pods[a.Unmap()] = &s.Pods[i]
+			}
+		}
+	}
+	return v, nil
+}
+
+// ordered returns policies in the order in which they are asked.
+func ordered(policies []Policy) []Policy {
+	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {
+		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// side is a flow seen from one of its ends.
+type side struct {
+	Flow
+	Direction
+	peer netip.Addr
+}
+
+// decide decides about a flow in one direction.
+func (v *view) decide(f Flow, d Direction) Decision {
+	subject, peer := f.Source.Unmap(), f.Destination.Unmap()
+	if d == Ingress {
+		subject, peer = peer, subject
+	}
+	pod := v.pods[subject]
+	switch {
+	case pod == nil:
+		return Decision{Allow: true}
+	case f.Source.Unmap() == f.Destination.Unmap():
+		return Decision{true, Origin{Reason: ToItself}}
+	}
+	selecting := v.selecting(pod, d)
+	if len(selecting) == 0 {
+		return Decision{Allow: true}
+	}
+	from := side{f, d, peer}
+	if decision, ok := v.tier(Admin, selecting, from); ok {
+		return decision
+	}
+	if node := v.nodes[peer]; node != nil && node.Name == pod.Node {
+		return Decision{true, Origin{Reason: OwnNode}}
+	}
+	for _, t := range []Tier{Namespaced, Baseline} {
+		if decision, ok := v.tier(t, selecting, from); ok {
+			return decision
+		}
+	}
+	return Decision{Allow: true}
+}
+
+// selecting returns the policies that select a pod and have a say in a direction.
+func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
+	for i := range v.policies {
+		p := &v.policies[i]
+		if _, ok := p.rules(d); ok && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// tier decides by the policies of a tier; ok is false if they leave it to the next.
+func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, ok bool) {
+	isolated := false
+	for _, p := range selecting {
+		if p.Tier != t {
+			continue
+		}
+		rules, _ := p.rules(from.Direction)
+		origin := p.origin()
+		origin.Direction = from.Direction
+		if t == Namespaced && !isolated {
+			isolated, decision = true, Decision{false, origin}
+			decision.Origin.Reason = DefaultDeny
+		}
+		for n, r := range rules {
+			if !v.matches(&r, from) {
+				continue
+			}
+			if r.Action == Pass {
+				return Decision{}, false
+			}
+			origin.Reason, origin.Index = ByRule, n
+			return Decision{r.Action == Accept, origin}, true
+		}
+	}
+	return decision, isolated
+}
+
+func (v *view) matches(r *Rule, from side) bool {
+	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, from.peer) })) &&
+		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, from.Flow) }))
+}
+
+func (v *view) isPeer(p Peer, a netip.Addr) bool {
+	switch {
+	case p.Pods != nil:
+		pod := v.pods[a]
+		return pod != nil && p.Pods.matches(v.namespaces[pod.Namespace], pod.Labels)
+	case p.Nodes != nil:
+		node := v.nodes[a]
+		return node != nil && p.Nodes.Matches(node.Labels)
+	}
+	return p.Block.CIDR.Contains(a) &&
+		!slices.ContainsFunc(p.Block.Except, func(e netip.Prefix) bool { return e.Contains(a) })
+}
+
+func (v *view) isPort(p Port, f Flow) bool {
+	if p.Name == "" {
+		return p.Protocol == f.Protocol && p.First <= f.Port && f.Port <= p.Last
+	}
+	pod := v.pods[f.Destination.Unmap()]
+	return pod != nil && slices.ContainsFunc(pod.Ports, func(n NamedPort) bool {
+		return n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) &&
+			n.Protocol == f.Protocol && n.Port == f.Port
+	})
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"mustang/internal/service"
+)
+
+// span is a range of ports, both ends in it.
+type span struct{ first, last int }
+
+// segment is a range of ports with what is decided about it.
+type segment struct {
+	span
+	PortVerdict
+}
+
+// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints what no
+// rule before it has painted.
+type flattener struct {
+	clauses  []*clause
+	deny     uint32 // rule of the default deny
+	isolated bool
+}
+
+// anyProtocol is a protocol that no rule names.
+const anyProtocol = service.Protocol(255)
+
+// flatten returns what holds for any protocol and port, and by protocol the ports where something else does.
+func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]segment) {
+	rest = f.paint(anyProtocol)[0].PortVerdict
+	others = map[service.Protocol][]segment{}
+	for _, q := range f.clauses {
+		for _, p := range q.ports {
+			if _, ok := others[p.Protocol]; !ok {
+				others[p.Protocol] = slices.DeleteFunc(f.paint(p.Protocol), func(s segment) bool { return s.PortVerdict == rest })
+			}
+		}
+	}
+	return rest, others
+}
+
+// paint returns ascending segments that hold all ports of a protocol.
+func (f *flattener) paint(protocol service.Protocol) []segment {
+	var out []segment
+	decide := func(spans []span, v PortVerdict) {
+		for _, s := range spans {
+			out = append(out, segment{s, v})
+		}
+	}
+	open, n := []span{{0, 65535}}, 0
+	for t := Admin; t <= Baseline; t++ {
+		var passed []span
+		for ; n < len(f.clauses) && f.clauses[n].tier == t; n++ {
+			q := f.clauses[n]
+			taken := take(&open, q.spans(protocol))
+			if q.action == Pass {
+				passed = append(passed, taken...)
+			} else {
+				decide(taken, PortVerdict{q.action == Accept, q.rule})
+			}
+		}
+		open = append(open, passed...)
+		slices.SortFunc(open, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+		if t == Namespaced && f.isolated {
+			decide(open, PortVerdict{false, f.deny})
+			open = nil
+		}
+	}
+	decide(open, PortVerdict{Allow: true})
+	slices.SortFunc(out, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
+	joined := out[:1]
+	for _, s := range out[1:] {
+		if at := &joined[len(joined)-1]; at.PortVerdict == s.PortVerdict {
+			at.last = s.last
+		} else {
+			joined = append(joined, s)
+		}
+	}
+	return joined
+}
+
+// spans returns the ports that the rule matches of a protocol.
+func (q *clause) spans(protocol service.Protocol) []span {
+	if q.ports == nil {
+		return []span{{0, 65535}}
+	}
+	var out []span
+	for _, p := range q.ports {
+		if p.Protocol == protocol {
+			out = append(out, span{int(p.First), int(p.Last)})
+		}
+	}
+	return out
+}
+
+// take removes ranges from open, which is ascending, and returns what they had in common.
+func take(open *[]span, ranges []span) (taken []span) {
+	for _, r := range ranges {
+		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return cmp.Compare(s.last, first) })
+		to := from
+		var left []span
+		for ; to < len(*open) && (*open)[to].first <= r.last; to++ {
+			s := (*open)[to]
+			taken = append(taken, span{max(s.first, r.first), min(s.last, r.last)})
+			if s.first < r.first {
+				left = append(left, span{s.first, r.first - 1})
+			}
+			if s.last > r.last {
+				left = append(left, span{r.last + 1, s.last})
+			}
+		}
+		if to > from {
+			*open = slices.Replace(*open, from, to, left...)
+		}
+	}
+	return taken
+}
+
+// verdict returns the row of a verdict, and makes its table of ports if it needs one. Verdicts share equal tables.
+func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segment) Verdict {
+	var keys []PortKey
+	var values []PortVerdict
+	var digest []byte
+	for _, protocol := range slices.Sorted(maps.Keys(others)) {
+		for _, s := range others[protocol] {
+			for _, k := range prefixes(s.span) {
+				k.Protocol = protocol
+				keys, values = append(keys, k), append(values, s.PortVerdict)
+				allow := byte(0)
+				if s.Allow {
+					allow = 1
+				}
+				digest = append(digest, byte(protocol), k.Bits, allow)
+				digest = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(digest, k.Port), s.Rule)
+			}
+		}
+	}
+	v := Verdict{Allow: rest.Allow, Rule: rest.Rule}
+	if len(keys) == 0 {
+		return v
+	}
+	table, fresh := c.numbers.of("ports", digest)
+	v.Ports = table
+	for i, k := range keys {
+		if !fresh {
+			break
+		}
+		k.Table = table
+		c.rows.Ports[k] = values[i]
+	}
+	return v
+}
+
+// prefixes returns the fewest prefixes that make up a range of ports.
+func prefixes(s span) (out []PortKey) {
+	for at := s.first; at <= s.last; {
+		size := 1 << min(bits.TrailingZeros(uint(at)|1<<16), bits.Len(uint(s.last-at+1))-1)
+		out = append(out, PortKey{Port: uint16(at), Bits: uint8(16 - bits.Len(uint(size)) + 1)})
+		at += size
+	}
+	return out
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net/netip"
+
+	"mustang/internal/service"
+)
+
+// Snapshot is all that verdicts depend on.
+type Snapshot struct {
+	// Node is the name of this node: Compile makes rule sets for its pods.
+	Node       string
+	Nodes      []Node
+	Namespaces []Namespace
+	Pods       []Pod
+	Policies   []Policy
+	// Previous are the policies that are enforced until the rows of this snapshot are written. Compile keeps their rule
+	// sets complete, so that each verdict between two writes is that of the old policies or that of the new ones.
+	Previous []Policy
+}
+
+// Node is a machine with pods.
+type Node struct {
+	Name      string
+	Labels    map[string]string
+	Addresses []netip.Addr
+}
+
+// Namespace is a namespace of pods. It has the label kubernetes.io/metadata.name without saying so, and a namespace that a
+// snapshot does not list has no other.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+}
+
+// Pod is a pod with its addresses.
+type Pod struct {
+	Namespace, Name string
+	Labels          map[string]string
+	Addresses       []netip.Addr
+	Ports           []NamedPort
+	// HostNetwork pods have the addresses of their node: no policy selects them, as subject or as peer.
+	HostNetwork bool
+	Node        string
+}
+
+// NamedPort is a port of a container that policies may name.
+type NamedPort struct {
+	Name     string
+	Protocol service.Protocol
+	Port     uint16
+}
+
+// Policy is a NetworkPolicy or a ClusterNetworkPolicy.
+type Policy struct {
+	Tier Tier
+	// Priority orders the policies of tier Admin or Baseline, the lowest first, and those of equal priority go by name.
+	Priority uint16
+	// Namespace is empty in the tiers Admin and Baseline.
+	Namespace, Name string
+	// Subject selects the pods that the policy holds for. That of a NetworkPolicy selects its namespace by the label
+	// kubernetes.io/metadata.name.
+	Subject         PodSelector
+	Ingress, Egress []Rule
+	// IsolatesIngress and IsolatesEgress say for which directions a NetworkPolicy denies what none allows.
+	IsolatesIngress, IsolatesEgress bool
+}
+
+// Tier is when a policy is asked: a tier's decision is final, and the next is asked only if there is none.
+type Tier uint8
+
+// The tiers in their order.
+const (
+	Admin      Tier = iota
+	Namespaced      // NetworkPolicy
+	Baseline
+)
+
+// String returns the tier's name in Kubernetes.
+func (t Tier) String() string {
+	return [...]string{"Admin", "NetworkPolicy", "Baseline"}[min(t, Baseline)]
+}
+
+// Action is what a rule does.
+type Action uint8
+
+// Pass leaves the decision to the next tier. A NetworkPolicy knows Accept only.
+const (
+	Accept Action = iota
+	Deny
+	Pass
+)
+
+// Rule matches traffic from or to any of its peers by any of its ports.
+type Rule struct {
+	Name   string `json:",omitempty"`
+	Action Action
+	// Peers may be anyone if there are none.
+	Peers []Peer
+	// Ports may be any, of any protocol, if there are none.
+	Ports []Port
+}
+
+// Peer has exactly one field.
+type Peer struct {
+	Pods  *PodSelector `json:",omitempty"`
+	Nodes *Selector    `json:",omitempty"`
+	Block *Block       `json:",omitempty"`
+}
+
+// Block is a range of addresses, of pods and nodes too, without some ranges inside it.
+type Block struct {
+	CIDR   netip.Prefix
+	Except []netip.Prefix `json:",omitempty"`
+}
+
+// PodSelector selects pods by their own labels and those of their namespace.
+type PodSelector struct{ Namespaces, Pods Selector }
+
+// Port is a range of destination ports, or a port that the destination pod names.
+type Port struct {
+	// Protocol 0 stands for any, with a name only.
+	Protocol    service.Protocol
+	First, Last uint16
+	Name        string `json:",omitempty"`
+}
+
+// Direction is that of a connection, seen from the pod that a policy selects.
+type Direction uint8
+
+// The directions.
+const (
+	Egress Direction = iota
+	Ingress
+)
+
+// String returns "egress" or "ingress".
+func (d Direction) String() string { return [...]string{"egress", "ingress"}[d] }
+
+// rules returns the rules of a direction, and whether the policy has a say in it.
+func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
+	rules, isolates := p.Egress, p.IsolatesEgress
+	if d == Ingress {
+		rules, isolates = p.Ingress, p.IsolatesIngress
+	}
+	if p.Tier == Namespaced {
+		return rules, isolates
+	}
+	return rules, len(rules) > 0
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// NamespaceLabel is the label with the name of a namespace, which each namespace has.
+const NamespaceLabel = "kubernetes.io/metadata.name"
+
+// Selector is a label selector of Kubernetes. All of its terms must hold, so an empty one selects everything.
+type Selector struct {
+	Labels       map[string]string `json:",omitempty"`
+	Requirements []Requirement     `json:",omitempty"`
+}
+
+// Requirement is a term of a selector.
+type Requirement struct {
+	Key string
+	// Operator is In, NotIn, Exists or DoesNotExist.
+	Operator string
+	Values   []string `json:",omitempty"`
+}
+
+// Matches reports whether the selector selects what has these labels.
+func (s Selector) Matches(labels map[string]string) bool {
+	for k, v := range s.Labels {
+		if has, ok := labels[k]; !ok || has != v {
+			return false
+		}
+	}
+	for _, r := range s.Requirements {
+		if !r.matches(labels) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r Requirement) matches(labels map[string]string) bool {
+	value, ok := labels[r.Key]
+	switch r.Operator {
+	case "In":
+		return ok && slices.Contains(r.Values, value)
+	case "NotIn": // what lacks the label is not in
+		return !ok || !slices.Contains(r.Values, value)
+	case "Exists":
+		return ok
+	}
+	return !ok
+}
+
+// Validate returns an error that names the field.
+func (s Selector) Validate() error {
+	for i, r := range s.Requirements {
+		if err := r.validate(); err != nil {
+			return fmt.Errorf("matchExpressions[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (r Requirement) validate() error {
+	takesValues := r.Operator == "In" || r.Operator == "NotIn"
+	switch {
+	case r.Key == "":
+		return errors.New("key: missing")
+	case !takesValues && r.Operator != "Exists" && r.Operator != "DoesNotExist":
+		return fmt.Errorf("operator: %q: want In, NotIn, Exists or DoesNotExist", r.Operator)
+	case takesValues && len(r.Values) == 0:
+		return fmt.Errorf("values: missing: operator %s needs some", r.Operator)
+	case !takesValues && len(r.Values) != 0:
+		return fmt.Errorf("values: operator %s takes none", r.Operator)
+	}
+	return nil
+}
+
+// matches reports whether the selector selects a pod with these labels in a namespace with those.
+func (s PodSelector) matches(namespace, pod map[string]string) bool {
+	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
+}
+
+// namespaceLabels returns the labels of each namespace of the snapshot and of its pods.
+func (s *Snapshot) namespaceLabels() map[string]map[string]string {
+	out := make(map[string]map[string]string, len(s.Namespaces))
+	put := func(name string, labels map[string]string) {
+		all := make(map[string]string, len(labels)+1)
+		maps.Copy(all, labels)
+		all[NamespaceLabel] = name
+		out[name] = all
+	}
+	for _, n := range s.Namespaces {
+		put(n.Name, n.Labels)
+	}
+	for i := range s.Pods {
+		if name := s.Pods[i].Namespace; out[name] == nil {
+			put(name, nil)
+		}
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"mustang/internal/service"
+)
+
+// Validate returns an error that names the field, in the words of Kubernetes.
+func (p *Policy) Validate() error {
+	switch {
+	case p.Name == "":
+		return errors.New("metadata.name: missing")
+	case p.Tier > Baseline:
+		return fmt.Errorf("spec.tier: %d is not known", p.Tier)
+	case (p.Tier == Namespaced) != (p.Namespace != ""):
+		return errors.New("metadata.namespace: a NetworkPolicy has one, others have none")
+	case p.Priority > 1000:
+		return fmt.Errorf("spec.priority: %d: want 0 to 1000", p.Priority)
+	}
+	if err := p.Subject.validate(); err != nil {
+		return fmt.Errorf("spec.%w", err)
+	}
+	for _, d := range []Direction{Egress, Ingress} {
+		rules := p.Egress
+		if d == Ingress {
+			rules = p.Ingress
+		}
+		for i := range rules {
+			if err := rules[i].validate(p.Tier, d); err != nil {
+				return fmt.Errorf("spec.%s[%d].%w", d, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s PodSelector) validate() error {
+	if err := s.Namespaces.Validate(); err != nil {
+		return fmt.Errorf("namespaceSelector.%w", err)
+	}
+	if err := s.Pods.Validate(); err != nil {
+		return fmt.Errorf("podSelector.%w", err)
+	}
+	return nil
+}
+
+func (r *Rule) validate(t Tier, d Direction) error {
+	if r.Action > Pass || t == Namespaced && r.Action != Accept {
+		return errors.New("action: not known in this tier")
+	}
+	for i, p := range r.Peers {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("%s[%d].%w", map[Direction]string{Egress: "to", Ingress: "from"}[d], i, err)
+		}
+	}
+	for i, p := range r.Ports {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("ports[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (p Peer) validate() error {
+	switch {
+	case p.Pods != nil && p.Nodes == nil && p.Block == nil:
+		return p.Pods.validate()
+	case p.Nodes != nil && p.Pods == nil && p.Block == nil:
+		if err := p.Nodes.Validate(); err != nil {
+			return fmt.Errorf("nodes.%w", err)
+		}
+		return nil
+	case p.Block != nil && p.Pods == nil && p.Nodes == nil:
+		return p.Block.Validate()
+	}
+	return errors.New("peer: want exactly one of pods, nodes and addresses")
+}
+
+// Validate returns an error that names the field.
+func (b *Block) Validate() error {
+	if !b.CIDR.IsValid() || b.CIDR != b.CIDR.Masked() || b.CIDR.Addr().Is4In6() {
+		return fmt.Errorf("ipBlock.cidr: %v is not a range of addresses", b.CIDR)
+	}
+	for i, e := range b.Except {
+		if !e.IsValid() || e != e.Masked() || e.Bits() <= b.CIDR.Bits() || !b.CIDR.Contains(e.Addr()) {
+			return fmt.Errorf("ipBlock.except[%d]: %v is not a smaller range inside %v", i, e, b.CIDR)
+		}
+	}
+	return nil
+}
+
+func (p Port) validate() error {
+	switch p.Protocol {
+	case service.TCP, service.UDP, service.SCTP:
+	case service.Any:
+		if p.Name == "" {
+			return errors.New("protocol: missing")
+		}
+	default:
+		return fmt.Errorf("protocol: %s: want TCP, UDP or SCTP", p.Protocol)
+	}
+	switch {
+	case p.Name != "" && (p.First != 0 || p.Last != 0):
+		return errors.New("endPort: a port with a name has none")
+	case p.Last < p.First:
+		return fmt.Errorf("endPort: %d is less than port %d", p.Last, p.First)
+	}
+	return nil
+}
+
+// validate validates the policies, and refuses an address that two have.
+func (s *Snapshot) validate() error {
+	for _, list := range [][]Policy{s.Policies, s.Previous} {
+		seen := make(map[Origin]bool, len(list))
+		for i := range list {
+			p := &list[i]
+			if err := p.Validate(); err != nil {
+				return fmt.Errorf("%s: %w", p.origin(), err)
+			}
+			if seen[p.origin()] {
+				return fmt.Errorf("%s is there twice", p.origin())
+			}
+			seen[p.origin()] = true
+		}
+	}
+	owner := map[netip.Addr]string{}
+	take := func(name string, addresses []netip.Addr) error {
+		for _, a := range addresses {
+			if had, ok := owner[a.Unmap()]; ok {
+				return fmt.Errorf("%s: address %s is that of %s too", name, a, had)
+			}
+			owner[a.Unmap()] = name
+		}
+		return nil
+	}
+	for _, n := range s.Nodes {
+		if err := take("node "+n.Name, n.Addresses); err != nil {
+			return err
+		}
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		for _, n := range p.Ports {
+			if err := (Port{Protocol: n.Protocol, First: n.Port, Last: n.Port}).validate(); err != nil {
+				return fmt.Errorf("pod %s/%s: port %q: %w", p.Namespace, p.Name, n.Name, err)
+			}
+		}
+		if !p.HostNetwork {
+			if err := take("pod "+p.Namespace+"/"+p.Name, p.Addresses); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
