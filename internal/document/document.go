@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manifest
+// Package document reads YAML or JSON documents, and the objects of Kubernetes in them, with errors that name the document,
+// the object and the field.
+package document
 
 import (
 	"bytes"
@@ -9,6 +11,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,9 +21,9 @@ import (
 // maxBytes is the maximum size of a file: an endless one has an end here.
 const maxBytes = 1 << 30
 
-// eachDocument calls a function for each document, as JSON, until it returns an error. Errors begin with the document's
+// Each calls a function for each document, as JSON, until it returns an error. A file without a document is an error. Errors begin with the document's
 // number; empty documents count.
-func eachDocument(r io.Reader, add func(where string, data jsontext.Value) error) error {
+func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
 	data, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
 	switch {
 	case err != nil:
@@ -68,7 +71,7 @@ func yamlDocuments(data []byte) func() (jsontext.Value, error) {
 		if errors.As(err, &semantic) {
 			err = errors.New("a key or a value has no form in JSON")
 			if semantic.JSONPointer != "" {
-				err = fmt.Errorf("%s: %w", field(semantic.JSONPointer), err)
+				err = fmt.Errorf("%s: %w", Field(semantic.JSONPointer), err)
 			}
 		}
 		return out, err
@@ -81,19 +84,19 @@ func jsonDocuments(data []byte) func() (jsontext.Value, error) {
 		value, err := decoder.ReadValue()
 		var syntactic *jsontext.SyntacticError
 		if errors.As(err, &syntactic) {
-			err = explain(err)
+			err = Explain(err)
 		}
 		return value.Clone(), err
 	}
 }
 
-// decode decodes JSON. The error begins with the field.
-func decode(data jsontext.Value, into any, options ...json.Options) error {
-	return explain(json.Unmarshal(data, into, options...))
+// Decode decodes JSON. The error begins with the field.
+func Decode(data jsontext.Value, into any, options ...json.Options) error {
+	return Explain(json.Unmarshal(data, into, options...))
 }
 
-// explain puts the field before an error of package json, and leaves out the names of Go's types.
-func explain(err error) error {
+// Explain puts the field before an error of package json, and leaves out the names of Go's types.
+func Explain(err error) error {
 	var semantic *json.SemanticError
 	var syntactic *jsontext.SyntacticError
 	var pointer jsontext.Pointer
@@ -114,11 +117,11 @@ func explain(err error) error {
 	if pointer == "" || err == nil {
 		return err
 	}
-	return fmt.Errorf("%s: %w", field(pointer), err)
+	return fmt.Errorf("%s: %w", Field(pointer), err)
 }
 
-// field turns a JSON pointer into the form that people write: "/spec/ports/0/port" is "spec.ports[0].port".
-func field(pointer jsontext.Pointer) string {
+// Field turns a JSON pointer into the form that people write: "/spec/ports/0/port" is "spec.ports[0].port".
+func Field(pointer jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range pointer.Tokens() {
 		switch {
@@ -168,4 +171,9 @@ func typeName(t reflect.Type) string {
 		return "a string"
 	}
 	return "an object"
+}
+
+// OneLine replaces what would break a line: names and values of a file can have anything.
+func OneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 
+	"mustang/internal/document"
 	"mustang/internal/service"
 )
 
@@ -82,33 +83,33 @@ func (e Entry) service() (s service.Service, err error) {
 
 // addOwn adds the services of a document of our own form.
 func (s *set) addOwn(where string, data jsontext.Value) error {
-	var document struct {
+	var own struct {
 		Schema   *int             `json:"schema"`
 		Services []jsontext.Value `json:"services"`
 	}
 	err := refuseNull(data)
 	if err == nil {
-		err = decode(data, &document, json.RejectUnknownMembers(true))
+		err = document.Decode(data, &own, json.RejectUnknownMembers(true))
 	}
 	switch {
 	case err != nil:
-	case document.Schema == nil:
+	case own.Schema == nil:
 		err = fmt.Errorf("schema: missing: want %d", schema)
-	case *document.Schema != schema:
-		err = fmt.Errorf("schema: %d is not known: want %d", *document.Schema, schema)
-	case document.Services == nil:
+	case *own.Schema != schema:
+		err = fmt.Errorf("schema: %d is not known: want %d", *own.Schema, schema)
+	case own.Services == nil:
 		err = errors.New("services: missing")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	s.own = true
-	for i, data := range document.Services {
+	for i, data := range own.Services {
 		var named struct{ Service string }
 		_ = json.Unmarshal(data, &named, json.MatchCaseInsensitiveNames(true)) // what there is, for the message
 		where := fmt.Sprintf("%s: services[%d] %s", where, i, named.Service)
 		e := Entry{Protocol: service.Any.String()}
-		err := decode(data, &e, json.RejectUnknownMembers(true))
+		err := document.Decode(data, &e, json.RejectUnknownMembers(true))
 		var v service.Service
 		if err == nil {
 			v, err = e.service()
@@ -132,9 +133,9 @@ func refuseNull(data jsontext.Value) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return explain(err)
+			return document.Explain(err)
 		case token.Kind() == 'n':
-			return fmt.Errorf("%s: null: leave the field out", field(decoder.StackPointer()))
+			return fmt.Errorf("%s: null: leave the field out", document.Field(decoder.StackPointer()))
 		}
 	}
 }

@@ -8,25 +8,14 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/document"
 )
-
-// object is what all objects of Kubernetes have.
-type object struct {
-	Kind       string   `json:"kind"`
-	APIVersion string   `json:"apiVersion"`
-	Metadata   metadata `json:"metadata"`
-}
-
-type metadata struct {
-	Name      string            `json:"name"`
-	Namespace string            `json:"namespace"`
-	Labels    map[string]string `json:"labels"`
-}
 
 // name identifies an object of a kind.
 type name struct{ namespace, name string }
 
-func (m metadata) id() name {
+func idOf(m document.Metadata) name {
 	if m.Namespace == "" {
 		m.Namespace = "default"
 	}
@@ -37,7 +26,7 @@ func (n name) String() string { return n.namespace + "/" + n.name }
 
 // kubeService is a Service of v1.
 type kubeService struct {
-	object
+	document.Object
 	Spec   serviceSpec `json:"spec"`
 	Status struct {
 		LoadBalancer struct {
@@ -84,7 +73,7 @@ type ingress struct {
 
 // endpointSlice is an EndpointSlice of discovery.k8s.io/v1.
 type endpointSlice struct {
-	object
+	document.Object
 	AddressType string         `json:"addressType"`
 	Endpoints   []endpoint     `json:"endpoints"`
 	Ports       []endpointPort `json:"ports"`
@@ -132,42 +121,19 @@ const (
 
 // add adds a document of any kind.
 func (s *set) add(where string, data jsontext.Value) error {
-	var o struct {
-		object
-		Items []jsontext.Value `json:"items"`
-	}
-	if err := decode(data, &o.object); err != nil {
+	var o document.Object
+	if err := document.Decode(data, &o); err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	if o.Kind == "" {
 		return s.addOwn(where, data)
 	}
-	kind, isList := strings.CutSuffix(o.Kind, "List")
-	if !isList {
-		return s.addObject(where, o.object, data)
-	}
-	if err := decode(data, &o); err != nil {
-		return fmt.Errorf("%s: %s: %w", where, o.Kind, err)
-	}
-	for i, item := range o.Items {
-		where := fmt.Sprintf("%s: items[%d]", where, i)
-		of := object{}
-		if err := decode(item, &of); err != nil {
-			return fmt.Errorf("%s: %w", where, err)
-		}
-		if of.Kind == "" && kind != "" { // the API leaves it out in a ServiceList
-			of.Kind, of.APIVersion = kind, o.APIVersion
-		}
-		if err := s.addObject(where, of, item); err != nil {
-			return err
-		}
-	}
-	return nil
+	return document.EachObject(where, o, data, s.addObject)
 }
 
 // addObject adds an object of Kubernetes.
-func (s *set) addObject(where string, o object, data jsontext.Value) error {
-	id := o.Metadata.id()
+func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
+	id := idOf(o.Metadata)
 	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, id)
 	known := map[string]string{"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 	if want, ok := known[o.Kind]; !ok || o.APIVersion != want && !strings.HasSuffix(want, "/"+o.APIVersion) {
@@ -183,12 +149,12 @@ func (s *set) addObject(where string, o object, data jsontext.Value) error {
 	var err error
 	if o.Kind == "Service" {
 		v := &kubeService{origin: origin}
-		if err = decode(data, v); err == nil {
+		if err = document.Decode(data, v); err == nil {
 			err = s.kube.addService(v, id)
 		}
 	} else {
 		v := &endpointSlice{origin: origin}
-		if err = decode(data, v); err == nil {
+		if err = document.Decode(data, v); err == nil {
 			err = s.kube.addSlice(v, id)
 		}
 	}

@@ -14,9 +14,8 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"strings"
-	"unicode"
 
+	"mustang/internal/document"
 	"mustang/internal/service"
 )
 
@@ -38,7 +37,7 @@ type Set struct {
 // document is an error, and so is one of objects of other kinds only: an empty set is written `services: []`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
-	err := eachDocument(r, s.add)
+	err := document.Each(r, s.add)
 	if err == nil {
 		err = s.join()
 	}
@@ -49,10 +48,10 @@ func Read(r io.Reader, o Options) (Set, error) {
 		err = s.checkUnique()
 	}
 	if err != nil {
-		return Set{}, errors.New(oneLine(err.Error()))
+		return Set{}, errors.New(document.OneLine(err.Error()))
 	}
 	for i, note := range s.Notes {
-		s.Notes[i] = oneLine(note)
+		s.Notes[i] = document.OneLine(note)
 	}
 	return s.Set, nil
 }
@@ -91,11 +90,6 @@ func (s *set) checkUnique() error {
 		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)
 	}
 	return nil
-}
-
-// oneLine replaces what would break a line: names and values of a file can have anything.
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
 // sorted returns the services by frontend and protocol, for output that changes only with the services.

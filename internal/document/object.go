@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package document
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Object is what all objects of Kubernetes have.
+type Object struct {
+	Kind       string   `json:"kind"`
+	APIVersion string   `json:"apiVersion"`
+	Metadata   Metadata `json:"metadata"`
+}
+
+// Metadata identifies an object of a kind.
+type Metadata struct {
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
+}
+
+// EachObject calls a function for an object, or for each item of a list of objects, until it returns an error.
+func EachObject(where string, o Object, data jsontext.Value, add func(string, Object, jsontext.Value) error) error {
+	kind, isList := strings.CutSuffix(o.Kind, "List")
+	if !isList {
+		return add(where, o, data)
+	}
+	var list struct {
+		Items []jsontext.Value `json:"items"`
+	}
+	if err := Decode(data, &list); err != nil {
+		return fmt.Errorf("%s: %s: %w", where, o.Kind, err)
+	}
+	for i, item := range list.Items {
+		where := fmt.Sprintf("%s: items[%d]", where, i)
+		of := Object{}
+		if err := Decode(item, &of); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		if of.Kind == "" && kind != "" { // the API leaves it out in a ServiceList
+			of.Kind, of.APIVersion = kind, o.APIVersion
+		}
+		if err := add(where, of, item); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of Kubernetes,
+// and the pods, namespaces and nodes that they select.
+//
+// Like those of service/manifest, the objects are structs with the fields that matter here. Fields of a policy that are
+// not known are refused, since a policy without one of its fields may allow more.
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/document"
+	"mustang/internal/policy"
+)
+
+// Set is what a file holds.
+type Set struct {
+	// Snapshot is without the name of this node.
+	Snapshot policy.Snapshot
+	// Notes tell, a line each, what was left out.
+	Notes []string
+}
+
+// Read reads all documents. Its error is one line that names the document, the object and the field. Policies are valid,
+// and no two objects of a kind have one name.
+func Read(r io.Reader) (Set, error) {
+	s := &set{seen: map[string]string{}}
+	if err := document.Each(r, s.add); err != nil {
+		return Set{}, errors.New(document.OneLine(err.Error()))
+	}
+	for i, note := range s.Notes {
+		s.Notes[i] = document.OneLine(note)
+	}
+	return s.Set, nil
+}
+
+// set is a set under construction.
+type set struct {
+	Set
+	seen map[string]string // where an object is, by kind and name
+}
+
+// kinds are the objects that are read.
+var kinds = map[string]struct {
+	apiVersion string
+	namespaced bool
+	add        func(*set, document.Object, jsontext.Value) error
+}{
+	"NetworkPolicy":        {"networking.k8s.io/v1", true, (*set).addNetworkPolicy},
+	"ClusterNetworkPolicy": {"policy.networking.k8s.io/v1alpha2", false, (*set).addClusterNetworkPolicy},
+	"Pod":                  {"v1", true, (*set).addPod},
+	"Namespace":            {"v1", false, (*set).addNamespace},
+	"Node":                 {"v1", false, (*set).addNode},
+}
+
+func (s *set) add(where string, data jsontext.Value) error {
+	var o document.Object
+	if err := document.Decode(data, &o); err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	if o.Kind == "" {
+		return fmt.Errorf("%s: kind: missing", where)
+	}
+	return document.EachObject(where, o, data, s.addObject)
+}
+
+func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
+	kind, known := kinds[o.Kind]
+	if o.Metadata.Namespace == "" && (kind.namespaced || !known) {
+		o.Metadata.Namespace = "default"
+	}
+	name := o.Metadata.Name
+	if kind.namespaced || !known {
+		name = o.Metadata.Namespace + "/" + name
+	}
+	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, name)
+	switch {
+	case known && o.APIVersion == kind.apiVersion:
+	case strings.HasSuffix(o.Kind, "NetworkPolicy") && strings.HasSuffix(strings.Split(o.APIVersion, "/")[0], "networking.k8s.io"):
+		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
+			"policy.networking.k8s.io/v1alpha2", origin, o.APIVersion)
+	default:
+		s.Notes = append(s.Notes, origin+": not read: it is no policy, pod, namespace or node")
+		return nil
+	}
+	if o.Metadata.Name == "" {
+		return fmt.Errorf("%s: metadata.name: missing", origin)
+	}
+	if !kind.namespaced && o.Metadata.Namespace != "" {
+		return fmt.Errorf("%s: metadata.namespace: a %s has none", origin, o.Kind)
+	}
+	if had := s.seen[o.Kind+" "+name]; had != "" {
+		return fmt.Errorf("%s: it is there already: %s", origin, had)
+	}
+	s.seen[o.Kind+" "+name] = origin
+	if err := kind.add(s, o, data); err != nil {
+		return fmt.Errorf("%s: %w", origin, err)
+	}
+	return nil
+}
+
+// decodeSpec decodes the field spec, which must be there, and refuses fields that are not known.
+func decodeSpec(data jsontext.Value, spec any) error {
+	var o struct {
+		Spec jsontext.Value `json:"spec"`
+	}
+	if err := document.Decode(data, &o); err != nil {
+		return err
+	}
+	if o.Spec == nil {
+		return errors.New("spec: missing")
+	}
+	wrapped := jsontext.Value(`{"spec":` + string(o.Spec) + `}`) // so that errors name the field from its beginning
+	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
+}
+
+// each converts a list. Errors begin with the path of an element.
+func each[From, To any](field string, list []From, convert func(From) (To, error)) ([]To, error) {
+	var out []To
+	for i, v := range list {
+		to, err := convert(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d].%w", field, i, err)
+		}
+		out = append(out, to)
+	}
+	return out, nil
+}
+
+// under puts a field before an error.
+func under(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s.%w", field, err)
+}
+
+// labelSelector is a LabelSelector of v1.
+type labelSelector struct {
+	MatchLabels      map[string]string `json:"matchLabels"`
+	MatchExpressions []struct {
+		Key      string   `json:"key"`
+		Operator string   `json:"operator"`
+		Values   []string `json:"values"`
+	} `json:"matchExpressions"`
+}
+
+func (l labelSelector) selector() (policy.Selector, error) {
+	s := policy.Selector{Labels: l.MatchLabels}
+	for _, e := range l.MatchExpressions {
+		s.Requirements = append(s.Requirements, policy.Requirement{Key: e.Key, Operator: e.Operator, Values: e.Values})
+	}
+	return s, s.Validate()
+}
+
+// parseCIDR parses a range of addresses. As in Kubernetes, what is behind its length has no meaning.
+func parseCIDR(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%q is not a range of addresses like 10.0.0.0/8", s)
+	}
+	return p.Masked(), nil
+}
