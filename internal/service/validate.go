@@ -51,6 +51,8 @@ func (s Service) validateSettings() error {
 		return fmt.Errorf("unknown policy %d", max(s.InternalPolicy, s.ExternalPolicy))
 	case s.OnRemove > Reset:
 		return fmt.Errorf("unknown on-remove %d", s.OnRemove)
+	case s.OnRemove == Reset && s.Protocol != TCP && s.Protocol != Any:
+		return fmt.Errorf("on-remove %s ends connections of tcp only, not of %s", s.OnRemove, s.Protocol)
 	case s.DSR > IPIP:
 		return fmt.Errorf("unknown dsr %d", s.DSR)
 	case s.DSR != NoDSR && !s.NodePort && !s.External:
@@ -61,6 +63,8 @@ func (s Service) validateSettings() error {
 		return fmt.Errorf("health-check port %d needs the external policy local", s.HealthCheckPort)
 	case s.HealthCheckPort != 0 && !s.NodePort && !s.External:
 		return fmt.Errorf("health-check port %d needs a node port or an external address", s.HealthCheckPort)
+	case s.NodePort && s.HealthCheckPort == s.Frontend.Port() && (s.Protocol == TCP || s.Protocol == Any):
+		return fmt.Errorf("health-check port %d is the node port itself, which would take the checks", s.HealthCheckPort)
 	}
 	return nil
 }
