@@ -28,18 +28,23 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if want.Gateways, want.Routers, err = a.config.HostPrefixes(addresses); err != nil {
 		return err
 	}
-	if err := a.enableForwarding(want.Gateways); err != nil {
-		return err
-	}
 	want.Digest = digest(a.config, want)
 	store := a.plugin.records()
-	if have, ok := store.Network(a.config.Name); ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest {
+	have, ok := store.Network(a.config.Name)
+	created := ok && !repair && have.Boot == want.Boot && have.Digest == want.Digest
+	if created {
 		if err := a.useNetwork(have); err != nil {
 			return err
 		}
 		if a.networkIntact() {
 			return nil
 		}
+	}
+	if err := a.enableForwarding(want.Gateways); err != nil {
+		return err
+	}
+	if created && a.networkIntact() { // but for forwarding, which the last DEL has disabled
+		return nil
 	}
 	unlock, err := store.LockNetwork(a.config.Name)
 	if err != nil {
