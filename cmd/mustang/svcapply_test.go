@@ -33,7 +33,7 @@ func TestApplyIsInterrupted(t *testing.T) {
 	cancel()
 	select {
 	case code := <-done:
-		if code != exitFailed || errs.String() != "mustang: -: interrupted\n" || out.Len() > 0 {
+		if code != exitFailed || errs.String() != "mustang: standard input: interrupted\n" || out.Len() > 0 {
 			t.Errorf("exit code %d, %q, %q", code, out.String(), errs.String())
 		}
 	case <-time.After(time.Minute):

@@ -63,9 +63,12 @@ func verify(fd int) error {
 	return unix.SetNonblock(fd, false)
 }
 
-// Name returns the namespace's name below Directory, or its path if it was opened from elsewhere. Use it in messages only:
-// the name may be deleted or refer to another namespace now.
+// Name returns the namespace's name below Directory, "this one" if Current opened it, or else its path. Use it in messages
+// only: the name may be deleted or refer to another namespace now.
 func (n *Namespace) Name() string {
+	if n.path == threadPath {
+		return "this one" // the path would lead each reader elsewhere
+	}
 	for _, dir := range []string{Directory, "/var" + Directory} {
 		if name, ok := strings.CutPrefix(filepath.Clean(n.path), dir+"/"); ok {
 			return name

@@ -5,7 +5,6 @@ package rtnl
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 
 	"github.com/vishvananda/netlink"
@@ -64,7 +63,7 @@ func (c Conn) TakesBigTCP(device string) (bool, error) {
 	defer handle.Close()
 	link, err := handle.LinkByName(device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = fs.ErrNotExist
+		err = noDevice{}
 	}
 	if err != nil {
 		return false, fmt.Errorf("device %q in network namespace %q: %w", device, c.ns.Name(), err)

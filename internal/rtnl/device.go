@@ -62,6 +62,14 @@ func (c Conn) Devices() ([]Device, error) {
 	return devices, nil
 }
 
+// noDevice is the error about a device that is missing.
+type noDevice struct{}
+
+func (noDevice) Error() string { return "no such device" }
+
+// Is makes the error match fs.ErrNotExist.
+func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
+
 // Device returns the device with a name. The error matches fs.ErrNotExist if there is none.
 func (c Conn) Device(name string) (Device, error) {
 	handle, err := c.Handle()
@@ -71,7 +79,7 @@ func (c Conn) Device(name string) (Device, error) {
 	defer handle.Close()
 	link, err := handle.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = fs.ErrNotExist
+		err = noDevice{}
 	}
 	if err != nil {
 		return Device{}, fmt.Errorf("device %q in network namespace %q: %w", name, c.ns.Name(), err)
@@ -151,7 +159,7 @@ func (c Conn) DeviceByIndex(index int) (Device, error) {
 	defer handle.Close()
 	link, err := handle.LinkByIndex(index)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = fs.ErrNotExist
+		err = noDevice{}
 	}
 	if err != nil {
 		return Device{}, fmt.Errorf("device %d in network namespace %q: %w", index, c.ns.Name(), err)

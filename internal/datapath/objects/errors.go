@@ -26,7 +26,7 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("this kernel has no %s, which needs Linux %s: %v", e.Feature, e.Kernel, e.Err)
+	return fmt.Sprintf("this kernel has no %s, which is in Linux since %s: %v", e.Feature, e.Kernel, e.Err)
 }
 
 // Unwrap returns the kernel's error.

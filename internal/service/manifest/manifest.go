@@ -34,15 +34,13 @@ type Set struct {
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error, and so is one of objects of other kinds only: an empty set is written `services: []`.
+// document is an error, and so is one of objects of other kinds only, whose Notes are returned too: an empty set is written
+// `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
 	err := document.Each(r, s.add)
 	if err == nil {
 		err = s.join()
-	}
-	if err == nil && len(s.Services) == 0 && !s.own {
-		err = errors.New("it has no service: to have none, write \"services: []\"")
 	}
 	if err == nil {
 		err = s.checkUnique()
@@ -53,7 +51,10 @@ func Read(r io.Reader, o Options) (Set, error) {
 	for i, note := range s.Notes {
 		s.Notes[i] = document.OneLine(note)
 	}
-	return s.Set, nil
+	if len(s.Services) == 0 && !s.own {
+		err = errors.New("it has no service: to have none, write {schema: 1, services: []}")
+	}
+	return s.Set, err
 }
 
 // set is a set under construction.

@@ -45,11 +45,25 @@ func Arguments(names ...string) cobra.PositionalArgs {
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short,
-		Args: func(cmd *cobra.Command, args []string) error { return Usage(cobra.NoArgs(cmd, args)) },
+		Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(commands...)
 	return cmd
+}
+
+// knownCommand refuses a word that names no command, and tells which there are.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, known := range cmd.Commands() {
+		if known.IsAvailableCommand() {
+			names = append(names, known.Name())
+		}
+	}
+	return Usage(fmt.Errorf("unknown command %q for %q: want %s", args[0], cmd.CommandPath(), strings.Join(names, ", ")))
 }
 
 // RequireRoot refuses users who lack the rights for network namespaces.

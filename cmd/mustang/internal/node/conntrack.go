@@ -21,6 +21,9 @@ func (c commands) conntrackList() *cobra.Command {
 	var f connections.FilterFlags
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
+		Long: `List connections, also those that are closed and keep their slot until another takes it.
+SERVICE is the address that the client called, and SOURCE the one that the backend sees
+as the client, - if it is the client's own. IDLE is the time since the last packet.`,
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}
 	f.Add(cmd.Flags())
@@ -58,11 +61,15 @@ An open TCP connection whose backend sends next, before the client does, is rese
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return c.OnExisting(cmd.Context(), nil, func(d *datapath.Datapath) error {
-				n, err := d.ConnectionTable().Flush(cmd.Context(), filter)
-				fmt.Fprintf(c.Stdout, "connections deleted: %d\n", n)
+			n := 0
+			err = c.OnExisting(cmd.Context(), nil, func(d *datapath.Datapath) (err error) {
+				n, err = d.ConnectionTable().Flush(cmd.Context(), filter)
 				return err
 			})
+			if err == nil || n > 0 {
+				fmt.Fprintf(c.Stdout, "connections deleted: %d\n", n)
+			}
+			return err
 		},
 	}
 	f.Add(cmd.Flags())
@@ -71,7 +78,13 @@ An open TCP connection whose backend sends next, before the client does, is rese
 }
 
 func (c commands) conntrackStats() *cobra.Command {
-	cmd := &cobra.Command{Use: "stats", Short: "Count connections by state, and tell who has the most"}
+	cmd := &cobra.Command{
+		Use: "stats", Short: "Count connections by state, and tell who has the most",
+		Long: `Count the slots of the connection table by the state of their connection. Slots that are
+closed, expired (the time-out is over), void (the pod or the UDP backend is gone) or free go
+to new connections. A client that has its share of open connections gets no new one. All
+clients that are no pods of this node have one share, and are named "outside".`,
+	}
 	return cli.Listing(cmd, func(format string) error {
 		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.ConnectionStats, error) {
 			s, err := d.ConnectionTable().Stats()

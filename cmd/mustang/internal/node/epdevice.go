@@ -41,7 +41,7 @@ func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 func (p *podDevice) check() error {
 	switch vm := len(p.addresses) > 0 || p.mac != ""; {
 	case p.netns == "" && !vm:
-		return errors.New("--netns is missing")
+		return errors.New("--netns is missing; a VM takes --host-ifname, --address and --mac")
 	case p.netns != "" && vm:
 		return errors.New("--address and --mac are for a VM, and --netns is for a pod with a namespace")
 	case vm && (p.hostIfname == "" || len(p.addresses) == 0 || p.mac == ""):

@@ -52,11 +52,11 @@ open TCP connections keep their backend.`,
 				if err := refusePods(cmd.Context(), d, s); err != nil {
 					return err
 				}
-				change, id, err := d.Services().Put(cmd.Context(), service.CLI, s)
+				change, _, err := d.Services().Put(cmd.Context(), service.CLI, s)
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(c.Stdout, "service %d %s\n", id, change)
+				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", s, change)
 				return err
 			})
 		},
@@ -94,7 +94,7 @@ func (c commands) svcRemove() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
-	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, or any for all protocols of the service")
+	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd
 }
 

@@ -37,6 +37,14 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
+// name names the file in messages.
+func (m manifestFlags) name() string {
+	if m.path == "-" {
+		return "standard input"
+	}
+	return m.path
+}
+
 // readManifest reads the file, and writes what it leaves out to stderr. It does not wait for a terminal or a pipe longer than
 // ctx lasts.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
@@ -52,16 +60,13 @@ func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.
 	}()
 	select {
 	case err := <-done:
-		if err != nil {
-			return nil, err
+		for _, note := range set.Notes {
+			fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", m.name(), note)
 		}
+		return set.Services, err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%s: interrupted", m.path)
+		return nil, fmt.Errorf("%s: interrupted", m.name())
 	}
-	for _, note := range set.Notes {
-		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", m.path, note)
-	}
-	return set.Services, nil
 }
 
 func (c commands) openManifest(m manifestFlags) (manifest.Set, error) {
@@ -76,7 +81,7 @@ func (c commands) openManifest(m manifestFlags) (manifest.Set, error) {
 	}
 	set, err := manifest.Read(in, m.options)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", m.path, err)
+		err = fmt.Errorf("%s: %w", m.name(), err)
 	}
 	return set, err
 }
