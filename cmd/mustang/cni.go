@@ -91,7 +91,7 @@ address.`,
 	flags.StringVar(&i.Name, "name", "mustang", "name of the network")
 	flags.StringVar(&i.Parent, "parent", "", "uplink of the host (default: the device of the default route)")
 	flags.StringVar(&i.Bridge, "bridge", "", "name of the bridge, for link modes that use one")
-	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pod devices in bytes; 0 for the MTU of the parent, at most 1500")
+	flags.IntVar(&i.MTU, "mtu", 0, "MTU of the pod devices in bytes; 0 is the MTU of the parent, but 1500 if that is larger")
 	flags.StringVar(&i.Services, "services", "", "how pods reach services: socket, tc, both or off (default: socket)")
 	flags.BoolVar(&i.Masquerade, "masquerade", false, "translate the source addresses of packets that leave the network")
 	flags.StringArrayVar(&i.subnets, "subnet", []string{defaultSubnet}, "subnet of the pods; once for each of IPv4 and IPv6")

@@ -3,6 +3,7 @@
 package connections
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -111,7 +112,7 @@ func WriteStats(w io.Writer, format string, s datapath.ConnectionStats) error {
 		fmt.Fprintf(tab, "%s\t%d\n", name.state, out.States[name.state])
 	}
 	fmt.Fprintf(tab, "expired\t%d\nvoid\t%d\nfree\t%d\n", out.Expired, out.Void, out.Free)
-	fmt.Fprintf(tab, "largest client\t%d\t%s\nshare of a client\t%d\n", out.LargestOpen, out.LargestClient, out.Share)
+	fmt.Fprintf(tab, "largest client\t%d\t%s\nshare of a client\t%d\n", out.LargestOpen, cmp.Or(out.LargestClient, "-"), out.Share)
 	return tab.Flush()
 }
 

@@ -3,7 +3,6 @@
 package status
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -111,7 +110,11 @@ func (r *Report) document() document {
 // WriteTable writes a report as tables: of drops those that there were, of features those that are missing.
 func WriteTable(w io.Writer, r *Report) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(tab, "%s: %s\n", r.Root, cmp.Or(strings.Join(r.Layouts, ", "), "nothing is loaded"))
+	loaded := "nothing is loaded"
+	if len(r.Layouts) > 0 {
+		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
+	}
+	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
 	begin := func(rows int, header string) {
 		if rows > 0 {
 			fmt.Fprintf(tab, "\n%s\n", header)
@@ -135,9 +138,9 @@ func WriteTable(w io.Writer, r *Report) error {
 		fmt.Fprintf(tab, "%s\t%d\n", d.Name, d.Packets)
 	}
 	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool { return f.Missing == nil })
-	begin(len(missing), "MISSING FEATURE\tREASON")
+	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")
 	for _, f := range missing {
-		fmt.Fprintf(tab, "%s\t%v\n", f.Name, f.Missing)
+		fmt.Fprintf(tab, "%s\t%s\t%v\n", f.Name, f.Needs, f.Missing)
 	}
 	begin(len(r.Findings), "AMISS")
 	for _, f := range r.Findings {

@@ -45,6 +45,8 @@ type Feature struct {
 	Name string
 	// Required features are those without which no service works.
 	Required bool
+	// Needs tells how to get it: a Linux version, an option of the kernel's configuration, a command.
+	Needs string
 	// Missing is the reason; nil if the kernel has it.
 	Missing error
 }
@@ -102,7 +104,7 @@ func (r *Report) readFeatures() {
 	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
 	for _, f := range objects.Features(r.Root) {
 		_, err := f.Probe()
-		feature := Feature{f.Name, slices.Contains(required, f.Name), err}
+		feature := Feature{f.Name, slices.Contains(required, f.Name), f.Needs, err}
 		r.Features = append(r.Features, feature)
 		if feature.Required && err != nil {
 			r.find(f.Needs, "the kernel lacks %s, %s: %v", f.Name, f.Use, err)

@@ -132,8 +132,8 @@ func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints. If HOST is true, the programs are on the host's device, whose index is
-IFINDEX. Otherwise they are on the pod's own device.`,
+		Long: `List endpoints, a line for each address of a pod. If HOST is true, the programs are on the
+host's device, whose index is IFINDEX. Otherwise they are on the pod's own device.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })

@@ -137,7 +137,11 @@ type uplinkJSON struct {
 }
 
 func (c commands) uplinkList() *cobra.Command {
-	cmd := &cobra.Command{Use: "ls", Short: "List uplinks"}
+	cmd := &cobra.Command{
+		Use: "ls", Short: "List uplinks",
+		Long: `List uplinks. ADDRESSES are those from which the host calls backends on other nodes, for
+clients outside: one of each family.`,
+	}
 	return cli.Listing(cmd, func(format string) error {
 		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]uplinkJSON, error) { return readUplinks(cmd.Context(), d) })
 		if err != nil {

@@ -120,7 +120,12 @@ type serviceJSON struct {
 }
 
 func (c commands) svcList() *cobra.Command {
-	cmd := &cobra.Command{Use: "ls", Short: "List services"}
+	cmd := &cobra.Command{
+		Use: "ls", Short: "List services",
+		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply.
+SETTINGS are those that are not the default. Behind a backend are its state unless it is
+active, its weight unless it is 1, and local if it is on this node.`,
+	}
 	return cli.Listing(cmd, func(format string) error {
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
 		if err != nil {

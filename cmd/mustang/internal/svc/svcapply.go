@@ -97,12 +97,12 @@ func (c commands) svcApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the services of the command line exactly those of a file",
-		Long: `Make the services of the command line exactly those of a file: add, change and delete what
-differs, and write nothing else. Services of other owners, such as the CNI plugin, stay. The file
+		Long: `Make the services of the command line (owner cli in svc ls) exactly those of a file: add,
+change and delete what differs, and write nothing else. Services of other owners stay. The file
 is in the form of svc export, or has Service and EndpointSlice objects of Kubernetes. All of it
 is checked before anything is written. The set is saved for svc restore.`,
 		Example: `  mustang svc apply -f services.yaml
-  mustang svc apply -f - --zone=rack-1  # kubectl get services,endpointslices -A -o json`,
+  mustang svc apply -f - --zone=rack-1  # reads: kubectl get services,endpointslices -A -o json`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			services, err := c.readManifest(cmd.Context(), m)
@@ -159,8 +159,10 @@ func refusePods(ctx context.Context, d *datapath.Datapath, services ...service.S
 func (c commands) svcDiff() *cobra.Command {
 	var m manifestFlags
 	cmd := &cobra.Command{
-		Use:     "diff -f FILE",
-		Short:   "Show what svc apply would change",
+		Use:   "diff -f FILE",
+		Short: "Show what svc apply would change",
+		Long: `Show what svc apply would change: a line for each service that it would add (+), change (~)
+or delete (-), and below it the fields and backends that change. Nothing: no difference.`,
 		Example: "  mustang svc diff -f services.yaml",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
