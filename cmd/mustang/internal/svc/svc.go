@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -124,7 +125,8 @@ func (c commands) svcList() *cobra.Command {
 		Use: "ls", Short: "List services",
 		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply.
 SETTINGS are those that are not the default. Behind a backend are its state unless it is
-active, its weight unless it is 1, and local if it is on this node.`,
+active, its weight unless it is 1, and local if it is on this node. Of more than four
+backends or source ranges the table has three; -o json has all.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
@@ -148,7 +150,7 @@ func (c commands) printServices(services []service.Service, format string) error
 		list = append(list, item)
 		rows = append(rows, []string{
 			strconv.FormatUint(uint64(item.ID), 10), item.Owner, item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
-			cmp.Or(settings(s), "-"), cmp.Or(strings.Join(item.Backends, " "), "-"),
+			cmp.Or(settings(s), "-"), cmp.Or(shortened(item.Backends), "-"),
 		})
 	}
 	if format == "json" {
@@ -158,6 +160,15 @@ func (c commands) printServices(services []service.Service, format string) error
 		}{cli.Schema, list})
 	}
 	return cli.PrintTable(c.Stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "SETTINGS", "BACKENDS"}, rows)
+}
+
+// shortened joins texts for a table that a service with hundreds of them must not make too wide.
+func shortened(texts []string) string {
+	const most = 4
+	if len(texts) > most {
+		texts = append(slices.Clone(texts[:most-1]), fmt.Sprintf("and %d more", len(texts)-most+1))
+	}
+	return strings.Join(texts, " ")
 }
 
 func backendTexts(list []service.Backend) []string {

@@ -97,8 +97,12 @@ func settings(s service.Service) string {
 			words = append(words, w.text)
 		}
 	}
-	for _, r := range s.SourceRanges {
-		words = append(words, "source-range="+r.String())
+	if len(s.SourceRanges) > 0 {
+		ranges := make([]string, 0, len(s.SourceRanges))
+		for _, r := range s.SourceRanges {
+			ranges = append(ranges, r.String())
+		}
+		words = append(words, "source-range="+shortened(ranges))
 	}
 	return strings.Join(words, ",")
 }
