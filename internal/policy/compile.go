@@ -34,7 +34,7 @@ type clause struct {
 type prepared struct {
 	tier    Tier
 	subject []int32 // identities
-	key     []byte
+	id      Digest  // of the policy and the direction
 	clauses []*clause
 	deny    uint32 // rule of the default deny
 }
@@ -71,25 +71,25 @@ func (c *compiler) prepare(policies []Policy, d Direction) []*prepared {
 		if !ok {
 			continue
 		}
-		q := &prepared{tier: p.Tier, subject: c.selected(p.Subject), key: append(canonical(p), byte(d))}
+		q := &prepared{tier: p.Tier, subject: c.selected(p.Subject), id: digest("policy", append(canonical(p), byte(d)))}
 		origin := p.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if p.Tier == Namespaced {
-			q.deny = c.rule(q.key, origin)
+			q.deny = c.rule(q.id, origin)
 		}
 		origin.Reason = ByRule
 		for n := range rules {
 			origin.Index = n
-			q.clauses = append(q.clauses, c.clause(&rules[n], p.Tier, c.rule(q.key, origin)))
+			q.clauses = append(q.clauses, c.clause(&rules[n], p.Tier, c.rule(q.id, origin)))
 		}
 		out = append(out, q)
 	}
 	return out
 }
 
-// rule returns the number of an origin in a policy of that key.
-func (c *compiler) rule(key []byte, o Origin) uint32 {
-	number, _ := c.numbers.of("rule", append(canonical(o), key...))
+// rule returns the number of an origin in a policy.
+func (c *compiler) rule(policy Digest, o Origin) uint32 {
+	number, _ := c.numbers.of("rule", append(canonical(o), policy[:]...))
 	c.rows.Rules[number] = o
 	return number
 }
@@ -185,7 +185,7 @@ func (c *compiler) setOf(p *Pod, selecting []*prepared, d Direction) uint32 {
 	var key []byte
 	named := false
 	for _, q := range selecting {
-		key = append(binary.LittleEndian.AppendUint32(key, uint32(len(q.key))), q.key...)
+		key = append(key, q.id[:]...)
 		named = named || slices.ContainsFunc(q.clauses, func(c *clause) bool { return c.named })
 	}
 	var ports []NamedPort
@@ -279,7 +279,7 @@ func signature(matching []int32, clauses []*clause, ports []NamedPort, d Directi
 
 // ownNode returns the rule that lets a pod and its node talk.
 func (c *compiler) ownNode() *clause {
-	out := &clause{rule: c.rule(nil, Origin{Reason: OwnNode}), tier: Namespaced}
+	out := &clause{rule: c.rule(Digest{}, Origin{Reason: OwnNode}), tier: Namespaced}
 	out.members = c.having(func(i *identity) bool { return i.OwnNode })
 	return out
 }

@@ -26,10 +26,7 @@ func newNumbers(have map[Digest]uint32) *numbers {
 
 // of returns the number of what a key describes, and whether the key is new here.
 func (n *numbers) of(kind string, key []byte) (number uint32, fresh bool) {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00", kind)
-	h.Write(key)
-	d := Digest(h.Sum(nil)[:16])
+	d := digest(kind, key)
 	if number, ok := n.want[d]; ok {
 		return number, false
 	}
@@ -41,6 +38,13 @@ func (n *numbers) of(kind string, key []byte) (number uint32, fresh bool) {
 	}
 	n.want[d] = number
 	return number, true
+}
+
+func digest(kind string, key []byte) Digest {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00", kind)
+	h.Write(key)
+	return Digest(h.Sum(nil)[:16])
 }
 
 // canonical returns a form that is equal for equal values: encoding/json sorts maps.
