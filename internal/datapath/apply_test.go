@@ -131,6 +131,33 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 	wantClean(t, d)
 }
 
+// TestHealthPortIsNoNodePort has owners take the health-check port of another's service as node port, and the other way round.
+func TestHealthPortIsNoNodePort(t *testing.T) {
+	checked := newService(service.TCP, "192.0.2.100:80", "192.168.10.10:8080")
+	checked.External, checked.ExternalPolicy, checked.HealthCheckPort = true, service.Local, 30000
+	nodePort := newService(service.Any, "0.0.0.0:30000", "192.168.10.10:8080")
+	nodePort.NodePort = true
+	for _, order := range [][]service.Service{{checked, nodePort}, {nodePort, checked}} {
+		d := openTest(t)
+		applier{d, service.CNI}.apply(t, Result{Added: 1, RowsWritten: 2}, order[0])
+		_, err := d.Services().Apply(t.Context(), service.Agent, order[1:])
+		_, _, putErr := d.Services().Put(t.Context(), service.CLI, order[1])
+		for _, err := range []error{err, putErr} {
+			if err == nil || !strings.Contains(err.Error(), "health-check port 30000 is the node port of service 0.0.0.0:30000/any") {
+				t.Errorf("%s after %s: error %v", order[1], order[0], err)
+			}
+		}
+		wantServices(t, d, order[0])
+		moved := order[0] // the same service may have another
+		if moved.HealthCheckPort = 0; moved.NodePort {
+			moved.ExternalPolicy, moved.HealthCheckPort = service.Local, 30001
+		}
+		if _, _, err := d.Services().Put(t.Context(), service.CNI, moved); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestRowsKeepFields encodes a service and a backend, and decodes them.
 func TestRowsKeepFields(t *testing.T) {
 	want := service.Service{

@@ -33,12 +33,19 @@ func (c *change) frontend() netip.AddrPort {
 func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 	have := make([]service.Service, 0, len(t.services))
 	others := make(map[netip.AddrPort][]service.Service)
+	var ports []service.Service // the others that have any at the node
 	for _, s := range t.services {
 		if s.Owner == w.owner {
 			have = append(have, s)
 		} else {
 			others[s.Frontend] = append(others[s.Frontend], s)
+			if s.NodePort || s.HealthCheckPort != 0 {
+				ports = append(ports, s)
+			}
 		}
+	}
+	if err := service.CheckHealthPorts(want, ports); err != nil {
+		return nil, err
 	}
 	for _, s := range want {
 		for _, other := range others[s.Frontend] {

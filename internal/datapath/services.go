@@ -90,7 +90,7 @@ func (s Services) Memory() (sum uint64, err error) {
 // connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset; UDP
 // leaves those that are gone.
 // A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those
-// of service.Service.Validate, *FullError, and *ConflictError if the service belongs to another owner
+// of service.Service.Validate, that of service.CheckHealthPorts, *FullError, and *ConflictError if the service belongs to another owner
 // or a service of another protocol has a part of the frontend.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	if err := errors.Join(want.Validate(), requireOwner(owner)); err != nil {
@@ -99,7 +99,7 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 	if err := s.o.OpenTables(); err != nil {
 		return Unchanged, 0, err
 	}
-	if err := refreshFor(ctx, s.o, []service.Service{want}); err != nil {
+	if err := errors.Join(s.checkPorts(want), refreshFor(ctx, s.o, []service.Service{want})); err != nil {
 		return Unchanged, 0, err
 	}
 	var have *service.Service
@@ -130,6 +130,19 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 		return Unchanged, have.ID, err
 	}
 	return Unchanged, 0, err
+}
+
+// checkPorts returns the error of service.CheckHealthPorts about a service and those that are stored.
+func (s Services) checkPorts(want service.Service) error {
+	if !want.NodePort && want.HealthCheckPort == 0 {
+		return nil
+	}
+	stored := &snapshot{}
+	if err := s.readServices(stored); err != nil {
+		return err
+	}
+	others := slices.DeleteFunc(stored.services, func(o service.Service) bool { return o.Key() == want.Key() })
+	return service.CheckHealthPorts([]service.Service{want}, others)
 }
 
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their

@@ -48,7 +48,8 @@ func Diff(have, want []Service) Changes {
 	return c
 }
 
-// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol.
+// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol, or that of
+// CheckHealthPorts.
 func ValidateSet(services []Service) error {
 	seen := make(map[netip.AddrPort]protocols, len(services))
 	for i := range services {
@@ -61,6 +62,34 @@ func ValidateSet(services []Service) error {
 			return fmt.Errorf("service %s: duplicate frontend", s)
 		}
 		seen[s.Frontend] = had | more
+	}
+	return CheckHealthPorts(services)
+}
+
+// CheckHealthPorts returns an error if a service's health-check port is a node port of all addresses of the node: that
+// service, and not the node, would answer load balancers.
+func CheckHealthPorts(sets ...[]Service) error {
+	var checked map[uint16]*Service
+	for _, set := range sets {
+		for i := range set {
+			if s := &set[i]; s.HealthCheckPort != 0 {
+				if checked == nil {
+					checked = make(map[uint16]*Service)
+				}
+				checked[s.HealthCheckPort] = s
+			}
+		}
+	}
+	for _, set := range sets {
+		for i := range set {
+			s := &set[i]
+			if !s.NodePort || !s.Frontend.Addr().IsUnspecified() || !s.Protocol.Overlaps(TCP) {
+				continue
+			}
+			if other := checked[s.Frontend.Port()]; other != nil {
+				return fmt.Errorf("service %s: health-check port %d is the node port of service %s", other, other.HealthCheckPort, s)
+			}
+		}
 	}
 	return nil
 }

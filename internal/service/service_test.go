@@ -188,6 +188,13 @@ func TestValidateSet(t *testing.T) {
 	sctp := service(SCTP, "10.96.0.1:80", "10.1.0.1:80")
 	both := service(Any, "10.96.0.1:80", "10.1.0.1:80")
 	other := service(Any, "10.96.0.1:81", "10.1.0.1:80")
+	checked := service(TCP, "10.96.0.1:82", "10.1.0.1:80")
+	checked.External, checked.ExternalPolicy, checked.HealthCheckPort = true, Local, 30000
+	nodePort := service(TCP, "0.0.0.0:30000", "10.1.0.1:80")
+	nodePort.NodePort = true
+	nodePort6, datagrams, self := service(Any, "[::]:30000", "[fd00::1]:80"), nodePort, nodePort
+	nodePort6.NodePort, datagrams.Protocol = true, UDP
+	self.ExternalPolicy, self.HealthCheckPort = Local, 30000
 	for _, c := range []struct {
 		name string
 		set  []Service
@@ -201,6 +208,10 @@ func TestValidateSet(t *testing.T) {
 		{"one after any", []Service{both, udp}, "10.96.0.1:80/udp: duplicate frontend"},
 		{"one after both", []Service{udp, tcp, udp}, "10.96.0.1:80/udp: duplicate frontend"},
 		{"invalid", []Service{{}}, "no address"},
+		{"a node port takes a health-check port", []Service{checked, nodePort}, "service 10.96.0.1:82/tcp: health-check port 30000 is the node port of service 0.0.0.0:30000/tcp"},
+		{"in IPv6", []Service{nodePort6, checked}, "is the node port of service [::]:30000/any"},
+		{"of udp", []Service{checked, datagrams}, ""},
+		{"its own", []Service{self}, "health-check port 30000 is the node port itself"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := ValidateSet(c.set)

@@ -27,7 +27,7 @@ type Options struct {
 
 // Set is what a file holds.
 type Set struct {
-	// Services are valid, and no two have one frontend.
+	// Services are valid, also as a set (service.ValidateSet).
 	Services []service.Service
 	// Notes tell, a line each, what was left out.
 	Notes []string
@@ -43,7 +43,7 @@ func Read(r io.Reader, o Options) (Set, error) {
 		err = s.join()
 	}
 	if err == nil {
-		err = s.checkUnique()
+		err = s.checkSet()
 	}
 	if err != nil {
 		return Set{}, errors.New(document.OneLine(err.Error()))
@@ -79,8 +79,8 @@ func (s *set) note(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
-// checkUnique returns an error if two services have one frontend.
-func (s *set) checkUnique() error {
+// checkSet returns an error if two services have one frontend, or a node port is a health-check port.
+func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
 	for i, v := range s.Services {
 		for _, j := range byFrontend[v.Frontend] {
@@ -90,7 +90,7 @@ func (s *set) checkUnique() error {
 		}
 		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)
 	}
-	return nil
+	return service.CheckHealthPorts(s.Services)
 }
 
 // sorted returns the services by frontend and protocol, for output that changes only with the services.
