@@ -238,6 +238,28 @@ func TestStatusOfHost(t *testing.T) {
 	n.status()
 }
 
+// TestStatusOfNodePorts has node ports among those that the kernel gives to sockets of the host.
+func TestStatusOfNodePorts(t *testing.T) {
+	n := newKillNetwork(t)
+	n.prepare(killCase{setup: everything})
+	set := func(key, value string) {
+		t.Helper()
+		if err := rtnl.In(n.host).SetSysctl("net/ipv4/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("ip_local_port_range", "40000 40009")
+	for _, frontend := range []string{"0.0.0.0:39999", "0.0.0.0:40000", "0.0.0.0:40001", "[::]:40009", "[::]:40010"} {
+		n.run("svc add --node-port --no-backends --service=" + frontend)
+	}
+	n.run("svc add --no-backends --service=10.96.0.7:40005")
+	n.status("node ports 40000-40001,40009 are in ip_local_port_range")
+	set("ip_local_reserved_ports", "40000-40002")
+	n.status("node ports 40009 are")
+	set("ip_local_reserved_ports", "40000-40002,40009")
+	n.status()
+}
+
 // TestStatusOfFullMap fills most of a map.
 func TestStatusOfFullMap(t *testing.T) {
 	n := newKillNetwork(t)

@@ -3,9 +3,12 @@
 package status
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -18,7 +21,7 @@ import (
 )
 
 // checkHost finds settings of the host that drop packets of pods.
-func (r *Report) checkHost(d *datapath.Datapath, endpoints []datapath.Endpoint) (err error) {
+func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) (err error) {
 	cookie, err := d.Host()
 	if err != nil || cookie == 0 {
 		return err
@@ -55,7 +58,37 @@ func (r *Report) checkHost(d *datapath.Datapath, endpoints []datapath.Endpoint) 
 	if err := r.checkBridges(host, endpoints, len(chains) > 0); err != nil {
 		return err
 	}
+	if err := r.checkNodePorts(ctx, d, host); err != nil {
+		return err
+	}
 	return r.checkReversePath(host, namespaces)
+}
+
+// checkNodePorts finds node ports that the kernel gives to sockets of the host, whose peers then answer a service.
+func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
+	services, err := d.Services().List(ctx)
+	if err != nil {
+		return err
+	}
+	var ephemeral, reserved, taken ports
+	for key, p := range map[string]*ports{"ip_local_port_range": &ephemeral, "ip_local_reserved_ports": &reserved} {
+		text, err := rtnl.In(host).Sysctl("net/ipv4/" + key)
+		if err == nil {
+			*p, err = parsePorts(strings.Join(strings.Fields(text), "-"))
+		}
+		if err != nil {
+			return fmt.Errorf("read %s of host %q: %w", key, host.Name(), err)
+		}
+	}
+	for _, s := range services {
+		port := s.Frontend.Port()
+		taken[port] = s.NodePort && ephemeral[port] && !reserved[port] || taken[port]
+	}
+	if text := taken.String(); text != "" {
+		r.find(fmt.Sprintf("add %s to sysctl net.ipv4.ip_local_reserved_ports", text),
+			"node ports %s are in ip_local_port_range: a process of host %q that gets one as source port hears no answers", text, host.Name())
+	}
+	return nil
 }
 
 // droppingChains returns the chains of nftables, and of iptables over it, that drop forwarded packets unless a rule accepts
@@ -140,6 +173,51 @@ func (r *Report) checkReversePath(host *netns.Namespace, namespaces map[uint64]*
 		}
 	}
 	return nil
+}
+
+// ports is a set of ports.
+type ports [1 << 16]bool
+
+// parsePorts parses a list of ports and ranges, as in ip_local_reserved_ports: "8080,30000-32767".
+func parsePorts(text string) (p ports, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, fromErr := strconv.ParseUint(first, 10, 16)
+		to, toErr := strconv.ParseUint(last, 10, 16)
+		if err := errors.Join(fromErr, toErr); err != nil {
+			return p, err
+		}
+		for port := from; port <= to; port++ {
+			p[port] = true
+		}
+	}
+	return p, nil
+}
+
+// String formats p as parsePorts reads it.
+func (p *ports) String() string {
+	var parts []string
+	for first := 0; first < len(p); first++ {
+		if !p[first] {
+			continue
+		}
+		last := first
+		for last+1 < len(p) && p[last+1] {
+			last++
+		}
+		part := strconv.Itoa(first)
+		if last > first {
+			part += "-" + strconv.Itoa(last)
+		}
+		parts, first = append(parts, part), last
+	}
+	return strings.Join(parts, ",")
 }
 
 // checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts

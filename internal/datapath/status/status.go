@@ -147,7 +147,7 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	if err := r.checkRemains(ctx, d); err != nil {
 		return err
 	}
-	return r.checkHost(d, endpoints)
+	return r.checkHost(ctx, d, endpoints)
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
