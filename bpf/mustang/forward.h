@@ -4,7 +4,10 @@
 
 #include "reflect.h"
 
-/* What a router does (RFC 1812, RFC 8200), for packets that this node passes on between other hosts: TTL and MTU. */
+/*
+ * What a router does (RFC 1812, RFC 8200), for packets that this node passes on between other hosts: TTL and MTU. As all of them
+ * leave from this node's address, fragments also get another identification.
+ */
 
 /* Lowers the TTL. False: the packet may go no further. */
 static __always_inline bool lower_ttl(struct __sk_buff *skb, const struct packet *packet)
@@ -59,13 +62,49 @@ static __always_inline bool fits(struct __sk_buff *skb, const struct packet *pac
 	return err <= 0;
 }
 
+/*
+ * Moves the identification of a fragment by a number of its connection's own, which no client knows: fragments of several clients
+ * leave from one address, and their receiver would put those together that have one identification. All fragments of a datagram
+ * get the same one. False if the header is not where it should be: a first fragment of IPv6 may have others behind it.
+ */
+static __always_inline bool move_fragment_id(struct __sk_buff *skb, const struct packet *packet,
+					     const struct ct_entry *ct)
+{
+	__u32 by = ct->slot * 0x9e3779b1U; /* a random slot; the product spreads it over all bits */
+
+	if (packet->v6) {
+		struct ipv6_fragment *fragment = header_at(skb, packet->l4 - sizeof(*fragment), sizeof(*fragment));
+		__be32 old = packet->fragment_id, id = old + by;
+
+		if (!fragment || fragment->id != old)
+			return false;
+		fragment->id = id;
+		if (checksum_state(skb) == CHECKSUM_COMPLETE)
+			bpf_csum_update(skb, bpf_csum_diff(&old, sizeof(old), &id, sizeof(id), 0));
+		return true;
+	}
+	struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+	__be16 id = packet->fragment_id + (by >> 16);
+
+	if (!ip)
+		return false;
+	ip->check = checksum_add(ip->check, (__u32)(__u16)~ip->id + id);
+	ip->id = id;
+	return true;
+}
+
 /* Prepares a packet to be passed on, or decides to drop it. One in a tunnel keeps its TTL, as on one hop. */
 static __always_inline void forward(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
 {
 	if (!fits(skb, packet, d))
 		decide_drop(d, DROP_TOO_BIG);
-	else if (!into_tunnel(d->ct) && !lower_ttl(skb, packet))
+	else if (into_tunnel(d->ct))
+		return;
+	else if (!lower_ttl(skb, packet))
 		decide_drop(d, DROP_TTL);
+	else if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT) &&
+		 !move_fragment_id(skb, packet, d->ct))
+		decide_drop(d, DROP_REWRITE);
 }
 
 /* Tells the sender of a packet, which is as it came, why it was dropped. */

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -237,4 +239,77 @@ func TestNoWay(t *testing.T) {
 	if n := leaked.Load(); n != 0 {
 		t.Errorf("%d packets left the node", n)
 	}
+}
+
+// TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave from one
+// address: that of each datagram have one identification, which is not the one that their client chose.
+func TestFragmentsOfManyConnections(t *testing.T) {
+	const connections = 8
+	c := newCluster(t)
+	var mu sync.Mutex
+	seen := make(map[string]map[byte][]uint32) // identifications by device and the datagram's letter
+	for device, ns := range map[string]*netns.Namespace{"outer": c.host, "wire": c.far} {
+		link, err := rtnl.In(ns).Device(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.WatchPackets(t, ns, link.Index, func(packet []byte) {
+			id, ok := fragmentID(packet)
+			mu.Lock()
+			defer mu.Unlock()
+			if letter := packet[len(packet)-1]; ok && letter >= 'A' && letter < 'A'+connections {
+				seen[device][letter] = append(seen[device][letter], id)
+			}
+		})
+	}
+	eachOutside(t, func(t *testing.T, o outsideCase) {
+		if o.protocol != service.UDP {
+			return
+		}
+		mu.Lock()
+		clear(seen)
+		seen["outer"], seen["wire"] = make(map[byte][]uint32), make(map[byte][]uint32)
+		mu.Unlock()
+		s := o.service(testkit.Echo(t, c.far, "udp", net.JoinHostPort(o.far, "0")))
+		c.put(t, s)
+		for i := range byte(connections) {
+			if _, err := testkit.RoundTrip(t, c.client, "udp", s.Frontend.String(), bytes.Repeat([]byte{'A' + i}, 4000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testkit.Eventually(t, 5*time.Second, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			kept := 0
+			for letter := byte('A'); letter < 'A'+connections; letter++ {
+				came, left := seen["outer"][letter], seen["wire"][letter]
+				if len(came) < 3 || len(left) != len(came) {
+					return fmt.Errorf("datagram %c: fragments %x became %x", letter, came, left)
+				}
+				if came, left = slices.Compact(slices.Clone(came)), slices.Compact(slices.Clone(left)); len(came) != 1 || len(left) != 1 {
+					return fmt.Errorf("datagram %c: fragments %x became %x, want one identification each", letter, came, left)
+				}
+				if left[0] == came[0] {
+					kept++
+				}
+			}
+			if kept > 1 { // one in 65,536 may
+				return fmt.Errorf("%d of %d datagrams left with the identification that they came with", kept, connections)
+			}
+			return nil
+		})
+	})
+	wantNoDrops(t, c.d)
+}
+
+// fragmentID returns the identification of a fragment; false for another packet.
+func fragmentID(frame []byte) (uint32, bool) {
+	ip := frame[14:]
+	if ip[0]>>4 == 4 {
+		return uint32(binary.BigEndian.Uint16(ip[4:])), binary.BigEndian.Uint16(ip[6:])&0x3fff != 0
+	}
+	if len(ip) < 48 || ip[6] != fragmentHeader {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(ip[44:]), true
 }

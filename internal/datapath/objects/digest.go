@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "23d3c3478207695b"
+	tcDigest     = "f354d04bed0f8a27"
 	socklbDigest = "28d0c8883998d9b8"
 )
