@@ -28,6 +28,36 @@ struct {
 	__type(value, struct quoted_bytes);
 } quoted SEC(".maps");
 
+/* ICMP errors that a CPU sends a second, as Linux limits its own (icmp_msgs_per_sec; RFC 4443, 2.4 f): sources may be forged. */
+#define ERRORS_A_SECOND 1000
+
+/* The ICMP errors of a second. */
+struct sent_errors {
+	__u64 second;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sent_errors);
+} sent_errors SEC(".maps");
+
+/* Whether this CPU may send one more ICMP error. */
+static __always_inline bool may_send_error(void)
+{
+	__u64 second = bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
+	__u32 zero = 0;
+	struct sent_errors *sent = bpf_map_lookup_elem(&sent_errors, &zero);
+
+	if (!sent)
+		return false;
+	if (sent->second != second)
+		*sent = (struct sent_errors){ .second = second };
+	return sent->count++ < ERRORS_A_SECOND;
+}
+
 /* Sends an answer back to where the packet came from. */
 static __always_inline int send_back(struct __sk_buff *skb)
 {
@@ -218,7 +248,7 @@ static __always_inline int make_error(struct __sk_buff *skb, const struct packet
 	__u32 room = packet->l4 - packet->l3 + sizeof(*icmp), size = ip_size(skb, packet), quote;
 	__s64 sum;
 
-	if (size < room || packet->l3 + size > skb->len)
+	if (size < room || packet->l3 + size > skb->len || !may_send_error())
 		return -1;
 	if (size > QUOTE_BYTES)
 		size = QUOTE_BYTES;

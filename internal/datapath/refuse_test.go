@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,24 @@ func (p packet) refusal() *packet {
 		}
 	}
 	return &r
+}
+
+// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be forged.
+func TestErrorLimit(t *testing.T) {
+	w := newWorld(newBench(t), false, protoUDP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service)
+	const sent, second = 20_000, 1000
+	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()
+	for range sent {
+		if action, _ := w.run(t, fromHost, frame); action == actionRedirect {
+			answered++
+		}
+	}
+	most := second * runtime.NumCPU() * (int(time.Since(begun).Seconds()) + 2)
+	if answered < second || answered > most {
+		t.Errorf("%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
+	}
 }
 
 // TestRefuse lets sockets call services without a backend, which must refuse them at once.

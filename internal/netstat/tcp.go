@@ -13,7 +13,8 @@ import (
 type TCPCounters struct {
 	// Retransmitted segments; SYNRetransmitted are the SYNs and their answers among them.
 	Retransmitted, SYNRetransmitted uint64
-	ResetsSent                      uint64
+	// Reset connections were established when an end reset them. ResetsSent also answer segments of no connection.
+	Reset, ResetsSent uint64
 	// Overflows are connections for which a listener had no room.
 	Overflows uint64
 }
@@ -25,7 +26,7 @@ func ReadTCPCounters(n *netns.Namespace) (out TCPCounters, err error) {
 			path, protocol string
 			counters       map[string]*uint64
 		}{
-			{"/proc/thread-self/net/snmp", "Tcp:", map[string]*uint64{"RetransSegs": &out.Retransmitted, "OutRsts": &out.ResetsSent}},
+			{"/proc/thread-self/net/snmp", "Tcp:", map[string]*uint64{"RetransSegs": &out.Retransmitted, "OutRsts": &out.ResetsSent, "EstabResets": &out.Reset}},
 			{"/proc/thread-self/net/netstat", "TcpExt:", map[string]*uint64{"TCPSynRetrans": &out.SYNRetransmitted, "ListenOverflows": &out.Overflows}},
 		} {
 			text, err := os.ReadFile(file.path)

@@ -25,6 +25,18 @@ func TestTCPCounters(t *testing.T) {
 	if got := readTCP(t, ns); got != (netstat.TCPCounters{ResetsSent: 1}) {
 		t.Errorf("after a refused connection: %+v, want one reset", got)
 	}
+	echo := testkit.Echo(t, ns, "tcp", "127.0.0.1:0")
+	conn, err := testkit.Dial(ns, "tcp", echo.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got := readTCP(t, ns); got.Reset == 0 {
+		t.Errorf("after a connection that its client reset: %+v", got)
+	}
+	sent := readTCP(t, ns).ResetsSent
 	testkit.Drop(t, ns, "tcp dport 9")
 	testkit.Eventually(t, 3*time.Second, func() error {
 		err := ns.Do(func() error {
@@ -36,7 +48,7 @@ func TestTCPCounters(t *testing.T) {
 			return nil
 		})
 		got := readTCP(t, ns)
-		if err != nil || got.SYNRetransmitted == 0 || got.Retransmitted != got.SYNRetransmitted || got.ResetsSent != 1 {
+		if err != nil || got.SYNRetransmitted == 0 || got.Retransmitted != got.SYNRetransmitted || got.ResetsSent != sent {
 			return fmt.Errorf("after a lost SYN: %+v, %w", got, err)
 		}
 		return nil

@@ -127,11 +127,14 @@ func (h *host) wantNoLoss(t *testing.T) {
 		all.Retransmitted += tcp.Retransmitted
 		all.SYNRetransmitted += tcp.SYNRetransmitted
 		all.ResetsSent += tcp.ResetsSent
+		all.Reset += tcp.Reset
 		all.Overflows += tcp.Overflows
 	}
 	dropped := h.dropped(t)
 	t.Logf("all pods: %+v; dropped %v", all, dropped)
-	if all.SYNRetransmitted > 0 || all.ResetsSent > 0 || all.Overflows > 0 {
+	// TCP sends resets that no connection notices, also without services: where an ACK and a FIN change places between CPUs, a
+	// socket in TIME_WAIT acknowledges the ACK to one that is gone.
+	if all.SYNRetransmitted > 0 || all.Reset > 0 || all.Overflows > 0 {
 		t.Error("connections lost their first packet, or were reset")
 	}
 	for _, name := range []string{"drop_malformed", "drop_no_backend", "drop_backend_missing", "drop_port_exhausted", "drop_rewrite"} {

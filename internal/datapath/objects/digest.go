@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f354d04bed0f8a27"
+	tcDigest     = "0c46bc3b1a5146aa"
 	socklbDigest = "28d0c8883998d9b8"
 )

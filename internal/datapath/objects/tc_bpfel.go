@@ -357,6 +357,12 @@ type tcQuotedBytes struct {
 	Words [128]uint32
 }
 
+type tcSentErrors struct {
+	_      structs.HostLayout
+	Second uint64
+	Count  uint64
+}
+
 type tcService struct {
 	_               structs.HostLayout
 	Id              uint32
@@ -481,6 +487,7 @@ const (
 	tcMapPortFailures  = "port_failures"
 	tcMapQuoted        = "quoted"
 	tcMapQuotes        = "quotes"
+	tcMapSentErrors    = "sent_errors"
 	tcMapServices      = "services"
 	tcMapSettings      = "settings"
 	tcMapSlots         = "slots"
@@ -564,6 +571,7 @@ type tcMapSpecs struct {
 	PortFailures  *ebpf.MapSpec `ebpf:"port_failures"`
 	Quoted        *ebpf.MapSpec `ebpf:"quoted"`
 	Quotes        *ebpf.MapSpec `ebpf:"quotes"`
+	SentErrors    *ebpf.MapSpec `ebpf:"sent_errors"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
@@ -617,6 +625,7 @@ type tcMaps struct {
 	PortFailures  *ebpf.Map `ebpf:"port_failures"`
 	Quoted        *ebpf.Map `ebpf:"quoted"`
 	Quotes        *ebpf.Map `ebpf:"quotes"`
+	SentErrors    *ebpf.Map `ebpf:"sent_errors"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
 	Slots         *ebpf.Map `ebpf:"slots"`
@@ -644,6 +653,7 @@ func (m *tcMaps) Close() error {
 		m.PortFailures,
 		m.Quoted,
 		m.Quotes,
+		m.SentErrors,
 		m.Services,
 		m.Settings,
 		m.Slots,
