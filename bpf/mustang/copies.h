@@ -40,22 +40,51 @@ static __always_inline struct ct_entry *flow_find(const struct tuple *t, __u32 t
 	__u32 slot = flow_index(t);
 	struct flow *flow = bpf_map_lookup_elem(&flows, &slot);
 	struct validity now;
+	bool found = true;
 
 	if (!flow || !filter)
 		return NULL;
 	now = validity_now(&filter->generations[slot % GENERATIONS]);
-	/* The end of a connection is noted in its slot. */
-	if (!(traits & TRAIT_FIN) && is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t))
-		return flow->row.flags & CT_ABSENT ? NULL : &flow->row;
-	begin_copy(&flow->validity, &now);
-	flow->key = *t;
-	if (!ct_lookup(t, &flow->row, traits)) {
-		flow->row.flags = CT_ABSENT;
-		return NULL;
+	if (is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t)) {
+		if (flow->row.flags & CT_ABSENT)
+			return NULL;
+		/* The beginning and the end of a connection are noted in its slot. */
+		if (!(traits & TRAIT_FIN) && !(flow->row.flags & CT_OPENING))
+			return &flow->row;
+		flow->row.flags &= ~CT_OPENING;
+	} else {
+		begin_copy(&flow->validity, &now);
+		flow->key = *t;
+		found = ct_copy(t, &flow->row);
 	}
-	if (flow->row.flags & CT_OPENING)
-		flow->validity.second = 0;
-	return &flow->row;
+	if (found && ct_use(&flow->row, t, traits))
+		return &flow->row;
+	flow->row.flags = CT_ABSENT;
+	return NULL;
+}
+
+/*
+ * Copies a row that this program has just stored, for the next packet. The copy is valid from the next change of its generation on,
+ * which is to be the caller's; if another one comes first, it never is.
+ */
+static __always_inline void flow_add(const struct tuple *t, const struct ct_entry *row)
+{
+	const struct filter *filter = filter_row();
+	__u32 slot = flow_index(t);
+	struct flow *flow = bpf_map_lookup_elem(&flows, &slot);
+	struct validity next;
+
+	if (!flow || !filter)
+		return;
+	next = validity_now(&filter->generations[slot % GENERATIONS]);
+	next.generation++;
+	begin_copy(&flow->validity, &next);
+	/* Commands raise rows first: with the old rows, the generation is not that of a later change of pods and services. */
+	if ((__u32) * (volatile const __u64 *)&filter->rows != row->checked)
+		flow->validity.generation = 0;
+	flow->key = *t;
+	flow->row = *row;
+	flow->row.flags |= CT_OPENING;
 }
 
 /* A copy of the row of the pod that has the address; absent if no pod of this node has it. NULL: none, which cannot be. */

@@ -205,15 +205,15 @@ static __always_inline bool ct_copy(const struct tuple *t, struct ct_entry *copy
  * Whether the connection of a copy of the row of t is valid for a packet. UDP that has expired begins anew, with another
  * backend perhaps; TCP lives on as long as nobody needs the slot.
  */
-static __always_inline bool ct_is_valid(struct ct_entry *ct, const struct tuple *t, __u32 traits)
+__noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 {
 	const struct settings *settings = settings_row();
 	const struct filter *filter = filter_row();
-	struct ct_slot *slot = ct_slot_of(ct);
+	struct ct_slot *slot = ct ? ct_slot_of(ct) : NULL;
 	__u64 now = bpf_ktime_get_coarse_ns();
 	__u32 state, rows;
 
-	if (!slot || !settings || !filter)
+	if (!slot || !t || !settings || !filter)
 		return false;
 	state = slot_state(slot);
 	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_is_of(ct, slot, t) || /* the state was not of another connection */
@@ -245,20 +245,6 @@ static __always_inline struct ct_entry *ct_peek(const struct tuple *t)
 	struct ct_entry *ct = bpf_map_lookup_elem(&connections, t);
 
 	return ct && ct_slot_of(ct) ? ct : NULL;
-}
-
-/* Copies the row of a packet's connection; false if it has none that is valid. */
-__noinline int ct_lookup(const struct tuple *t, struct ct_entry *copy, __u32 traits)
-{
-	if (!t || !copy)
-		return false;
-	return ct_copy(t, copy) && ct_is_valid(copy, t, traits);
-}
-
-/* The same for a row that has been copied. */
-__noinline int ct_use(struct ct_entry *copy, const struct tuple *t, __u32 traits)
-{
-	return copy && t && ct_is_valid(copy, t, traits);
 }
 
 /*

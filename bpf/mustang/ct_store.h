@@ -2,7 +2,7 @@
 #ifndef MUSTANG_CT_STORE_H
 #define MUSTANG_CT_STORE_H
 
-#include "ct.h"
+#include "copies.h"
 #include "snat.h"
 
 /* A connection under construction. */
@@ -19,17 +19,19 @@ struct ct_new {
 	__u32 slot, use;
 	__u32 rows; /* filter.rows before the endpoints were read */
 	__u64 now;
-	struct tuple key;    /* of replies, while a backend for SCTP is searched */
-	struct ct_entry row; /* of the table, before it is stored */
-	__u32 replace;       /* there was a row of the packet's tuple, of a connection that is not valid */
-	__u32 adopted;       /* another program has stored the connection, in slot */
-	__s32 err;           /* of the last try to store the row of replies */
-	__u32 port;          /* in host order; of what this node passes on in its own name, to try first */
+	struct tuple key;     /* of replies, while a backend for SCTP is searched */
+	struct ct_entry row;  /* of the table, before it is stored */
+	struct ct_entry back; /* that of replies */
+	__u32 replace;        /* there was a row of the packet's tuple, of a connection that is not valid */
+	__u32 adopted;        /* another program has stored the connection, in slot */
+	__s32 err;            /* of the last try to store the row of replies */
+	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
 	struct snat_route route;
 	/* Of the search for a backend for SCTP. */
 	struct candidates candidates;
 	__u32 hash;
-	__u32 patient; /* in the search for a port: avoid those that backends still keep */
+	__u32 patient;             /* in the search for a port: avoid those that backends still keep */
+	struct slot_cursor cursor; /* kept from one connection to the next */
 };
 
 /* Room for one new connection on each CPU: it does not fit on the stack. Packet programs do not interrupt each other. */
@@ -73,20 +75,21 @@ static __always_inline __u32 words_diff(const __be32 *from, const __be32 *to, in
 	return (__u32)sum + (__u32)(sum >> 32);
 }
 
-/* Completes n->row, which translates from to n->row.to. The checksum sums are computed once, not for each packet. */
-static __always_inline void ct_fill_row(struct ct_new *n, const struct tuple *from, __u32 direction)
+/* Completes a row, which translates from to row->to. The checksum sums are computed once, not for each packet. */
+static __always_inline void ct_fill_row(const struct ct_new *n, struct ct_entry *row, const struct tuple *from,
+					__u32 direction)
 {
-	struct tuple *to = &n->row.to;
+	const struct tuple *to = &row->to;
 
-	n->row.addr_diff = words_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
-	n->row.port_diff = 0;
+	row->addr_diff = words_diff((__be32 *)&from->saddr, (__be32 *)&to->saddr, 8);
+	row->port_diff = 0;
 	if (from->sport != to->sport || from->dport != to->dport)
-		n->row.port_diff = words_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
-	n->row.slot = n->slot;
-	n->row.use = n->use;
-	n->row.checked = n->rows;
-	n->row.flags = n->flags | direction;
-	n->row.path = direction & CT_FORWARD ? n->backend_path : n->client_path;
+		row->port_diff = words_diff((__be32 *)&from->sport, (__be32 *)&to->sport, 1);
+	row->slot = n->slot;
+	row->use = n->use;
+	row->checked = n->rows;
+	row->flags = n->flags | direction;
+	row->path = direction & CT_FORWARD ? n->backend_path : n->client_path;
 }
 
 /*
@@ -117,12 +120,12 @@ __noinline int ct_try_reply(void)
 	if (!n || !slot)
 		return -ENOENT;
 	slot->reply = tuple_reverse(&n->to);
-	ct_fill_row(n, &slot->reply, 0);
-	err = bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
+	ct_fill_row(n, &n->back, &slot->reply, 0);
+	err = bpf_map_update_elem(&connections, &slot->reply, &n->back, BPF_NOEXIST);
 	if (err != -EEXIST)
 		return err;
 	if (ct_make_way(&slot->reply, n->patient))
-		return bpf_map_update_elem(&connections, &slot->reply, &n->row, BPF_NOEXIST);
+		return bpf_map_update_elem(&connections, &slot->reply, &n->back, BPF_NOEXIST);
 	return ct_adopt(n, &slot->reply) ? 0 : err;
 }
 
@@ -185,7 +188,7 @@ static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 {
 	enum metric metric = METRIC_NEW_CONNECTION;
 
-	n->row.to = tuple_reverse(&n->from);
+	n->back.to = tuple_reverse(&n->from);
 	n->patient = true;
 	n->err = n->flags & CT_SNAT && !keeps_port(n) ? -EEXIST : ct_try_reply();
 	if (n->err == -EEXIST && !keeps_port(n)) {
@@ -205,7 +208,7 @@ static __always_inline long ct_store_forward(struct ct_new *n)
 	long err;
 
 	n->row.to = n->to;
-	ct_fill_row(n, &n->from, CT_FORWARD);
+	ct_fill_row(n, &n->row, &n->from, CT_FORWARD);
 	err = bpf_map_update_elem(&connections, &n->from, &n->row, n->replace ? BPF_ANY : BPF_NOEXIST);
 	if (err != -EEXIST)
 		return err;
@@ -234,8 +237,6 @@ static __always_inline struct outcome ct_give_up(__u32 index, struct ct_slot *sl
 /* Completes the slot of a connection whose rows are stored. */
 static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot)
 {
-	filter_change(&slot->reply);
-	filter_change(&slot->from);
 	slot->service = n->service;
 	slot->revision = n->revision;
 	slot->client = n->client;
@@ -244,8 +245,13 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 	slot->opening = 0;
 	slot->opened = slot->seen = n->now;
 	usage_add(n->client, 1);
+	flow_add(&slot->reply, &n->back);
+	flow_add(&slot->from, &n->row);
 	__sync_lock_test_and_set(&slot->state,
 				 (n->from.proto == IPPROTO_UDP ? CT_UDP : CT_SYN) | n->use << SLOT_USE_SHIFT);
+	/* Only now: a program that finds the slot claimed takes the connection for absent until its generation changes. */
+	filter_change(&slot->reply);
+	filter_change(&slot->from);
 }
 
 /*
@@ -260,7 +266,7 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 	long err;
 
 	if (old == SLOT_NONE)
-		index = slot_take(n->client, n->now, &over_share);
+		index = slot_take(n->client, n->now, &over_share, &n->cursor);
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return outcome_drop(over_share ? DROP_CLIENT_SHARE : DROP_TABLE_FULL);

@@ -96,7 +96,7 @@ enum ct_flag {
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
 	CT_RESETS = 256,   /* of a slot: the service had SERVICE_RESET when it was last seen */
 	CT_REMOVED = 512,  /* the backend was removed: what the ends send is answered with a TCP reset */
-	CT_OPENING = 1024, /* in flows only: the state is CT_SYN, so that the next packet has to look at the slot */
+	CT_OPENING = 1024, /* in flows only: the next packet may change the state, and has to look at the slot */
 };
 
 /* The state of a connection. Each has a time-out in settings. */

@@ -27,9 +27,9 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {8500, 150_000},
-		"to_pod":       {2850, 30_000},
+		"to_pod":       {2850, 50_000},
 		"from_uplink":  {10600, 170_000},
-		"to_uplink":    {2850, 30_000},
+		"to_uplink":    {2850, 50_000},
 		"connect4":     {760, 0},
 		"connect6":     {770, 0},
 		"sendmsg4":     {1620, 0},

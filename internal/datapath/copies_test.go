@@ -211,6 +211,78 @@ func TestCopiesExpire(t *testing.T) {
 	t.Error("the copies of deleted rows are used still")
 }
 
+// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a word to the programs: copies
+// that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves until the
+// clock of the copies strikes, so a few connections are tried.
+func TestFirstPacketsLookNothingUp(t *testing.T) {
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	for port := uint16(40000); port < 40020; port++ {
+		client := netip.AddrPortFrom(w.client.Addr(), port)
+		back := w.first(w.backend, client).with(func(p *packet) { p.flags = flagSYN | flagACK })
+		there := w.next(client, w.service).with(func(p *packet) { p.ack = 1 })
+		served := 0
+		eachCPU(t, func() {
+			w.forget(t)
+			w.send(t, fromHost, w.first(client, w.service))
+			w.evict(t)
+			_, answered := w.run(t, fromHost, back.frame())
+			_, acknowledged := w.run(t, fromHost, there.frame())
+			if string(answered) == string(back.became(w.service, client, "0c").frame()) &&
+				string(acknowledged) == string(there.became(client, w.backend, "0a").frame()) {
+				served++
+				w.inState(t, StateEstablished)
+			}
+		})
+		if served > 0 {
+			return
+		}
+	}
+	t.Error("the packets after the first one needed the rows of each connection")
+}
+
+// TestShortConnectionsReuseSlots opens and closes connections for longer than closed ones keep their slots. Later ones take
+// the slots of the first, whose memory is in the processor's caches.
+func TestShortConnectionsReuseSlots(t *testing.T) {
+	const slots, each = 16384, 400
+	w := withSlots(t, slots)
+	used := 0
+	for try := range uint16(5) { // a machine may be so slow that some still keep their slots
+		w.forget(t)
+		w.clearSlots(t)
+		eachCPU(t, func() {
+			w.openAndClose(t, 10000+try*1000, each)
+			time.Sleep(1500 * time.Millisecond)
+			w.openAndClose(t, 10000+try*1000+each, each)
+		})
+		used = 0
+		for index := range uint32(slots) {
+			var slot objects.Slot
+			if err := w.objects.Slots.Map.Lookup(index, &slot); err != nil {
+				t.Fatal(err)
+			}
+			if slot.Use > 0 {
+				used++
+			}
+		}
+		if used < 3*each {
+			return
+		}
+	}
+	t.Errorf("twice %d connections on each of two CPUs took %d slots", each, used)
+}
+
+// clearSlots makes all slots as they were before the first connection.
+func (w *world) clearSlots(t *testing.T) {
+	t.Helper()
+	for index := range uint32(w.objects.Slots.Len()) {
+		if err := w.objects.Slots.Map.Put(index, objects.Slot{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // evict empties the map of connections and tells nobody.
 func (w *world) evict(t *testing.T) {
 	t.Helper()

@@ -167,7 +167,7 @@ func (w *world) chunk(src, dst netip.AddrPort, kind uint8) packet {
 func (w *world) inState(t *testing.T, want ConnectionState) {
 	t.Helper()
 	list, err := w.Connections()
-	if err != nil || len(list) != 1 || list[0].State != want || list[0].Protocol != service.SCTP {
+	if err != nil || len(list) != 1 || list[0].State != want || list[0].Protocol != service.Protocol(w.proto) {
 		t.Fatalf("connections %v, %v; want one in state %v", list, err, want)
 	}
 }

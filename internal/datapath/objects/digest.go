@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "0c46bc3b1a5146aa"
+	tcDigest     = "e48465b0d5d2ac50"
 	socklbDigest = "28d0c8883998d9b8"
 )

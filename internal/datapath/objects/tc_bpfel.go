@@ -129,6 +129,7 @@ type tcCtNew struct {
 	Now         uint64
 	Key         tcTuple
 	Row         tcCtEntry
+	Back        tcCtEntry
 	Replace     uint32
 	Adopted     uint32
 	Err         int32
@@ -150,6 +151,12 @@ type tcCtNew struct {
 	}
 	Hash    uint32
 	Patient uint32
+	Cursor  struct {
+		_     structs.HostLayout
+		Since uint64
+		First uint32
+		Next  uint32
+	}
 }
 
 type tcCtSlot struct {
