@@ -92,12 +92,51 @@ static __always_inline bool parse_inner(struct __sk_buff *skb, const struct pack
 		return false;
 	if (inner->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT) && !fragment_ports(inner))
 		return false;
-	return inner->traits & TRAIT_PORTS;
+	return inner->traits & (TRAIT_PORTS | TRAIT_ICMP_ERROR);
+}
+
+/* Takes the header in front of the packet that has been parsed as inner, which is then *packet. */
+static __always_inline int strip_tunnel(struct __sk_buff *skb, struct packet *packet, const struct packet *inner)
+{
+	if (bpf_skb_adjust_room(skb, -(__s32)(packet->l4 - packet->l3), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return -1;
+	packet->l4 = inner->l4 - (inner->l3 - packet->l3);
+	packet->tuple = inner->tuple;
+	packet->fragment_id = inner->fragment_id;
+	packet->traits = inner->traits;
+	return 0;
+}
+
+/*
+ * Takes an ICMP error out of its tunnel, if it is about an answer that the pod sent a client whose packets come in tunnels.
+ * Returns a packed outcome as decapsulate(); the error is still to be translated.
+ */
+__noinline int decapsulate_error(struct __sk_buff *skb, struct packet *packet)
+{
+	__u32 zero = 0;
+	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero), inner;
+	const struct ct_entry *ct;
+
+	if (!packet || !quote)
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	inner = *quote; /* the room is the quote's from here on */
+	if (inner.traits != TRAIT_ICMP_ERROR || parse_quote(skb, &inner, quote) ||
+	    !addr_equal(&quote->tuple.saddr, &inner.tuple.daddr))
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	quote->tuple = tuple_reverse(&quote->tuple);
+	ct = ct_peek(&quote->tuple);
+	if (!ct || !(ct->flags & CT_DSR) || !(ct->flags & CT_FORWARD) || into_tunnel(ct) ||
+	    !addr_equal(&ct->to.daddr, &packet->tuple.daddr))
+		return outcome_pack(outcome_pass(METRIC_NONE));
+	if (strip_tunnel(skb, packet, &inner))
+		return outcome_pack(outcome_drop(DROP_REWRITE));
+	return outcome_pack(outcome_translate(METRIC_NONE));
 }
 
 /*
  * Takes a packet for a backend out of its tunnel, and finds or opens its connection. *packet is then that packet. Returns a
- * packed outcome: VERDICT_PASS leaves the tunnel as it is. After VERDICT_TRANSLATE the connection is in the table.
+ * packed outcome: VERDICT_PASS leaves the tunnel as it is. After VERDICT_TRANSLATE the connection is in the table. An ICMP
+ * error opens none.
  */
 __noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
 {
@@ -112,6 +151,8 @@ __noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
 		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
 	if (!parse_inner(skb, packet, inner))
 		return outcome_pack(outcome_pass(METRIC_NONE));
+	if (inner->traits & TRAIT_ICMP_ERROR)
+		return decapsulate_error(skb, packet);
 	ct = inner->traits & TRAIT_SYN ? NULL : flow_find(&inner->tuple, inner->traits);
 	if (ct && ct->flags & CT_DSR && ct->flags & CT_FORWARD && addr_equal(&ct->to.daddr, &packet->tuple.daddr))
 		outcome = outcome_translate(METRIC_NONE);
@@ -119,11 +160,8 @@ __noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
 		outcome = outcome_unpack(ct_open_tunnelled(skb, &inner->tuple, &packet->tuple.daddr, inner->traits));
 	if (outcome.verdict != VERDICT_TRANSLATE)
 		return outcome_pack(outcome);
-	if (bpf_skb_adjust_room(skb, -(__s32)(packet->l4 - packet->l3), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+	if (strip_tunnel(skb, packet, inner))
 		return outcome_pack(outcome_drop(DROP_REWRITE));
-	inner->l4 -= inner->l3 - packet->l3;
-	inner->l3 = packet->l3;
-	*packet = *inner;
 	return outcome_pack(outcome);
 }
 
@@ -140,6 +178,8 @@ static __always_inline void decide_tunnelled(struct __sk_buff *skb, struct packe
 		return;
 	}
 	row->count[METRIC_DECAPSULATED]++;
+	if (packet->traits & TRAIT_ICMP_ERROR)
+		return;
 	count(row, outcome.metric);
 	d->ct = ct_peek(&packet->tuple);
 	if (d->ct)

@@ -103,6 +103,8 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
  * its translation gives the packet as its sender sent it. The source of the error stays, as it may be any router, unless it
  * is the other end of the connection. from_pod: the error leaves a pod, and to_pod of the client may translate it.
  *
+ * An error from outside about an answer of a backend that has the client's packets in a tunnel goes into the tunnel as it is.
+ *
  * 1: translated, and the packet's tuple is that of the reply; 0: nothing to translate; -1: error.
  */
 __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod)
@@ -121,6 +123,12 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 		return 0;
 	if (from_pod && translated_at_client(ct))
 		return 0;
+	if (into_tunnel(ct)) {
+		if (config.attach_point != ATTACH_UPLINK || !from_pod)
+			return 0;
+		packet->tuple = quote->tuple;
+		return 1;
+	}
 	to = packet->tuple;
 	to.daddr = ct->to.daddr;
 	if (addr_equal(&to.saddr, &quote->tuple.saddr))

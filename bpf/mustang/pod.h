@@ -20,6 +20,8 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 	d->ct = ct_peek(&packet->tuple);
 	if (d->ct)
 		d->path = &d->ct->path;
+	if (d->ct && into_tunnel(d->ct))
+		d->verdict = VERDICT_TRANSLATE;
 }
 
 /* Decides about a packet that leaves a pod. */

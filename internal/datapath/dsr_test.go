@@ -304,6 +304,21 @@ func forgedCases() []translateCase {
 			p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload}
 			untouched(t, w, p)
 		}},
+		{"an error about no answer of the pod", 0, func(t *testing.T, w *world) {
+			w.dsr(t, w.backend)
+			about := func(p packet, to netip.Addr) packet {
+				return w.tunnel(w.icmp(w.other.Addr(), p.src.Addr(), 3, 2).about(p), to)
+			}
+			untouched(t, w, about(w.next(w.service, w.outsider), w.backend.Addr()))
+			w.send(t, fromUplink, w.tunnel(w.first(w.outsider, w.service), w.backend.Addr()))
+			for _, p := range []packet{
+				about(w.next(w.service, w.outsider), w.client.Addr()), // another pod's
+				about(w.next(w.outsider, w.service), w.backend.Addr()),
+				about(w.next(w.service, w.other), w.backend.Addr()),
+			} {
+				w.check(t, fromUplink, p, wants{actionNext, nil, once("passed")})
+			}
+		}},
 		{"of another family", 0, func(t *testing.T, w *world) {
 			w.dsr(t, w.backend)
 			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
