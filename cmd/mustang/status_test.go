@@ -4,6 +4,8 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -274,6 +277,54 @@ func TestStatusOfFullMap(t *testing.T) {
 	n.status()
 	n.run("svc add --service=10.96.0.3:80 --backend=BACKEND --protocol=tcp")
 	n.status("map services has 4 of 5 rows")
+}
+
+// TestStatusOfSourceRanges fills most of the trie of source ranges.
+func TestStatusOfSourceRanges(t *testing.T) {
+	n := newKillNetwork(t)
+	const size = 2*service.MaxSourceRanges + 8
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{SourceRanges: size, Connections: 64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	fill := func(frontend string, ranges int) {
+		t.Helper()
+		s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(netip.MustParseAddrPort("192.168.10.99:1"))}
+		for addr := netip.MustParseAddr("20.0.0.0"); len(s.SourceRanges) < ranges; addr = addr.Next() {
+			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32))
+		}
+		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill("10.96.0.1:80", service.MaxSourceRanges)
+	fill("10.96.0.2:80", size*8/10-1-service.MaxSourceRanges)
+	n.status()
+	fill("10.96.0.3:80", 1)
+	n.status(fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size))
+}
+
+// TestStatusOfUplink has services for clients outside whose backends are on other nodes, and an uplink that has no address.
+func TestStatusOfUplink(t *testing.T) {
+	n := newKillNetwork(t)
+	n.prepare(killCase{setup: everything})
+	external := func(flags string) { n.run("svc add --external --protocol=tcp " + flags) }
+	external("--service=203.0.113.1:80 --backend=BACKEND")
+	external("--service=203.0.113.2:80 --backend=172.16.1.2:80,local")
+	n.run("svc add --service=10.96.0.2:80 --backend=172.16.1.2:80")
+	n.status()
+	external("--service=203.0.113.3:80 --backend=172.16.1.2:80")
+	n.status("has no IPv4 address: backends on other nodes, such as those of 203.0.113.3:80")
+	external("--service=[2001:db8::1]:80 --backend=[fd00:99::2]:80")
+	n.status("has no IPv4 address", "has no IPv6 address")
+	n.ip("-n HOST link set wire up")
+	n.ip("-n HOST addr add 172.16.1.1/24 dev wire")
+	n.run("uplink add wire --netns=HOST")
+	n.status("has no IPv6 address")
+	n.ip("-n HOST addr add fd00:99::1/64 dev wire nodad")
+	n.run("uplink add wire --netns=HOST")
+	n.status()
 }
 
 // TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.

@@ -3,7 +3,9 @@
 package status
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -58,6 +60,46 @@ func (r *Report) checkLinks(links []Link, what, do string) {
 // checkUplinks finds uplinks that lack a program. Those whose device is gone are remains.
 func (r *Report) checkUplinks() {
 	r.checkGroups(objects.AttachUplink, func(l Link) string { return fmt.Sprintf("uplink with index %d", l.IfIndex) }, "mustang uplink add")
+}
+
+// checkSources finds uplinks without an address of a family in which clients outside are sent to other nodes: the address is
+// the packets' source there.
+func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+	uplinks, err := d.Uplinks().List(ctx)
+	if err != nil || len(uplinks) == 0 {
+		return err
+	}
+	services, err := d.Services().List(ctx)
+	if err != nil {
+		return err
+	}
+	pods := make(map[netip.Addr]bool, len(endpoints))
+	for _, e := range endpoints {
+		pods[e.IP] = true
+	}
+	calls := make(map[bool]string) // a service of each family: true is IPv4
+	for _, s := range services {
+		for _, b := range s.Backends {
+			if (s.External || s.NodePort) && !b.Local && !pods[b.Addr.Addr()] {
+				calls[s.Frontend.Addr().Is4()] = s.String()
+				break
+			}
+		}
+	}
+	for _, u := range uplinks {
+		have, err := d.Uplinks().Source(u)
+		if err != nil {
+			return err
+		}
+		for _, is4 := range []bool{true, false} {
+			lacks := !slices.ContainsFunc(have, func(addr netip.Addr) bool { return addr.Is4() == is4 })
+			if family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]; lacks && calls[is4] != "" {
+				r.find("give it one, then mustang uplink add",
+					"uplink with index %d has no %s address: backends on other nodes, such as those of %s, are not reached by it", u.IfIndex, family, calls[is4])
+			}
+		}
+	}
+	return nil
 }
 
 // checkCgroups finds control groups that lack a program.

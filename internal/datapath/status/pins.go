@@ -48,7 +48,7 @@ type Map struct {
 	Bytes uint64
 }
 
-// full is the part of a hash map's rows from which on it is amiss.
+// full is the part of a map's rows from which on it is amiss.
 const full = 0.8
 
 // readPins reads the pins of this program's layout.
@@ -166,7 +166,7 @@ func (r *Report) readMaps(dir string) error {
 		}
 		r.Maps = append(r.Maps, out)
 		// An LRU map makes room for itself, and of connections the slots tell how many there may be.
-		if m.Type() == ebpf.Hash && name != "connections" && float64(out.Rows) >= full*float64(out.Size) {
+		if (m.Type() == ebpf.Hash || m.Type() == ebpf.LPMTrie) && name != "connections" && float64(out.Rows) >= full*float64(out.Size) {
 			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", name, out.Rows, out.Size)
 		}
 	}

@@ -143,6 +143,9 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	}
 	r.checkEndpoints(endpoints)
 	r.checkUplinks()
+	if err := r.checkSources(ctx, d, endpoints); err != nil {
+		return err
+	}
 	r.checkCgroups()
 	if err := r.checkRemains(ctx, d); err != nil {
 		return err
