@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -233,6 +234,27 @@ func TestRemove(t *testing.T) {
 	}
 	if _, _, err := d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Put after Remove: error %v", err)
+	}
+}
+
+// TestRemoveOfLink takes a symbolic link for the root, which changes nothing.
+func TestRemoveOfLink(t *testing.T) {
+	dir := testkit.BPFFS(t)
+	root, link := dir+"/root", dir+"/link"
+	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
+	if err := os.Symlink(root, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, link + "/"} {
+		if err := objects.Remove(t.Context(), path); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+	if to, err := os.Readlink(link); err != nil || to != root {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -18,13 +18,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxBytes is the maximum size of a file: an endless one has an end here.
-const maxBytes = 1 << 30
+// maxBytes is the maximum size of a file: an endless one has an end here. 100,000 services of ten backends have 40 MiB, and
+// Kubernetes' objects some 2 KiB each.
+const maxBytes = 256 << 20
+
+// textReader reads text: a device of zeros, or another file that is none, has its end at the first zero byte.
+type textReader struct{ io.Reader }
+
+func (r textReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if bytes.IndexByte(p[:n], 0) >= 0 {
+		return 0, errors.New("it is not text, as it has a zero byte")
+	}
+	return n, err
+}
 
 // Each calls a function for each document, as JSON, until it returns an error. A file without a document is an error. Errors begin with the document's
 // number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
-	data, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
+	data, err := io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
 	switch {
 	case err != nil:
 		return err

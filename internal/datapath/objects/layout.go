@@ -128,12 +128,15 @@ func checkFilesystem(root string) error {
 }
 
 // Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if nothing else is in
-// it. It succeeds if there are none.
+// it. It succeeds if there are none. A root that is a symbolic link is an error: what it leads to may be someone else's.
 func Remove(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
 	}
-	root = cmp.Or(root, DefaultRoot)
+	root = filepath.Clean(cmp.Or(root, DefaultRoot))
+	if info, err := os.Lstat(root); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		return fmt.Errorf("remove %q: it is a symbolic link", root)
+	}
 	links, err := dirlock.Take(ctx, layout{root: root}.links(), nil)
 	if err == nil {
 		defer links.Unlock()

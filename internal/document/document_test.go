@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package document
+
+import (
+	"strings"
+	"testing"
+)
+
+// endless is a file without an end, and counts what is read of it.
+type endless struct {
+	text string
+	read int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = e.text[i%len(e.text)]
+	}
+	e.read += len(p)
+	return len(p), nil
+}
+
+// TestEndless reads files that have no end.
+func TestEndless(t *testing.T) {
+	for _, c := range []struct {
+		text, want string
+		most       int
+	}{
+		{"\x00", "zero byte", 1 << 20},
+		{"schema: 1\n", "larger than 256 MiB", maxBytes + 1},
+	} {
+		file := &endless{text: c.text}
+		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want one line with %q", c.text, err, c.want)
+		}
+		if file.read > c.most {
+			t.Errorf("%q: %d bytes were read, want %d at most", c.text, file.read, c.most)
+		}
+	}
+}
