@@ -11,8 +11,8 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Recover completes what killed processes left undone: backends that no service refers to, and programs and
-// socket translation of endpoints and uplinks that are gone. It takes locks only if it finds something.
+// Recover completes what killed processes left undone: backends that no service refers to, clients' numbers of open
+// connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
 	if err := d.objects.OpenTables(); err != nil {
 		return err
@@ -25,6 +25,13 @@ func (d *Datapath) Recover(ctx context.Context) error {
 		if err := d.Services().Sweep(ctx); err != nil {
 			return err
 		}
+	}
+	wrong, err := d.objects.Slots.Miscounted()
+	if err == nil && wrong {
+		err = withTables(ctx, d.objects, d.objects.Recount)
+	}
+	if err != nil {
+		return err
 	}
 	remains, err := d.linkRemains()
 	if err != nil || len(remains) == 0 {
@@ -55,6 +62,9 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	remains, err = d.linkRemains()
 	if state.Retiring != 0 {
 		remains = append(remains, "backends that services no longer have")
+	}
+	if wrong, countErr := d.objects.Slots.Miscounted(); wrong || countErr != nil {
+		remains, err = append(remains, "numbers of open connections, some of which may be wrong"), errors.Join(err, countErr)
 	}
 	return remains, err
 }

@@ -167,3 +167,59 @@ func TestEndsAtOnce(t *testing.T) {
 	}
 	w.recount(t, 1, 2)
 }
+
+// TestFlushKilled leaves what Flush leaves that is killed: numbers of open connections of which none, one or both are too
+// high. The next command corrects them.
+func TestFlushKilled(t *testing.T) {
+	const client, total, mark = 2, 65536, 65537
+	w := withSlots(t, 64)
+	usage, err := ebpf.LoadPinnedMap(pins(w.Datapath, "maps", "usage"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer usage.Close()
+	row := func(index uint32) (n uint64) {
+		t.Helper()
+		if err := usage.Lookup(index, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	remains := func(want int) {
+		t.Helper()
+		if got, err := w.Remains(); err != nil || len(got) != want {
+			t.Errorf("remains %q, %v", got, err)
+		}
+	}
+	for port := range uint16(5) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40000+port), w.service))
+	}
+	for _, late := range [][]uint32{nil, {total}, {client, total}} {
+		ended, marked := false, false
+		if _, err := w.objects.EndConnections(func(objects.Slot) (ends bool) {
+			marked = row(mark) != 0
+			ends, ended = !ended, true
+			return ends
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !marked {
+			t.Error("a process that is killed now leaves no mark")
+		}
+		remains(0)
+		w.recount(t, client)
+		for _, index := range late {
+			put(t, usage, index, row(index)+1)
+		}
+		put(t, usage, uint32(mark), uint64(1))
+		remains(1)
+		if err := w.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		remains(0)
+		w.recount(t, client)
+	}
+	if got := row(client); got != 2 {
+		t.Errorf("%d connections are left, want 2", got)
+	}
+}

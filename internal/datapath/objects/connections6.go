@@ -36,7 +36,7 @@ func (m *migration) copyConnections() error {
 	var err error
 	mapErr := mapped(m.o.Slots.Map, prot, m.o.Slots.Len(), func(slots []Slot) {
 		c.slots = slots
-		err = mapped(m.o.Slots.usage, prot, usageTotal+1, func(usage []uint64) {
+		err = mapped(m.o.Slots.usage, prot, usageRows, func(usage []uint64) {
 			c.usage = usage
 			err = c.all()
 		})

@@ -44,7 +44,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
 		tcMapSlots:          connections,
 		tcMapAffinities:     min(connections, 65536),
-		tcMapUsage:          usageTotal + 1,
+		tcMapUsage:          usageRows,
 		tcMapSettings:       1,
 		tcMapEndpoints:      endpoints,
 		tcMapFragments:      8192,

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usageClients is USAGE_CLIENTS of bpf/mustang/maps.h, and usageTotal the row that counts the connections of all clients.
-const usageClients, usageTotal = 65536, 65536
+// usageClients is USAGE_CLIENTS of bpf/mustang/maps.h, and usageTotal the row that counts the connections of all clients. The
+// row usageMark is not 0 while EndConnections is at work.
+const usageClients, usageTotal, usageMark, usageRows = 65536, 65536, 65537, 65538
 
 // The states of a slot that are no connections.
 const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
@@ -68,10 +69,12 @@ func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 }
 
 // EndConnections deletes the connections of slots that match, as of copies of them, and returns their number. Programs may open
-// connections in the slots at once.
+// connections in the slots at once. What a killed one leaves, Recount corrects.
 func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 	var slotsErr error
-	usageErr := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageTotal+1, func(usage []uint64) {
+	usageErr := mapped(o.Slots.usage, unix.PROT_READ|unix.PROT_WRITE, usageRows, func(usage []uint64) {
+		atomic.StoreUint64(&usage[usageMark], 1)
+		defer atomic.StoreUint64(&usage[usageMark], 0)
 		slotsErr = mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
 			for i := range all {
 				state := atomic.LoadUint32(&all[i].State) // first: it tells whether the copy is still right

@@ -51,7 +51,7 @@ func TestConnectionsFull(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := usage.Put(usage.MaxEntries()-1, uint64(c.count)); err != nil {
+		if err := usage.Put(uint32(65536), uint64(c.count)); err != nil {
 			t.Fatal(err)
 		}
 		r, err := Read(t.Context(), root)
