@@ -55,7 +55,7 @@ const (
 )
 
 func killCases() []killCase {
-	const twoBackends, maglev = addService + " --backend=192.168.10.99:1", " --choice=maglev"
+	const twoBackends, maglev, reset = addService + " --backend=192.168.10.99:1", " --choice=maglev", " --on-remove=reset"
 	return []killCase{
 		{"svc add, first command", nil, addService, "", otherEp, false},
 		{"svc add any", []string{addPods}, addService, "", otherEp, true},
@@ -68,6 +68,8 @@ func killCases() []killCase {
 			addRanged + " --source-range=192.168.0.0/17 --source-range=172.16.0.0/12", "", otherEp, true,
 		},
 		{"svc rm with source ranges", []string{addPods, addRanged}, "svc rm --service=" + killFrontend, "", otherEp, false},
+		{"svc add that resets", []string{addPods, twoBackends + reset}, addService + reset, "", otherEp, true},
+		{"svc rm of one that resets", []string{addPods, addTCP + reset}, "svc rm --service=" + killFrontend, "", otherEp, false},
 		{"svc apply", []string{addPods, twoBackends, "svc add --service=10.96.0.9:9 --backend=192.168.10.99:1"}, applyServices, "", otherEp, true},
 		{"svc add node port", []string{addPods, addService}, "svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.99:1", "", otherEp, true},
 		{"svc rm any", []string{addPods, addService}, "svc rm --service=" + killFrontend, "", otherEp, false},

@@ -98,7 +98,7 @@ func testUpgradeLayout(t *testing.T, n network, d *Datapath) {
 			t.Errorf("new %s connection: %v", network, err)
 		}
 	}
-	checkUpgraded(t, root, want)
+	checkUpgraded(t, root, want, 4)
 }
 
 // killUpgrade kills an upgrade after a while, if it is not done before.
@@ -114,8 +114,8 @@ func killUpgrade(t *testing.T, root string, after time.Duration) {
 	_ = cmd.Wait()
 }
 
-// checkUpgraded checks what there is after an upgrade.
-func checkUpgraded(t *testing.T, root string, want service.Service) {
+// checkUpgraded checks what there is after an upgrade, and returns the datapath.
+func checkUpgraded(t *testing.T, root string, want service.Service, attached int) *Datapath {
 	t.Helper()
 	d, err := Open(t.Context(), Options{Root: root})
 	if err != nil {
@@ -137,7 +137,7 @@ func checkUpgraded(t *testing.T, root string, want service.Service) {
 		t.Errorf("%q holds %v, %v", root, entries, err)
 	}
 	links, err := d.objects.Links()
-	if err != nil || len(links) != 4 {
+	if err != nil || len(links) != attached {
 		t.Errorf("links %v, %v", links, err)
 	}
 	// Only programs on the host's devices tell which namespace is the host.
@@ -159,6 +159,7 @@ func checkUpgraded(t *testing.T, root string, want service.Service) {
 	if err := os.Remove(filepath.Join(root, "v99")); err != nil {
 		t.Fatal(err)
 	}
+	return d
 }
 
 // exchange sends on a connection to an echo server.
@@ -203,7 +204,9 @@ func makeLayout6(t *testing.T, n network, d *Datapath, root string) {
 	}
 	same := func(*ebpf.MapSpec) {}
 	o := d.objects
-	copyRows(t, o.Namespaces, pin("namespaces", o.Namespaces.Map, same))
+	for _, name := range []string{"namespaces", "sockets", "sk_revnat"} { // which have not changed
+		pinAgain(t, pins(d, "maps", name), filepath.Join(root, "v6", "maps", name))
+	}
 	copyRows(t, o.Backends, pin("backends", o.Backends.Map, same))
 	copyRows(t, o.Endpoints, pin("endpoints", o.Endpoints.Map, same))
 	state, err := o.State.Map.LookupBytes(uint32(0))
@@ -232,6 +235,25 @@ func makeLayout6(t *testing.T, n network, d *Datapath, root string) {
 	attachOld(t, n, d, root)
 }
 
+// pinAgain pins a map in another place too, if there is one.
+func pinAgain(t *testing.T, from, to string) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(from, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		var again *ebpf.Map
+		if again, err = m.Clone(); err == nil { // which Pin does not move
+			err = errors.Join(again.Pin(to), again.Close())
+		}
+		err = errors.Join(err, m.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func put[K, V any](t *testing.T, m *ebpf.Map, key K, value V) {
 	t.Helper()
 	if err := m.Put(key, value); err != nil {
@@ -255,7 +277,8 @@ func copyRows[K, V any](t *testing.T, from *objects.Table[K, V], to *ebpf.Map) {
 	}
 }
 
-// attachOld attaches programs that let all packets pass where d has its own.
+// attachOld attaches programs that let all packets pass where d has its own, and moves the links of control groups: their
+// programs do what those of layout 6 did.
 func attachOld(t *testing.T, n network, d *Datapath, root string) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
@@ -268,6 +291,16 @@ func attachOld(t *testing.T, n network, d *Datapath, root string) {
 		t.Fatal(err)
 	}
 	for _, k := range links {
+		if k.Hook.Point == objects.AttachCgroup {
+			l, err := link.LoadPinnedLink(pins(d, "links", k.String()), nil)
+			if err == nil {
+				err = errors.Join(l.Pin(filepath.Join(root, "v6", "links", k.String())), l.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		ns, place := n.host, k
 		if k.Hook.Point == objects.AttachPod {
 			ns = n.pods[k.ID-1]
