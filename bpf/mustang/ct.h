@@ -18,15 +18,49 @@ static __always_inline struct service *service_lookup(const struct tuple *t)
 	return service && !(service->flags & SERVICE_LOOPBACK) ? service : NULL;
 }
 
-/* The service of a packet that came in a tunnel. It may be a node port at an address of another node. */
-static __always_inline struct service *service_of_tunnel(const struct tuple *t)
+/* The row of a service that a packet in a tunnel is sent to. It may be a node port at an address of another node. */
+static __always_inline struct service *service_of_tunnel(struct service_key *key)
 {
-	struct service_key key = { .addr = t->daddr, .port = t->dport, .proto = t->proto };
-	struct service *service = service_at_row(&key);
+	struct service *service = service_at_row(key);
 
-	if (!service)
-		service = service_at_all(&key);
-	return service && service->flags & SERVICE_DSR_IPIP ? service : NULL;
+	return service ? service : service_at_all(key);
+}
+
+/* Copies the service that a packet is sent to; false if there is none. tunnelled: the packet came in a tunnel. */
+__noinline int service_read(const struct tuple *t, struct service *copy, bool tunnelled)
+{
+	if (!t || !copy)
+		return false;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SERVICE_TRIES; i++) {
+		struct service_key key = { .addr = t->daddr, .port = t->dport, .proto = t->proto };
+		const struct service *row = tunnelled ? service_of_tunnel(&key) : service_find(&key);
+
+		if (!row)
+			return false;
+		if (service_copy(row, &key, copy))
+			return tunnelled ? !!(copy->flags & SERVICE_DSR_IPIP) : !(copy->flags & SERVICE_LOOPBACK);
+	}
+	return false;
+}
+
+/* Room for the service of a connection that is checked on each CPU: it does not fit on the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct service);
+} checked SEC(".maps");
+
+/* Copies the service of a connection; NULL if there is none. */
+static __always_inline const struct service *ct_service(const struct tuple *from, const struct ct_slot *slot)
+{
+	__u32 zero = 0;
+	struct service *copy = bpf_map_lookup_elem(&checked, &zero);
+
+	if (!copy || !service_read(from, copy, slot->flags & CT_DSR) || copy->id != slot->service)
+		return NULL;
+	return copy;
 }
 
 /* More than the changes of state that a connection can have. */
@@ -54,9 +88,9 @@ static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 {
 	struct backend_search search = {};
-	const struct service *service = slot->flags & CT_DSR ? service_of_tunnel(from) : service_lookup(from);
+	const struct service *service = ct_service(from, slot);
 
-	if (!service || service->id != slot->service)
+	if (!service)
 		return false;
 	search.revision = service->revision;
 	if (search.revision == slot->revision)
@@ -75,9 +109,9 @@ static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
  */
 static __always_inline bool ct_removed(struct ct_slot *slot)
 {
-	const struct service *service = service_lookup(&slot->from);
+	const struct service *service = ct_service(&slot->from, slot);
 
-	if (!service || service->id != slot->service)
+	if (!service)
 		return slot->flags & CT_RESETS;
 	if (!(service->flags & SERVICE_RESET)) {
 		slot->flags &= ~CT_RESETS;

@@ -272,8 +272,10 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
  */
 static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 traits)
 {
+	__u32 old = SLOT_NONE;
 	struct ct_entry *taken;
 	struct ct_slot *slot;
+	bool free;
 
 	n->replace = ct_copy(&n->from, &n->row);
 	slot = n->replace ? ct_slot_of(&n->row) : NULL;
@@ -282,11 +284,18 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	n->to = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, &n->to);
-	if (!taken || taken->flags & CT_FORWARD || ct_make_way(&n->to, false))
+	free = !taken || taken->flags & CT_FORWARD || ct_make_way(&n->to, false);
+	if (n->replace)
+		old = ct_claim_old(n);
+	if (free) {
+		/* The old row would change the port of the packets that follow. */
+		if (old != SLOT_NONE)
+			slot_release(old);
 		return outcome_pass(METRIC_NONE);
+	}
 	n->to = n->from;
 	ct_locate(n, NULL);
-	return outcome_unpack(ct_store(SLOT_NONE));
+	return outcome_unpack(ct_store(old));
 }
 
 /*
@@ -297,7 +306,6 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struct ep_path *uplink, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
-	struct service *service;
 
 	if (!t || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
@@ -305,9 +313,8 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	n->from = *t;
 	n->traits = traits;
 	n->now = bpf_ktime_get_coarse_ns();
-	service = service_lookup(t);
-	if (service)
-		return outcome_pack(ct_open_service(skb, n, service, uplink));
+	if (service_read(t, &n->called, false))
+		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));
 }
 
@@ -326,14 +333,13 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	__builtin_memset(n, 0, offsetof(struct ct_new, cursor));
 	n->from = n->to = *t;
 	n->to.daddr = *pod;
-	service = service_of_tunnel(t);
+	service = &n->called;
 	/* A pod of this node sends nothing in a tunnel. */
-	if (!service || bpf_map_lookup_elem(&endpoints, &t->saddr) || !dsr_port(service, pod, &n->to.dport))
+	if (!service_read(t, &n->called, true) || bpf_map_lookup_elem(&endpoints, &t->saddr) ||
+	    !dsr_port(service, pod, &n->to.dport))
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	n->service = service->id;
 	n->revision = service->revision;
-	if (service->flags & SERVICE_SOURCE_RANGES && !in_source_ranges(n->revision, &t->saddr))
-		return outcome_pack(outcome_drop(DROP_SOURCE_RANGE));
 	n->traits = traits;
 	n->now = bpf_ktime_get_coarse_ns();
 	n->replace = ct_copy(&n->from, &n->row);

@@ -29,6 +29,7 @@ struct ct_new {
 	struct snat_route route;
 	/* Of the search for a backend for SCTP. */
 	struct candidates candidates;
+	struct service called;
 	__u32 hash;
 	__u32 patient;             /* in the search for a port: avoid those that backends still keep */
 	struct slot_cursor cursor; /* kept from one connection to the next */

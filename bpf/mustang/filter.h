@@ -4,8 +4,6 @@
 
 #include "maps.h"
 
-#define FILTER_MULTIPLIER 0x9e3779b97f4a7c15 /* 2^64 / golden ratio */
-
 /* The bit of an address and port. User space computes the same (filter.go); a test compares them. */
 static __always_inline __u32 filter_bit(const union addr *addr, __be16 port, __u8 proto)
 {

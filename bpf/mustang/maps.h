@@ -18,6 +18,8 @@ enum owner {
 	OWNER_LAB,
 };
 
+#define FILTER_MULTIPLIER 0x9e3779b97f4a7c15 /* 2^64 / golden ratio */
+
 struct service_key {
 	union addr addr;
 	__be16 port;
@@ -57,6 +59,7 @@ struct service {
 	__u8 pad;
 	__u16 health_check_port;
 	__u16 ranges; /* source ranges, as rows of backends behind the backends */
+	__u32 tag;    /* service_tag() of its key */
 };
 
 struct backend_key {
@@ -274,7 +277,7 @@ struct state {
 };
 
 _Static_assert(sizeof(struct service_key) == 20, "hidden padding");
-_Static_assert(sizeof(struct service) == 48, "hidden padding");
+_Static_assert(sizeof(struct service) == 52, "hidden padding");
 _Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
 _Static_assert(sizeof(struct backend) == 32, "hidden padding");
 _Static_assert(sizeof(struct ep_path) == 20, "hidden padding");
@@ -330,6 +333,27 @@ static __always_inline struct service *service_at_row(struct service_key *key)
 	service = bpf_map_lookup_elem(&services, key);
 	key->proto = proto;
 	return service;
+}
+
+/* A hash of the frontend of a row. User space computes the same (filter.go). */
+static __always_inline __u32 service_tag(const struct service_key *key)
+{
+	return (key->addr.halves[0] * FILTER_MULTIPLIER ^ key->addr.halves[1] ^ key->port) * FILTER_MULTIPLIER >> 32;
+}
+
+/* More than the rows that are replaced while a program reads one. */
+#define SERVICE_TRIES 4
+
+/*
+ * Copies the row found for a key; false if the row is no longer that one, and is to be looked up again. The kernel gives the
+ * memory of a row that is replaced to the next row that is written, while programs may still read it.
+ */
+static __always_inline bool service_copy(const struct service *row, const struct service_key *key, struct service *copy)
+{
+	*copy = *row;
+	asm volatile("" ::: "memory");
+	return copy->tag == service_tag(key) && *(volatile const __u32 *)&row->id == copy->id &&
+	       *(volatile const __u32 *)&row->revision == copy->revision;
 }
 
 static __always_inline struct service *service_at_all(struct service_key *key)

@@ -182,6 +182,16 @@ struct slot_cursor {
 	__u32 next;
 };
 
+/* Empties a slot that the caller has claimed, and ends the claim. */
+static __always_inline void slot_release(__u32 index)
+{
+	struct ct_slot *slot = bpf_map_lookup_elem(&slots, &index);
+
+	slot_empty(index);
+	if (slot)
+		slot_free(slot);
+}
+
 /* A search for a slot. */
 struct slot_search {
 	__u64 now;

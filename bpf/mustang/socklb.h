@@ -28,21 +28,29 @@ static __always_inline void sk_count_drop(__u32 reason)
 		__sync_fetch_and_add(&row->drops[reason], 1);
 }
 
-static __always_inline const struct service *service_at(const struct addr_port *dst, __u8 proto)
+/* Copies the service of a frontend; false if there is none. */
+__noinline int service_read(const struct addr_port *dst, __u32 proto, struct service *copy)
 {
-	struct service_key key = { .addr = dst->addr, .port = dst->port, .proto = proto };
+	if (!dst || !copy)
+		return false;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SERVICE_TRIES; i++) {
+		struct service_key key = { .addr = dst->addr, .port = dst->port, .proto = proto };
+		const struct service *row = service_find(&key);
 
-	return service_find(&key);
+		if (!row)
+			return false;
+		if (service_copy(row, &key, copy))
+			return true;
+	}
+	return false;
 }
 
-/* The requested service, or NULL. Services at loopback addresses are for hosts: a pod has its own loopback. */
-static __always_inline const struct service *requested_service(const struct sk_request *r)
+/* Copies the requested service. Services at loopback addresses are for hosts: a pod has its own loopback. */
+static __always_inline bool requested_service(const struct sk_request *r, struct service *service)
 {
-	const struct service *service = service_at(&r->dst, r->proto);
-
-	if (service && service->flags & SERVICE_LOOPBACK && r->netns_flags != NAMESPACE_HOST)
-		return NULL;
-	return service;
+	return service_read(&r->dst, r->proto, service) &&
+	       !(service->flags & SERVICE_LOOPBACK && r->netns_flags != NAMESPACE_HOST);
 }
 
 /* Whether the policy of the service for sockets, whose owners are in the cluster, is local. */
@@ -96,12 +104,12 @@ static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr
 /* Chooses a backend for a connection at random. VERDICT_PASS: no service is requested. */
 static __always_inline struct outcome choose_backend_connect(struct sk_request *r)
 {
-	const struct service *service = requested_service(r);
+	struct service called, *service = &called;
 	struct outcome admitted;
 	__u32 revision;
 	bool local;
 
-	if (!service)
+	if (!requested_service(r, service))
 		return outcome_pass(METRIC_NONE);
 	admitted = admit(r, service);
 	if (admitted.verdict != VERDICT_TRANSLATE)
@@ -135,12 +143,12 @@ static __always_inline __u32 request_hash(const struct sk_request *r)
  */
 static __always_inline struct outcome choose_backend_datagram(struct sk_request *r)
 {
-	const struct service *service = requested_service(r);
+	struct service called, *service = &called;
 	__u32 count, revision, hash;
 	struct outcome admitted;
 	bool local;
 
-	if (!service)
+	if (!requested_service(r, service))
 		return outcome_pass(METRIC_NONE);
 	admitted = admit(r, service);
 	if (admitted.verdict != VERDICT_TRANSLATE)

@@ -57,12 +57,11 @@ static __always_inline void destroy(struct sock_common *sk)
 static __always_inline void retire_datagram(struct sock_common *sk)
 {
 	const struct sk_service *row = connected_row(sk);
-	const struct service *service;
+	struct service service;
 
 	if (!row || sk->skc_state != BPF_TCP_ESTABLISHED)
 		return;
-	service = service_at(&row->service, IPPROTO_UDP);
-	if (!service || !has_backend(service, &row->backend))
+	if (!service_read(&row->service, IPPROTO_UDP, &service) || !has_backend(&service, &row->backend))
 		destroy(sk);
 }
 
@@ -73,12 +72,13 @@ static __always_inline void retire_datagram(struct sock_common *sk)
 static __always_inline void retire_stream(struct sock_common *sk)
 {
 	const struct sk_service *row = connected_row(sk);
-	const struct service *service;
+	struct service service;
 
 	if (!row || sk->skc_state == BPF_TCP_LISTEN || sk->skc_state == BPF_TCP_CLOSE)
 		return;
-	service = service_at(&row->service, IPPROTO_TCP);
-	if (service ? service->flags & SERVICE_RESET && !has_backend(service, &row->backend) : row->service.resets)
+	if (service_read(&row->service, IPPROTO_TCP, &service)
+		    ? service.flags & SERVICE_RESET && !has_backend(&service, &row->backend)
+		    : row->service.resets)
 		destroy(sk);
 }
 

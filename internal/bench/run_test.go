@@ -354,12 +354,15 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 	}
 	testkit.Drop(t, server, "tcp flags & (syn|ack) == syn numgen inc mod 30 >= 25") // a SYN that is sent once a second
 	row := newRow(spec)
-	rounds := 0
+	rounds, opened := 0, 1
 	for row.received == row.sent && rounds < 400 { // few connections fit into the turns of a busy machine
 		if err := r.epoch(t.Context(), []*measuredRow{row}, rounds, budgetOf(2)); err != nil {
 			t.Fatal(err)
 		}
 		rounds += 2
+		if row.done() && strings.Contains(row.row.Reason, "open: ") && opened < 10 { // the SYNs of the agent itself were dropped
+			row, rounds, opened = newRow(spec), 0, opened+1
+		}
 	}
 	got, _ := row.result()
 	if got.Status != result.StatusOK || len(got.Samples) != rounds || got.Lost == 0 || got.LostShare <= 0 || got.LostShare > 0.5 {

@@ -27,19 +27,19 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {8500, 150_000},
-		"to_pod":       {2850, 50_000},
-		"from_uplink":  {10600, 170_000},
-		"to_uplink":    {2850, 50_000},
-		"connect4":     {760, 0},
-		"connect6":     {770, 0},
+		"to_pod":       {2870, 50_000},
+		"from_uplink":  {10700, 170_000},
+		"to_uplink":    {2870, 50_000},
+		"connect4":     {790, 0},
+		"connect6":     {800, 0},
 		"sendmsg4":     {1620, 0},
 		"sendmsg6":     {1630, 0},
 		"recvmsg4":     {270, 0},
 		"recvmsg6":     {290, 0},
 		"getpeername4": {49, 0},
 		"getpeername6": {54, 0},
-		"retire_udp":   {169, 0},
-		"retire_tcp":   {177, 0},
+		"retire_udp":   {231, 0},
+		"retire_tcp":   {239, 0},
 		"edt":          {59, 0},
 	}
 }

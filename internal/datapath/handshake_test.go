@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 // TestHandshake checks what makes a TCP connection one of the state established, which lasts for hours: nothing that a forged
@@ -91,5 +92,51 @@ func TestTimeWait(t *testing.T) {
 				t.Errorf("%d connections got another port, want %d", got, c.want)
 			}
 		})
+	}
+}
+
+// TestDirectConnectionAfterService has a client use the port of a closed connection to a service for connections to the
+// backend itself. What opens without the table goes on without it.
+func TestDirectConnectionAfterService(t *testing.T) {
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.openAndClose(t, w.client.Port(), 1)
+	changed := func(p packet) bool {
+		t.Helper()
+		_, out := w.run(t, fromHost, p.frame())
+		return string(out) != string(p.became(p.src, p.dst, "0a").frame())
+	}
+	if !changed(w.first(w.client, w.backend)) {
+		t.Fatal("a connection to the backend has the port of one that a service has just closed")
+	}
+	w.ageAll(t, func(slot *objects.Slot) {
+		slot.State = slot.State&^0xff | objects.SlotClosed
+		slot.Seen -= uint64(2 * time.Second)
+	})
+	for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
+		if changed(p) {
+			t.Errorf("a packet with flags %#x was changed", p.flags)
+		}
+	}
+}
+
+// TestRowOfAnother gives a service the row of another one, as a program may see it that reads while rows are replaced.
+func TestRowOfAnother(t *testing.T) {
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.remote)
+	key := serviceKey(w.service, service.TCP)
+	row, found, err := w.objects.Services.Get(key)
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+	row.Tag = w.objects.Filter.Tag(serviceKey(w.other, service.TCP))
+	if err := w.objects.Services.Put(key, row); err != nil {
+		t.Fatal(err)
+	}
+	p := w.first(w.client, w.service)
+	if _, out := w.run(t, fromHost, p.frame()); string(out) != string(p.frame()) {
+		t.Error("the backend is that of another service")
 	}
 }

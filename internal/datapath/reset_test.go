@@ -160,8 +160,16 @@ func resetPathCases() []translateCase {
 			w.check(t, toHost, w.next(w.remote, w.client), wants{actionNext, nil, once("passed")}) // the client knows no such connection
 		}},
 		{"udp begins anew", service.UDP, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, reset)
+			put := func(backend netip.AddrPort) {
+				t.Helper()
+				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset, Backends: service.Backends(backend)}
+				if _, _, err := w.Services().Put(t.Context(), service.CLI, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(w.backend)
+			w.send(t, fromHost, w.next(w.client, w.service))
+			put(w.remote)
 			p := w.next(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionNext, p.became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
 		}},

@@ -37,7 +37,7 @@ func encodeService(s service.Service) objects.Service {
 		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)), Table: uint32(all),
 		Local: uint32(len(local)), LocalFirst: uint32(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
 		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
-		Ranges: uint16(len(s.SourceRanges)),
+		Ranges: uint16(len(s.SourceRanges)), Tag: new(objects.Filter).Tag(serviceKey(s.Frontend, s.Protocol)),
 	}
 	for _, f := range []struct {
 		flag uint32

@@ -63,6 +63,7 @@ func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.A
 func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
 	key := serviceKey(w.service, service.Protocol(w.proto))
+	row.Tag = w.objects.Filter.Tag(key)
 	if err := errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)); err != nil {
 		t.Fatal(err)
 	}

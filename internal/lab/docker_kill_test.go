@@ -67,12 +67,16 @@ func TestDockerKilled(t *testing.T) {
 			if len(dockerLeftovers(t, s, name)) == 0 {
 				t.Fatal("nothing is left to reap: the test shows nothing")
 			}
-			if err := s.Reap(); err != nil {
-				t.Fatal(err)
-			}
-			if left := dockerLeftovers(t, s, name); len(left) > 0 {
-				t.Errorf("left after Reap: %q", left)
-			}
+			// A child that the killed process was about to start holds its lock for a moment.
+			testkit.Eventually(t, 10*time.Second, func() error {
+				if err := s.Reap(); err != nil {
+					t.Fatal(err)
+				}
+				if left := dockerLeftovers(t, s, name); len(left) > 0 {
+					return fmt.Errorf("left after Reap: %q", left)
+				}
+				return nil
+			})
 		})
 	}
 	if after := testkit.RootSnapshot(t); after != before {

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "a1e9e7186ae88bb6"
-	socklbDigest = "28d0c8883998d9b8"
+	tcDigest     = "482ced602132eddf"
+	socklbDigest = "c0efdc623b1432a9"
 )

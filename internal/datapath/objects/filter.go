@@ -65,8 +65,14 @@ func (*Filter) Bit(key ServiceKey) uint64 { return filterBit(key) }
 
 // filterBit returns the bit of a frontend, as filter_bit of bpf/mustang/filter.h does.
 func filterBit(key ServiceKey) uint64 {
+	return frontendHash(key, uint64(key.Port)<<8|uint64(key.Proto)) >> (64 - filterLog)
+}
+
+// Tag returns the tag of a service's row, as service_tag of bpf/mustang/maps.h does.
+func (*Filter) Tag(key ServiceKey) uint32 { return uint32(frontendHash(key, uint64(key.Port)) >> 32) }
+
+func frontendHash(key ServiceKey, port uint64) uint64 {
 	const multiplier = 0x9e3779b97f4a7c15
 	half := func(i int) uint64 { return binary.LittleEndian.Uint64(key.Addr.Bytes[8*i:]) }
-	hash := half(0)*multiplier ^ half(1) ^ (uint64(key.Port)<<8 | uint64(key.Proto))
-	return hash * multiplier >> (64 - filterLog)
+	return (half(0)*multiplier ^ half(1) ^ port) * multiplier
 }

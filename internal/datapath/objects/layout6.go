@@ -192,7 +192,7 @@ func (m *migration) copyServices() error {
 		}
 		if err := m.o.Services.Put(key, Service{
 			Id: row.ID, Revision: row.Revision, Count: row.Count, Flags: row.Flags, Total: row.Total, Local: row.Local,
-			AffinityTimeout: row.AffinityTimeout, Owner: row.Owner,
+			AffinityTimeout: row.AffinityTimeout, Owner: row.Owner, Tag: m.o.Filter.Tag(key),
 		}); err != nil {
 			return err
 		}

@@ -149,8 +149,10 @@ type tcCtNew struct {
 		Table uint32
 		Block uint32
 	}
+	Called  tcService
 	Hash    uint32
 	Patient uint32
+	_       [4]byte
 	Cursor  struct {
 		_     structs.HostLayout
 		Since uint64
@@ -388,6 +390,7 @@ type tcService struct {
 	Pad             uint8
 	HealthCheckPort uint16
 	Ranges          uint16
+	Tag             uint32
 }
 
 type tcServiceFlag uint32
@@ -483,6 +486,7 @@ const (
 	tcMapAddresses     = "addresses"
 	tcMapAffinities    = "affinities"
 	tcMapBackends      = "backends"
+	tcMapChecked       = "checked"
 	tcMapConnections   = "connections"
 	tcMapCtScratch     = "ct_scratch"
 	tcMapEndpoints     = "endpoints"
@@ -567,6 +571,7 @@ type tcMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
+	Checked       *ebpf.MapSpec `ebpf:"checked"`
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch     *ebpf.MapSpec `ebpf:"ct_scratch"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
@@ -621,6 +626,7 @@ type tcMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Affinities    *ebpf.Map `ebpf:"affinities"`
 	Backends      *ebpf.Map `ebpf:"backends"`
+	Checked       *ebpf.Map `ebpf:"checked"`
 	Connections   *ebpf.Map `ebpf:"connections"`
 	CtScratch     *ebpf.Map `ebpf:"ct_scratch"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
@@ -649,6 +655,7 @@ func (m *tcMaps) Close() error {
 		m.Addresses,
 		m.Affinities,
 		m.Backends,
+		m.Checked,
 		m.Connections,
 		m.CtScratch,
 		m.Endpoints,
