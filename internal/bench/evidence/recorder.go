@@ -126,7 +126,7 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	client := c.measurement.ClientLocal
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
-	if c.evidence.Connections, err = countConnections(l, client); err != nil {
+	if c.evidence.Connections, err = countConnections(l, client, c.Connect); err != nil {
 		return err
 	}
 	if err = c.trackedConnection(l); err != nil {
@@ -147,8 +147,8 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 }
 
 // countConnections counts the entries of a client's connection in the lab's eBPF
-// connection table.
-func countConnections(l *lab.Lab, client netip.AddrPort) (int, error) {
+// connection table, which may have others of its port.
+func countConnections(l *lab.Lab, client, called netip.AddrPort) (int, error) {
 	dp := l.Datapath()
 	if dp == nil {
 		return 0, nil
@@ -159,7 +159,7 @@ func countConnections(l *lab.Lab, client netip.AddrPort) (int, error) {
 	}
 	n := 0
 	for _, connection := range connections {
-		if connection.Client == client {
+		if connection.Client == client && connection.Service == called {
 			n++
 		}
 	}

@@ -4,6 +4,7 @@ package suites
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/lab"
@@ -46,6 +47,10 @@ func services() Suite {
 	s.Report.Reference = podIP.ID
 	over := podPath("pod-ip+ebpf", "veth")
 	over.Lab.Datapath, over.Lab.Via, over.Lab.Services = lab.DatapathEBPF, lab.ViaEBPFTC, fewServices
+	// A port of its own: the programs change the source port of a connection to a backend that has the one of a connection
+	// which a service has just closed.
+	over.Listen = netip.AddrPortFrom(over.Listen.Addr(), lab.ServicePort-1)
+	over.Connect = over.Listen
 	over.Note = "programs on the pods' links, with 10 services"
 	s.Paths = append(s.Paths, over)
 	s.compare(over.ID, podIP.ID)
