@@ -77,8 +77,8 @@ static __always_inline __u32 words_diff(const __be32 *from, const __be32 *to, in
 }
 
 /* Completes a row, which translates from to row->to. The checksum sums are computed once, not for each packet. */
-static __always_inline void ct_fill_row(const struct ct_new *n, struct ct_entry *row, const struct tuple *from,
-					__u32 direction)
+static __noinline void ct_fill_row(const struct ct_new *n, struct ct_entry *row, const struct tuple *from,
+				   __u32 direction)
 {
 	const struct tuple *to = &row->to;
 
@@ -256,6 +256,32 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 }
 
 /*
+ * Whether the rows of the client's previous connection, of n->row and the slot, are those of n too: most often so, if a client
+ * makes many short connections. Nobody has deleted them, as they were of a slot that was in use until the caller claimed it.
+ */
+static __always_inline bool ct_has_same_rows(const struct ct_new *n, const struct ct_slot *slot)
+{
+	struct tuple reply = tuple_reverse(&n->to);
+	__u32 differ = n->row.flags ^ (n->flags | CT_FORWARD);
+
+	/* CT_SEGMENT is brought up to date by ct_check(), and the path of a client outside by follow_client(). */
+	return !(n->flags & CT_UPLINK) && !(differ & ~(CT_SEGMENT | CT_REMOVED | CT_OPENING)) &&
+	       slot->client == n->client && slot->backend == n->backend && tuple_equal(&slot->reply, &reply);
+}
+
+/* Begins a connection in the slot and the rows of the client's previous one. */
+static __always_inline void ct_begin_again(struct ct_new *n, __u32 index, struct ct_slot *slot)
+{
+	n->slot = index;
+	n->use = slot->use;
+	n->row.to = n->to;
+	ct_fill_row(n, &n->row, &n->from, CT_FORWARD);
+	n->back.to = tuple_reverse(&n->from);
+	ct_fill_row(n, &n->back, &slot->reply, 0);
+	ct_complete(n, slot);
+}
+
+/*
  * Stores a connection in a slot, with the rows of both directions. old is the slot of the client's previous connection, which the caller
  * has claimed, or SLOT_NONE.
  */
@@ -271,6 +297,10 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return outcome_drop(over_share ? DROP_CLIENT_SHARE : DROP_TABLE_FULL);
+	if (old != SLOT_NONE && ct_has_same_rows(n, slot)) {
+		ct_begin_again(n, index, slot);
+		return outcome_translate(METRIC_NEW_CONNECTION);
+	}
 	if (old != SLOT_NONE)
 		slot_empty(index);
 	slot->use++;

@@ -110,7 +110,7 @@ func (w *world) shortConnection(b *testing.B, p *ebpf.Program, to netip.AddrPort
 		if step.back {
 			packet = back
 		}
-		packet.flags = step.flags
+		packet.flags, packet.ack = step.flags, 1 // what acknowledges the SYN-ACK, whose number is 0
 		if _, _, err := p.Test(packet.frame()); err != nil {
 			b.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -138,5 +139,46 @@ func TestRowOfAnother(t *testing.T) {
 	p := w.first(w.client, w.service)
 	if _, out := w.run(t, fromHost, p.frame()); string(out) != string(p.frame()) {
 		t.Error("the backend is that of another service")
+	}
+}
+
+// TestNextConnectionOfPort has a client use the port of a closed connection to the service again. With the same backend it
+// takes over the rows of the old one, and with another it does not.
+func TestNextConnectionOfPort(t *testing.T) {
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.openAndClose(t, w.client.Port(), 1)
+	opened := func(backend netip.AddrPort) objects.Slot {
+		t.Helper()
+		before := counts(t, w.Datapath)["new_connection"]
+		w.send(t, fromHost, w.first(w.client, w.service))
+		list, err := w.Connections()
+		if err != nil || len(list) != 1 || list[0].State != StateSYN || list[0].Backend != backend || list[0].Source != w.client {
+			t.Fatalf("connections %+v, want one to %s; %v", list, backend, err)
+		}
+		if got := counts(t, w.Datapath)["new_connection"] - before; got != 1 {
+			t.Errorf("%d new connections were counted", got)
+		}
+		var found objects.Slot
+		if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { found = slot; return false }); err != nil {
+			t.Fatal(err)
+		}
+		w.handshake(t, w.client, w.service, backend)
+		if list, err = w.Connections(); err != nil || list[0].State != StateEstablished {
+			t.Errorf("after the handshake: %+v, %v", list, err)
+		}
+		for _, p := range []packet{w.next(w.client, w.service), w.next(backend, w.client)} {
+			w.send(t, fromHost, closing(p))
+		}
+		return found
+	}
+	first := opened(w.backend)
+	if again := opened(w.backend); again.Use != first.Use {
+		t.Errorf("the second connection has rows of its own: use %d, then %d", first.Use, again.Use)
+	}
+	w.serve(t, w.service, w.other)
+	if moved := opened(w.other); moved.Use == first.Use {
+		t.Error("a connection to another backend has the rows of the old one")
 	}
 }

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "482ced602132eddf"
+	tcDigest     = "0a093d056b2059a2"
 	socklbDigest = "c0efdc623b1432a9"
 )
