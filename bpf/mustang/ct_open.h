@@ -285,7 +285,7 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 	n->to = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, &n->to);
 	free = !taken || taken->flags & CT_FORWARD || ct_make_way(&n->to, false);
-	if (n->replace)
+	if (slot && !slot->service)
 		old = ct_claim_old(n);
 	if (free) {
 		/* The old row would change the port of the packets that follow. */

@@ -95,7 +95,7 @@ func (a *attachment) restoreForwarding() error {
 		return err
 	}
 	defer unlock()
-	if before, err = store.Settings(); err != nil {
+	if before, err = store.Settings(); err != nil || len(before) == 0 { // another DEL was first
 		return err
 	}
 	var restored, again []rtnl.Sysctl

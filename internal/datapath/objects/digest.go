@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "0a093d056b2059a2"
+	tcDigest     = "159907ff4975f167"
 	socklbDigest = "c0efdc623b1432a9"
 )
