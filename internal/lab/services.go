@@ -124,6 +124,10 @@ func (l *Lab) ClearServices(ctx context.Context) error {
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
 // them. It does what the lab's implementation does after a change of one service.
 func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i int) error {
+	if l.datapath != nil {
+		_, _, err := l.datapath.Services().Put(ctx, owner, services[i])
+		return err
+	}
 	mode, err := l.linkMode()
 	if err != nil {
 		return err
@@ -134,11 +138,9 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		return l.kubeproxy(mode, services).UpdateIPTables(l.namespaces[Host], key)
 	case ViaIPVS:
 		return l.kubeproxy(mode, services).SyncIPVS(l.namespaces[Host])
-	case ViaNFTables:
+	default:
 		return l.withNFTables(func(n *kubeproxy.NFTables) error { return n.Update(ctx, l.kubeproxy(mode, services), key) })
 	}
-	_, _, err = l.datapath.Services().Put(ctx, owner, services[i])
-	return err
 }
 
 // AllServices returns the services that a lab of topology pod-links was built with, or those
