@@ -253,7 +253,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 		w.clearSlots(t)
 		eachCPU(t, func() {
 			w.openAndClose(t, 10000+try*1000, each)
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(1500 * time.Millisecond) // the slots of closed connections are kept for a second
 			w.openAndClose(t, 10000+try*1000+each, each)
 		})
 		used = 0
