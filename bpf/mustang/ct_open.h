@@ -219,7 +219,7 @@ static __always_inline bool ct_keep(struct ct_new *n, const struct service *serv
 }
 
 /* Claims the slot of the client's previous connection, of n->row. SLOT_NONE: another program has it. */
-static __always_inline __u32 ct_claim_old(const struct ct_new *n)
+static __always_inline __u32 ct_claim_old(struct ct_new *n)
 {
 	struct ct_slot *slot = ct_slot_of(&n->row);
 	__u32 state;
@@ -230,6 +230,7 @@ static __always_inline __u32 ct_claim_old(const struct ct_new *n)
 	if (SLOT_STATE(state) <= CT_CLAIMED || !ct_is_of(&n->row, slot, &n->from) ||
 	    !slot_claim(slot, state, n->now, bpf_get_prandom_u32()))
 		return SLOT_NONE;
+	n->counted = SLOT_STATE(state) != CT_CLOSED;
 	return n->row.slot;
 }
 

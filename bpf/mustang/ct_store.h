@@ -22,7 +22,8 @@ struct ct_new {
 	struct tuple key;     /* of replies, while a backend for SCTP is searched */
 	struct ct_entry row;  /* of the table, before it is stored */
 	struct ct_entry back; /* that of replies */
-	__u32 replace;        /* there was a row of the packet's tuple, of a connection that is not valid */
+	__u16 replace;        /* there was a row of the packet's tuple, of a connection that is not valid */
+	__u16 counted;        /* that connection had not ended: its slot was of the client's share */
 	__u32 adopted;        /* another program has stored the connection, in slot */
 	__s32 err;            /* of the last try to store the row of replies */
 	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
@@ -297,6 +298,8 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return outcome_drop(over_share ? DROP_CLIENT_SHARE : DROP_TABLE_FULL);
+	if (old != SLOT_NONE && !n->counted && !usage_allows(n->client))
+		return ct_give_up(index, slot, outcome_drop(DROP_CLIENT_SHARE));
 	if (old != SLOT_NONE && ct_has_same_rows(n, slot)) {
 		ct_begin_again(n, index, slot);
 		return outcome_translate(METRIC_NEW_CONNECTION);

@@ -74,12 +74,13 @@ static __always_inline void usage_add(__u32 client, __u64 n)
 }
 
 /* Whether the client may open a connection. */
-static __always_inline bool usage_allows(__u32 client, const struct settings *settings)
+static __always_inline bool usage_allows(__u32 client)
 {
 	__u32 index = client % USAGE_CLIENTS, total = USAGE_TOTAL;
 	const __u64 *count = bpf_map_lookup_elem(&usage, &index), *all = bpf_map_lookup_elem(&usage, &total);
+	const struct settings *settings = settings_row();
 
-	if (!count || !all)
+	if (!count || !all || !settings)
 		return false;
 	return *count + 2 * *all < 2 * (__u64)settings->shared || (*count < settings->least && *all < settings->slots);
 }
@@ -280,14 +281,13 @@ static __always_inline void cursor_move(struct slot_cursor *cursor, const struct
 /* Finds a slot for a connection of the client, claims and empties it. SLOT_NONE: there is none. */
 __noinline __u32 slot_take(__u32 client, __u64 now, __u32 *over_share, struct slot_cursor *cursor)
 {
-	const struct settings *settings = settings_row();
 	struct slot_search search = { .now = now, .found = SLOT_NONE, .closed = SLOT_NONE };
 
-	if (!settings || !over_share || !cursor)
+	if (!over_share || !cursor)
 		return SLOT_NONE;
-	if (!usage_allows(client, settings)) {
+	if (!usage_allows(client)) {
 		bpf_loop(SWEEP_TRIES, sweep_slots, &search, 0);
-		*over_share = !usage_allows(client, settings);
+		*over_share = !usage_allows(client);
 		if (*over_share)
 			return SLOT_NONE;
 	}

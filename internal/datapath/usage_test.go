@@ -97,6 +97,40 @@ func TestManyGreedyPods(t *testing.T) {
 	}
 }
 
+// TestShareOfReusedPorts has a pod use the ports of its closed connections again, which takes over their slots: no way past
+// its share.
+func TestShareOfReusedPorts(t *testing.T) {
+	const slots, least = 2048, 8
+	w, other := withSlots(t, slots), netip.MustParseAddr("192.168.10.77")
+	w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, other)
+	each := func(client netip.Addr, count int, flags ...uint8) {
+		for port := range uint16(count) {
+			for _, f := range flags {
+				p := w.next(netip.AddrPortFrom(client, 1024+port), w.service)
+				w.run(t, fromHost, p.with(func(p *packet) { p.flags = f }).frame())
+			}
+		}
+	}
+	open := func() int {
+		t.Helper()
+		n, err := w.objects.Slots.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(n)
+	}
+	each(w.client.Addr(), slots, flagSYN, flagRST)
+	each(w.client.Addr(), slots, flagSYN)
+	if n := open(); n < slots/2 || n > slots*2/3 {
+		t.Errorf("a pod has %d of %d slots", n, slots)
+	}
+	before := open()
+	if each(other, least, flagSYN); open()-before != least {
+		t.Errorf("another pod has %d connections, want %d", open()-before, least)
+	}
+	w.recount(t, 2, 3)
+}
+
 // recount compares the numbers of open connections that the datapath keeps with those of the slots.
 func (b *bench) recount(t *testing.T, clients ...uint32) {
 	t.Helper()

@@ -130,7 +130,8 @@ type tcCtNew struct {
 	Key         tcTuple
 	Row         tcCtEntry
 	Back        tcCtEntry
-	Replace     uint32
+	Replace     uint16
+	Counted     uint16
 	Adopted     uint32
 	Err         int32
 	Port        uint32
