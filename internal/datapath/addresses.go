@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -18,7 +19,7 @@ func knownAddresses(all []service.Service) addresses {
 	known := make(map[objects.Addr]uint32, len(all))
 	for _, s := range all {
 		if answersEcho(s) {
-			known[encodeAddr(s.Frontend.Addr())]++
+			known[rows.EncodeAddr(s.Frontend.Addr())]++
 		}
 	}
 	return addresses{known: known}
@@ -35,7 +36,7 @@ func (a *addresses) add(s service.Service, n int) {
 	if a.changed == nil {
 		a.changed = make(map[objects.Addr]int)
 	}
-	a.changed[encodeAddr(s.Frontend.Addr())] += n
+	a.changed[rows.EncodeAddr(s.Frontend.Addr())] += n
 }
 
 // store writes the rows that change. The caller has the lock of the rows. If it is killed, they are counted anew with all else

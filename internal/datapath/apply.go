@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/service/maglev"
 )
@@ -239,7 +240,7 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 		w.ends = append(w.ends, w.end())
 		for _, d := range c.drop {
 			if !slices.ContainsFunc(c.put, func(s service.Service) bool { return s.Protocol == d.Protocol }) {
-				w.drops = append(w.drops, serviceKey(d.Frontend, d.Protocol))
+				w.drops = append(w.drops, rows.ServiceKey(d.Frontend, d.Protocol))
 			}
 		}
 	}
@@ -248,19 +249,19 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 func (w *writer) encodeOne(s service.Service) {
 	for slot, b := range s.Backends {
 		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
-		w.backends = append(w.backends, encodeBackend(b))
+		w.backends = append(w.backends, rows.EncodeBackend(b))
 	}
 	for i, r := range s.SourceRanges {
 		w.backendKeys = append(w.backendKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(len(s.Backends) + i)})
-		w.backends = append(w.backends, encodeRange(r))
-		w.rangeKeys = append(w.rangeKeys, sourceRangeKey(s.Revision, r))
+		w.backends = append(w.backends, rows.EncodeRange(r))
+		w.rangeKeys = append(w.rangeKeys, rows.SourceRangeKey(s.Revision, r))
 	}
-	for i, block := range table(s) {
+	for i, block := range rows.Table(s) {
 		w.blockKeys = append(w.blockKeys, objects.BackendKey{Revision: s.Revision, Slot: uint32(i)})
 		w.blocks = append(w.blocks, block)
 	}
-	w.serviceKeys = append(w.serviceKeys, serviceKey(s.Frontend, s.Protocol))
-	w.services = append(w.services, encodeService(s))
+	w.serviceKeys = append(w.serviceKeys, rows.ServiceKey(s.Frontend, s.Protocol))
+	w.services = append(w.services, rows.EncodeService(s))
 }
 
 // end returns where the rows end so far.

@@ -119,7 +119,7 @@ func contender(root string) int {
 	for err == nil && ctx.Err() == nil {
 		begin := time.Now()
 		var lock *dirlock.Lock
-		if lock, err = lockTables(context.Background(), d.objects); err != nil {
+		if lock, err = d.objects.LockTables(context.Background()); err != nil {
 			break
 		}
 		waits = append(waits, time.Since(begin))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -165,12 +166,12 @@ func TestRowsKeepFields(t *testing.T) {
 		Choice: service.Maglev, OnRemove: service.Reset, HealthCheckPort: 30000,
 		Affinity: 3 * time.Hour, NodePort: true, External: true, DSR: service.IPIP, InternalPolicy: service.Local, ExternalPolicy: service.Local,
 	}
-	if got := decodeService(serviceKey(want.Frontend, want.Protocol), encodeService(want)); !got.Equal(want) ||
+	if got := rows.DecodeService(rows.ServiceKey(want.Frontend, want.Protocol), rows.EncodeService(want)); !got.Equal(want) ||
 		got.ID != want.ID || got.Revision != want.Revision || got.Owner != want.Owner {
 		t.Errorf("decoded %+v, want %+v", got, want)
 	}
 	backend := service.Backend{Addr: netip.MustParseAddrPort("[fd00::1]:80"), State: service.Quarantined, Weight: 12, Local: true}
-	if got := decodeBackend(encodeBackend(backend)); got != backend {
+	if got := rows.DecodeBackend(rows.EncodeBackend(backend)); got != backend {
 		t.Errorf("decoded %+v, want %+v", got, backend)
 	}
 }

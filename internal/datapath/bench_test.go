@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -91,18 +92,18 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
-	there := objects.Tuple{Saddr: encodeAddr(w.client.Addr()), Sport: swapPort(w.client.Port()),
-		Daddr: encodeAddr(w.service.Addr()), Dport: swapPort(w.service.Port()), Proto: w.proto}
+	there := objects.Tuple{Saddr: rows.EncodeAddr(w.client.Addr()), Sport: rows.SwapPort(w.client.Port()),
+		Daddr: rows.EncodeAddr(w.service.Addr()), Dport: rows.SwapPort(w.service.Port()), Proto: w.proto}
 	back := there
-	back.Daddr = encodeAddr(w.other.Addr())
+	back.Daddr = rows.EncodeAddr(w.other.Addr())
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.other.Addr())
 	flags := uint32(objects.ConnectionForward)
 	if s == objects.AttachPod {
 		flags |= 4
 	}
 	if err := w.objects.Filter.Add([]objects.ServiceKey{
-		serviceKey(w.service, service.Protocol(w.proto)), serviceKey(w.other, service.Protocol(w.proto)),
-		serviceKey(w.backendPort(), service.Protocol(w.proto)),
+		rows.ServiceKey(w.service, service.Protocol(w.proto)), rows.ServiceKey(w.other, service.Protocol(w.proto)),
+		rows.ServiceKey(w.backendPort(), service.Protocol(w.proto)),
 	}); err != nil {
 		b.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -38,21 +39,21 @@ func TestConnectionFilter(t *testing.T) {
 	w, udp := openConnections(t)
 	port := func(a netip.AddrPort, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), port) }
 	for name, c := range map[string]struct {
-		filter ConnectionFilter
+		filter conntrack.Filter
 		want   int
 	}{
-		"all":              {ConnectionFilter{}, 3},
-		"client":           {ConnectionFilter{Client: w.client.Addr()}, 2},
-		"no client":        {ConnectionFilter{Client: w.outsider.Addr()}, 0},
-		"service":          {ConnectionFilter{Service: w.service}, 2},
-		"service's port":   {ConnectionFilter{Service: port(w.service, 81)}, 0},
-		"service's ports":  {ConnectionFilter{Service: port(udp.other, 0)}, 1},
-		"backend":          {ConnectionFilter{Backend: udp.remote}, 1},
-		"backend's ports":  {ConnectionFilter{Backend: port(w.backend, 0)}, 2},
-		"protocol":         {ConnectionFilter{Protocol: service.UDP}, 1},
-		"state":            {ConnectionFilter{States: []ConnectionState{StateSYN}}, 1},
-		"states":           {ConnectionFilter{States: []ConnectionState{StateSYN, StateUDP}}, 2},
-		"client and state": {ConnectionFilter{Client: w.client.Addr(), States: []ConnectionState{StateEstablished, StateUDP}}, 1},
+		"all":              {conntrack.Filter{}, 3},
+		"client":           {conntrack.Filter{Client: w.client.Addr()}, 2},
+		"no client":        {conntrack.Filter{Client: w.outsider.Addr()}, 0},
+		"service":          {conntrack.Filter{Service: w.service}, 2},
+		"service's port":   {conntrack.Filter{Service: port(w.service, 81)}, 0},
+		"service's ports":  {conntrack.Filter{Service: port(udp.other, 0)}, 1},
+		"backend":          {conntrack.Filter{Backend: udp.remote}, 1},
+		"backend's ports":  {conntrack.Filter{Backend: port(w.backend, 0)}, 2},
+		"protocol":         {conntrack.Filter{Protocol: service.UDP}, 1},
+		"state":            {conntrack.Filter{States: []conntrack.State{conntrack.StateSYN}}, 1},
+		"states":           {conntrack.Filter{States: []conntrack.State{conntrack.StateSYN, conntrack.StateUDP}}, 2},
+		"client and state": {conntrack.Filter{Client: w.client.Addr(), States: []conntrack.State{conntrack.StateEstablished, conntrack.StateUDP}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := w.ConnectionTable().List(c.filter)
@@ -79,10 +80,10 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("forward", "redirect_peer")})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, err := w.ConnectionTable().Flush(ended, ConnectionFilter{}); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := w.ConnectionTable().Flush(ended, conntrack.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("an ended context deleted %d; %v", n, err)
 	}
-	if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{Client: w.client.Addr()}); err != nil {
+	if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Client: w.client.Addr()}); err != nil {
 		t.Fatal(err)
 	}
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("new_connection", "forward", "redirect_peer")})
@@ -96,8 +97,8 @@ func TestLateSYN(t *testing.T) {
 	repeat := func() netip.AddrPort {
 		t.Helper()
 		w.run(t, fromHost, w.first(w.client, w.service).frame())
-		list, err := w.ConnectionTable().List(ConnectionFilter{Service: w.service})
-		i := slices.IndexFunc(list, func(c Connection) bool { return c.Client == w.client })
+		list, err := w.ConnectionTable().List(conntrack.Filter{Service: w.service})
+		i := slices.IndexFunc(list, func(c conntrack.Connection) bool { return c.Client == w.client })
 		if err != nil || i < 0 {
 			t.Fatalf("connections %+v; %v", list, err)
 		}
@@ -115,7 +116,7 @@ func TestLateSYN(t *testing.T) {
 // TestConnectionStats counts connections that are open, closed, expired and void.
 func TestConnectionStats(t *testing.T) {
 	w, udp := openConnections(t)
-	stats := func(want ConnectionStats) {
+	stats := func(want conntrack.Stats) {
 		t.Helper()
 		got, err := w.ConnectionTable().Stats()
 		if err != nil || !maps.Equal(got.States, want.States) {
@@ -126,16 +127,16 @@ func TestConnectionStats(t *testing.T) {
 			t.Fatalf("%+v, want %+v", got, want)
 		}
 	}
-	stats(ConnectionStats{
-		States: map[ConnectionState]int{StateSYN: 1, StateEstablished: 1, StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
+	stats(conntrack.Stats{
+		States: map[conntrack.State]int{conntrack.StateSYN: 1, conntrack.StateEstablished: 1, conntrack.StateUDP: 1}, Largest: w.client.Addr(), LargestOpen: 2, Share: 3277,
 	})
 	w.send(t, fromHost, w.next(w.client, w.service).with(func(p *packet) { p.flags = flagRST }))
 	udp.unserve(t, udp.other)
-	stats(ConnectionStats{
-		States: map[ConnectionState]int{StateSYN: 1, StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
+	stats(conntrack.Stats{
+		States: map[conntrack.State]int{conntrack.StateSYN: 1, conntrack.StateClosed: 1}, Void: 1, Largest: w.client.Addr(), LargestOpen: 1, Share: 3277,
 	})
 	w.age(t, 61*time.Second)
-	stats(ConnectionStats{States: map[ConnectionState]int{}, Expired: 3, Share: 3277})
+	stats(conntrack.Stats{States: map[conntrack.State]int{}, Expired: 3, Share: 3277})
 }
 
 // TestTimeouts shortens time-outs, which end an open connection.

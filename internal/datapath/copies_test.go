@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -196,7 +198,7 @@ func TestCopiesExpire(t *testing.T) {
 	w.send(t, fromHost, forward)
 	w.send(t, fromHost, direct)
 	w.evict(t)
-	if err := w.objects.Endpoints.Delete(encodeAddr(w.backend.Addr())); err != nil {
+	if err := w.objects.Endpoints.Delete(rows.EncodeAddr(w.backend.Addr())); err != nil {
 		t.Fatal(err)
 	}
 	before := counts(t, w.Datapath)
@@ -232,7 +234,7 @@ func TestFirstPacketsLookNothingUp(t *testing.T) {
 			if string(answered) == string(back.became(w.service, client, "0c").frame()) &&
 				string(acknowledged) == string(there.became(client, w.backend, "0a").frame()) {
 				served++
-				w.inState(t, StateEstablished)
+				w.inState(t, conntrack.StateEstablished)
 			}
 		})
 		if served > 0 {

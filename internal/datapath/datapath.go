@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
 )
@@ -70,6 +71,16 @@ func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }
 // Uplinks returns the handle of the uplinks.
 func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
 
+// ConnectionTable returns the handle of the connections, which programs open and close at any time.
+func (d *Datapath) ConnectionTable() conntrack.Table {
+	return conntrack.NewTable(d.objects, d.Services().at)
+}
+
+// Connections returns all of [conntrack.Table.List].
+func (d *Datapath) Connections() ([]conntrack.Connection, error) {
+	return d.ConnectionTable().List(conntrack.Filter{})
+}
+
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }
 
@@ -88,15 +99,6 @@ func (c Change) String() string {
 	return [...]string{"unchanged", "added", "updated"}[c]
 }
 
-// lockTables takes the lock of the rows and opens the tables.
-func lockTables(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
-	lock, err := o.Lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return openLocked(o, lock)
-}
-
 // lockLinks takes the lock of programs and links and opens the tables.
 func lockLinks(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
 	lock, err := o.LockLinks(ctx)
@@ -104,16 +106,6 @@ func lockLinks(ctx context.Context, o *objects.Objects) (*dirlock.Lock, error) {
 		return nil, err
 	}
 	return openLocked(o, lock)
-}
-
-// withTables calls fn with the lock of the rows.
-func withTables(ctx context.Context, o *objects.Objects, fn func() error) error {
-	lock, err := lockTables(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	return fn()
 }
 
 func openLocked(o *objects.Objects, lock *dirlock.Lock) (*dirlock.Lock, error) {

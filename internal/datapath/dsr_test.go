@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -255,7 +256,7 @@ func TestTunnelSourceRange(t *testing.T) {
 				want.out = out.became(w.outsider, w.backend, "0a")
 			}
 			w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), want)
-			if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{}); err != nil {
+			if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
 				t.Fatal(err)
 			}
 		}

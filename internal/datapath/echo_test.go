@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -283,7 +284,7 @@ func wantAddresses(t *testing.T, d *Datapath) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[decodeAddr(row.Key)] = row.Value
+		got[rows.DecodeAddr(row.Key)] = row.Value
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("addresses %v, want %v", got, want)

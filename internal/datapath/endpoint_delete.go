@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 )
 
 // Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be gone. The
@@ -26,15 +27,15 @@ func (e Endpoints) DeleteIP(ctx context.Context, ip netip.Addr) error {
 
 // DeleteDevice removes the endpoint of a device that exists, as Delete does.
 func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
-	t, err := spec.find()
+	t, err := findTarget(spec)
 	if err != nil {
 		return err
 	}
-	defer t.close()
+	defer t.Close()
 	if err := e.o.OpenTables(); err != nil {
 		return err
 	}
-	elsewhere, err := isElsewhere(e.o, t.host)
+	elsewhere, err := isElsewhere(e.o, t.Host)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 	err = errors.Join(err, flagsErr)
 	for cookie, f := range flags {
 		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
-			err = errors.Join(err, withTables(ctx, e.o, func() error { return disableSockets(e.o, cookie, nil) }))
+			err = errors.Join(err, e.o.WithTables(ctx, func() error { return disableSockets(e.o, cookie, nil) }))
 		}
 	}
 	return err
@@ -121,9 +122,9 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	}
 	left := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return hasID(gone, e.ID) })
 	gone = slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !hasID(gone, e.ID) })
-	if err := withTables(ctx, e.o, func() (err error) {
+	if err := e.o.WithTables(ctx, func() (err error) {
 		for _, each := range gone {
-			if err := e.o.Endpoints.Delete(encodeAddr(each.IP)); err != nil {
+			if err := e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -67,7 +68,7 @@ func (n network) wanted(t *testing.T) Endpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: wholeMAC(pod.MAC)}
+	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index, PodMAC: append(pod.MAC, make([]byte, 6-len(pod.MAC))...)}
 	var node rtnl.Device
 	switch {
 	case n.segment != "":
@@ -85,7 +86,7 @@ func (n network) wanted(t *testing.T) Endpoint {
 			e.flags |= objects.EndpointL3
 		}
 	}
-	e.NodeMAC = wholeMAC(node.MAC)
+	e.NodeMAC = append(node.MAC, make([]byte, 6-len(node.MAC))...)
 	return e
 }
 
@@ -266,12 +267,12 @@ func TestUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		// In the place of the second program there is something else.
-		place, err := attach.find()
+		place, err := attach.Find()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer place.close()
-		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.point, Program: "to_pod"}.String()))
+		defer place.Close()
+		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.Point, Program: "to_pod"}.String()))
 		if err != nil || len(pinned) != 1 {
 			t.Fatal(pinned, err)
 		}
@@ -363,7 +364,7 @@ func TestDeleteKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range made {
-				if err := d.objects.Endpoints.Delete(encodeAddr(e.IP)); err != nil {
+				if err := d.objects.Endpoints.Delete(rows.EncodeAddr(e.IP)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -46,14 +47,14 @@ func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
 	if err := e.o.OpenTables(); err != nil {
 		return Endpoint{}, err
 	}
-	value, ok, err := e.o.Endpoints.Get(encodeAddr(ip))
+	value, ok, err := e.o.Endpoints.Get(rows.EncodeAddr(ip))
 	if err == nil && !ok {
 		err = endpointNotFound(ip)
 	}
 	if err != nil {
 		return Endpoint{}, err
 	}
-	return decodeEndpoint(encodeAddr(ip), value), nil
+	return decodeEndpoint(rows.EncodeAddr(ip), value), nil
 }
 
 // List returns all endpoints, sorted by ID and address. It takes no lock.
@@ -83,12 +84,12 @@ func (e Endpoints) list() ([]Endpoint, error) {
 // os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the pods here are those of another host;
 // *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
-	t, err := spec.find()
+	t, err := findTarget(spec)
 	if err != nil {
 		return nil, Unchanged, err
 	}
-	defer t.close()
-	if err := t.requireAddress(spec); err != nil {
+	defer t.Close()
+	if err := t.RequireAddress(spec); err != nil {
 		return nil, Unchanged, err
 	}
 	// Endpoints change with this lock only.
@@ -97,11 +98,11 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		return nil, Unchanged, err
 	}
 	defer links.Unlock()
-	if err := requireHost(ctx, e.o, t.host, "interface "+spec.String()); err != nil {
+	if err := requireHost(ctx, e.o, t.Host, "interface "+spec.String()); err != nil {
 		return nil, Unchanged, err
 	}
 	all, err := e.matching(func(e Endpoint) bool {
-		return t.is(e) || t.displaces(e) || slices.Contains(t.addresses, e.IP)
+		return t.is(e) || t.displaces(e) || slices.Contains(t.Addresses, e.IP)
 	})
 	if err != nil {
 		return nil, Unchanged, err
@@ -116,14 +117,14 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		}
 		return e.add(ctx, t)
 	}
-	t.owner = all[i].Owner
+	t.Owner = all[i].Owner
 	return e.update(ctx, all, all[i].ID, t)
 }
 
 // refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
 // packets, and nobody would reach it at a service's.
-func (e Endpoints) refuseTaken(spec EndpointSpec, t *target) error {
-	own, err := t.hostHas()
+func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
+	own, err := t.HostHas()
 	if err != nil {
 		return err
 	}
@@ -133,8 +134,8 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t *target) error {
 	if err := e.o.OpenTables(); err != nil {
 		return err
 	}
-	for _, addr := range t.addresses {
-		n, _, err := e.o.Addresses.Get(encodeAddr(addr))
+	for _, addr := range t.Addresses {
+		n, _, err := e.o.Addresses.Get(rows.EncodeAddr(addr))
 		if err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t *target) error {
 }
 
 // add creates the endpoint of a device that has none.
-func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Change, err error) {
+func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change, err error) {
 	// A process that died while it deleted the device's last pod leaves its programs.
 	if err := e.sweepRemains(ctx); err != nil {
 		return nil, Unchanged, err
@@ -159,7 +160,7 @@ func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Chang
 		}
 	}()
 	// Rows first: if we die in between, the next call finds the endpoint and attaches what is missing.
-	if err := withTables(ctx, e.o, func() error {
+	if err := e.o.WithTables(ctx, func() error {
 		state, err := readState(e.o)
 		if err != nil {
 			return err
@@ -172,11 +173,11 @@ func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Chang
 			return err
 		}
 		rows = t.endpoints(state.LastEndpoint)
-		return errors.Join(e.write(rows), enableSockets(e.o, t.netns))
+		return errors.Join(e.write(rows), enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return rows, Unchanged, err
 	}
-	if err := t.on.Do(func() error {
+	if err := t.On.Do(func() error {
 		_, err := e.attach(t, rows[0].ID)
 		return err
 	}); err != nil {
@@ -186,13 +187,13 @@ func (e Endpoints) add(ctx context.Context, t *target) (rows []Endpoint, _ Chang
 }
 
 // update changes the endpoint of a device.
-func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *target) (want []Endpoint, change Change, err error) {
+func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t target) (want []Endpoint, change Change, err error) {
 	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
 	want = t.endpoints(id)
 	if !reflect.DeepEqual(have, want) {
 		change = Updated
 	}
-	if err := withTables(ctx, e.o, func() error {
+	if err := e.o.WithTables(ctx, func() error {
 		// Rows that stay keep what the programs have noted in them.
 		fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
 			return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
@@ -200,11 +201,11 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *tar
 		if err := e.write(fresh); err != nil {
 			return err
 		}
-		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.netns))
+		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return nil, change, err
 	}
-	err = t.on.Do(func() error {
+	err = t.On.Do(func() error {
 		changed, err := e.attach(t, id)
 		if changed {
 			change = Updated
@@ -215,7 +216,7 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t *tar
 }
 
 // attach attaches the programs that are missing on the device; all or none. It must run in the device's network namespace.
-func (e Endpoints) attach(t *target, id uint32) (changed bool, err error) {
+func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
 	var made []objects.Link
 	defer func() {
 		if err == nil {
@@ -227,10 +228,10 @@ func (e Endpoints) attach(t *target, id uint32) (changed bool, err error) {
 	}()
 	for _, k := range t.links(id) {
 		on, err := e.o.Attached(k)
-		if err == nil && (on == uint64(t.ifindex) || on != 0 && k.Hook.InPeer()) {
+		if err == nil && (on == uint64(t.IfIndex) || on != 0 && k.Hook.InPeer()) {
 			continue // a netkit's peer has the index that it has in the pod
 		}
-		if err := errors.Join(e.o.Detach(k), e.o.Attach(k, t.ifindex)); err != nil {
+		if err := errors.Join(e.o.Detach(k), e.o.Attach(k, t.IfIndex)); err != nil {
 			return false, err
 		}
 		made = append(made, k)
@@ -244,7 +245,7 @@ func (e Endpoints) deleteRows(have, want []Endpoint) error {
 		if slices.ContainsFunc(want, func(w Endpoint) bool { return w.IP == old.IP }) {
 			continue
 		}
-		if err := e.o.Endpoints.Delete(encodeAddr(old.IP)); err != nil {
+		if err := e.o.Endpoints.Delete(rows.EncodeAddr(old.IP)); err != nil {
 			return err
 		}
 	}
@@ -252,10 +253,10 @@ func (e Endpoints) deleteRows(have, want []Endpoint) error {
 }
 
 // replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.
-func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *target) ([]Endpoint, error) {
+func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t target) ([]Endpoint, error) {
 	var stale []Endpoint
 	for _, other := range all {
-		if t.is(other) || !t.displaces(other) && !slices.Contains(t.addresses, other.IP) {
+		if t.is(other) || !t.displaces(other) && !slices.Contains(t.Addresses, other.IP) {
 			continue
 		}
 		if e.alive(other.ID) {
@@ -325,19 +326,19 @@ func (e Endpoints) write(rows []Endpoint) error {
 // Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes no
 // lock and changes nothing.
 func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
-	t, err := spec.find()
+	t, err := findTarget(spec)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := t.requireAddress(spec); err != nil {
+	defer t.Close()
+	if err := t.RequireAddress(spec); err != nil {
 		return err
 	}
 	all, err := e.List(ctx)
 	if err != nil {
 		return err
 	}
-	elsewhere, err := isElsewhere(e.o, t.host)
+	elsewhere, err := isElsewhere(e.o, t.Host)
 	if err != nil {
 		return err
 	}
@@ -346,7 +347,7 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 		return deviation("endpoint of "+spec.String(), "not found")
 	}
 	id := all[i].ID
-	t.owner = all[i].Owner
+	t.Owner = all[i].Owner
 	var found []string
 	for _, want := range t.endpoints(id) {
 		if !slices.ContainsFunc(all, func(have Endpoint) bool { return reflect.DeepEqual(have, want) }) {

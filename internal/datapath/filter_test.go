@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -133,9 +134,9 @@ func (w *world) random() netip.AddrPort {
 // collision returns an address whose bit is that of the service.
 func (w *world) collision(t *testing.T) netip.AddrPort {
 	t.Helper()
-	bit := (*objects.Filter)(nil).Bit(serviceKey(w.service, service.Protocol(w.proto)))
+	bit := (*objects.Filter)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
 	for range 1 << 27 {
-		if other := w.random(); other != w.service && (*objects.Filter)(nil).Bit(serviceKey(other, service.Protocol(w.proto))) == bit {
+		if other := w.random(); other != w.service && (*objects.Filter)(nil).Bit(rows.ServiceKey(other, service.Protocol(w.proto))) == bit {
 			return other
 		}
 	}

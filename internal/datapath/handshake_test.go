@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -25,20 +27,20 @@ func TestHandshake(t *testing.T) {
 	answer := sent{back: true, flags: flagACK}
 	for name, c := range map[string]struct {
 		packets []sent
-		want    ConnectionState
+		want    conntrack.State
 	}{
-		"a SYN":                                   {[]sent{syn}, StateSYN},
-		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, StateSYN},
-		"a SYN and its answer":                    {[]sent{syn, synAck}, StateSYN},
-		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, StateSYN},
-		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, StateSYN},
-		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, StateEstablished},
-		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, StateEstablished},
-		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, StateEstablished},
-		"an RST alone":                            {[]sent{{flags: flagRST}}, StateSYN},
-		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, StateSYN},
-		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, StateEstablished},
-		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, StateClosed},
+		"a SYN":                                   {[]sent{syn}, conntrack.StateSYN},
+		"a client that does not wait":             {[]sent{syn, {flags: flagACK}}, conntrack.StateSYN},
+		"a SYN and its answer":                    {[]sent{syn, synAck}, conntrack.StateSYN},
+		"another number":                          {[]sent{syn, synAck, {flags: flagACK, ack: isn}}, conntrack.StateSYN},
+		"a challenge ACK for another number":      {[]sent{syn, synAck, {flags: flagACK, ack: 9}, answer}, conntrack.StateSYN},
+		"a handshake":                             {[]sent{syn, synAck, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
+		"a handshake after a wrong number":        {[]sent{syn, synAck, {flags: flagACK, ack: 9}, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
+		"a handshake whose SYN is repeated":       {[]sent{syn, synAck, syn, synAck, {flags: flagACK, ack: isn + 1}}, conntrack.StateEstablished},
+		"an RST alone":                            {[]sent{{flags: flagRST}}, conntrack.StateSYN},
+		"the middle of a connection":              {[]sent{{flags: flagACK}, {flags: flagACK}}, conntrack.StateSYN},
+		"the middle of a connection, with answer": {[]sent{{flags: flagACK}, answer}, conntrack.StateEstablished},
+		"the middle of no connection":             {[]sent{{flags: flagACK}, {back: true, flags: flagRST}}, conntrack.StateClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(newBench(t), false, protoTCP)
@@ -127,12 +129,12 @@ func TestRowOfAnother(t *testing.T) {
 	w := newWorld(newBench(t), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.remote)
-	key := serviceKey(w.service, service.TCP)
+	key := rows.ServiceKey(w.service, service.TCP)
 	row, found, err := w.objects.Services.Get(key)
 	if err != nil || !found {
 		t.Fatal(found, err)
 	}
-	row.Tag = w.objects.Filter.Tag(serviceKey(w.other, service.TCP))
+	row.Tag = w.objects.Filter.Tag(rows.ServiceKey(w.other, service.TCP))
 	if err := w.objects.Services.Put(key, row); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,7 @@ func TestNextConnectionOfPort(t *testing.T) {
 		before := counts(t, w.Datapath)["new_connection"]
 		w.send(t, fromHost, w.first(w.client, w.service))
 		list, err := w.Connections()
-		if err != nil || len(list) != 1 || list[0].State != StateSYN || list[0].Backend != backend || list[0].Source != w.client {
+		if err != nil || len(list) != 1 || list[0].State != conntrack.StateSYN || list[0].Backend != backend || list[0].Source != w.client {
 			t.Fatalf("connections %+v, want one to %s; %v", list, backend, err)
 		}
 		if got := counts(t, w.Datapath)["new_connection"] - before; got != 1 {
@@ -165,7 +167,7 @@ func TestNextConnectionOfPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.handshake(t, w.client, w.service, backend)
-		if list, err = w.Connections(); err != nil || list[0].State != StateEstablished {
+		if list, err = w.Connections(); err != nil || list[0].State != conntrack.StateEstablished {
 			t.Errorf("after the handshake: %+v, %v", list, err)
 		}
 		for _, p := range []packet{w.next(w.client, w.service), w.next(backend, w.client)} {

@@ -25,7 +25,7 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 			return err
 		}
 	}
-	return withTables(ctx, o, func() error {
+	return o.WithTables(ctx, func() error {
 		state, err := readState(o)
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
@@ -33,7 +34,7 @@ func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 		return n, err
 	}
 	for _, a := range addresses {
-		n.addresses[encodeAddr(a.Addr)] = true
+		n.addresses[rows.EncodeAddr(a.Addr)] = true
 	}
 	for _, index := range uplinks {
 		row := objects.Uplink{PortFirst: first, PortLast: last}
@@ -47,7 +48,7 @@ func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 func source(addresses []rtnl.Address, index int, family func(netip.Addr) bool) (addr objects.Addr) {
 	i := slices.IndexFunc(addresses, func(a rtnl.Address) bool { return a.Index == index && a.Lasting && family(a.Addr) })
 	if i >= 0 {
-		addr = encodeAddr(addresses[i].Addr)
+		addr = rows.EncodeAddr(addresses[i].Addr)
 	}
 	return addr
 }
@@ -187,7 +188,7 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 		if err != nil {
 			return err
 		}
-		if decodeAddr(row.Key.Addr).IsUnspecified() {
+		if rows.DecodeAddr(row.Key.Addr).IsUnspecified() {
 			ports = append(ports, row.Key)
 		}
 	}
@@ -206,12 +207,12 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 func at(keys []objects.ServiceKey, addresses []objects.Addr) []objects.ServiceKey {
 	var all []objects.ServiceKey
 	for _, key := range keys {
-		unspecified := decodeAddr(key.Addr)
+		unspecified := rows.DecodeAddr(key.Addr)
 		if !unspecified.IsUnspecified() {
 			continue
 		}
 		for _, addr := range addresses {
-			if decodeAddr(addr).Is4() == unspecified.Is4() {
+			if rows.DecodeAddr(addr).Is4() == unspecified.Is4() {
 				key.Addr = addr
 				all = append(all, key)
 			}
@@ -222,7 +223,7 @@ func at(keys []objects.ServiceKey, addresses []objects.Addr) []objects.ServiceKe
 
 // filterKeys returns the frontends that the filter must know for rows of services. The caller has the lock of the rows.
 func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.ServiceKey, error) {
-	if !slices.ContainsFunc(keys, func(k objects.ServiceKey) bool { return decodeAddr(k.Addr).IsUnspecified() }) {
+	if !slices.ContainsFunc(keys, func(k objects.ServiceKey) bool { return rows.DecodeAddr(k.Addr).IsUnspecified() }) {
 		return keys, nil
 	}
 	var addresses []objects.Addr
@@ -274,5 +275,5 @@ func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service)
 	if none && !slices.ContainsFunc(want, outward) {
 		return nil
 	}
-	return withTables(ctx, o, func() error { return refresh(o) })
+	return o.WithTables(ctx, func() error { return refresh(o) })
 }

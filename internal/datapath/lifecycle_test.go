@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
@@ -228,7 +229,7 @@ func (w *world) closed(t *testing.T, want bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || (got[0].State == StateClosed) != want {
+	if len(got) != 1 || (got[0].State == conntrack.StateClosed) != want {
 		t.Errorf("connections %+v, want one that is closed: %v", got, want)
 	}
 }

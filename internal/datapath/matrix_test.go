@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -69,7 +70,7 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 // chosen opens connections, and returns how many each backend got.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
-	if _, err := p.datapath.ConnectionTable().Flush(t.Context(), ConnectionFilter{}); err != nil {
+	if _, err := p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
 		t.Fatal(err)
 	}
 	for range connections {

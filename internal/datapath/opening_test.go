@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/testkit"
 )
 
@@ -78,8 +79,8 @@ func TestRowOfAnotherConnection(t *testing.T) {
 	client := netip.AddrPortFrom(w.client.Addr(), 50000)
 	p := w.next(client, w.service)
 	key := func(from, to netip.AddrPort) objects.Tuple {
-		return objects.Tuple{Saddr: encodeAddr(from.Addr()), Sport: swapPort(from.Port()),
-			Daddr: encodeAddr(to.Addr()), Dport: swapPort(to.Port()), Proto: protoTCP}
+		return objects.Tuple{Saddr: rows.EncodeAddr(from.Addr()), Sport: rows.SwapPort(from.Port()),
+			Daddr: rows.EncodeAddr(to.Addr()), Dport: rows.SwapPort(to.Port()), Proto: protoTCP}
 	}
 	row, ok, err := w.objects.Connections.Get(key(w.client, w.other))
 	if err != nil || !ok {
@@ -128,9 +129,9 @@ func (w *world) takePorts(t testing.TB) (keys []objects.Tuple) {
 		t.Fatal(err)
 	}
 	for port := 1; port < 1<<16; port++ {
-		keys = append(keys, objects.Tuple{Saddr: encodeAddr(w.backend.Addr()), Sport: swapPort(w.backend.Port()),
-			Daddr: encodeAddr(w.client.Addr()), Dport: swapPort(uint16(port)), Proto: w.proto})
-		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: encodeAddr(w.other.Addr())}})
+		keys = append(keys, objects.Tuple{Saddr: rows.EncodeAddr(w.backend.Addr()), Sport: rows.SwapPort(w.backend.Port()),
+			Daddr: rows.EncodeAddr(w.client.Addr()), Dport: rows.SwapPort(uint16(port)), Proto: w.proto})
+		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: rows.EncodeAddr(w.other.Addr())}})
 	}
 	if n, err := w.objects.Connections.PutBatch(keys, values); err != nil || n != len(keys) {
 		t.Fatal(n, err)

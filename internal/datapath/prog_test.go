@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
@@ -109,11 +110,11 @@ func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	case objects.AttachPod:
 		e.segment = uint32(p.segment[0])
 	case objects.AttachTun:
-		e.flags, e.PodMAC, e.NodeMAC = intoTun, nil, nil
+		e.flags, e.PodMAC, e.NodeMAC = device.IntoTun, nil, nil
 	case tapPod:
-		e.flags = intoTap
+		e.flags = device.IntoTap
 	default:
-		e.flags = intoPeer
+		e.flags = device.IntoPeer
 	}
 	if err := b.Endpoints().write([]Endpoint{e}); err != nil {
 		t.Fatal(err)

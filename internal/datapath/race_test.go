@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -64,14 +66,25 @@ func (w *world) opening(t *testing.T) (stop func()) {
 	}
 }
 
-// unknown fails the test if a connection knows the first pod, or the service with the id.
+// unknown fails the test if a valid connection knows the first pod, or the service with the id.
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
-	if err := w.ConnectionTable().each(func(_ Connection, slot objects.Slot, fate connectionFate) {
-		if (service && slot.Service == id || !service && slot.Backend == 1) && fate == connectionValid {
-			t.Fatalf("connection %+v is valid", slot)
+	known := make(map[netip.AddrPort]bool)
+	if err := w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
+		if service && slot.Service == id || !service && slot.Backend == 1 {
+			known[rows.DecodeAddrPort(slot.From.Saddr, slot.From.Sport)] = true
 		}
+		return true
 	}); err != nil {
 		t.Fatal(err)
+	}
+	valid, err := w.ConnectionTable().List(conntrack.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range valid {
+		if known[c.Client] {
+			t.Fatalf("connection %+v is valid", c)
+		}
 	}
 }

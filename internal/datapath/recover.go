@@ -28,7 +28,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	}
 	wrong, err := d.objects.Slots.Miscounted()
 	if err == nil && wrong {
-		err = withTables(ctx, d.objects, d.objects.Recount)
+		err = d.objects.WithTables(ctx, d.objects.Recount)
 	}
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	defer lock.Unlock()
 	attached, err := d.Uplinks().attached(d.objects.Detach)
 	if err == nil {
-		err = withTables(ctx, d.objects, func() error { return d.Uplinks().deleteRows(d.Uplinks().orphans(attached)) })
+		err = d.objects.WithTables(ctx, func() error { return d.Uplinks().deleteRows(d.Uplinks().orphans(attached)) })
 	}
 	return errors.Join(err, d.Endpoints().sweepRemains(ctx))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
@@ -31,7 +32,7 @@ func (w *writer) mustRetire() bool {
 	return old.backends >= retireBackends || old.blocks >= retireBackends ||
 		old.backends > 0 && w.used.backends+most > int(w.o.Backends.Size()) ||
 		old.ranges > 0 && w.used.ranges+most > int(w.o.SourceRanges.Size()) ||
-		old.blocks > 0 && w.used.blocks+chunkBackends+maxBlocks > int(w.o.LookUp.Size())
+		old.blocks > 0 && w.used.blocks+chunkBackends+rows.MaxBlocks > int(w.o.LookUp.Size())
 }
 
 // retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and the
@@ -119,7 +120,7 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 // refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process
 // call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
-	lock, err := lockTables(ctx, s.o)
+	lock, err := s.o.LockTables(ctx)
 	if err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
-	if err := withTables(ctx, s.o, s.o.CountAddresses); err != nil {
+	if err := s.o.WithTables(ctx, s.o.CountAddresses); err != nil {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.

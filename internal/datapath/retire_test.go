@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -179,7 +180,7 @@ func TestSweepEndsConnections(t *testing.T) {
 	w.serve(t, w.service, w.backend)
 	p := w.next(w.client, w.service)
 	w.send(t, fromHost, p)
-	key := serviceKey(w.service, service.UDP)
+	key := rows.ServiceKey(w.service, service.UDP)
 	row, _, err := w.objects.Services.Get(key)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +191,7 @@ func TestSweepEndsConnections(t *testing.T) {
 	}
 	state.LastRevision++
 	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
-	backend := encodeBackend(service.Backend{Addr: w.remote})
+	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})
 	if err := errors.Join(w.objects.State.Put(0, state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
 		w.objects.Services.Put(key, row)); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
@@ -39,34 +40,34 @@ func sctpCases() []translateCase {
 	return []translateCase{
 		{"an association from its beginning to its end", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
-			there := func(chunk uint8, state ConnectionState) {
+			there := func(chunk uint8, state conntrack.State) {
 				w.send(t, fromHost, w.chunk(w.client, w.service, chunk))
 				w.inState(t, state)
 			}
-			back := func(chunk uint8, state ConnectionState) {
+			back := func(chunk uint8, state conntrack.State) {
 				w.send(t, fromHost, w.chunk(w.backend, w.client, chunk))
 				w.inState(t, state)
 			}
 			const cookieAck, sack, heartbeat, heartbeatAck, shutdown, shutdownAck = 11, 3, 4, 5, 7, 8
-			there(chunkInit, StateSYN)
-			there(chunkInit, StateSYN)
-			back(chunkInitAck, StateSYN)
-			there(chunkCookieEcho, StateSYN)
-			back(cookieAck, StateEstablished)
-			there(chunkData, StateEstablished)
-			back(sack, StateEstablished)
-			back(heartbeat, StateEstablished)
-			there(heartbeatAck, StateEstablished)
-			there(shutdown, StateEstablished)
-			back(shutdownAck, StateEstablished)
-			there(chunkShutdownComplete, StateClosed)
+			there(chunkInit, conntrack.StateSYN)
+			there(chunkInit, conntrack.StateSYN)
+			back(chunkInitAck, conntrack.StateSYN)
+			there(chunkCookieEcho, conntrack.StateSYN)
+			back(cookieAck, conntrack.StateEstablished)
+			there(chunkData, conntrack.StateEstablished)
+			back(sack, conntrack.StateEstablished)
+			back(heartbeat, conntrack.StateEstablished)
+			there(heartbeatAck, conntrack.StateEstablished)
+			there(shutdown, conntrack.StateEstablished)
+			back(shutdownAck, conntrack.StateEstablished)
+			there(chunkShutdownComplete, conntrack.StateClosed)
 		}},
 		{"an association that an end aborts", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkInit))
 			w.send(t, fromHost, w.chunk(w.client, w.service, chunkCookieEcho))
 			w.send(t, fromHost, w.chunk(w.backend, w.client, chunkAbort))
-			w.inState(t, StateClosed)
+			w.inState(t, conntrack.StateClosed)
 		}},
 		{"a restart", 0, func(t *testing.T, w *world) {
 			w.serve(t, w.service, w.backend)
@@ -89,7 +90,7 @@ func takenCases() []translateCase {
 			for range 20 {
 				w.check(t, fromHost, w.first(w.client, w.service), wants{actionNext,
 					w.first(w.client, w.service).became(w.client, w.remote, ""), once("new_connection", "forward", "passed")})
-				if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{Service: w.service}); err != nil {
+				if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.service}); err != nil {
 					t.Fatal(err)
 				}
 				w.client = netip.AddrPortFrom(w.client.Addr(), w.client.Port()+1)
@@ -103,7 +104,7 @@ func takenCases() []translateCase {
 			w.serve(t, w.service, w.backend)
 			w.check(t, fromHost, w.first(w.client, w.service), wants{actionDrop, nil, once("drop_port_exhausted")})
 			// The other association ends, a second ago.
-			if _, err := w.ConnectionTable().Flush(t.Context(), ConnectionFilter{Service: w.other}); err != nil {
+			if _, err := w.ConnectionTable().Flush(t.Context(), conntrack.Filter{Service: w.other}); err != nil {
 				t.Fatal(err)
 			}
 			p := w.first(w.client, w.service)
@@ -164,7 +165,7 @@ func (w *world) chunk(src, dst netip.AddrPort, kind uint8) packet {
 }
 
 // inState fails the test unless there is one connection, in a state.
-func (w *world) inState(t *testing.T, want ConnectionState) {
+func (w *world) inState(t *testing.T, want conntrack.State) {
 	t.Helper()
 	list, err := w.Connections()
 	if err != nil || len(list) != 1 || list[0].State != want || list[0].Protocol != service.Protocol(w.proto) {

@@ -170,7 +170,7 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 
 // change makes one change, which plan returns under the lock, and retires what it replaced.
 func (s Services) change(ctx context.Context, owner service.Owner, plan func(*writer) (*change, error)) (*writer, error) {
-	lock, err := lockTables(ctx, s.o)
+	lock, err := s.o.LockTables(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -54,12 +54,12 @@ func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []Endpo
 
 // putOwn is Put for a device that is not another owner's endpoint.
 func (e Endpoints) putOwn(ctx context.Context, spec EndpointSpec, have []Endpoint) ([]Endpoint, Change, error) {
-	t, err := spec.find()
+	t, err := findTarget(spec)
 	if err != nil {
 		return nil, Unchanged, err
 	}
 	i := slices.IndexFunc(have, t.is)
-	t.close()
+	t.Close()
 	if i >= 0 && have[i].Owner != spec.Owner {
 		return nil, Unchanged, &ConflictError{
 			What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec, have[i].Owner, have[i].ID),

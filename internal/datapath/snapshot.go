@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -55,10 +56,10 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 		}
 		have := &t.services[i]
 		if slot := int(row.Key.Slot); slot < len(have.Backends) {
-			have.Backends[slot] = decodeBackend(row.Value)
+			have.Backends[slot] = rows.DecodeBackend(row.Value)
 			filled[i]++
 		} else if slot -= len(have.Backends); slot < len(have.SourceRanges) {
-			have.SourceRanges[slot] = decodeRange(row.Value)
+			have.SourceRanges[slot] = rows.DecodeRange(row.Value)
 			filled[i]++
 		}
 	}
@@ -87,7 +88,7 @@ func (s Services) readServices(t *snapshot) error {
 		if err != nil {
 			return err
 		}
-		have := decodeService(row.Key, row.Value)
+		have := rows.DecodeService(row.Key, row.Value)
 		if row.Value.Ranges > 0 {
 			have.SourceRanges = make([]netip.Prefix, row.Value.Ranges)
 		}
@@ -148,7 +149,7 @@ func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, e
 // tryAt reports in whole whether the rows belong together.
 func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, err error) {
 	for _, p := range service.Protocols() {
-		row := serviceKey(key.Frontend, p)
+		row := rows.ServiceKey(key.Frontend, p)
 		value, ok, err := s.o.Services.Get(row)
 		if err != nil {
 			return nil, false, err
@@ -156,16 +157,16 @@ func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, e
 		if !ok {
 			continue
 		}
-		have := decodeService(row, value)
+		have := rows.DecodeService(row, value)
 		for slot := range value.Total + uint32(value.Ranges) {
 			b, ok, err := s.o.Backends.Get(objects.BackendKey{Revision: value.Revision, Slot: slot})
 			if err != nil || !ok {
 				return nil, false, err
 			}
 			if slot < value.Total {
-				have.Backends = append(have.Backends, decodeBackend(b))
+				have.Backends = append(have.Backends, rows.DecodeBackend(b))
 			} else {
-				have.SourceRanges = append(have.SourceRanges, decodeRange(b))
+				have.SourceRanges = append(have.SourceRanges, rows.DecodeRange(b))
 			}
 		}
 		found = append(found, have)

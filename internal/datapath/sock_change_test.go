@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -157,7 +158,7 @@ func testRefused(t *testing.T, s *stage) {
 		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			key := serviceKey(frontend, service.Any)
+			key := rows.ServiceKey(frontend, service.Any)
 			value, ok, err := s.objects.Services.Get(key)
 			if err != nil || !ok {
 				t.Fatal(ok, err)

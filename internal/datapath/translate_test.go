@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -62,7 +64,7 @@ func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.A
 // store stores a row of the service.
 func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
-	key := serviceKey(w.service, service.Protocol(w.proto))
+	key := rows.ServiceKey(w.service, service.Protocol(w.proto))
 	row.Tag = w.objects.Filter.Tag(key)
 	if err := errors.Join(w.objects.Filter.Add([]objects.ServiceKey{key}), w.objects.Services.Put(key, row)); err != nil {
 		t.Fatal(err)
@@ -147,7 +149,7 @@ func pathCases() []translateCase {
 			p := w.first(w.client, w.service)
 			w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"),
 				once("new_connection", "forward", "redirect_peer")})
-			w.connected(t, Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
+			w.connected(t, conntrack.Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
 				Source: w.client, Backend: w.backend, ServiceID: id})
 		}},
 		{"goes on to a pod of the node", 0, func(t *testing.T, w *world) {
@@ -259,7 +261,7 @@ func serviceCases() []translateCase {
 }
 
 // connected fails the test unless the table has exactly these connections.
-func (w *world) connected(t *testing.T, want ...Connection) {
+func (w *world) connected(t *testing.T, want ...conntrack.Connection) {
 	t.Helper()
 	got, err := w.Connections()
 	if err != nil {
@@ -287,7 +289,7 @@ func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	for used[index] {
 		index++
 	}
-	slot := objects.Slot{From: from, Reply: reverse(to), Use: 1, State: objects.SlotOpen}
+	slot := objects.Slot{From: from, Reply: rows.Reverse(to), Use: 1, State: objects.SlotOpen}
 	row := objects.ConnectionRow{To: to, AddrDiff: 1, Slot: index, Use: 1, Flags: flags}
 	if err := errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)); err != nil {
 		t.Fatal(err)

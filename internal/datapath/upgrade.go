@@ -30,7 +30,7 @@ func Upgrade(ctx context.Context, o Options) (Change, error) {
 		return change, err
 	}
 	// Earlier layouts have nothing about the host itself.
-	err = withTables(ctx, pinned, func() error { return refresh(pinned) })
+	err = pinned.WithTables(ctx, func() error { return refresh(pinned) })
 	return change, errors.Join(err, pinned.Close())
 }
 

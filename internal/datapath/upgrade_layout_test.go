@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -143,7 +144,7 @@ func checkUpgraded(t *testing.T, root string, want service.Service, attached int
 	// Only programs on the host's devices tell which namespace is the host.
 	known := slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point != objects.AttachPod })
 	for _, addr := range []string{gateway4, gateway6} {
-		if _, ok, err := d.objects.NodeAddresses.Get(encodeAddr(netip.MustParseAddr(addr))); err != nil || ok != known {
+		if _, ok, err := d.objects.NodeAddresses.Get(rows.EncodeAddr(netip.MustParseAddr(addr))); err != nil || ok != known {
 			t.Errorf("address %s of the node: %v, want %v; %v", addr, ok, known, err)
 		}
 	}

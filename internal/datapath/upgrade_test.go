@@ -79,12 +79,12 @@ func programPins(t *testing.T, d *Datapath) (names []string) {
 // linkedProgram returns the id of the program that sees what leaves the first pod.
 func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
-	place, err := n.attachment(0).find()
+	place, err := n.attachment(0).Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer place.close()
-	l, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.point, Program: "from_pod"}, ID: 1}.String()), nil)
+	defer place.Close()
+	l, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point, Program: "from_pod"}, ID: 1}.String()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

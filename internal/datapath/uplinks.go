@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -102,7 +103,7 @@ func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, at
 	if err != nil {
 		return false, err
 	}
-	err = withTables(ctx, s.o, func() error {
+	err = s.o.WithTables(ctx, func() error {
 		moved, err = n.write(s.o)
 		return err
 	})
@@ -146,7 +147,7 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 	}
 	// The row first: as long as there are programs, the same call again completes this one.
-	if err := withTables(ctx, s.o, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
+	if err := s.o.WithTables(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
 		return err
 	}
 	for _, k := range u.links() {
@@ -167,7 +168,7 @@ func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
 	addresses := []netip.Addr{}
 	for _, addr := range []objects.Addr{row.V4, row.V6} {
 		if addr != (objects.Addr{}) {
-			addresses = append(addresses, decodeAddr(addr))
+			addresses = append(addresses, rows.DecodeAddr(addr))
 		}
 	}
 	return addresses, err
@@ -201,7 +202,7 @@ func (s Uplinks) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return withTables(ctx, s.o, func() error { return s.deleteRows(s.orphans(attached)) })
+	return s.o.WithTables(ctx, func() error { return s.deleteRows(s.orphans(attached)) })
 }
 
 // orphans returns the rows that belong to no uplink.

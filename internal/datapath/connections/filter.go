@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
@@ -37,7 +37,7 @@ func (f *FilterFlags) IsEmpty() bool {
 }
 
 // Parse returns the filter.
-func (f *FilterFlags) Parse() (filter datapath.ConnectionFilter, err error) {
+func (f *FilterFlags) Parse() (filter conntrack.Filter, err error) {
 	if f.client != "" {
 		if filter.Client, err = parseAddr(f.client); err != nil {
 			return filter, fmt.Errorf("--client %q: want an address", f.client)
@@ -53,7 +53,7 @@ func (f *FilterFlags) Parse() (filter datapath.ConnectionFilter, err error) {
 		return filter, fmt.Errorf("--protocol: %w", err)
 	}
 	for _, text := range f.states {
-		var state datapath.ConnectionState
+		var state conntrack.State
 		if err := state.UnmarshalText([]byte(text)); err != nil {
 			return filter, fmt.Errorf("--state: %w", err)
 		}
@@ -99,7 +99,7 @@ func (f *TimeoutFlags) Add(flags *pflag.FlagSet) {
 }
 
 // Set changes the time-outs of a table that flags were given for, and returns all.
-func (f *TimeoutFlags) Set(ctx context.Context, table datapath.ConnectionTable) (t objects.Timeouts, err error) {
+func (f *TimeoutFlags) Set(ctx context.Context, table conntrack.Table) (t objects.Timeouts, err error) {
 	if t, err = table.Timeouts(); err != nil {
 		return t, err
 	}

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 )
 
@@ -19,11 +19,11 @@ const schema = 1
 
 // timeoutNames are the states with time-outs, and what they are in the words of flags.
 var timeoutNames = [...]struct{ state, use string }{
-	{datapath.StateSYN.String(), "TCP: the client has not answered the backend yet"},
-	{datapath.StateEstablished.String(), "TCP: open, or closed by one end"},
-	{datapath.StateClosed.String(), "TCP: closed by both ends, or reset"},
-	{datapath.StateUDP.String(), "UDP: the backend has not answered"},
-	{datapath.StateReplied.String(), "UDP: the backend has answered"},
+	{conntrack.StateSYN.String(), "TCP: the client has not answered the backend yet"},
+	{conntrack.StateEstablished.String(), "TCP: open, or closed by one end"},
+	{conntrack.StateClosed.String(), "TCP: closed by both ends, or reset"},
+	{conntrack.StateUDP.String(), "UDP: the backend has not answered"},
+	{conntrack.StateReplied.String(), "UDP: the backend has answered"},
 }
 
 // values returns the time-outs in the order of timeoutNames.
@@ -44,7 +44,7 @@ type connectionJSON struct {
 }
 
 // WriteList writes connections in a format, table or json. Source is in the table where it is not the client.
-func WriteList(w io.Writer, format string, list []datapath.Connection) error {
+func WriteList(w io.Writer, format string, list []conntrack.Connection) error {
 	out := []connectionJSON{}
 	for _, c := range list {
 		out = append(out, connectionJSON{
@@ -84,7 +84,7 @@ type statsJSON struct {
 }
 
 // WriteStats writes what slots hold in a format, table or json.
-func WriteStats(w io.Writer, format string, s datapath.ConnectionStats) error {
+func WriteStats(w io.Writer, format string, s conntrack.Stats) error {
 	out := statsJSON{
 		Schema: schema, Slots: s.Slots, Open: s.Open(), States: make(map[string]int), Expired: s.Expired, Void: s.Void,
 		Free: s.Slots - s.Expired - s.Void, LargestOpen: s.LargestOpen, Share: s.Share,
@@ -99,7 +99,7 @@ func WriteStats(w io.Writer, format string, s datapath.ConnectionStats) error {
 		out.LargestClient = "outside"
 	}
 	for i, name := range timeoutNames {
-		n := s.States[datapath.ConnectionState(i)]
+		n := s.States[conntrack.State(i)]
 		out.States[name.state] = n
 		out.Free -= n
 	}

@@ -214,6 +214,29 @@ func (o *Objects) Lock(ctx context.Context) (*dirlock.Lock, error) {
 	return dirlock.Take(ctx, o.layout.root, o.CheckPinned)
 }
 
+// LockTables takes the lock of the rows and opens the tables.
+func (o *Objects) LockTables(ctx context.Context) (*dirlock.Lock, error) {
+	lock, err := o.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.OpenTables(); err != nil {
+		lock.Unlock()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// WithTables calls fn with the lock of the rows.
+func (o *Objects) WithTables(ctx context.Context, fn func() error) error {
+	lock, err := o.LockTables(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	return fn()
+}
+
 // LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes first.
 // The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period each time.
 func (o *Objects) LockLinks(ctx context.Context) (*dirlock.Lock, error) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/objects"
 )
 
@@ -154,7 +155,7 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
-func (r *Report) checkConnections(table datapath.ConnectionTable) error {
+func (r *Report) checkConnections(table conntrack.Table) error {
 	stats, err := table.Stats()
 	if err != nil {
 		return err

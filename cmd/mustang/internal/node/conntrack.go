@@ -11,6 +11,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/connections"
+	"mustang/internal/datapath/conntrack"
 )
 
 func (c commands) conntrack() *cobra.Command {
@@ -32,7 +33,7 @@ as the client, - if it is the client's own. IDLE is the time since the last pack
 		if err != nil {
 			return cli.Usage(err)
 		}
-		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Connection, error) { return d.ConnectionTable().List(filter) })
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Connection, error) { return d.ConnectionTable().List(filter) })
 		if err != nil {
 			return err
 		}
@@ -86,14 +87,14 @@ to new connections. A client that has its share of open connections gets no new 
 clients that are no pods of this node have one share, and are named "outside".`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.ConnectionStats, error) {
+		stats, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]conntrack.Stats, error) {
 			s, err := d.ConnectionTable().Stats()
-			return []datapath.ConnectionStats{s}, err
+			return []conntrack.Stats{s}, err
 		})
 		if err != nil {
 			return err
 		}
-		return connections.WriteStats(c.Stdout, format, append(stats, datapath.ConnectionStats{})[0])
+		return connections.WriteStats(c.Stdout, format, append(stats, conntrack.Stats{})[0])
 	})
 }
 

@@ -7,60 +7,17 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/service/maglev"
 )
-
-// maxBlocks is at least the number of rows of the look-up tables of any service.
-const maxBlocks = 2 * 4096
-
-// tableEntries returns the lengths of a service's look-up tables: of all backends, and of those on this node if a policy is
-// local. The backends are in order.
-func tableEntries(s service.Service) (all, local int) {
-	all = entries(s.Choice, s.Serving())
-	if s.InternalPolicy == service.Local || s.ExternalPolicy == service.Local {
-		_, near := s.LocalServing()
-		local = entries(s.Choice, near)
-	}
-	return all, local
-}
-
-// entries is 0, and a hash modulo the number of backends chooses, if equally many connections are to go to all and no other
-// node need choose the same.
-func entries(choice service.Choice, serving []service.Backend) int {
-	differ := func(b service.Backend) bool { return max(b.Weight, 1) != max(serving[0].Weight, 1) }
-	if choice != service.Maglev && !slices.ContainsFunc(serving, differ) {
-		return 0
-	}
-	return maglev.Entries(len(serving))
-}
-
-// table returns the rows of a service's look-up tables, one behind the other. The backends are in order.
-func table(s service.Service) [][maglev.Block]uint16 {
-	all, local := tableEntries(s)
-	var slots []uint16
-	if all > 0 {
-		slots = maglev.Table(s.Serving())
-	}
-	if local > 0 {
-		first, near := s.LocalServing()
-		for _, i := range maglev.Table(near) {
-			slots = append(slots, uint16(first)+i)
-		}
-	}
-	blocks := make([][maglev.Block]uint16, len(slots)/maglev.Block)
-	for i := range blocks {
-		copy(blocks[i][:], slots[i*maglev.Block:])
-	}
-	return blocks
-}
 
 // size counts rows of backends, among them those of source ranges, of look-up tables, and of source ranges.
 type size struct{ backends, blocks, ranges int }
 
 // sizeOf returns those of a service.
 func sizeOf(s service.Service) size {
-	all, local := tableEntries(s.Sorted())
+	all, local := rows.TableEntries(s.Sorted())
 	return size{len(s.Backends) + len(s.SourceRanges), (all + local) / maglev.Block, len(s.SourceRanges)}
 }
 
@@ -80,15 +37,15 @@ func (k *set) empty() bool { return k.size() == size{} }
 
 // add adds the keys of a stored service.
 func (k *set) add(s service.Service) {
-	rows := sizeOf(s)
-	for slot := range rows.backends {
+	n := sizeOf(s)
+	for slot := range n.backends {
 		k.backends = append(k.backends, objects.BackendKey{Revision: s.Revision, Slot: uint32(slot)})
 	}
-	for block := range rows.blocks {
+	for block := range n.blocks {
 		k.blocks = append(k.blocks, objects.BackendKey{Revision: s.Revision, Slot: uint32(block)})
 	}
 	for _, r := range s.SourceRanges {
-		k.ranges = append(k.ranges, sourceRangeKey(s.Revision, r))
+		k.ranges = append(k.ranges, rows.SourceRangeKey(s.Revision, r))
 	}
 }
 
@@ -96,7 +53,7 @@ func (k *set) add(s service.Service) {
 func (k *set) addRow(key objects.BackendKey, row objects.Backend) {
 	k.backends = append(k.backends, key)
 	if row.Flags&objects.BackendSourceRange != 0 {
-		k.ranges = append(k.ranges, sourceRangeKey(key.Revision, decodeRange(row)))
+		k.ranges = append(k.ranges, rows.SourceRangeKey(key.Revision, rows.DecodeRange(row)))
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package conntrack
 
 import (
 	"cmp"
@@ -12,17 +12,23 @@ import (
 	"time"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
-// ConnectionTable reads connections, which programs open and close at any time, and deletes some.
-type ConnectionTable struct{ objects *objects.Objects }
+// Table reads connections, which programs open and close at any time, and deletes some.
+type Table struct {
+	objects *objects.Objects
+	at      func(context.Context, service.Key) ([]service.Service, error)
+}
 
-// ConnectionTable returns the handle of the connections.
-func (d *Datapath) ConnectionTable() ConnectionTable { return ConnectionTable{d.objects} }
+// NewTable returns the handle of the connections of a datapath. at reads the services that have a part of a frontend.
+func NewTable(o *objects.Objects, at func(context.Context, service.Key) ([]service.Service, error)) Table {
+	return Table{o, at}
+}
 
-// ConnectionFilter selects connections. Its zero value selects all.
-type ConnectionFilter struct {
+// Filter selects connections. Its zero value selects all.
+type Filter struct {
 	// Client is the client's address, if valid.
 	Client netip.Addr
 	// Service and Backend are the two addresses, if valid. Port 0 stands for all ports.
@@ -30,10 +36,10 @@ type ConnectionFilter struct {
 	// Protocol is that of the connections; service.Any for all.
 	Protocol service.Protocol
 	// States are the states that are selected; none for all.
-	States []ConnectionState
+	States []State
 }
 
-func (f ConnectionFilter) matches(c Connection) bool {
+func (f Filter) matches(c Connection) bool {
 	at := func(want, have netip.AddrPort) bool {
 		return !want.IsValid() || want.Addr() == have.Addr() && (want.Port() == 0 || want.Port() == have.Port())
 	}
@@ -41,12 +47,12 @@ func (f ConnectionFilter) matches(c Connection) bool {
 		(f.Protocol == service.Any || f.Protocol == c.Protocol) && (len(f.States) == 0 || slices.Contains(f.States, c.State))
 }
 
-// ConnectionStats tells what the slots of the table hold. Each slot is in States, Expired, Void, or free.
-type ConnectionStats struct {
+// Stats tells what the slots of the table hold. Each slot is in States, Expired, Void, or free.
+type Stats struct {
 	// Slots is the number of connections that the table holds at most.
 	Slots int
 	// States counts the connections that have neither expired nor are void, by state.
-	States map[ConnectionState]int
+	States map[State]int
 	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections take
 	// their slots, and those of closed ones.
 	Expired, Void int
@@ -59,7 +65,7 @@ type ConnectionStats struct {
 }
 
 // Open returns the number of connections that are neither closed, expired nor void.
-func (s ConnectionStats) Open() (n int) {
+func (s Stats) Open() (n int) {
 	for state, count := range s.States {
 		if state != StateClosed {
 			n += count
@@ -70,7 +76,7 @@ func (s ConnectionStats) Open() (n int) {
 
 // List returns the connections that a filter selects, sorted by client, without those that have expired, or that programs
 // would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be missing.
-func (t ConnectionTable) List(f ConnectionFilter) (list []Connection, err error) {
+func (t Table) List(f Filter) (list []Connection, err error) {
 	err = t.each(func(c Connection, _ objects.Slot, fate connectionFate) {
 		if fate == connectionValid && f.matches(c) {
 			list = append(list, c)
@@ -84,8 +90,8 @@ func (t ConnectionTable) List(f ConnectionFilter) (list []Connection, err error)
 
 // Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in between.
 // The next packet of a client opens the connection anew: with the same backend, while the service's stay the same.
-func (t ConnectionTable) Flush(ctx context.Context, f ConnectionFilter) (n int, err error) {
-	err = withTables(ctx, t.objects, func() error {
+func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
+	err = t.objects.WithTables(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {
 			return ctx.Err() == nil && f.matches(decodeConnection(t.objects.Slots, slot))
 		})
@@ -95,8 +101,8 @@ func (t ConnectionTable) Flush(ctx context.Context, f ConnectionFilter) (n int, 
 }
 
 // Stats counts the connections.
-func (t ConnectionTable) Stats() (s ConnectionStats, err error) {
-	s.States = make(map[ConnectionState]int)
+func (t Table) Stats() (s Stats, err error) {
+	s.States = make(map[State]int)
 	type client struct {
 		addr netip.Addr
 		open int
@@ -134,7 +140,7 @@ func (t ConnectionTable) Stats() (s ConnectionStats, err error) {
 }
 
 // Timeouts returns the time-outs.
-func (t ConnectionTable) Timeouts() (objects.Timeouts, error) {
+func (t Table) Timeouts() (objects.Timeouts, error) {
 	if err := t.objects.OpenTables(); err != nil {
 		return objects.Timeouts{}, err
 	}
@@ -142,19 +148,19 @@ func (t ConnectionTable) Timeouts() (objects.Timeouts, error) {
 }
 
 // SetTimeouts changes the time-outs, for all connections at once. Each must be between 1 s and 30 days.
-func (t ConnectionTable) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error {
+func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error {
 	for state := StateSYN; state <= StateReplied; state++ {
 		const least, most = time.Second, 30 * 24 * time.Hour
 		if value := timeoutOf(timeouts, state); value < least || value > most {
 			return fmt.Errorf("time-out %s of state %s: want between %s and %s", value, state, least, most)
 		}
 	}
-	return withTables(ctx, t.objects, func() error { return t.objects.SetTimeouts(timeouts) })
+	return t.objects.WithTables(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
 }
 
 // Warnings describes what whoever changes something should know, one line each: more than four of five slots have open
 // connections, and the table has another size than wanted, which is 0 if any will do.
-func (t ConnectionTable) Warnings(wanted uint32) (warnings []string, err error) {
+func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	if err := t.objects.OpenTables(); err != nil {
 		return nil, err
 	}
@@ -185,7 +191,7 @@ const (
 )
 
 // each calls fn with a copy of each connection.
-func (t ConnectionTable) each(fn func(Connection, objects.Slot, connectionFate)) error {
+func (t Table) each(fn func(Connection, objects.Slot, connectionFate)) error {
 	if err := t.objects.OpenTables(); err != nil {
 		return err
 	}
@@ -193,7 +199,7 @@ func (t ConnectionTable) each(fn func(Connection, objects.Slot, connectionFate))
 	if err != nil {
 		return err
 	}
-	check := validity{objects: t.objects, ids: make(map[objects.Addr]uint32), services: make(map[netip.AddrPort][]service.Service)}
+	check := validity{at: t.at, ids: make(map[objects.Addr]uint32), services: make(map[netip.AddrPort][]service.Service)}
 	for row, err := range t.objects.Endpoints.All() {
 		if err != nil {
 			return err
@@ -220,7 +226,7 @@ func (t ConnectionTable) each(fn func(Connection, objects.Slot, connectionFate))
 
 // validity finds connections that programs would not use, as ct_check of bpf/mustang/ct.h does.
 type validity struct {
-	objects  *objects.Objects
+	at       func(context.Context, service.Key) ([]service.Service, error)
 	ids      map[objects.Addr]uint32 // of endpoints
 	services map[netip.AddrPort][]service.Service
 }
@@ -233,16 +239,16 @@ func (v validity) holds(slot objects.Slot) (bool, error) {
 	if slot.Service == 0 || slot.From.Proto != uint8(service.UDP) {
 		return true, nil
 	}
-	frontend := decodeAddrPort(slot.From.Daddr, slot.From.Dport)
+	frontend := rows.DecodeAddrPort(slot.From.Daddr, slot.From.Dport)
 	found, ok := v.services[frontend]
 	if !ok {
 		var err error
-		if found, err = (Services{v.objects}).at(context.Background(), service.Key{Frontend: frontend}); err != nil {
+		if found, err = v.at(context.Background(), service.Key{Frontend: frontend}); err != nil {
 			return false, err
 		}
 		v.services[frontend] = found
 	}
-	backend := decodeAddrPort(slot.Reply.Saddr, slot.Reply.Sport)
+	backend := rows.DecodeAddrPort(slot.Reply.Saddr, slot.Reply.Sport)
 	return slices.ContainsFunc(found, func(s service.Service) bool {
 		return s.ID == slot.Service && slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == backend })
 	}), nil

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rows turns services and addresses into rows of the datapath's maps, and rows into services. Integers that the
+// programs read in network order are swapped: the objects are for little-endian machines only.
+package rows
+
+import (
+	"math/bits"
+	"net/netip"
+	"slices"
+	"time"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
+)
+
+// SwapPort turns a port into network order, and back.
+func SwapPort(port uint16) uint16 { return bits.ReverseBytes16(port) }
+
+// EncodeAddr returns an address as keys have it: IPv4 as v4-mapped IPv6.
+func EncodeAddr(a netip.Addr) objects.Addr { return objects.Addr{Bytes: a.As16()} }
+
+// DecodeAddr reverses EncodeAddr.
+func DecodeAddr(a objects.Addr) netip.Addr { return netip.AddrFrom16(a.Bytes).Unmap() }
+
+// DecodeAddrPort returns an address and a port of a row.
+func DecodeAddrPort(a objects.Addr, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(DecodeAddr(a), SwapPort(port))
+}
+
+// ServiceKey returns the key of a service.
+func ServiceKey(frontend netip.AddrPort, p service.Protocol) objects.ServiceKey {
+	return objects.ServiceKey{Addr: EncodeAddr(frontend.Addr()), Port: SwapPort(frontend.Port()), Proto: uint8(p)}
+}
+
+// EncodeService returns the value of the service's row. Its backends are in order.
+func EncodeService(s service.Service) objects.Service {
+	first, local := s.LocalServing()
+	all, near := TableEntries(s)
+	row := objects.Service{
+		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)), Table: uint32(all),
+		Local: uint32(len(local)), LocalFirst: uint32(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
+		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
+		Ranges: uint16(len(s.SourceRanges)), Tag: new(objects.Filter).Tag(ServiceKey(s.Frontend, s.Protocol)),
+	}
+	for _, f := range []struct {
+		flag uint32
+		set  bool
+	}{
+		{objects.ServiceLoopback, s.Frontend.Addr().IsLoopback()},
+		{objects.ServiceAffinity, s.Affinity > 0},
+		{objects.ServiceNodePort, s.NodePort},
+		{objects.ServiceExternal, s.External},
+		{objects.ServiceDSRIPIP, s.DSR == service.IPIP},
+		{objects.ServiceInternalLocal, s.InternalPolicy == service.Local},
+		{objects.ServiceExternalLocal, s.ExternalPolicy == service.Local},
+		{objects.ServiceReset, s.OnRemove == service.Reset},
+		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0 && !slices.ContainsFunc(s.SourceRanges, isEveryone)},
+	} {
+		if f.set {
+			row.Flags |= f.flag
+		}
+	}
+	return row
+}
+
+// DecodeService returns the service of one row, without its backends.
+func DecodeService(key objects.ServiceKey, row objects.Service) service.Service {
+	policy := func(flag uint32) service.Policy {
+		if row.Flags&flag != 0 {
+			return service.Local
+		}
+		return service.Cluster
+	}
+	dsr := service.NoDSR
+	if row.Flags&objects.ServiceDSRIPIP != 0 {
+		dsr = service.IPIP
+	}
+	return service.Service{
+		DSR: dsr,
+		ID:  row.Id, Revision: row.Revision, Owner: service.Owner(row.Owner),
+		Frontend: DecodeAddrPort(key.Addr, key.Port), Protocol: service.Protocol(key.Proto),
+		Choice: service.Choice(row.Choice), OnRemove: service.OnRemove(row.OnRemove), HealthCheckPort: row.HealthCheckPort,
+		Affinity:       time.Duration(row.AffinityTimeout) * time.Second,
+		NodePort:       row.Flags&objects.ServiceNodePort != 0,
+		External:       row.Flags&objects.ServiceExternal != 0,
+		InternalPolicy: policy(objects.ServiceInternalLocal),
+		ExternalPolicy: policy(objects.ServiceExternalLocal),
+	}
+}
+
+// EncodeBackend returns the row of a backend.
+func EncodeBackend(b service.Backend) objects.Backend {
+	row := objects.Backend{
+		Addr: EncodeAddr(b.Addr.Addr()), Port: SwapPort(b.Addr.Port()), Weight: b.Weight, State: uint8(b.State),
+	}
+	if b.Local {
+		row.Flags = objects.BackendLocal
+	}
+	return row
+}
+
+// DecodeBackend reverses EncodeBackend.
+func DecodeBackend(row objects.Backend) service.Backend {
+	return service.Backend{
+		Addr: DecodeAddrPort(row.Addr, row.Port), State: service.State(row.State), Weight: row.Weight,
+		Local: row.Flags&objects.BackendLocal != 0,
+	}
+}
+
+// isEveryone reports whether a range has all addresses of its family.
+func isEveryone(r netip.Prefix) bool { return r.Bits() == 0 }
+
+// SourceRangeKey returns the key of a source range of a revision.
+func SourceRangeKey(revision uint32, r netip.Prefix) objects.SourceRange {
+	length := 32 + r.Bits()
+	if r.Addr().Is4() {
+		length += 128 - 32
+	}
+	return objects.SourceRange{Length: uint32(length), Revision: revision, Addr: EncodeAddr(r.Addr())}
+}
+
+// EncodeRange returns the row of backends that tells user space of a source range.
+func EncodeRange(r netip.Prefix) objects.Backend {
+	return objects.Backend{Addr: EncodeAddr(r.Addr()), Weight: uint16(r.Bits()), Flags: objects.BackendSourceRange}
+}
+
+// DecodeRange reverses EncodeRange.
+func DecodeRange(row objects.Backend) netip.Prefix {
+	return netip.PrefixFrom(DecodeAddr(row.Addr), int(row.Weight))
+}
+
+// Reverse returns the tuple of the replies.
+func Reverse(t objects.Tuple) objects.Tuple {
+	t.Saddr, t.Daddr = t.Daddr, t.Saddr
+	t.Sport, t.Dport = t.Dport, t.Sport
+	return t
+}
