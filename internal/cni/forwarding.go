@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/cni/record"
 	"mustang/internal/netns"
@@ -24,18 +25,14 @@ func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
 	families := func(is func(netip.Addr) bool) bool {
 		return len(gateways) == 0 || slices.ContainsFunc(gateways, func(p netip.Prefix) bool { return is(p.Addr()) })
 	}
-	var changes []rtnl.Sysctl
-	if families(netip.Addr.Is6) && a.isOff(podlink.IPv6Forwarding) {
-		devices, err := learningDevices(a.host)
-		if err != nil {
-			return err
-		}
-		changes = append(devices, rtnl.Sysctl{Key: podlink.IPv6Forwarding, Value: "1"})
+	var keys []string
+	if families(netip.Addr.Is6) {
+		keys = append(keys, podlink.IPv6Forwarding)
 	}
-	if families(netip.Addr.Is4) && a.isOff(podlink.IPv4Forwarding) {
-		changes = append(changes, rtnl.Sysctl{Key: podlink.IPv4Forwarding, Value: "1"})
+	if families(netip.Addr.Is4) {
+		keys = append(keys, podlink.IPv4Forwarding)
 	}
-	if len(changes) == 0 {
+	if !slices.ContainsFunc(keys, a.isOff) {
 		return nil
 	}
 	unlock, err := a.plugin.records().LockPorts()
@@ -43,7 +40,24 @@ func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
 		return err
 	}
 	defer unlock()
-	if err := a.plugin.records().AddSettings(settingsBefore(changes)); err != nil {
+	var changes []rtnl.Sysctl
+	var before []record.Setting
+	for _, key := range slices.DeleteFunc(keys, func(key string) bool { return !a.isOff(key) }) { // another ADD was first
+		devices, err := learningDevices(a.host, key)
+		if err != nil {
+			return err
+		}
+		others, err := changedByKernel(a.host, key)
+		if err != nil {
+			return err
+		}
+		before = slices.Concat(before, []record.Setting{{Key: key, Value: "0"}}, others)
+		for _, d := range devices { // after forwarding, which they must survive
+			before = append(before, record.Setting{Key: d.Key, Value: "1"})
+		}
+		changes = append(append(changes, devices...), rtnl.Sysctl{Key: key, Value: "1"})
+	}
+	if err := a.plugin.records().AddSettings(before); err != nil {
 		return err
 	}
 	return setAll(a.host, changes)
@@ -55,21 +69,33 @@ func (a *attachment) isOff(key string) bool {
 	return err == nil && value == "0"
 }
 
-// settingsBefore returns what undoes changes: off before on, which accept_ra must survive.
-func settingsBefore(changes []rtnl.Sysctl) (before []record.Setting) {
-	for _, c := range slices.Backward(changes) {
-		old := "0"
-		if c.Value == "2" {
-			old = "1"
+// changedByKernel returns the settings that the kernel changes when forwarding is switched on and off again, as they are:
+// devices that forward by themselves and, with IPv4, that redirects are not accepted.
+func changedByKernel(host *netns.Namespace, key string) (before []record.Setting, err error) {
+	conf := "net/ipv6/conf"
+	if key == podlink.IPv4Forwarding {
+		conf = "net/ipv4/conf"
+		redirects := record.Setting{Key: conf + "/all/accept_redirects"}
+		if redirects.Value, err = rtnl.In(host).Sysctl(redirects.Key); err != nil {
+			return nil, err
 		}
-		before = append(before, record.Setting{Key: c.Key, Value: old})
+		before = append(before, redirects)
 	}
-	return before
+	devices, err := rtnl.In(host).Sysctls(conf + "/*/forwarding")
+	for _, d := range devices {
+		if d.Value == "1" {
+			before = append(before, record.Setting(d))
+		}
+	}
+	return before, err
 }
 
-// learningDevices returns the settings by which devices that have routes of router advertisements go on to take them. Others
-// then take none any more: the device of a pod could send false ones.
-func learningDevices(host *netns.Namespace) (settings []rtnl.Sysctl, err error) {
+// learningDevices returns the settings by which devices that have routes of router advertisements go on to take them when
+// IPv6 is forwarded. Others then take none any more: the device of a pod could send false ones.
+func learningDevices(host *netns.Namespace, key string) (settings []rtnl.Sysctl, err error) {
+	if key != podlink.IPv6Forwarding {
+		return nil, nil
+	}
 	names, err := rtnl.In(host).AdvertisedDevices()
 	if err != nil {
 		return nil, err
@@ -83,7 +109,18 @@ func learningDevices(host *netns.Namespace) (settings []rtnl.Sysctl, err error) 
 	return settings, nil
 }
 
-// restoreForwarding undoes enableForwarding if no attachment is left.
+// whilePods returns the value that a setting to restore has had since enableForwarding, or "" if that is not known.
+func whilePods(before record.Setting) string {
+	switch {
+	case before.Key == podlink.IPv4Forwarding || before.Key == podlink.IPv6Forwarding:
+		return "1"
+	case strings.HasSuffix(before.Key, "/accept_ra"):
+		return "2"
+	}
+	return ""
+}
+
+// restoreForwarding undoes enableForwarding if no attachment is left, but for what someone else has changed meanwhile.
 func (a *attachment) restoreForwarding() error {
 	store := a.plugin.records()
 	before, err := store.Settings()
@@ -100,8 +137,14 @@ func (a *attachment) restoreForwarding() error {
 	}
 	var restored, again []rtnl.Sysctl
 	for _, b := range before {
+		since := whilePods(b)
+		if since != "" {
+			if have, err := rtnl.In(a.host).Sysctl(b.Key); err != nil || have != since {
+				continue
+			}
+			again = slices.Insert(again, 0, rtnl.Sysctl{Key: b.Key, Value: since})
+		}
 		restored = append(restored, rtnl.Sysctl(b))
-		again = slices.Insert(again, 0, rtnl.Sysctl{Key: b.Key, Value: map[string]string{"0": "1", "1": "2"}[b.Value]})
 	}
 	if err := setAll(a.host, restored); err != nil {
 		return err

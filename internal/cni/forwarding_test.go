@@ -4,6 +4,7 @@ package cni
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// advertise sends a router advertisement (RFC 4861, 4.2) from outside to the host: a default route for 1800 s.
-func (f *fixture) advertise() {
+// advertise sends a router advertisement (RFC 4861, 4.2) from outside to the host: a default route for some seconds, and options.
+func (f *fixture) advertise(lifetime uint16, options ...byte) {
 	f.t.Helper()
 	f.must(f.outside.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
@@ -29,8 +30,8 @@ func (f *fixture) advertise() {
 			return err
 		}
 		to := &unix.SockaddrInet6{Addr: [16]byte{0: 0xff, 1: 2, 15: 1}, ZoneId: uint32(device.Index)}
-		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
-			unix.Sendto(fd, []byte{134, 0, 0, 0, 64, 0, 1800 >> 8, 1800 & 0xff, 15: 0}, 0, to))
+		message := append([]byte{134, 0, 0, 0, 64, 0, byte(lifetime >> 8), byte(lifetime), 15: 0}, options...)
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255), unix.Sendto(fd, message, 0, to))
 	}))
 }
 
@@ -66,7 +67,7 @@ func TestForwarding(t *testing.T) {
 			learn := func() {
 				t.Helper()
 				testkit.Eventually(t, 10*time.Second, func() error {
-					f.advertise()
+					f.advertise(1800)
 					if !f.learned() {
 						return errors.New("the host has no advertised route")
 					}
@@ -105,5 +106,55 @@ func TestForwarding(t *testing.T) {
 			f.must(f.del(f.added("d", v4)))
 			want("1 0 1", "DEL where the host has forwarded before")
 		})
+	}
+}
+
+// TestForwardingOfOthers has a host whose settings the kernel changes too as forwarding is switched on and off: devices forward
+// by themselves, and redirects are not accepted. The last DEL restores them, and leaves what someone else has changed meanwhile.
+func TestForwardingOfOthers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	config := network("net", "veth", `,"services":"off"`)
+	const accept = "net/ipv6/conf/uplink/accept_ra"
+	set := func(key, value string) {
+		t.Helper()
+		f.must(rtnl.In(f.host).SetSysctl(key, value))
+	}
+	values := func() (all []rtnl.Sysctl) {
+		t.Helper()
+		for _, pattern := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/*/accept_redirects", "net/ipv*/conf/*/forwarding", accept} {
+			some, err := rtnl.In(f.host).Sysctls(pattern)
+			f.must(err)
+			all = append(all, some...)
+		}
+		return all
+	}
+	set("net/ipv4/ip_forward", "0")
+	set("net/ipv4/conf/all/accept_redirects", "0")
+	set("net/ipv4/conf/uplink/forwarding", "1")
+	set("net/ipv6/conf/uplink/forwarding", "1")
+	set(accept, "1")
+	before := values()
+	f.must(f.del(f.added("a", config)))
+	if after := values(); !slices.Equal(after, before) {
+		t.Errorf("the settings were\n%v\nand are after the last DEL\n%v", before, after)
+	}
+	set("net/ipv6/conf/uplink/forwarding", "0")
+	testkit.Eventually(t, 10*time.Second, func() error {
+		// An address for an hour (RFC 4862), and no route.
+		f.advertise(0, []byte{3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 5, 31: 0}...)
+		if !strings.Contains(command(t, f.host, "ip -6 addr show dev uplink"), "fd00:5:") {
+			return errors.New("the host has no advertised address")
+		}
+		return nil
+	})
+	pod := f.added("b", config)
+	if got := f.settings(); got != "1 1 2" {
+		t.Errorf("the settings are %s: the advertised address will expire", got)
+	}
+	set(accept, "0")
+	f.must(f.del(pod))
+	if got := f.settings(); got != "0 0 0" {
+		t.Errorf("the settings are %s, and accept_ra was set to 0", got)
 	}
 }

@@ -68,7 +68,8 @@ func (c Conn) DefaultDevice() (string, error) {
 	return "", fmt.Errorf("default route in network namespace %q: %w", c.ns.Name(), fs.ErrNotExist)
 }
 
-// AdvertisedDevices returns the names of the devices that have routes of router advertisements.
+// AdvertisedDevices returns the names of the devices that have routes or addresses of router advertisements, which the kernel
+// has taken.
 func (c Conn) AdvertisedDevices() (names []string, err error) {
 	handle, err := c.Handle()
 	if err != nil {
@@ -81,8 +82,21 @@ func (c Conn) AdvertisedDevices() (names []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list advertised routes in network namespace %q: %w", c.ns.Name(), err)
 	}
+	addresses, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_V6) })
+	if err != nil {
+		return nil, fmt.Errorf("list advertised addresses in network namespace %q: %w", c.ns.Name(), err)
+	}
+	var devices []int
 	for _, route := range routes {
-		link, err := handle.LinkByIndex(route.LinkIndex)
+		devices = append(devices, route.LinkIndex)
+	}
+	for _, addr := range addresses {
+		if addr.Flags&unix.IFA_F_MANAGETEMPADDR != 0 { // it is made of an advertised prefix (RFC 4862)
+			devices = append(devices, addr.LinkIndex)
+		}
+	}
+	for _, index := range devices {
+		link, err := handle.LinkByIndex(index)
 		if err == nil && !slices.Contains(names, link.Attrs().Name) {
 			names = append(names, link.Attrs().Name)
 		}
