@@ -18,14 +18,14 @@ int from_pod(struct __sk_buff *skb)
 	struct decision d = { .skb = skb };
 	enum parse_result parsed;
 
-	if (!row)
+	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_FROM_POD]++;
 	parsed = parse_packet(skb, &packet);
-	if (parsed != PARSE_IP)
+	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
 	decide_from_pod(skb, &packet, row, &d);
-	return apply(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
+	return likely(apply(skb, &packet, &d, row)) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
 }
 
 SEC("tc")
@@ -36,16 +36,16 @@ int to_pod(struct __sk_buff *skb)
 	struct decision d = { .skb = skb };
 	enum parse_result parsed;
 
-	if (!row)
+	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_TO_POD]++;
 	if (is_delivered(skb, row))
 		return ACTION_NEXT;
 	parsed = parse_packet(skb, &packet);
-	if (parsed != PARSE_IP)
+	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
 	decide_to_pod(skb, &packet, row, &d);
-	return apply(skb, &packet, &d, row) ? pass(row) : ACTION_DROP;
+	return likely(apply(skb, &packet, &d, row)) ? pass(row) : ACTION_DROP;
 }
 
 /* Packets that are for no service pass, malformed ones too. */
@@ -57,7 +57,7 @@ int from_uplink(struct __sk_buff *skb)
 	struct ep_path uplink = {};
 	struct decision d = { .skb = skb };
 
-	if (!row)
+	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_FROM_UPLINK]++;
 	if (skb->pkt_type != PACKET_HOST || parse_packet(skb, &packet) != PARSE_IP || !uplink_path(skb, &uplink))
@@ -75,7 +75,7 @@ int to_uplink(struct __sk_buff *skb)
 	struct packet packet = {};
 	struct decision d = { .skb = skb };
 
-	if (!row)
+	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_TO_UPLINK]++;
 	if (is_delivered(skb, row))
@@ -83,7 +83,7 @@ int to_uplink(struct __sk_buff *skb)
 	if (parse_packet(skb, &packet) != PARSE_IP)
 		return pass(row);
 	decide_to_uplink(skb, &packet, row, &d);
-	return apply(skb, &packet, &d, row) ? pass(row) : ACTION_DROP;
+	return likely(apply(skb, &packet, &d, row)) ? pass(row) : ACTION_DROP;
 }
 
 /* Enums that no map refers to, so that the type information has them for Go. No program reads this. */

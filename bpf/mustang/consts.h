@@ -14,6 +14,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+/* Hints to the compiler, which moves what is unlikely behind the rest: the code of a packet's usual way fits into fewer cache lines. */
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
 /*
  * Return values of the tc programs. After ACTION_NEXT the next program on the hook runs, then the kernel; TC_ACT_OK would
  * skip the programs of others.

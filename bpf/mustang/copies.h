@@ -42,14 +42,14 @@ static __always_inline struct ct_entry *flow_find(const struct tuple *t, __u32 t
 	struct validity now;
 	bool found = true;
 
-	if (!flow || !filter)
+	if (unlikely(!flow || !filter))
 		return NULL;
 	now = validity_now(&filter->generations[slot % GENERATIONS]);
-	if (is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t)) {
-		if (flow->row.flags & CT_ABSENT)
+	if (likely(is_valid(&flow->validity, &now) && tuple_equal(&flow->key, t))) {
+		if (unlikely(flow->row.flags & CT_ABSENT))
 			return NULL;
 		/* The beginning and the end of a connection are noted in its slot. */
-		if (!(traits & TRAIT_FIN) && !(flow->row.flags & CT_OPENING))
+		if (likely(!(traits & TRAIT_FIN) && !(flow->row.flags & CT_OPENING)))
 			return &flow->row;
 		flow->row.flags &= ~CT_OPENING;
 	} else {
@@ -95,10 +95,10 @@ static __always_inline const struct way *way_find(const union addr *addr)
 	struct way *way = bpf_map_lookup_elem(&ways, &slot);
 	struct validity now;
 
-	if (!way || !filter)
+	if (unlikely(!way || !filter))
 		return NULL;
 	now = validity_now(&filter->rows);
-	if (!is_valid(&way->validity, &now) || !addr_equal(&way->key, addr)) {
+	if (unlikely(!is_valid(&way->validity, &now) || !addr_equal(&way->key, addr))) {
 		begin_copy(&way->validity, &now);
 		struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, addr);
 

@@ -264,7 +264,8 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 	if (slot->seen != now)
 		slot->seen = now;
 	if (SLOT_STATE(state) == CT_SYN) {
-		ct->flags |= CT_OPENING;
+		if (!ct_is_answer(slot->opening, ct->flags, traits))
+			ct->flags |= CT_OPENING;
 		if (traits & TRAIT_SYN_ACK && slot->from.proto == IPPROTO_TCP && !(ct->flags & CT_FORWARD))
 			slot->opening = OPENING_KNOWN | traits >> TRAIT_NUMBER_SHIFT;
 	}

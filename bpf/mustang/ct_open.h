@@ -310,7 +310,7 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 
 	if (!t || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
-	__builtin_memset(n, 0, offsetof(struct ct_new, cursor));
+	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
 	n->from = *t;
 	n->traits = traits;
 	n->now = bpf_ktime_get_coarse_ns();
@@ -331,7 +331,7 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 
 	if (!t || !pod || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
-	__builtin_memset(n, 0, offsetof(struct ct_new, cursor));
+	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
 	n->from = n->to = *t;
 	n->to.daddr = *pod;
 	service = &n->called;

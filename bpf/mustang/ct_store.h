@@ -7,24 +7,26 @@
 
 /* A connection under construction. */
 struct ct_new {
-	struct tuple from; /* the first packet as the client sends it */
-	struct tuple to;   /* the first packet as the backend receives it */
+	/* Zero at first. */
 	__u32 service;
 	__u32 revision;
-	__u32 flags;  /* enum ct_flag */
-	__u32 traits; /* of the first packet */
+	__u32 flags; /* enum ct_flag */
 	/* The paths into the pods at both ends, and their endpoints; 0 where there is none. */
-	struct ep_path backend_path, client_path;
 	__u32 backend, client;
+	struct ep_path backend_path, client_path;
+	__u32 rows;    /* filter.rows before the endpoints were read */
+	__u16 replace; /* there was a row of the packet's tuple, of a connection that is not valid */
+	__u16 counted; /* that connection had not ended: its slot was of the client's share */
+	__u32 adopted; /* another program has stored the connection, in slot */
+	/* Set before they are read. */
+	__u32 traits;      /* of the first packet */
+	struct tuple from; /* the first packet as the client sends it */
+	struct tuple to;   /* the first packet as the backend receives it */
 	__u32 slot, use;
-	__u32 rows; /* filter.rows before the endpoints were read */
 	__u64 now;
 	struct tuple key;     /* of replies, while a backend for SCTP is searched */
 	struct ct_entry row;  /* of the table, before it is stored */
 	struct ct_entry back; /* that of replies */
-	__u16 replace;        /* there was a row of the packet's tuple, of a connection that is not valid */
-	__u16 counted;        /* that connection had not ended: its slot was of the client's share */
-	__u32 adopted;        /* another program has stored the connection, in slot */
 	__s32 err;            /* of the last try to store the row of replies */
 	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
 	struct snat_route route;

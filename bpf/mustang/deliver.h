@@ -41,7 +41,7 @@ static __always_inline int handle_unparsed(enum parse_result parsed, struct metr
 /* Whether a program of another pod, or of another device, has finished with the packet. */
 static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *row)
 {
-	if (skb->tc_index != DELIVERED)
+	if (likely(skb->tc_index != DELIVERED))
 		return false;
 	skb->tc_index = 0;
 	row->count[METRIC_DELIVERED]++;
@@ -52,16 +52,16 @@ static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *
 static __always_inline bool apply(struct __sk_buff *skb, const struct packet *packet, const struct decision *d,
 				  struct metrics *row)
 {
-	if (d->verdict == VERDICT_DROP) {
+	if (unlikely(d->verdict == VERDICT_DROP)) {
 		count_drop(row, d->reason);
 		return false;
 	}
-	if (d->verdict == VERDICT_ANSWER)
+	if (unlikely(d->verdict == VERDICT_ANSWER))
 		return false;
 	if (d->verdict == VERDICT_PASS || !d->ct)
 		return true;
 	row->count[d->ct->flags & CT_FORWARD ? METRIC_FORWARD : METRIC_REVERSE]++;
-	if (rewrite(skb, packet, d->ct)) {
+	if (unlikely(rewrite(skb, packet, d->ct))) {
 		count_drop(row, DROP_REWRITE);
 		return false;
 	}
@@ -119,7 +119,7 @@ static __always_inline int deliver_to_peer(struct __sk_buff *skb, const struct e
 		return drop(row, DROP_REWRITE);
 	row->count[METRIC_REDIRECT_PEER]++;
 	/* A port of a bridge receives frames for other pods too. The pod would drop them as another host's. */
-	if (skb->pkt_type != PACKET_HOST)
+	if (unlikely(skb->pkt_type != PACKET_HOST))
 		bpf_skb_change_type(skb, PACKET_HOST);
 	return bpf_redirect_peer(path->ifindex, 0);
 }

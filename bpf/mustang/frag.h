@@ -42,7 +42,7 @@ __noinline int fragment_ports(struct packet *packet)
 /* Sets the ports of a fragment. */
 static __always_inline void find_fragment_ports(struct packet *packet, struct metrics *row)
 {
-	if (packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT) && !fragment_ports(packet))
+	if (unlikely(packet->traits & (TRAIT_FIRST_FRAGMENT | TRAIT_LATER_FRAGMENT)) && !fragment_ports(packet))
 		row->count[METRIC_UNKNOWN_FRAGMENT]++;
 }
 

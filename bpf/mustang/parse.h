@@ -50,7 +50,7 @@ static __always_inline void *header_at(struct __sk_buff *skb, __u32 offset, __u3
 	/* The verifier needs the mask; without this the compiler may drop it. */
 	asm volatile("" : "+r"(offset));
 	header += offset & OFFSET_MASK;
-	return header + size > (void *)(long)skb->data_end ? NULL : header;
+	return unlikely(header + size > (void *)(long)skb->data_end) ? NULL : header;
 }
 
 /* The first 8 bytes of ICMP and ICMPv6. <linux/icmp.h> includes headers of the C library. */
@@ -115,7 +115,7 @@ static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct
 	packet->tuple.sport = tcp->source;
 	packet->tuple.dport = tcp->dest;
 	packet->traits |= TRAIT_PORTS;
-	if (tcp->rst)
+	if (unlikely(tcp->rst))
 		packet->traits |= TRAIT_FIN | TRAIT_RST;
 	else if (tcp->fin)
 		packet->traits |= TRAIT_FIN;
@@ -183,11 +183,11 @@ static __always_inline bool has_ports(__u8 proto)
 
 static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, struct packet *packet)
 {
-	if (packet->traits & TRAIT_LATER_FRAGMENT)
+	if (unlikely(packet->traits & TRAIT_LATER_FRAGMENT))
 		return PARSE_IP;
-	switch (packet->tuple.proto) {
-	case IPPROTO_TCP:
+	if (likely(packet->tuple.proto == IPPROTO_TCP))
 		return parse_tcp(skb, packet);
+	switch (packet->tuple.proto) {
 	case IPPROTO_UDP:
 		return parse_udp(skb, packet);
 	case IPPROTO_SCTP:
@@ -207,14 +207,14 @@ static __always_inline enum parse_result parse_ipv4(struct __sk_buff *skb, struc
 
 	if (!ip)
 		return PARSE_SHORT;
-	if (ip->version != 4 || ip->ihl < 5)
+	if (unlikely(ip->version != 4 || ip->ihl < 5))
 		return PARSE_MALFORMED;
 	packet->l3 = packet->l4;
 	packet->v6 = 0;
 	packet->tuple.proto = ip->protocol;
 	addr_from_v4(&packet->tuple.saddr, ip->saddr);
 	addr_from_v4(&packet->tuple.daddr, ip->daddr);
-	if (ip->frag_off & bpf_htons(0x3fff)) {
+	if (unlikely(ip->frag_off & bpf_htons(0x3fff))) {
 		packet->fragment_id = ip->id;
 		packet->traits |= ip->frag_off & bpf_htons(0x1fff) ? TRAIT_LATER_FRAGMENT : TRAIT_FIRST_FRAGMENT;
 	}
@@ -297,7 +297,7 @@ static __always_inline enum parse_result parse_ipv6(struct __sk_buff *skb, struc
 
 	if (!ip)
 		return PARSE_SHORT;
-	if (ip->version != 6)
+	if (unlikely(ip->version != 6))
 		return PARSE_MALFORMED;
 	packet->l3 = packet->l4;
 	packet->v6 = 1;
@@ -305,7 +305,7 @@ static __always_inline enum parse_result parse_ipv6(struct __sk_buff *skb, struc
 	addr_from_v6(&packet->tuple.saddr, &ip->saddr);
 	addr_from_v6(&packet->tuple.daddr, &ip->daddr);
 	packet->l4 += sizeof(*ip);
-	return is_extension(packet->tuple.proto) ? (enum parse_result)parse_ipv6_extensions(skb, packet) : PARSE_IP;
+	return unlikely(is_extension(packet->tuple.proto)) ? (enum parse_result)parse_ipv6_extensions(skb, packet) : PARSE_IP;
 }
 
 /* Parses the Ethernet header, if there is one, and returns the protocol of the next header. */
@@ -318,7 +318,7 @@ static __always_inline enum parse_result parse_link(struct __sk_buff *skb, struc
 		return PARSE_IP;
 	if (!eth)
 		return PARSE_SHORT;
-	if (eth->h_dest[0] & 1 || skb->vlan_present)
+	if (unlikely(eth->h_dest[0] & 1 || skb->vlan_present))
 		return PARSE_OTHER;
 	*proto = eth->h_proto;
 	packet->l4 = sizeof(*eth);
@@ -331,15 +331,15 @@ static __always_inline enum parse_result parse_linear(struct __sk_buff *skb, str
 	__be16 proto;
 	enum parse_result parsed = parse_link(skb, packet, &proto);
 
-	if (parsed != PARSE_IP)
+	if (unlikely(parsed != PARSE_IP))
 		return parsed;
-	if (proto == bpf_htons(ETH_P_IP))
+	if (likely(proto == bpf_htons(ETH_P_IP)))
 		parsed = parse_ipv4(skb, packet);
 	else if (proto == bpf_htons(ETH_P_IPV6))
 		parsed = parse_ipv6(skb, packet);
 	else
 		return PARSE_OTHER;
-	return parsed == PARSE_IP ? parse_transport(skb, packet) : parsed;
+	return likely(parsed == PARSE_IP) ? parse_transport(skb, packet) : parsed;
 }
 
 /* Makes the headers linear and parses again. A packet that is still short is cut off. */
@@ -361,7 +361,7 @@ static __always_inline enum parse_result parse_packet(struct __sk_buff *skb, str
 {
 	enum parse_result parsed = parse_linear(skb, packet);
 
-	return parsed == PARSE_SHORT ? (enum parse_result)parse_pulled(skb, packet) : parsed;
+	return unlikely(parsed == PARSE_SHORT) ? (enum parse_result)parse_pulled(skb, packet) : parsed;
 }
 
 /* Whether the sender of a packet may get an answer. */

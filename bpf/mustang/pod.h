@@ -29,13 +29,13 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 					    struct decision *d)
 {
 	find_fragment_ports(packet, row);
-	if (packet->traits & TRAIT_PORTS)
+	if (likely(packet->traits & TRAIT_PORTS))
 		translate(packet, row, d);
 	else
 		d->path = way_to(&packet->tuple.daddr);
-	if (packet->traits & TRAIT_ICMP_ERROR)
+	if (unlikely(packet->traits & TRAIT_ICMP_ERROR))
 		handle_icmp_error(skb, packet, true, row, d);
-	if (packet->traits & TRAIT_ECHO)
+	if (unlikely(packet->traits & TRAIT_ECHO))
 		decide_echo(packet, row, d);
 }
 
@@ -44,9 +44,9 @@ static __always_inline void decide_to_pod(struct __sk_buff *skb, struct packet *
 					  struct decision *d)
 {
 	find_fragment_ports(packet, row);
-	if (packet->traits & TRAIT_PORTS)
+	if (likely(packet->traits & TRAIT_PORTS))
 		translate_reply(&packet->tuple, packet->traits, d);
-	if (packet->traits & TRAIT_ICMP_ERROR)
+	if (unlikely(packet->traits & TRAIT_ICMP_ERROR))
 		handle_icmp_error(skb, packet, false, row, d);
 }
 

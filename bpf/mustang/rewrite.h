@@ -45,7 +45,7 @@ static __always_inline __sum16 checksum_add(__sum16 checksum, __u64 diff)
 static __always_inline int rewrite_addresses(struct __sk_buff *skb, __u32 l3, bool v6, const struct tuple *to,
 					     __u32 diff)
 {
-	if (v6) {
+	if (unlikely(v6)) {
 		struct ipv6hdr *ip = header_at(skb, l3, sizeof(*ip));
 
 		if (!ip)
@@ -90,7 +90,7 @@ static __always_inline int update_checksum(struct __sk_buff *skb, __u32 offset, 
 	enum checksum_state state = checksum_state(skb);
 	__sum16 *check;
 
-	if (state == CHECKSUM_COMPLETE)
+	if (unlikely(state == CHECKSUM_COMPLETE))
 		return replace_checksum(skb, offset, ct, udp);
 	check = header_at(skb, offset, sizeof(*check));
 	if (!check)
@@ -114,7 +114,7 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 	if (rewrite_addresses(skb, packet->l3, packet->v6, &ct->to, ct->addr_diff))
 		return -1;
 	/* The checksum of SCTP covers no address, and its ports stay. */
-	if (packet->traits & TRAIT_LATER_FRAGMENT || packet->tuple.proto == IPPROTO_SCTP)
+	if (unlikely(packet->traits & TRAIT_LATER_FRAGMENT || packet->tuple.proto == IPPROTO_SCTP))
 		return 0;
 	if (ct->port_diff) {
 		__be16 *ports = header_at(skb, packet->l4, 4);

@@ -219,7 +219,8 @@ static __always_inline bool slot_done(const struct ct_slot *slot, __u32 state, _
 	return SLOT_STATE(state) == CT_CLOSED && now >= slot_seen(slot) + CLOSED_KEPT;
 }
 
-static long search_slots(__u32 i, struct slot_search *s)
+/* Looks at a slot; 1 if that ends the search. A function of its own: most searches end with the first slot, without a loop. */
+static __noinline long search_slots(__u32 i, struct slot_search *s)
 {
 	const struct settings *settings = settings_row();
 	__u32 random = bpf_get_prandom_u32(), index, state;
@@ -296,7 +297,8 @@ __noinline __u32 slot_take(__u32 client, __u64 now, __u32 *over_share, struct sl
 		cursor->since = now;
 	}
 	search.next = cursor->next;
-	bpf_loop(SLOT_NEXT + SLOT_TRIES, search_slots, &search, 0);
+	if (!search_slots(0, &search))
+		bpf_loop(SLOT_NEXT + SLOT_TRIES, search_slots, &search, 0);
 	if (search.found == SLOT_NONE)
 		return SLOT_NONE;
 	cursor_move(cursor, &search);

@@ -26,7 +26,7 @@ static __always_inline void decide_drop(struct decision *d, enum drop_reason rea
 /* Whether a packet is of a connection whose backend was removed. Its sender is to learn that; a TCP reset goes through. */
 static __always_inline bool is_removed(const struct ct_entry *ct, __u32 traits)
 {
-	return ct->flags & CT_REMOVED && !(traits & TRAIT_RST);
+	return unlikely(ct->flags & CT_REMOVED) && !(traits & TRAIT_RST);
 }
 
 /* Decides to translate by a connection. */

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "b75b6dd7c28071d3"
+	tcDigest     = "8039ba822ad28d2b"
 	socklbDigest = "c0efdc623b1432a9"
 )

@@ -112,27 +112,27 @@ const (
 
 type tcCtNew struct {
 	_           structs.HostLayout
-	From        tcTuple
-	To          tcTuple
 	Service     uint32
 	Revision    uint32
 	Flags       uint32
-	Traits      uint32
-	BackendPath tcEpPath
-	ClientPath  tcEpPath
 	Backend     uint32
 	Client      uint32
+	BackendPath tcEpPath
+	ClientPath  tcEpPath
+	Rows        uint32
+	Replace     uint16
+	Counted     uint16
+	Adopted     uint32
+	Traits      uint32
+	_           [4]byte
+	From        tcTuple
+	To          tcTuple
 	Slot        uint32
 	Use         uint32
-	Rows        uint32
-	_           [4]byte
 	Now         uint64
 	Key         tcTuple
 	Row         tcCtEntry
 	Back        tcCtEntry
-	Replace     uint16
-	Counted     uint16
-	Adopted     uint32
 	Err         int32
 	Port        uint32
 	Route       struct {
