@@ -305,7 +305,8 @@ static __always_inline enum parse_result parse_ipv6(struct __sk_buff *skb, struc
 	addr_from_v6(&packet->tuple.saddr, &ip->saddr);
 	addr_from_v6(&packet->tuple.daddr, &ip->daddr);
 	packet->l4 += sizeof(*ip);
-	return unlikely(is_extension(packet->tuple.proto)) ? (enum parse_result)parse_ipv6_extensions(skb, packet) : PARSE_IP;
+	return unlikely(is_extension(packet->tuple.proto)) ? (enum parse_result)parse_ipv6_extensions(skb, packet)
+							   : PARSE_IP;
 }
 
 /* Parses the Ethernet header, if there is one, and returns the protocol of the next header. */

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "8039ba822ad28d2b"
+	tcDigest     = "2b746513a1cc8688"
 	socklbDigest = "c0efdc623b1432a9"
 )
