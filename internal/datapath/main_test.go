@@ -35,13 +35,18 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(killedVariable); root != "" {
 		os.Exit(killedChild(root))
 	}
-	os.Exit(testkit.CheckLeaks(m))
+	code := testkit.CheckLeaks(m)
+	if err := removeKept(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-// openTest opens a datapath under a root of its own.
+// openTest opens a datapath that no other test has open meanwhile, and in which nothing is attached or stored.
 func openTest(t testing.TB) *Datapath {
 	t.Helper()
-	return openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 32}})
+	return openKept(t)
 }
 
 func openSized(t testing.TB, o Options) *Datapath {

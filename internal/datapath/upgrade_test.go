@@ -31,23 +31,26 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	pinned := programPins(t, d)
-	for _, name := range pinned {
+	for _, name := range programPins(t, d) {
 		_, rest, _ := strings.Cut(name, "-")
 		if err := os.Rename(filepath.Join(pins(d, "progs"), name), filepath.Join(pins(d, "progs"), "0000-"+rest)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := linkedProgram(t, n, d)
+	before, point := linkedProgram(t, n, d)
 	again, err := Open(t.Context(), Options{Root: d.objects.Root()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got := programPins(t, d); !slices.Equal(got, pinned) {
-		t.Errorf("pinned programs %v, want %v", got, pinned)
+	var want []string // those that are attached
+	for _, h := range point.Hooks() {
+		want = append(want, h.PinName())
 	}
-	if after := linkedProgram(t, n, d); after == before {
+	if got := programPins(t, d); !slices.Equal(got, want) {
+		t.Errorf("pinned programs %v, want %v", got, want)
+	}
+	if after, _ := linkedProgram(t, n, d); after == before {
 		t.Error("the old program is attached still")
 	}
 	buffer := make([]byte, 128)
@@ -76,8 +79,8 @@ func programPins(t *testing.T, d *Datapath) (names []string) {
 	return names
 }
 
-// linkedProgram returns the id of the program that sees what leaves the first pod.
-func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
+// linkedProgram returns the id of the program that sees what leaves the first pod, and where it is attached.
+func linkedProgram(t *testing.T, n network, d *Datapath) (uint32, objects.AttachPoint) {
 	t.Helper()
 	place, err := n.attachment(0).Find()
 	if err != nil {
@@ -93,5 +96,5 @@ func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return uint32(info.Program)
+	return uint32(info.Program), place.Point
 }
