@@ -127,7 +127,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, a.record.Remove())
+			err = errors.Join(err, a.forget())
 			a.close()
 		}
 	}()

@@ -50,7 +50,7 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	recorded := a.record.Boot != ""
 	err := a.reconstruct()
 	if err != nil && !recorded {
-		return errors.Join(err, a.record.Remove())
+		return errors.Join(err, a.forget())
 	}
 	if err := errors.Join(err, a.delete(ctx)); err != nil {
 		return err
@@ -77,6 +77,11 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := a.releaseAddresses(ctx); err != nil {
 		return err
 	}
+	return a.forget()
+}
+
+// forget deletes the record. A DEL of the last pod may have left the host's settings to this attachment.
+func (a *attachment) forget() error {
 	if err := a.record.Remove(); err != nil {
 		return err
 	}

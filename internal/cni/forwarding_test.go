@@ -158,3 +158,25 @@ func TestForwardingOfOthers(t *testing.T) {
 		t.Errorf("the settings are %s, and accept_ra was set to 0", got)
 	}
 }
+
+// TestForwardingAfterFailure has an ADD that fails at once while the last pod is deleted, which leaves the host's settings to it.
+func TestForwardingAfterFailure(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
+	last, failing := f.added("a", network("net", "veth", `,"services":"off"`)), f.pod("b", network("net", "veth", `,"services":"off"`))
+	r, err := f.plugin.records().Open("net", failing.request.owner(), true)
+	f.must(err)
+	f.must(f.del(last))
+	r.Close()
+	if got := f.settings(); got != "1 1 1" {
+		t.Errorf("the settings are %s while there is an ADD", got)
+	}
+	failing.request.Netns = "/none"
+	if f.add(failing) == nil {
+		t.Fatal("ADD found a network namespace")
+	}
+	if got := f.settings(); got != "0 0 1" {
+		t.Errorf("the settings are %s after the last ADD has failed", got)
+	}
+}
