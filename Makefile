@@ -29,7 +29,7 @@ DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')
 GENERATE_PACKAGES := clang-19 clang-format-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
-VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod
+VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod zstd
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace
 

@@ -120,6 +120,7 @@ var tools = map[string]string{
 	"apt-cache": "apt",
 	"apt-get":   "apt",
 	"dpkg-deb":  "dpkg",
+	"zstd":      "zstd",
 }
 
 // findTool returns the path of one of the tools, or a [*debian.MissingError].

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultKernelDir is the default directory of kernels. Each takes about 35 MB.
+// DefaultKernelDir is the default directory of kernels. Each takes about 95 MB.
 const DefaultKernelDir = "/var/cache/mustang"
 
 // Kernel is an unpacked kernel package.
@@ -65,6 +65,18 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 		return Kernel{}, err
 	}
 	defer unlock()
+	kernel, err := fetchKernel(ctx, dir)
+	if err != nil {
+		return Kernel{}, err
+	}
+	if image, err := uncompress(ctx, kernel.Image); err == nil { // else it boots more slowly
+		kernel.Image = image
+	}
+	return kernel, nil
+}
+
+// fetchKernel is FetchKernel with the lock of dir.
+func fetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	p, err := newestPackage(ctx)
 	if err == nil {
 		if kernel, ok := openKernel(dir, p.dirName()); ok {
