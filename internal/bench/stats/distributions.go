@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/aclements/go-moremath/mathx"
 	"github.com/aclements/go-moremath/stats"
@@ -15,14 +16,22 @@ import (
 // distribution by 0.1 %.
 const mostFreedom = 1000
 
+// quantiles has the bits of those that quantile has computed: a plan needs a thousand, and each plan the same.
+var quantiles [mostFreedom + 1]atomic.Uint64
+
 // quantile returns the 97.5 % quantile of Student's t, by Newton's method: the p-value is
 // convex, so that it approaches from below, where the normal quantile lies.
 func quantile(freedom int) float64 {
-	density := stats.TDist{V: float64(min(freedom, mostFreedom))}.PDF
+	freedom = min(freedom, mostFreedom)
+	if known := quantiles[freedom].Load(); known != 0 {
+		return math.Float64frombits(known)
+	}
+	density := stats.TDist{V: float64(freedom)}.PDF
 	t := 1.95
 	for {
 		step := (pValue(t, 1, freedom) - 0.05) / (2 * density(t))
 		if t += step; step < 1e-9 {
+			quantiles[freedom].Store(math.Float64bits(t))
 			return t
 		}
 	}
