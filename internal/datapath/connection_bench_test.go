@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -181,4 +183,45 @@ func BenchmarkPortSearch(b *testing.B) {
 	nothing := measure(emptyProgram(b))
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(measure(w.loaded(b, fromHost))-nothing, "ns/datagram")
+}
+
+// BenchmarkFirstPacket measures the time of the first packet to services at random, less that of an empty program: among few, and
+// among so many that their rows are not in the processor's caches.
+func BenchmarkFirstPacket(b *testing.B) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	for _, n := range []int{10, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := newWorld(benchOn(b, openSized(b, Options{Root: testkit.BPFFS(b) + "/root"})), false, protoTCP)
+			w.reset(b, objects.AttachHost)
+			services := manyServices(n, 0)
+			for i := range services {
+				services[i].Backends = service.Backends(w.backend, netip.AddrPortFrom(w.backend.Addr(), 8081))
+			}
+			if _, err := w.Services().Apply(b.Context(), service.Agent, services); err != nil {
+				b.Fatal(err)
+			}
+			measure := func(p *ebpf.Program) float64 {
+				const packets = 40_000
+				random := rand.New(rand.NewPCG(1, 2))
+				before := runTime(b, p)
+				for range packets {
+					client := netip.AddrPortFrom(w.client.Addr(), uint16(10000+w.opened%50000))
+					w.opened++
+					packet := w.next(client, services[random.IntN(n)].Frontend)
+					packet.flags = flagSYN
+					if _, _, err := p.Test(packet.frame()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				return (runTime(b, p) - before) / packets
+			}
+			nothing := measure(emptyProgram(b))
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(measure(w.loaded(b, fromHost))-nothing, "ns/packet")
+		})
+	}
 }
