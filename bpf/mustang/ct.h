@@ -244,7 +244,7 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 	const struct settings *settings = settings_row();
 	const struct filter *filter = filter_row();
 	struct ct_slot *slot = ct ? ct_slot_of(ct) : NULL;
-	__u64 now = bpf_ktime_get_coarse_ns();
+	__u64 now = coarse_now();
 	__u32 state, rows;
 
 	if (!slot || !t || !settings || !filter)

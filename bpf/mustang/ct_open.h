@@ -313,7 +313,7 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
 	n->from = *t;
 	n->traits = traits;
-	n->now = bpf_ktime_get_coarse_ns();
+	n->now = coarse_now();
 	if (service_read(t, &n->called, false))
 		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));
@@ -342,7 +342,7 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	n->service = service->id;
 	n->revision = service->revision;
 	n->traits = traits;
-	n->now = bpf_ktime_get_coarse_ns();
+	n->now = coarse_now();
 	n->replace = ct_copy(&n->from, &n->row);
 	if (n->replace && addr_equal(&n->row.to.daddr, pod) && ct_keep(n, service, traits))
 		return outcome_pack(outcome_translate(METRIC_KEPT_CONNECTION));

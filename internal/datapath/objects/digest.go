@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "2b746513a1cc8688"
+	tcDigest     = "c298b6ec4ccd3485"
 	socklbDigest = "c0efdc623b1432a9"
 )

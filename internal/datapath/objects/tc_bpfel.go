@@ -75,6 +75,12 @@ const (
 	tcBackendStateBACKEND_QUARANTINED tcBackendState = 3
 )
 
+type tcClock struct {
+	_       structs.HostLayout
+	Jiffies uint64
+	Now     uint64
+}
+
 type tcConfig struct {
 	_           structs.HostLayout
 	AttachPoint uint8
@@ -488,6 +494,7 @@ const (
 	tcMapAffinities    = "affinities"
 	tcMapBackends      = "backends"
 	tcMapChecked       = "checked"
+	tcMapClock         = "clock"
 	tcMapConnections   = "connections"
 	tcMapCtScratch     = "ct_scratch"
 	tcMapEndpoints     = "endpoints"
@@ -573,6 +580,7 @@ type tcMapSpecs struct {
 	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
 	Checked       *ebpf.MapSpec `ebpf:"checked"`
+	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch     *ebpf.MapSpec `ebpf:"ct_scratch"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
@@ -628,6 +636,7 @@ type tcMaps struct {
 	Affinities    *ebpf.Map `ebpf:"affinities"`
 	Backends      *ebpf.Map `ebpf:"backends"`
 	Checked       *ebpf.Map `ebpf:"checked"`
+	Clock         *ebpf.Map `ebpf:"clock"`
 	Connections   *ebpf.Map `ebpf:"connections"`
 	CtScratch     *ebpf.Map `ebpf:"ct_scratch"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
@@ -657,6 +666,7 @@ func (m *tcMaps) Close() error {
 		m.Affinities,
 		m.Backends,
 		m.Checked,
+		m.Clock,
 		m.Connections,
 		m.CtScratch,
 		m.Endpoints,
