@@ -28,7 +28,7 @@ func TestAdd(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode.Name(), func(t *testing.T) {
 			testkit.RequireMode(t, mode.Probe())
-			testPair(t, newFixture(t), network("net", mode.Name(), ""))
+			testPair(t, newBareFixture(t), network("net", mode.Name(), ""))
 		})
 	}
 }
@@ -40,7 +40,7 @@ func TestAddOpenVSwitch(t *testing.T) {
 	}
 	for _, link := range []string{"ovs-veth", "ovs-internal"} {
 		t.Run(link, func(t *testing.T) {
-			f := newFixture(t)
+			f := newBareFixture(t)
 			dir, err := os.MkdirTemp("", "mst-ovs-") // short, for the paths of sockets
 			f.must(err)
 			t.Cleanup(func() { f.must(os.RemoveAll(dir)) })
@@ -93,7 +93,7 @@ func TestResult(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, MTU %d", mode.Name(), mtu), func(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
-				f := newFixture(t)
+				f := newBareFixture(t)
 				more := fmt.Sprintf(`,"mtu":%d`, mtu)
 				if slices.Contains(crashModes, mode.Name()) { // others can't choose the address
 					more += fmt.Sprintf(`,"runtimeConfig":{"mac":"02:00:00:00:%02x:%02x"}`, mtu>>8, mtu&0xff)
@@ -194,7 +194,7 @@ func routesOf(result *types100.Result) []string {
 
 // TestPassedOn checks that values for the runtime are passed on.
 func TestPassedOn(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	dns := types.DNS{Nameservers: []string{"10.96.0.10", "fd00:96::10"}, Domain: "pods.test", Search: []string{"a.test", "b.test"}, Options: []string{"ndots:5"}}
 	data, err := json.Marshal(dns)
 	f.must(err)
@@ -225,7 +225,7 @@ func TestServices(t *testing.T) {
 			t.Run(mode.Name()+"/"+test.services, func(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
-				f := newFixture(t)
+				f := newBareFixture(t)
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				f.must(f.add(f.pod("other", network("net", mode.Name(), `,"services":"both"`)))) // has the datapath made
 				config := network("net", mode.Name(), fmt.Sprintf(`,"services":%q`, test.services))
@@ -260,7 +260,7 @@ func TestServices(t *testing.T) {
 func TestMasquerade(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
+			f := newBareFixture(t)
 			p := f.added("a", network("net", mode, `,"services":"off","masquerade":true`))
 			other := f.added("b", network("net", mode, `,"services":"off","masquerade":true`))
 			for i, outside := range outsideAddresses {
@@ -288,7 +288,7 @@ func TestMasquerade(t *testing.T) {
 func TestMAC(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
+			f := newBareFixture(t)
 			const want = "02:00:00:00:00:07"
 			p := f.added("a", network("net", mode, `,"services":"off","runtimeConfig":{"mac":"`+want+`"}`))
 			device, err := rtnl.In(p.Namespace).Device("eth0")

@@ -43,7 +43,7 @@ func (f *fixture) refused(p *pod, code uint, words ...string) {
 
 // TestFull assigns all addresses.
 func TestFull(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	config := []byte(strings.Replace(string(network("net", "veth", "")), "10.113.0.0/24", "10.113.0.0/30", 1))
 	f.must(f.status(config))
 	p := f.added("a", config)
@@ -95,7 +95,7 @@ func TestDisk(t *testing.T) {
 	for _, which := range []string{"state", "run"} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
 			tmpfs(t, dir, "size=1m,mode=700")
@@ -147,7 +147,7 @@ func (f *fixture) unwritable(config []byte, words string) {
 
 // TestNoBPFFS puts the directory of the datapath on another file system.
 func TestNoBPFFS(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	f.plugin.BPFRoot = filepath.Join(t.TempDir(), "none")
 	config := network("net", "veth", "")
 	f.refused(f.pod("a", config), codeNotAvailable, f.plugin.BPFRoot, "BPF file system")
@@ -165,7 +165,7 @@ func TestOtherLayout(t *testing.T) {
 	for _, services := range []string{netconf.ServicesTC, netconf.ServicesSocket, netconf.ServicesBoth} {
 		t.Run(services, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			plain := network("net", "veth", `,"services":"`+services+`"`)
 			published := []byte(strings.TrimSuffix(string(plain), "}") +
@@ -192,7 +192,7 @@ func TestOtherLayout(t *testing.T) {
 
 // TestWrongHost configures devices that the host lacks, or that are of another kind.
 func TestWrongHost(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store, err := f.plugin.addresses("other")
 	f.must(err)
@@ -239,7 +239,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			config := network("net", mode, "")
 			f.must(f.del(f.added("first", config))) // makes what stays
 			f.must(rtnl.In(f.outside).SetUp("far", false))
@@ -261,7 +261,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 
 // TestWanted requests addresses.
 func TestWanted(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	asking := func(ips ...string) []byte {
 		return network("net", "veth", `,"runtimeConfig":{"ips":["`+strings.Join(ips, `","`)+`"]}`)
 	}
@@ -293,7 +293,7 @@ func TestWanted(t *testing.T) {
 
 // TestNoIPAMPlugin configures a missing IPAM plugin.
 func TestNoIPAMPlugin(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", ""))))
 	before := f.left()
 	p := f.pod("a", delegating("veth", `{"type":"missing"}`))

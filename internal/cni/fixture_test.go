@@ -16,6 +16,7 @@ import (
 
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -37,10 +38,24 @@ var (
 	outsideAddresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
 )
 
+// newFixture returns a fixture whose datapath has its maps already, and may have programs: those of an earlier test.
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
+	return newFixtureOver(t, kept.Root(t))
+}
+
+// newBareFixture returns a fixture without a datapath: the first ADD makes it.
+func newBareFixture(t testing.TB) *fixture {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	return newFixtureOver(t, filepath.Join(testkit.BPFFS(t), "root"))
+}
+
+func newFixtureOver(t testing.TB, bpfRoot string) *fixture {
+	t.Helper()
 	f := &fixture{t: t, host: testkit.Namespace(t, "host"), outside: testkit.Namespace(t, "outside")}
 	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: f.outside, Name: "far"}, 1500))
 	f.must(rtnl.In(f.host).Configure("uplink", rtnl.DeviceConfig{Addresses: hostAddresses, Up: true}))
@@ -48,7 +63,7 @@ func newFixture(t testing.TB) *fixture {
 	f.must(rtnl.In(f.host).AddDefaultRoutes("uplink", []netip.Addr{outsideAddresses[0].Addr(), outsideAddresses[1].Addr()}))
 	dir := t.TempDir()
 	f.plugin = &Plugin{
-		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), BPFRoot: filepath.Join(testkit.BPFFS(t), "root"),
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), BPFRoot: bpfRoot,
 		DeleteDevice: unlink.Device,
 	}
 	return f
@@ -273,6 +288,10 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := testkit.CheckLeaks(m)
+	if err := kept.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if builtDir != "" {
 		_ = os.RemoveAll(builtDir)
 	}

@@ -102,7 +102,7 @@ func (f *fixture) more(before []string) []string {
 
 // TestDelOfNothing runs DEL without ADD, in each mode: it creates nothing.
 func TestDelOfNothing(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	before := f.left()
 	for _, mode := range append([]string{netconf.LinkAuto}, crashModes...) {
 		p := f.pod("a", everything(mode))
@@ -155,7 +155,7 @@ func TestReboot(t *testing.T) {
 	for _, kept := range []string{"addresses", "addresses and records"} {
 		t.Run(kept, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			config := []byte(strings.NewReplacer("10.113.0.0/24", "10.113.0.0/29", "fd00:113::/64", "fd00:113::/125").
 				Replace(string(network("net", "veth", ""))))
 			ids := []string{"a", "b", "c", "d", "e"}
@@ -209,7 +209,7 @@ func (f *fixture) booted(records bool) *fixture {
 	if stamped < 10 {
 		f.t.Fatalf("only %d files tell the boot", stamped)
 	}
-	next := newFixture(f.t)
+	next := newBareFixture(f.t)
 	next.plugin.StateDir = f.plugin.StateDir
 	if records {
 		next.plugin.RunDir = f.plugin.RunDir
@@ -226,7 +226,7 @@ func TestAddTwice(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			p := f.added("a", everything(mode))
 			before := f.left()
@@ -256,7 +256,7 @@ func TestTwoInterfaces(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newBareFixture(t)
 			other := map[string]string{"veth": "veth", "bridge": "bridge", "macvlan": "veth"}[mode] // one parent has one network
 			one, two := network("net", mode, ""), network("second", other, `,"bridge":"mst1"`)
 			a, peer := f.added("a", one), f.added("peer", two)
@@ -287,7 +287,7 @@ func TestTwoInterfaces(t *testing.T) {
 // TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled
 // until the other is deleted.
 func TestTwoInterfacesSockets(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	socket := func(name string) []byte {
 		return []byte(strings.Replace(string(network(name, "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))

@@ -32,7 +32,7 @@ func ofVersion(version string) []byte {
 
 // TestVersion lists the versions, and runs all verbs in each.
 func TestVersion(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	all := []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 	said := f.worked(f.run(call{verb: "VERSION", config: []byte(`{"cniVersion":"1.1.0"}`)}))
 	info, err := (&version.PluginDecoder{}).Decode([]byte(said.stdout))
@@ -96,7 +96,7 @@ func (f *fixture) verbsOf(version string) {
 
 // TestMisused runs the plugin against the protocol.
 func TestMisused(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	p := f.pod("a", network("net", "veth", ""))
 	before := f.left()
 	with := func(more ...string) []string { return append(p.environment(), more...) }
@@ -175,7 +175,7 @@ func waitsFor(locks string, pid int) bool {
 
 // TestSignalled sends signals to fast verbs that wait for a lock: they finish.
 func TestSignalled(t *testing.T) {
-	f := newFixture(t)
+	f := newBareFixture(t)
 	p := f.pod("a", network("net", "veth", ""))
 	for _, verb := range []string{"ADD", "DEL"} {
 		dir := filepath.Join(f.plugin.StateDir, "net")
@@ -209,7 +209,7 @@ func TestSignalled(t *testing.T) {
 func TestSignalledDelegate(t *testing.T) {
 	for _, signal := range stopSignals {
 		t.Run(fmt.Sprint(signal), func(t *testing.T) {
-			f := newFixture(t)
+			f := newBareFixture(t)
 			dir, path, p := f.delegated()
 			before := f.left()
 			f.must(os.WriteFile(path+".hang", []byte("ADD"), 0o600))

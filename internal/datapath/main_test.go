@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -36,17 +37,19 @@ func TestMain(m *testing.M) {
 		os.Exit(killedChild(root))
 	}
 	code := testkit.CheckLeaks(m)
-	if err := removeKept(); err != nil {
+	if err := kept.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// openTest opens a datapath that no other test has open meanwhile, and in which nothing is attached or stored.
+// openTest opens a datapath for a few pods, in which nothing is attached or stored. Earlier tests may have loaded programs.
 func openTest(t testing.TB) *Datapath {
 	t.Helper()
-	return openKept(t)
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	return openSized(t, Options{Root: kept.Root(t)})
 }
 
 func openSized(t testing.TB, o Options) *Datapath {
