@@ -6,6 +6,7 @@
  * what comes from outside and what leaves. Each parses, decides and acts.
  */
 
+#include "mustang/guard.h"
 #include "mustang/pod.h"
 #include "mustang/reflect.h"
 #include "mustang/uplink.h"
@@ -21,6 +22,8 @@ int from_pod(struct __sk_buff *skb)
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_FROM_POD]++;
+	if (!guard_passes(skb, row))
+		return ACTION_DROP;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
@@ -95,6 +98,7 @@ struct enums {
 	enum ct_flag ct_flag;
 	enum ct_state ct_state;
 	enum endpoint_flag endpoint_flag;
+	enum sender_flag sender_flag;
 	enum service_flag service_flag;
 	enum backend_state backend_state;
 	enum backend_flag backend_flag;

@@ -108,6 +108,7 @@ static __always_inline const struct way *way_find(const union addr *addr)
 			way->path = endpoint->path;
 			way->segment = endpoint->segment;
 			way->endpoint = endpoint->id;
+			way->netns = endpoint->netns;
 		}
 	}
 	return way;

@@ -115,10 +115,11 @@ enum ct_state {
 };
 
 enum endpoint_flag {
-	ENDPOINT_EGRESS = 1, /* a packet sent on ifindex, a device of the host, enters the pod */
-	ENDPOINT_PEER = 2,   /* bpf_redirect_peer() to ifindex enters the pod, and is faster */
-	ENDPOINT_L3 = 4,     /* ifindex takes packets without an Ethernet header */
-	ENDPOINT_ROUTED = 8, /* no pod: ifindex is an uplink, and the kernel knows the next hop */
+	ENDPOINT_EGRESS = 1,   /* a packet sent on ifindex, a device of the host, enters the pod */
+	ENDPOINT_PEER = 2,     /* bpf_redirect_peer() to ifindex enters the pod, and is faster */
+	ENDPOINT_L3 = 4,       /* ifindex takes packets without an Ethernet header */
+	ENDPOINT_ROUTED = 8,   /* no pod: ifindex is an uplink, and the kernel knows the next hop */
+	ENDPOINT_ON_HOST = 16, /* ifindex is a device of the host; otherwise of the pod */
 };
 
 /* How packets enter a pod. Flags 0: not through the host, or no pod of this node. */
@@ -263,6 +264,7 @@ struct way {
 	__u32 segment;
 	__u32 endpoint; /* its id; 0: there is no such row */
 	__u32 reserved;
+	__u64 netns; /* the cookie of its network namespace */
 };
 
 /* The last ids given out; none is reused. For user space only, which holds the node's lock. */
@@ -285,7 +287,7 @@ _Static_assert(sizeof(struct ct_entry) == 88, "hidden padding");
 _Static_assert(sizeof(struct ct_slot) == 128, "hidden padding");
 _Static_assert(sizeof(struct settings) == 128, "hidden padding");
 _Static_assert(sizeof(struct flow) == 144, "hidden padding");
-_Static_assert(sizeof(struct way) == 64, "hidden padding");
+_Static_assert(sizeof(struct way) == 72, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct uplink) == 40, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");

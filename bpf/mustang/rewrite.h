@@ -6,6 +6,7 @@
 
 #include <bpf/bpf_core_read.h>
 
+#include "kernel.h"
 #include "maps.h"
 #include "parse.h"
 
@@ -14,13 +15,6 @@ enum checksum_state {
 	CHECKSUM_COMPLETE = 2, /* the kernel keeps the sum over the packet from the network card */
 	CHECKSUM_PARTIAL = 3,  /* the field covers the pseudo header only; the device completes it */
 };
-
-/* The field used of the kernel's struct; the loader finds its place in the running kernel. */
-struct sk_buff {
-	__u8 ip_summed : 2; /* enum checksum_state */
-} __attribute__((preserve_access_index));
-
-extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
 
 static __always_inline enum checksum_state checksum_state(struct __sk_buff *skb)
 {

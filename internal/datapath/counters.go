@@ -65,6 +65,10 @@ func dropNames() []string {
 		"no_local_backend", // the policy is local, and the service's backends are on other nodes
 		"source_range",     // the client is in none of the service's source ranges
 		"backend_removed",  // the backend was removed, and the sender got a TCP reset
+		"source",           // the sender may not send from this address
+		"source_mac",       // the sender may not send from this MAC address
+		"neighbour",        // ARP or neighbour discovery announces what is not the sender's
+		"ethertype",        // not IP or ARP, or in a VLAN: pods send no such frames
 	}
 }
 

@@ -53,6 +53,7 @@ func TestDropReasons(t *testing.T) {
 		case "REWRITE": // the kernel has no memory to write to the packet: cannot be provoked
 		case "NO_ROUTE", "NO_SOURCE": // TestNoWay, which has a network
 		case "TOO_BIG", "TTL": // TestErrorsOnTheWay
+		case "SOURCE", "SOURCE_MAC", "NEIGHBOUR", "ETHERTYPE": // TestGuard
 		case "NO_LOCAL_BACKEND", "SOURCE_RANGE", "BACKEND_REMOVED": // TestLocalPolicy, TestSourceRanges, TestReset
 		default:
 			run := cases[name]
@@ -92,7 +93,7 @@ func tableFull(t *testing.T) {
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
 		"settings": b.objects.Settings.Map, "slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map,
-		"filter": b.objects.Filter.Map, "state": b.objects.State.Map,
+		"filter": b.objects.Filter.Map, "senders": b.objects.Senders.Map, "state": b.objects.State.Map,
 	}
 	for name, m := range pinned {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

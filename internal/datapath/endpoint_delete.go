@@ -103,6 +103,11 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 			err = errors.Join(err, e.o.Detach(k))
 		}
 	}
+	unknown, senderErr := strangers(e.o, ids)
+	err = errors.Join(err, senderErr)
+	for _, key := range unknown {
+		err = errors.Join(err, e.o.WithTables(ctx, func() error { return e.o.Senders.Delete(key) }))
+	}
 	flags, flagsErr := namespaceFlags(e.o)
 	err = errors.Join(err, flagsErr)
 	for cookie, f := range flags {
@@ -124,7 +129,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	gone = slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !hasID(gone, e.ID) })
 	if err := e.o.WithTables(ctx, func() (err error) {
 		for _, each := range gone {
-			if err := e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)); err != nil {
+			if err := errors.Join(e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)), e.deleteSender(each)); err != nil {
 				return err
 			}
 		}

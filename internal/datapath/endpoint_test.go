@@ -79,7 +79,7 @@ func (n network) wanted(t *testing.T) Endpoint {
 		e.segment = uint32(pod.ParentIndex)
 	default:
 		node = device(n.host, "va")
-		e.Host, e.IfIndex, e.flags = true, node.Index, objects.EndpointEgress
+		e.Host, e.IfIndex, e.flags = true, node.Index, objects.EndpointOnHost|objects.EndpointEgress
 		if pod.Kind != "tun" {
 			e.flags |= objects.EndpointPeer
 		} else if len(pod.MAC) == 0 {

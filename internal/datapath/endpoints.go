@@ -173,6 +173,10 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 			return err
 		}
 		rows = t.endpoints(state.LastEndpoint)
+		// The guard lets nothing pass by a device that it does not know.
+		if _, err := e.putSender(t, rows[0].ID); err != nil {
+			return err
+		}
 		return errors.Join(e.write(rows), enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return rows, Unchanged, err
@@ -194,6 +198,11 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t targ
 		change = Updated
 	}
 	if err := e.o.WithTables(ctx, func() error {
+		if changed, err := e.putSender(t, id); err != nil {
+			return err
+		} else if changed {
+			change = Updated
+		}
 		// Rows that stay keep what the programs have noted in them.
 		fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
 			return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
@@ -354,6 +363,11 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
 		}
 	}
+	deviations, err := e.deviatesAsSender(t, id)
+	if err != nil {
+		return err
+	}
+	found = append(found, deviations...)
 	for _, k := range t.links(id) {
 		if on, err := e.o.Attached(k); err != nil || on == 0 {
 			found = append(found, fmt.Sprintf("program %s is not attached", k.Hook.Program))

@@ -14,6 +14,7 @@ import (
 
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/service"
 )
 
@@ -43,7 +44,37 @@ func benchOn(t testing.TB, d *Datapath) *bench {
 			_ = p.Close()
 		}
 	})
+	b.sendAnything(t)
 	return b
+}
+
+// sendAnything lets all test packets pass the source guard. They are on the loopback device of the calling thread's namespace.
+func (b *bench) sendAnything(t testing.TB) {
+	t.Helper()
+	if err := b.objects.OpenTables(); err != nil {
+		t.Fatal(err)
+	}
+	for _, netns := range []uint64{0, ownCookie(t)} {
+		key := objects.SenderKey{Netns: netns, Ifindex: 1}
+		if err := b.objects.Senders.Put(key, objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ownCookie returns the cookie of the calling thread's network namespace.
+func ownCookie(t testing.TB) uint64 {
+	t.Helper()
+	ns, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	cookie, err := ns.Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cookie
 }
 
 // loaded returns the program of a hook.

@@ -93,6 +93,13 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 			remains = append(remains, fmt.Sprintf("program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID))
 		}
 	}
+	unknown, err := strangers(d.objects, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range unknown {
+		remains = append(remains, fmt.Sprintf("source guard of device %d, which has no endpoint", key.Ifindex))
+	}
 	for cookie, f := range flags {
 		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
 			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))

@@ -30,7 +30,7 @@ func decodeEndpointPlace(key objects.Addr, value objects.Endpoint) Endpoint {
 		ID:      value.Id,
 		IP:      rows.DecodeAddr(key),
 		Owner:   service.Owner(value.Owner),
-		Host:    value.Path.Flags&objects.EndpointEgress != 0,
+		Host:    value.Path.Flags&objects.EndpointOnHost != 0,
 		IfIndex: int(value.Path.Ifindex),
 		flags:   value.Path.Flags,
 		segment: value.Segment,

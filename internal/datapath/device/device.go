@@ -41,6 +41,13 @@ type Spec struct {
 	Addresses []netip.Addr
 	// MAC is that of a pod without a Namespace, and ignored for others.
 	MAC net.HardwareAddr
+	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between pods.
+	// At most MaxAllowed.
+	Allowed []netip.Prefix
+	// Unguarded is whether the pod may send from any address, and announce any.
+	Unguarded bool
+	// DHCP is whether the pod may ask a DHCP server for addresses.
+	DHCP bool
 }
 
 // String names the device for messages.
@@ -76,6 +83,10 @@ type Device struct {
 	Netns     uint64           // cookie of the pod's network namespace, or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
 	Addresses []netip.Addr     // those that other pods can send to
+	LinkLocal netip.Addr       // the pod's IPv6 link-local address; invalid if it has none
+	Allowed   []netip.Prefix   // as in the spec
+	Unguarded bool             // as in the spec
+	DHCP      bool             // as in the spec
 	opened    *netns.Namespace // to be closed
 }
 
@@ -99,7 +110,10 @@ func (a Spec) Find() (_ *Device, err error) {
 	if a.Namespace == nil && a.HostIfName == "" {
 		return nil, errors.New("no network namespace for the pod")
 	}
-	d := &Device{Owner: a.Owner}
+	if err := checkAllowed(a.Allowed); err != nil {
+		return nil, fmt.Errorf("interface %s: %w", a, err)
+	}
+	d := &Device{Owner: a.Owner, Allowed: a.Allowed, Unguarded: a.Unguarded, DHCP: a.DHCP}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -137,6 +151,7 @@ func (d *Device) inPod(a Spec) (device rtnl.Device, err error) {
 	if a.Namespace == nil {
 		d.PodMAC = a.MAC
 		d.Addresses = reachable(a.Addresses)
+		d.LinkLocal = linkLocal(a.MAC, nil)
 		return rtnl.Device{MAC: a.MAC}, nil
 	}
 	if d.Netns, err = a.Namespace.Cookie(); err != nil {
@@ -153,6 +168,7 @@ func (d *Device) inPod(a Spec) (device rtnl.Device, err error) {
 		}
 	}
 	d.Addresses = reachable(addresses)
+	d.LinkLocal = linkLocal(device.MAC, device.Addrs)
 	return device, nil
 }
 
@@ -176,9 +192,9 @@ func wholeMAC(mac net.HardwareAddr) net.HardwareAddr {
 
 // Flags of endpoints with a host side, by the kind of the link.
 const (
-	IntoPeer = objects.EndpointEgress | objects.EndpointPeer
-	IntoTap  = objects.EndpointEgress
-	IntoTun  = objects.EndpointEgress | objects.EndpointL3
+	IntoPeer = objects.EndpointOnHost | objects.EndpointEgress | objects.EndpointPeer
+	IntoTap  = objects.EndpointOnHost | objects.EndpointEgress
+	IntoTun  = objects.EndpointOnHost | objects.EndpointEgress | objects.EndpointL3
 )
 
 // locate finds the attach point for a device in a pod. The device is empty except for its MAC address if the pod has no

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "c298b6ec4ccd3485"
-	socklbDigest = "c0efdc623b1432a9"
+	tcDigest     = "f14849397b1d2a50"
+	socklbDigest = "f4d05abc25bbd017"
 )

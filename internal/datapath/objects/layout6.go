@@ -125,6 +125,9 @@ func (m *migration) copyTables() error {
 			return err
 		}
 		row.Value.Reserved0 = 0
+		if err := m.addSender(&row.Value); err != nil {
+			return err
+		}
 		if err := m.o.Endpoints.Put(row.Key, row.Value); err != nil {
 			return err
 		}

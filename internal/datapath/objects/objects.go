@@ -43,6 +43,7 @@ type Tables struct {
 	SourceRanges *Table[SourceRange, uint8]
 	Connections  *Table[Tuple, ConnectionRow]
 	Endpoints    *Table[Addr, Endpoint]
+	Senders      *Table[SenderKey, Sender] // devices by which packets leave pods
 	// Slots are the connections, of which Connections has the rows.
 	Slots    *Slots
 	Settings *Table[uint32, tcSettings]
@@ -176,6 +177,7 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		SourceRanges: &Table[SourceRange, uint8]{o.maps.SourceRanges, tcMapSourceRanges},
 		Connections:  &Table[Tuple, ConnectionRow]{o.maps.Connections, tcMapConnections},
 		Endpoints:    &Table[Addr, Endpoint]{o.maps.Endpoints, tcMapEndpoints},
+		Senders:      &Table[SenderKey, Sender]{o.maps.Senders, tcMapSenders},
 		Slots:        &Slots{Map: o.maps.Slots, usage: o.maps.Usage},
 		Settings:     &Table[uint32, tcSettings]{o.maps.Settings, tcMapSettings},
 		Metrics:      &Table[uint32, []tcMetrics]{o.maps.Metrics, tcMapMetrics},

@@ -25,6 +25,10 @@ type (
 	Slot = tcCtSlot
 	// Endpoint is a row of endpoints.
 	Endpoint = tcEndpoint
+	// SenderKey is the key of senders.
+	SenderKey = tcSenderKey
+	// Sender is a row of senders.
+	Sender = tcSender
 	// Uplink is a row of uplinks, by the index of the device.
 	Uplink = tcUplink
 	// SocketScope is a row of namespaces, by cookie.
@@ -50,6 +54,10 @@ const (
 	EndpointEgress       = uint32(tcEndpointFlagENDPOINT_EGRESS)
 	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)
 	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)
+	EndpointOnHost       = uint32(tcEndpointFlagENDPOINT_ON_HOST)
+	SenderUnguarded      = uint16(tcSenderFlagSENDER_UNGUARDED)
+	SenderDHCP           = uint16(tcSenderFlagSENDER_DHCP)
+	SenderRouter         = uint16(tcSenderFlagSENDER_ROUTER)
 	NamespaceHost        = uint32(socklbNamespaceFlagNAMESPACE_HOST)
 	NamespacePod         = uint32(socklbNamespaceFlagNAMESPACE_POD)
 	SlotSYN              = uint32(tcCtStateCT_SYN)

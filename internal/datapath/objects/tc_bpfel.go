@@ -216,7 +216,11 @@ const (
 	tcDropReasonDROP_NO_LOCAL_BACKEND tcDropReason = 13
 	tcDropReasonDROP_SOURCE_RANGE     tcDropReason = 14
 	tcDropReasonDROP_BACKEND_REMOVED  tcDropReason = 15
-	tcDropReasonDROP_COUNT            tcDropReason = 16
+	tcDropReasonDROP_SOURCE           tcDropReason = 16
+	tcDropReasonDROP_SOURCE_MAC       tcDropReason = 17
+	tcDropReasonDROP_NEIGHBOUR        tcDropReason = 18
+	tcDropReasonDROP_ETHERTYPE        tcDropReason = 19
+	tcDropReasonDROP_COUNT            tcDropReason = 20
 )
 
 type tcEndpoint struct {
@@ -235,10 +239,11 @@ type tcEndpoint struct {
 type tcEndpointFlag uint32
 
 const (
-	tcEndpointFlagENDPOINT_EGRESS tcEndpointFlag = 1
-	tcEndpointFlagENDPOINT_PEER   tcEndpointFlag = 2
-	tcEndpointFlagENDPOINT_L3     tcEndpointFlag = 4
-	tcEndpointFlagENDPOINT_ROUTED tcEndpointFlag = 8
+	tcEndpointFlagENDPOINT_EGRESS  tcEndpointFlag = 1
+	tcEndpointFlagENDPOINT_PEER    tcEndpointFlag = 2
+	tcEndpointFlagENDPOINT_L3      tcEndpointFlag = 4
+	tcEndpointFlagENDPOINT_ROUTED  tcEndpointFlag = 8
+	tcEndpointFlagENDPOINT_ON_HOST tcEndpointFlag = 16
 )
 
 type tcEnums struct {
@@ -250,6 +255,7 @@ type tcEnums struct {
 	CtFlag       uint32
 	CtState      uint32
 	EndpointFlag uint32
+	SenderFlag   uint32
 	ServiceFlag  uint32
 	BackendState uint32
 	BackendFlag  uint32
@@ -373,6 +379,36 @@ type tcQuotedBytes struct {
 	Words [128]uint32
 }
 
+type tcSender struct {
+	_         structs.HostLayout
+	Endpoint  uint32
+	Flags     uint16
+	Prefixes  uint16
+	Mac       [6]uint8
+	Reserved  [2]uint8
+	LinkLocal tcAddr
+	Prefix    [16]struct {
+		_    structs.HostLayout
+		Addr tcAddr
+		Mask tcAddr
+	}
+}
+
+type tcSenderFlag uint32
+
+const (
+	tcSenderFlagSENDER_UNGUARDED tcSenderFlag = 1
+	tcSenderFlagSENDER_DHCP      tcSenderFlag = 2
+	tcSenderFlagSENDER_ROUTER    tcSenderFlag = 4
+)
+
+type tcSenderKey struct {
+	_       structs.HostLayout
+	Netns   uint64
+	Ifindex uint32
+	Pad     uint32
+}
+
 type tcSentErrors struct {
 	_      structs.HostLayout
 	Second uint64
@@ -484,6 +520,7 @@ type tcWay struct {
 	Segment  uint32
 	Endpoint uint32
 	Reserved uint32
+	Netns    uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -506,6 +543,7 @@ const (
 	tcMapPortFailures  = "port_failures"
 	tcMapQuoted        = "quoted"
 	tcMapQuotes        = "quotes"
+	tcMapSenders       = "senders"
 	tcMapSentErrors    = "sent_errors"
 	tcMapServices      = "services"
 	tcMapSettings      = "settings"
@@ -592,6 +630,7 @@ type tcMapSpecs struct {
 	PortFailures  *ebpf.MapSpec `ebpf:"port_failures"`
 	Quoted        *ebpf.MapSpec `ebpf:"quoted"`
 	Quotes        *ebpf.MapSpec `ebpf:"quotes"`
+	Senders       *ebpf.MapSpec `ebpf:"senders"`
 	SentErrors    *ebpf.MapSpec `ebpf:"sent_errors"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Settings      *ebpf.MapSpec `ebpf:"settings"`
@@ -648,6 +687,7 @@ type tcMaps struct {
 	PortFailures  *ebpf.Map `ebpf:"port_failures"`
 	Quoted        *ebpf.Map `ebpf:"quoted"`
 	Quotes        *ebpf.Map `ebpf:"quotes"`
+	Senders       *ebpf.Map `ebpf:"senders"`
 	SentErrors    *ebpf.Map `ebpf:"sent_errors"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Settings      *ebpf.Map `ebpf:"settings"`
@@ -678,6 +718,7 @@ func (m *tcMaps) Close() error {
 		m.PortFailures,
 		m.Quoted,
 		m.Quotes,
+		m.Senders,
 		m.SentErrors,
 		m.Services,
 		m.Settings,

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_GUARD_H
+#define MUSTANG_GUARD_H
+
+#include "deliver.h"
+#include "neighbours.h"
+#include "senders.h"
+
+/*
+ * The source guard: what leaves a pod has one of its addresses and its MAC address, and announces no others. The row of a
+ * source address in endpoints leads to a device; a packet that came by that very device is the pod's. All else is looked at
+ * closely: ARP, neighbour discovery, addresses without a row. A device without a row in senders sends nothing.
+ */
+
+/* Whether a packet is certainly its sender's: TCP and UDP of IPv6, all of IPv4, from an address of its own. */
+static __always_inline bool is_genuine(struct __sk_buff *skb)
+{
+	const struct ethhdr *eth = NULL;
+	const struct ipv6hdr *ip6;
+	const struct iphdr *ip;
+	const struct way *way;
+	__be16 proto = skb->protocol;
+	union addr from;
+	__u32 l3 = 0;
+
+	if (skb->vlan_present)
+		return false;
+	if (has_ethernet()) {
+		eth = header_at(skb, 0, sizeof(*eth));
+		l3 = sizeof(*eth);
+		/* Devices go by either. A packet socket can set both. */
+		if (!eth || eth->h_proto != proto)
+			return false;
+	}
+	if (proto == bpf_htons(ETH_P_IP)) {
+		ip = header_at(skb, l3, sizeof(*ip));
+		if (!ip)
+			return false;
+		addr_from_v4(&from, ip->saddr);
+	} else if (proto == bpf_htons(ETH_P_IPV6)) {
+		ip6 = header_at(skb, l3, sizeof(*ip6));
+		if (!ip6 || (ip6->nexthdr != IPPROTO_TCP && ip6->nexthdr != IPPROTO_UDP))
+			return false;
+		addr_from_v6(&from, &ip6->saddr);
+	} else {
+		return false;
+	}
+	way = way_find(&from);
+	if (!way || !way->endpoint || !leads_here(skb, &way->path, way->netns))
+		return false;
+	if (!has_ethernet())
+		return true;
+	eth = header_at(skb, 0, sizeof(*eth));
+	return eth && mac_equal(eth->h_source, way->path.pod_mac);
+}
+
+static __always_inline enum drop_reason guard_ipv4(struct __sk_buff *skb, const struct sender *sender, __u32 l3)
+{
+	const struct iphdr *ip = header_at(skb, l3, sizeof(*ip));
+	const struct udphdr *udp;
+	union addr from;
+
+	if (!ip)
+		return DROP_MALFORMED;
+	addr_from_v4(&from, ip->saddr);
+	if (may_send_from(sender, &from))
+		return DROP_UNSPECIFIED;
+	/* A client without an address asks a DHCP server for one (RFC 2131). */
+	if (ip->saddr || !(sender->flags & SENDER_DHCP) || ip->protocol != IPPROTO_UDP || ip->ihl != 5 ||
+	    ip->frag_off & bpf_htons(0x3fff))
+		return DROP_SOURCE;
+	udp = header_at(skb, l3 + sizeof(*ip), sizeof(*udp));
+	return udp && udp->source == bpf_htons(68) && udp->dest == bpf_htons(67) ? DROP_UNSPECIFIED : DROP_SOURCE;
+}
+
+static __always_inline enum drop_reason guard_ipv6(struct __sk_buff *skb, const struct sender *sender, __u32 l3)
+{
+	struct packet packet = { .l4 = l3 };
+	bool from_none;
+
+	switch (parse_ipv6(skb, &packet)) {
+	case PARSE_SHORT:
+	case PARSE_MALFORMED:
+		return DROP_MALFORMED;
+	case PARSE_EXTENSIONS:
+		return DROP_EXTENSIONS;
+	default:
+		break;
+	}
+	from_none = !packet.tuple.saddr.halves[0] && !packet.tuple.saddr.halves[1];
+	if (packet.tuple.proto == IPPROTO_ICMPV6 && !(packet.traits & TRAIT_LATER_FRAGMENT))
+		return guard_icmpv6(skb, sender, &packet, from_none);
+	return may_send_from(sender, &packet.tuple.saddr) ? DROP_UNSPECIFIED : DROP_SOURCE;
+}
+
+/* Bytes that the checks read, apart from options of neighbour discovery. */
+#define GUARD_BYTES 128
+
+/* Looks closely at a packet that is not certainly its sender's. Returns why it must be dropped, or DROP_UNSPECIFIED. */
+__noinline int guard_closely(struct __sk_buff *skb)
+{
+	const struct sender *sender = sender_of(skb);
+	const struct ethhdr *eth;
+	__be16 proto = skb->protocol;
+	__u32 l3 = 0;
+
+	if (!sender)
+		return DROP_SOURCE;
+	if (sender->flags & SENDER_UNGUARDED)
+		return DROP_UNSPECIFIED;
+	if (skb->vlan_present)
+		return DROP_ETHERTYPE;
+	if (skb->data_end - skb->data < GUARD_BYTES && skb->data_end - skb->data < skb->len &&
+	    bpf_skb_pull_data(skb, skb->len < GUARD_BYTES ? skb->len : GUARD_BYTES))
+		return DROP_MALFORMED;
+	if (has_ethernet()) {
+		eth = header_at(skb, 0, sizeof(*eth));
+		if (!eth)
+			return DROP_MALFORMED;
+		if (eth->h_proto != proto)
+			return DROP_ETHERTYPE;
+		if (!mac_equal(eth->h_source, sender->mac))
+			return DROP_SOURCE_MAC;
+		l3 = sizeof(*eth);
+	}
+	if (proto == bpf_htons(ETH_P_IP))
+		return guard_ipv4(skb, sender, l3);
+	if (proto == bpf_htons(ETH_P_IPV6))
+		return guard_ipv6(skb, sender, l3);
+	if (proto == bpf_htons(ETH_P_ARP) && has_ethernet())
+		return guard_arp(skb, sender, l3);
+	return DROP_ETHERTYPE;
+}
+
+/* Whether a packet that leaves a pod may pass; otherwise it is counted as dropped. */
+static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *row)
+{
+	__u32 reason;
+
+	if (is_genuine(skb))
+		return true;
+	reason = guard_closely(skb);
+	if (!reason)
+		return true;
+	count_drop(row, reason);
+	return false;
+}
+
+#endif

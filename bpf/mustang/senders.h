@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SENDERS_H
+#define MUSTANG_SENDERS_H
+
+#include "copies.h"
+#include "kernel.h"
+
+/* Prefixes that a pod may send from, apart from its addresses. */
+#define SENDER_PREFIXES 16
+
+enum sender_flag {
+	SENDER_UNGUARDED = 1, /* it may send anything */
+	SENDER_DHCP = 2,      /* it may ask a DHCP server for addresses */
+	SENDER_ROUTER = 4,    /* it may announce itself as an IPv6 router: it has a prefix of more than one address */
+};
+
+/* A device by which packets leave a pod. */
+struct sender_key {
+	__u64 netns;   /* cookie of the pod's network namespace, if it is the pod's own device; 0 for one of the host */
+	__u32 ifindex; /* of the device there */
+	__u32 pad;
+};
+
+struct sender_prefix {
+	union addr addr;
+	union addr mask;
+};
+
+/* What may be sent there besides packets from the pod's addresses, which are in endpoints. */
+struct sender {
+	__u32 endpoint; /* its id */
+	__u16 flags;    /* enum sender_flag */
+	__u16 prefixes;
+	__u8 mac[ETH_ALEN];
+	__u8 reserved[2];
+	union addr link_local; /* the device's IPv6 link-local address */
+	struct sender_prefix prefix[SENDER_PREFIXES];
+};
+
+_Static_assert(sizeof(struct sender_key) == 16, "hidden padding");
+_Static_assert(sizeof(struct sender) == 32 + 32 * SENDER_PREFIXES, "hidden padding");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct sender_key);
+	__type(value, struct sender);
+} senders SEC(".maps");
+
+/* The cookie of the network namespace that a packet is in. Before Linux 6.15, no helper tells. */
+static __always_inline __u64 netns_of(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+
+	return kernel->dev->nd_net.net->net_cookie;
+}
+
+/* Whether the row of a pod's address has the device at which a program has the packet. All devices of the host are in one namespace. */
+static __always_inline bool leads_here(struct __sk_buff *skb, const struct ep_path *path, __u64 netns)
+{
+	bool own = config.attach_point == ATTACH_POD;
+
+	if (path->ifindex != skb->ifindex || own != !(path->flags & ENDPOINT_ON_HOST))
+		return false;
+	return !own || netns == netns_of(skb);
+}
+
+/* The row of the device by which a packet leaves its pod; NULL if it is none. */
+static __always_inline const struct sender *sender_of(struct __sk_buff *skb)
+{
+	struct sender_key key = { .ifindex = skb->ifindex };
+
+	if (config.attach_point == ATTACH_POD)
+		key.netns = netns_of(skb);
+	return bpf_map_lookup_elem(&senders, &key);
+}
+
+static __always_inline bool in_prefix(const union addr *addr, const struct sender_prefix *prefix)
+{
+	return (addr->halves[0] & prefix->mask.halves[0]) == prefix->addr.halves[0] &&
+	       (addr->halves[1] & prefix->mask.halves[1]) == prefix->addr.halves[1];
+}
+
+/* Whether a pod may use an address as its own. */
+static __always_inline bool may_send_from(const struct sender *sender, const union addr *addr)
+{
+	const struct way *way = way_find(addr);
+
+	if (way && way->endpoint == sender->endpoint)
+		return true;
+	if (sender->link_local.bytes[0] && addr_equal(addr, &sender->link_local))
+		return true;
+	for (__u32 i = 0; i < SENDER_PREFIXES && i < sender->prefixes; i++)
+		if (in_prefix(addr, &sender->prefix[i]))
+			return true;
+	return false;
+}
+
+#endif

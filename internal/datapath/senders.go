@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+)
+
+// senderKey returns the key of the device by which an endpoint's packets leave it.
+func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
+	key := objects.SenderKey{Ifindex: uint32(ifindex)}
+	if !host {
+		key.Netns = netns
+	}
+	return key
+}
+
+// sender returns the row of the device: what the source guard lets pass besides packets from the addresses in endpoints.
+func (t target) sender(id uint32) (objects.SenderKey, objects.Sender) {
+	row := objects.Sender{Endpoint: id, Prefixes: uint16(len(t.Allowed))}
+	copy(row.Mac[:], t.PodMAC)
+	if t.LinkLocal.IsValid() {
+		row.LinkLocal = rows.EncodeAddr(t.LinkLocal)
+	}
+	for i, p := range t.Allowed {
+		row.Prefix[i].Addr, row.Prefix[i].Mask = rows.EncodeAddr(p.Addr()), mask(p)
+		if p.Addr().Is6() && !p.IsSingleIP() {
+			row.Flags |= objects.SenderRouter
+		}
+	}
+	if t.Unguarded {
+		row.Flags |= objects.SenderUnguarded
+	}
+	if t.DHCP {
+		row.Flags |= objects.SenderDHCP
+	}
+	return senderKey(t.Point != objects.AttachPod, t.Netns, t.IfIndex), row
+}
+
+// mask returns the bits of an address that a prefix fixes.
+func mask(p netip.Prefix) objects.Addr {
+	ones := p.Bits()
+	if p.Addr().Is4() {
+		ones += 128 - 32
+	}
+	var all [16]byte
+	for i := range all {
+		all[i] = 0xff
+	}
+	fixed, _ := netip.AddrFrom16(all).Prefix(ones)
+	return objects.Addr{Bytes: fixed.Addr().As16()}
+}
+
+// putSender stores the row of the device. The caller has the lock of the rows.
+func (e Endpoints) putSender(t target, id uint32) (changed bool, err error) {
+	key, want := t.sender(id)
+	have, _, err := e.o.Senders.Get(key)
+	if err != nil || have == want {
+		return false, err
+	}
+	return true, e.o.Senders.Put(key, want)
+}
+
+// deleteSender deletes the row of an endpoint's device: from then on the programs there let nothing pass. The caller has the
+// lock of the rows.
+func (e Endpoints) deleteSender(each Endpoint) error {
+	key := senderKey(each.Host, each.netns, each.IfIndex)
+	row, ok, err := e.o.Senders.Get(key)
+	if err != nil || !ok || row.Endpoint != each.ID {
+		return err
+	}
+	return e.o.Senders.Delete(key)
+}
+
+// strangers returns the keys of senders that belong to no endpoint.
+func strangers(o *objects.Objects, ids map[uint64]bool) (keys []objects.SenderKey, err error) {
+	for row, err := range o.Senders.All() {
+		if err != nil {
+			return nil, err
+		}
+		if !ids[uint64(row.Value.Endpoint)] {
+			keys = append(keys, row.Key)
+		}
+	}
+	return keys, nil
+}
+
+// deviatesAsSender describes how the row of the device differs from what it should be.
+func (e Endpoints) deviatesAsSender(t target, id uint32) ([]string, error) {
+	key, want := t.sender(id)
+	have, ok, err := e.o.Senders.Get(key)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return []string{"the source guard does not know its device"}, nil
+	case have != want:
+		return []string{fmt.Sprintf("the source guard has flags %d and %d prefixes, want %d and %d, or other addresses",
+			have.Flags, have.Prefixes, want.Flags, want.Prefixes)}, nil
+	}
+	return nil, nil
+}
