@@ -38,16 +38,21 @@ int to_pod(struct __sk_buff *skb)
 	struct packet packet = {};
 	struct decision d = { .skb = skb };
 	enum parse_result parsed;
+	bool delivered;
 
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_TO_POD]++;
-	if (is_delivered(skb, row))
+	delivered = is_delivered(skb, row);
+	if (delivered && (config.attach_point != ATTACH_POD || !policies_in_force()))
 		return ACTION_NEXT;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
-	decide_to_pod(skb, &packet, row, &d);
+	if (unlikely(delivered))
+		decide_delivered(skb, &packet, row, &d);
+	else
+		decide_to_pod(skb, &packet, row, &d);
 	return likely(apply(skb, &packet, &d, row)) ? pass(row) : ACTION_DROP;
 }
 
@@ -89,7 +94,7 @@ int to_uplink(struct __sk_buff *skb)
 	return likely(apply(skb, &packet, &d, row)) ? pass(row) : ACTION_DROP;
 }
 
-/* Enums that no map refers to, so that the type information has them for Go. No program reads this. */
+/* Types that no map refers to, so that the type information has them for Go. No program reads this. */
 struct enums {
 	enum metric metric;
 	enum drop_reason drop_reason;
@@ -104,6 +109,7 @@ struct enums {
 	enum backend_flag backend_flag;
 	enum owner owner;
 	enum attach_point attach_point;
+	struct policy_event policy_event;
 };
 
 const volatile struct enums enums SEC(".rodata");

@@ -6,6 +6,7 @@
 
 #include "choice.h"
 #include "parse.h"
+#include "policy.h"
 #include "slots.h"
 #include "verdict.h"
 
@@ -258,6 +259,8 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 		if (!ct_check(ct, slot))
 			return false;
 		ct->checked = rows;
+		if (policies_in_force())
+			ct->flags |= CT_UNJUDGED;
 		if (ct->flags & CT_REMOVED)
 			traits |= TRAIT_RST;
 	}
@@ -269,8 +272,31 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 		if (traits & TRAIT_SYN_ACK && slot->from.proto == IPPROTO_TCP && !(ct->flags & CT_FORWARD))
 			slot->opening = OPENING_KNOWN | traits >> TRAIT_NUMBER_SHIFT;
 	}
-	if (ct_next(state, slot->opening, ct->flags, traits) != state)
+	if (!(traits & TRAIT_NONE) && ct_next(state, slot->opening, ct->flags, traits) != state)
 		ct_advance(slot, state, ct->flags, traits);
+	return true;
+}
+
+/* Judges the connection of a copy of a row by the policies that are in force now. Not a part of ct_use(): the stack is short. */
+__noinline int ct_judge(struct ct_entry *ct)
+{
+	const struct ct_slot *slot = ct ? ct_slot_of(ct) : NULL;
+
+	if (!slot)
+		return 0;
+	ct->flags &= ~CT_UNJUDGED;
+	ct->denied = judge(&slot->from.saddr, &slot->reply.saddr,
+			   flow_of(slot->from.sport, slot->reply.sport, slot->from.proto));
+	return 0;
+}
+
+/* ct_use(), and judges the connection again if policies have changed. */
+static __always_inline bool ct_use_judged(struct ct_entry *ct, const struct tuple *t, __u32 traits)
+{
+	if (!ct_use(ct, t, traits))
+		return false;
+	if (unlikely(ct->flags & CT_UNJUDGED))
+		ct_judge(ct);
 	return true;
 }
 

@@ -181,6 +181,16 @@ static __always_inline void ct_avoid(struct __sk_buff *skb, struct ct_new *n, co
 	bpf_loop(SCTP_TRIES, search_sctp, &search, 0);
 }
 
+/* Judges the connection of n by policies: 0 if it is allowed, otherwise an enum drop_reason. */
+static __always_inline __u32 ct_judge_new(const struct ct_new *n)
+{
+	const struct tuple *from = &n->from, *to = &n->to;
+
+	if (!policies_in_force())
+		return 0;
+	return judge(&from->saddr, &to->daddr, flow_of(from->sport, to->dport, from->proto));
+}
+
 static __always_inline bool is_closed(const struct ct_slot *slot)
 {
 	return SLOT_STATE(slot_state(slot)) == CT_CLOSED;
@@ -215,7 +225,7 @@ static __always_inline bool ct_keep(struct ct_new *n, const struct service *serv
 	if (is_opening(n, slot))
 		return true;
 	return slot->service == service->id && (slot->revision == service->revision || is_late_syn(n, slot)) &&
-	       !is_closed(slot) && ct_use(&n->row, &n->from, traits);
+	       !is_closed(slot) && ct_use_judged(&n->row, &n->from, traits);
 }
 
 /* Claims the slot of the client's previous connection, of n->row. SLOT_NONE: another program has it. */
@@ -239,7 +249,7 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 						      const struct service *service, const struct ep_path *uplink)
 {
 	struct outcome outcome;
-	__u32 old = SLOT_NONE, hash;
+	__u32 old = SLOT_NONE, hash, reason;
 
 	n->service = service->id;
 	n->revision = service->revision;
@@ -255,6 +265,9 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 	if (n->from.proto == IPPROTO_SCTP)
 		ct_avoid(skb, n, service, uplink);
 	ct_locate(n, uplink);
+	reason = ct_judge_new(n);
+	if (reason)
+		return outcome_drop(reason);
 	if (uplink && !n->backend) {
 		outcome = ct_route(skb, n, uplink);
 		if (outcome.verdict == VERDICT_DROP)
@@ -273,15 +286,17 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
  */
 static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 traits)
 {
-	__u32 old = SLOT_NONE;
+	__u32 old = SLOT_NONE, reason;
 	struct ct_entry *taken;
 	struct ct_slot *slot;
 	bool free;
 
 	n->replace = ct_copy(&n->from, &n->row);
+	if (n->replace && n->row.flags & CT_DIRECT)
+		return outcome_pass(METRIC_NONE); /* police() sees to it */
 	slot = n->replace ? ct_slot_of(&n->row) : NULL;
 	if (slot && n->row.flags & CT_FORWARD && !slot->service && !(traits & TRAIT_SYN && is_closed(slot)) &&
-	    ct_use(&n->row, &n->from, traits))
+	    ct_use_judged(&n->row, &n->from, traits))
 		return outcome_translate(METRIC_KEPT_CONNECTION);
 	n->to = tuple_reverse(&n->from);
 	taken = bpf_map_lookup_elem(&connections, &n->to);
@@ -295,6 +310,9 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 		return outcome_pass(METRIC_NONE);
 	}
 	n->to = n->from;
+	reason = ct_judge_new(n);
+	if (reason)
+		return outcome_drop(reason);
 	ct_locate(n, NULL);
 	return outcome_unpack(ct_store(old));
 }
@@ -328,6 +346,7 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 {
 	struct ct_new *n = ct_new_row();
 	const struct service *service;
+	__u32 reason;
 
 	if (!t || !pod || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
@@ -351,6 +370,9 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 	ct_locate(n, NULL);
 	if (!n->backend)
 		return outcome_pack(outcome_pass(METRIC_NONE));
+	reason = ct_judge_new(n);
+	if (reason)
+		return outcome_pack(outcome_drop(reason));
 	n->flags = CT_UPLINK | CT_DSR;
 	if (n->backend_path.flags & ENDPOINT_EGRESS && snat_device(skb, &n->from.saddr, &n->route)) {
 		n->client_path.ifindex = n->route.ifindex;

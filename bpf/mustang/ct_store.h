@@ -92,6 +92,7 @@ static __noinline void ct_fill_row(const struct ct_new *n, struct ct_entry *row,
 	row->slot = n->slot;
 	row->use = n->use;
 	row->checked = n->rows;
+	row->denied = 0;
 	row->flags = n->flags | direction;
 	row->path = direction & CT_FORWARD ? n->backend_path : n->client_path;
 }
@@ -180,6 +181,8 @@ static __always_inline void ct_search_port(struct ct_new *n)
  */
 static __always_inline bool keeps_port(const struct ct_new *n)
 {
+	if (n->flags & CT_DIRECT)
+		return true;
 	return n->from.proto == IPPROTO_SCTP && (n->flags & (CT_SNAT | CT_DSR)) != (CT_SNAT | CT_DSR);
 }
 
@@ -238,6 +241,12 @@ static __always_inline struct outcome ct_give_up(__u32 index, struct ct_slot *sl
 	return outcome;
 }
 
+/* Whether connections of a protocol begin and end. Those of others are UDP to the table. */
+static __always_inline bool has_states(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_SCTP;
+}
+
 /* Completes the slot of a connection whose rows are stored. */
 static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot)
 {
@@ -252,7 +261,7 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 	flow_add(&slot->reply, &n->back);
 	flow_add(&slot->from, &n->row);
 	__sync_lock_test_and_set(&slot->state,
-				 (n->from.proto == IPPROTO_UDP ? CT_UDP : CT_SYN) | n->use << SLOT_USE_SHIFT);
+				 (has_states(n->from.proto) ? CT_SYN : CT_UDP) | n->use << SLOT_USE_SHIFT);
 	/* Only now: a program that finds the slot claimed takes the connection for absent until its generation changes. */
 	filter_change(&slot->reply);
 	filter_change(&slot->from);
@@ -309,8 +318,10 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 	if (old != SLOT_NONE)
 		slot_empty(index);
 	slot->use++;
-	filter_add(&n->from.daddr, n->from.dport, n->from.proto);
-	filter_add(&n->to.daddr, n->to.dport, n->to.proto);
+	if (!(n->flags & CT_DIRECT)) {
+		filter_add(&n->from.daddr, n->from.dport, n->from.proto);
+		filter_add(&n->to.daddr, n->to.dport, n->to.proto);
+	}
 	n->slot = index;
 	n->use = slot->use;
 	slot->from = n->from;

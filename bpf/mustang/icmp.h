@@ -119,7 +119,7 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 		return 0;
 	quote->tuple = tuple_reverse(&quote->tuple);
 	ct = ct_peek(&quote->tuple);
-	if (!ct || (config.attach_point == ATTACH_UPLINK && !(ct->flags & CT_UPLINK)))
+	if (!ct || ct->flags & CT_DIRECT || (config.attach_point == ATTACH_UPLINK && !(ct->flags & CT_UPLINK)))
 		return 0;
 	if (from_pod && translated_at_client(ct))
 		return 0;

@@ -97,9 +97,11 @@ enum ct_flag {
 	CT_ABSENT = 32, /* in flows only: there is no such row */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
-	CT_RESETS = 256,   /* of a slot: the service had SERVICE_RESET when it was last seen */
-	CT_REMOVED = 512,  /* the backend was removed: what the ends send is answered with a TCP reset */
-	CT_OPENING = 1024, /* in flows only: the next packet may change the state, and has to look at the slot */
+	CT_RESETS = 256,    /* of a slot: the service had SERVICE_RESET when it was last seen */
+	CT_REMOVED = 512,   /* the backend was removed: what the ends send is answered with a TCP reset */
+	CT_OPENING = 1024,  /* in flows only: the next packet may change the state, and has to look at the slot */
+	CT_UNJUDGED = 4096, /* in copies only: policies may have changed since the connection was judged */
+	CT_DIRECT = 2048,   /* not translated: the row is there because a policy selects one of the ends */
 };
 
 /* The state of a connection. Each has a time-out in settings. */
@@ -142,7 +144,7 @@ struct ct_entry {
 	__u32 checked; /* filter.rows when pods and service were last seen to be unchanged */
 	/* A copy of the receiver's path in endpoints: saves a lookup for each packet. */
 	struct ep_path path;
-	__u32 reserved;
+	__u32 denied; /* enum drop_reason of the policy that denies the connection by now; 0: none */
 };
 
 /* A connection: what its two rows share. */
@@ -194,10 +196,11 @@ struct endpoint {
 	__u32 segment;
 	struct ep_path path;
 	__u32 reserved0;
-	__u64 netns;    /* cookie of the pod's network namespace, 0 if it has none; for user space only */
-	__u32 identity; /* security identity for network policy; not enforced */
-	__u32 policy;   /* policy flags; not enforced */
-	__u8 owner;     /* enum owner */
+	__u64 netns; /* cookie of the pod's network namespace, 0 if it has none; for user space only */
+	/* The rule sets of the pod's network policies, keys of verdicts; 0: none. */
+	__u32 egress;
+	__u32 ingress;
+	__u8 owner; /* enum owner */
 	__u8 reserved[7];
 };
 
@@ -238,7 +241,9 @@ struct filter {
 	__u64 words[1 << (FILTER_LOG - 6)];
 	/* Raised by user space with each change of services and endpoints. */
 	__u64 rows;
-	__u64 reserved[7];
+	__u64 policies; /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
+	__u64 watched;  /* until when someone reads what policies drop: ns of CLOCK_MONOTONIC */
+	__u64 reserved[5];
 	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
 	__u64 generations[GENERATIONS];
 };
@@ -263,6 +268,9 @@ struct way {
 	struct ep_path path;
 	__u32 segment;
 	__u32 endpoint; /* its id; 0: there is no such row */
+	/* Its rule sets. */
+	__u32 egress;
+	__u32 ingress;
 	__u32 reserved;
 	__u64 netns; /* the cookie of its network namespace */
 };
@@ -287,7 +295,7 @@ _Static_assert(sizeof(struct ct_entry) == 88, "hidden padding");
 _Static_assert(sizeof(struct ct_slot) == 128, "hidden padding");
 _Static_assert(sizeof(struct settings) == 128, "hidden padding");
 _Static_assert(sizeof(struct flow) == 144, "hidden padding");
-_Static_assert(sizeof(struct way) == 72, "hidden padding");
+_Static_assert(sizeof(struct way) == 80, "hidden padding");
 _Static_assert(sizeof(struct endpoint) == 56, "hidden padding");
 _Static_assert(sizeof(struct uplink) == 40, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");

@@ -28,6 +28,7 @@ enum trait {
 	TRAIT_RST = 64,           /* TCP: RST; SCTP: the end */
 	TRAIT_ECHO = 128,         /* ICMP: an echo request */
 	TRAIT_SYN_ACK = 256,      /* TCP: SYN and ACK; SCTP: INIT ACK */
+	TRAIT_NONE = 512,         /* not of the packet: it is to change no connection's state */
 };
 
 /* The high half of traits, of TCP: a hash of the acknowledged sequence number, or of the one that acknowledges a SYN. */

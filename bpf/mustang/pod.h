@@ -4,7 +4,7 @@
 
 #include "deliver.h"
 #include "frag.h"
-#include "icmp.h"
+#include "police.h"
 
 /* Translates an ICMP error, and decides about it by the connection that it is about. */
 static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod,
@@ -37,6 +37,7 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 		handle_icmp_error(skb, packet, true, row, d);
 	if (unlikely(packet->traits & TRAIT_ECHO))
 		decide_echo(packet, row, d);
+	enforce(skb, packet, d);
 }
 
 /* Decides about a packet that enters a pod. */
@@ -48,6 +49,15 @@ static __always_inline void decide_to_pod(struct __sk_buff *skb, struct packet *
 		translate_reply(&packet->tuple, packet->traits, d);
 	if (unlikely(packet->traits & TRAIT_ICMP_ERROR))
 		handle_icmp_error(skb, packet, false, row, d);
+	enforce(skb, packet, d);
+}
+
+/* Decides once more about a packet that a program on another pod's device has finished with: that pod may have forged it. */
+static __always_inline void decide_delivered(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+					     struct decision *d)
+{
+	find_fragment_ports(packet, row);
+	enforce(skb, packet, d);
 }
 
 #endif

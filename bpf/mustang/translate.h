@@ -29,12 +29,14 @@ static __always_inline bool is_removed(const struct ct_entry *ct, __u32 traits)
 	return unlikely(ct->flags & CT_REMOVED) && !(traits & TRAIT_RST);
 }
 
-/* Decides to translate by a connection. */
+/* Decides to translate by a connection, unless a policy has come to deny it. */
 static __always_inline void use_connection(struct decision *d, struct ct_entry *ct)
 {
 	d->verdict = VERDICT_TRANSLATE;
 	d->ct = ct;
 	d->path = &ct->path;
+	if (unlikely(ct->denied))
+		decide_drop(d, ct->denied);
 }
 
 /* Opens a connection if the packet needs one, and decides to translate by it. */
@@ -53,10 +55,8 @@ static __always_inline void open_connection(struct decision *d, const struct pac
 	if (outcome.metric == METRIC_PORT_CHANGED)
 		row->count[METRIC_NEW_CONNECTION]++;
 	d->ct = ct_opened();
-	if (!d->ct)
-		return;
-	d->verdict = VERDICT_TRANSLATE;
-	d->path = &d->ct->path;
+	if (d->ct)
+		use_connection(d, d->ct);
 }
 
 /*
@@ -86,13 +86,17 @@ static __always_inline void translate(const struct packet *packet, struct metric
 
 	if (known && !(traits & TRAIT_SYN)) {
 		ct = flow_find(t, traits);
+		if (ct && ct->flags & CT_DIRECT) {
+			d->path = way_to(&t->daddr);
+			return;
+		}
 		if (ct && is_removed(ct, traits)) {
 			decide_drop(d, DROP_BACKEND_REMOVED);
 			return;
 		}
 		if (ct) {
 			use_connection(d, ct);
-			if (translated_at_client(ct))
+			if (translated_at_client(ct) && d->verdict != VERDICT_DROP)
 				d->verdict = VERDICT_PASS;
 			return;
 		}
@@ -112,7 +116,7 @@ static __always_inline void translate_reply(const struct tuple *t, __u32 traits,
 {
 	struct ct_entry *ct = filter_has_source(t) ? flow_find(t, traits) : NULL;
 
-	if (ct && !(ct->flags & CT_FORWARD) && !is_removed(ct, traits))
+	if (ct && !(ct->flags & (CT_FORWARD | CT_DIRECT)) && !is_removed(ct, traits))
 		use_connection(d, ct);
 }
 

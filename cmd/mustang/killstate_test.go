@@ -24,7 +24,7 @@ func (n *killNetwork) state() string {
 	n.t.Helper()
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls"} {
+	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "policy ls"} {
 		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list), "-o=json")...)
 		if code != exitDone {
 			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
@@ -45,7 +45,7 @@ func (n *killNetwork) state() string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	slices.Sort(lines[4:]) // ids sort in the order of creation
+	slices.Sort(lines[5:]) // ids sort in the order of creation
 	o, err := objects.Open(n.root)
 	if err == nil {
 		defer o.Close()
@@ -89,8 +89,10 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	}
 	for row, err := range o.Endpoints.All() {
 		row.Value.Id = 0
+		row.Value.Egress, row.Value.Ingress = min(row.Value.Egress, 1), min(row.Value.Ingress, 1)
 		add(err, "endpoint %+v", row)
 	}
+	rows = append(rows, policyRows(t, o)...)
 	for row, err := range o.Uplinks.All() {
 		add(err, "uplink %+v", row)
 	}
@@ -103,6 +105,32 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 	state, _, err := o.State.Get(0)
 	add(err, "retiring %d, host %d", state.Retiring, state.Host)
 	return rows
+}
+
+// policyRows returns the number of rows of each map of policies, in which numbers differ from run to run, and documents without
+// their revisions.
+func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
+	t.Helper()
+	for _, name := range []string{"identities", "verdicts", "policy_ports", "policy_numbers", "policy_documents"} {
+		n, m := 0, o.Policies[name]
+		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+		list := m.Iterate()
+		for list.Next(&key, &value) {
+			n++
+			if name == "policy_documents" {
+				rows = append(rows, fmt.Sprintf("document of kind %d, piece %d", key[0], key[12]))
+			}
+		}
+		if err := list.Err(); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, fmt.Sprintf("%d rows of %s", n, name))
+	}
+	force, err := o.Filter.PoliciesInForce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(rows, fmt.Sprintf("policies in force: %v", force != 0))
 }
 
 // sourceRanges returns the keys of all source ranges. The kernel lists the rows of a trie one by one.

@@ -52,6 +52,11 @@ const (
 	addRanged     = addService + " --source-range=192.168.10.0/24"
 	otherSvc      = "svc rm --service=10.96.0.9:9"
 	otherEp       = "ep rm 192.168.99.99"
+
+	// addLabelled makes pods of applications, of which POLICIES let b reach a.
+	addLabelled = "ep add --netns=PODA --host-netns=HOST --label=app=a|ep add --netns=PODB --host-netns=HOST --label=app=b"
+	applyOther  = "policy apply --file=OTHER"
+	applyPolicy = "policy apply --file=POLICIES"
 )
 
 func killCases() []killCase {
@@ -85,6 +90,14 @@ func killCases() []killCase {
 			"socket detach", []string{addPods, addService, "socket attach --cgroup=CGROUP --netns=HOST"},
 			"socket detach --cgroup=CGROUP --netns=HOST", "", otherSvc, true,
 		},
+		{"policy apply", []string{addLabelled, addService}, applyPolicy, "", otherSvc, true},
+		{"policy apply of others", []string{addLabelled, addService, applyOther}, applyPolicy, "", otherSvc, true},
+		{"policy delete", []string{addLabelled, addService, applyPolicy}, "policy delete default/b-to-a", "", otherSvc, false},
+		{
+			"ep add with policies", []string{addService, applyPolicy, "ep add --netns=PODA --host-netns=HOST --label=app=a"},
+			"ep add --netns=PODB --host-netns=HOST --label=app=b", "", otherSvc, true,
+		},
+		{"ep rm with policies", []string{addLabelled, addService, applyPolicy}, "ep rm " + killPodB, "", otherSvc, false},
 		{"datapath unload", []string{addPods, addService, "uplink add wire --netns=HOST"}, "datapath unload", "", otherEp, false},
 		{"svc rm, then svc add", []string{addPods, addService}, "svc rm --service=" + killFrontend, addService, otherEp, true},
 		{"ep rm, then ep add", []string{addPods, addService}, "ep rm " + killPodB, "ep add --netns=PODB --host-netns=HOST", otherSvc, true},
@@ -94,6 +107,15 @@ func killCases() []killCase {
 		},
 	}
 }
+
+// Policies that commands apply.
+const (
+	killPolicies = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "b-to-a"}, "spec": {"podSelector": {"matchLabels": {"app": "a"}},
+  "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "b"}}}], "ports": [{"port": 1, "endPort": 65535}]}]}}`
+	killOthers = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+  "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 1, "endPort": 9}]}]}}`
+)
 
 // killNetwork is a host with two pods on a bridge, a wire, a control group, and an empty root.
 type killNetwork struct {
@@ -136,8 +158,14 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	rules, others := filepath.Join(filepath.Dir(file), "policies.yaml"), filepath.Join(filepath.Dir(file), "others.yaml")
+	for path, text := range map[string]string{rules: killPolicies, others: killOthers} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return &killNetwork{t, testkit.BPFFS(t) + "/root", host, [2]*netns.Namespace{a, b}, strings.NewReplacer(
-		"=SERVICES", "="+file, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
+		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
 		"=BACKEND", "="+backend.String()), saved}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
 	"mustang/cmd/mustang/internal/svc"
 	"mustang/internal/lab"
@@ -65,7 +66,7 @@ func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
-		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), c.lab(),
+		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
 		c.links(), c.probe(), c.tun(), c.cni(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	root.AddCommand(node.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which

@@ -24,7 +24,7 @@ func Attached(ns *netns.Namespace, links []linkinfo.Link) (map[int][]objects.Att
 	}
 	for _, l := range links {
 		for _, ref := range l.Programs {
-			out[l.Index] = append(out[l.Index], objects.DescribeProgram(ref.Hook, ref.ID))
+			out[l.Index] = append(out[l.Index], objects.AttachedProgram{Hook: ref.Hook, ID: ref.ID}.Describe())
 		}
 	}
 	return out, nil

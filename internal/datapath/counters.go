@@ -43,6 +43,8 @@ func metricNames() []string {
 		"redirect_routed",  // sent out of an uplink, to the next hop of the kernel's routes
 		"encapsulated",     // sent in a tunnel to the node of the backend
 		"decapsulated",     // taken out of a tunnel from the node that the client called
+		"tracked",          // direct connections that were noted because a policy selects one of the ends
+		"audited",          // connections that a policy denies, and that passed as policies are audited only
 	}
 }
 
@@ -69,6 +71,8 @@ func dropNames() []string {
 		"source_mac",       // the sender may not send from this MAC address
 		"neighbour",        // ARP or neighbour discovery announces what is not the sender's
 		"ethertype",        // not IP or ARP, or in a VLAN: pods send no such frames
+		"policy_egress",    // a policy of the sender's pod denies it
+		"policy_ingress",   // a policy of the receiver's pod denies it
 	}
 }
 

@@ -4,12 +4,12 @@
 // pods, uplinks and control groups. The maps are the only state: any number of processes may have one datapath open, and
 // the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v7/links that of programs and links:
+// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v8/links that of programs and links:
 //
-//	ROOT/v7/maps/services            maps, by name
-//	ROOT/v7/progs/3f0c...-host-...   programs for packets, by the digest of their object
-//	ROOT/v7/socks/91ab...-connect4   programs for sockets, once a control group has had them
-//	ROOT/v7/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+//	ROOT/v8/maps/services            maps, by name
+//	ROOT/v8/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v8/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v8/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
 package datapath
 
 import (
@@ -21,6 +21,7 @@ import (
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
 )
 
 // Options tell where the datapath is pinned and how much its maps hold.
@@ -80,6 +81,9 @@ func (d *Datapath) ConnectionTable() conntrack.Table {
 func (d *Datapath) Connections() ([]conntrack.Connection, error) {
 	return d.ConnectionTable().List(conntrack.Filter{})
 }
+
+// Policies returns the handle of the network policies.
+func (d *Datapath) Policies() policies.Policies { return policiesOf(d.objects) }
 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }

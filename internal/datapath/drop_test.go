@@ -54,6 +54,7 @@ func TestDropReasons(t *testing.T) {
 		case "NO_ROUTE", "NO_SOURCE": // TestNoWay, which has a network
 		case "TOO_BIG", "TTL": // TestErrorsOnTheWay
 		case "SOURCE", "SOURCE_MAC", "NEIGHBOUR", "ETHERTYPE": // TestGuard
+		case "POLICY_EGRESS", "POLICY_INGRESS": // TestPolicies
 		case "NO_LOCAL_BACKEND", "SOURCE_RANGE", "BACKEND_REMOVED": // TestLocalPolicy, TestSourceRanges, TestReset
 		default:
 			run := cases[name]

@@ -127,23 +127,29 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 	}
 	left := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return hasID(gone, e.ID) })
 	gone = slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !hasID(gone, e.ID) })
-	if err := e.o.WithTables(ctx, func() (err error) {
-		for _, each := range gone {
-			if err := errors.Join(e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)), e.deleteSender(each)); err != nil {
+	ids := make([]uint32, len(gone))
+	for i, each := range gone {
+		ids[i] = each.ID
+	}
+	err := e.o.WithTables(ctx, func() error {
+		return policiesOf(e.o).Forget(ids, func() (err error) {
+			for _, each := range gone {
+				if err := errors.Join(e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)), e.deleteSender(each)); err != nil {
+					return err
+				}
+			}
+			if err := e.o.Filter.Change(); err != nil {
 				return err
 			}
-		}
-		if err := e.o.Filter.Change(); err != nil {
+			for _, each := range gone {
+				err = errors.Join(err, disableSockets(e.o, each.netns, left))
+			}
 			return err
-		}
-		for _, each := range gone {
-			err = errors.Join(err, disableSockets(e.o, each.netns, left))
-		}
-		return err
-	}); err != nil {
+		})
+	})
+	if err != nil {
 		return err
 	}
-	var err error
 	for i, each := range gone {
 		if hasID(gone[:i], each.ID) {
 			continue

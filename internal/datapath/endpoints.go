@@ -15,6 +15,7 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 )
 
@@ -40,6 +41,7 @@ type Endpoint struct {
 	flags   uint32 // how packets enter the pod from the host's side
 	segment uint32 // pods without a host side reach each other by MAC address if theirs are equal; 0 is none
 	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
+	sets    policy.Sets
 }
 
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
@@ -177,7 +179,7 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 		if _, err := e.putSender(t, rows[0].ID); err != nil {
 			return err
 		}
-		return errors.Join(e.write(rows), enableSockets(e.o, t.Netns))
+		return errors.Join(e.writeAdmitted(rows, t.Pod, e.write), enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return rows, Unchanged, err
 	}
@@ -194,20 +196,22 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t target) (want []Endpoint, change Change, err error) {
 	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
 	want = t.endpoints(id)
-	if !reflect.DeepEqual(have, want) {
-		change = Updated
-	}
 	if err := e.o.WithTables(ctx, func() error {
 		if changed, err := e.putSender(t, id); err != nil {
 			return err
 		} else if changed {
 			change = Updated
 		}
-		// Rows that stay keep what the programs have noted in them.
-		fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
-			return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
-		})
-		if err := e.write(fresh); err != nil {
+		if err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
+			// Rows that stay keep what the programs have noted in them.
+			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
+				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
+			})
+			if len(fresh) > 0 || len(have) != len(want) {
+				change = Updated
+			}
+			return e.write(fresh)
+		}); err != nil {
 			return err
 		}
 		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
@@ -359,7 +363,10 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 	t.Owner = all[i].Owner
 	var found []string
 	for _, want := range t.endpoints(id) {
-		if !slices.ContainsFunc(all, func(have Endpoint) bool { return reflect.DeepEqual(have, want) }) {
+		if !slices.ContainsFunc(all, func(have Endpoint) bool {
+			have.sets = policy.Sets{}
+			return reflect.DeepEqual(have, want)
+		}) {
 			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
 		}
 	}

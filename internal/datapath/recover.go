@@ -26,6 +26,9 @@ func (d *Datapath) Recover(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := d.Policies().Recover(ctx); err != nil {
+		return err
+	}
 	wrong, err := d.objects.Slots.Miscounted()
 	if err == nil && wrong {
 		err = d.objects.WithTables(ctx, d.objects.Recount)
@@ -62,6 +65,9 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	remains, err = d.linkRemains()
 	if state.Retiring != 0 {
 		remains = append(remains, "backends that services no longer have")
+	}
+	if pending, pendingErr := d.Policies().Pending(); pending || pendingErr != nil {
+		remains, err = append(remains, "rows of policies that are behind"), errors.Join(err, pendingErr)
 	}
 	if wrong, countErr := d.objects.Slots.Miscounted(); wrong || countErr != nil {
 		remains, err = append(remains, "numbers of open connections, some of which may be wrong"), errors.Join(err, countErr)

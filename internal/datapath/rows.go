@@ -7,11 +7,12 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 )
 
 func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
-	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner)}
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner), Egress: e.sets.Egress, Ingress: e.sets.Ingress}
 	value.Path.Ifindex, value.Path.Flags = uint32(e.IfIndex), e.flags
 	copy(value.Path.PodMac[:], e.PodMAC)
 	copy(value.Path.NodeMac[:], e.NodeMAC)
@@ -35,6 +36,7 @@ func decodeEndpointPlace(key objects.Addr, value objects.Endpoint) Endpoint {
 		flags:   value.Path.Flags,
 		segment: value.Segment,
 		netns:   value.Netns,
+		sets:    policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
 	}
 }
 

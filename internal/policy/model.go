@@ -139,6 +139,12 @@ const (
 // String returns "egress" or "ingress".
 func (d Direction) String() string { return [...]string{"egress", "ingress"}[d] }
 
+// Concerns reports whether the policy has a say in a direction.
+func (p *Policy) Concerns(d Direction) bool {
+	_, ok := p.rules(d)
+	return ok
+}
+
 // rules returns the rules of a direction, and whether the policy has a say in it.
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	rules, isolates := p.Egress, p.IsolatesEgress

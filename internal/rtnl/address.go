@@ -40,6 +40,24 @@ func (c Conn) Addresses() ([]Address, error) {
 	return all, nil
 }
 
+// Every returns all addresses of the namespace, of loopback devices and link-local ones too. Several devices may have one.
+func (c Conn) Every() ([]netip.Addr, error) {
+	handle, err := c.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses in network namespace %q: %w", c.ns.Name(), err)
+	}
+	all := make([]netip.Addr, len(addrs))
+	for i, a := range addrs {
+		all[i] = Prefix(a.IPNet).Addr().Unmap()
+	}
+	return all, nil
+}
+
 // FirstLocal returns the first of some addresses that is one of the namespace; the zero value if none is.
 func (c Conn) FirstLocal(addrs []netip.Addr) (netip.Addr, error) {
 	handle, err := c.Handle()

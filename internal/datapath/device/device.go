@@ -12,6 +12,7 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/policy"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
@@ -39,6 +40,9 @@ type Spec struct {
 	// Addresses are the pod's. If there are none, they are those of its device, which whoever has rights in the pod can
 	// choose.
 	Addresses []netip.Addr
+	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an endpoint
+	// keeps what it has, and a new one is a pod of namespace default without labels.
+	Pod *policy.Pod
 	// MAC is that of a pod without a Namespace, and ignored for others.
 	MAC net.HardwareAddr
 	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between pods.
@@ -73,6 +77,7 @@ func (a Spec) Check() error {
 type Device struct {
 	Point     objects.AttachPoint
 	Owner     service.Owner              // as in the spec
+	Pod       *policy.Pod                // as in the spec
 	Host      uint64                     // cookie of the host's network namespace
 	HostHas   func() (netip.Addr, error) // the first address that the host has too
 	On        *netns.Namespace           // where IfIndex is
@@ -113,7 +118,7 @@ func (a Spec) Find() (_ *Device, err error) {
 	if err := checkAllowed(a.Allowed); err != nil {
 		return nil, fmt.Errorf("interface %s: %w", a, err)
 	}
-	d := &Device{Owner: a.Owner, Allowed: a.Allowed, Unguarded: a.Unguarded, DHCP: a.DHCP}
+	d := &Device{Owner: a.Owner, Pod: a.Pod, Allowed: a.Allowed, Unguarded: a.Unguarded, DHCP: a.DHCP}
 	defer func() {
 		if err != nil {
 			d.Close()

@@ -47,7 +47,7 @@ func QueryPrograms(ifindex int, kind string) []AttachedProgram {
 			continue
 		}
 		for _, attached := range result.Programs {
-			p := DescribeProgram(h.name, uint32(attached.ID))
+			p := AttachedProgram{Hook: h.name, ID: uint32(attached.ID)}.Describe()
 			if id, ok := attached.LinkID(); ok {
 				p.LinkID = uint32(id)
 			}
@@ -57,10 +57,9 @@ func QueryPrograms(ifindex int, kind string) []AttachedProgram {
 	return out
 }
 
-// DescribeProgram describes a program by its number.
-func DescribeProgram(hook string, id uint32) AttachedProgram {
-	p := AttachedProgram{Hook: hook, ID: id}
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+// Describe returns the program with what the kernel tells of it, by its number.
+func (p AttachedProgram) Describe() AttachedProgram {
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
 	if err != nil {
 		return p
 	}

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f14849397b1d2a50"
-	socklbDigest = "f4d05abc25bbd017"
+	tcDigest     = "aa752152c0c6816c"
+	socklbDigest = "518872d9a99ea3ae"
 )

@@ -45,7 +45,7 @@ func (e *LayoutError) Error() string {
 	do := "delete them with mustang datapath unload"
 	number, _ := strconv.Atoi(strings.TrimPrefix(e.Found, "v"))
 	switch {
-	case number == upgradable:
+	case e.Upgradable():
 		do = "run mustang datapath upgrade, which keeps connections"
 	case number > LayoutVersion:
 		do = "it is older than they are"

@@ -123,8 +123,8 @@ func (k Link) String() string {
 	}
 }
 
-// ParseLink parses the name of a pin. ok is false unless String returns this name.
-func ParseLink(name string) (k Link, ok bool) {
+// Parse parses the name of a pin. ok is false unless String returns this name.
+func (Link) Parse(name string) (k Link, ok bool) {
 	parts := strings.Split(name, "-")
 	hook := Hook{Program: parts[len(parts)-1]}
 	numbers := parts[:len(parts)-1]

@@ -12,7 +12,7 @@ func TestLinkNames(t *testing.T) {
 			if point == AttachUplink {
 				want.IfIndex = 7
 			}
-			if got, ok := ParseLink(want.String()); !ok || got != want {
+			if got, ok := (Link{}).Parse(want.String()); !ok || got != want {
 				t.Errorf("%s: %+v, %v; want %+v", want, got, ok, want)
 			}
 		}
@@ -22,7 +22,7 @@ func TestLinkNames(t *testing.T) {
 		"cgroup-x-connect4", "cgroup-7-connect5", "cgroup-7", "cgroup-", "cgroup-7-from_pod",
 		"uplink-1-from_uplink", "uplink-1-2-from_pod", "uplink-1-x-from_uplink", "uplink-1--2-from_uplink",
 	} {
-		if k, ok := ParseLink(name); ok {
+		if k, ok := (Link{}).Parse(name); ok {
 			t.Errorf("%q is parsed as %+v", name, k)
 		}
 	}

@@ -23,8 +23,8 @@ const (
 	DefaultRoot = "/sys/fs/bpf/mustang"
 	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
 	UnloadedSuffix = "-unloaded"
-	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h and socklb_maps.h.
-	LayoutVersion = 7
+	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h, policy.h and socklb_maps.h.
+	LayoutVersion = 8
 )
 
 // layout holds the paths of pins.

@@ -21,7 +21,7 @@ func (o *Objects) Links() ([]Link, error) {
 	}
 	var links []Link
 	for _, entry := range entries {
-		if k, ok := ParseLink(entry.Name()); ok {
+		if k, ok := (Link{}).Parse(entry.Name()); ok {
 			links = append(links, k)
 		}
 	}

@@ -36,25 +36,32 @@ func (s Sizes) byName() map[string]uint32 {
 	endpoints := cmp.Or(s.Endpoints, 16384)
 	connections := s.connections()
 	return map[string]uint32{
-		tcMapServices:       cmp.Or(s.Services, 131072),
-		tcMapAddresses:      cmp.Or(s.Services, 131072),
-		tcMapBackends:       cmp.Or(s.Backends, 524288),
-		tcMapTables:         cmp.Or(s.Tables, 262144),
-		tcMapSourceRanges:   cmp.Or(s.SourceRanges, 65536),
-		tcMapConnections:    2*connections + 1024, // deleted rows are free a moment later
-		tcMapSlots:          connections,
-		tcMapAffinities:     min(connections, 65536),
-		tcMapUsage:          usageRows,
-		tcMapSettings:       1,
-		tcMapEndpoints:      endpoints,
-		tcMapSenders:        endpoints,
-		tcMapFragments:      8192,
-		tcMapMetrics:        1,
-		tcMapFilter:         1,
-		tcMapState:          1,
-		tcMapUplinks:        256,
-		tcMapNodeAddresses:  4096,
-		socklbMapNamespaces: endpoints + 4096, // an endpoint is in one namespace, and hosts are few
+		tcMapServices:        cmp.Or(s.Services, 131072),
+		tcMapAddresses:       cmp.Or(s.Services, 131072),
+		tcMapBackends:        cmp.Or(s.Backends, 524288),
+		tcMapTables:          cmp.Or(s.Tables, 262144),
+		tcMapSourceRanges:    cmp.Or(s.SourceRanges, 65536),
+		tcMapConnections:     2*connections + 1024, // deleted rows are free a moment later
+		tcMapSlots:           connections,
+		tcMapAffinities:      min(connections, 65536),
+		tcMapUsage:           usageRows,
+		tcMapSettings:        1,
+		tcMapEndpoints:       endpoints,
+		tcMapFragments:       8192,
+		tcMapMetrics:         1,
+		tcMapFilter:          1,
+		tcMapState:           1,
+		tcMapUplinks:         256,
+		tcMapNodeAddresses:   4096,
+		tcMapPolicySettings:  2,
+		tcMapIdentities:      65536,
+		tcMapVerdicts:        262144,
+		tcMapPolicyPorts:     65536,
+		tcMapPolicyNumbers:   65536,
+		tcMapPolicyDocuments: 16384,
+		tcMapPolicyEvents:    1 << 16,          // bytes
+		socklbMapNamespaces:  endpoints + 4096, // an endpoint is in one namespace, and hosts are few
+		tcMapSenders:         endpoints,
 	}
 }
 
@@ -69,28 +76,35 @@ type format struct {
 func formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	return map[string]format{
-		tcMapServices:       {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
-		tcMapAddresses:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		tcMapBackends:       {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
-		tcMapTables:         {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
-		tcMapSourceRanges:   {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
-		tcMapAffinities:     {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
-		tcMapConnections:    {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
-		tcMapSlots:          {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
-		tcMapUsage:          {ebpf.Array, number, unsafe.Sizeof(uint64(0))},
-		tcMapSettings:       {ebpf.Array, number, unsafe.Sizeof(tcSettings{})},
-		tcMapEndpoints:      {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
-		tcMapSenders:        {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{})},
-		tcMapFragments:      {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
-		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
-		tcMapFilter:         {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
-		tcMapState:          {ebpf.Array, number, unsafe.Sizeof(tcState{})},
-		tcMapUplinks:        {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
-		tcMapNodeAddresses:  {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
-		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
-		socklbMapSockets:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
-		socklbMapAnswers:    {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
-		socklbMapSkRevnat:   {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
+		tcMapServices:        {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{})},
+		tcMapAddresses:       {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
+		tcMapBackends:        {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof(tcBackend{})},
+		tcMapTables:          {ebpf.Hash, unsafe.Sizeof(tcBackendKey{}), unsafe.Sizeof([64]uint16{})},
+		tcMapSourceRanges:    {ebpf.LPMTrie, unsafe.Sizeof(tcSourceRange{}), unsafe.Sizeof(uint8(0))},
+		tcMapAffinities:      {ebpf.LRUHash, unsafe.Sizeof(tcAffinityKey{}), unsafe.Sizeof(tcAffinity{})},
+		tcMapConnections:     {ebpf.Hash, unsafe.Sizeof(tcTuple{}), unsafe.Sizeof(tcCtEntry{})},
+		tcMapSlots:           {ebpf.Array, number, unsafe.Sizeof(tcCtSlot{})},
+		tcMapUsage:           {ebpf.Array, number, unsafe.Sizeof(uint64(0))},
+		tcMapSettings:        {ebpf.Array, number, unsafe.Sizeof(tcSettings{})},
+		tcMapEndpoints:       {ebpf.Hash, unsafe.Sizeof(tcAddr{}), unsafe.Sizeof(tcEndpoint{})},
+		tcMapFragments:       {ebpf.LRUHash, unsafe.Sizeof(tcFragmentKey{}), unsafe.Sizeof(tcPorts{})},
+		tcMapMetrics:         {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{})},
+		tcMapFilter:          {ebpf.Array, number, unsafe.Sizeof(tcFilter{})},
+		tcMapState:           {ebpf.Array, number, unsafe.Sizeof(tcState{})},
+		tcMapUplinks:         {ebpf.Hash, number, unsafe.Sizeof(tcUplink{})},
+		tcMapNodeAddresses:   {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number},
+		tcMapPolicySettings:  {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{})},
+		tcMapIdentities:      {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number},
+		tcMapVerdicts:        {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{})},
+		tcMapPolicyPorts:     {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{})},
+		tcMapPolicyNumbers:   {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number},
+		tcMapPolicyDocuments: {ebpf.Hash, unsafe.Sizeof(tcDocumentKey{}), unsafe.Sizeof(tcDocumentPiece{})},
+		tcMapPolicyEvents:    {ebpf.RingBuf, 0, 0},
+		socklbMapNamespaces:  {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
+		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
+		socklbMapAnswers:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
+		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{})},
+		tcMapSenders:         {ebpf.Hash, unsafe.Sizeof(tcSenderKey{}), unsafe.Sizeof(tcSender{})},
 	}
 }
 
@@ -190,6 +204,14 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 		tcMapUplinks:      &maps.Uplinks,
 
 		tcMapNodeAddresses: &maps.NodeAddresses,
+
+		tcMapPolicySettings:  &maps.PolicySettings,
+		tcMapIdentities:      &maps.Identities,
+		tcMapVerdicts:        &maps.Verdicts,
+		tcMapPolicyPorts:     &maps.PolicyPorts,
+		tcMapPolicyNumbers:   &maps.PolicyNumbers,
+		tcMapPolicyDocuments: &maps.PolicyDocuments,
+		tcMapPolicyEvents:    &maps.PolicyEvents,
 	}
 }
 

@@ -54,6 +54,8 @@ type Tables struct {
 	Uplinks *Table[uint32, Uplink]
 	// NodeAddresses are those at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
+	// Policies are the maps of network policies, by name. Package policies has the types of their rows.
+	Policies map[string]*ebpf.Map
 }
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
@@ -141,7 +143,7 @@ func openMaps(l layout, sizes map[string]uint32) (*Objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory: %w", err)
 	}
-	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, SocketScope]{name: socklbMapNamespaces}}
+	o := &Objects{layout: l, pinned: pinned, Namespaces: &Table[uint64, SocketScope]{Name: socklbMapNamespaces}}
 	sockets := pinner{layout: l, sizes: sizes, load: loadSocklb}
 	if err := sockets.open(map[string]**ebpf.Map{socklbMapNamespaces: &o.Namespaces.Map}); err != nil {
 		return nil, err
@@ -186,6 +188,11 @@ func (o *Objects) openTables(sizes map[string]uint32) error {
 		Uplinks:      &Table[uint32, Uplink]{o.maps.Uplinks, tcMapUplinks},
 
 		NodeAddresses: &Table[Addr, uint32]{o.maps.NodeAddresses, tcMapNodeAddresses},
+		Policies: map[string]*ebpf.Map{
+			tcMapPolicySettings: o.maps.PolicySettings, tcMapIdentities: o.maps.Identities, tcMapVerdicts: o.maps.Verdicts,
+			tcMapPolicyPorts: o.maps.PolicyPorts, tcMapPolicyNumbers: o.maps.PolicyNumbers,
+			tcMapPolicyDocuments: o.maps.PolicyDocuments, tcMapPolicyEvents: o.maps.PolicyEvents,
+		},
 	}
 	o.opened = true
 	return nil

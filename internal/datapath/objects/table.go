@@ -13,10 +13,9 @@ import (
 
 // Table is a pinned map with typed rows. Its methods may be called concurrently.
 type Table[K, V any] struct {
-	// Map is the map itself.
-	Map *ebpf.Map
-
-	name string
+	// Map is the map itself, and Name its name.
+	Map  *ebpf.Map
+	Name string
 }
 
 // FullError reports that a map has no room left. Its size is set when the datapath is first opened.
@@ -29,6 +28,9 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("map %q is full: it holds %d rows", e.Map, e.Size)
 }
 
+// Full returns the error of a map that has no room for more rows.
+func (t *Table[K, V]) Full() error { return &FullError{Map: t.Name, Size: t.Size()} }
+
 // Size returns the maximum number of rows.
 func (t *Table[K, V]) Size() uint32 { return t.Map.MaxEntries() }
 
@@ -36,7 +38,7 @@ func (t *Table[K, V]) Size() uint32 { return t.Map.MaxEntries() }
 func (t *Table[K, V]) Memory() (uint64, error) {
 	info, err := t.Map.Info()
 	if err != nil {
-		return 0, fmt.Errorf("memory of map %q: %w", t.name, err)
+		return 0, fmt.Errorf("memory of map %q: %w", t.Name, err)
 	}
 	n, _ := info.Memlock()
 	return n, nil
@@ -48,7 +50,7 @@ func (t *Table[K, V]) Get(key K) (value V, ok bool, err error) {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return value, false, nil
 	case err != nil:
-		return value, false, fmt.Errorf("read map %q: %w", t.name, err)
+		return value, false, fmt.Errorf("read map %q: %w", t.Name, err)
 	}
 	return value, true, nil
 }
@@ -76,15 +78,15 @@ func (t *Table[K, V]) writeError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENOSPC): // a hash table, a trie
-		return &FullError{Map: t.name, Size: t.Size()}
+		return t.Full()
 	}
-	return fmt.Errorf("write map %q: %w", t.name, err)
+	return fmt.Errorf("write map %q: %w", t.Name, err)
 }
 
 // Delete deletes the row with a key, if there is one.
 func (t *Table[K, V]) Delete(key K) error {
 	if err := t.Map.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("delete from map %q: %w", t.name, err)
+		return fmt.Errorf("delete from map %q: %w", t.Name, err)
 	}
 	return nil
 }
@@ -97,7 +99,7 @@ func (t *Table[K, V]) DeleteBatch(keys []K) error {
 		case err == nil:
 			return nil
 		case !errors.Is(err, ebpf.ErrKeyNotExist):
-			return fmt.Errorf("delete from map %q: %w", t.name, err)
+			return fmt.Errorf("delete from map %q: %w", t.Name, err)
 		}
 		keys = keys[min(n+1, len(keys)):] // the kernel stops at the first key that is missing
 	}
@@ -114,7 +116,7 @@ func (t *Table[K, V]) All() iter.Seq2[Row[K, V], error] {
 		for {
 			n, err := t.Map.BatchLookup(&cursor, keys, values, nil)
 			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				yield(Row[K, V]{}, fmt.Errorf("read map %q: %w", t.name, err))
+				yield(Row[K, V]{}, fmt.Errorf("read map %q: %w", t.Name, err))
 				return
 			}
 			for i := range n {

@@ -88,6 +88,11 @@ type tcConfig struct {
 	Reserved    [6]uint8
 }
 
+type tcContentDigest struct {
+	_     structs.HostLayout
+	Bytes [16]uint8
+}
+
 type tcCtEntry struct {
 	_        structs.HostLayout
 	To       tcTuple
@@ -98,22 +103,24 @@ type tcCtEntry struct {
 	Flags    uint32
 	Checked  uint32
 	Path     tcEpPath
-	Reserved uint32
+	Denied   uint32
 }
 
 type tcCtFlag uint32
 
 const (
-	tcCtFlagCT_FORWARD tcCtFlag = 1
-	tcCtFlagCT_HAIRPIN tcCtFlag = 2
-	tcCtFlagCT_SEGMENT tcCtFlag = 4
-	tcCtFlagCT_UPLINK  tcCtFlag = 16
-	tcCtFlagCT_ABSENT  tcCtFlag = 32
-	tcCtFlagCT_SNAT    tcCtFlag = 64
-	tcCtFlagCT_DSR     tcCtFlag = 128
-	tcCtFlagCT_RESETS  tcCtFlag = 256
-	tcCtFlagCT_REMOVED tcCtFlag = 512
-	tcCtFlagCT_OPENING tcCtFlag = 1024
+	tcCtFlagCT_FORWARD  tcCtFlag = 1
+	tcCtFlagCT_HAIRPIN  tcCtFlag = 2
+	tcCtFlagCT_SEGMENT  tcCtFlag = 4
+	tcCtFlagCT_UPLINK   tcCtFlag = 16
+	tcCtFlagCT_ABSENT   tcCtFlag = 32
+	tcCtFlagCT_SNAT     tcCtFlag = 64
+	tcCtFlagCT_DSR      tcCtFlag = 128
+	tcCtFlagCT_RESETS   tcCtFlag = 256
+	tcCtFlagCT_REMOVED  tcCtFlag = 512
+	tcCtFlagCT_OPENING  tcCtFlag = 1024
+	tcCtFlagCT_UNJUDGED tcCtFlag = 4096
+	tcCtFlagCT_DIRECT   tcCtFlag = 2048
 )
 
 type tcCtNew struct {
@@ -197,6 +204,19 @@ const (
 	tcCtStateCT_STATES      tcCtState = 7
 )
 
+type tcDocumentKey struct {
+	_        structs.HostLayout
+	Kind     uint32
+	Id       uint32
+	Revision uint32
+	Piece    uint32
+}
+
+type tcDocumentPiece struct {
+	_     structs.HostLayout
+	Bytes [512]uint8
+}
+
 type tcDropReason uint32
 
 const (
@@ -220,7 +240,9 @@ const (
 	tcDropReasonDROP_SOURCE_MAC       tcDropReason = 17
 	tcDropReasonDROP_NEIGHBOUR        tcDropReason = 18
 	tcDropReasonDROP_ETHERTYPE        tcDropReason = 19
-	tcDropReasonDROP_COUNT            tcDropReason = 20
+	tcDropReasonDROP_POLICY_EGRESS    tcDropReason = 20
+	tcDropReasonDROP_POLICY_INGRESS   tcDropReason = 21
+	tcDropReasonDROP_COUNT            tcDropReason = 22
 )
 
 type tcEndpoint struct {
@@ -230,8 +252,8 @@ type tcEndpoint struct {
 	Path      tcEpPath
 	Reserved0 uint32
 	Netns     uint64
-	Identity  uint32
-	Policy    uint32
+	Egress    uint32
+	Ingress   uint32
 	Owner     uint8
 	Reserved  [7]uint8
 }
@@ -261,6 +283,30 @@ type tcEnums struct {
 	BackendFlag  uint32
 	Owner        uint32
 	AttachPoint  uint32
+	_            [4]byte
+	PolicyEvent  struct {
+		_     structs.HostLayout
+		Tuple struct {
+			_     structs.HostLayout
+			Saddr struct {
+				_     structs.HostLayout
+				Bytes [16]uint8
+			}
+			Daddr struct {
+				_     structs.HostLayout
+				Bytes [16]uint8
+			}
+			Sport uint16
+			Dport uint16
+			Proto uint8
+			Pad   [3]uint8
+		}
+		Time     uint64
+		Rule     uint32
+		Reason   uint32
+		Audited  uint32
+		Reserved uint32
+	}
 }
 
 type tcEpPath struct {
@@ -275,7 +321,9 @@ type tcFilter struct {
 	_           structs.HostLayout
 	Words       [16384]uint64
 	Rows        uint64
-	Reserved    [7]uint64
+	Policies    uint64
+	Watched     uint64
+	Reserved    [5]uint64
 	Generations [64]uint64
 }
 
@@ -297,6 +345,19 @@ type tcFragmentKey struct {
 	Id    uint32
 	Proto uint8
 	Pad   [3]uint8
+}
+
+type tcJudgement struct {
+	_        structs.HostLayout
+	Peer     tcAddr
+	Prefix   tcPrefix
+	Identity uint32
+	Key      tcVerdictKey
+	PortKey  tcPortKey
+	Lengths  uint32
+	Port     uint32
+	Rule     uint32
+	Allow    uint32
 }
 
 type tcMetric uint32
@@ -331,7 +392,9 @@ const (
 	tcMetricMETRIC_REDIRECT_ROUTED  tcMetric = 26
 	tcMetricMETRIC_ENCAPSULATED     tcMetric = 27
 	tcMetricMETRIC_DECAPSULATED     tcMetric = 28
-	tcMetricMETRIC_COUNT            tcMetric = 29
+	tcMetricMETRIC_TRACKED          tcMetric = 29
+	tcMetricMETRIC_AUDITED          tcMetric = 30
+	tcMetricMETRIC_COUNT            tcMetric = 31
 )
 
 type tcMetrics struct {
@@ -361,6 +424,24 @@ type tcPacket struct {
 	_          [4]byte
 }
 
+type tcPolicyEvent struct {
+	_        structs.HostLayout
+	Tuple    tcTuple
+	Time     uint64
+	Rule     uint32
+	Reason   uint32
+	Audited  uint32
+	Reserved uint32
+}
+
+type tcPolicySettings struct {
+	_        structs.HostLayout
+	Lengths  [129]uint8
+	Count    uint8
+	Audit    uint8
+	Reserved [5]uint8
+}
+
 type tcPortFailure struct {
 	_     structs.HostLayout
 	Until uint64
@@ -368,10 +449,30 @@ type tcPortFailure struct {
 	Pad   uint32
 }
 
+type tcPortKey struct {
+	_      structs.HostLayout
+	Table  uint32
+	Port   uint16
+	Proto  uint8
+	Length uint8
+}
+
+type tcPortRow struct {
+	_     structs.HostLayout
+	Rule  uint32
+	Allow uint32
+}
+
 type tcPorts struct {
 	_     structs.HostLayout
 	Sport uint16
 	Dport uint16
+}
+
+type tcPrefix struct {
+	_      structs.HostLayout
+	Addr   tcAddr
+	Length uint32
 }
 
 type tcQuotedBytes struct {
@@ -508,6 +609,20 @@ type tcUplink struct {
 	Reserved  uint32
 }
 
+type tcVerdictKey struct {
+	_        structs.HostLayout
+	Set      uint32
+	Identity uint32
+}
+
+type tcVerdictRow struct {
+	_       structs.HostLayout
+	Rule    uint32
+	Table   uint32
+	Lengths uint32
+	Allow   uint32
+}
+
 type tcWay struct {
 	_        structs.HostLayout
 	Key      tcAddr
@@ -519,6 +634,8 @@ type tcWay struct {
 	Path     tcEpPath
 	Segment  uint32
 	Endpoint uint32
+	Egress   uint32
+	Ingress  uint32
 	Reserved uint32
 	Netns    uint64
 }
@@ -527,39 +644,47 @@ type tcWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tcMapAddresses     = "addresses"
-	tcMapAffinities    = "affinities"
-	tcMapBackends      = "backends"
-	tcMapChecked       = "checked"
-	tcMapClock         = "clock"
-	tcMapConnections   = "connections"
-	tcMapCtScratch     = "ct_scratch"
-	tcMapEndpoints     = "endpoints"
-	tcMapFilter        = "filter"
-	tcMapFlows         = "flows"
-	tcMapFragments     = "fragments"
-	tcMapMetrics       = "metrics"
-	tcMapNodeAddresses = "node_addresses"
-	tcMapPortFailures  = "port_failures"
-	tcMapQuoted        = "quoted"
-	tcMapQuotes        = "quotes"
-	tcMapSenders       = "senders"
-	tcMapSentErrors    = "sent_errors"
-	tcMapServices      = "services"
-	tcMapSettings      = "settings"
-	tcMapSlots         = "slots"
-	tcMapSourceRanges  = "source_ranges"
-	tcMapState         = "state"
-	tcMapTables        = "tables"
-	tcMapUplinks       = "uplinks"
-	tcMapUsage         = "usage"
-	tcMapWays          = "ways"
-	tcProgFromPod      = "from_pod"
-	tcProgFromUplink   = "from_uplink"
-	tcProgToPod        = "to_pod"
-	tcProgToUplink     = "to_uplink"
-	tcVarConfig        = "config"
-	tcVarEnums         = "enums"
+	tcMapAddresses       = "addresses"
+	tcMapAffinities      = "affinities"
+	tcMapBackends        = "backends"
+	tcMapChecked         = "checked"
+	tcMapClock           = "clock"
+	tcMapConnections     = "connections"
+	tcMapCtScratch       = "ct_scratch"
+	tcMapEndpoints       = "endpoints"
+	tcMapFilter          = "filter"
+	tcMapFlows           = "flows"
+	tcMapFragments       = "fragments"
+	tcMapIdentities      = "identities"
+	tcMapJudgements      = "judgements"
+	tcMapMetrics         = "metrics"
+	tcMapNodeAddresses   = "node_addresses"
+	tcMapPolicyDocuments = "policy_documents"
+	tcMapPolicyEvents    = "policy_events"
+	tcMapPolicyNumbers   = "policy_numbers"
+	tcMapPolicyPorts     = "policy_ports"
+	tcMapPolicySettings  = "policy_settings"
+	tcMapPortFailures    = "port_failures"
+	tcMapQuoted          = "quoted"
+	tcMapQuotes          = "quotes"
+	tcMapSenders         = "senders"
+	tcMapSentErrors      = "sent_errors"
+	tcMapServices        = "services"
+	tcMapSettings        = "settings"
+	tcMapSlots           = "slots"
+	tcMapSourceRanges    = "source_ranges"
+	tcMapState           = "state"
+	tcMapTables          = "tables"
+	tcMapUplinks         = "uplinks"
+	tcMapUsage           = "usage"
+	tcMapVerdicts        = "verdicts"
+	tcMapWays            = "ways"
+	tcProgFromPod        = "from_pod"
+	tcProgFromUplink     = "from_uplink"
+	tcProgToPod          = "to_pod"
+	tcProgToUplink       = "to_uplink"
+	tcVarConfig          = "config"
+	tcVarEnums           = "enums"
 )
 
 // loadTc returns the embedded CollectionSpec for tc.
@@ -614,33 +739,41 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
-	Backends      *ebpf.MapSpec `ebpf:"backends"`
-	Checked       *ebpf.MapSpec `ebpf:"checked"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
-	Connections   *ebpf.MapSpec `ebpf:"connections"`
-	CtScratch     *ebpf.MapSpec `ebpf:"ct_scratch"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Filter        *ebpf.MapSpec `ebpf:"filter"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	NodeAddresses *ebpf.MapSpec `ebpf:"node_addresses"`
-	PortFailures  *ebpf.MapSpec `ebpf:"port_failures"`
-	Quoted        *ebpf.MapSpec `ebpf:"quoted"`
-	Quotes        *ebpf.MapSpec `ebpf:"quotes"`
-	Senders       *ebpf.MapSpec `ebpf:"senders"`
-	SentErrors    *ebpf.MapSpec `ebpf:"sent_errors"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	Settings      *ebpf.MapSpec `ebpf:"settings"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
-	SourceRanges  *ebpf.MapSpec `ebpf:"source_ranges"`
-	State         *ebpf.MapSpec `ebpf:"state"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
-	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
-	Ways          *ebpf.MapSpec `ebpf:"ways"`
+	Addresses       *ebpf.MapSpec `ebpf:"addresses"`
+	Affinities      *ebpf.MapSpec `ebpf:"affinities"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	Checked         *ebpf.MapSpec `ebpf:"checked"`
+	Clock           *ebpf.MapSpec `ebpf:"clock"`
+	Connections     *ebpf.MapSpec `ebpf:"connections"`
+	CtScratch       *ebpf.MapSpec `ebpf:"ct_scratch"`
+	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
+	Filter          *ebpf.MapSpec `ebpf:"filter"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	Identities      *ebpf.MapSpec `ebpf:"identities"`
+	Judgements      *ebpf.MapSpec `ebpf:"judgements"`
+	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
+	PolicyDocuments *ebpf.MapSpec `ebpf:"policy_documents"`
+	PolicyEvents    *ebpf.MapSpec `ebpf:"policy_events"`
+	PolicyNumbers   *ebpf.MapSpec `ebpf:"policy_numbers"`
+	PolicyPorts     *ebpf.MapSpec `ebpf:"policy_ports"`
+	PolicySettings  *ebpf.MapSpec `ebpf:"policy_settings"`
+	PortFailures    *ebpf.MapSpec `ebpf:"port_failures"`
+	Quoted          *ebpf.MapSpec `ebpf:"quoted"`
+	Quotes          *ebpf.MapSpec `ebpf:"quotes"`
+	Senders         *ebpf.MapSpec `ebpf:"senders"`
+	SentErrors      *ebpf.MapSpec `ebpf:"sent_errors"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	Settings        *ebpf.MapSpec `ebpf:"settings"`
+	Slots           *ebpf.MapSpec `ebpf:"slots"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	State           *ebpf.MapSpec `ebpf:"state"`
+	Tables          *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage           *ebpf.MapSpec `ebpf:"usage"`
+	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways            *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -671,33 +804,41 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Affinities    *ebpf.Map `ebpf:"affinities"`
-	Backends      *ebpf.Map `ebpf:"backends"`
-	Checked       *ebpf.Map `ebpf:"checked"`
-	Clock         *ebpf.Map `ebpf:"clock"`
-	Connections   *ebpf.Map `ebpf:"connections"`
-	CtScratch     *ebpf.Map `ebpf:"ct_scratch"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Filter        *ebpf.Map `ebpf:"filter"`
-	Flows         *ebpf.Map `ebpf:"flows"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	NodeAddresses *ebpf.Map `ebpf:"node_addresses"`
-	PortFailures  *ebpf.Map `ebpf:"port_failures"`
-	Quoted        *ebpf.Map `ebpf:"quoted"`
-	Quotes        *ebpf.Map `ebpf:"quotes"`
-	Senders       *ebpf.Map `ebpf:"senders"`
-	SentErrors    *ebpf.Map `ebpf:"sent_errors"`
-	Services      *ebpf.Map `ebpf:"services"`
-	Settings      *ebpf.Map `ebpf:"settings"`
-	Slots         *ebpf.Map `ebpf:"slots"`
-	SourceRanges  *ebpf.Map `ebpf:"source_ranges"`
-	State         *ebpf.Map `ebpf:"state"`
-	Tables        *ebpf.Map `ebpf:"tables"`
-	Uplinks       *ebpf.Map `ebpf:"uplinks"`
-	Usage         *ebpf.Map `ebpf:"usage"`
-	Ways          *ebpf.Map `ebpf:"ways"`
+	Addresses       *ebpf.Map `ebpf:"addresses"`
+	Affinities      *ebpf.Map `ebpf:"affinities"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	Checked         *ebpf.Map `ebpf:"checked"`
+	Clock           *ebpf.Map `ebpf:"clock"`
+	Connections     *ebpf.Map `ebpf:"connections"`
+	CtScratch       *ebpf.Map `ebpf:"ct_scratch"`
+	Endpoints       *ebpf.Map `ebpf:"endpoints"`
+	Filter          *ebpf.Map `ebpf:"filter"`
+	Flows           *ebpf.Map `ebpf:"flows"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	Identities      *ebpf.Map `ebpf:"identities"`
+	Judgements      *ebpf.Map `ebpf:"judgements"`
+	Metrics         *ebpf.Map `ebpf:"metrics"`
+	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
+	PolicyDocuments *ebpf.Map `ebpf:"policy_documents"`
+	PolicyEvents    *ebpf.Map `ebpf:"policy_events"`
+	PolicyNumbers   *ebpf.Map `ebpf:"policy_numbers"`
+	PolicyPorts     *ebpf.Map `ebpf:"policy_ports"`
+	PolicySettings  *ebpf.Map `ebpf:"policy_settings"`
+	PortFailures    *ebpf.Map `ebpf:"port_failures"`
+	Quoted          *ebpf.Map `ebpf:"quoted"`
+	Quotes          *ebpf.Map `ebpf:"quotes"`
+	Senders         *ebpf.Map `ebpf:"senders"`
+	SentErrors      *ebpf.Map `ebpf:"sent_errors"`
+	Services        *ebpf.Map `ebpf:"services"`
+	Settings        *ebpf.Map `ebpf:"settings"`
+	Slots           *ebpf.Map `ebpf:"slots"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	State           *ebpf.Map `ebpf:"state"`
+	Tables          *ebpf.Map `ebpf:"tables"`
+	Uplinks         *ebpf.Map `ebpf:"uplinks"`
+	Usage           *ebpf.Map `ebpf:"usage"`
+	Verdicts        *ebpf.Map `ebpf:"verdicts"`
+	Ways            *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *tcMaps) Close() error {
@@ -713,8 +854,15 @@ func (m *tcMaps) Close() error {
 		m.Filter,
 		m.Flows,
 		m.Fragments,
+		m.Identities,
+		m.Judgements,
 		m.Metrics,
 		m.NodeAddresses,
+		m.PolicyDocuments,
+		m.PolicyEvents,
+		m.PolicyNumbers,
+		m.PolicyPorts,
+		m.PolicySettings,
 		m.PortFailures,
 		m.Quoted,
 		m.Quotes,
@@ -728,6 +876,7 @@ func (m *tcMaps) Close() error {
 		m.Tables,
 		m.Uplinks,
 		m.Usage,
+		m.Verdicts,
 		m.Ways,
 	)
 }

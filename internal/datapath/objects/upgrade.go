@@ -36,6 +36,9 @@ type migration struct {
 // The new programs run in front of the old ones and leave them what they have no connection for. They get the connections
 // first and the services then, so new connections are theirs from one moment on. In the end they replace the old ones.
 func (e *LayoutError) Upgrade(ctx context.Context, cookies []uint64, within func(cookie uint64, fn func() error) error) (err error) {
+	if from := (layout{root: e.Root, number: adoptable}); e.Found == filepath.Base(from.version()) {
+		return e.adopt(ctx, from)
+	}
 	m := &migration{from: layout{root: e.Root, number: upgradable}, cookies: cookies, within: within, beside: make(map[AttachPoint]*ebpf.Collection)}
 	if e.Found != filepath.Base(m.from.version()) {
 		return e
@@ -79,7 +82,7 @@ func (m *migration) prepare() error {
 		return err
 	}
 	for _, name := range []string{socklbMapNamespaces, socklbMapSockets, socklbMapSkRevnat} {
-		if err := m.share(to, name); err != nil {
+		if err := share(m.from, to, name); err != nil {
 			return err
 		}
 	}
@@ -93,7 +96,7 @@ func (m *migration) prepare() error {
 	if err != nil {
 		return err
 	}
-	if err := m.eachLink(func(k Link) error {
+	if err := eachLink(m.from, func(k Link) error {
 		if k.Hook.Point == AttachCgroup {
 			return nil
 		}
@@ -118,11 +121,11 @@ func (m *migration) revert() error {
 }
 
 // share pins a map whose format has not changed in the new layout too.
-func (m *migration) share(to layout, name string) error {
+func share(from, to layout, name string) error {
 	if _, err := os.Lstat(to.mapPin(name)); err == nil {
 		return nil
 	}
-	old, err := ebpf.LoadPinnedMap(m.from.mapPin(name), nil)
+	old, err := ebpf.LoadPinnedMap(from.mapPin(name), nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -140,14 +143,14 @@ func (m *migration) share(to layout, name string) error {
 	return nil
 }
 
-// eachLink calls fn with the old links.
-func (m *migration) eachLink(fn func(Link) error) error {
-	entries, err := os.ReadDir(m.from.links())
+// eachLink calls fn with the links of a layout.
+func eachLink(from layout, fn func(Link) error) error {
+	entries, err := os.ReadDir(from.links())
 	if err != nil {
 		return fmt.Errorf("read links: %w", err)
 	}
 	for _, entry := range entries {
-		if k, ok := ParseLink(entry.Name()); ok {
+		if k, ok := (Link{}).Parse(entry.Name()); ok {
 			if err := fn(k); err != nil {
 				return err
 			}
@@ -263,7 +266,7 @@ func (m *migration) changeSockets() error {
 	if err := m.o.LoadSocketPrograms(); err != nil {
 		return err
 	}
-	return m.eachLink(func(k Link) error {
+	return eachLink(m.from, func(k Link) error {
 		if k.Hook.Point != AttachCgroup {
 			return nil
 		}

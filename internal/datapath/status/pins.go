@@ -119,7 +119,7 @@ func (r *Report) readLinks(dir string) error {
 		return err
 	}
 	for _, name := range names {
-		k, ok := objects.ParseLink(name)
+		k, ok := (objects.Link{}).Parse(name)
 		if !ok {
 			continue
 		}

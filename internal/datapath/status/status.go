@@ -81,7 +81,7 @@ func Read(ctx context.Context, root string) (*Report, error) {
 			r.Layouts = append(r.Layouts, entry.Name())
 			if entry.Name() != own {
 				do := "mustang datapath unload"
-				if number == "6" {
+				if (&objects.LayoutError{Found: entry.Name()}).Upgradable() {
 					do = "mustang datapath upgrade"
 				}
 				r.find(do, "maps have layout %s, and this program needs %s", entry.Name(), own)

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 )
 
@@ -20,6 +22,9 @@ type podDevice struct {
 	ifname, netns, hostNetns string
 	hostIfname, segment, mac string
 	addresses                []string
+
+	namespace, pod string
+	labels         map[string]string
 }
 
 func (p *podDevice) addFlags(cmd *cobra.Command) {
@@ -35,6 +40,21 @@ func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
 	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of a VM behind --host-ifname (repeatable)")
 	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
+}
+
+// addPodFlags adds what network policies may know of the pod.
+func (p *podDevice) addPodFlags(cmd *cobra.Command) {
+	cmd.Flags().StringToStringVar(&p.labels, "label", nil, "label of the pod, as in app=web, which network policies select (repeatable)")
+	cmd.Flags().StringVar(&p.namespace, "namespace", "", "namespace of the pod for network policies (default \"default\")")
+	cmd.Flags().StringVar(&p.pod, "pod", "", "name of the pod for network policies")
+}
+
+// known returns what network policies may know of the pod; nil if no flag says anything.
+func (p *podDevice) known() *policy.Pod {
+	if len(p.labels) == 0 && p.namespace == "" && p.pod == "" {
+		return nil
+	}
+	return &policy.Pod{Namespace: cmp.Or(p.namespace, "default"), Name: p.pod, Labels: p.labels}
 }
 
 // check says what is missing or too much.
@@ -54,7 +74,7 @@ func (p *podDevice) check() error {
 
 // with opens the namespaces and calls a function with the device.
 func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
-	a := datapath.EndpointSpec{Owner: service.CLI, IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment}
+	a := datapath.EndpointSpec{Owner: service.CLI, IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment, Pod: p.known()}
 	for _, text := range p.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {

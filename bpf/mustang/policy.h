@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_POLICY_H
+#define MUSTANG_POLICY_H
+
+#include "metrics.h"
+#include "ways.h"
+
+/*
+ * Network policies, as rows that user space compiles them to. A pod has a rule set for each direction, an address an
+ * identity, and both together a verdict. All rows that a rule set refers to are there before a pod has it.
+ */
+
+/* The number of different lengths that prefixes can have. */
+#define PREFIX_LENGTHS 129
+
+struct policy_settings {
+	__u8 lengths[PREFIX_LENGTHS]; /* of the prefixes in identities but for whole addresses, the longest first */
+	__u8 count;
+	__u8 audit; /* count what is denied, and let it pass */
+	__u8 reserved[5];
+};
+
+/* A prefix of an address; the other bits are 0. */
+struct prefix {
+	union addr addr;
+	__u32 length;
+};
+
+struct verdict_key {
+	__u32 set;
+	__u32 identity; /* 0: of all that have no row of their own */
+};
+
+struct verdict_row {
+	__u32 rule;    /* that decided, for people */
+	__u32 table;   /* of policy_ports, where something else holds for some ports; 0: none */
+	__u32 lengths; /* a bit for each length of a prefix in the table */
+	__u32 allow;
+};
+
+/* A prefix of a port; the other bits are 0. */
+struct port_key {
+	__u32 table;
+	__u16 port; /* in host order */
+	__u8 proto;
+	__u8 length;
+};
+
+struct port_row {
+	__u32 rule;
+	__u32 allow;
+};
+
+/* A connection that policies denied. */
+struct policy_event {
+	struct tuple tuple; /* the connection's first packet, with the backend for a service */
+	__u64 time;         /* ns of CLOCK_MONOTONIC */
+	__u32 rule;
+	__u32 reason; /* enum drop_reason */
+	__u32 audited;
+	__u32 reserved;
+};
+
+_Static_assert(sizeof(struct policy_settings) == 136, "hidden padding");
+_Static_assert(sizeof(struct prefix) == 20, "hidden padding");
+_Static_assert(sizeof(struct verdict_row) == 16, "hidden padding");
+_Static_assert(sizeof(struct port_key) == 8, "hidden padding");
+_Static_assert(sizeof(struct policy_event) == 64, "hidden padding");
+
+/* Two rows, of which filter.policies names one: they are changed as one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct policy_settings);
+} policy_settings SEC(".maps");
+
+/* What policies can know of addresses, as a number. The longest prefix counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} identities SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct verdict_key);
+	__type(value, struct verdict_row);
+} verdicts SEC(".maps");
+
+/* What holds for some ports. The longest prefix counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct port_key);
+	__type(value, struct port_row);
+} policy_ports SEC(".maps");
+
+/* For user space only: the number of what rows refer to by number, by a digest of what it stands for. */
+struct content_digest {
+	__u8 bytes[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct content_digest);
+	__type(value, __u32);
+} policy_numbers SEC(".maps");
+
+/* For user space only: policies and the labels of pods, in pieces. */
+struct document_key {
+	__u32 kind;
+	__u32 id;       /* the owner of policies, the endpoint of a pod */
+	__u32 revision; /* 0: the head, which names the one that holds */
+	__u32 piece;
+};
+
+struct document_piece {
+	__u8 bytes[512];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct document_key);
+	__type(value, struct document_piece);
+} policy_documents SEC(".maps");
+
+/* What policies deny, while someone reads it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} policy_events SEC(".maps");
+
+/* The settings in force; NULL if no pod has a rule set. */
+static __always_inline const struct policy_settings *policies_in_force(void)
+{
+	const struct filter *filter = filter_row();
+	__u32 row;
+
+	if (!filter || !filter->policies)
+		return NULL;
+	row = filter->policies - 1;
+	return bpf_map_lookup_elem(&policy_settings, &row);
+}
+
+/* Room for a judgement on each CPU: its callers have little stack left. */
+struct judgement {
+	/* The prefix of an address and its identity. */
+	union addr peer;
+	struct prefix prefix;
+	__u32 identity;
+	/* A verdict, and the search for another one for the port. */
+	struct verdict_key key;
+	struct port_key port_key;
+	__u32 lengths;
+	__u32 port;
+	__u32 rule;
+	__u32 allow;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct judgement);
+} judgements SEC(".maps");
+
+static __always_inline struct judgement *judgement_row(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&judgements, &zero);
+}
+
+static __always_inline __be32 mask_word(__u32 length, __u32 word)
+{
+	if (length >= 32 * (word + 1))
+		return 0xffffffff;
+	if (length <= 32 * word)
+		return 0;
+	return bpf_htonl(0xffffffff << (32 * (word + 1) - length));
+}
+
+static long search_identity(__u32 i, void *unused)
+{
+	const struct policy_settings *settings = policies_in_force();
+	struct judgement *j = judgement_row();
+	const __u32 *found;
+
+	(void)unused;
+	if (!settings || !j || i >= PREFIX_LENGTHS)
+		return 1;
+	j->prefix.length = settings->lengths[i];
+	for (int word = 0; word < 4; word++)
+		j->prefix.addr.words[word] = j->peer.words[word] & mask_word(j->prefix.length, word);
+	found = bpf_map_lookup_elem(&identities, &j->prefix);
+	if (!found)
+		return 0;
+	j->identity = *found;
+	return 1;
+}
+
+/* Finds what policies know of the peer. */
+static __always_inline void find_identity(struct judgement *j, const union addr *peer)
+{
+	const struct policy_settings *settings = policies_in_force();
+	const __u32 *found;
+
+	j->peer = j->prefix.addr = *peer;
+	j->prefix.length = 128;
+	found = bpf_map_lookup_elem(&identities, &j->prefix);
+	j->identity = found ? *found : 0;
+	if (!found && settings && settings->count)
+		bpf_loop(settings->count, search_identity, NULL, 0);
+}
+
+static long search_port(__u32 i, void *unused)
+{
+	struct judgement *j = judgement_row();
+	const struct port_row *row;
+	__u32 length = 16 - i;
+
+	(void)unused;
+	if (!j || length > 16)
+		return 1;
+	if (!(j->lengths >> length & 1))
+		return 0;
+	j->port_key.length = length;
+	j->port_key.port = j->port & (0xffff0000 >> length);
+	row = bpf_map_lookup_elem(&policy_ports, &j->port_key);
+	if (!row)
+		return 0;
+	j->rule = row->rule;
+	j->allow = row->allow;
+	return 1;
+}
+
+/* The ports of a connection, in network order, and its protocol. */
+static __always_inline __u64 flow_of(__be16 sport, __be16 dport, __u8 proto)
+{
+	return (__u64)sport << 32 | (__u32)dport << 16 | proto;
+}
+
+static __always_inline __u8 flow_proto(__u64 flow)
+{
+	return flow;
+}
+
+static __always_inline __be16 flow_dport(__u64 flow)
+{
+	return flow >> 16;
+}
+
+/* What decide_by_set() returns. */
+#define RULE_DENIES 0x80000000
+
+/* Whether a rule set allows its pod a connection with a peer: the number of the rule that decides, and RULE_DENIES. */
+static __noinline __u32 decide_by_set(__u32 set, const union addr *peer, __u64 flow)
+{
+	struct judgement *j = judgement_row();
+	const struct verdict_row *row;
+
+	if (!j)
+		return RULE_DENIES;
+	find_identity(j, peer);
+	j->key.set = set;
+	j->key.identity = j->identity;
+	row = bpf_map_lookup_elem(&verdicts, &j->key);
+	if (!row && j->key.identity) {
+		j->key.identity = 0;
+		row = bpf_map_lookup_elem(&verdicts, &j->key);
+	}
+	if (!row)
+		return RULE_DENIES;
+	j->rule = row->rule;
+	j->allow = row->allow;
+	if (row->table) {
+		j->lengths = row->lengths;
+		j->port = bpf_ntohs(flow_dport(flow));
+		j->port_key.table = row->table;
+		j->port_key.proto = flow_proto(flow);
+		bpf_loop(17, search_port, NULL, 0);
+	}
+	return j->allow ? j->rule : j->rule | RULE_DENIES;
+}
+
+/* Tells who watches of a connection that is denied. */
+static __noinline void tell_denied(const union addr *source, const union addr *destination, __u64 flow, __u32 rule,
+				   __u32 reason)
+{
+	const struct policy_settings *settings = policies_in_force();
+	const struct filter *filter = filter_row();
+	struct policy_event *event;
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!filter || !settings || *(volatile const __u64 *)&filter->watched < now)
+		return;
+	event = bpf_ringbuf_reserve(&policy_events, sizeof(*event), 0);
+	if (!event)
+		return;
+	event->tuple.saddr = *source;
+	event->tuple.daddr = *destination;
+	event->tuple.sport = flow >> 32;
+	event->tuple.dport = flow_dport(flow);
+	event->tuple.proto = flow_proto(flow);
+	event->time = now;
+	event->rule = rule;
+	event->reason = reason;
+	event->audited = settings->audit;
+	event->reserved = 0;
+	bpf_ringbuf_submit(event, 0);
+}
+
+/*
+ * Judges a connection by the policies of its ends, as far as they are pods of this node: 0 if it is allowed, otherwise an enum
+ * drop_reason. The source is the client itself, the destination the server, for a service the backend.
+ */
+__noinline int judge(const union addr *source, const union addr *destination, __u64 flow)
+{
+	const struct policy_settings *settings = policies_in_force();
+	struct metrics *row = metrics_row();
+	__u32 egress = 0, ingress = 0, endpoint = 0, rule = 0, reason = 0;
+	const struct way *way;
+
+	if (!source || !destination || !settings || !row || addr_equal(source, destination))
+		return 0;
+	/* Each is used up before the next one, which may have the same place. */
+	way = way_find(source);
+	if (way && way->endpoint) {
+		egress = way->egress;
+		endpoint = way->endpoint;
+	}
+	way = way_find(destination);
+	if (way && way->endpoint) {
+		ingress = way->ingress;
+		if (way->endpoint == endpoint)
+			return 0;
+	}
+	if (egress) {
+		rule = decide_by_set(egress, destination, flow);
+		if (rule & RULE_DENIES)
+			reason = DROP_POLICY_EGRESS;
+	}
+	if (ingress && !reason) {
+		rule = decide_by_set(ingress, source, flow);
+		if (rule & RULE_DENIES)
+			reason = DROP_POLICY_INGRESS;
+	}
+	if (!reason)
+		return 0;
+	tell_denied(source, destination, flow, rule & ~RULE_DENIES, reason);
+	if (!settings->audit)
+		return reason;
+	row->count[METRIC_AUDITED]++;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"mustang/internal/policy"
+)
+
+// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the rule sets
+// of its addresses: no packet finds the endpoint without them. The caller has the lock of the rows.
+func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join func(map[netip.Addr]policy.Sets) error) error {
+	docs, err := p.read()
+	if err != nil {
+		return err
+	}
+	if pod != nil && !reflect.DeepEqual(docs.pods[id], *pod) {
+		if err := p.mark(); err != nil {
+			return err
+		}
+		if err := p.put(docs, podKey(id), *pod, false); err != nil {
+			return err
+		}
+		docs.pods[id] = *pod
+		docs.pending = true
+	}
+	if docs.idle() {
+		return errors.Join(join(nil), p.finish(docs.pending))
+	}
+	joining := map[netip.Addr]uint32{}
+	for _, a := range addresses {
+		joining[a.Unmap()] = id
+	}
+	return p.refresh(joining, join)
+}
+
+// Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
+func (p Policies) Forget(ids []uint32, remove func() error) error {
+	docs, err := p.read()
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.pods[id]; return ok })
+	if docs.idle() && !known {
+		return remove()
+	}
+	if err := p.mark(); err != nil {
+		return err
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	if docs.idle() {
+		return p.finish(true)
+	}
+	return p.refresh(nil, nil)
+}
+
+// refresh brings rows up to date with the documents and the endpoints. The caller has the lock of the rows.
+func (p Policies) refresh(joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
+	docs, err := p.read()
+	if err != nil {
+		return err
+	}
+	w, err := p.plan(docs, joining)
+	if err != nil {
+		return err
+	}
+	if err := p.mark(); err != nil {
+		return err
+	}
+	_, err = w.write(join)
+	return errors.Join(err, p.finish(err == nil))
+}
+
+// idle reports whether there are neither policies nor rows of them.
+func (d documents) idle() bool {
+	for _, s := range d.sets {
+		if len(s.now.Policies) > 0 || s.before != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func podKey(id uint32) documentKey { return documentKey{Kind: ofEndpoint, ID: id} }

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// readRows reads the rows that there are. Those of rules are none.
+func (p Policies) readRows() (policy.Rows, error) {
+	have := policy.Rows{
+		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]policy.Sets{}, Verdicts: map[policy.VerdictKey]policy.Verdict{},
+		Ports: map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{}, Numbers: map[policy.Digest]uint32{},
+	}
+	t := p.tables()
+	for row, err := range t.identities.All() {
+		if err != nil {
+			return have, err
+		}
+		have.Addresses[netip.PrefixFrom(netip.AddrFrom16(row.Key.Addr), int(row.Key.Length))] = row.Value
+	}
+	for row, err := range t.verdicts.All() {
+		if err != nil {
+			return have, err
+		}
+		have.Verdicts[policy.VerdictKey{Set: row.Key.Set, Identity: row.Key.Identity}] =
+			policy.Verdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule, Ports: row.Value.Table}
+	}
+	for row, err := range t.ports.All() {
+		if err != nil {
+			return have, err
+		}
+		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port, Bits: row.Key.Length}
+		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
+	}
+	for row, err := range t.numbers.All() {
+		if err != nil {
+			return have, err
+		}
+		have.Numbers[row.Key] = row.Value
+	}
+	for row, err := range p.Objects.Endpoints.All() {
+		if err != nil {
+			return have, err
+		}
+		if sets := (policy.Sets{Egress: row.Value.Egress, Ingress: row.Value.Ingress}); sets != (policy.Sets{}) {
+			have.Endpoints[netip.AddrFrom16(row.Key.Bytes)] = sets
+		}
+	}
+	return have, nil
+}
+
+// writer brings rows from one state to another in two steps. In between, the rule sets of the policies of before are
+// complete still, so that each verdict is theirs or that of the new ones.
+type writer struct {
+	Policies
+	have, between, want policy.Rows
+	audit               uint8
+}
+
+// plan compiles documents. Nothing is written. joining are endpoints that have no row yet.
+func (p Policies) plan(d documents, joining map[netip.Addr]uint32) (*writer, error) {
+	s, err := p.assemble(d, joining)
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{Policies: p, audit: uint8(number(d.audit()))}
+	if w.have, err = p.readRows(); err != nil {
+		return nil, err
+	}
+	if len(s.Policies)+len(s.Previous) == 0 {
+		w.between, w.want = policy.Rows{}, policy.Rows{}
+		return w, nil
+	}
+	if w.between, err = policy.Compile(s, w.have); err != nil {
+		return nil, err
+	}
+	w.want = w.between
+	if s.Previous != nil {
+		s.Previous = nil
+		if w.want, err = policy.Compile(s, w.between); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.Policies) == 0 {
+		w.want = policy.Rows{}
+	}
+	return w, w.requireRoom()
+}
+
+// requireRoom returns a *FullError if a map is too small.
+func (w *writer) requireRoom() error {
+	t := w.tables()
+	c := policy.Diff(w.have, w.between)
+	return errors.Join(
+		require(t.numbers, len(w.have.Numbers), c.Numbers.Put), require(t.ports, len(w.have.Ports), c.Ports.Put),
+		require(t.verdicts, len(w.have.Verdicts), c.Verdicts.Put), require(t.identities, len(w.have.Addresses), c.Addresses.Put),
+	)
+}
+
+// require returns an error if a map has no room for more rows. Some of them may be in place of others.
+func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, put map[PK]PV) error {
+	if have+len(put) > int(t.Size()) {
+		return t.Full()
+	}
+	return nil
+}
+
+// write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule sets.
+func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (int, error) {
+	n, err := w.step(w.have, w.between, join)
+	if err != nil {
+		return n, err
+	}
+	more, err := w.step(w.between, w.want, nil)
+	return n + more, err
+}
+
+// step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.
+func (w *writer) step(have, want policy.Rows, join func(map[netip.Addr]policy.Sets) error) (int, error) {
+	have.Rules, want.Rules = nil, nil
+	c := policy.Diff(have, want)
+	t := w.tables()
+	if c.Len() == 0 && join == nil {
+		return 0, w.prepare(want)
+	}
+	lengths := portLengths(want.Ports)
+	if err := errors.Join(
+		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) ([16]byte, uint32) { return d, n }),
+		putAll(t.ports, c.Ports.Put, func(k policy.PortKey, v policy.PortVerdict) (portKey, portVerdict) {
+			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}
+		}),
+		putAll(t.verdicts, c.Verdicts.Put, func(k policy.VerdictKey, v policy.Verdict) (verdictKey, verdict) {
+			return verdictKey{Set: k.Set, Identity: k.Identity},
+				verdict{Rule: v.Rule, Table: v.Ports, Lengths: lengths[v.Ports], Allow: number(v.Allow)}
+		}),
+	); err != nil {
+		return 0, err
+	}
+	if err := w.prepare(have, want); err != nil {
+		return 0, err
+	}
+	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix, uint32) { return encodePrefix(k), v }); err != nil {
+		return 0, err
+	}
+	if err := w.switchSets(c.Endpoints, want.Endpoints, join); err != nil {
+		return 0, err
+	}
+	if err := w.prepare(want); err != nil {
+		return 0, err
+	}
+	// Nobody reads a row that goes: its memory may be another row's a moment later.
+	if err := w.Objects.Filter.Change(); err != nil {
+		return 0, err
+	}
+	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
+		waitForPrograms()
+	}
+	return c.Len(), errors.Join(
+		deleteAll(t.identities, c.Addresses.Delete, encodePrefix),
+		deleteAll(t.verdicts, c.Verdicts.Delete, func(k policy.VerdictKey) verdictKey {
+			return verdictKey{Set: k.Set, Identity: k.Identity}
+		}),
+		deleteAll(t.ports, c.Ports.Delete, encodePort),
+		deleteAll(t.numbers, c.Numbers.Delete, func(d policy.Digest) [16]byte { return d }),
+		w.Objects.Filter.Change(),
+	)
+}
+
+// switchSets gives endpoints other rule sets, each address by one write.
+func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[netip.Addr]policy.Sets, join func(map[netip.Addr]policy.Sets) error) error {
+	put := func(a netip.Addr, sets policy.Sets) error {
+		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
+		if err != nil || !ok || row.Egress == sets.Egress && row.Ingress == sets.Ingress {
+			return err
+		}
+		row.Egress, row.Ingress = sets.Egress, sets.Ingress
+		return w.Objects.Endpoints.Put(rows.EncodeAddr(a), row)
+	}
+	for a, sets := range c.Put {
+		if err := put(a, sets); err != nil {
+			return err
+		}
+	}
+	for _, a := range c.Delete {
+		if err := put(a, policy.Sets{}); err != nil {
+			return err
+		}
+	}
+	if join == nil {
+		return nil
+	}
+	return join(want)
+}
+
+// settings brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over.
+func (w *writer) prepare(states ...policy.Rows) error {
+	next := settings{Audit: w.audit}
+	inForce := false
+	lengths := map[int]bool{}
+	for _, s := range states {
+		for p := range s.Addresses {
+			lengths[p.Bits()] = true
+		}
+		for _, sets := range s.Endpoints {
+			inForce = inForce || sets != policy.Sets{}
+		}
+	}
+	for bits := 127; bits >= 0; bits-- {
+		if lengths[bits] {
+			next.Lengths[next.Count] = uint8(bits)
+			next.Count++
+		}
+	}
+	now, err := w.Objects.Filter.PoliciesInForce()
+	if err != nil {
+		return err
+	}
+	if !inForce {
+		if now == 0 {
+			return nil
+		}
+		return w.Objects.Filter.EnforcePolicies(0)
+	}
+	t := w.tables().settings
+	row := uint32(0)
+	if now != 0 {
+		row = uint32(now - 1)
+		have, _, err := t.Get(row)
+		if err != nil || have == next {
+			return err
+		}
+		row = 1 - row
+	}
+	return errors.Join(t.Put(row, next), w.Objects.Filter.EnforcePolicies(uint64(row)+1))
+}
+
+// portLengths returns a bit for each length of a prefix in a table of ports.
+func portLengths(ports map[policy.PortKey]policy.PortVerdict) map[uint32]uint32 {
+	lengths := map[uint32]uint32{}
+	for k := range ports {
+		lengths[k.Table] |= 1 << k.Bits
+	}
+	return lengths
+}
+
+func encodePort(k policy.PortKey) portKey {
+	return portKey{Table: k.Table, Port: k.Port, Proto: uint8(k.Protocol), Length: k.Bits}
+}
+
+func encodePrefix(p netip.Prefix) prefix {
+	return prefix{p.Addr().As16(), uint32(p.Bits())}
+}
+
+func number(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// batch is how many rows one system call writes.
+const batch = 4096
+
+func putAll[K comparable, V any, RK, RV any](t *objects.Table[RK, RV], rows map[K]V, encode func(K, V) (RK, RV)) error {
+	var keys []RK
+	var values []RV
+	for k, v := range rows {
+		key, value := encode(k, v)
+		keys, values = append(keys, key), append(values, value)
+	}
+	for len(keys) > 0 {
+		n := min(batch, len(keys))
+		if _, err := t.PutBatch(keys[:n], values[:n]); err != nil {
+			return err
+		}
+		keys, values = keys[n:], values[n:]
+	}
+	return nil
+}
+
+func deleteAll[K, RK, RV any](t *objects.Table[RK, RV], gone []K, encode func(K) RK) error {
+	for chunk := range slices.Chunk(gone, batch) {
+		keys := make([]RK, len(chunk))
+		for i, k := range chunk {
+			keys[i] = encode(k)
+		}
+		if err := t.DeleteBatch(keys); err != nil {
+			return fmt.Errorf("delete rows of policies: %w", err)
+		}
+	}
+	return nil
+}
+
+// waitForPrograms returns when no program runs that read the maps before the call.
+func waitForPrograms() {
+	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, <linux/membarrier.h>
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import "mustang/internal/datapath/objects"
+
+// Rows as bpf/mustang/policy.h has them.
+type (
+	settings struct {
+		Lengths      [129]uint8 // of the prefixes in identities but for whole addresses, the longest first
+		Count, Audit uint8
+		Reserved     [5]uint8
+	}
+	prefix struct {
+		Addr   [16]byte
+		Length uint32
+	}
+	verdictKey struct{ Set, Identity uint32 }
+	verdict    struct{ Rule, Table, Lengths, Allow uint32 }
+	portKey    struct {
+		Table         uint32
+		Port          uint16
+		Proto, Length uint8
+	}
+	portVerdict   struct{ Rule, Allow uint32 }
+	documentKey   struct{ Kind, ID, Revision, Piece uint32 }
+	documentPiece [512]byte
+	address       [16]byte
+	event         struct {
+		Source, Destination         address
+		SourcePort, DestinationPort [2]byte
+		Protocol                    uint8
+		_                           [3]byte
+		Time                        uint64
+		Rule, Reason, Audited       uint32
+		_                           uint32
+	}
+)
+
+// tables are the maps of policies.
+type tables struct {
+	settings   *objects.Table[uint32, settings] // two rows, of which the filter names one
+	identities *objects.Table[prefix, uint32]
+	verdicts   *objects.Table[verdictKey, verdict]
+	ports      *objects.Table[portKey, portVerdict]
+	numbers    *objects.Table[[16]byte, uint32]
+	documents  *objects.Table[documentKey, documentPiece]
+}
+
+// tables returns the maps, which are open.
+func (p Policies) tables() tables {
+	return tables{
+		table[uint32, settings](p, "policy_settings"), table[prefix, uint32](p, "identities"), table[verdictKey, verdict](p, "verdicts"),
+		table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
+		table[documentKey, documentPiece](p, "policy_documents"),
+	}
+}
+
+func table[K, V any](p Policies, name string) *objects.Table[K, V] {
+	return &objects.Table[K, V]{Map: p.Objects.Policies[name], Name: name}
+}
