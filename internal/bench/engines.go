@@ -136,8 +136,10 @@ func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) e
 	for _, i := range turns {
 		row := rows[i]
 		r.options.Progress.Sample(row.spec.name())
-		err := r.engineTurn(ctx, row, round)
-		err = errors.Join(err, r.testbed.endAgents()) // whose server has the port that a program needs
+		err := untilSeen(func() error {
+			err := r.engineTurn(ctx, row, round)
+			return errors.Join(err, r.testbed.endAgents()) // whose server has the port that a program needs
+		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -149,6 +151,19 @@ func (r *run) engineTurns(ctx context.Context, rows []*measuredRow, round int) e
 		r.options.Progress.Done()
 	}
 	return nil
+}
+
+// mostTurns is how often a turn is taken whose connection was not seen.
+const mostTurns = 5
+
+// untilSeen takes a turn, and again if its connection was not seen.
+func untilSeen(turn func() error) (err error) {
+	for range mostTurns {
+		if err = turn(); !errors.Is(err, engine.ErrUnseen) {
+			return err
+		}
+	}
+	return err
 }
 
 // engineTurn adds one sample to a row.

@@ -4,6 +4,8 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -137,5 +139,32 @@ func TestEnginesExcludeOtherWays(t *testing.T) {
 	}
 	if all := beside(t, "iperf3"); slices.ContainsFunc(all[0].Rows(), func(r result.Row) bool { return r.Engine == "iperf3" && r.Workload == result.WorkloadTCPRR }) {
 		t.Error("iperf3 has a row of request/response")
+	}
+}
+
+// TestUnseenTurnIsTakenAgain counts the turns of a row whose connection is not seen at first,
+// never, or whose turn fails otherwise.
+func TestUnseenTurnIsTakenAgain(t *testing.T) {
+	other := errors.New("no route")
+	unseen := fmt.Errorf("netperf: %w", engine.ErrUnseen)
+	for _, tt := range []struct {
+		name  string
+		turns []error // the last one goes on
+		taken int
+	}{
+		{"seen", []error{nil}, 1},
+		{"seen in the third turn", []error{unseen, unseen, nil}, 3},
+		{"never seen", []error{unseen}, mostTurns},
+		{"failed", []error{other}, 1},
+		{"failed later", []error{unseen, other}, 2},
+	} {
+		taken := 0
+		err := untilSeen(func() error {
+			taken++
+			return tt.turns[min(taken, len(tt.turns))-1]
+		})
+		if want := tt.turns[len(tt.turns)-1]; taken != tt.taken || !errors.Is(err, want) {
+			t.Errorf("%s: %d turns and %v, want %d and %v", tt.name, taken, err, tt.taken, want)
+		}
 	}
 }

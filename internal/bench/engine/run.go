@@ -43,8 +43,13 @@ const pinner = "taskset"
 // grace is the time that a run takes at most besides its measurement.
 const grace = 30 * time.Second
 
+// ErrUnseen is the error of a run whose connection ended before this process saw its
+// addresses, as on a machine with much other load. Another run may be seen.
+var ErrUnseen = errors.New("the connection ended before its addresses were read")
+
 // Run runs the engine once: it starts a server and a client in the places of a path. The
-// measurement has the addresses and the congestion control of the first flow.
+// measurement has the addresses and the congestion control of the first flow. The error
+// matches [ErrUnseen] if these are unknown.
 func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
 	defer cancel()
@@ -81,6 +86,9 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	if !m.ClientLocal.IsValid() {
 		m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer = seen.ClientLocal, seen.ClientPeer, seen.ServerLocal, seen.ServerPeer
 		m.ClientCongestion = seen.ClientCongestion
+	}
+	if !m.ClientLocal.IsValid() {
+		return m, fmt.Errorf("%s: %w", e.Name, ErrUnseen)
 	}
 	if t.Workload != load.UDPStream && m.ClientCongestion != lab.Congestion {
 		return m, fmt.Errorf("%s: the client used congestion control %q, want %q", e.Name, m.ClientCongestion, lab.Congestion)

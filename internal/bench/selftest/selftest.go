@@ -37,14 +37,14 @@ const significance = 0.05
 // too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
 const tooManySingle = 2
 
-// tooWide is the half-width of the usual interval from which no difference says nothing.
-const tooWide = 0.1
-
-// Shares of a wire's rate and delay by which a figure may miss them.
+// tooWide is the half-width from which an interval says nothing.
 const (
-	rateTolerance  = 0.02
-	delayTolerance = 0.1
+	tooWide       = 0.1
+	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
 )
+
+// rateTolerance is the share of a wire's rate by which a figure may miss it.
+const rateTolerance = 0.02
 
 // Share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
 // stamps.
@@ -66,9 +66,14 @@ func Judge(f result.File) []Check {
 		for _, p := range s.Paths {
 			switch {
 			case p.Delay > 0:
-				checks = append(checks, j.delay(p))
-			case p.Lab.WireRate > 0 || p.Lab.WireDelay > 0:
-				checks = append(checks, j.wire(p))
+				name := fmt.Sprintf("a delay of %v in the server", p.Delay)
+				checks = append(checks, j.delay(name, p.ID, suites.KnownPath, p.Delay))
+			case p.Lab.WireRate > 0:
+				checks = append(checks, j.wireRate(p))
+			case p.Lab.WireDelay > suites.KnownDelay:
+				further := p.Lab.WireDelay - suites.KnownDelay
+				name := fmt.Sprintf("a further delay of %v on the wire", further)
+				checks = append(checks, j.delay(name, p.ID, suites.KnownWire, 2*further))
 			}
 		}
 	}
@@ -107,7 +112,7 @@ func (j judge) same(workload string) Check {
 		wrong, pairs, single, significance*float64(pairs), 100*widths[len(widths)/2], 100*widths[len(widths)*95/100])
 	switch tooMany := tooManySingle * significance * float64(pairs); {
 	case widths[len(widths)/2] > tooWide:
-		c.Found += ": too wide to tell anything; repeat on a quiet machine"
+		c.Found += tooWideToTell
 	case wrong == 0 && float64(single) <= tooMany:
 		c.Status = Passed
 	}
@@ -125,54 +130,52 @@ func halfWidth(c result.Comparison) float64 {
 	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
 }
 
-// delay checks a delay of the server: the interval must exclude that there is none, and
-// the ratio be what the delay makes of the time of a transaction.
-func (j judge) delay(p suites.Path) Check {
-	c := Check{Name: fmt.Sprintf("a delay of %v in the server", p.Delay), Want: "a lower rate", Status: Failed}
-	row, plain := j.rows[p.ID], j.rows[suites.KnownPath]
+// delay checks a path whose transactions take a known time longer than those of another:
+// the interval must exclude that they do not, and the ratio be what that time makes of
+// the other's.
+func (j judge) delay(name, id, than string, longer time.Duration) Check {
+	c := Check{Name: name, Want: "a lower rate", Status: Failed}
+	row, plain := j.rows[id], j.rows[than]
+	if row.Status == result.StatusSkipped {
+		c.Status, c.Found = Skipped, row.Reason
+		return c
+	}
 	i := slices.IndexFunc(j.file.Run.Comparisons, func(c result.Comparison) bool {
-		return c.Suite == suites.KnownSuite && c.Numerator == p.ID && c.CI95 != nil && !c.Ranking
+		return c.Suite == suites.KnownSuite && c.Numerator == id && c.CI95 != nil && !c.Ranking
 	})
 	if i < 0 || plain.Median <= 0 {
 		c.Found = "not measured: " + row.Reason
 		return c
 	}
 	pair := j.file.Run.Comparisons[i]
-	want := 1 / (1 + p.Delay.Seconds()*plain.Median)
+	want := 1 / (1 + longer.Seconds()*plain.Median)
 	c.Want = fmt.Sprintf("%.4f of the rate without", want)
 	c.Found = fmt.Sprintf("%.4f [%.4f, %.4f]", pair.Ratio, pair.CI95[0], pair.CI95[1])
 	near := math.Abs(math.Log(pair.Ratio/want)) <= 2*halfWidth(pair)
-	if near && pair.Verdict == result.VerdictLower {
+	switch {
+	case halfWidth(pair) > tooWide:
+		c.Found += tooWideToTell
+	case near && pair.Verdict == result.VerdictLower:
 		c.Status = Passed
 	}
 	return c
 }
 
-// wire checks the rate of a shaped wire, or the time of a transaction over a long one.
-func (j judge) wire(p suites.Path) Check {
-	row := j.rows[p.ID]
-	c := Check{Status: Failed, Found: "not measured: " + row.Reason}
-	near := false
-	if rate := float64(p.Lab.WireRate) / 1e9; rate > 0 {
-		want := rate * payloadShare
-		c.Name, c.Want = fmt.Sprintf("a wire of %g Gbit/s", rate), fmt.Sprintf("%.3f Gbit/s of payload", want)
-		near = math.Abs(row.Median/want-1) <= rateTolerance
-		if row.Median > 0 {
-			c.Found = fmt.Sprintf("%.3f Gbit/s", row.Median)
-		}
-	} else {
-		want := 2 * p.Lab.WireDelay
-		c.Name, c.Want = fmt.Sprintf("a delay of %v on the wire", p.Lab.WireDelay), fmt.Sprintf("transactions of %v and a little more", want)
-		if row.Median > 0 {
-			took := time.Duration(float64(time.Second) / row.Median)
-			near = took >= want && float64(took) <= float64(want)*(1+delayTolerance)
-			c.Found = took.Round(time.Microsecond).String()
-		}
+// wireRate checks the rate of a shaped wire.
+func (j judge) wireRate(p suites.Path) Check {
+	row, rate := j.rows[p.ID], float64(p.Lab.WireRate)/1e9
+	want := rate * payloadShare
+	c := Check{
+		Name: fmt.Sprintf("a wire of %g Gbit/s", rate), Want: fmt.Sprintf("%.3f Gbit/s of payload", want),
+		Found: "not measured: " + row.Reason, Status: Failed,
+	}
+	if row.Median > 0 {
+		c.Found = fmt.Sprintf("%.3f Gbit/s", row.Median)
 	}
 	switch {
 	case row.Status == result.StatusSkipped:
 		c.Status, c.Found = Skipped, row.Reason
-	case near:
+	case math.Abs(row.Median/want-1) <= rateTolerance:
 		c.Status = Passed
 	}
 	return c

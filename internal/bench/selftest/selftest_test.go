@@ -33,12 +33,15 @@ func measured() result.File {
 			case p.Lab.WireRate > 0:
 				row.Median = 0.95
 			case p.Lab.WireDelay > 0:
-				row.Median = 490
+				row.Median = 1 / (2*p.Lab.WireDelay.Seconds() + 5e-4)
 			}
 			f.Rows = append(f.Rows, row)
 			for i := range f.Run.Comparisons {
-				if c := &f.Run.Comparisons[i]; c.Numerator == p.ID && p.Delay > 0 {
+				if c := &f.Run.Comparisons[i]; c.Numerator == p.ID && (p.Delay > 0 || p.Lab.WireDelay > 0) {
 					c.Ratio, c.Verdict = row.Median/50_000, result.VerdictLower
+					if p.Lab.WireDelay > 0 {
+						c.Ratio = 2.5 / 4.5
+					}
 					c.CI95 = &[2]float64{c.Ratio * 0.999, c.Ratio * 1.001}
 				}
 			}
@@ -94,9 +97,25 @@ func TestJudge(t *testing.T) {
 		"a delay not measured": {"a delay of 200ns in the server", Failed, func(f result.File) { pair(t, f, "delay-200ns").CI95 = nil }},
 		"a wire too fast":      {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 1.2 }},
 		"a wire not measured":  {"a wire of 1 Gbit/s", Failed, func(f result.File) { row(t, f, "wire-rate").Median = 0 }},
-		"too short a delay":    {"a delay of 1ms on the wire", Failed, func(f result.File) { row(t, f, "wire-delay").Median = 600 }},
-		"no netem": {"a delay of 1ms on the wire", Skipped, func(f result.File) {
-			*row(t, f, "wire-delay") = result.Row{ID: "wire-delay", Status: result.StatusSkipped, Reason: "no netem"}
+		"too short a delay": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
+			c := pair(t, f, "wire-delay-twice")
+			c.Ratio, c.CI95 = 0.6, &[2]float64{0.599, 0.601}
+		}},
+		"too long a delay": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
+			c := pair(t, f, "wire-delay-twice")
+			c.Ratio, c.CI95 = 0.5, &[2]float64{0.499, 0.501}
+		}},
+		"too wide an interval": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
+			pair(t, f, "wire-delay-twice").CI95 = &[2]float64{0.4, 0.8}
+		}},
+		"a wire's delay not found": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
+			pair(t, f, "wire-delay-twice").Verdict = result.VerdictNone
+		}},
+		"a wire's delay not measured": {"a further delay of 1ms on the wire", Failed, func(f result.File) {
+			pair(t, f, "wire-delay-twice").CI95 = nil
+		}},
+		"no netem": {"a further delay of 1ms on the wire", Skipped, func(f result.File) {
+			*row(t, f, "wire-delay-twice") = result.Row{ID: "wire-delay-twice", Status: result.StatusSkipped, Reason: "no netem"}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

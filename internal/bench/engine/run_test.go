@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/host"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/testkit"
+)
+
+// silent is an engine whose client ends before it connects.
+type silent struct{ sockperf }
+
+func (silent) drive(Traffic) []string { return []string{"true"} }
+
+func (silent) read(Traffic, outputs) (load.Measurement, error) {
+	return load.Measurement{Count: 1, Seconds: 1}, nil
+}
+
+// TestRunWithoutAddressesIsUnseen has a client that ends before anyone sees its socket.
+func TestRunWithoutAddressesIsUnseen(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "sockperf")
+	store := lab.Store{Dir: t.TempDir()}
+	l, err := store.Up(t.Context(), lab.Options{Name: "unseen", Topology: lab.TopologyNode, Link: lab.LinkHost, Disk: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	at := netip.MustParseAddrPort("127.0.0.1:5201")
+	cpus, err := host.CPUPair{}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	traffic := Traffic{
+		Lab: l, Path: evidence.Path{Client: lab.Host, Server: lab.Host, Connect: at, Listen: at},
+		Workload: load.TCPRR, Seconds: 1, CPUs: cpus,
+	}
+	if m, err := (Engine{Name: "silent", tool: silent{}}).Run(t.Context(), traffic); !errors.Is(err, ErrUnseen) {
+		t.Errorf("%+v, %v, want %v", m, err, ErrUnseen)
+	}
+}
