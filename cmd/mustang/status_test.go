@@ -180,7 +180,7 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 				}
 				return nil
 			})
-		}, []string{"from_pod of endpoint 2", "to_pod of endpoint 2", "socket translation"}},
+		}, []string{"from_pod of endpoint 2", "to_pod of endpoint 2", "source guard of device", "socket translation"}},
 		{"change not done", func(n *killNetwork) {
 			n.tables(func(o *objects.Objects) error {
 				state, _, err := o.State.Get(0)

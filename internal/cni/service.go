@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
@@ -84,6 +85,7 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 		Owner:     service.CNI,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
 		Addresses: a.record.Addresses, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
+		DHCP: a.config.IPAM.Type == netconf.DHCPType,
 	}, nil
 }
 
