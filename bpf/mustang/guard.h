@@ -12,7 +12,7 @@
  * closely: ARP, neighbour discovery, addresses without a row. A device without a row in senders sends nothing.
  */
 
-/* Whether a packet is certainly its sender's: TCP and UDP of IPv6, all of IPv4, from an address of its own. */
+/* Whether a packet is certainly its sender's: TCP, UDP and SCTP of IPv6, all of IPv4, from an address of its own. */
 static __always_inline bool is_genuine(struct __sk_buff *skb)
 {
 	const struct ethhdr *eth = NULL;
@@ -39,7 +39,7 @@ static __always_inline bool is_genuine(struct __sk_buff *skb)
 		addr_from_v4(&from, ip->saddr);
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
 		ip6 = header_at(skb, l3, sizeof(*ip6));
-		if (!ip6 || (ip6->nexthdr != IPPROTO_TCP && ip6->nexthdr != IPPROTO_UDP))
+		if (!ip6 || !has_ports(ip6->nexthdr))
 			return false;
 		addr_from_v6(&from, &ip6->saddr);
 	} else {
@@ -110,7 +110,8 @@ __noinline int guard_closely(struct __sk_buff *skb)
 		return DROP_UNSPECIFIED;
 	if (skb->vlan_present)
 		return DROP_ETHERTYPE;
-	if (skb->data_end - skb->data < GUARD_BYTES && skb->data_end - skb->data < skb->len &&
+	/* The headers of a GSO packet are linear. The chunks of one of SCTP are neither, nor to be made so. */
+	if (!skb->gso_size && skb->data_end - skb->data < GUARD_BYTES && skb->data_end - skb->data < skb->len &&
 	    bpf_skb_pull_data(skb, skb->len < GUARD_BYTES ? skb->len : GUARD_BYTES))
 		return DROP_MALFORMED;
 	if (has_ethernet()) {
