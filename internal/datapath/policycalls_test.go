@@ -11,12 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/conntrack"
 	"mustang/internal/service"
 )
 
 // callAll lets each member call each pod and the node, and pods' services, and returns when all calls have an end.
 func (m *matrix) callAll(t *testing.T) []outgoing {
 	t.Helper()
+	if _, err := m.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil { // datagrams have no end
+		t.Fatal(err)
+	}
 	var all []outgoing
 	for i := range m.members {
 		if err := m.members[i].ns.Do(func() error { return m.start(i, &all) }); err != nil {

@@ -114,14 +114,6 @@ func newMatrix(t *testing.T, name string) *matrix {
 		m.listen(t, &m.members[i])
 	}
 	m.addServices(t)
-	timeouts, err := d.ConnectionTable().Timeouts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	timeouts.UDP, timeouts.UDPReplied = time.Second, time.Second
-	if err := d.ConnectionTable().SetTimeouts(t.Context(), timeouts); err != nil {
-		t.Fatal(err)
-	}
 	m.watch(t)
 	testkit.Eventually(t, 60*time.Second, func() error { // neighbours are found
 		for _, a := range m.callAll(t) {
