@@ -104,6 +104,9 @@ var goodConfigs = []string{
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":2}]}`),
 	routed(`"10.77.0.2"`, ""), routed(`"10.77.255.254"`, `,"masquerade":false`),
 	`{"name":"pods","type":"mustang-cni","link":"ovs-veth","hostAddresses":["fd00::2","10.0.0.2"],"ipam":{"type":"static"}}`,
+	ours(`,"policies":"auto","namespace":"shop","labels":{"app":"web","example.org/tier":"a_B.c","empty":""}`), ours(`,"policies":"on"`),
+	ours(`,"policies":"off"`), ours(`,"services":"off","policies":"off"`), chained(`,"namespace":"shop-1"`),
+	ours(`,"args":{"cni":{"labels":[{"key":"app","value":"web"},{"key":"x"}],"ips":7}}`), ours(`,"args":{"cni":7}`), ours(`,"args":{"cni":{"labels":null}}`),
 	asking(`,"link":"macvlan","hostAddresses":["10.0.0.2"]`), asking(`,"link":"bridge","hostAddresses":["fd00::2","10.0.0.2"]`),
 	withRoutes("", ""), withRoutes(`{"dst":"0.0.0.0/0"}`, `,"defaultRoute":true`), withRoutes(`{"dst":"10.9.0.0/16","gw":"10.77.0.9"}`, `,"defaultRoute":false`),
 	withRoutes(`{"dst":"10.9.0.0/16","mtu":1400,"advmss":1000,"priority":4294967295},{"dst":"10.9.0.0/16"}`, ""),
@@ -127,6 +130,10 @@ var badConfigs = []string{
 	chained(`,"services":"off","runtimeConfig":{"portMappings":[]}`),
 	ours(`,"hostAddresses":["10.77.0.2"]`), ours(`,"link":"veth","hostAddresses":["10.77.0.2"]`), ours(`,"link":"ipvlan-l3s","hostAddresses":["10.77.0.2"]`),
 	routed(`"10.77.0.2"`, `,"masquerade":true`), routed("", ""), routed(`"10.77.0.2/16"`, ""), routed(`"10.77.0.2","fd00::2","10.77.0.3"`, ""), routed("7", ""),
+	ours(`,"policies":"yes"`), ours(`,"policies":true`), ours(`,"namespace":"Shop"`), ours(`,"namespace":"-shop"`), ours(`,"namespace":7`),
+	ours(`,"labels":["app"]`), ours(`,"labels":{"app":7}`), ours(`,"labels":{"":"x"}`), ours(`,"labels":{"a/b/c":"x"}`), ours(`,"labels":{"app":"-"}`), ours(`,"labels":{"/a":"x"}`),
+	ours(`,"policies":"off","namespace":"shop"`), ours(`,"services":"off","policies":"on"`), ours(`,"services":"off","labels":{"app":"web"}`),
+	ours(`,"args":{"cni":{"labels":{"app":"web"}}}`), ours(`,"args":{"cni":{"labels":[{"value":"web"}]}}`), ours(`,"args":{"cni":{"labels":[{"key":"app","value":"we b"}]}}`),
 	asking(""), asking(`,"link":"macvlan"`), asking(`,"hostAddresses":["10.0.0.2"]`), asking(`,"link":"ipvlan-l2","hostAddresses":["10.0.0.2"]`),
 	asking(`,"link":"ovs-veth","hostAddresses":["10.0.0.2"]`), asking(`,"link":"macvlan","hostAddresses":["10.0.0.2"],"masquerade":true`),
 	chained(`,"hostAddresses":["10.77.0.2"]`), chained(`,"link":"macvlan","hostAddresses":["10.77.0.2"]`),
@@ -271,7 +278,7 @@ func TestCNIDocs(t *testing.T) {
 	for _, key := range keys {
 		switch string(key[1]) { // words of the schema itself
 		case "properties", "items", "then", "else", "if", "dependentSchemas", "not", "contains", "plugin", "list", "plugins", "range", "device", "strings", "port", "bits",
-			"address", "prefix", "route":
+			"address", "prefix", "route", "cni", "key", "value", "selected", "propertyNames", "additionalProperties", "labelName", "labelValue":
 			continue
 		}
 		if !bytes.Contains(page, []byte("`"+string(key[1])+"`")) {

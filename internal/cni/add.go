@@ -104,6 +104,10 @@ func (a *attachment) run(ctx context.Context, steps []step) error {
 // begin opens the attachment and starts its record. It deletes first what a killed ADD
 // has left.
 func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *attachment, err error) {
+	known, err := c.Pod(r.Args)
+	if err != nil {
+		return nil, err
+	}
 	boot, err := ipam.BootID()
 	if err != nil {
 		return nil, err
@@ -112,6 +116,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	if err != nil {
 		return nil, err
 	}
+	a.known = known
 	if a.record.Boot != "" {
 		if a.record.Done && a.record.Boot == boot {
 			a.close()

@@ -17,6 +17,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/policy"
 )
 
 // attachment is the attachment of one request. Its record is locked until close.
@@ -27,6 +28,7 @@ type attachment struct {
 	record  *record.Record
 	host    *netns.Namespace
 	pod     *netns.Namespace // nil if it no longer exists
+	known   *policy.Pod      // of ADD: what network policies know of the pod; nil if none holds for it
 
 	mode       podlink.Mode
 	network    podlink.Network

@@ -56,7 +56,7 @@ type Request struct {
 	ContainerID, IfName string
 	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS).
 	Netns string
-	// Args are passed to delegated plugins (CNI_ARGS).
+	// Args tell the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
 	Args string
 	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
 	Path string

@@ -43,9 +43,9 @@ func (a *attachment) checkSockets() error {
 	return a.dp.Sockets().Check(service.CNI, a.host, cgroup)
 }
 
-// addServices adds the pod to the datapath, so that it reaches services.
+// addServices adds the pod to the datapath, so that it reaches services, and policies hold for it.
 func (a *attachment) addServices(ctx context.Context) error {
-	if a.config.TranslatesPackets() {
+	if a.config.TranslatesPackets() || a.known != nil {
 		a.record.Endpoint = true
 		if err := a.save(); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 	return datapath.EndpointSpec{
 		Owner:     service.CNI,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
-		Addresses: a.record.Addresses, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
+		Addresses: a.record.Addresses, Pod: a.known, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
 		DHCP: a.config.IPAM.Type == netconf.DHCPType,
 	}, nil
 }

@@ -80,6 +80,8 @@ type Config struct {
 	BigTCP string
 	// Services is one of the Services constants.
 	Services string
+	// PodInfo is what network policies may know of the pods.
+	PodInfo PodInfo
 	// Masquerade translates the source address of packets that leave the pod network to
 	// an address of the host.
 	Masquerade bool
@@ -136,9 +138,9 @@ func Parse(data []byte) (Config, error) {
 	c.PrevResult, _ = o.take("prevResult")
 	readWith(o, "ipam", &c.IPAM, parseIPAM)
 	readWith(o, "runtimeConfig", &c.Runtime, parseRuntime)
-	// Keys that every plugin receives: its type, capabilities, which the runtime
-	// evaluates, and arguments of older runtimes.
-	o.ignore("type", "capabilities", "args", "cni.dev/attachments")
+	c.PodInfo = o.readPod()
+	// Keys that every plugin receives: its type, and capabilities, which the runtime evaluates.
+	o.ignore("type", "capabilities", "cni.dev/attachments")
 	if err := o.finish(); err != nil {
 		return c, err
 	}
@@ -146,6 +148,9 @@ func Parse(data []byte) (Config, error) {
 		return c, err
 	}
 	if err := c.validateHostAddresses(); err != nil {
+		return c, err
+	}
+	if err := c.PodInfo.validate(c.Services); err != nil {
 		return c, err
 	}
 	return c, c.validateRoutes()

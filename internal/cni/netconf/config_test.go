@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 	c.IPAM.Sets = nil
 	want := Config{
 		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
-		BigTCP: BigTCPOff, Services: ServicesTC, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
+		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}}, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},

@@ -81,7 +81,8 @@ func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) 
 	}
 }
 
-// addPods adds the pods of this node, which its endpoints know better than documents do.
+// addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and ports are
+// those of the document that has a pod by this name, and otherwise those that the endpoint was added with.
 func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip.Addr]uint32) {
 	nodes := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
@@ -90,11 +91,18 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 		}
 	}
 	by := map[uint32]*policy.Pod{}
+	named := map[[2]string]uint32{}
 	for id, pod := range labelled {
 		by[id] = &pod
+		if pod.Name != "" {
+			named[[2]string{pod.Namespace, pod.Name}] = id
+		}
 	}
 	var pods []policy.Pod
 	for _, pod := range s.Pods {
+		if id, ok := named[[2]string{pod.Namespace, pod.Name}]; ok && !pod.HostNetwork { // labels change while a pod lives
+			by[id].Labels, by[id].Ports = pod.Labels, pod.Ports
+		}
 		if pod.HostNetwork {
 			pods = append(pods, pod)
 			continue
