@@ -6,7 +6,7 @@
  * what comes from outside and what leaves. Each parses, decides and acts.
  */
 
-#include "mustang/guard.h"
+#include "mustang/claims.h"
 #include "mustang/pod.h"
 #include "mustang/reflect.h"
 #include "mustang/uplink.h"
@@ -24,11 +24,29 @@ int from_pod(struct __sk_buff *skb)
 	row->count[METRIC_FROM_POD]++;
 	if (!guard_passes(skb, row))
 		return ACTION_DROP;
+	if (config.attach_point == ATTACH_POD)
+		skb->tc_index = GENUINE;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
 	decide_from_pod(skb, &packet, row, &d);
 	return likely(apply(skb, &packet, &d, row)) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
+}
+
+/* For a pod that is no endpoint. */
+SEC("tc")
+int guard(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+
+	if (!row)
+		return ACTION_DROP;
+	row->count[METRIC_GUARD]++;
+	if (!guard_passes_alone(skb, row))
+		return ACTION_DROP;
+	if (config.attach_point == ATTACH_POD)
+		skb->tc_index = GENUINE;
+	return ACTION_NEXT;
 }
 
 SEC("tc")
@@ -46,6 +64,8 @@ int to_pod(struct __sk_buff *skb)
 	delivered = is_delivered(skb, row);
 	if (delivered && (config.attach_point != ATTACH_POD || !policies_in_force()))
 		return ACTION_NEXT;
+	if (config.attach_point == ATTACH_POD && !delivered && !may_enter(skb, row))
+		return ACTION_DROP;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);

@@ -12,15 +12,13 @@
  * closely: ARP, neighbour discovery, addresses without a row. A device without a row in senders sends nothing.
  */
 
-/* Whether a packet is certainly its sender's: TCP, UDP and SCTP of IPv6, all of IPv4, from an address of its own. */
-static __always_inline bool is_genuine(struct __sk_buff *skb)
+/* The source of a packet that announces no address: TCP, UDP and SCTP of IPv6, all of IPv4. False: it is to be looked at closely. */
+static __always_inline bool plain_source(struct __sk_buff *skb, union addr *from)
 {
-	const struct ethhdr *eth = NULL;
+	const struct ethhdr *eth;
 	const struct ipv6hdr *ip6;
 	const struct iphdr *ip;
-	const struct way *way;
 	__be16 proto = skb->protocol;
-	union addr from;
 	__u32 l3 = 0;
 
 	if (skb->vlan_present)
@@ -36,22 +34,35 @@ static __always_inline bool is_genuine(struct __sk_buff *skb)
 		ip = header_at(skb, l3, sizeof(*ip));
 		if (!ip)
 			return false;
-		addr_from_v4(&from, ip->saddr);
-	} else if (proto == bpf_htons(ETH_P_IPV6)) {
-		ip6 = header_at(skb, l3, sizeof(*ip6));
-		if (!ip6 || !has_ports(ip6->nexthdr))
-			return false;
-		addr_from_v6(&from, &ip6->saddr);
-	} else {
-		return false;
+		addr_from_v4(from, ip->saddr);
+		return true;
 	}
-	way = way_find(&from);
-	if (!way || !way->endpoint || !leads_here(skb, &way->path, way->netns))
+	if (proto != bpf_htons(ETH_P_IPV6))
 		return false;
+	ip6 = header_at(skb, l3, sizeof(*ip6));
+	if (!ip6 || !has_ports(ip6->nexthdr))
+		return false;
+	addr_from_v6(from, &ip6->saddr);
+	return true;
+}
+
+/* Whether a packet has this MAC address as its source, or none at all. */
+static __always_inline bool is_from_mac(struct __sk_buff *skb, const __u8 *mac)
+{
+	const struct ethhdr *eth;
+
 	if (!has_ethernet())
 		return true;
 	eth = header_at(skb, 0, sizeof(*eth));
-	return eth && mac_equal(eth->h_source, way->path.pod_mac);
+	return eth && mac_equal(eth->h_source, mac);
+}
+
+/* Whether a packet from an address is certainly the pod's: the row of the address leads to this device. */
+static __always_inline bool is_genuine(struct __sk_buff *skb, const union addr *from)
+{
+	const struct way *way = way_find(from);
+
+	return way && way->endpoint && leads_here(skb, &way->path, way->netns) && is_from_mac(skb, way->path.pod_mac);
 }
 
 static __always_inline enum drop_reason guard_ipv4(struct __sk_buff *skb, const struct sender *sender, __u32 l3)
@@ -96,6 +107,14 @@ static __always_inline enum drop_reason guard_ipv6(struct __sk_buff *skb, const 
 /* Bytes that the checks read, apart from options of neighbour discovery. */
 #define GUARD_BYTES 128
 
+static __always_inline bool pull_headers(struct __sk_buff *skb)
+{
+	/* The headers of a GSO packet are linear. The chunks of one of SCTP are neither, nor to be made so. */
+	if (skb->gso_size || skb->data_end - skb->data >= GUARD_BYTES || skb->data_end - skb->data >= skb->len)
+		return true;
+	return !bpf_skb_pull_data(skb, skb->len < GUARD_BYTES ? skb->len : GUARD_BYTES);
+}
+
 /* Looks closely at a packet that is not certainly its sender's. Returns why it must be dropped, or DROP_UNSPECIFIED. */
 __noinline int guard_closely(struct __sk_buff *skb)
 {
@@ -110,9 +129,7 @@ __noinline int guard_closely(struct __sk_buff *skb)
 		return DROP_UNSPECIFIED;
 	if (skb->vlan_present)
 		return DROP_ETHERTYPE;
-	/* The headers of a GSO packet are linear. The chunks of one of SCTP are neither, nor to be made so. */
-	if (!skb->gso_size && skb->data_end - skb->data < GUARD_BYTES && skb->data_end - skb->data < skb->len &&
-	    bpf_skb_pull_data(skb, skb->len < GUARD_BYTES ? skb->len : GUARD_BYTES))
+	if (!pull_headers(skb))
 		return DROP_MALFORMED;
 	if (has_ethernet()) {
 		eth = header_at(skb, 0, sizeof(*eth));
@@ -133,18 +150,72 @@ __noinline int guard_closely(struct __sk_buff *skb)
 	return DROP_ETHERTYPE;
 }
 
-/* Whether a packet that leaves a pod may pass; otherwise it is counted as dropped. */
+/* Notes that a packet from an address may pass here. */
+static __always_inline void note_proof(struct __sk_buff *skb, struct proof *proof, const union addr *from, __u64 netns,
+				       const struct validity *now)
+{
+	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
+
+	/* Without an address a pod may ask a DHCP server, and no more. */
+	if (!eth || !from->words[3])
+		return;
+	begin_copy(&proof->validity, now);
+	proof->from = *from;
+	proof->netns = netns;
+	proof->ifindex = skb->ifindex;
+	mac_copy(proof->mac, eth->h_source);
+}
+
+/* Whether a packet that leaves an endpoint may pass; otherwise it is counted as dropped. */
 static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *row)
 {
+	union addr from;
 	__u32 reason;
 
-	if (is_genuine(skb))
+	if (plain_source(skb, &from) && is_genuine(skb, &from))
 		return true;
 	reason = guard_closely(skb);
 	if (!reason)
 		return true;
 	count_drop(row, reason);
 	return false;
+}
+
+/* The copy of what a CPU found genuine; NULL: none, which cannot be. now is what the copy is to have. */
+static __always_inline struct proof *proof_of(const union addr *from, struct validity *now)
+{
+	const struct filter *filter = filter_row();
+	__u32 slot = (from->halves[1] ^ from->halves[0]) * FILTER_MULTIPLIER >> (64 - COPIES_LOG);
+
+	if (!filter)
+		return NULL;
+	*now = validity_now(&filter->rows);
+	return bpf_map_lookup_elem(&proofs, &slot);
+}
+
+/* guard_passes() for a pod that is no endpoint: its addresses are in senders alone. */
+static __always_inline bool guard_passes_alone(struct __sk_buff *skb, struct metrics *row)
+{
+	__u64 netns = config.attach_point == ATTACH_POD ? netns_of(skb) : 0;
+	struct proof *proof = NULL;
+	struct validity now;
+	union addr from;
+	__u32 reason;
+
+	if (plain_source(skb, &from)) {
+		proof = proof_of(&from, &now);
+		if (proof && is_valid(&proof->validity, &now) && addr_equal(&proof->from, &from) &&
+		    proof->ifindex == skb->ifindex && proof->netns == netns && is_from_mac(skb, proof->mac))
+			return true;
+	}
+	reason = guard_closely(skb);
+	if (reason) {
+		count_drop(row, reason);
+		return false;
+	}
+	if (proof)
+		note_proof(skb, proof, &from, netns, &now);
+	return true;
 }
 
 #endif

@@ -6,12 +6,14 @@
 #include "kernel.h"
 
 /* Prefixes that a pod may send from, apart from its addresses. */
-#define SENDER_PREFIXES 16
+#define SENDER_PREFIXES 32
 
 enum sender_flag {
 	SENDER_UNGUARDED = 1, /* it may send anything */
 	SENDER_DHCP = 2,      /* it may ask a DHCP server for addresses */
 	SENDER_ROUTER = 4,    /* it may announce itself as an IPv6 router: it has a prefix of more than one address */
+	SENDER_SWITCHED = 16, /* what enters the pod comes by a switch that remakes packets, and they may lack marks */
+	SENDER_ALONE = 8,     /* it is no endpoint: its addresses are among the prefixes */
 };
 
 /* A device by which packets leave a pod. */
@@ -32,13 +34,15 @@ struct sender {
 	__u16 flags;    /* enum sender_flag */
 	__u16 prefixes;
 	__u8 mac[ETH_ALEN];
-	__u8 reserved[2];
+	__u16 addresses; /* of SENDER_ALONE: the last prefixes are its addresses */
+	__u64 netns;     /* cookie of the pod's network namespace, or 0 */
+	__u64 reserved;
 	union addr link_local; /* the device's IPv6 link-local address */
 	struct sender_prefix prefix[SENDER_PREFIXES];
 };
 
 _Static_assert(sizeof(struct sender_key) == 16, "hidden padding");
-_Static_assert(sizeof(struct sender) == 32 + 32 * SENDER_PREFIXES, "hidden padding");
+_Static_assert(sizeof(struct sender) == 48 + 32 * SENDER_PREFIXES, "hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -47,6 +51,25 @@ struct {
 	__type(key, struct sender_key);
 	__type(value, struct sender);
 } senders SEC(".maps");
+
+/* That packets from an address may pass at a device of a pod that is no endpoint. Each CPU has some, as copies of rows. */
+struct proof {
+	union addr from;
+	struct validity validity;
+	__u64 netns;
+	__u32 ifindex;
+	__u8 mac[ETH_ALEN];
+	__u8 reserved[6];
+};
+
+_Static_assert(sizeof(struct proof) == 56, "hidden padding");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << COPIES_LOG);
+	__type(key, __u32);
+	__type(value, struct proof);
+} proofs SEC(".maps");
 
 /* The cookie of the network namespace that a packet is in. Before Linux 6.15, no helper tells. */
 static __always_inline __u64 netns_of(struct __sk_buff *skb)
@@ -87,7 +110,7 @@ static __always_inline bool may_send_from(const struct sender *sender, const uni
 {
 	const struct way *way = way_find(addr);
 
-	if (way && way->endpoint == sender->endpoint)
+	if (way && way->endpoint == sender->endpoint && !(sender->flags & SENDER_ALONE))
 		return true;
 	if (sender->link_local.bytes[0] && addr_equal(addr, &sender->link_local))
 		return true;

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/attached"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 )
@@ -142,9 +142,9 @@ func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo
 	if i.Links, err = snapshot.Links(ns); err != nil {
 		return i, err
 	}
-	attached, err := datapath.Attached(ns, i.Links)
+	byDevice, err := attached.On(ns, i.Links)
 	i.Programs = map[int][]linkinfo.Program{}
-	for index, programs := range attached {
+	for index, programs := range byDevice {
 		for _, program := range programs {
 			i.Programs[index] = append(i.Programs[index], linkinfo.Program(program))
 		}

@@ -144,7 +144,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	} else if exists && !c.Chained {
 		return nil, fmt.Errorf("device %q already exists in network namespace %s", r.IfName, r.Netns)
 	}
-	if c.Services != netconf.ServicesOff || len(c.Runtime.Ports) > 0 {
+	if c.NeedsDatapath() {
 		if err := a.openDatapath(ctx); err != nil {
 			return nil, err
 		}

@@ -225,6 +225,8 @@ func TestServices(t *testing.T) {
 			t.Run(mode.Name()+"/"+test.services, func(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
+				// The source guard needs both programs on a pod's own device.
+				test.packets = test.packets || test.sockets && !mode.Traits().HostSide
 				f := newBareFixture(t)
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				f.must(f.add(f.pod("other", network("net", mode.Name(), `,"services":"both"`)))) // has the datapath made

@@ -120,7 +120,7 @@ func (a *attachment) checkLink() error {
 // checkDatapath checks the entries and programs of the datapath for the pod.
 func (a *attachment) checkDatapath(ctx context.Context) error {
 	sockets, ports := a.config.TranslatesSockets(), len(a.record.Ports) > 0
-	if !a.record.Endpoint && !a.record.Admitted && !ports {
+	if !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded && !ports {
 		return nil
 	}
 	if err := a.findDatapath(); errors.Is(err, fs.ErrNotExist) {

@@ -117,7 +117,7 @@ func (a *attachment) reconstruct() error {
 	if err != nil {
 		return err
 	}
-	r.Endpoint = r.Endpoint || len(addresses) > 0
+	r.Endpoint, r.Guarded = r.Endpoint || len(addresses) > 0, r.Guarded || len(addresses) > 0
 	if len(addresses) == 0 {
 		// The pod may have chosen these. No endpoint is deleted by them, but by the device that is gone then.
 		addresses = a.deviceAddresses()

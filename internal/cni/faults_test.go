@@ -152,7 +152,7 @@ func TestNoBPFFS(t *testing.T) {
 	config := network("net", "veth", "")
 	f.refused(f.pod("a", config), codeNotAvailable, f.plugin.BPFRoot, "BPF file system")
 	f.oneLine(f.status(config), f.plugin.BPFRoot, "BPF file system")
-	off := []byte(strings.Replace(string(config), `"tc"`, `"off"`, 1))
+	off := []byte(strings.Replace(string(config), `"tc"`, `"off","sourceGuard":"off"`, 1))
 	f.must(f.status(off))
 	p := f.added("a", off) // has no need of it
 	f.must(f.check(p))

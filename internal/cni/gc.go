@@ -117,7 +117,7 @@ func (p *Plugin) sweep(ctx context.Context) error {
 		}
 		delete(recorded, 0)
 		keep := func(cookie uint64) bool { return recorded[cookie] }
-		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Sockets().Sweep(ctx, service.CNI, keep))
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep), d.Sockets().Sweep(ctx, service.CNI, keep))
 	}
 	return errors.Join(err, d.Close())
 }

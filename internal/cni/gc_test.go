@@ -104,7 +104,7 @@ func TestSweep(t *testing.T) {
 		byDEL bool
 	}{
 		{"veth", netconf.ServicesBoth, true}, {"veth", netconf.ServicesSocket, true}, {"bridge", netconf.ServicesTC, true},
-		{"macvlan", netconf.ServicesTC, false}, {"macvlan", netconf.ServicesSocket, true},
+		{"macvlan", netconf.ServicesTC, false}, {"macvlan", netconf.ServicesSocket, false},
 	} {
 		t.Run(test.mode+"/"+test.services, func(t *testing.T) {
 			t.Parallel()

@@ -45,7 +45,7 @@ func (a *attachment) checkSockets() error {
 
 // addServices adds the pod to the datapath, so that it reaches services, and policies hold for it.
 func (a *attachment) addServices(ctx context.Context) error {
-	if a.config.TranslatesPackets() || a.known != nil {
+	if a.config.TranslatesPackets() || a.known != nil || a.guardsBothWays() {
 		a.record.Endpoint = true
 		if err := a.save(); err != nil {
 			return err
@@ -57,6 +57,9 @@ func (a *attachment) addServices(ctx context.Context) error {
 		_, _, err = a.dp.Endpoints().Put(ctx, endpoint)
 		return err // an endpoint's sockets are enabled with it
 	}
+	if err := a.addGuard(ctx); err != nil {
+		return err
+	}
 	if !a.config.TranslatesSockets() {
 		return nil
 	}
@@ -65,6 +68,29 @@ func (a *attachment) addServices(ctx context.Context) error {
 		return err
 	}
 	_, err := a.dp.Sockets().Put(ctx, service.CNI, a.pod, datapath.PodScope)
+	return err
+}
+
+// guardsBothWays reports whether the source guard needs a program on the way into the pod too: a pod can get past the one on its
+// own device.
+func (a *attachment) guardsBothWays() bool {
+	return a.config.SourceGuard && a.config.Services != netconf.ServicesOff && a.mode != nil && !a.mode.Traits().HostSide
+}
+
+// addGuard attaches the source guard to the device of a pod that is no endpoint.
+func (a *attachment) addGuard(ctx context.Context) error {
+	if !a.config.SourceGuard {
+		return nil
+	}
+	a.record.Guarded = true
+	if err := a.save(); err != nil {
+		return err
+	}
+	endpoint, err := a.endpoint()
+	if err != nil {
+		return err
+	}
+	_, err = a.dp.Guards().Put(ctx, endpoint)
 	return err
 }
 
@@ -85,12 +111,21 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 		Owner:     service.CNI,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
 		Addresses: a.record.Addresses, Pod: a.known, Shaped: a.config.Runtime.Bandwidth.IngressRate > 0,
-		DHCP: a.config.IPAM.Type == netconf.DHCPType,
+		Allowed: a.config.AllowedAddresses, Unguarded: !a.config.SourceGuard, DHCP: a.config.IPAM.Type == netconf.DHCPType,
 	}, nil
 }
 
 // checkServices checks that the datapath has the pod and its programs.
 func (a *attachment) checkServices(ctx context.Context) error {
+	if a.record.Guarded {
+		endpoint, err := a.endpoint()
+		if err == nil {
+			err = a.dp.Guards().Check(endpoint)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	switch {
 	case a.record.Admitted:
 		_, err := a.dp.Sockets().Get(ctx, service.CNI, a.record.Cookie)
@@ -110,7 +145,7 @@ func (a *attachment) checkServices(ctx context.Context) error {
 
 // deleteServices removes the pod from the datapath. The pod's namespace may be gone.
 func (a *attachment) deleteServices(ctx context.Context) error {
-	if !a.record.Endpoint && !a.record.Admitted {
+	if !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil
 	}
 	if err := a.findDatapath(); isNoDatapath(err) {
@@ -123,6 +158,16 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 		for _, ip := range a.record.Addresses {
 			if err := a.dp.Endpoints().DeleteIP(ctx, ip); err == nil || !errors.Is(err, fs.ErrNotExist) {
 				return err
+			}
+		}
+	}
+	if a.record.Guarded {
+		for _, ip := range a.record.Addresses {
+			if err := a.dp.Guards().DeleteIP(ctx, ip); err == nil || !errors.Is(err, fs.ErrNotExist) {
+				if err != nil {
+					return err
+				}
+				break
 			}
 		}
 	}

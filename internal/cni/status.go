@@ -66,7 +66,7 @@ func linkStatus(c netconf.Config, host *netns.Namespace) error {
 
 // serviceStatus checks that the datapath works, or can be created.
 func (p *Plugin) serviceStatus(c netconf.Config) error {
-	if c.Services == netconf.ServicesOff {
+	if !c.NeedsDatapath() {
 		return nil
 	}
 	if c.TranslatesSockets() {

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	devices "mustang/internal/datapath/attached"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
@@ -20,7 +21,7 @@ import (
 )
 
 // programsOn returns the programs on a device, each by its hook.
-func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]objects.AttachedProgram {
+func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]devices.Program {
 	t.Helper()
 	census, err := linkinfo.Take()
 	if err != nil {
@@ -31,11 +32,11 @@ func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]obj
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := Attached(ns, links)
+	programs, err := devices.On(ns, links)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]objects.AttachedProgram{}
+	out := map[string]devices.Program{}
 	for _, l := range links {
 		for _, p := range programs[l.Index] {
 			if l.Name != device {

@@ -5,6 +5,7 @@ package datapath
 import (
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,9 +28,10 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {12_900, 200_000},
-		"to_pod":       {7500, 100_000},
+		"to_pod":       {8000, 100_000},
 		"from_uplink":  {12_400, 170_000},
 		"to_uplink":    {3700, 50_000},
+		"guard":        {1500, 60_000},
 		"connect4":     {790, 0},
 		"connect6":     {800, 0},
 		"sendmsg4":     {1620, 0},
@@ -82,7 +84,7 @@ func TestInstructionBudget(t *testing.T) {
 // TestVerifierBudget loads the packet programs for each attach point.
 func TestVerifierBudget(t *testing.T) {
 	b := newBench(t)
-	for _, h := range append(objects.EndpointHooks(), objects.AttachUplink.Hooks()...) {
+	for _, h := range slices.Concat(objects.EndpointHooks(), objects.GuardHooks(), objects.AttachUplink.Hooks()) {
 		info, err := b.loaded(t, h).Info()
 		if err != nil {
 			t.Fatal(err)

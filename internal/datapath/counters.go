@@ -45,6 +45,7 @@ func metricNames() []string {
 		"decapsulated",     // taken out of a tunnel from the node that the client called
 		"tracked",          // direct connections that were noted because a policy selects one of the ends
 		"audited",          // connections that a policy denies, and that passed as policies are audited only
+		"guard",            // runs of the program
 	}
 }
 

@@ -45,6 +45,9 @@ func (d *Datapath) Recover(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
+	if err := d.Guards().sweepLinks(); err != nil {
+		return err
+	}
 	attached, err := d.Uplinks().attached(d.objects.Detach)
 	if err == nil {
 		err = d.objects.WithTables(ctx, func() error { return d.Uplinks().deleteRows(d.Uplinks().orphans(attached)) })
@@ -110,6 +113,13 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
 			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))
 		}
+	}
+	guards, err := d.Guards().orphans()
+	if err != nil {
+		return remains, err
+	}
+	for _, k := range guards {
+		remains = append(remains, fmt.Sprintf("program %s of pod %d, which is no longer guarded", k.Hook.Program, k.ID))
 	}
 	uplinks, err := d.Uplinks().attached(func(k objects.Link) error {
 		remains = append(remains, fmt.Sprintf("program %s of uplink %d, whose device is gone", k.Hook.Program, k.IfIndex))

@@ -5,6 +5,7 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
@@ -19,14 +20,24 @@ func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	return key
 }
 
-// sender returns the row of the device: what the source guard lets pass besides packets from the addresses in endpoints.
-func (t target) sender(id uint32) (objects.SenderKey, objects.Sender) {
-	row := objects.Sender{Endpoint: id, Prefixes: uint16(len(t.Allowed))}
+// sender returns the row of the device: what the source guard lets pass besides packets from the addresses in endpoints. alone
+// is whether the pod is no endpoint.
+func (t target) sender(id uint32, alone bool) (objects.SenderKey, objects.Sender) {
+	row := objects.Sender{Endpoint: id, Netns: t.Netns}
 	copy(row.Mac[:], t.PodMAC)
 	if t.LinkLocal.IsValid() {
 		row.LinkLocal = rows.EncodeAddr(t.LinkLocal)
 	}
-	for i, p := range t.Allowed {
+	allowed := t.Allowed
+	if alone {
+		row.Flags |= objects.SenderAlone
+		row.Addresses = uint16(len(t.Addresses))
+		for _, a := range t.Addresses {
+			allowed = append(slices.Clip(allowed), netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	row.Prefixes = uint16(len(allowed))
+	for i, p := range allowed {
 		row.Prefix[i].Addr, row.Prefix[i].Mask = rows.EncodeAddr(p.Addr()), mask(p)
 		if p.Addr().Is6() && !p.IsSingleIP() {
 			row.Flags |= objects.SenderRouter
@@ -35,10 +46,13 @@ func (t target) sender(id uint32) (objects.SenderKey, objects.Sender) {
 	if t.Unguarded {
 		row.Flags |= objects.SenderUnguarded
 	}
+	if t.Switched {
+		row.Flags |= objects.SenderSwitched
+	}
 	if t.DHCP {
 		row.Flags |= objects.SenderDHCP
 	}
-	return senderKey(t.Point != objects.AttachPod, t.Netns, t.IfIndex), row
+	return senderKey(!t.Point.OnPod(), t.Netns, t.IfIndex), row
 }
 
 // mask returns the bits of an address that a prefix fixes.
@@ -57,7 +71,7 @@ func mask(p netip.Prefix) objects.Addr {
 
 // putSender stores the row of the device. The caller has the lock of the rows.
 func (e Endpoints) putSender(t target, id uint32) (changed bool, err error) {
-	key, want := t.sender(id)
+	key, want := t.sender(id, false)
 	have, _, err := e.o.Senders.Get(key)
 	if err != nil || have == want {
 		return false, err
@@ -76,13 +90,13 @@ func (e Endpoints) deleteSender(each Endpoint) error {
 	return e.o.Senders.Delete(key)
 }
 
-// strangers returns the keys of senders that belong to no endpoint.
+// strangers returns the keys of senders that were endpoints.
 func strangers(o *objects.Objects, ids map[uint64]bool) (keys []objects.SenderKey, err error) {
 	for row, err := range o.Senders.All() {
 		if err != nil {
 			return nil, err
 		}
-		if !ids[uint64(row.Value.Endpoint)] {
+		if row.Value.Flags&objects.SenderAlone == 0 && !ids[uint64(row.Value.Endpoint)] {
 			keys = append(keys, row.Key)
 		}
 	}
@@ -91,7 +105,7 @@ func strangers(o *objects.Objects, ids map[uint64]bool) (keys []objects.SenderKe
 
 // deviatesAsSender describes how the row of the device differs from what it should be.
 func (e Endpoints) deviatesAsSender(t target, id uint32) ([]string, error) {
-	key, want := t.sender(id)
+	key, want := t.sender(id, false)
 	have, ok, err := e.o.Senders.Get(key)
 	switch {
 	case err != nil:

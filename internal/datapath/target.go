@@ -20,13 +20,13 @@ func findTarget(spec EndpointSpec) (target, error) {
 
 // is reports whether an endpoint is on this device. The kernel reuses no cookie of a namespace.
 func (t target) is(e Endpoint) bool {
-	return e.Host == (t.Point != objects.AttachPod) && e.IfIndex == t.IfIndex && e.netns == t.Netns
+	return e.Host == (!t.Point.OnPod()) && e.IfIndex == t.IfIndex && e.netns == t.Netns
 }
 
 // displaces reports whether an endpoint was on a device of the host that is gone, and whose index this one has now: the
 // programs would deliver the endpoint's packets to it.
 func (t target) displaces(e Endpoint) bool {
-	return e.Host && t.Point != objects.AttachPod && e.IfIndex == t.IfIndex && !t.is(e)
+	return e.Host && !t.Point.OnPod() && e.IfIndex == t.IfIndex && !t.is(e)
 }
 
 // links returns the links that the endpoint of the device has.
@@ -43,7 +43,7 @@ func (t target) endpoints(id uint32) []Endpoint {
 	rows := make([]Endpoint, 0, len(t.Addresses))
 	for _, ip := range t.Addresses {
 		rows = append(rows, Endpoint{
-			ID: id, IP: ip, Host: t.Point != objects.AttachPod, IfIndex: t.IfIndex, PodMAC: t.PodMAC, NodeMAC: t.NodeMAC,
+			ID: id, IP: ip, Host: !t.Point.OnPod(), IfIndex: t.IfIndex, PodMAC: t.PodMAC, NodeMAC: t.NodeMAC,
 			Owner: t.Owner, flags: t.Flags, segment: uint32(t.Segment), netns: t.Netns,
 		})
 	}

@@ -82,6 +82,9 @@ type Config struct {
 	Services string
 	// PodInfo is what network policies may know of the pods.
 	PodInfo PodInfo
+	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its addresses.
+	SourceGuard      bool
+	AllowedAddresses []netip.Prefix
 	// Masquerade translates the source address of packets that leave the pod network to
 	// an address of the host.
 	Masquerade bool
@@ -111,7 +114,7 @@ type Config struct {
 // are errors of type *types.Error that name the key. On an error, Config still holds
 // every value that could be parsed, so that DEL can proceed; Name is then valid or empty.
 func Parse(data []byte) (Config, error) {
-	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Raw: data}
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, SourceGuard: true, Raw: data}
 	o := parseObject("", data)
 	if o.err != nil {
 		return c, o.err
@@ -127,6 +130,9 @@ func Parse(data []byte) (Config, error) {
 	o.read("connections", "a number of connections", &c.Connections)
 	o.read("bigTCP", "a string", &c.BigTCP)
 	o.read("services", "a string", &c.Services)
+	guard, allowed := sourceGuardOn, []string(nil)
+	o.read("sourceGuard", "a string", &guard)
+	o.read("allowedAddresses", "an array of addresses and prefixes", &allowed)
 	o.read("masquerade", "true or false", &c.Masquerade)
 	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
 	defaultRoute := true
@@ -142,6 +148,9 @@ func Parse(data []byte) (Config, error) {
 	// Keys that every plugin receives: its type, and capabilities, which the runtime evaluates.
 	o.ignore("type", "capabilities", "cni.dev/attachments")
 	if err := o.finish(); err != nil {
+		return c, err
+	}
+	if err := c.setGuard(guard, allowed); err != nil {
 		return c, err
 	}
 	if err := c.validate(); err != nil {

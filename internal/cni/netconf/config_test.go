@@ -42,7 +42,7 @@ func TestHostAddresses(t *testing.T) {
 // TestParse parses each key.
 func TestParse(t *testing.T) {
 	c, err := Parse([]byte(withIPAM(`, "link":"macvlan", "parent":"eth1", "bridge":"br0", "ovsdb":"/run/db.sock", "mtu":1400,
-		"bigTCP":"off", "services":"tc", "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
+		"bigTCP":"off", "services":"tc", "sourceGuard":"on", "allowedAddresses":["10.88.0.200","fd00:9::/48"], "masquerade":true, "dns":{"nameservers":["10.96.0.10"]}, "capabilities":{"ips":true},
 		"prevResult":null, "args":{"any":1}, "cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],
 		"runtimeConfig":{"ips":["10.88.0.7/16","fd00::7"], "mac":"02:00:00:00:00:07", "aliases":{"pods":["a"]},
 			"bandwidth":{"ingressRate":1000,"ingressBurst":2000,"egressRate":3000,"egressBurst":4000},
@@ -56,7 +56,8 @@ func TestParse(t *testing.T) {
 	c.IPAM.Sets = nil
 	want := Config{
 		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
-		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}}, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
+		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}}, SourceGuard: true,
+		AllowedAddresses: []netip.Prefix{netip.MustParsePrefix("10.88.0.200/32"), netip.MustParsePrefix("fd00:9::/48")}, Masquerade: true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
 		Valid: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Runtime: Runtime{
 			IPs: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd00::7")},
@@ -105,6 +106,12 @@ func TestParseErrors(t *testing.T) {
 		{`{"Name":"ok","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, invalid, "name: missing"},
 		{withIPAM(`, "link":5`), invalid, "link: want a string, got 5"},
 		{withIPAM(`, "services":"all"`), invalid, `"all"`},
+		{withIPAM(`, "sourceGuard":"yes"`), invalid, `"yes"`},
+		{withIPAM(`, "allowedAddresses":"10.0.0.1"`), invalid, "allowedAddresses: want an array"},
+		{withIPAM(`, "allowedAddresses":["10.0.0.1/8"]`), invalid, `got "10.0.0.1/8"`},
+		{withIPAM(`, "allowedAddresses":["ff02::1"]`), invalid, `got "ff02::1"`},
+		{withIPAM(`, "allowedAddresses":["here"]`), invalid, `got "here"`},
+		{withIPAM(`, "sourceGuard":"off", "allowedAddresses":["10.0.0.1"]`), invalid, "without sourceGuard"},
 		{withIPAM(`, "bigTCP":"big"`), invalid, `"big"`},
 		{withIPAM(`, "mtu":-1`), invalid, "mtu: -1"},
 		{withIPAM(`, "mtu":"big"`), invalid, `mtu: want a number of bytes, got "big"`},

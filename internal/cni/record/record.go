@@ -50,6 +50,8 @@ type Record struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Endpoint is set before the datapath gets the endpoint, Admitted before it enables the pod's sockets.
 	Endpoint bool `json:"endpoint,omitempty"`
+	// Guarded is set before the source guard is attached to the device of a pod that is no endpoint.
+	Guarded  bool `json:"guarded,omitempty"`
 	Admitted bool `json:"admitted,omitempty"`
 	// Ports are the services of the host ports.
 	Ports []service.Service `json:"ports,omitempty"`

@@ -92,6 +92,7 @@ type Device struct {
 	Allowed   []netip.Prefix   // as in the spec
 	Unguarded bool             // as in the spec
 	DHCP      bool             // as in the spec
+	Switched  bool             // pods are joined by a switch that may remake packets
 	opened    *netns.Namespace // to be closed
 }
 
@@ -303,5 +304,6 @@ func (d *Device) onSegment(a Spec, device rtnl.Device) error {
 		return err
 	}
 	d.Point, d.On, d.IfIndex, d.Segment, d.NodeMAC = objects.AttachPod, a.Namespace, device.Index, o.Index, o.MAC
+	d.Switched = true
 	return nil
 }

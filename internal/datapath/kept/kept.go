@@ -94,7 +94,7 @@ type root struct {
 }
 
 func create(path string) (*root, error) {
-	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 32}
+	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 256}
 	o, err := objects.Create(context.Background(), path, sizes)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "2952bb6200bbfe4b"
-	socklbDigest = "518872d9a99ea3ae"
+	tcDigest     = "5e24c612cb9afff2"
+	socklbDigest = "216af7dd208ab479"
 )

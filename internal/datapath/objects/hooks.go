@@ -24,6 +24,18 @@ const (
 	AttachCgroup AttachPoint = "cgroup" // a control group: the programs for sockets
 )
 
+// guarding is the ending of the names of places where only the source guard is attached, for pods that are no endpoints.
+const guarding = "guard"
+
+// Guard returns the same place for the source guard alone.
+func (p AttachPoint) Guard() AttachPoint { return p + guarding }
+
+// place returns the attach point whose devices a place for the source guard has.
+func (p AttachPoint) place() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
+
+// OnPod reports whether the device is the pod's own.
+func (p AttachPoint) OnPod() bool { return p.place() == AttachPod }
+
 // config returns the configuration of the instance.
 func (p AttachPoint) config() tcConfig {
 	points := map[AttachPoint]tcAttachPoint{
@@ -33,7 +45,7 @@ func (p AttachPoint) config() tcConfig {
 		AttachPod:    tcAttachPointATTACH_POD,
 		AttachUplink: tcAttachPointATTACH_UPLINK,
 	}
-	return tcConfig{AttachPoint: uint8(points[p])}
+	return tcConfig{AttachPoint: uint8(points[p.place()])}
 }
 
 // Hook is one program at its attach point.
@@ -51,11 +63,22 @@ func EndpointHooks() []Hook {
 	return all
 }
 
+// GuardHooks returns the hooks of all points that have the source guard alone.
+func GuardHooks() []Hook {
+	var all []Hook
+	for _, p := range []AttachPoint{AttachHost, AttachTun, AttachNetkit, AttachPod} {
+		all = append(all, p.Guard().Hooks()...)
+	}
+	return all
+}
+
 // Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and detached
 // last.
 func (p AttachPoint) Hooks() []Hook {
 	programs := []string{tcProgFromPod, tcProgToPod}
 	switch p {
+	case AttachHost.Guard(), AttachTun.Guard(), AttachNetkit.Guard(), AttachPod.Guard():
+		programs = []string{tcProgGuard}
 	case AttachUplink:
 		programs = []string{tcProgFromUplink, tcProgToUplink}
 	case AttachCgroup:
@@ -86,13 +109,13 @@ func (h Hook) AttachType() ebpf.AttachType {
 			socklbProgConnect6:     ebpf.AttachCGroupInet6Connect,
 		}[h.Program]
 	}
-	from := h.Program == tcProgFromPod || h.Program == tcProgFromUplink
+	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink
 	switch {
-	case h.Point == AttachNetkit && from:
+	case h.Point.place() == AttachNetkit && from:
 		return ebpf.AttachNetkitPeer
-	case h.Point == AttachNetkit:
+	case h.Point.place() == AttachNetkit:
 		return ebpf.AttachNetkitPrimary
-	case from == (h.Point != AttachPod):
+	case from != h.Point.OnPod():
 		return ebpf.AttachTCXIngress
 	default:
 		return ebpf.AttachTCXEgress

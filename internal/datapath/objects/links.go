@@ -55,7 +55,7 @@ func (o *Objects) attachProgram(k Link, p *ebpf.Program, target int, before link
 
 func attach(h Hook, p *ebpf.Program, target int, before link.Anchor) (l link.Link, err error) {
 	at := fmt.Sprintf("interface %d", target)
-	switch h.Point {
+	switch h.Point.place() {
 	case AttachCgroup:
 		at = "cgroup"
 		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})

@@ -57,6 +57,8 @@ const (
 	EndpointOnHost       = uint32(tcEndpointFlagENDPOINT_ON_HOST)
 	SenderUnguarded      = uint16(tcSenderFlagSENDER_UNGUARDED)
 	SenderDHCP           = uint16(tcSenderFlagSENDER_DHCP)
+	SenderAlone          = uint16(tcSenderFlagSENDER_ALONE)
+	SenderSwitched       = uint16(tcSenderFlagSENDER_SWITCHED)
 	SenderRouter         = uint16(tcSenderFlagSENDER_ROUTER)
 	NamespaceHost        = uint32(socklbNamespaceFlagNAMESPACE_HOST)
 	NamespacePod         = uint32(socklbNamespaceFlagNAMESPACE_POD)

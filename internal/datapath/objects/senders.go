@@ -10,7 +10,7 @@ func (o *Objects) addSender(row *Endpoint) error {
 		key.Netns = 0
 	}
 	mac := row.Path.PodMac
-	sender := Sender{Endpoint: row.Id, Mac: mac}
+	sender := Sender{Endpoint: row.Id, Mac: mac, Netns: row.Netns}
 	if mac != [6]byte{} {
 		// The link-local address that follows from the MAC address (RFC 4291, appendix A).
 		sender.LinkLocal.Bytes = [16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}

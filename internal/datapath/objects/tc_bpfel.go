@@ -394,7 +394,8 @@ const (
 	tcMetricMETRIC_DECAPSULATED     tcMetric = 28
 	tcMetricMETRIC_TRACKED          tcMetric = 29
 	tcMetricMETRIC_AUDITED          tcMetric = 30
-	tcMetricMETRIC_COUNT            tcMetric = 31
+	tcMetricMETRIC_GUARD            tcMetric = 31
+	tcMetricMETRIC_COUNT            tcMetric = 32
 )
 
 type tcMetrics struct {
@@ -475,6 +476,20 @@ type tcPrefix struct {
 	Length uint32
 }
 
+type tcProof struct {
+	_        structs.HostLayout
+	From     tcAddr
+	Validity struct {
+		_          structs.HostLayout
+		Generation uint64
+		Second     uint64
+	}
+	Netns    uint64
+	Ifindex  uint32
+	Mac      [6]uint8
+	Reserved [6]uint8
+}
+
 type tcQuotedBytes struct {
 	_     structs.HostLayout
 	Words [128]uint32
@@ -486,9 +501,11 @@ type tcSender struct {
 	Flags     uint16
 	Prefixes  uint16
 	Mac       [6]uint8
-	Reserved  [2]uint8
+	Addresses uint16
+	Netns     uint64
+	Reserved  uint64
 	LinkLocal tcAddr
-	Prefix    [16]struct {
+	Prefix    [32]struct {
 		_    structs.HostLayout
 		Addr tcAddr
 		Mask tcAddr
@@ -501,6 +518,8 @@ const (
 	tcSenderFlagSENDER_UNGUARDED tcSenderFlag = 1
 	tcSenderFlagSENDER_DHCP      tcSenderFlag = 2
 	tcSenderFlagSENDER_ROUTER    tcSenderFlag = 4
+	tcSenderFlagSENDER_SWITCHED  tcSenderFlag = 16
+	tcSenderFlagSENDER_ALONE     tcSenderFlag = 8
 )
 
 type tcSenderKey struct {
@@ -665,6 +684,7 @@ const (
 	tcMapPolicyPorts     = "policy_ports"
 	tcMapPolicySettings  = "policy_settings"
 	tcMapPortFailures    = "port_failures"
+	tcMapProofs          = "proofs"
 	tcMapQuoted          = "quoted"
 	tcMapQuotes          = "quotes"
 	tcMapSenders         = "senders"
@@ -681,6 +701,7 @@ const (
 	tcMapWays            = "ways"
 	tcProgFromPod        = "from_pod"
 	tcProgFromUplink     = "from_uplink"
+	tcProgGuard          = "guard"
 	tcProgToPod          = "to_pod"
 	tcProgToUplink       = "to_uplink"
 	tcVarConfig          = "config"
@@ -731,6 +752,7 @@ type tcSpecs struct {
 type tcProgramSpecs struct {
 	FromPod    *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromUplink *ebpf.ProgramSpec `ebpf:"from_uplink"`
+	Guard      *ebpf.ProgramSpec `ebpf:"guard"`
 	ToPod      *ebpf.ProgramSpec `ebpf:"to_pod"`
 	ToUplink   *ebpf.ProgramSpec `ebpf:"to_uplink"`
 }
@@ -760,6 +782,7 @@ type tcMapSpecs struct {
 	PolicyPorts     *ebpf.MapSpec `ebpf:"policy_ports"`
 	PolicySettings  *ebpf.MapSpec `ebpf:"policy_settings"`
 	PortFailures    *ebpf.MapSpec `ebpf:"port_failures"`
+	Proofs          *ebpf.MapSpec `ebpf:"proofs"`
 	Quoted          *ebpf.MapSpec `ebpf:"quoted"`
 	Quotes          *ebpf.MapSpec `ebpf:"quotes"`
 	Senders         *ebpf.MapSpec `ebpf:"senders"`
@@ -825,6 +848,7 @@ type tcMaps struct {
 	PolicyPorts     *ebpf.Map `ebpf:"policy_ports"`
 	PolicySettings  *ebpf.Map `ebpf:"policy_settings"`
 	PortFailures    *ebpf.Map `ebpf:"port_failures"`
+	Proofs          *ebpf.Map `ebpf:"proofs"`
 	Quoted          *ebpf.Map `ebpf:"quoted"`
 	Quotes          *ebpf.Map `ebpf:"quotes"`
 	Senders         *ebpf.Map `ebpf:"senders"`
@@ -864,6 +888,7 @@ func (m *tcMaps) Close() error {
 		m.PolicyPorts,
 		m.PolicySettings,
 		m.PortFailures,
+		m.Proofs,
 		m.Quoted,
 		m.Quotes,
 		m.Senders,
@@ -895,6 +920,7 @@ type tcVariables struct {
 type tcPrograms struct {
 	FromPod    *ebpf.Program `ebpf:"from_pod"`
 	FromUplink *ebpf.Program `ebpf:"from_uplink"`
+	Guard      *ebpf.Program `ebpf:"guard"`
 	ToPod      *ebpf.Program `ebpf:"to_pod"`
 	ToUplink   *ebpf.Program `ebpf:"to_uplink"`
 }
@@ -903,6 +929,7 @@ func (p *tcPrograms) Close() error {
 	return _TcClose(
 		p.FromPod,
 		p.FromUplink,
+		p.Guard,
 		p.ToPod,
 		p.ToUplink,
 	)

@@ -35,11 +35,16 @@ Flags supply what the kernel does not know: the host's device of a tap or tun
 (--host-ifname), and the bridge that pods on Open vSwitch share (--segment). A VM has
 no namespace on this machine, so it needs --address and --mac.
 
+What the pod sends must have one of its addresses and its MAC address; all else is
+dropped and counted (mustang counters). Routers, and pods that share addresses, take
+--allowed-address.
+
 --namespace, --pod and --label tell what network policies may know of the pod. Without them it
 keeps what it had; a new one is in namespace "default" and has no labels.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --netns=pod-a --namespace=shop --label=app=web
+  mustang ep add --netns=/var/run/netns/pod-a --allowed-address=192.168.10.200
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

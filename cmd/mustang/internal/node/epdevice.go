@@ -13,6 +13,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/device"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -21,7 +22,8 @@ import (
 type podDevice struct {
 	ifname, netns, hostNetns string
 	hostIfname, segment, mac string
-	addresses                []string
+	addresses, allowed       []string
+	sourceGuard              string
 
 	namespace, pod string
 	labels         map[string]string
@@ -39,6 +41,9 @@ func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.hostIfname, "host-ifname", "", "the host's device of a tap or tun")
 	cmd.Flags().StringVar(&p.segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
 	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of a VM behind --host-ifname (repeatable)")
+	cmd.Flags().StringArrayVar(&p.allowed, "allowed-address", nil,
+		"address or prefix that the pod may use besides its own: of a router, or one that moves between pods (repeatable)")
+	cmd.Flags().StringVar(&p.sourceGuard, "source-guard", "on", "drop what the pod sends from addresses that are not its own: on or off")
 	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
 }
 
@@ -66,6 +71,10 @@ func (p *podDevice) check() error {
 		return errors.New("--address and --mac are for a VM, and --netns is for a pod with a namespace")
 	case vm && (p.hostIfname == "" || len(p.addresses) == 0 || p.mac == ""):
 		return errors.New("a VM takes --host-ifname, --address and --mac")
+	case p.sourceGuard != "on" && p.sourceGuard != "off":
+		return fmt.Errorf("--source-guard %q: want on or off", p.sourceGuard)
+	case p.sourceGuard == "off" && len(p.allowed) > 0:
+		return errors.New("--allowed-address: without --source-guard the pod sends from any address")
 	case p.hostIfname != "" && p.segment != "":
 		return errors.New("--host-ifname and --segment exclude each other")
 	}
@@ -81,6 +90,22 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 			return cli.Usage(fmt.Errorf("address %q: want an IP address", text))
 		}
 		a.Addresses = append(a.Addresses, addr)
+	}
+	a.Unguarded = p.sourceGuard == "off"
+	for _, text := range p.allowed {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err == nil {
+			err = device.CheckAllowed(prefix)
+		} else {
+			err = fmt.Errorf("allowed address %q: want an IP address or a prefix", text)
+		}
+		if err != nil {
+			return cli.Usage(err)
+		}
+		a.Allowed = append(a.Allowed, prefix)
 	}
 	var err error
 	if p.mac != "" {

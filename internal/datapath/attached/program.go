@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package objects
+// Package attached tells which eBPF programs devices have.
+package attached
 
 import (
+	"fmt"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
+	"mustang/internal/netns"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 )
 
-// AttachedProgram is an eBPF program that is attached to a device.
-type AttachedProgram struct {
+// Program is an eBPF program that is attached to a device.
+type Program struct {
 	// Hook is the place: "tcx ingress", "tcx egress", "netkit primary", "netkit peer", "tc ingress", "tc egress" or
 	// "xdp".
 	Hook string
@@ -23,10 +28,30 @@ type AttachedProgram struct {
 	Mustang bool
 }
 
-// QueryPrograms returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
+// On returns the programs on devices of a network namespace by the devices' indexes, in the order in which they run.
+func On(ns *netns.Namespace, links []linkinfo.Link) (map[int][]Program, error) {
+	out := make(map[int][]Program)
+	err := ns.Do(func() error {
+		for _, l := range links {
+			out[l.Index] = append(out[l.Index], query(l.Index, l.Kind)...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("query programs in network namespace %q: %w", ns.Name(), err)
+	}
+	for _, l := range links {
+		for _, ref := range l.Programs {
+			out[l.Index] = append(out[l.Index], describe(ref.Hook, ref.ID))
+		}
+	}
+	return out, nil
+}
+
+// query returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
 // which they run. The programs of a netkit pair are both at the primary device: the other does not show its program.
-func QueryPrograms(ifindex int, kind string) []AttachedProgram {
-	var out []AttachedProgram
+func query(ifindex int, kind string) []Program {
+	var out []Program
 	for _, h := range []struct {
 		name   string
 		attach ebpf.AttachType
@@ -47,7 +72,7 @@ func QueryPrograms(ifindex int, kind string) []AttachedProgram {
 			continue
 		}
 		for _, attached := range result.Programs {
-			p := AttachedProgram{Hook: h.name, ID: uint32(attached.ID)}.Describe()
+			p := describe(h.name, uint32(attached.ID))
 			if id, ok := attached.LinkID(); ok {
 				p.LinkID = uint32(id)
 			}
@@ -57,9 +82,10 @@ func QueryPrograms(ifindex int, kind string) []AttachedProgram {
 	return out
 }
 
-// Describe returns the program with what the kernel tells of it, by its number.
-func (p AttachedProgram) Describe() AttachedProgram {
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
+// describe describes a program by its number.
+func describe(hook string, id uint32) Program {
+	p := Program{Hook: hook, ID: id}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {
 		return p
 	}
@@ -73,10 +99,10 @@ func (p AttachedProgram) Describe() AttachedProgram {
 	return p
 }
 
-// isOurs reports whether a program has the name of one of ours and uses maps of connections and of metrics: the kernel does
-// not store who made it.
+// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	if !slices.Contains([]string{tcProgFromPod, tcProgToPod, tcProgFromUplink, tcProgToUplink}, info.Name) {
+	hooks := slices.Concat(objects.EndpointHooks(), objects.GuardHooks(), objects.AttachUplink.Hooks())
+	if !slices.ContainsFunc(hooks, func(h objects.Hook) bool { return h.Program == info.Name }) {
 		return false
 	}
 	ids, _ := info.MapIDs()
@@ -86,7 +112,7 @@ func isOurs(info *ebpf.ProgramInfo) bool {
 			names = append(names, name)
 		}
 	}
-	return slices.Contains(names, tcMapConnections) && slices.Contains(names, tcMapMetrics)
+	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") || slices.Contains(names, "senders"))
 }
 
 func mapName(id ebpf.MapID) (string, error) {
