@@ -50,31 +50,35 @@ static __always_inline bool affinity_valid(struct affinity *row, const struct ca
 	return true;
 }
 
+/* Notes that a client has got the backend in a slot; false if that is missing. */
+static __always_inline bool affinity_store(const struct affinity_key *key, const struct service *service, __u32 slot,
+					   __u64 now)
+{
+	struct affinity new = { .revision = service->revision, .slot = slot, .seen = now };
+
+	if (!backend_read(service, slot, &new.addr, &new.port))
+		return false;
+	bpf_map_update_elem(&affinities, key, &new, BPF_ANY);
+	return true;
+}
+
 /* The slot of the client's backend. If it has none, or the time-out has passed, it is the one that the hash chooses. */
 static __noinline __u32 affinity_slot(const struct service *service, __u32 revision, const union addr *client,
 				      __u32 hash, bool local)
 {
 	struct candidates from = candidates_of(service, local);
 	struct affinity_key key = { .service = service->id, .client = *client };
-	struct affinity *row = bpf_map_lookup_elem(&affinities, &key), new = { .revision = revision };
-	struct backend_key backend_key = { .revision = revision };
-	const struct backend *backend;
+	struct affinity *row = bpf_map_lookup_elem(&affinities, &key);
+	__u64 now = bpf_ktime_get_coarse_ns();
+	__u32 slot;
 
-	new.seen = bpf_ktime_get_coarse_ns();
-	if (row &&
-	    row->seen + service->affinity_timeout * NS_PER_SECOND > new.seen &&affinity_valid(row, &from, revision)) {
-		row->seen = new.seen;
+	if (row && row->seen + service->affinity_timeout * NS_PER_SECOND > now &&
+	    affinity_valid(row, &from, revision)) {
+		row->seen = now;
 		return row->slot;
 	}
-	backend_key.slot = backend_slot(&from, revision, hash);
-	backend = bpf_map_lookup_elem(&backends, &backend_key);
-	if (!backend)
-		return BACKEND_SLOT_NONE;
-	new.addr = backend->addr;
-	new.port = backend->port;
-	new.slot = backend_key.slot;
-	bpf_map_update_elem(&affinities, &key, &new, BPF_ANY);
-	return new.slot;
+	slot = backend_slot(&from, revision, hash);
+	return affinity_store(&key, service, slot, now) ? slot : BACKEND_SLOT_NONE;
 }
 
 /* The slot of the backend for a new connection of a client. local is whether the policy for the client is local. */

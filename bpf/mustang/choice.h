@@ -71,6 +71,25 @@ static __always_inline __u32 backend_slot(const struct candidates *from, __u32 r
 	return block ? block->slots[hash % TABLE_BLOCK] : BACKEND_SLOT_NONE;
 }
 
+/* Copies the address and port of a service's backend in a slot; false if it is missing. */
+static __always_inline bool backend_read(const struct service *service, __u32 slot, union addr *addr, __be16 *port)
+{
+	struct backend_key key = { .revision = service->revision, .slot = slot };
+	const struct backend *row;
+
+	if (slot < FIRST_BACKENDS && service->first_port[slot]) {
+		addr_from_v4(addr, service->first_addr[slot]);
+		*port = service->first_port[slot];
+		return true;
+	}
+	row = bpf_map_lookup_elem(&backends, &key);
+	if (!row)
+		return false;
+	*addr = row->addr;
+	*port = row->port;
+	return true;
+}
+
 /* A search for a backend in a revision, from a slot on. */
 struct backend_search {
 	union addr addr;

@@ -98,14 +98,14 @@ static __always_inline struct outcome ct_route(struct __sk_buff *skb, struct ct_
 /* Sends n to the backend in a slot. */
 static __always_inline struct outcome ct_take_backend(struct ct_new *n, __u32 slot)
 {
-	struct backend_key key = { .revision = n->revision, .slot = slot };
-	struct backend *backend = bpf_map_lookup_elem(&backends, &key);
+	union addr addr;
+	__be16 port;
 
-	if (!backend)
+	if (!backend_read(&n->called, slot, &addr, &port))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	n->to = n->from;
-	n->to.daddr = backend->addr;
-	n->to.dport = backend->port;
+	n->to.daddr = addr;
+	n->to.dport = port;
 	return outcome_translate(METRIC_NONE);
 }
 

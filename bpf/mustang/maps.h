@@ -40,18 +40,25 @@ enum service_flag {
 	SERVICE_RESET = 512,    /* open TCP connections end when their backend is removed */
 };
 
-/* One frontend. The fields that new connections read come first. */
+/* Backends whose addresses a service's row has. */
+#define FIRST_BACKENDS 4
+
+/* One frontend. The fields that each new connection reads come first: the rows of many services are not in the caches. */
 struct service {
 	__u32 id;
-	__u32 revision;         /* the set of backends; never reused */
-	__u32 count;            /* backends for new connections, in slots 0..count-1; 0: they are dropped */
-	__u32 flags;            /* enum service_flag */
-	__u32 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
-	__u32 local;            /* backends on this node for new connections, where a policy is local */
+	__u32 revision; /* the set of backends; never reused */
+	__u32 flags;    /* enum service_flag */
+	__u32 tag;      /* service_tag() of its key */
+	__u32 table;    /* entries of its table in tables, a power of two; 0: none, a hash chooses the slot */
+	/* The backends in the first slots that have IPv4 addresses, so that these need no look-up. Port 0: it needs one. */
+	__be32 first_addr[FIRST_BACKENDS];
+	__be16 first_port[FIRST_BACKENDS];
 	__u32 affinity_timeout; /* in seconds */
-	__u32 table;            /* entries of its table in tables, a power of two; 0: none, a hash chooses the slot */
-	__u32 local_first; /* their first slot: not 0 if they are terminating, and active ones are on other nodes */
-	__u32 local_table; /* entries of their own table, which comes behind the other one */
+	__u32 local_table;      /* entries of the table of backends on this node, which comes behind the other one */
+	__u16 count;            /* backends for new connections, in slots 0..count-1; 0: they are dropped */
+	__u16 total;            /* all backends: those in slots count..total-1 keep the connections that they have */
+	__u16 local;            /* backends on this node for new connections, where a policy is local */
+	__u16 local_first; /* their first slot: not 0 if they are terminating, and active ones are on other nodes */
 	__u8 owner;        /* enum owner */
 	/* For user space only. */
 	__u8 choice;
@@ -59,7 +66,6 @@ struct service {
 	__u8 pad;
 	__u16 health_check_port;
 	__u16 ranges; /* source ranges, as rows of backends behind the backends */
-	__u32 tag;    /* service_tag() of its key */
 };
 
 struct backend_key {
@@ -287,7 +293,7 @@ struct state {
 };
 
 _Static_assert(sizeof(struct service_key) == 20, "hidden padding");
-_Static_assert(sizeof(struct service) == 52, "hidden padding");
+_Static_assert(sizeof(struct service) == 68, "hidden padding");
 _Static_assert(sizeof(struct backend_key) == 8, "hidden padding");
 _Static_assert(sizeof(struct backend) == 32, "hidden padding");
 _Static_assert(sizeof(struct ep_path) == 20, "hidden padding");

@@ -87,18 +87,11 @@ static __always_inline struct outcome without_backend(const struct sk_request *r
 	return outcome_drop(reason);
 }
 
-/* Reads one backend of a revision; false if it is missing. */
-static __always_inline bool read_backend(__u32 revision, __u32 slot, struct addr_port *backend)
+/* Reads the backend in a slot; false if it is missing. */
+static __always_inline bool read_backend(const struct service *service, __u32 slot, struct addr_port *backend)
 {
-	struct backend_key key = { .revision = revision, .slot = slot };
-	const struct backend *row = bpf_map_lookup_elem(&backends, &key);
-
-	if (!row)
-		return false;
-	backend->addr = row->addr;
-	backend->port = row->port;
 	backend->resets = 0;
-	return true;
+	return backend_read(service, slot, &backend->addr, &backend->port);
 }
 
 /* Chooses a backend for a connection at random. VERDICT_PASS: no service is requested. */
@@ -118,7 +111,7 @@ static __always_inline struct outcome choose_backend_connect(struct sk_request *
 	if (!(local ? service->local : service->count))
 		return without_backend(r, service);
 	revision = service->revision;
-	if (!read_backend(revision, client_slot(service, revision, &r->client, bpf_get_prandom_u32(), local),
+	if (!read_backend(service, client_slot(service, revision, &r->client, bpf_get_prandom_u32(), local),
 			  &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	r->resets = service->flags & SERVICE_RESET;
@@ -162,14 +155,14 @@ static __always_inline struct outcome choose_backend_datagram(struct sk_request 
 		count = 1;
 	hash = request_hash(r);
 	for (__u32 i = 0; i < BACKEND_TRIES && i < count; i++) {
-		if (!read_backend(revision, client_slot(service, revision, &r->client, hash + i, local), &r->backend))
+		if (!read_backend(service, client_slot(service, revision, &r->client, hash + i, local), &r->backend))
 			return outcome_drop(DROP_BACKEND_MISSING);
 		if (answers_free(r))
 			return answers_store(r);
 	}
 	if (r->netns_flags & NAMESPACE_POD)
 		return outcome_pass(METRIC_NONE);
-	if (!read_backend(revision, client_slot(service, revision, &r->client, hash, local), &r->backend))
+	if (!read_backend(service, client_slot(service, revision, &r->client, hash, local), &r->backend))
 		return outcome_drop(DROP_BACKEND_MISSING);
 	return answers_store(r);
 }

@@ -82,7 +82,7 @@ func (s Services) read(ctx context.Context) (*snapshot, error) {
 
 // readServices reads the rows of services, and makes room for their backends.
 func (s Services) readServices(t *snapshot) error {
-	var totals []uint32
+	var totals []uint16
 	sum := 0
 	for row, err := range s.o.Services.All() {
 		if err != nil {
@@ -158,12 +158,12 @@ func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, e
 			continue
 		}
 		have := rows.DecodeService(row, value)
-		for slot := range value.Total + uint32(value.Ranges) {
+		for slot := range uint32(value.Total) + uint32(value.Ranges) {
 			b, ok, err := s.o.Backends.Get(objects.BackendKey{Revision: value.Revision, Slot: slot})
 			if err != nil || !ok {
 				return nil, false, err
 			}
-			if slot < value.Total {
+			if slot < uint32(value.Total) {
 				have.Backends = append(have.Backends, rows.DecodeBackend(b))
 			} else {
 				have.SourceRanges = append(have.SourceRanges, rows.DecodeRange(b))

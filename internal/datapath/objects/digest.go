@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "5e24c612cb9afff2"
-	socklbDigest = "216af7dd208ab479"
+	tcDigest     = "a4a338930a400733"
+	socklbDigest = "8b79cb24d482cb47"
 )

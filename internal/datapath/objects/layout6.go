@@ -193,12 +193,24 @@ func (m *migration) copyServices() error {
 		if err := m.o.Filter.Add([]ServiceKey{key}); err != nil {
 			return err
 		}
-		if err := m.o.Services.Put(key, Service{
-			Id: row.ID, Revision: row.Revision, Count: row.Count, Flags: row.Flags, Total: row.Total, Local: row.Local,
+		if err := m.o.putService(key, Service{
+			Id: row.ID, Revision: row.Revision, Count: uint16(row.Count), Flags: row.Flags, Total: uint16(row.Total), Local: uint16(row.Local),
 			AffinityTimeout: row.AffinityTimeout, Owner: row.Owner, Tag: m.o.Filter.Tag(key),
 		}); err != nil {
 			return err
 		}
 	}
 	return m.o.CountAddresses()
+}
+
+// putService stores a service of an earlier layout, whose row had no backends.
+func (o *Objects) putService(key ServiceKey, row Service) error {
+	for slot := range min(int(row.Total), FirstBackends) {
+		b, _, err := o.Backends.Get(BackendKey{Revision: row.Revision, Slot: uint32(slot)})
+		if err != nil {
+			return err
+		}
+		row.SetBackend(slot, b)
+	}
+	return o.Services.Put(key, row)
 }

@@ -2,6 +2,11 @@
 
 package objects
 
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
 // Keys and rows of the maps, as bpf/mustang/maps.h and socklb_maps.h define them. Ports are in network order, IPv4
 // addresses v4-mapped.
 type (
@@ -36,6 +41,16 @@ type (
 	// State holds the last ids given out.
 	State = tcState
 )
+
+// FirstBackends is the number of backends whose addresses a row of services has.
+const FirstBackends = len(Service{}.FirstAddr)
+
+// SetBackend gives the row of a service the address of its backend in a slot, if it has room for it.
+func (s *Service) SetBackend(slot int, b Backend) {
+	if a := netip.AddrFrom16(b.Addr.Bytes); slot < FirstBackends && a.Is4In6() {
+		s.FirstAddr[slot], s.FirstPort[slot] = binary.NativeEndian.Uint32(b.Addr.Bytes[12:]), b.Port
+	}
+}
 
 // Flags of rows, and states of slots.
 const (

@@ -539,21 +539,23 @@ type tcService struct {
 	_               structs.HostLayout
 	Id              uint32
 	Revision        uint32
-	Count           uint32
 	Flags           uint32
-	Total           uint32
-	Local           uint32
-	AffinityTimeout uint32
+	Tag             uint32
 	Table           uint32
-	LocalFirst      uint32
+	FirstAddr       [4]uint32
+	FirstPort       [4]uint16
+	AffinityTimeout uint32
 	LocalTable      uint32
+	Count           uint16
+	Total           uint16
+	Local           uint16
+	LocalFirst      uint16
 	Owner           uint8
 	Choice          uint8
 	OnRemove        uint8
 	Pad             uint8
 	HealthCheckPort uint16
 	Ranges          uint16
-	Tag             uint32
 }
 
 type tcServiceFlag uint32

@@ -38,8 +38,8 @@ func EncodeService(s service.Service) objects.Service {
 	first, local := s.LocalServing()
 	all, near := TableEntries(s)
 	row := objects.Service{
-		Id: s.ID, Revision: s.Revision, Count: uint32(len(s.Serving())), Total: uint32(len(s.Backends)), Table: uint32(all),
-		Local: uint32(len(local)), LocalFirst: uint32(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
+		Id: s.ID, Revision: s.Revision, Count: uint16(len(s.Serving())), Total: uint16(len(s.Backends)), Table: uint32(all),
+		Local: uint16(len(local)), LocalFirst: uint16(first), LocalTable: uint32(near), AffinityTimeout: uint32(s.Affinity / time.Second),
 		Owner: uint8(s.Owner), Choice: uint8(s.Choice), OnRemove: uint8(s.OnRemove), HealthCheckPort: s.HealthCheckPort,
 		Ranges: uint16(len(s.SourceRanges)), Tag: new(objects.Filter).Tag(ServiceKey(s.Frontend, s.Protocol)),
 	}
@@ -60,6 +60,9 @@ func EncodeService(s service.Service) objects.Service {
 		if f.set {
 			row.Flags |= f.flag
 		}
+	}
+	for slot, b := range s.Backends[:min(len(s.Backends), objects.FirstBackends)] {
+		row.SetBackend(slot, EncodeBackend(b))
 	}
 	return row
 }
