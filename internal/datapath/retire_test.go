@@ -192,6 +192,7 @@ func TestSweepEndsConnections(t *testing.T) {
 	state.LastRevision++
 	state.Retiring, row.Revision = state.LastRevision, state.LastRevision
 	backend := rows.EncodeBackend(service.Backend{Addr: w.remote})
+	row.SetBackend(0, backend)
 	if err := errors.Join(w.objects.State.Put(0, state), w.objects.Backends.Put(objects.BackendKey{Revision: row.Revision}, backend),
 		w.objects.Services.Put(key, row)); err != nil {
 		t.Fatal(err)

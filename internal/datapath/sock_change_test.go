@@ -154,7 +154,7 @@ func testRefused(t *testing.T, s *stage) {
 		name, count string
 		spoil       func(*objects.Service)
 	}{
-		{"missing backend", "drop_backend_missing", func(s *objects.Service) { s.Revision += 100 }},
+		{"missing backend", "drop_backend_missing", func(s *objects.Service) { s.Revision, s.FirstPort = s.Revision+100, [objects.FirstBackends]uint16{} }},
 		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {

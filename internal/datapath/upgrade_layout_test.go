@@ -223,7 +223,7 @@ func makeLayout6(t *testing.T, n network, d *Datapath, root string) {
 		for _, proto := range []uint8{6, 17} {
 			row.Key.Proto = proto
 			v := row.Value
-			put(t, services, row.Key, oldService{ID: v.Id, Revision: v.Revision, Count: v.Count, Total: v.Total, Owner: v.Owner})
+			put(t, services, row.Key, oldService{ID: v.Id, Revision: v.Revision, Count: uint32(v.Count), Total: uint32(v.Total), Owner: v.Owner})
 		}
 	}
 	connections := pin("connections", o.Connections.Map, func(s *ebpf.MapSpec) { s.Type, s.ValueSize, s.Flags = ebpf.LRUHash, 80, 0 })
