@@ -5,6 +5,7 @@ package testkit
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -183,6 +184,59 @@ func TestEcho(t *testing.T) {
 	if _, err := RoundTrip(t, ns, "udp", "127.0.0.1:1", []byte("x")); err == nil {
 		t.Error("a datagram to a closed port is no error")
 	}
+}
+
+// TestLostDatagrams loses single datagrams, which are sent again, and the first one of every client, so that none arrives.
+func TestLostDatagrams(t *testing.T) {
+	for name, lost := range map[string]func(number, ofClient int) bool{
+		"the first":          func(number, _ int) bool { return number == 1 },
+		"the second":         func(number, _ int) bool { return number == 2 },
+		"the first of each":  func(_, ofClient int) bool { return ofClient == 1 },
+		"the second of each": func(_, ofClient int) bool { return ofClient == 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := Namespace(t, "lost")
+			_, err := RoundTrip(t, ns, "udp", lossyServer(t, ns, lost), []byte("x"))
+			if always := strings.HasSuffix(name, "each"); (err != nil) != always || always && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("error %v; all datagrams lost: %v", err, always)
+			}
+		})
+	}
+}
+
+// lossyServer starts an echo server that loses datagrams by their number, and by their number among those of the same
+// client.
+func lossyServer(t *testing.T, ns *netns.Namespace, lost func(number, ofClient int) bool) string {
+	t.Helper()
+	var conn net.PacketConn
+	err := ns.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtCleanup(t, conn)
+	go func() {
+		number, ofClients, buffer := 0, map[string]int{}, make([]byte, 100)
+		for {
+			n, client, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			number++
+			ofClients[client.String()]++
+			answer := buffer[:n]
+			if string(answer) == whoAmI {
+				answer = []byte(client.String())
+			}
+			if !lost(number, ofClients[client.String()]) {
+				_, _ = conn.WriteTo(answer, client)
+			}
+		}
+	}()
+	return conn.LocalAddr().String()
 }
 
 // TestSnapshot takes one before and after nothing, and after a change.
