@@ -27,6 +27,8 @@ int from_pod(struct __sk_buff *skb)
 	if (config.attach_point == ATTACH_POD)
 		skb->tc_index = GENUINE;
 	parsed = parse_packet(skb, &packet);
+	if (unlikely(parsed == PARSE_OTHER) && policies_in_force())
+		return police_stray(skb, &packet, true, row, &d);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
 	decide_from_pod(skb, &packet, row, &d);
@@ -67,6 +69,8 @@ int to_pod(struct __sk_buff *skb)
 	if (config.attach_point == ATTACH_POD && !delivered && !may_enter(skb, row))
 		return ACTION_DROP;
 	parsed = parse_packet(skb, &packet);
+	if (unlikely(parsed == PARSE_OTHER) && policies_in_force())
+		return police_stray(skb, &packet, false, row, &d);
 	if (unlikely(parsed != PARSE_IP))
 		return handle_unparsed(parsed, row);
 	if (unlikely(delivered))

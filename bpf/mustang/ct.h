@@ -122,7 +122,22 @@ static __always_inline bool ct_removed(struct ct_slot *slot)
 	return !ct_served(&slot->from, slot);
 }
 
-/* Brings the path of a copy of a row up to date; false if one of the pods, or a UDP backend, is gone. */
+/* Whether a connection has its backend still; false if one of UDP has not. Of TCP it is noted. */
+static __always_inline bool ct_check_service(struct ct_entry *ct, struct ct_slot *slot)
+{
+	if (!slot->service)
+		return true;
+	/* Answers that are under way still come from the service. */
+	if (slot->from.proto == IPPROTO_UDP)
+		return !(ct->flags & CT_FORWARD) || ct_served(&slot->from, slot);
+	if (slot->from.proto == IPPROTO_TCP && (slot->flags & CT_REMOVED || ct_removed(slot))) {
+		slot->flags |= CT_REMOVED; /* for the other row */
+		ct->flags |= CT_REMOVED;
+	}
+	return true;
+}
+
+/* Brings the path of a copy of a row up to date; false if one of the pods is gone. */
 static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 {
 	const struct endpoint *client = bpf_map_lookup_elem(&endpoints, &slot->from.saddr);
@@ -133,13 +148,6 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 		return false;
 	if (slot->backend && (!backend || backend->id != slot->backend))
 		return false;
-	/* Answers that are under way still come from the service. */
-	if (ct->flags & CT_FORWARD && slot->service && slot->from.proto == IPPROTO_UDP && !ct_served(&slot->from, slot))
-		return false;
-	if (slot->service && slot->from.proto == IPPROTO_TCP && (slot->flags & CT_REMOVED || ct_removed(slot))) {
-		slot->flags |= CT_REMOVED; /* for the other row */
-		ct->flags |= CT_REMOVED;
-	}
 	if (slot->flags & CT_UPLINK && !(ct->flags & CT_FORWARD))
 		return true; /* the path leads to the client's router (follow_client) */
 	if (receiver && (ct->flags & CT_FORWARD ? slot->backend : slot->client))
@@ -256,7 +264,7 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 		return false;
 	rows = *(volatile const __u64 *)&filter->rows;
 	if (ct->checked != rows) {
-		if (!ct_check(ct, slot))
+		if (!ct_check(ct, slot) || !ct_check_service(ct, slot))
 			return false;
 		ct->checked = rows;
 		if (policies_in_force())

@@ -277,7 +277,8 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 	}
 	if (n->replace)
 		old = ct_claim_old(n);
-	return outcome_unpack(ct_store(old));
+	n->old = old;
+	return outcome_store();
 }
 
 /*
@@ -314,12 +315,13 @@ static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 tra
 	if (reason)
 		return outcome_drop(reason);
 	ct_locate(n, NULL);
-	return outcome_unpack(ct_store(old));
+	n->old = old;
+	return outcome_store();
 }
 
 /*
  * Opens the connection of a packet that may be its first. uplink is where a packet from outside came in, otherwise NULL;
- * packets from outside open connections to services only. Returns a packed outcome; after VERDICT_TRANSLATE both
+ * packets from outside open connections to services only. Returns a packed outcome, for ct_stored(); after VERDICT_TRANSLATE both
  * directions are in the table, and ct_opened() returns that of the packet.
  */
 __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struct ep_path *uplink, __u32 traits)
@@ -378,7 +380,8 @@ __noinline int ct_open_tunnelled(struct __sk_buff *skb, const struct tuple *t, c
 		n->client_path.ifindex = n->route.ifindex;
 		n->client_path.flags = ENDPOINT_ROUTED;
 	}
-	return ct_store(n->replace ? ct_claim_old(n) : SLOT_NONE);
+	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;
+	return outcome_pack(outcome_store());
 }
 
 /* The row of the connection that ct_open() has just opened on this CPU. */

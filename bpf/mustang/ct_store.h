@@ -22,7 +22,9 @@ struct ct_new {
 	__u32 traits;      /* of the first packet */
 	struct tuple from; /* the first packet as the client sends it */
 	struct tuple to;   /* the first packet as the backend receives it */
+	__u32 old;         /* the slot of the client's previous connection, which is claimed, or SLOT_NONE */
 	__u32 slot, use;
+	__u32 pad;
 	__u64 now;
 	struct tuple key;     /* of replies, while a backend for SCTP is searched */
 	struct ct_entry row;  /* of the table, before it is stored */
@@ -293,13 +295,10 @@ static __always_inline void ct_begin_again(struct ct_new *n, __u32 index, struct
 	ct_complete(n, slot);
 }
 
-/*
- * Stores a connection in a slot, with the rows of both directions. old is the slot of the client's previous connection, which the caller
- * has claimed, or SLOT_NONE.
- */
-static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
+/* Stores a connection in a slot, with the rows of both directions. */
+static __always_inline struct outcome ct_store_new(struct ct_new *n)
 {
-	__u32 over_share = false, index = old;
+	__u32 over_share = false, old = n->old, index = old;
 	struct ct_slot *slot;
 	struct outcome outcome;
 	long err;
@@ -339,12 +338,23 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n, __u32 old)
 	return outcome;
 }
 
-/* The same for the connection under construction; returns a packed outcome. */
-__noinline int ct_store(__u32 old)
+/*
+ * The same for the connection under construction; returns a packed outcome. Not called by those that construct it, whose stack
+ * would come on top.
+ */
+__noinline int ct_store(void)
 {
 	struct ct_new *n = ct_new_row();
 
-	return outcome_pack(n ? ct_store_new(n, old) : outcome_drop(DROP_UNSPECIFIED));
+	return outcome_pack(n ? ct_store_new(n) : outcome_drop(DROP_UNSPECIFIED));
+}
+
+/* An outcome once the connection under construction is stored, if it is to be. */
+static __always_inline struct outcome ct_stored(int packed)
+{
+	struct outcome outcome = outcome_unpack(packed);
+
+	return outcome.verdict == VERDICT_STORE ? outcome_unpack(ct_store()) : outcome;
 }
 
 #endif

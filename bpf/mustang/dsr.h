@@ -109,7 +109,7 @@ static __always_inline int strip_tunnel(struct __sk_buff *skb, struct packet *pa
 
 /*
  * Takes an ICMP error out of its tunnel, if it is about an answer that the pod sent a client whose packets come in tunnels.
- * Returns a packed outcome as decapsulate(); the error is still to be translated.
+ * Returns a packed outcome as find_tunnelled(); the error is still to be translated.
  */
 __noinline int decapsulate_error(struct __sk_buff *skb, struct packet *packet)
 {
@@ -134,15 +134,13 @@ __noinline int decapsulate_error(struct __sk_buff *skb, struct packet *packet)
 }
 
 /*
- * Takes a packet for a backend out of its tunnel, and finds or opens its connection. *packet is then that packet. Returns a
- * packed outcome: VERDICT_PASS leaves the tunnel as it is. After VERDICT_TRANSLATE the connection is in the table. An ICMP
- * error opens none.
+ * Parses a packet for a backend in its tunnel as the quote, and finds its connection. Returns a packed outcome: VERDICT_PASS leaves
+ * the tunnel as it is; VERDICT_STORE: the connection is still to be opened. An ICMP error opens none, and has lost its tunnel.
  */
-__noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
+__noinline int find_tunnelled(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 zero = 0;
 	struct packet *inner = bpf_map_lookup_elem(&quotes, &zero);
-	struct outcome outcome;
 	struct ct_entry *ct;
 
 	if (!packet || !inner || !bpf_map_lookup_elem(&endpoints, &packet->tuple.daddr))
@@ -155,21 +153,34 @@ __noinline int decapsulate(struct __sk_buff *skb, struct packet *packet)
 		return decapsulate_error(skb, packet);
 	ct = inner->traits & TRAIT_SYN ? NULL : flow_find(&inner->tuple, inner->traits);
 	if (ct && ct->flags & CT_DSR && ct->flags & CT_FORWARD && addr_equal(&ct->to.daddr, &packet->tuple.daddr))
-		outcome = outcome_translate(METRIC_NONE);
-	else
-		outcome = outcome_unpack(ct_open_tunnelled(skb, &inner->tuple, &packet->tuple.daddr, inner->traits));
-	if (outcome.verdict != VERDICT_TRANSLATE)
-		return outcome_pack(outcome);
-	if (strip_tunnel(skb, packet, inner))
-		return outcome_pack(outcome_drop(DROP_REWRITE));
-	return outcome_pack(outcome);
+		return outcome_pack(outcome_translate(METRIC_NONE));
+	return outcome_pack(outcome_store());
+}
+
+/*
+ * Takes a packet for a backend out of its tunnel, and finds or opens its connection. *packet is then that packet. VERDICT_PASS leaves
+ * the tunnel as it is. After VERDICT_TRANSLATE the connection is in the table.
+ */
+static __always_inline struct outcome decapsulate(struct __sk_buff *skb, struct packet *packet)
+{
+	struct outcome outcome = outcome_unpack(find_tunnelled(skb, packet));
+	__u32 zero = 0;
+	struct packet *inner = bpf_map_lookup_elem(&quotes, &zero);
+
+	if (!inner)
+		return outcome_pass(METRIC_NONE);
+	if (outcome.verdict == VERDICT_STORE)
+		outcome = ct_stored(ct_open_tunnelled(skb, &inner->tuple, &packet->tuple.daddr, inner->traits));
+	if (outcome.verdict != VERDICT_TRANSLATE || packet->traits & TRAIT_ICMP_ERROR)
+		return outcome;
+	return strip_tunnel(skb, packet, inner) ? outcome_drop(DROP_REWRITE) : outcome;
 }
 
 /* Decides about a packet that came in a tunnel. */
 static __always_inline void decide_tunnelled(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
 					     struct decision *d)
 {
-	struct outcome outcome = outcome_unpack(decapsulate(skb, packet));
+	struct outcome outcome = decapsulate(skb, packet);
 
 	if (outcome.verdict == VERDICT_PASS)
 		return;

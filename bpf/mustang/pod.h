@@ -3,14 +3,13 @@
 #define MUSTANG_POD_H
 
 #include "deliver.h"
-#include "frag.h"
 #include "police.h"
 
 /* Translates an ICMP error, and decides about it by the connection that it is about. */
 static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod,
 					      struct metrics *row, struct decision *d)
 {
-	int translated = translate_icmp_error(skb, packet, from_pod);
+	int translated = translate_icmp_error(skb, packet, from_pod), denied;
 
 	if (translated < 0)
 		decide_drop(d, DROP_REWRITE);
@@ -20,6 +19,9 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 	d->ct = ct_peek(&packet->tuple);
 	if (d->ct)
 		d->path = &d->ct->path;
+	denied = d->ct ? denied_by_now(&packet->tuple) : 0;
+	if (denied)
+		decide_drop(d, denied);
 	if (d->ct && into_tunnel(d->ct))
 		d->verdict = VERDICT_TRANSLATE;
 }
@@ -37,7 +39,7 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 		handle_icmp_error(skb, packet, true, row, d);
 	if (unlikely(packet->traits & TRAIT_ECHO))
 		decide_echo(packet, row, d);
-	enforce(skb, packet, d);
+	enforce(skb, packet, true, row, d);
 }
 
 /* Decides about a packet that enters a pod. */
@@ -49,7 +51,7 @@ static __always_inline void decide_to_pod(struct __sk_buff *skb, struct packet *
 		translate_reply(&packet->tuple, packet->traits, d);
 	if (unlikely(packet->traits & TRAIT_ICMP_ERROR))
 		handle_icmp_error(skb, packet, false, row, d);
-	enforce(skb, packet, d);
+	enforce(skb, packet, false, row, d);
 }
 
 /* Decides once more about a packet that a program on another pod's device has finished with: that pod may have forged it. */
@@ -57,7 +59,7 @@ static __always_inline void decide_delivered(struct __sk_buff *skb, struct packe
 					     struct decision *d)
 {
 	find_fragment_ports(packet, row);
-	enforce(skb, packet, d);
+	enforce(skb, packet, false, row, d);
 }
 
 #endif

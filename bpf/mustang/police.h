@@ -2,6 +2,8 @@
 #ifndef MUSTANG_POLICE_H
 #define MUSTANG_POLICE_H
 
+#include "ends.h"
+#include "frag.h"
 #include "icmp.h"
 
 /*
@@ -19,26 +21,34 @@ static __always_inline bool has_rules(const union addr *addr)
 }
 
 /* Whether a policy selects one of the pods at the ends of a packet. */
-static __always_inline bool is_policed(const struct tuple *t)
+static __noinline int is_policed(const struct tuple *t)
 {
-	const struct filter *filter = filter_row();
-
-	return filter && unlikely(filter->policies) && (has_rules(&t->saddr) || has_rules(&t->daddr));
+	return has_rules(&t->saddr) || has_rules(&t->daddr);
 }
 
-/* Whether an ICMP error quotes a packet of a connection that is allowed. */
+/* What police() returns of a packet whose connection ct_store() is to store. */
+#define POLICE_STORE (-1)
+
+/*
+ * Whether an ICMP error is about a connection that is allowed, and goes to who sent the packet that it quotes. Pods tell of their own
+ * connections only.
+ */
 static __noinline int quotes_connection(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 zero = 0;
 	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
 	const struct ct_entry *ct;
 
-	if (!quote || parse_quote(skb, packet, quote))
+	if (skb->data_end - skb->data < skb->len)
+		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
+	if (!quote || parse_quote(skb, packet, quote) || !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return false;
-	ct = ct_peek(&quote->tuple);
+	if (way_to(&packet->tuple.saddr) && !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
+		return false;
+	ct = flow_find(&quote->tuple, TRAIT_NONE);
 	if (!ct) {
 		quote->tuple = tuple_reverse(&quote->tuple);
-		ct = ct_peek(&quote->tuple);
+		ct = flow_find(&quote->tuple, TRAIT_NONE);
 	}
 	return ct && !ct->denied;
 }
@@ -64,15 +74,16 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 	return !(traits & TRAIT_SYN && is_closed(slot)) && ct_use_judged(&n->row, &n->from, traits);
 }
 
-/* Judges the first packet of a direct connection, and notes that if it is allowed: 0, otherwise an enum drop_reason. */
+/*
+ * Judges the first packet of a direct connection: POLICE_STORE if it is allowed and is to be stored, 0 if it is stored already,
+ * otherwise an enum drop_reason.
+ */
 __noinline int track(const struct tuple *t, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
-	struct metrics *row = metrics_row();
-	struct outcome outcome;
-	__u32 reason, old = SLOT_NONE;
+	__u32 reason;
 
-	if (!t || !n || !row)
+	if (!t || !n)
 		return DROP_UNSPECIFIED;
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
 	n->from = is_answer(t, traits) ? tuple_reverse(t) : *t;
@@ -87,28 +98,21 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	if (reason)
 		return reason;
 	ct_locate(n, NULL);
-	if (n->replace)
-		old = ct_claim_old(n);
-	outcome = outcome_unpack(ct_store(old));
-	if (outcome.verdict == VERDICT_DROP)
-		return outcome.reason;
-	row->count[METRIC_TRACKED]++;
-	return 0;
+	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;
+	return POLICE_STORE;
 }
 
-/* What police() returns of a packet whose connection is to be judged by track(). */
-#define POLICE_FIRST (-1)
+/* What known() returns of a packet whose connection the table does not know. */
+#define POLICE_UNKNOWN (-2)
 
-/* Decides about a packet that is not translated here: 0 if policies allow it, otherwise an enum drop_reason, or POLICE_FIRST. */
-__noinline int police(struct __sk_buff *skb, const struct packet *packet)
+/* Decides about a packet by its connection: 0 if that is allowed, otherwise an enum drop_reason, or POLICE_UNKNOWN. */
+static __noinline int known(const struct packet *packet)
 {
 	struct ct_new *n = ct_new_row();
 	const struct ct_entry *ct;
 
-	if (!packet || !n)
+	if (!n)
 		return DROP_UNSPECIFIED;
-	if (packet->traits & TRAIT_ICMP_ERROR && quotes_connection(skb, packet))
-		return 0;
 	/* The first look is for its own connection, the second for that of a service, of which it has been translated already. */
 #pragma clang loop unroll(disable)
 	for (int second = packet->traits & TRAIT_SYN ? 1 : 0; second < 2; second++) {
@@ -119,21 +123,81 @@ __noinline int police(struct __sk_buff *skb, const struct packet *packet)
 		if (ct && !(second && ct->flags & CT_DIRECT))
 			return ct->denied;
 	}
-	return POLICE_FIRST;
+	return POLICE_UNKNOWN;
 }
 
-/* Enforces policies on a packet that no connection of a service has been found for. */
-static __always_inline void enforce(struct __sk_buff *skb, const struct packet *packet, struct decision *d)
+/*
+ * Decides about a packet that is not translated here, and that own_end() has looked at: 0 if policies allow it, otherwise an enum
+ * drop_reason, or POLICE_STORE.
+ */
+__noinline int police(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
 	int reason;
 
-	if (d->ct || d->verdict != VERDICT_PASS || !is_policed(&packet->tuple))
+	if (!packet || !own_end(skb, packet, from_pod) || !is_policed(&packet->tuple))
+		return 0;
+	if (packet->traits & TRAIT_ICMP_ERROR && quotes_connection(skb, packet))
+		return 0;
+	if (is_icmp(packet))
+		name_icmp(skb, packet);
+	reason = known(packet);
+	if (reason == POLICE_UNKNOWN && is_icmp(packet) && packet->traits & TRAIT_LATER_FRAGMENT) {
+		swap_ports(&packet->tuple); /* of a reply, perhaps */
+		reason = known(packet);
+		if (reason == POLICE_UNKNOWN)
+			swap_ports(&packet->tuple);
+	}
+	return reason == POLICE_UNKNOWN ? track(&packet->tuple, packet->traits) : reason;
+}
+
+/* Enforces policies on a packet that no connection of a service has been found for. */
+static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet, bool from_pod, struct metrics *row,
+				    struct decision *d)
+{
+	const struct filter *filter = filter_row();
+	struct outcome outcome;
+	int reason;
+
+	if (d->ct || d->verdict != VERDICT_PASS || !filter || likely(!filter->policies))
 		return;
-	reason = police(skb, packet);
-	if (reason == POLICE_FIRST)
-		reason = track(&packet->tuple, packet->traits);
+	reason = police(skb, packet, from_pod);
+	if (reason == POLICE_STORE) {
+		outcome = outcome_unpack(ct_store());
+		reason = outcome.verdict == VERDICT_DROP ? outcome.reason : 0;
+		if (!reason)
+			row->count[METRIC_TRACKED]++;
+	}
 	if (reason)
 		decide_drop(d, reason);
+}
+
+/* Why policies deny the connection of a tuple by now: an enum drop_reason, or 0. */
+static __noinline int denied_by_now(const struct tuple *t)
+{
+	const struct ct_entry *ct = policies_in_force() ? flow_find(t, TRAIT_NONE) : NULL;
+
+	return ct ? ct->denied : 0;
+}
+
+/* The action for a frame that parse_packet() leaves alone, while policies are in force. */
+static __always_inline int police_stray(struct __sk_buff *skb, struct packet *packet, bool from_pod,
+					struct metrics *row, struct decision *d)
+{
+	const struct policy_settings *settings = policies_in_force();
+	int reason = parse_stray(skb, packet);
+
+	if (from_pod && skb->tc_index == DELIVERED)
+		skb->tc_index = 0; /* the pod has set it */
+	if (reason == STRAY_JUDGED) {
+		find_fragment_ports(packet, row);
+		enforce(skb, packet, from_pod, row, d);
+	} else if (reason && settings && own_end(skb, packet, from_pod) && is_policed(&packet->tuple)) {
+		if (settings->audit)
+			row->count[METRIC_AUDITED]++;
+		else
+			decide_drop(d, reason);
+	}
+	return d->verdict == VERDICT_DROP ? drop(row, d->reason) : pass(row);
 }
 
 #endif

@@ -38,11 +38,12 @@ struct sender {
 	__u64 netns;     /* cookie of the pod's network namespace, or 0 */
 	__u64 reserved;
 	union addr link_local; /* the device's IPv6 link-local address */
+	union addr pod;        /* one of the pod's addresses in endpoints; zero: not known */
 	struct sender_prefix prefix[SENDER_PREFIXES];
 };
 
 _Static_assert(sizeof(struct sender_key) == 16, "hidden padding");
-_Static_assert(sizeof(struct sender) == 48 + 32 * SENDER_PREFIXES, "hidden padding");
+_Static_assert(sizeof(struct sender) == 64 + 32 * SENDER_PREFIXES, "hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -43,7 +43,7 @@ static __always_inline void use_connection(struct decision *d, struct ct_entry *
 static __always_inline void open_connection(struct decision *d, const struct packet *packet,
 					    const struct ep_path *uplink, struct metrics *row)
 {
-	struct outcome outcome = outcome_unpack(ct_open(d->skb, &packet->tuple, uplink, packet->traits));
+	struct outcome outcome = ct_stored(ct_open(d->skb, &packet->tuple, uplink, packet->traits));
 
 	if (outcome.verdict == VERDICT_PASS)
 		return;

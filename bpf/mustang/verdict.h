@@ -10,6 +10,7 @@ enum verdict {
 	VERDICT_TRANSLATE, /* rewrite its addresses */
 	VERDICT_DROP,      /* drop the packet, refuse the call */
 	VERDICT_ANSWER,    /* answer the packet: it is an echo request to a service */
+	VERDICT_STORE,     /* store the connection under construction, which decides */
 };
 
 /* A verdict, and what to count for it. The verdict alone decides. */
@@ -34,6 +35,11 @@ static __always_inline struct outcome outcome_translate(enum metric metric)
 static __always_inline struct outcome outcome_drop(enum drop_reason reason)
 {
 	return (struct outcome){ .verdict = VERDICT_DROP, .reason = reason };
+}
+
+static __always_inline struct outcome outcome_store(void)
+{
+	return (struct outcome){ .verdict = VERDICT_STORE };
 }
 
 /* An outcome as an integer: a global function can return no struct. */

@@ -29,6 +29,9 @@ func (t target) sender(id uint32, alone bool) (objects.SenderKey, objects.Sender
 		row.LinkLocal = rows.EncodeAddr(t.LinkLocal)
 	}
 	allowed := t.Allowed
+	if len(t.Addresses) > 0 && !alone {
+		row.Pod = rows.EncodeAddr(t.Addresses[0])
+	}
 	if alone {
 		row.Flags |= objects.SenderAlone
 		row.Addresses = uint16(len(t.Addresses))

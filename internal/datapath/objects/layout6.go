@@ -125,7 +125,7 @@ func (m *migration) copyTables() error {
 			return err
 		}
 		row.Value.Reserved0 = 0
-		if err := m.o.addSender(&row.Value); err != nil {
+		if err := m.o.addSender(row.Key, &row.Value); err != nil {
 			return err
 		}
 		if err := m.o.Endpoints.Put(row.Key, row.Value); err != nil {

@@ -130,7 +130,7 @@ func (o *Objects) addSenders() error {
 			return err
 		}
 		if !known[row.Value.Id] {
-			if err := errors.Join(o.addSender(&row.Value), o.Endpoints.Put(row.Key, row.Value)); err != nil {
+			if err := errors.Join(o.addSender(row.Key, &row.Value), o.Endpoints.Put(row.Key, row.Value)); err != nil {
 				return err
 			}
 		}

@@ -140,8 +140,10 @@ type tcCtNew struct {
 	_           [4]byte
 	From        tcTuple
 	To          tcTuple
+	Old         uint32
 	Slot        uint32
 	Use         uint32
+	Pad         uint32
 	Now         uint64
 	Key         tcTuple
 	Row         tcCtEntry
@@ -505,6 +507,7 @@ type tcSender struct {
 	Netns     uint64
 	Reserved  uint64
 	LinkLocal tcAddr
+	Pod       tcAddr
 	Prefix    [32]struct {
 		_    structs.HostLayout
 		Addr tcAddr

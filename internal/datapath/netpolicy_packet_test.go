@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/policy/manifest"
+	"mustang/internal/service"
+)
+
+// policed is a world whose pods a (the backend) and b (the client) have labels.
+type policed struct{ *world }
+
+// TestPolicyPackets sends what a pod and its network may send, while policies select one of the pods.
+func TestPolicyPackets(t *testing.T) {
+	b := newBench(t)
+	for _, h := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod} {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			for _, c := range policyCases() {
+				t.Run(fmt.Sprintf("%s/%s/%s", h, family, c.name), func(t *testing.T) {
+					p := policed{newWorld(b, family == "ipv6", protoUDP)}
+					p.reset(t, h)
+					t.Cleanup(func() {
+						p.apply(t, false)
+						b.sendAnything(t)
+					})
+					from, to := objects.Hook{Point: h, Program: "from_pod"}, objects.Hook{Point: h, Program: "to_pod"}
+					c.run(t, p, policedHooks{p, from, p.client.Addr()}, policedHooks{p, to, p.backend.Addr()})
+				})
+			}
+		}
+	}
+}
+
+// apply makes the policies those of the documents.
+func (p policed) apply(t *testing.T, audit bool, documents ...string) {
+	t.Helper()
+	for name, addr := range map[string]netip.Addr{"a": p.backend.Addr(), "b": p.client.Addr()} {
+		documents = append(documents, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: %s}}, status: {podIP: %q}}", name, name, addr))
+	}
+	set, err := manifest.Read(strings.NewReader("---\n" + strings.Join(documents, "\n---\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// policedHooks is a program of a pod.
+type policedHooks struct {
+	policed
+	hook objects.Hook
+	pod  netip.Addr
+}
+
+// gets runs the program on a frame, and fails the test unless it is dropped for that reason, or not at all if there is none.
+func (h policedHooks) gets(t *testing.T, want string, frame []byte) {
+	t.Helper()
+	sender := objects.Sender{Endpoint: 1, Flags: objects.SenderUnguarded, Pod: rows.EncodeAddr(h.pod)}
+	h.as(t, sender, want, frame)
+}
+
+func (h policedHooks) as(t *testing.T, sender objects.Sender, want string, frame []byte) {
+	t.Helper()
+	key := objects.SenderKey{Ifindex: 1}
+	if h.hook.Point == objects.AttachPod {
+		key.Netns = ownCookie(t)
+	}
+	if err := h.objects.Senders.Put(key, sender); err != nil {
+		t.Fatal(err)
+	}
+	before, got := counts(t, h.Datapath), ""
+	action, _ := h.run(t, h.hook, frame)
+	for name, n := range delta(t, h.Datapath, before) {
+		if strings.HasPrefix(name, "drop_") && n > 0 {
+			got = name
+		}
+	}
+	if got != want || (action == actionDrop) != (want != "") {
+		t.Errorf("action %d, %q, want %q", int32(action), got, want)
+	}
+}
+
+const (
+	ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
+
+	egressFromB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress],
+  egress: [{ports: [{protocol: UDP, port: 53}, {protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]}}`
+)
+
+// link returns addresses of both pods on their link that are in no row: link-local ones.
+func (p policed) link() (client, backend netip.AddrPort) {
+	if p.v6 {
+		return netip.AddrPortFrom(ownLocal, 4000), netip.AddrPortFrom(otherLocal, 5000)
+	}
+	return netip.MustParseAddrPort("169.254.7.1:4000"), netip.MustParseAddrPort("169.254.7.2:5000")
+}
+
+func (p policed) group() netip.AddrPort {
+	if p.v6 {
+		return netip.MustParseAddrPort("[ff02::fb]:5353")
+	}
+	return netip.MustParseAddrPort("224.0.0.251:5353")
+}
+
+func (p policed) icmp(kind4, kind6 uint8, src, dst netip.Addr) packet {
+	q := packet{src: netip.AddrPortFrom(src, 0), dst: netip.AddrPortFrom(dst, 0), proto: protoICMP, icmpType: kind4, payload: "ping"}
+	if p.v6 {
+		q.proto, q.icmpType = protoICMPv6, kind6
+	}
+	return q
+}
+
+func (p policed) tooBig(from netip.Addr, about packet) packet {
+	e := p.icmp(3, 2, from, about.src.Addr())
+	e.payload, e.quote = "", &about
+	if !p.v6 {
+		e.icmpCode = 4
+	}
+	return e
+}
+
+type policyCase struct {
+	name string
+	run  func(t *testing.T, p policed, from, to policedHooks)
+}
+
+func policyCases() []policyCase {
+	return []policyCase{
+		{"between pods", func(t *testing.T, p policed, from, to policedHooks) {
+			first := p.first(p.client, p.backend)
+			from.gets(t, "", first.frame())
+			p.apply(t, false, denyIngressA)
+			from.gets(t, ingressDrop, first.frame())
+			to.gets(t, ingressDrop, first.frame())
+			to.gets(t, ingressDrop, p.first(p.outsider, p.backend).frame())
+			p.apply(t, true, denyIngressA) // audited
+			before := counts(t, p.Datapath)
+			from.gets(t, "", first.frame())
+			if n := delta(t, p.Datapath, before)["audited"]; n != 1 {
+				t.Errorf("audited %d packets of one connection", n)
+			}
+			p.apply(t, false, denyEgressB)
+			from.gets(t, egressDrop, first.frame())
+		}},
+		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
+			client, backend := p.link()
+			first := p.first(client, backend)
+			from.gets(t, "", first.frame())
+			p.apply(t, false, denyIngressA, denyEgressB)
+			from.gets(t, egressDrop, first.frame())
+			to.gets(t, ingressDrop, first.frame())
+			p.apply(t, false, denyIngressA, egressFromB)
+			from.gets(t, egressDrop, first.frame())
+			// Its answers pass.
+			first.dst = netip.AddrPortFrom(backend.Addr(), 53)
+			from.gets(t, "", first.frame())
+			to.pod = p.client.Addr()
+			to.gets(t, "", p.next(first.dst, first.src).frame())
+			to.gets(t, ingressDrop, p.next(backend, client).frame())
+		}},
+		{"groups", func(t *testing.T, p policed, from, to policedHooks) {
+			group := p.first(p.client, p.group()).with(func(q *packet) { q.ethDst = "33" })
+			to.gets(t, "", group.frame())
+			p.apply(t, false, denyIngressA, denyEgressB)
+			from.gets(t, egressDrop, group.frame())
+			to.gets(t, egressDrop, group.frame()) // as if it were for the pod alone
+			group.src = p.outsider
+			to.gets(t, ingressDrop, group.frame())
+			p.apply(t, false, egressFromB)
+			group.src, group.dst = p.client, netip.AddrPortFrom(group.dst.Addr(), 53)
+			from.gets(t, "", group.frame())
+		}},
+		{"unicast in frames to groups", func(t *testing.T, p policed, from, to policedHooks) {
+			first := p.first(p.client, p.backend).with(func(q *packet) { q.ethDst = "ff" })
+			from.gets(t, "", first.frame())
+			p.apply(t, false, denyIngressA)
+			from.gets(t, ingressDrop, first.frame())
+			to.gets(t, ingressDrop, first.frame())
+			p.apply(t, true, denyIngressA)
+			to.gets(t, "", first.frame())
+		}},
+		{"not of IP", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, denyIngressA, denyEgressB)
+			from.gets(t, "", arp(1, "0c", "0c", own4))
+			to.gets(t, "", arp(1, "0c", "0c", own4))
+			for _, kind := range []uint16{0x8100, 0x88a8, 0x8847} {
+				frame := p.first(p.client, p.backend).with(func(q *packet) { q.ethType = kind }).frame()
+				from.gets(t, "drop_ethertype", frame)
+				to.gets(t, "drop_ethertype", frame)
+			}
+			p.apply(t, true, denyIngressA)
+			to.gets(t, "", p.first(p.client, p.backend).with(func(q *packet) { q.ethType = 0x8847 }).frame())
+		}},
+		{"of the link", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, denyIngressA, denyEgressB)
+			if p.v6 {
+				for _, kind := range []uint8{133, 134, 135, 136} {
+					from.gets(t, "", discovery(kind, own6, other6, "").frame())
+					to.gets(t, "", discovery(kind, own6, other6, "").with(func(q *packet) { q.ethDst = "33" }).frame())
+				}
+			}
+			report := p.icmp(0, 143, p.client.Addr(), p.group().Addr()).with(func(q *packet) {
+				if q.ethDst = "33"; !p.v6 {
+					q.proto = 2
+				}
+			})
+			from.gets(t, "", report.frame())
+			to.gets(t, "", report.frame())
+		}},
+		{"a routing header", func(t *testing.T, p policed, from, to policedHooks) {
+			if !p.v6 {
+				return
+			}
+			routed := p.first(p.client, p.backend).with(func(q *packet) { q.extensions = []extension{{routing, 2, 1}} })
+			to.gets(t, "", routed.frame())
+			p.apply(t, false, denyIngressA)
+			from.gets(t, "drop_extensions", routed.frame())
+			to.gets(t, "drop_extensions", routed.frame())
+			routed.extensions[0].segmentsLeft = 0
+			to.gets(t, ingressDrop, routed.frame())
+		}},
+		{"DHCP", func(t *testing.T, p policed, from, to policedHooks) {
+			if p.v6 {
+				return
+			}
+			ask := packet{src: netip.MustParseAddrPort("0.0.0.0:68"), dst: netip.MustParseAddrPort("255.255.255.255:67"), proto: protoUDP, ethDst: "ff"}
+			answer := packet{src: netip.MustParseAddrPort("192.168.10.9:67"), dst: netip.AddrPortFrom(p.client.Addr(), 68), proto: protoUDP}
+			egressFromB := strings.Replace(denyEgressB, "[Egress]", "[Egress, Ingress]", 1)
+			p.apply(t, false, egressFromB)
+			to.pod = p.client.Addr()
+			from.gets(t, egressDrop, ask.frame())
+			to.gets(t, ingressDrop, answer.frame())
+			asks := objects.Sender{Endpoint: 2, Flags: objects.SenderUnguarded | objects.SenderDHCP, Pod: rows.EncodeAddr(p.client.Addr())}
+			from.as(t, asks, "", ask.frame())
+			to.as(t, asks, "", answer.frame())
+			ask.dst = netip.MustParseAddrPort("255.255.255.255:68")
+			from.as(t, asks, egressDrop, ask.frame())
+		}},
+		{"ICMP errors", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, egressFromB)
+			to.pod = p.client.Addr()
+			router := p.remote.Addr()
+			sent := p.first(p.client, p.outsider) // port 53
+			to.gets(t, ingressDrop, p.tooBig(router, sent).frame())
+			from.gets(t, "", sent.frame())
+			to.gets(t, "", p.tooBig(router, sent).frame())
+			to.gets(t, "", p.tooBig(p.outsider.Addr(), sent).frame())
+			// Another pod that is not an end of the connection.
+			to.gets(t, ingressDrop, p.tooBig(p.backend.Addr(), sent).frame())
+			// About another connection, and about one of somebody else.
+			other := sent.with(func(q *packet) { q.src = netip.AddrPortFrom(q.src.Addr(), 999) })
+			to.gets(t, ingressDrop, p.tooBig(router, other).frame())
+			carried := p.tooBig(router, sent)
+			carried.quote.src, carried.quote.dst = p.outsider, p.client
+			to.gets(t, ingressDrop, carried.frame())
+			// A connection that is no longer allowed.
+			p.apply(t, false, strings.Replace(egressFromB, "53", "54", 1))
+			to.gets(t, ingressDrop, p.tooBig(router, sent).frame())
+		}},
+		{"pings", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, egressFromB)
+			to.pod = p.client.Addr()
+			to.gets(t, ingressDrop, p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).frame())
+			from.gets(t, "", p.icmp(8, 128, p.client.Addr(), p.backend.Addr()).frame())
+			to.gets(t, "", p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).frame())
+			to.gets(t, ingressDrop, p.icmp(8, 128, p.backend.Addr(), p.client.Addr()).frame())
+			to.gets(t, ingressDrop, p.icmp(13, 139, p.backend.Addr(), p.client.Addr()).frame())
+			late := p.icmp(0, 129, p.backend.Addr(), p.client.Addr()).with(func(q *packet) { q.fragment = &fragmentPart{id: 7, offset: 9} })
+			to.gets(t, "", late.frame())
+			from.gets(t, egressDrop, p.icmp(8, 128, p.client.Addr(), p.outsider.Addr()).frame())
+		}},
+		{"fragments", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, egressFromB)
+			first := p.first(p.client, p.outsider).with(func(q *packet) { q.fragment = &fragmentPart{id: 8, more: true, whole: "hello, world"} })
+			late := first.with(func(q *packet) { q.fragment = &fragmentPart{id: 8, offset: 2} })
+			from.gets(t, egressDrop, late.frame())
+			from.gets(t, "", first.frame())
+			from.gets(t, "", late.frame())
+			first.dst = netip.AddrPortFrom(first.dst.Addr(), 54)
+			first.fragment.id, late.fragment.id = 9, 9
+			from.gets(t, egressDrop, first.frame())
+			from.gets(t, egressDrop, late.frame())
+		}},
+	}
+}
