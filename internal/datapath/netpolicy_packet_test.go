@@ -5,6 +5,7 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,6 +135,11 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
+	return slices.Concat(policyAddressCases(), policyFrameCases(), policyICMPCases())
+}
+
+// policyAddressCases are about whose a packet is.
+func policyAddressCases() []policyCase {
 	return []policyCase{
 		{"between pods", func(t *testing.T, p policed, from, to policedHooks) {
 			first := p.first(p.client, p.backend)
@@ -188,6 +194,12 @@ func policyCases() []policyCase {
 			p.apply(t, true, denyIngressA)
 			to.gets(t, "", first.frame())
 		}},
+	}
+}
+
+// policyFrameCases are about what is in a frame.
+func policyFrameCases() []policyCase {
+	return []policyCase{
 		{"not of IP", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, denyIngressA, denyEgressB)
 			from.gets(t, "", arp(1, "0c", "0c", own4))
@@ -245,6 +257,12 @@ func policyCases() []policyCase {
 			ask.dst = netip.MustParseAddrPort("255.255.255.255:68")
 			from.as(t, asks, egressDrop, ask.frame())
 		}},
+	}
+}
+
+// policyICMPCases are about ICMP, and about fragments.
+func policyICMPCases() []policyCase {
+	return []policyCase{
 		{"ICMP errors", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, egressFromB)
 			to.pod = p.client.Addr()
@@ -278,7 +296,7 @@ func policyCases() []policyCase {
 			to.gets(t, "", late.frame())
 			from.gets(t, egressDrop, p.icmp(8, 128, p.client.Addr(), p.outsider.Addr()).frame())
 		}},
-		{"fragments", func(t *testing.T, p policed, from, to policedHooks) {
+		{"fragments", func(t *testing.T, p policed, from, _ policedHooks) {
 			p.apply(t, false, egressFromB)
 			first := p.first(p.client, p.outsider).with(func(q *packet) { q.fragment = &fragmentPart{id: 8, more: true, whole: "hello, world"} })
 			late := first.with(func(q *packet) { q.fragment = &fragmentPart{id: 8, offset: 2} })
