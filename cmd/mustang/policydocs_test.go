@@ -25,7 +25,7 @@ func TestPolicyPageIpvlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.RequireMode(t, mode.Probe())
-	testkit.RequireTool(t, "ping")
+	testkit.RequireTool(t, "busybox")
 	testkit.RequireTool(t, "tc")
 	bpffs := testkit.BPFFS(t)
 	const heading = "Two ipvlan pods of one host"
@@ -35,7 +35,7 @@ func TestPolicyPageIpvlan(t *testing.T) {
 		if says == "fails" {
 			script.WriteString("! ")
 		}
-		script.WriteString("exec " + command + "\n")
+		script.WriteString("exec " + strings.Replace(command, " ping ", " busybox ping ", 1) + "\n")
 	}
 	if strings.Count(script.String(), "! exec ") != 5 {
 		t.Fatalf("the commands are not those expected:\n%s", script.String())
