@@ -77,6 +77,8 @@ type Options struct {
 	// Console receives the output of the kernel; nil discards it. The error of a failed
 	// guest contains its end.
 	Console io.Writer
+
+	bootTimer *time.Timer // of tests, instead of one that fires after BootTimeout
 }
 
 // withDefaults fills in defaults and returns an error for the first invalid option.

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,7 +233,7 @@ func (m *machine) close() {
 // waitCommand forwards input and output of the command until it ends, or until ctx ends
 // or a timeout expires. It returns the exit code.
 func (m *machine) waitCommand(ctx context.Context) (int, error) {
-	boot := time.NewTimer(m.options.BootTimeout)
+	boot := cmp.Or(m.options.bootTimer, time.NewTimer(m.options.BootTimeout))
 	defer boot.Stop()
 	var deadline, grace <-chan time.Time
 	started := false

@@ -281,14 +281,14 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// started is a writer that calls a function when it is first written to.
+// started is a writer that calls a function after it is written to.
 type started struct {
 	io.Writer
 	call func()
 }
 
 func (s *started) Write(data []byte) (int, error) {
-	s.call()
+	defer s.call()
 	return s.Writer.Write(data)
 }
 
