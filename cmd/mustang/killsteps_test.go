@@ -188,7 +188,13 @@ func (n *killNetwork) prepare(c killCase) {
 	if err := os.RemoveAll(n.saved); err != nil {
 		n.t.Fatal(err)
 	}
-	for _, lines := range c.setup {
+	n.runAll(c.setup)
+}
+
+// runAll runs commands, some of which are lists.
+func (n *killNetwork) runAll(commands []string) {
+	n.t.Helper()
+	for _, lines := range commands {
 		for _, line := range strings.Split(lines, "|") {
 			n.run(line)
 		}

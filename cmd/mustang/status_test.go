@@ -155,10 +155,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusFindsWhatIsAmiss breaks one thing at a time.
+// TestStatusFindsWhatIsAmiss breaks one thing at a time. The same commands again mend it, in an empty root if need be.
 func TestStatusFindsWhatIsAmiss(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
+	n.prepare(killCase{setup: everything})
+	n.status()
+	const anotherLayout = "maps have layout v1" // which commands refuse to change
 	for _, c := range []struct {
 		name     string
 		breakIt  func(*killNetwork)
@@ -200,15 +203,18 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(n.root, "v1"), 0o700); err != nil {
 				n.t.Fatal(err)
 			}
-		}, []string{"maps have layout v1"}},
+		}, []string{anotherLayout}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := *n
 			n.t = t
-			n.prepare(killCase{setup: everything})
-			n.status()
 			c.breakIt(&n)
 			n.status(c.findings...)
+			if c.findings[0] == anotherLayout {
+				n.run("datapath unload")
+			}
+			n.runAll(everything)
+			n.status()
 		})
 	}
 }
