@@ -128,6 +128,7 @@ func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.Endpoi
 	return datapath.EndpointSpec{
 		Owner:     owner,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
+		Unguarded: l.Options.Unguarded,
 	}, err
 }
 

@@ -23,6 +23,7 @@ import (
 	"strings"
 
 	"mustang/internal/datapath"
+	"mustang/internal/lab/allowlist"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
 	"mustang/internal/lab/kubeproxy"
@@ -42,6 +43,7 @@ type Lab struct {
 	cgroup      string            // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath
 	nftables    *kubeproxy.NFTables     // nil until its tables are written
+	allowlist   *allowlist.NFTables     // likewise
 	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
 	docker      *dockerd.Engine         // nil without Docker
 	relays      []*exec.Cmd             // processes of tap and tun links

@@ -5,7 +5,6 @@ package lab
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,6 +79,12 @@ type Options struct {
 	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
 	// topology pod-links; 0 means those alone.
 	Services int `json:"services,omitempty"`
+	// Policy enforces a network policy for pod-a in topology pod-links, with PolicyRules rules: [ViaIPTables] or
+	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
+	Policy      string `json:"policy,omitempty"`
+	PolicyRules int    `json:"policy_rules,omitempty"`
+	// Unguarded lets pods send from any address (datapath eBPF).
+	Unguarded bool `json:"unguarded,omitempty"`
 	// Offload makes the relay of links tap and tun carry batches of segments instead of
 	// packets.
 	Offload bool `json:"offload,omitempty"`
@@ -160,7 +165,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Uplink != (UplinkDevice{}) && o.Topology != TopologyPodToNetwork:
 		return o, optionErrorf("uplink %s: only topology %s has a device of this machine", o.Uplink.Name, TopologyPodToNetwork)
 	}
-	if err := cmp.Or(o.checkLink(), o.checkGuests()); err != nil {
+	if err := cmp.Or(o.checkLink(), o.checkGuests(), o.checkPolicy()); err != nil {
 		return o, err
 	}
 	topology, ok := lookupTopology(o.Topology)
@@ -341,51 +346,4 @@ func CheckWire(rate uint64, delay time.Duration) error {
 		return optionErrorf("wire delay %v: want %v to %v, or 0", delay, minWireDelay, maxWireDelay)
 	}
 	return nil
-}
-
-// UplinkDevice is a device of this machine below the uplink of topology
-// pod-to-network, with addresses of its network. Several labs can share it; none
-// changes it.
-type UplinkDevice struct {
-	// Name is its name in the network namespace of the process that builds the lab.
-	Name string `json:"device"`
-	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
-	// host-b and for pod-b (which has another one with NAT).
-	Host netip.Prefix `json:"host"`
-	Pod  netip.Prefix `json:"pod"`
-}
-
-// Check returns an [*OptionError] for the first invalid field. It does not look at the
-// devices of the machine.
-func (u UplinkDevice) Check() error {
-	if u.Name == "" {
-		return optionErrorf("uplink: no device named")
-	}
-	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
-		switch {
-		case !addr.IsValid() || !addr.Addr().Is4():
-			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24", addr)
-		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
-			addr.Addr() == addr.Masked().Addr() || addr.Addr() == broadcast(addr):
-			return optionErrorf("uplink address %v: not a host address of a network", addr)
-		case addr.Overlaps(networkPods[0]):
-			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
-		}
-	}
-	switch {
-	case u.Host.Masked() != u.Pod.Masked():
-		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
-	case u.Host == u.Pod:
-		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
-	}
-	return nil
-}
-
-// broadcast returns the last address of an IPv4 prefix.
-func broadcast(prefix netip.Prefix) netip.Addr {
-	bytes := prefix.Addr().As4()
-	for i := prefix.Bits(); i < 8*len(bytes); i++ {
-		bytes[i/8] |= 0x80 >> (i % 8)
-	}
-	return netip.AddrFrom4(bytes)
 }

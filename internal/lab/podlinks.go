@@ -59,7 +59,10 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 			return err
 		}
 	}
-	return l.addServices(ctx, mode)
+	if err := l.addServices(ctx, mode); err != nil || l.Options.Policy == "" {
+		return err
+	}
+	return l.WritePolicy(ctx)
 }
 
 // linkMode returns the lab's link mode, or an error if this machine cannot have it. It

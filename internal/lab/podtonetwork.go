@@ -152,3 +152,50 @@ func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 	}
 	return nil
 }
+
+// UplinkDevice is a device of this machine below the uplink of topology
+// pod-to-network, with addresses of its network. Several labs can share it; none
+// changes it.
+type UplinkDevice struct {
+	// Name is its name in the network namespace of the process that builds the lab.
+	Name string `json:"device"`
+	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
+	// host-b and for pod-b (which has another one with NAT).
+	Host netip.Prefix `json:"host"`
+	Pod  netip.Prefix `json:"pod"`
+}
+
+// Check returns an [*OptionError] for the first invalid field. It does not look at the
+// devices of the machine.
+func (u UplinkDevice) Check() error {
+	if u.Name == "" {
+		return optionErrorf("uplink: no device named")
+	}
+	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
+		switch {
+		case !addr.IsValid() || !addr.Addr().Is4():
+			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24", addr)
+		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
+			addr.Addr() == addr.Masked().Addr() || addr.Addr() == broadcast(addr):
+			return optionErrorf("uplink address %v: not a host address of a network", addr)
+		case addr.Overlaps(networkPods[0]):
+			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
+		}
+	}
+	switch {
+	case u.Host.Masked() != u.Pod.Masked():
+		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
+	case u.Host == u.Pod:
+		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
+	}
+	return nil
+}
+
+// broadcast returns the last address of an IPv4 prefix.
+func broadcast(prefix netip.Prefix) netip.Addr {
+	bytes := prefix.Addr().As4()
+	for i := prefix.Bits(); i < 8*len(bytes); i++ {
+		bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(bytes)
+}

@@ -20,9 +20,9 @@ func (o Options) CheckInstalled() error {
 		{o.Topology == TopologyDocker, dockerd.CheckInstalled},
 		{o.Guests, guest.CheckInstalled},
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
-		{o.Via == ViaIPTables || o.Via == ViaIPVS, onPath("iptables", "iptables")},
+		{o.Via == ViaIPTables || o.Via == ViaIPVS || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
 		{o.Via == ViaIPTables || o.Via == ViaIPVS, onPath("ip6tables", "iptables")},
-		{o.Via == ViaNFTables || o.NAT, onPath("nft", "nftables")},
+		{o.Via == ViaNFTables || o.Policy == ViaNFTables || o.NAT, onPath("nft", "nftables")},
 	} {
 		if !need.needed {
 			continue

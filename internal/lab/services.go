@@ -13,10 +13,14 @@ import (
 	"mustang/internal/service"
 )
 
-// Numbers of services.
+// Ports of pod-a, and numbers of services and rules.
 const (
 	// ServicePort is the port of the service and of its backend, as of iperf3.
 	ServicePort = 5201
+	// DeniedPort is a port of pod-a that its network policy does not allow.
+	DeniedPort = ServicePort + 2
+	// MaxPolicyRules is the greatest number of rules of a lab's network policy.
+	MaxPolicyRules = 20_000
 	// MaxServices is the greatest number of services of a lab.
 	MaxServices = 100_000
 	// OtherBackends is the number of backends of each of a lab's other services.

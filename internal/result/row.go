@@ -69,6 +69,10 @@ const (
 	WorkloadServiceProgram = "service_program"
 	WorkloadServiceChange  = "service_change"
 	WorkloadServiceMemory  = "service_memory"
+	// WorkloadPolicyApply writes a network policy where there is none, and WorkloadPolicyChange changes one rule of it, until
+	// the first connection is treated as it says.
+	WorkloadPolicyApply  = "policy_apply"
+	WorkloadPolicyChange = "policy_change"
 )
 
 // Values of [Row.Unit].
@@ -78,7 +82,7 @@ const (
 	UnitPerPacket      = "instructions/packet"
 	UnitPerTransaction = "instructions/transaction"
 	UnitMilliseconds   = "ms" // for one call
-	UnitMicroseconds   = "µs" // for one transaction, or one change of a service
+	UnitMicroseconds   = "µs" // for one transaction, or one change of a service or a policy
 	// UnitServices is services written per second, UnitBytesPerService memory for each.
 	UnitServices        = "services/s"
 	UnitBytesPerService = "bytes/service"
@@ -260,6 +264,9 @@ type Evidence struct {
 	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
 	// ProgramRuns maps an eBPF counter to its increase.
 	ProgramRuns map[string]uint64 `json:"program_runs"`
+	// Rules are the packets that the rules of a network policy counted: of connections that were "established", of new ones
+	// that were "allowed", and of those that were "denied".
+	Rules map[string]uint64 `json:"rules,omitempty"`
 	// Hooks are the netfilter hooks with rules on the path, as
 	// "place: family table chain (hook)".
 	Hooks []string `json:"hooks,omitempty"`

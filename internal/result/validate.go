@@ -141,6 +141,7 @@ func (r Row) problems() []string {
 		{"workload", r.Workload, []string{
 			WorkloadTCPStream, WorkloadUDPStream, WorkloadTCPRR, WorkloadTCPCRR, WorkloadUDPRR, WorkloadCNIAdd, WorkloadCNIDel,
 			WorkloadFirstPacket, WorkloadFirstPacketP99, WorkloadServiceProgram, WorkloadServiceChange, WorkloadServiceMemory,
+			WorkloadPolicyApply, WorkloadPolicyChange,
 		}},
 		{"status", r.Status, []string{StatusOK, StatusSkipped, StatusFailed}},
 		{"family", r.Family, []string{"", "ipv4", "ipv6"}},

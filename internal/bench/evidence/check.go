@@ -42,6 +42,7 @@ type sampleCheck struct {
 type demands struct {
 	devices  map[Device]result.DeviceCount
 	programs map[string]uint64
+	rules    map[string]uint64
 }
 
 // demands returns those of the flow.
@@ -51,7 +52,7 @@ func (c *sampleCheck) demands() demands {
 	collector.collected = &d
 	if !c.fromMachine {
 		collector.checkDevices()
-		d.programs = c.programs()
+		d.programs, d.rules = c.programs(), c.rules()
 	}
 	return d
 }
@@ -96,6 +97,7 @@ func (c *sampleCheck) check() {
 	c.checkDevices()
 	c.checkConnections()
 	c.checkPrograms()
+	c.checkPolicy()
 	c.checkBigTCP()
 }
 
@@ -157,10 +159,14 @@ func (c *sampleCheck) checkConnections() {
 		if !c.tracked || c.redirected {
 			c.add("the bridged packets did not pass the host's rules (tracked %t, redirected %t)", c.tracked, c.redirected)
 		}
+	case c.policyRules():
+		if !c.tracked || c.redirected {
+			c.add("the kernel's connection table has no entry of the connection, which the rules of the policy track (redirected %t)", c.redirected)
+		}
 	case c.tracked:
 		c.add("the kernel tracks the connection, which should bypass its rules")
 	}
-	perPacket := c.Via == result.ViaEBPFTC // translation at the socket has no entries
+	perPacket := c.Via == result.ViaEBPFTC || c.Lab.Policy == lab.ViaEBPFTC // translation at the socket has no entries
 	if perPacket != (c.evidence.Connections > 0) {
 		c.add("the eBPF connection table has %d entries of the connection", c.evidence.Connections)
 	}
@@ -186,6 +192,9 @@ func (c *sampleCheck) programs() map[string]uint64 {
 		least["forward"], least["reverse"] = toServer, toClient
 	case result.ViaEBPFSocket:
 		least["sock_connect"] = 1
+	}
+	if c.Lab.Policy == lab.ViaEBPFTC {
+		least["tracked"], least["drop_policy_ingress"] = c.connections(), 1
 	}
 	return least
 }

@@ -18,6 +18,7 @@ type counters struct {
 	indexes  map[Device]int
 	order    []Device // as the kernel lists them
 	programs map[string]uint64
+	rules    map[string]uint64                // of a network policy
 	ip       map[string][2]netstat.IPCounters // by place: IPv4, IPv6
 }
 
@@ -40,6 +41,10 @@ func readCounters(l *lab.Lab) (counters, error) {
 			return c, err
 		}
 		c.ip[place] = [2]netstat.IPCounters{v4, v6}
+	}
+	var err error
+	if c.rules, err = l.RuleCounters(); err != nil {
+		return c, err
 	}
 	dp := l.Datapath()
 	if dp == nil {
@@ -85,7 +90,20 @@ func (c counters) since(earlier counters) result.Evidence {
 			e.ProgramRuns[name] = runs - earlier.programs[name]
 		}
 	}
+	for name, packets := range c.rules {
+		if packets > earlier.rules[name] {
+			addRules(&e, name, packets-earlier.rules[name])
+		}
+	}
 	return e
+}
+
+// addRules adds packets that rules of a network policy have counted.
+func addRules(to *result.Evidence, name string, packets uint64) {
+	if to.Rules == nil {
+		to.Rules = map[string]uint64{}
+	}
+	to.Rules[name] += packets
 }
 
 // ipSince returns the increase of the counters of an IP layer.
@@ -111,6 +129,9 @@ func Merge(sum *result.Evidence, e result.Evidence) {
 	}
 	for name, runs := range e.ProgramRuns {
 		sum.ProgramRuns[name] += runs
+	}
+	for name, packets := range e.Rules {
+		addRules(sum, name, packets)
 	}
 	sum.Connections += e.Connections
 	sum.Client, sum.Server = e.Client, e.Server

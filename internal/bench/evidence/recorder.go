@@ -51,10 +51,12 @@ type Flow struct {
 	MayLoseAll bool
 }
 
-// Start reads the counters before the flows.
+// Start reads the counters before the flows. A lab with a network policy is sent a packet that the policy denies.
 func (r *Recorder) Start() (err error) {
-	r.before, err = r.read()
-	return err
+	if r.before, err = r.read(); err != nil || r.Lab == nil {
+		return err
+	}
+	return r.Lab.Knock()
 }
 
 // read reads all counters of the lab and the machine.

@@ -9,7 +9,7 @@ import (
 
 // List returns all suites, in the order in which they are listed and run.
 func List() []Suite {
-	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), twoCPUs(), switching(), docker(), cni()}
+	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(), docker(), cni()}
 }
 
 // Lookup returns the suite of that name, or all of them for [All].

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allowlist
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"sigs.k8s.io/knftables"
+
+	"mustang/internal/netns"
+)
+
+// NFTables is the list as rules of a host, with what nftables has for long ones: a verdict map leads to the pod's chain, and one set
+// of ranges of addresses with protocol and port has all rules.
+type NFTables struct {
+	host *netns.Namespace
+	nft  knftables.Interface
+}
+
+var nftablesPlace = place{table: "mustang-policy", first: "forward", second: "pod-" + name}
+
+// OpenNFTables finds out what the program nft can do, and changes nothing.
+func OpenNFTables(host *netns.Namespace) (*NFTables, error) {
+	t := &NFTables{host: host}
+	err := host.Do(func() (err error) {
+		t.nft, err = knftables.New(knftables.IPv4Family, nftablesPlace.table)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("allow list with nftables: %w", err)
+	}
+	return t, nil
+}
+
+// Write writes a list into a host that has none, in one transaction.
+func (t *NFTables) Write(ctx context.Context, l List) error {
+	return t.run(ctx, func(tx *knftables.Transaction) {
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{
+			Name: nftablesPlace.first, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
+			Priority: knftables.PtrTo(knftables.FilterPriority),
+		})
+		tx.Add(&knftables.Chain{Name: nftablesPlace.second})
+		tx.Add(&knftables.Map{Name: "pods", Type: "ipv4_addr : verdict"})
+		tx.Add(&knftables.Set{
+			Name: name, Type: "ipv4_addr . inet_proto . inet_service", Flags: []knftables.SetFlag{knftables.IntervalFlag},
+		})
+		tx.Add(&knftables.Element{Map: "pods", Key: []string{l.Pod.String()}, Value: []string{"goto " + nftablesPlace.second}})
+		for _, r := range l.Rules {
+			tx.Add(r.element())
+		}
+		for _, rule := range [][2]string{
+			{nftablesPlace.first, "ct state established,related counter accept"},
+			{nftablesPlace.first, "ip daddr vmap @pods"},
+			{nftablesPlace.second, "ip saddr . meta l4proto . th dport @" + name + " counter accept"},
+			{nftablesPlace.second, "counter drop"},
+		} {
+			tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
+		}
+	})
+}
+
+// element returns the rule as an element of the set.
+func (r Rule) element() *knftables.Element {
+	return &knftables.Element{Set: name, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
+}
+
+// Add adds a rule to a list that Write has written, and Remove removes it again: one element of the set.
+func (t *NFTables) Add(ctx context.Context, r Rule) error {
+	return t.run(ctx, func(tx *knftables.Transaction) { tx.Add(r.element()) })
+}
+
+// Remove removes a rule that Add has added.
+func (t *NFTables) Remove(ctx context.Context, r Rule) error {
+	return t.run(ctx, func(tx *knftables.Transaction) { tx.Delete(r.element()) })
+}
+
+// Clear removes what Write wrote.
+func (t *NFTables) Clear(ctx context.Context) error {
+	return t.run(ctx, func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
+}
+
+// Counters reads the rules' counters. Allowed is that of the rule that asks the set.
+func (t *NFTables) Counters() (Counters, error) { return nftablesPlace.counters(t.host) }
+
+func (t *NFTables) run(ctx context.Context, fill func(*knftables.Transaction)) error {
+	tx := t.nft.NewTransaction()
+	fill(tx)
+	if err := t.host.Do(func() error { return t.nft.Run(ctx, tx) }); err != nil {
+		return fmt.Errorf("allow list with nftables: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/lab"
+	"mustang/internal/testkit"
+)
+
+// policyWays are the implementations of network policies.
+func policyWays(rules int) map[string]lab.Options {
+	return map[string]lab.Options{
+		lab.ViaIPTables: {Link: "veth", Policy: lab.ViaIPTables, PolicyRules: rules},
+		lab.ViaNFTables: {Link: "veth", Policy: lab.ViaNFTables, PolicyRules: rules},
+		lab.ViaEBPFTC:   {Link: "veth", Datapath: lab.DatapathEBPF, Policy: lab.ViaEBPFTC, PolicyRules: rules},
+	}
+}
+
+// denials returns how many packets a lab's policy has denied.
+func denials(t *testing.T, l *lab.Lab) uint64 {
+	t.Helper()
+	counts, err := l.RuleCounters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := l.Datapath(); d != nil {
+		counters, err := d.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range counters {
+			if c.Name == "drop_policy_ingress" {
+				return c.Packets
+			}
+		}
+	}
+	return counts["denied"]
+}
+
+// wantDenied waits until a packet to the port that is not allowed was denied.
+func wantDenied(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	before := denials(t, l)
+	if err := l.Knock(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); denials(t, l) == before; {
+		if time.Now().After(deadline) {
+			t.Fatal("no packet was denied")
+		}
+	}
+}
+
+// TestPolicyRules builds labs with network policies that mean the same: pod-b reaches the port that the last rule allows and
+// no other, until the policy changes or is gone.
+func TestPolicyRules(t *testing.T) {
+	s := store(t)
+	for _, rules := range []int{1, 300} {
+		for via, o := range policyWays(rules) {
+			t.Run(fmt.Sprintf("%s/%d", via, rules), func(t *testing.T) {
+				l := up(t, s, options(o))
+				a, b := place(t, l, lab.PodA), place(t, l, lab.PodB)
+				allowed, denied := netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort), netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
+				testkit.Echo(t, a, "tcp", allowed.String())
+				testkit.Echo(t, a, "tcp", denied.String())
+				reaches(t, b, allowed, true)
+				wantDenied(t, l)
+				if err := l.AllowDenied(t.Context(), true); err != nil {
+					t.Fatal(err)
+				}
+				reaches(t, b, denied, true)
+				if err := l.AllowDenied(t.Context(), false); err != nil {
+					t.Fatal(err)
+				}
+				wantDenied(t, l)
+				if err := l.ClearPolicy(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				reaches(t, b, denied, true)
+				if err := l.WritePolicy(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				reaches(t, b, allowed, true)
+				counts, err := l.RuleCounters()
+				if byRules := l.Datapath() == nil; err != nil || byRules && (counts["allowed"] == 0 || counts["established"] == 0) {
+					t.Errorf("rules have counted %v, %v", counts, err)
+				}
+			})
+		}
+	}
+}
+
+// TestPolicyOptions refuses policies that no lab can have.
+func TestPolicyOptions(t *testing.T) {
+	for want, o := range map[string]lab.Options{
+		"policy rules 0":                 {Link: "veth", Policy: lab.ViaIPTables},
+		"policy rules 20001":             {Link: "veth", Policy: lab.ViaIPTables, PolicyRules: lab.MaxPolicyRules + 1},
+		`policy "ebpf-tc"`:               {Link: "veth", Policy: lab.ViaEBPFTC, PolicyRules: 1},
+		`policy "nftables"`:              {Link: "veth", Datapath: lab.DatapathEBPF, Policy: lab.ViaNFTables, PolicyRules: 1},
+		"link macvlan pass no rules":     {Link: "macvlan", Policy: lab.ViaNFTables, PolicyRules: 1},
+		"only in topology pod-links":     {Topology: lab.TopologyTwoHosts, Link: "veth", Policy: lab.ViaNFTables, PolicyRules: 1},
+		"not with the rules of services": {Link: "veth", Via: lab.ViaIPTables, Policy: lab.ViaNFTables, PolicyRules: 1},
+		"no source guard":                {Link: "veth", Unguarded: true},
+	} {
+		if _, err := store(t).Up(t.Context(), options(o)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}
