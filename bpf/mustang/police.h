@@ -53,13 +53,45 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 	return ct && !ct->denied;
 }
 
+enum listens {
+	LISTENS_UNKNOWN,
+	LISTENS_NOT,
+	LISTENS,
+};
+
+/* Whether a pod listened on a port when a policy first selected it. */
+static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
+{
+	struct port_key key = { .port = bpf_ntohs(port), .proto = proto, .length = 16 };
+	const struct way *way = way_find(addr);
+
+	if (!way || !way->endpoint)
+		return LISTENS_UNKNOWN;
+	key.table = LISTENERS | way->endpoint;
+	if (bpf_map_lookup_elem(&policy_ports, &key))
+		return LISTENS;
+	key.port = 0;
+	key.length = 0;
+	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS_NOT : LISTENS_UNKNOWN;
+}
+
 /*
  * Whether a packet in the middle of a connection that the table does not know is an answer. Connections that were open when the
- * first policy came have no row: the end with the lower port is taken for the server.
+ * first policy came have no row: the end that listens is the server, and if neither or both do, the one with the lower port.
  */
 static __always_inline bool is_answer(const struct tuple *t, __u32 traits)
 {
-	return has_states(t->proto) && !(traits & TRAIT_SYN) && bpf_ntohs(t->sport) < bpf_ntohs(t->dport);
+	int from, to;
+
+	if (!has_states(t->proto) || traits & TRAIT_SYN)
+		return false;
+	if (traits & TRAIT_SYN_ACK)
+		return true;
+	from = listens(&t->saddr, t->sport, t->proto);
+	to = listens(&t->daddr, t->dport, t->proto);
+	if (from != to)
+		return from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT);
+	return bpf_ntohs(t->sport) < bpf_ntohs(t->dport);
 }
 
 /* Whether a packet keeps the direct connection of n->row, which is its own. */

@@ -46,6 +46,12 @@ struct port_key {
 	__u8 length;
 };
 
+/*
+ * Tables from here on are of endpoints: the ports that the pod listened on when a policy first selected it, and one row of length 0 to
+ * say that they are known.
+ */
+#define LISTENERS 0x80000000
+
 struct port_row {
 	__u32 rule;
 	__u32 allow;

@@ -27,24 +27,30 @@ import (
 
 // TestPolicyMatrix lets nine pods in three namespaces and their node connect, each to each, under policies, and compares with
 // policy.Explain. A connection that is denied is one that the programs tell of; one that is allowed has an answer.
+//
+// In the short form each mode has a part of the recipes, so that all modes together have each several times.
 func TestPolicyMatrix(t *testing.T) {
-	for _, name := range []string{
+	for i, name := range []string{
 		"veth", "bridge", "macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s", "netkit", "netkit-l2", "ovs-veth", "ovs-internal",
 	} {
-		t.Run(name, func(t *testing.T) { testMatrix(t, name) })
+		t.Run(name, func(t *testing.T) { testMatrix(t, name, i) })
 	}
 }
 
-func testMatrix(t *testing.T, name string) {
+func testMatrix(t *testing.T, name string, part int) {
+	const parts = 3
 	m := newMatrix(t, name)
 	for i, recipe := range policyRecipes() {
+		if i%parts != part%parts && testkit.Repeats(0, 1) == 0 {
+			continue
+		}
 		set, err := manifest.Read(strings.NewReader("---\n" + recipe))
 		if err != nil {
 			t.Fatalf("recipe %d: %v", i, err)
 		}
 		m.try(t, fmt.Sprintf("recipe %d", i), set.Snapshot.Policies)
 	}
-	for seed := range uint64(testkit.Repeats(2, 88)) {
+	for seed := range uint64(testkit.Repeats(1, 88)) {
 		g := policyGenerator{rand.New(rand.NewPCG(seed, 15))}
 		m.try(t, fmt.Sprintf("seed %d", seed), g.policies())
 	}

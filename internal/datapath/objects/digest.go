@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "7990a7203133ef86"
+	tcDigest     = "f846bc5f02dba904"
 	socklbDigest = "8b79cb24d482cb47"
 )

@@ -25,6 +25,8 @@ type Policies struct {
 	Objects *objects.Objects
 	// Node returns the addresses of this node.
 	Node func() ([]netip.Addr, error)
+	// Listening calls each with the cookie of each network namespace, and the TCP ports that something there listens on.
+	Listening func(each func(cookie uint64, ports func() []uint16) error) error
 }
 
 // Set is what an owner says.

@@ -40,6 +40,9 @@ func (p Policies) readRows() (policy.Rows, error) {
 		if err != nil {
 			return have, err
 		}
+		if row.Key.Table >= ofListeners {
+			continue
+		}
 		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port, Bits: row.Key.Length}
 		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
 	}
@@ -118,12 +121,15 @@ func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, 
 
 // write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule sets.
 func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (int, error) {
+	if err := w.noteListeners(w.have.Endpoints, w.between.Endpoints); err != nil {
+		return 0, err
+	}
 	n, err := w.step(w.have, w.between, join)
 	if err != nil {
 		return n, err
 	}
 	more, err := w.step(w.between, w.want, nil)
-	return n + more, err
+	return n + more, errors.Join(err, w.forgetListeners(w.want.Endpoints))
 }
 
 // step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"net/netip"
+
+	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// ofListeners marks the tables of ports that list what an endpoint listened on when a policy first selected it: programs take the
+// end of an open connection that listens for its server.
+const ofListeners = uint32(1) << 31
+
+// noteListeners stores the ports that the pods listen on which have no rule sets yet, and are to get some. A namespace that cannot
+// be read has none: programs then guess.
+func (w *writer) noteListeners(have, want map[netip.Addr]policy.Sets) error {
+	selected := map[uint64]uint32{}
+	for a := range want {
+		if have[a] != (policy.Sets{}) {
+			continue
+		}
+		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
+		if err != nil {
+			return err
+		}
+		if ok && row.Netns != 0 {
+			selected[row.Netns] = row.Id
+		}
+	}
+	if len(selected) == 0 {
+		return nil
+	}
+	return w.Listening(func(cookie uint64, ports func() []uint16) error {
+		id, ok := selected[cookie]
+		if !ok {
+			return nil
+		}
+		key := portKey{Table: ofListeners | id, Proto: uint8(service.TCP)}
+		keys := []portKey{key}
+		for _, key.Port = range ports() {
+			key.Length = 16
+			keys = append(keys, key)
+		}
+		_, err := w.tables().ports.PutBatch(keys, make([]portVerdict, len(keys)))
+		return err
+	})
+}
+
+// forgetListeners deletes the ports of endpoints that have no rule sets.
+func (w *writer) forgetListeners(want map[netip.Addr]policy.Sets) error {
+	selected := map[uint32]bool{}
+	for row, err := range w.Objects.Endpoints.All() {
+		if err != nil {
+			return err
+		}
+		if want[netip.AddrFrom16(row.Key.Bytes)] != (policy.Sets{}) {
+			selected[row.Value.Id] = true
+		}
+	}
+	var gone []portKey
+	for row, err := range w.tables().ports.All() {
+		if err != nil {
+			return err
+		}
+		if row.Key.Table >= ofListeners && !selected[row.Key.Table&^ofListeners] {
+			gone = append(gone, row.Key)
+		}
+	}
+	return w.tables().ports.DeleteBatch(gone)
+}
