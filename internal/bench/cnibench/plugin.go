@@ -55,6 +55,10 @@ type Plugin struct {
 	// Services is the way in which mustang-cni makes services reachable from pods;
 	// empty for other plugins.
 	Services string
+	// Endpoints tells that pods are endpoints of mustang-cni's datapath. With services per
+	// packet they are; with services at the socket too, where a pod has no device on the
+	// host: the source guard needs programs both ways there.
+	Endpoints bool
 }
 
 // Reference returns a reference plugin whose gateway is the host. Network and Subnet
@@ -67,7 +71,7 @@ func Reference(program string, settings map[string]any) Plugin {
 // Subnet are to be set.
 func Mustang(services string, settings map[string]any) Plugin {
 	p := Plugin{
-		Program: mustangCNI, Version: mustangVersion, IPAM: mustangIPAM, Gateway: lab.Host, Services: services,
+		Program: mustangCNI, Version: mustangVersion, IPAM: mustangIPAM, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
 		Settings: map[string]any{"services": services},
 	}
 	maps.Copy(p.Settings, settings)

@@ -197,7 +197,7 @@ func (t *trial) checkEndpoints() error {
 	if err != nil {
 		return err
 	}
-	packets, sockets := t.plugin.Services == ServicesBoth, t.plugin.Services == ServicesSocket
+	packets, sockets := t.plugin.Endpoints, t.plugin.HasServices() && !t.plugin.Endpoints // whose sockets are enabled with them
 	switch {
 	case !packets && len(known.Endpoints) > 0:
 		return fmt.Errorf("the eBPF datapath has %d endpoints, want none", len(known.Endpoints))

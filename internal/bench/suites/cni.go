@@ -10,6 +10,7 @@ import (
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
+	"mustang/internal/podlink"
 	"mustang/internal/result"
 )
 
@@ -57,7 +58,11 @@ func cni() Suite {
 			{"+socket", cnibench.ServicesSocket, "the pod also reaches services through its sockets, as by default"},
 			{"+ebpf", cnibench.ServicesBoth, "the pod also reaches services: eBPF programs on its link and at its sockets"},
 		} {
-			p := add("mustang-"+link.name+services.suffix, link.name, cnibench.Mustang(services.setting, link.with(services.setting)))
+			plugin := cnibench.Mustang(services.setting, link.with(services.setting))
+			if mode, err := podlink.Lookup(link.name); err == nil && !mode.Traits().HostSide {
+				plugin.Endpoints = plugin.HasServices()
+			}
+			p := add("mustang-"+link.name+services.suffix, link.name, plugin)
 			p.Note = services.note
 			s.Paths = append(s.Paths, p)
 		}
