@@ -24,15 +24,18 @@ int from_pod(struct __sk_buff *skb)
 	row->count[METRIC_FROM_POD]++;
 	if (!guard_passes(skb, row))
 		return ACTION_DROP;
-	if (config.attach_point == ATTACH_POD)
-		skb->tc_index = GENUINE;
 	parsed = parse_packet(skb, &packet);
-	if (unlikely(parsed == PARSE_OTHER) && policies_in_force())
-		return police_stray(skb, &packet, true, row, &d);
-	if (unlikely(parsed != PARSE_IP))
+	if (unlikely(parsed != PARSE_IP)) {
+		seal(skb);
+		if (parsed == PARSE_OTHER && policies_in_force())
+			return police_stray(skb, &packet, true, row, &d);
 		return handle_unparsed(parsed, row);
+	}
 	decide_from_pod(skb, &packet, row, &d);
-	return likely(apply(skb, &packet, &d, row)) ? deliver(skb, &d, row) : drop_or_refuse(skb, &packet, &d);
+	if (unlikely(!apply(skb, &packet, &d, row)))
+		return drop_or_refuse(skb, &packet, &d);
+	seal(skb);
+	return deliver(skb, &d, row);
 }
 
 /* For a pod that is no endpoint. */
@@ -46,8 +49,7 @@ int guard(struct __sk_buff *skb)
 	row->count[METRIC_GUARD]++;
 	if (!guard_passes_alone(skb, row))
 		return ACTION_DROP;
-	if (config.attach_point == ATTACH_POD)
-		skb->tc_index = GENUINE;
+	seal(skb);
 	return ACTION_NEXT;
 }
 
@@ -63,11 +65,11 @@ int to_pod(struct __sk_buff *skb)
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_TO_POD]++;
+	if (config.attach_point == ATTACH_POD && !may_enter(skb, row))
+		return ACTION_DROP;
 	delivered = is_delivered(skb, row);
 	if (delivered && (config.attach_point != ATTACH_POD || !policies_in_force()))
 		return ACTION_NEXT;
-	if (config.attach_point == ATTACH_POD && !delivered && !may_enter(skb, row))
-		return ACTION_DROP;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed == PARSE_OTHER) && policies_in_force())
 		return police_stray(skb, &packet, false, row, &d);

@@ -13,9 +13,6 @@
  */
 #define DELIVERED 0x6d73
 
-/* The tc_index of a packet that the guard on a pod's own device has let pass, until it enters another pod. */
-#define GENUINE 0x6d74
-
 static __always_inline int drop(struct metrics *row, __u32 reason)
 {
 	count_drop(row, reason);

@@ -247,9 +247,10 @@ struct filter {
 	__u64 words[1 << (FILTER_LOG - 6)];
 	/* Raised by user space with each change of services and endpoints. */
 	__u64 rows;
-	__u64 policies; /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
-	__u64 watched;  /* until when someone reads what policies drop: ns of CLOCK_MONOTONIC */
-	__u64 reserved[5];
+	__u64 policies;  /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
+	__u64 watched;   /* until when someone reads what policies drop: ns of CLOCK_MONOTONIC */
+	__u64 secret[2]; /* of seals */
+	__u64 reserved[3];
 	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
 	__u64 generations[GENERATIONS];
 };

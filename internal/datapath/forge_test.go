@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,24 +66,53 @@ type forger struct {
 type way struct {
 	name   string
 	bypass bool // past the programs on its own device
+	skip   bool // past the queue of the device, and its filters
 	index  int  // of the device
 }
 
 // ways are those of the pod: some make devices that end with its namespace.
 func (f *forger) ways(t *testing.T) []way {
 	t.Helper()
-	ways := []way{{"by a packet socket", false, f.device.Index}, {"past the queue", true, f.device.Index}}
+	ways := []way{{"by a packet socket", false, false, f.device.Index}, {"past the queue", true, true, f.device.Index}}
 	if f.device.Kind != "macvlan" && f.device.Kind != "ipvlan" {
 		return ways
 	}
+	kind := map[string]string{"macvlan": "macvlan mode bridge", "ipvlan": "ipvlan"}[f.device.Kind]
 	second, err := rtnl.In(f.pods[1]).Device("eth1")
 	if err != nil {
-		f.run(t, "-n PODB link add link eth0 name eth1 type "+map[string]string{"macvlan": "macvlan mode bridge", "ipvlan": "ipvlan"}[f.device.Kind]+"\n-n PODB link set eth1 up")
+		f.run(t, "-n PODB link add link eth0 name eth1 type "+kind+"\n-n PODB link set eth1 up")
 		if second, err = rtnl.In(f.pods[1]).Device("eth1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return append(ways, way{"by a second device on the parent", true, second.Index})
+	ways = append(ways, way{"by a second device on the parent", true, true, second.Index})
+	third, err := rtnl.In(f.pods[1]).Device("eth2")
+	if err != nil {
+		f.run(t, "-n PODB link add link eth0 name eth2 type "+kind+"\n-n PODB link set eth2 up")
+		if third, err = rtnl.In(f.pods[1]).Device("eth2"); err != nil {
+			t.Fatal(err)
+		}
+		// The kernel makes a class that a filter finds the tc_index of the packet.
+		f.tc(t, "qdisc add dev eth2 clsact")
+		f.tc(t, "filter add dev eth2 egress protocol all u32 match u32 0 0 flowid 1:"+strconv.FormatInt(deliveredMark, 16))
+	}
+	return append(ways, way{"by a device that marks packets as delivered", true, false, third.Index})
+}
+
+// deliveredMark is DELIVERED of bpf/mustang/deliver.h.
+const deliveredMark = 0x6d73
+
+// tc has root of the pod run tc.
+func (f *forger) tc(t *testing.T, args string) {
+	t.Helper()
+	if out, err := f.tryTC(args); err != nil {
+		t.Fatalf("tc %s: %v: %s", args, err, out)
+	}
+}
+
+func (f *forger) tryTC(args string) (string, error) {
+	out, err := exec.Command("tc", append([]string{"-n", f.pods[1].Name()}, strings.Fields(args)...)...).CombinedOutput()
+	return string(out), err
 }
 
 func newForger(t *testing.T, n network) *forger {
@@ -203,20 +233,20 @@ func (f *forger) honest() way { return way{index: f.device.Index} }
 func (f *forger) send(t *testing.T, frame []byte, way way) {
 	t.Helper()
 	// ENOBUFS: a program on the pod's own device has dropped it.
-	if err := sendFrame(f.pods[1], way.index, frame, way.bypass); err != nil && !errors.Is(err, unix.ENOBUFS) {
+	if err := sendFrame(f.pods[1], way.index, frame, way.skip); err != nil && !errors.Is(err, unix.ENOBUFS) {
 		t.Fatal(err)
 	}
 }
 
 // sendFrame sends a frame by a packet socket in a namespace, past the queue of the device and its programs or not.
-func sendFrame(ns *netns.Namespace, index int, frame []byte, bypass bool) error {
+func sendFrame(ns *netns.Namespace, index int, frame []byte, skip bool) error {
 	return ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		if bypass {
+		if skip {
 			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
 				return err
 			}
@@ -239,6 +269,39 @@ func (f *forger) expect(victim net.PacketConn, text string) error {
 		} else if got != "warm" {
 			return fmt.Errorf("the victim got %q, want %q", got, text)
 		}
+	}
+}
+
+// TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its own.
+func TestRewriting(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			f := newForger(t, m.make(t))
+			victim := f.listen(t, podA4)
+			f.tc(t, "qdisc add dev eth0 clsact")
+			const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
+			if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out, "action module") {
+				testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
+			} else if err != nil {
+				t.Fatal(err, out)
+			}
+			before := counts(t, f.d)
+			testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
+				f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "forged"), f.honest())
+				if delta(t, f.d, before)["drop_source"] == 0 {
+					return errors.New("drop_source is not counted")
+				}
+				return nil
+			})
+			f.tc(t, "qdisc delete dev eth0 clsact")
+			f.send(t, f.datagram(netip.MustParseAddr(podB4), victim, "honest"), f.honest())
+			if err := f.expect(victim, "honest"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

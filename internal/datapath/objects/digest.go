@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f846bc5f02dba904"
-	socklbDigest = "8b79cb24d482cb47"
+	tcDigest     = "805d11cf47b69728"
+	socklbDigest = "a0746b99b854f831"
 )

@@ -3,6 +3,7 @@
 package objects
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
@@ -46,6 +47,17 @@ func (f *Filter) Change() error {
 		atomic.AddUint64(&row.Rows, 1)
 		for i := range row.Generations {
 			atomic.AddUint64(&row.Generations[i], 1)
+		}
+	})
+}
+
+// keepSecret chooses the secret of seals, unless there is one.
+func (f *Filter) keepSecret() error {
+	return f.edit(func(row *tcFilter) {
+		for i := range row.Secret {
+			var random [8]byte
+			_, _ = rand.Read(random[:]) // never fails
+			atomic.CompareAndSwapUint64(&row.Secret[i], 0, binary.NativeEndian.Uint64(random[:]))
 		}
 	})
 }

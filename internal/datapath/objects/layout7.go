@@ -70,7 +70,7 @@ func (e *LayoutError) adopt(ctx context.Context, from layout) (err error) {
 	if err := o.OpenTables(); err != nil {
 		return err
 	}
-	if err := errors.Join(o.addSenders(), o.copyServices7(services)); err != nil {
+	if err := errors.Join(o.Filter.keepSecret(), o.addSenders(), o.copyServices7(services)); err != nil {
 		return err
 	}
 	if _, err := os.Stat(from.socketPrograms()); err == nil {

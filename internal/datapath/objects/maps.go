@@ -160,9 +160,11 @@ func (p *pinner) create(name string) (_ *ebpf.Map, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create map %q: %w", name, err)
 	}
-	if name == tcMapSettings {
-		// Before it is pinned: programs open no connection without.
+	switch name { // before it is pinned
+	case tcMapSettings: // programs open no connection without
 		err = m.Put(uint32(0), newSettings(p.sizes[tcMapSlots]))
+	case tcMapFilter:
+		err = (&Filter{m}).keepSecret()
 	}
 	if err == nil {
 		err = m.Pin(p.layout.mapPin(name))

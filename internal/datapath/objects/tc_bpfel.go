@@ -325,7 +325,8 @@ type tcFilter struct {
 	Rows        uint64
 	Policies    uint64
 	Watched     uint64
-	Reserved    [5]uint64
+	Secret      [2]uint64
+	Reserved    [3]uint64
 	Generations [64]uint64
 }
 

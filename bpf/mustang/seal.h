@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_SEAL_H
+#define MUSTANG_SEAL_H
+
+#include "neighbours.h"
+
+/*
+ * The seal of a packet that the guard on a pod's own device has let pass. It is in skb->cb, which the drivers of macvlan and
+ * ipvlan leave as it is between two pods, and depends on a secret and on the addresses of the packet: a pod that sends past its
+ * programs, or changes a packet behind them, cannot make it, whatever marks its filters set.
+ */
+
+/* The end of skb->cb: queueing disciplines write to its beginning. */
+#define SEAL_LOW 3
+#define SEAL_HIGH 4
+
+#define SEAL_MULTIPLIER 0xff51afd7ed558ccd /* of MurmurHash3 */
+
+static __always_inline __u64 seal_mix(__u64 hash, __u64 value)
+{
+	hash = (hash ^ value) * SEAL_MULTIPLIER;
+	return hash ^ hash >> 32;
+}
+
+/* What a seal covers of ICMPv6: the addresses that neighbour discovery is about. The checksum may not be there yet. */
+struct discovery_words {
+	__be16 type;
+	__be16 checksum;
+	__be32 flags;
+	union addr target;
+};
+
+static __always_inline __u64 seal_discovery(__u64 hash, struct __sk_buff *skb, __u32 l4)
+{
+	const struct discovery_words *words = header_at(skb, l4, sizeof(*words));
+
+	if (!words)
+		return hash;
+	hash = seal_mix(hash, words->type);
+	hash = seal_mix(hash, words->target.halves[0]);
+	return seal_mix(hash, words->target.halves[1]);
+}
+
+/* The seal that a packet ought to have; 0: packets of its kind have none. */
+static __always_inline __u64 seal_of(struct __sk_buff *skb)
+{
+	const struct filter *row = filter_row();
+	__u32 l3 = has_ethernet() ? sizeof(struct ethhdr) : 0;
+	const struct arp_packet *arp;
+	const struct ipv6hdr *ip6;
+	const struct iphdr *ip;
+	const union addr *addr;
+	__u64 hash;
+
+	if (unlikely(!row))
+		return 0;
+	hash = row->secret[0];
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		ip = header_at(skb, l3, sizeof(*ip));
+		if (!ip)
+			return 0;
+		hash = seal_mix(hash, (__u64)ip->saddr << 32 | ip->daddr);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		ip6 = header_at(skb, l3, sizeof(*ip6));
+		if (!ip6)
+			return 0;
+		addr = (const union addr *)&ip6->saddr;
+		for (int i = 0; i < 2; i++, addr++) {
+			hash = seal_mix(hash, addr->halves[0]);
+			hash = seal_mix(hash, addr->halves[1]);
+		}
+		if (ip6->nexthdr == IPPROTO_ICMPV6)
+			hash = seal_discovery(hash, skb, l3 + sizeof(*ip6));
+	} else {
+		arp = header_at(skb, l3, sizeof(*arp));
+		if (skb->protocol != bpf_htons(ETH_P_ARP) || !arp)
+			return 0;
+		hash = seal_mix(hash, (__u64) * (const __be32 *)arp->sender_ip << 32 | *(const __be32 *)arp->target_ip);
+	}
+	return seal_mix(hash, row->secret[1]);
+}
+
+/* Seals a packet that leaves a pod by its own device. */
+static __always_inline void seal(struct __sk_buff *skb)
+{
+	__u64 value;
+
+	if (config.attach_point != ATTACH_POD)
+		return;
+	value = seal_of(skb);
+	skb->cb[SEAL_LOW] = value;
+	skb->cb[SEAL_HIGH] = value >> 32;
+}
+
+static __always_inline bool is_sealed(struct __sk_buff *skb)
+{
+	__u64 value = seal_of(skb);
+
+	return value && skb->cb[SEAL_LOW] == (__u32)value && skb->cb[SEAL_HIGH] == value >> 32;
+}
+
+#endif
