@@ -55,6 +55,23 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
+// BenchmarkBlocks is one policy whose 10,000 rules each allow a range of addresses.
+func BenchmarkBlocks(b *testing.B) {
+	p := Policy{Tier: Namespaced, Namespace: "n", Name: "blocks", IsolatesIngress: true}
+	for n := range 10_000 {
+		block := Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>8), byte(n), 0}), 24)}
+		p.Ingress = append(p.Ingress, Rule{Peers: []Peer{{Block: &block}}, Ports: []Port{{Protocol: service.TCP, First: 80, Last: 80}}})
+	}
+	s := Snapshot{Policies: []Policy{p}, Pods: []Pod{{Namespace: "n", Name: "0", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}}
+	for b.Loop() {
+		rows, err := Compile(s, Rows{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(len(rows.Verdicts)), "verdicts")
+	}
+}
+
 // BenchmarkChange is one policy that changes among 1,000, and one pod that comes to 1,000.
 func BenchmarkChange(b *testing.B) {
 	s := large()

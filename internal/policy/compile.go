@@ -16,6 +16,7 @@ type compiler struct {
 	identities []identity
 	byNumber   map[uint32]int32   // index of identities
 	pods       map[string][]int32 // identities of pods, by namespace
+	inBlock    map[string][]int32 // identities, by block
 	rows       Rows
 }
 
@@ -48,6 +49,7 @@ func Compile(s Snapshot, have Rows) (Rows, error) {
 	c := &compiler{
 		snapshot: &s, numbers: newNumbers(have.Numbers), namespaces: s.namespaceLabels(),
 		blocks: newBlocks(s.Policies, s.Previous), rows: newRows(), byNumber: map[uint32]int32{}, pods: map[string][]int32{},
+		inBlock: map[string][]int32{},
 	}
 	c.identify()
 	for n, policies := range [][]Policy{s.Previous, s.Policies} {
@@ -110,11 +112,7 @@ func (c *compiler) clause(r *Rule, t Tier, number uint32) *clause {
 		case p.Nodes != nil:
 			out.members = append(out.members, c.having(func(i *identity) bool { return i.Kind == "node" && p.Nodes.Matches(i.Labels) })...)
 		default:
-			block := p.Block.key()
-			out.members = append(out.members, c.having(func(i *identity) bool {
-				_, ok := slices.BinarySearch(i.Blocks, block)
-				return ok
-			})...)
+			out.members = append(out.members, c.inBlock[p.Block.key()]...)
 		}
 	}
 	slices.Sort(out.members)
@@ -214,7 +212,11 @@ func (c *compiler) set(set uint32, selecting []*prepared, d Direction, own []Nam
 	slices.SortStableFunc(clauses, func(a, b *clause) int { return int(a.tier) - int(b.tier) })
 	f := flattener{deny: deny, isolated: isolated}
 	matching := make([][]int32, len(c.identities))
+	var always []int32
 	for n, q := range clauses {
+		if q.anyone {
+			always = append(always, int32(n))
+		}
 		switch {
 		case !q.anyone:
 			for _, i := range q.members {
@@ -230,13 +232,10 @@ func (c *compiler) set(set uint32, selecting []*prepared, d Direction, own []Nam
 	}
 	decide := func(matching []int32, ports []NamedPort) Verdict {
 		f.clauses = f.clauses[:0]
-		for n, q := range clauses {
-			if len(matching) > 0 && matching[0] == int32(n) {
-				matching = matching[1:]
-			} else if !q.anyone {
-				continue
-			}
-			f.clauses = append(f.clauses, q.resolve(ports))
+		both := slices.Concat(always, matching)
+		slices.Sort(both)
+		for _, n := range slices.Compact(both) {
+			f.clauses = append(f.clauses, clauses[n].resolve(ports))
 		}
 		return c.verdict(f.flatten())
 	}

@@ -142,6 +142,9 @@ func (c *compiler) identify() {
 			index := int32(len(c.identities))
 			c.byNumber[i.number] = index
 			c.identities = append(c.identities, i)
+			for _, block := range i.Blocks {
+				c.inBlock[block] = append(c.inBlock[block], index)
+			}
 			if i.Kind == "pod" {
 				name := i.Namespace[NamespaceLabel]
 				c.pods[name] = append(c.pods[name], index)
