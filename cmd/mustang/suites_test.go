@@ -64,7 +64,8 @@ func TestSuites(t *testing.T) {
 }
 
 // shortForm returns paths of a suite: one of those with virtual machines, each of which takes seconds to boot, of suite
-// cni, whose rows package bench tests, one of another's plugin and one of ours, and of suite policy those of quick runs.
+// cni, whose rows package bench tests, one of another's plugin and one of ours, and of suite policy
+// those of one rule.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string
 	for _, p := range suite.Paths {
@@ -77,7 +78,7 @@ func shortForm(suite suites.Suite) []suites.Path {
 		keep = []string{guests[rand.N(len(guests))]}
 	}
 	return slices.DeleteFunc(slices.Clone(suite.Paths), func(p suites.Path) bool {
-		return suite.Name == "policy" && p.Long || (p.Lab.Guests || suite.Name == "cni") && !slices.Contains(keep, strings.TrimSuffix(p.ID, "/again"))
+		return p.Lab.PolicyRules > 1 || (p.Lab.Guests || suite.Name == "cni") && !slices.Contains(keep, strings.TrimSuffix(p.ID, "/again"))
 	})
 }
 

@@ -19,7 +19,7 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		}
 	}
 	for _, row := range rows {
-		if row.done() || row.spec.workload.OfServices() { // whose samples have their own proof
+		if row.done() || row.spec.workload.OfTables() { // whose samples have their own proof
 			continue
 		}
 		r.hold(ctx, row.spec)

@@ -264,8 +264,8 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	switch {
 	case s.path.Engine != nil: // whose path the native row proves
 		return sample{}, nil
-	case s.workload.OfServices():
-		return r.testbed.takeServices(ctx, s)
+	case s.workload.OfTables():
+		return r.testbed.takeTables(ctx, s)
 	case s.path.Plugin != nil && proof:
 		return sample{}, r.testbed.provePlugin(ctx, s.path)
 	case s.path.Plugin != nil:

@@ -25,11 +25,13 @@ func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == n
 // encloses reports whether the agents of a lab's places run in guests or containers.
 func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
 
-// manyServices is the number of services from which a lab takes seconds to build.
-const manyServices = 10_000
+// manyServices and manyRules are the numbers of services and of rules of a policy from which a lab takes seconds to build.
+const manyServices, manyRules = 10_000, 10_000
 
 // keeps reports whether a lab is kept for all instances, since it takes seconds to build.
-func keeps(o lab.Options) bool { return encloses(o) || o.Services >= manyServices }
+func keeps(o lab.Options) bool {
+	return encloses(o) || o.Services >= manyServices || o.PolicyRules >= manyRules
+}
 
 // ownClient reports whether a workload needs a client in the control group of the lab:
 // where sockets are translated, and it opens them all the time.

@@ -12,10 +12,10 @@ import (
 )
 
 // byKind divides rows into those that carry load in turns and those that measure tables of
-// services.
+// services or network policies.
 func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	for _, row := range rows {
-		if row.spec.workload.OfServices() {
+		if row.spec.workload.OfTables() {
 			tables = append(tables, row)
 		} else {
 			carried = append(carried, row)
@@ -28,7 +28,7 @@ func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 // many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
-// tables measures tables of services in rounds.
+// tables measures tables of services and network policies in rounds.
 func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil

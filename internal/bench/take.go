@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/bench/cnibench"
 	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/policybench"
 	"mustang/internal/bench/servicebench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
@@ -121,11 +122,15 @@ func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
 	return plugins.Prove(ctx, p.Plugin)
 }
 
-// takeServices measures a table of services.
-func (t *testbed) takeServices(ctx context.Context, row rowSpec) (sample, error) {
+// takeTables measures a table of services, or changes of a network policy.
+func (t *testbed) takeTables(ctx context.Context, row rowSpec) (sample, error) {
 	l, err := t.lab(ctx, row.path.Lab)
 	if err != nil {
 		return sample{}, err
+	}
+	if row.workload.OfPolicies() {
+		s, err := policybench.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
+		return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 	}
 	s, err := servicebench.Task{Lab: l, Path: row.path.Path, Workload: row.workload.Name, CPU: t.cpus.Client}.Run(ctx)
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err

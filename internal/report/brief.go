@@ -296,6 +296,7 @@ func (t *workloadTable) briefHead() string {
 		result.WorkloadTCPCRR: "connect", result.WorkloadUDPRR: "UDP r./r.", result.WorkloadCNIAdd: "ADD", result.WorkloadCNIDel: "DEL",
 		result.WorkloadFirstPacket: "1st packet", result.WorkloadFirstPacketP99: "1st p99", result.WorkloadServiceProgram: "program",
 		result.WorkloadServiceChange: "change", result.WorkloadServiceMemory: "memory",
+		result.WorkloadPolicyApply: "apply", result.WorkloadPolicyChange: "change",
 	}[t.workload]
 	if t.flows > 1 {
 		short += fmt.Sprintf(" ×%d", t.flows)

@@ -52,7 +52,7 @@ func wordingOf(counted bool, of result.Key) wording {
 			best: "takes the least memory", tied: "are tied for the least memory", extreme: "lowest", higher: "more memory", lower: "less memory",
 			factor: "the memory", direction: "Memory, so shorter is better.", where: " on this machine",
 		}
-	case ofCalls(of.Workload), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket), of.Workload == result.WorkloadServiceChange:
+	case ofCalls(of.Workload), strings.HasPrefix(of.Workload, result.WorkloadFirstPacket), strings.HasSuffix(of.Workload, "_change"), of.Workload == result.WorkloadPolicyApply:
 		return wording{
 			less: true,
 			best: "is the fastest", tied: "are tied as the fastest", extreme: "lowest", higher: "more time", lower: "less time", factor: "the time",

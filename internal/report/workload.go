@@ -282,6 +282,8 @@ func workloadTitles(counted bool) []workloadTitle {
 		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer"},
 		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer"},
 		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer"},
+		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied", "writer"},
+		{result.WorkloadPolicyChange, "Change of a policy", "from its begin to the first connection that is allowed or denied", "writer"},
 	}
 	if counted {
 		titles[1].title, titles[1].explanation = "UDP packets", "small ones, sent one way"

@@ -8,12 +8,10 @@ package servicebench
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
@@ -71,7 +69,7 @@ func (t Task) Run(ctx context.Context) (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer c.close()
+	defer c.Close()
 	m := &s.Measurement
 	m.Workload, m.Flows, m.Histogram = t.Workload, 1, hdrhistogram.New(1, int64(10*time.Minute), 3)
 	recorder := evidence.Recorder{Lab: t.Lab}
@@ -178,7 +176,7 @@ func (t Task) memory(ctx context.Context, m *load.Measurement) error {
 
 // change gives services picked at random another backend, and the old ones back, and measures
 // the time until a connection reaches the new one.
-func (t Task) change(ctx context.Context, m *load.Measurement, c *client) error {
+func (t Task) change(ctx context.Context, m *load.Measurement, c client) error {
 	services := t.Lab.AllServices(lab.OtherBackends)
 	started := time.Now()
 	for n := 0; n < 2 || n < mostChanges && time.Since(started) < changeTime; n += 2 {
@@ -187,7 +185,7 @@ func (t Task) change(ctx context.Context, m *load.Measurement, c *client) error 
 			i = rand.IntN(len(services))
 		}
 		old := services[i].Backends
-		for _, backends := range [][]service.Backend{service.Backends(c.changed()), old} {
+		for _, backends := range [][]service.Backend{service.Backends(changed()), old} {
 			services[i].Backends = backends
 			took, err := c.awaitChange(ctx, t.Lab, services, i)
 			if err != nil {
@@ -206,17 +204,3 @@ func (t Task) change(ctx context.Context, m *load.Measurement, c *client) error 
 
 // isOther reports whether a service is one of a lab's other services.
 func isOther(s service.Service) bool { return len(s.Backends) == lab.OtherBackends }
-
-// pinned runs do with its thread on a CPU.
-func pinned(cpu int, do func() error) error {
-	var old, own unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &old); err != nil {
-		return fmt.Errorf("CPUs of a thread: %w", err)
-	}
-	own.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &own); err != nil {
-		return fmt.Errorf("run a thread on CPU %d: %w", cpu, err)
-	}
-	defer func() { _ = unix.SchedSetaffinity(0, &old) }()
-	return do()
-}

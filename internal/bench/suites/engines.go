@@ -76,7 +76,7 @@ func (s Suite) BesideEngines() bool {
 // carry it, and a path may have one workload only.
 func (s Suite) Has(p Path, w Workload) bool {
 	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
-		(!w.OfServices() || p.hasTable(w.Name))
+		(!w.OfTables() || p.hasTable(w))
 }
 
 // errNotInGuests is the reason why a path through containers and guests has native rows only.

@@ -45,8 +45,16 @@ func policy() Suite {
 	for _, rules := range []int{oneRule, fewRules, manyRules} {
 		s.addPolicies(rules)
 	}
+	for _, name := range PolicyWorkloads() {
+		s.Workloads = append(s.Workloads, Workload{Name: name, Flows: 1})
+	}
 	s.describePolicies()
 	return s
+}
+
+// PolicyWorkloads lists the workloads that measure changes of network policies, not traffic.
+func PolicyWorkloads() []string {
+	return []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 }
 
 // policyVias are the implementations of network policies, the most usual first.

@@ -105,10 +105,14 @@ func (s *Suite) addServices(number int) {
 	}
 }
 
-// hasTable reports whether a workload of tables of services measures the path: those to services
+// hasTable reports whether a workload of tables measures the path: those with a network policy, and those to services
 // among others. Socket translation has the same tables as the programs for packets, and rules for
 // many services take minutes to write.
-func (p Path) hasTable(workload string) bool {
+func (p Path) hasTable(w Workload) bool {
+	if w.OfPolicies() {
+		return p.Lab.Policy != ""
+	}
+	workload := w.Name
 	if p.Lab.Services == 0 || p.Target != result.TargetClusterIP {
 		return false
 	}

@@ -123,8 +123,13 @@ func (w Workload) String() string {
 	return text
 }
 
-// OfServices reports whether the workload measures a table of services, not traffic.
-func (w Workload) OfServices() bool { return slices.Contains(ServiceWorkloads(), w.Name) }
+// OfTables reports whether the workload measures a table of services or a network policy, not traffic.
+func (w Workload) OfTables() bool {
+	return slices.Contains(ServiceWorkloads(), w.Name) || w.OfPolicies()
+}
+
+// OfPolicies reports whether the workload measures changes of a network policy.
+func (w Workload) OfPolicies() bool { return slices.Contains(PolicyWorkloads(), w.Name) }
 
 // Spec returns the load of a workload on a path, in slices.
 func (w Workload) Spec(p Path) load.Spec {

@@ -130,7 +130,7 @@ func (t Traffic) check(workloads []Workload) error {
 		return errors.New("invalid size of requests or responses: no selected workload has any")
 	}
 	for _, w := range workloads {
-		if w.OfServices() {
+		if w.OfTables() {
 			continue
 		}
 		if err := w.Spec(Path{}.connectTo(localhost)).Validate(); err != nil {

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package connect opens connections in a lab one by one, with system calls on a thread that is pinned to a CPU, and has the
+// listeners that accept them.
+package connect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/bench/evidence"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+	"mustang/internal/load/socket"
+	"mustang/internal/netns"
+)
+
+// timeout is that of a connection.
+const timeout = 3 * time.Second
+
+// Client opens connections from the client's place of a path to listeners at the server's.
+type Client struct {
+	lab       *lab.Lab
+	cpu       int
+	from      *netns.Namespace
+	listeners []listener
+}
+
+// listener is the socket of a server.
+type listener struct {
+	fd int
+	at netip.AddrPort
+}
+
+// New listens at addresses of the path's server. The client's thread is to run on a CPU.
+func New(l *lab.Lab, p evidence.Path, cpu int, at ...netip.AddrPort) (*Client, error) {
+	c := &Client{lab: l, cpu: cpu}
+	to, err := l.Namespace(p.Server)
+	if err != nil {
+		return nil, err
+	}
+	if c.from, err = l.Namespace(p.Client); err != nil {
+		return nil, err
+	}
+	err = to.Do(func() error {
+		for _, at := range at {
+			fd, err := listen(at)
+			if err != nil {
+				return fmt.Errorf("listen on %s: %w", at, err)
+			}
+			c.listeners = append(c.listeners, listener{fd, at})
+		}
+		return nil
+	})
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// listen returns a listening socket, which does not block. The load generator may listen there
+// too, so its listener is closed while samples are taken.
+func listen(at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, socket.Sockaddr(at)), unix.Listen(fd, 128))
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
+// Close closes the listeners.
+func (c *Client) Close() {
+	for _, l := range c.listeners {
+		_ = unix.Close(l.fd)
+	}
+}
+
+// On runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened there.
+func (c *Client) On(do func() error) error {
+	return c.lab.Within(func() error {
+		return c.from.Do(func() error { return pinned(c.cpu, do) })
+	})
+}
+
+// pinned runs do with its thread on a CPU.
+func pinned(cpu int, do func() error) error {
+	var old, own unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return fmt.Errorf("CPUs of a thread: %w", err)
+	}
+	own.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &own); err != nil {
+		return fmt.Errorf("run a thread on CPU %d: %w", cpu, err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &old) }()
+	return do()
+}
+
+// Connection is an open connection.
+type Connection struct {
+	client, server int
+	// At is the address of the listener that has it.
+	At netip.AddrPort
+	// Took is the time until it was open.
+	Took time.Duration
+}
+
+// Open opens a connection.
+func (c *Client) Open(to netip.AddrPort) (Connection, error) {
+	var o Connection
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return o, err
+	}
+	sockaddr := socket.Sockaddr(to)
+	if err = socket.SetTimeouts(fd, timeout); err == nil {
+		started := time.Now()
+		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINTR) {
+			err = opened(fd, timeout)
+		}
+		o.Took = time.Since(started)
+	}
+	if err == nil {
+		o.client = fd
+		o.server, o.At, err = c.accept()
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return o, fmt.Errorf("connect to %s: %w", to, err)
+	}
+	return o, nil
+}
+
+// Try reports whether a connection opens within a time, and closes it.
+func (c *Client) Try(to netip.AddrPort, within time.Duration) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	if err = unix.Connect(fd, socket.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
+		err = opened(fd, within)
+	}
+	o := Connection{client: fd, server: -1}
+	if err == nil {
+		o.server, _, err = c.accept()
+	}
+	o.Close()
+	if errors.Is(err, unix.ETIMEDOUT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// opened waits until the connection of a socket is open.
+func opened(fd int, within time.Duration) error {
+	for deadline := time.Now().Add(within); ; {
+		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		left := unix.NsecToTimespec(max(time.Until(deadline), 0).Nanoseconds())
+		switch n, _ := unix.Ppoll(events, &left, nil); {
+		case n == 1:
+			if number, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || number != 0 {
+				return cmp.Or(err, error(unix.Errno(number)))
+			}
+			return nil
+		case time.Now().After(deadline):
+			return unix.ETIMEDOUT
+		}
+	}
+}
+
+// accept returns the socket of a connection that was just opened, and the address of the listener that has it.
+func (c *Client) accept() (fd int, at netip.AddrPort, err error) {
+	for range 2 {
+		var events []unix.PollFd
+		for _, l := range c.listeners {
+			if fd, _, err = unix.Accept4(l.fd, unix.SOCK_CLOEXEC); err == nil {
+				return fd, l.at, nil
+			}
+			events = append(events, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
+		}
+		_, _ = unix.Poll(events, int(timeout.Milliseconds())) // its last packet is on the way
+	}
+	return -1, at, errors.New("no listener has the connection")
+}
+
+// Close ends a connection at once, without the states in which TCP waits.
+func (o Connection) Close() {
+	for _, fd := range []int{o.client, o.server} {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		_ = unix.Close(fd)
+	}
+}
+
+// Proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
+func (o Connection) Proof(connections int) load.Measurement {
+	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
+	m.ClientLocal, m.ClientPeer = names(o.client)
+	m.ServerLocal, m.ServerPeer = names(o.server)
+	return m
+}
+
+// names returns a socket's own address and that of its peer.
+func names(fd int) (local, peer netip.AddrPort) {
+	if address, err := unix.Getsockname(fd); err == nil {
+		local = socket.AddrPort(address)
+	}
+	if address, err := unix.Getpeername(fd); err == nil {
+		peer = socket.AddrPort(address)
+	}
+	return local, peer
+}
