@@ -73,6 +73,8 @@ func TestChained(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
+			// Debian's plugins don't wait until the host may use its IPv6 addresses on new devices.
+			f.must(rtnl.In(f.host).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 			theirs, ours := f.references(plugin, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 			plain := link{"", chained("")}
 			a, b := f.pod("a", nil), f.pod("b", nil)
