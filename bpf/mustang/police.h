@@ -182,6 +182,23 @@ __noinline int police(struct __sk_buff *skb, struct packet *packet, bool from_po
 	return reason == POLICE_UNKNOWN ? track(&packet->tuple, packet->traits) : reason;
 }
 
+/*
+ * Whether police() would let a packet pass as most: no policy selects a pod at its ends, or it is of a direct connection that they
+ * allow. The packet's own end is a pod by its address, so that own_end() has nothing to put there.
+ */
+static __noinline int passes(const struct packet *packet, bool from_pod)
+{
+	const struct tuple *t = &packet->tuple;
+	const struct ct_entry *ct;
+
+	if (!(packet->traits & TRAIT_PORTS) || packet->traits & TRAIT_SYN || !is_pod(from_pod ? &t->saddr : &t->daddr))
+		return false;
+	if (!is_policed(t))
+		return true;
+	ct = flow_find(t, packet->traits);
+	return ct && ct->flags & CT_DIRECT && !ct->denied;
+}
+
 /* Enforces policies on a packet that no connection of a service has been found for. */
 static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet, bool from_pod, struct metrics *row,
 				    struct decision *d)
@@ -190,7 +207,7 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 	struct outcome outcome;
 	int reason;
 
-	if (d->ct || d->verdict != VERDICT_PASS || !filter || likely(!filter->policies))
+	if (d->ct || d->verdict != VERDICT_PASS || !filter || likely(!filter->policies) || passes(packet, from_pod))
 		return;
 	reason = police(skb, packet, from_pod);
 	if (reason == POLICE_STORE) {

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "805d11cf47b69728"
+	tcDigest     = "bf67502ded7aba90"
 	socklbDigest = "a0746b99b854f831"
 )
