@@ -241,6 +241,8 @@ type nobody struct{ testing.TB }
 
 func (nobody) Helper() {}
 
+func (nobody) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
 func (q question) send(here *netns.Namespace, a *answer) error {
 	payload := make([]byte, q.Size)
 	_, _ = rand.Read(payload)
