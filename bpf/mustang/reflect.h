@@ -3,6 +3,7 @@
 #define MUSTANG_REFLECT_H
 
 #include "deliver.h"
+#include "seal.h"
 
 /*
  * Answers of services. To an echo request: its reply. To other packets for a service without a backend, and of
@@ -74,6 +75,7 @@ static __always_inline int send_back(struct __sk_buff *skb)
 			((__u16 *)eth->h_source)[i] = mac;
 		}
 	}
+	seal(skb);
 	skb->tc_index = DELIVERED;
 	return bpf_redirect(skb->ifindex, config.attach_point == ATTACH_POD ? BPF_F_INGRESS : 0);
 }
