@@ -126,7 +126,7 @@ func kindOf(name string) fileKind {
 	if name == newFile {
 		return unfinishedFile
 	}
-	if addr, err := netip.ParseAddr(name); err == nil && addr.String() == name {
+	if addr, err := netip.ParseAddr(name); err == nil && addr.Zone() == "" && addr.String() == name {
 		return addressFile
 	}
 	if _, ok := parseOwner(name); ok {
