@@ -37,14 +37,15 @@ TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PA
 GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal/linkinfo ./internal/qdisc ./internal/podlink \
 	./internal/datapath ./internal/lab ./internal/tun ./internal/cni ./internal/explain
 
-# The tests that lacked a kernel feature here, written by test-host. test-guest runs those that match GUEST_TESTS: one
-# pass over each link mode and feature. test-guest-skipped runs all of them.
-SKIPPED     := $(BUILD)/skipped-tests
-GUEST_TESTS := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|$\
+# The tests that lacked a kernel feature here, written by test-kernel and test-others. test-guest runs those that match
+# GUEST_TESTS, all of test-kernel: one pass over each link mode and feature. test-guest-skipped runs all of them.
+SKIPPED        := $(BUILD)/skipped-tests
+SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
+GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|$\
 	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|Refuse/(ipvlan-l2|netkit)|Echo/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	HostBackend/(ipvlan-l2|netkit)|Remote/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
 	LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
-	Check/.*|Bandwidth/.*|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
+	Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|netkit-l2|ovs-veth)|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
 
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
@@ -53,7 +54,7 @@ BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
 .PHONY: all setup generate build install uninstall deb lint bench clean
-.PHONY: test test-unit test-host test-guest test-all test-long test-soak test-fuzz test-guest-skipped test-guest-all
+.PHONY: test test-unit test-host test-kernel test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
 all: build
@@ -107,22 +108,47 @@ lint: $(BUILD)/packages-generate.stamp
 	$(GO) tool depguard ./...
 	$(GO) tool go-errorlint ./...
 
+# Packages that several goroutines or processes use, with tests that need no root.
+RACE_PACKAGES := ./cmd/mustang/internal/svc ./internal/agent ./internal/kube ./internal/cni/netconf ./internal/cni/record ./internal/datapath/connections \
+	./internal/datapath/dirlock ./internal/ipam ./internal/load/heap ./internal/load/message ./internal/load/worker ./internal/policy \
+	./internal/policy/manifest ./internal/result ./internal/result/compare ./internal/service ./internal/service/health \
+	./internal/service/manifest ./internal/service/saved
+
 # Without root and without network namespaces.
 test-unit: $(BUILD)/modules.stamp
 	MUSTANG_TIER=unit $(GO) test ./...
 
-test: test-host test-guest
+# Likewise, with the race detector, which needs a C compiler.
+test-race: $(BUILD)/packages-generate.stamp $(BUILD)/modules.stamp
+	MUSTANG_TIER=unit CGO_ENABLED=1 CC=clang-19 $(GO) test -race -timeout 10m $(RACE_PACKAGES)
 
-# Tests wait for the kernel most of the time: more of them run at once than there are CPUs.
-test-host: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
+# Neither tests nor guests use all CPUs all the time: the tests that guests need not wait for run beside them.
+test: test-kernel
+	$(MAKE) --jobs=2 test-guest test-others
+
+test-host: test-kernel test-others
+
+# Tests wait for the kernel often: more of them run at once than there are CPUs.
+TEST_HOST := $(GO) test -count=1 -p 4 -parallel 3 -timeout 20m
+
+# The packages whose tests guests run too.
+KERNEL_PACKAGES := ./cmd/mustang $(GUEST_PACKAGES)
+
+test-kernel: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 	@: > $(SKIPPED)
-	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(GO) test -count=1 -p 4 -parallel 3 -timeout 20m ./...
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED)) $(TEST_HOST) $(KERNEL_PACKAGES)
+
+test-others: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
+	@: > $(SKIPPED_OTHERS)
+	MUSTANG_SKIPPED=$(abspath $(SKIPPED_OTHERS)) $(TEST_HOST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(KERNEL_PACKAGES))")
+	@! cut -f2 $(SKIPPED_OTHERS) | grep -E '$(GUEST_TESTS)' || { echo 'tests for guests of a package that is not in KERNEL_PACKAGES'; exit 1; }
+	@cat $(SKIPPED_OTHERS) >> $(SKIPPED)
 
 # In guests whose kernel has every link mode.
 test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 20m -memory 4096 -skipped $(SKIPPED) -run '$(GUEST_TESTS)' test
 
-test-all: test test-long test-fuzz test-guest-skipped test-guest-all
+test-all: test test-long test-race test-fuzz test-guest-skipped test-guest-all
 
 # The long form of the tests that repeat: the others do the same in test-host.
 SPACE := $() $()

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 
 /*
- * Limits the rate at which a device sends: sets the earliest departure time (EDT) of each packet. The device's queue, fq,
- * sends no packet before that.
+ * Limits the rate of a device. edt sets the earliest departure time (EDT) of each packet that the device sends; the device's
+ * queue, fq, sends no packet before that. police drops those that the device should not have got yet: behind a device that
+ * edt limits it drops none, unless that limit is gone.
  */
 
 #include "mustang/consts.h"
@@ -71,6 +72,18 @@ int edt(struct __sk_buff *skb)
 		return ACTION_DROP;
 	skb->tstamp = due;
 	return ACTION_NEXT;
+}
+
+/* Only drops: nothing queues what a device receives. */
+SEC("tc")
+int police(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &zero);
+
+	if (!bucket)
+		return ACTION_NEXT;
+	return take(bucket, bpf_ktime_get_ns(), time_of(bucket, skb->len)) ? ACTION_NEXT : ACTION_DROP;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -7,6 +7,7 @@
  */
 
 #include "mustang/claims.h"
+#include "mustang/outer.h"
 #include "mustang/pod.h"
 #include "mustang/reflect.h"
 #include "mustang/uplink.h"
@@ -51,6 +52,18 @@ int guard(struct __sk_buff *skb)
 		return ACTION_DROP;
 	seal(skb);
 	return ACTION_NEXT;
+}
+
+/* On devices of the host, for packets of pods that are on these: pods can get past the guard on their own. */
+SEC("tc")
+int outer_guard(struct __sk_buff *skb)
+{
+	struct metrics *row = metrics_row();
+
+	if (!row)
+		return ACTION_DROP;
+	row->count[METRIC_OUTER_GUARD]++;
+	return outer_passes(skb, row) ? ACTION_NEXT : ACTION_DROP;
 }
 
 SEC("tc")

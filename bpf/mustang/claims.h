@@ -3,6 +3,7 @@
 #define MUSTANG_CLAIMS_H
 
 #include "guard.h"
+#include "origin.h"
 #include "seal.h"
 
 /*
@@ -43,41 +44,82 @@ static __always_inline bool has_extensions(struct __sk_buff *skb)
 	       !(ip6 && (has_ports(ip6->nexthdr) || ip6->nexthdr == IPPROTO_ICMPV6));
 }
 
+/* A tag of a VLAN (IEEE 802.1Q), behind the EtherType that tells of it. */
+struct vlan_tag {
+	__be16 control;
+	__be16 proto; /* of what follows */
+};
+
+/* More tags than networks use: a stack of two, and two to spare. */
+#define TAGS_MAX 4
+
+/* The offset of the network header, behind the tags of VLANs that are in the frame. *proto is the EtherType, and then the header's. */
+static __always_inline __u32 network_header(struct __sk_buff *skb, __be16 *proto)
+{
+	__u32 offset = sizeof(struct ethhdr);
+	struct vlan_tag tag;
+
+	for (int i = 0; i < TAGS_MAX && (*proto == bpf_htons(ETH_P_8021Q) || *proto == bpf_htons(ETH_P_8021AD)); i++) {
+		if (bpf_skb_load_bytes(skb, offset, &tag, sizeof(tag)))
+			break;
+		*proto = tag.proto;
+		offset += sizeof(tag);
+	}
+	return offset;
+}
+
+/* The source in an IP header, whatever follows it. False: there is none. */
+static __always_inline bool claimed_source(struct __sk_buff *skb, __u32 l3, __be16 proto, union addr *from)
+{
+	__be32 v4;
+
+	if (proto == bpf_htons(ETH_P_IPV6))
+		return !bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), from, sizeof(*from));
+	if (proto != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, saddr), &v4, sizeof(v4)))
+		return false;
+	addr_from_v4(from, v4);
+	return true;
+}
+
+/* Whether a packet announces the address of such a pod, by ARP or neighbour discovery. */
+static __always_inline bool announces(struct __sk_buff *skb, __u32 l3, __be16 proto)
+{
+	struct packet packet = { .l4 = l3 };
+	const struct arp_packet *arp;
+	union addr from;
+
+	if (proto == bpf_htons(ETH_P_ARP)) {
+		arp = header_at(skb, l3, sizeof(*arp));
+		if (!arp)
+			return false;
+		addr_from_v4(&from, *(const __be32 *)arp->sender_ip);
+		return is_sealed_pod(&from);
+	}
+	return proto == bpf_htons(ETH_P_IPV6) && parse_ipv6(skb, &packet) == PARSE_IP &&
+	       packet.tuple.proto == IPPROTO_ICMPV6 && !(packet.traits & TRAIT_LATER_FRAGMENT) &&
+	       announces_pod(skb, &packet);
+}
+
 /* Looks closely at what a packet claims. Returns why it must be dropped, or DROP_UNSPECIFIED. */
 __noinline int guard_claims(struct __sk_buff *skb, bool sealed)
 {
-	struct packet packet = { .l4 = sizeof(struct ethhdr) };
 	const struct sender *receiver = sender_of(skb);
-	const struct arp_packet *arp;
-	const struct iphdr *ip;
+	__be16 proto = skb->protocol;
 	union addr from;
+	__u32 l3;
 
 	/* Its switch may remake packets, without their seals. */
 	if (!receiver || receiver->flags & (SENDER_UNGUARDED | SENDER_SWITCHED))
 		return DROP_UNSPECIFIED;
 	if (!pull_headers(skb))
 		return DROP_MALFORMED;
-	if (skb->protocol == bpf_htons(ETH_P_ARP)) {
-		arp = header_at(skb, sizeof(struct ethhdr), sizeof(*arp));
-		if (!arp)
-			return DROP_UNSPECIFIED;
-		addr_from_v4(&from, *(const __be32 *)arp->sender_ip);
-		return is_sealed_pod(&from) ? DROP_NEIGHBOUR : DROP_UNSPECIFIED;
-	}
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		ip = header_at(skb, sizeof(struct ethhdr), sizeof(*ip));
-		if (!ip)
-			return DROP_UNSPECIFIED;
-		addr_from_v4(&from, ip->saddr);
-		return is_sealed_pod(&from) ? DROP_SOURCE : DROP_UNSPECIFIED;
-	}
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || parse_ipv6(skb, &packet) != PARSE_IP)
-		return DROP_UNSPECIFIED;
-	if (!sealed && is_sealed_pod(&packet.tuple.saddr))
+	if (!sealed && is_past_guard(skb))
+		return skb->protocol == bpf_htons(ETH_P_ARP) ? DROP_NEIGHBOUR : DROP_SOURCE;
+	l3 = network_header(skb, &proto);
+	if (!sealed && claimed_source(skb, l3, proto, &from) && is_sealed_pod(&from))
 		return DROP_SOURCE;
-	if (packet.tuple.proto != IPPROTO_ICMPV6 || packet.traits & TRAIT_LATER_FRAGMENT)
-		return DROP_UNSPECIFIED;
-	return announces_pod(skb, &packet) ? DROP_NEIGHBOUR : DROP_UNSPECIFIED;
+	return announces(skb, l3, proto) ? DROP_NEIGHBOUR : DROP_UNSPECIFIED;
 }
 
 /* Whether a packet may enter a pod's own device; otherwise it is counted as dropped. */
@@ -89,7 +131,7 @@ static __always_inline bool may_enter(struct __sk_buff *skb, struct metrics *row
 
 	if (likely(sealed && !has_extensions(skb)))
 		return true;
-	if (!sealed && plain_source(skb, &from) && !is_sealed_pod(&from))
+	if (!sealed && plain_source(skb, &from) && !is_sealed_pod(&from) && !is_past_guard(skb))
 		return true;
 	reason = guard_claims(skb, sealed);
 	if (!reason)

@@ -11,6 +11,9 @@ enum attach_point {
 	ATTACH_NETKIT, /* the host's device of a pod, netkit: runs on transmission, not on reception */
 	ATTACH_POD,    /* the pod's own device, tcx */
 	ATTACH_UPLINK, /* a device of the host that leads outside, tcx */
+	/* Where packets come that a pod can send past the guard on its own device. */
+	ATTACH_PARENT,   /* the host's device that pods' own devices are on: what leaves by it, tcx */
+	ATTACH_ENTRANCE, /* a device by which they reach the host: what comes by it, tcx */
 };
 
 /* Set before the instance is loaded. The instances share all maps. */

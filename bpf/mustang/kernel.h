@@ -15,12 +15,25 @@ typedef struct {
 struct net_device {
 	possible_net_t nd_net;
 };
-struct sk_buff {
+struct dst_entry {
 	struct net_device *dev;
-	__u8 ip_summed : 2; /* enum checksum_state */
+};
+struct sock_common {
+	possible_net_t skc_net;
+	__u8 skc_net_refcnt : 1; /* whether it holds its namespace: those of processes do */
+};
+struct sock {
+	struct sock_common __sk_common;
+};
+struct sk_buff {
+	struct sock *sk;
+	struct net_device *dev;
+	unsigned long _skb_refdst; /* the address of a dst_entry, and whether it is counted in the lowest bit */
+	__u8 ip_summed : 2;        /* enum checksum_state */
 };
 #pragma clang attribute pop
 
 extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
 
 #endif

@@ -114,6 +114,7 @@ __noinline int track(const struct tuple *t, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
 	__u32 reason;
+	bool keeps;
 
 	if (!t || !n)
 		return DROP_UNSPECIFIED;
@@ -124,10 +125,12 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	n->traits = traits;
 	n->now = coarse_now();
 	n->replace = ct_copy(&n->from, &n->row);
-	if (n->replace && keeps_direct(n, traits))
+	keeps = n->replace && keeps_direct(n, traits);
+	/* A SYN is judged if the connection is of the other direction: whoever sends forged answers opens one of that. */
+	if (keeps && (n->row.flags & CT_FORWARD || !(traits & TRAIT_SYN)))
 		return n->row.denied;
 	reason = ct_judge_new(n);
-	if (reason)
+	if (reason || keeps)
 		return reason;
 	ct_locate(n, NULL);
 	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;

@@ -10,9 +10,13 @@
  * programs, or changes a packet behind them, cannot make it, whatever marks its filters set.
  */
 
-/* The end of skb->cb: queueing disciplines write to its beginning. */
+/*
+ * The end of skb->cb: queueing disciplines write to its beginning. Where the host routes what leaves a pod (ipvlan in layer 3), the
+ * kernel clears all but the last word, and the host may translate the source: half of that word tells that there was a seal.
+ */
 #define SEAL_LOW 3
 #define SEAL_HIGH 4
+#define SEAL_TOKEN 0xffff
 
 #define SEAL_MULTIPLIER 0xff51afd7ed558ccd /* of MurmurHash3 */
 
@@ -77,7 +81,8 @@ static __always_inline __u64 seal_of(struct __sk_buff *skb)
 			return 0;
 		hash = seal_mix(hash, (__u64) * (const __be32 *)arp->sender_ip << 32 | *(const __be32 *)arp->target_ip);
 	}
-	return seal_mix(hash, row->secret[1]);
+	hash = seal_mix(hash, row->secret[1]);
+	return (hash & ~((__u64)SEAL_TOKEN << 32)) | (row->secret[1] & SEAL_TOKEN) << 32;
 }
 
 /* Seals a packet that leaves a pod by its own device. */

@@ -16,10 +16,10 @@ enum sender_flag {
 	SENDER_ALONE = 8,     /* it is no endpoint: its addresses are among the prefixes */
 };
 
-/* A device by which packets leave a pod. */
+/* A device by which packets leave a pod. Pods with one of their own have a row of their network namespace too. */
 struct sender_key {
 	__u64 netns;   /* cookie of the pod's network namespace, if it is the pod's own device; 0 for one of the host */
-	__u32 ifindex; /* of the device there */
+	__u32 ifindex; /* of the device there; 0: the row of the namespace */
 	__u32 pad;
 };
 
@@ -36,7 +36,8 @@ struct sender {
 	__u8 mac[ETH_ALEN];
 	__u16 addresses; /* of SENDER_ALONE: the last prefixes are its addresses */
 	__u64 netns;     /* cookie of the pod's network namespace, or 0 */
-	__u64 reserved;
+	__u32 parent; /* index of the host's device that the pod's own device is on; 0: it is on none. For user space only */
+	__u32 reserved;
 	union addr link_local; /* the device's IPv6 link-local address */
 	union addr pod;        /* one of the pod's addresses in endpoints; zero: not known */
 	struct sender_prefix prefix[SENDER_PREFIXES];

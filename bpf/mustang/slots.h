@@ -264,7 +264,7 @@ static __noinline long search_slots(__u32 i, struct slot_search *s)
 	if (!slot)
 		return 0;
 	state = slot_state(slot);
-	if (index == s->closed) {
+	if (i >= SLOT_PREFERENCE && index == s->closed) {
 		s->closed = SLOT_NONE;
 		return SLOT_STATE(state) == CT_CLOSED && search_claim(s, index, slot, state, random);
 	}

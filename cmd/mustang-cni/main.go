@@ -33,8 +33,14 @@ func main() {
 		},
 		version: version.Current(),
 	}
-	if err := skel.PluginMainFuncsWithError(v.funcs(), versions(), "CNI plugin "+netconf.PluginType); err != nil {
-		if err := json.NewEncoder(os.Stdout).Encode(failure{CNIVersion: v.version, Error: err}); err != nil {
+	ended := make(chan failure, 2)
+	v.signals = endBy(func(err error) { ended <- failure{version.Current(), cni.Coded(err)} })
+	go func() {
+		err := skel.PluginMainFuncsWithError(v.funcs(), versions(), "CNI plugin "+netconf.PluginType)
+		ended <- failure{v.version, err}
+	}()
+	if failed := <-ended; failed.Error != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(failed); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(1)

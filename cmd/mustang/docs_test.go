@@ -72,7 +72,7 @@ func TestReadmeHandsOn(t *testing.T) {
 		t.Fatalf("hardly any commands found:\n%s", script.String())
 	}
 	t.Cleanup(func() {
-		for _, name := range []string{"readme-host", "readme-pod", "readme-tun"} {
+		for _, name := range []string{"readme-host", "readme-web", "readme-client", "readme-tun"} {
 			if err := netns.Delete(name); err != nil {
 				t.Error(err)
 			}

@@ -13,11 +13,34 @@ import (
 	"testing"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 )
 
 // numbers are those of endpoints in the names of links.
 var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
+
+// loads matches the commands that may load programs, or remove them.
+var loads = regexp.MustCompile(`^(ep add|uplink add|socket|datapath)`)
+
+// begun runs a test of the state that a case begins with. Its root has programs already if the case has commands that load
+// them before the one that is killed: the kernel needs longer to verify them than everything else takes.
+func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*killNetwork)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		n := *n
+		n.t = t
+		n.run("datapath unload") // what the case before has left
+		if len(c.setup) > 0 && !loads.MatchString(c.args) && !loads.MatchString(c.again) {
+			n.root = kept.Root(t)
+		}
+		if err := os.RemoveAll(n.saved); err != nil {
+			t.Fatal(err)
+		}
+		n.runAll(c.setup)
+		test(&n)
+	})
+}
 
 // state is all that is listed, pinned and stored, without ids and revisions.
 func (n *killNetwork) state() string {
@@ -29,14 +52,14 @@ func (n *killNetwork) state() string {
 		if code != exitDone {
 			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
 		}
-		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+`).ReplaceAllString(stdout, ""))
+		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+|endpoint-[0-9]+`).ReplaceAllString(stdout, ""))
 	}
 	files, _ := filepath.Glob(n.saved + "/*") // with dot files
 	for _, file := range files {
 		add("%s: %s", file, readText(n.t, file))
 	}
 	err := filepath.WalkDir(n.root, func(path string, _ fs.DirEntry, err error) error {
-		add("%s", numbers.ReplaceAllString(path, "/ID-$1-"))
+		add("%s", numbers.ReplaceAllString(strings.TrimPrefix(path, n.root), "/ID-$1-"))
 		return err
 	})
 	if os.IsNotExist(err) {
@@ -91,6 +114,10 @@ func storedRows(t *testing.T, o *objects.Objects) (rows []string) {
 		row.Value.Id = 0
 		row.Value.Egress, row.Value.Ingress = min(row.Value.Egress, 1), min(row.Value.Ingress, 1)
 		add(err, "endpoint %+v", row)
+	}
+	for row, err := range o.Senders.All() {
+		row.Value.Endpoint = 0
+		add(err, "sender %+v", row)
 	}
 	rows = append(rows, policyRows(t, o)...)
 	for row, err := range o.Uplinks.All() {
@@ -185,6 +212,13 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	for row := range o.Endpoints.All() {
 		ids[uint64(row.Value.Id)] = true
 	}
+	parents := map[uint64]bool{}
+	for row := range o.Senders.All() {
+		parents[uint64(row.Value.Parent)] = true
+		if !ids[uint64(row.Value.Endpoint)] {
+			n.t.Errorf("%s, then %q: sender %+v of no endpoint", how, c.other, row)
+		}
+	}
 	links, err := o.Links()
 	if err != nil {
 		n.t.Fatal(err)
@@ -192,6 +226,9 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	for _, k := range links {
 		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
 			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)
+		}
+		if (k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance) && !parents[k.ID] {
+			n.t.Errorf("%s, then %q: link %s, and no pod is on that device", how, c.other, k)
 		}
 	}
 }

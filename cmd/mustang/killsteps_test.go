@@ -27,9 +27,10 @@ const (
 	killFrontend = "10.96.0.100:5201"
 	killPodA     = "192.168.10.10"
 	killPodB     = "192.168.10.11"
+	killPodC     = "192.168.20.10"
 )
 
-// killCase is a command that is killed. HOST, PODA, PODB, CGROUP and BACKEND stand for what killNetwork has.
+// killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for what killNetwork has.
 type killCase struct {
 	name  string
 	setup []string // commands that run before it
@@ -52,6 +53,8 @@ const (
 	addRanged     = addService + " --source-range=192.168.10.0/24"
 	otherSvc      = "svc rm --service=10.96.0.9:9"
 	otherEp       = "ep rm 192.168.99.99"
+
+	addOnParent = "ep add --netns=PODC --host-netns=HOST"
 
 	// addLabelled makes pods of applications, of which POLICIES let b reach a.
 	addLabelled = "ep add --netns=PODA --host-netns=HOST --label=app=a|ep add --netns=PODB --host-netns=HOST --label=app=b"
@@ -83,6 +86,8 @@ func killCases() []killCase {
 		{"ep add", []string{addService, "ep add --netns=PODB --host-netns=HOST"}, "ep add --netns=PODA --host-netns=HOST", "", otherSvc, true},
 		{"ep rm IP", []string{addPods, addService}, "ep rm " + killPodB, "", otherSvc, false},
 		{"ep rm netns", []string{addPods, addService}, "ep rm --netns=PODB --host-netns=HOST", "", otherSvc, false},
+		{"ep add on a parent", []string{addPods, addService}, addOnParent, "", otherSvc, true},
+		{"ep rm of the last on a parent", []string{addPods, addService, addOnParent}, "ep rm " + killPodC, "", otherSvc, true},
 		{"uplink add", []string{addPods, addService}, "uplink add wire --netns=HOST", "", otherSvc, true},
 		{"uplink rm", []string{addPods, addService, "uplink add wire --netns=HOST"}, "uplink rm wire --netns=HOST", "", otherSvc, true},
 		{"socket attach", []string{addPods, addService}, "socket attach --cgroup=CGROUP --netns=HOST", "", otherSvc, true},
@@ -117,7 +122,7 @@ const (
   "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 1, "endPort": 9}]}]}}`
 )
 
-// killNetwork is a host with two pods on a bridge, a wire, a control group, and an empty root.
+// killNetwork is a host with two pods on a bridge and one on a parent, a wire, a control group, and an empty root.
 type killNetwork struct {
 	t     *testing.T
 	root  string
@@ -132,12 +137,18 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "ip")
-	host, a, b := testkit.Namespace(t, "host"), testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
-	names := strings.NewReplacer("HOST", host.Name(), "PODA", a.Name(), "PODB", b.Name())
+	host, a, b, c := testkit.Namespace(t, "host"), testkit.Namespace(t, "a"), testkit.Namespace(t, "b"), testkit.Namespace(t, "c")
+	names := strings.NewReplacer("HOST", host.Name(), "PODA", a.Name(), "PODB", b.Name(), "PODC", c.Name())
 	for line := range strings.Lines(names.Replace(`-n HOST link add br0 type bridge forward_delay 0
 		-n HOST addr add 192.168.10.1/24 dev br0
 		-n HOST link set br0 up
 		-n HOST link add wire type veth peer name far
+		-n HOST link add parent type veth peer name beyond
+		-n HOST link set parent up
+		-n HOST link add own link parent type macvlan mode bridge
+		-n HOST link add eth0 link parent netns PODC type macvlan mode bridge
+		-n PODC addr add ` + killPodC + `/24 dev eth0
+		-n PODC link set eth0 up
 		-n HOST link add va master br0 type veth peer name eth0 netns PODA
 		-n HOST link add vb master br0 type veth peer name eth0 netns PODB
 		-n PODA addr add ` + killPodA + `/24 dev eth0
@@ -165,7 +176,7 @@ func newKillNetwork(t *testing.T) *killNetwork {
 		}
 	}
 	return &killNetwork{t, testkit.BPFFS(t) + "/root", host, [2]*netns.Namespace{a, b}, strings.NewReplacer(
-		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=CGROUP", "="+testkit.Cgroup(t),
+		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=PODC", "="+c.Name(), "=CGROUP", "="+testkit.Cgroup(t),
 		"=BACKEND", "="+backend.String()), saved}
 }
 
@@ -298,30 +309,32 @@ func TestKilledAtEachStep(t *testing.T) {
 	n := newKillNetwork(t)
 	for _, c := range killCases() {
 		t.Run(c.name, func(t *testing.T) {
-			n := *n
-			n.t = t
-			n.prepare(c)
-			points := n.steps(c)
-			n.run(cmp.Or(c.again, c.args))
-			want := n.state()
-			n.check(c, want, "unbroken")
+			var points []killPoint
+			var want string
+			n.begun(t, c, "unbroken", func(n *killNetwork) {
+				points = n.steps(c)
+				n.run(cmp.Or(c.again, c.args))
+				want = n.state()
+				n.check(c, want, "unbroken")
+			})
 			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 			kills := 0
 			for _, at := range points {
 				if kills == testkit.Repeats(1, len(points)) {
 					break
 				}
-				how := fmt.Sprintf("%q, killed at %s", c.args, at)
-				n.prepare(c)
-				if !n.killAt(c, at) {
-					continue
-				}
-				kills++
-				if c.again == "" {
-					n.checkOrphans(c, how)
-				}
-				n.run(cmp.Or(c.again, c.args))
-				n.check(c, want, how)
+				n.begun(t, c, at.String(), func(n *killNetwork) {
+					if !n.killAt(c, at) {
+						return
+					}
+					kills++
+					how := fmt.Sprintf("%q, killed at %s", c.args, at)
+					if c.again == "" {
+						n.checkOrphans(c, how)
+					}
+					n.run(cmp.Or(c.again, c.args))
+					n.check(c, want, how)
+				})
 			}
 			if kills == 0 {
 				t.Error("no run was killed: the test shows nothing")

@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,17 +18,31 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/svc"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/lab"
 	"mustang/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"mustang": func() {
+	testscript.Main(testsThenRemove{m}, map[string]func(){"mustang": func() {
 		if os.Getenv(oneThreadVariable) != "" {
 			runtime.LockOSThread()
 		}
 		main()
 	}})
+}
+
+// testsThenRemove runs the tests, and removes what [staticProgram] has built for them.
+type testsThenRemove struct{ *testing.M }
+
+// Run returns the exit code.
+func (m testsThenRemove) Run() int {
+	code := m.M.Run()
+	if err := errors.Join(kept.Remove(), os.RemoveAll(static.dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // TestScripts runs testdata/script, each in its own state directory and on its
@@ -203,7 +219,7 @@ var badInput = []struct {
 	{"compare a b --threshold -1%", 2, "-1%"},
 	{"compare a b --threshold=", 2, "--threshold"},
 	{"compare a b --threshold nan%", 2, "nan%"},
-	{"frob", 2, `unknown command "frob" for "mustang": want bench, cni, `},
+	{"frob", 2, `unknown command "frob" for "mustang": want agent, bench, cni, `},
 }
 
 // TestBadInput gives each command input that it must refuse: with one line that

@@ -44,3 +44,25 @@ func TestNotRoot(t *testing.T) {
 		}
 	}
 }
+
+// TestNoSysAdmin installs the plugin as a root who may not make network namespaces, as in many containers: link auto can't
+// be selected, and nothing is written.
+func TestNoSysAdmin(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := t.TempDir()
+	for _, more := range [][]string{nil, {"--link", "auto"}} {
+		args := append([]string{"--bounding-set=-sys_admin", "--", "mustang", "cni", "install", "--plugin", "/bin/true", "--bin-dir", dir + "/bin",
+			"--conf-dir", dir + "/conf"}, more...)
+		cmd := exec.Command("setpriv", args...)
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != exitFailed || err == nil {
+			t.Errorf("%s: exit code %d, want %d", args, code, exitFailed)
+		}
+		if strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), "CAP_SYS_ADMIN") {
+			t.Errorf("%s: %q, want one line that says that it needs CAP_SYS_ADMIN", args, out)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v are left", entries, err)
+	}
+}

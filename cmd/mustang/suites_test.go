@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"mustang/internal/bench/suites"
@@ -82,11 +83,32 @@ func shortForm(suite suites.Suite) []suites.Path {
 	})
 }
 
-// staticProgram builds the program as containers and guests need it, without C library.
+// static is the directory of the program that tests share.
+var static struct {
+	sync.Mutex
+	dir string
+}
+
+// staticProgram returns the program as containers and guests need it, without C library. The first test builds it.
 func staticProgram(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "mustang")
+	static.Lock()
+	defer static.Unlock()
+	if static.dir != "" {
+		return filepath.Join(static.dir, "mustang")
+	}
+	dir, err := os.MkdirTemp("", "mustang-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "mustang")
+	t.Cleanup(func() {
+		if static.dir == "" { // it could not be built
+			_ = os.RemoveAll(dir)
+		}
+	})
 	buildProgram(t, ".", program)
+	static.dir = dir
 	return program
 }
 

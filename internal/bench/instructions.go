@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"slices"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 )
@@ -30,9 +32,13 @@ const (
 	relayPriority = serverPriority
 )
 
-// countedWorkloads returns the workloads of all suites where instructions are counted.
-func countedWorkloads() []suites.Workload {
-	return []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
+// countedWorkloads returns the workloads of a suite where instructions are counted. Network policies of a suite allow TCP alone.
+func countedWorkloads(s suites.Suite) []suites.Workload {
+	all := []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
+	if slices.ContainsFunc(s.Paths, func(p suites.Path) bool { return p.Lab.Policy != "" }) {
+		return all[1:]
+	}
+	return all
 }
 
 // countedSpec returns the load of one sample.

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,20 @@ func TestCountedSpecsAreExact(t *testing.T) {
 			if err := spec.Validate(); err != nil || !spec.Exact || spec.Limit == 0 {
 				t.Errorf("%+v: %v", spec, err)
 			}
+		}
+	}
+}
+
+// TestCountedPoliciesCarryTCP: policies of the suite allow TCP alone, and a row of UDP fails.
+func TestCountedPoliciesCarryTCP(t *testing.T) {
+	counted := Options{Count: result.ClockInstructions}
+	for name, want := range map[string][]string{"policy": {load.TCPRR}, suites.Default: {load.UDPStream, load.TCPRR}} {
+		var got []string
+		for _, w := range counted.workloads(lookup(t, name)[0]) {
+			got = append(got, w.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (o Options) workloads(s suites.Suite) []suites.Workload {
 		return o.callWorkloads(s)
 	}
 	if o.counting() {
-		return countedWorkloads()
+		return countedWorkloads(s)
 	}
 	return s.Workloads
 }

@@ -93,7 +93,7 @@ func TestResult(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, MTU %d", mode.Name(), mtu), func(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
-				f := newBareFixture(t)
+				f := newFixture(t)
 				more := fmt.Sprintf(`,"mtu":%d`, mtu)
 				if slices.Contains(crashModes, mode.Name()) { // others can't choose the address
 					more += fmt.Sprintf(`,"runtimeConfig":{"mac":"02:00:00:00:%02x:%02x"}`, mtu>>8, mtu&0xff)
@@ -227,7 +227,7 @@ func TestServices(t *testing.T) {
 				testkit.RequireMode(t, mode.Probe())
 				// The source guard needs both programs on a pod's own device.
 				test.packets = test.packets || test.sockets && !mode.Traits().HostSide
-				f := newBareFixture(t)
+				f := newFixture(t)
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				f.must(f.add(f.pod("other", network("net", mode.Name(), `,"services":"both"`)))) // has the datapath made
 				config := network("net", mode.Name(), fmt.Sprintf(`,"services":%q`, test.services))

@@ -12,7 +12,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/rtnl"
 )
@@ -20,7 +19,7 @@ import (
 // Check compares the attachment with its record and with the result of ADD. The error
 // lists the differences.
 func (p *Plugin) Check(ctx context.Context, r Request) error {
-	c, err := netconf.Parse(r.Config)
+	c, err := p.parse(r)
 	if err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func TestKilled(t *testing.T) {
 
 // newCrashFixture is a fixture in which the shared state of the host exists.
 func newCrashFixture(t *testing.T, mode string) *fixture {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	f.must(f.del(f.added("first", everything(mode))))
 	return f

@@ -19,7 +19,7 @@ import (
 // namespace, the record, the addresses. A configuration that has become invalid since
 // ADD is no error either.
 func (p *Plugin) Del(ctx context.Context, r Request) error {
-	c, err := netconf.Parse(r.Config)
+	c, err := p.parse(r)
 	if err != nil && c.Name == "" {
 		return err
 	}

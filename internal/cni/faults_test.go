@@ -43,7 +43,7 @@ func (f *fixture) refused(p *pod, code uint, words ...string) {
 
 // TestFull assigns all addresses.
 func TestFull(t *testing.T) {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	config := []byte(strings.Replace(string(network("net", "veth", "")), "10.113.0.0/24", "10.113.0.0/30", 1))
 	f.must(f.status(config))
 	p := f.added("a", config)
@@ -192,7 +192,7 @@ func TestOtherLayout(t *testing.T) {
 
 // TestWrongHost configures devices that the host lacks, or that are of another kind.
 func TestWrongHost(t *testing.T) {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store, err := f.plugin.addresses("other")
 	f.must(err)
@@ -239,7 +239,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newBareFixture(t)
+			f := newFixture(t)
 			config := network("net", mode, "")
 			f.must(f.del(f.added("first", config))) // makes what stays
 			f.must(rtnl.In(f.outside).SetUp("far", false))
@@ -261,7 +261,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 
 // TestWanted requests addresses.
 func TestWanted(t *testing.T) {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	asking := func(ips ...string) []byte {
 		return network("net", "veth", `,"runtimeConfig":{"ips":["`+strings.Join(ips, `","`)+`"]}`)
 	}
@@ -293,7 +293,7 @@ func TestWanted(t *testing.T) {
 
 // TestNoIPAMPlugin configures a missing IPAM plugin.
 func TestNoIPAMPlugin(t *testing.T) {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", ""))))
 	before := f.left()
 	p := f.pod("a", delegating("veth", `{"type":"missing"}`))

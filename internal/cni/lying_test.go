@@ -67,8 +67,8 @@ func TestLyingPod(t *testing.T) {
 	}
 }
 
-// TestBandwidthHolds has root of a pod remove the limits that it reaches: what the pod receives stays limited where it has a
-// device on the host, and CHECK reports the limit that is gone.
+// TestBandwidthHolds has root of a pod remove the limits that it reaches: what the pod receives and sends stays limited where
+// it has a device on the host (podlink.TestBandwidthHolds tests that with packets), and CHECK reports the limit that is gone.
 func TestBandwidthHolds(t *testing.T) {
 	const rates = `,"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"egressRate":8000000}}`
 	for _, mode := range []string{"veth", "bridge"} {
@@ -84,6 +84,9 @@ func TestBandwidthHolds(t *testing.T) {
 		}
 		device := record.DeviceName("net", p.request.owner())
 		if says, err := qdisc.Deviation(f.host, device, qdisc.Limit{Rate: 8_000_000}); says != "" || err != nil {
+			t.Errorf("%s: the host's device %s, %v", mode, says, err)
+		}
+		if says, err := qdisc.PoliceDeviation(f.host, device, qdisc.Limit{Rate: 8_000_000}); says != "" || err != nil {
 			t.Errorf("%s: the host's device %s, %v", mode, says, err)
 		}
 		err := f.check(p)

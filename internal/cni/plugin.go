@@ -44,6 +44,8 @@ type Plugin struct {
 	DeleteDevice func(ns *netns.Namespace, index int) error
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
+	// Parsed is called once a verb has parsed its configuration, before it changes anything; nil calls nothing.
+	Parsed func()
 
 	// after is called after each step of ADD and each write of a record. Tests set it.
 	after func(step string) error
@@ -66,6 +68,15 @@ type Request struct {
 
 func (r Request) owner() record.Owner {
 	return record.Owner{ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// parse parses the configuration of a verb.
+func (p *Plugin) parse(r Request) (netconf.Config, error) {
+	c, err := netconf.Parse(r.Config)
+	if p.Parsed != nil {
+		p.Parsed()
+	}
+	return c, err
 }
 
 // stepDone is called after each step of ADD.

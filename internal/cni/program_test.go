@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,6 +55,7 @@ type call struct {
 	verb    string
 	env     []string // beside CNI_COMMAND
 	config  []byte
+	input   io.Reader // instead of config, unless nil
 }
 
 // answer is the output of a plugin.
@@ -83,6 +85,9 @@ func (f *fixture) start(c call) *running {
 		"MUSTANG_CNI_CGROUP=" + f.plugin.Cgroup, "PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb,
 	}, c.env...)
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = bytes.NewReader(c.config), &r.stdout, &r.stderr
+	if c.input != nil {
+		r.cmd.Stdin = c.input
+	}
 	f.must(f.host.Start(r.cmd))
 	return r
 }

@@ -226,7 +226,7 @@ func TestAddTwice(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newBareFixture(t)
+			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
 			p := f.added("a", everything(mode))
 			before := f.left()
@@ -256,7 +256,7 @@ func TestTwoInterfaces(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newBareFixture(t)
+			f := newFixture(t)
 			other := map[string]string{"veth": "veth", "bridge": "bridge", "macvlan": "veth"}[mode] // one parent has one network
 			one, two := network("net", mode, ""), network("second", other, `,"bridge":"mst1"`)
 			a, peer := f.added("a", one), f.added("peer", two)
@@ -287,7 +287,7 @@ func TestTwoInterfaces(t *testing.T) {
 // TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled
 // until the other is deleted.
 func TestTwoInterfacesSockets(t *testing.T) {
-	f := newBareFixture(t)
+	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
 	socket := func(name string) []byte {
 		return []byte(strings.Replace(string(network(name, "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))

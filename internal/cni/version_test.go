@@ -4,6 +4,7 @@ package cni
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -204,12 +205,39 @@ func TestSignalled(t *testing.T) {
 	}
 }
 
+// TestSignalledEarly sends signals to verbs whose configuration does not end: they end, and nothing has changed. They say
+// so if they have read for a while; how long that is depends on the machine.
+func TestSignalledEarly(t *testing.T) {
+	f := newBareFixture(t)
+	p := f.pod("a", network("net", "veth", ""))
+	before := f.left()
+	for _, verb := range []string{"ADD", "DEL", "GC"} {
+		for _, signal := range stopSignals {
+			for wait := 20 * time.Millisecond; ; wait *= 2 {
+				config, end, err := os.Pipe()
+				f.must(err)
+				r := f.start(call{verb: verb, env: p.environment(), input: config})
+				time.Sleep(wait)
+				f.must(r.cmd.Process.Signal(signal))
+				a := r.wait()
+				f.must(errors.Join(config.Close(), end.Close()))
+				f.same(before, verb+" that was signalled early")
+				if a.exit == -1 && wait < 5*time.Second {
+					continue // the signal came before
+				}
+				f.failed(a, types.ErrTryAgainLater, signal.String(), "nothing has changed")
+				break
+			}
+		}
+	}
+}
+
 // TestSignalledDelegate sends signals to an ADD that waits for an IPAM plugin: it stops
 // waiting and undoes its steps.
 func TestSignalledDelegate(t *testing.T) {
 	for _, signal := range stopSignals {
 		t.Run(fmt.Sprint(signal), func(t *testing.T) {
-			f := newBareFixture(t)
+			f := newFixture(t)
 			dir, path, p := f.delegated()
 			before := f.left()
 			f.must(os.WriteFile(path+".hang", []byte("ADD"), 0o600))

@@ -5,7 +5,6 @@ package datapath
 import (
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -28,10 +27,11 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {15_000, 200_000},
-		"to_pod":       {9800, 100_000},
+		"to_pod":       {10_300, 100_000},
 		"from_uplink":  {12_700, 170_000},
 		"to_uplink":    {3850, 50_000},
 		"guard":        {1600, 60_000},
+		"outer_guard":  {1100, 60_000},
 		"connect4":     {840, 0},
 		"connect6":     {850, 0},
 		"sendmsg4":     {1690, 0},
@@ -43,6 +43,7 @@ func budgets() map[string]budget {
 		"retire_udp":   {240, 0},
 		"retire_tcp":   {248, 0},
 		"edt":          {59, 0},
+		"police":       {54, 0},
 	}
 }
 
@@ -84,7 +85,7 @@ func TestInstructionBudget(t *testing.T) {
 // TestVerifierBudget loads the packet programs for each attach point.
 func TestVerifierBudget(t *testing.T) {
 	b := newBench(t)
-	for _, h := range slices.Concat(objects.EndpointHooks(), objects.GuardHooks(), objects.AttachUplink.Hooks()) {
+	for _, h := range objects.DeviceHooks() {
 		info, err := b.loaded(t, h).Info()
 		if err != nil {
 			t.Fatal(err)

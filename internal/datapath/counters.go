@@ -46,6 +46,7 @@ func metricNames() []string {
 		"tracked",          // direct connections that were noted because a policy selects one of the ends
 		"audited",          // connections that a policy denies, and that passed as policies are audited only
 		"guard",            // runs of the program
+		"outer_guard",      // runs of the program
 	}
 }
 

@@ -40,7 +40,7 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 		return err
 	}
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint of %s", spec)},
-		func(e Endpoint) bool { return !elsewhere && t.is(e) })
+		func(e Endpoint) bool { return (!elsewhere || t.Point.OnPod()) && t.is(e) }) // whose index is not the host's
 }
 
 // deleteFirst removes the endpoint of the first address that matches.
@@ -106,7 +106,7 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 	unknown, senderErr := strangers(e.o, ids)
 	err = errors.Join(err, senderErr)
 	for _, key := range unknown {
-		err = errors.Join(err, e.o.WithTables(ctx, func() error { return e.o.Senders.Delete(key) }))
+		err = errors.Join(err, e.o.WithTables(ctx, func() error { return errors.Join(e.o.Senders.Delete(key), noteNamespace(e.o, key)) }))
 	}
 	flags, flagsErr := namespaceFlags(e.o)
 	err = errors.Join(err, flagsErr)
@@ -115,7 +115,7 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 			err = errors.Join(err, e.o.WithTables(ctx, func() error { return disableSockets(e.o, cookie, nil) }))
 		}
 	}
-	return err
+	return errors.Join(err, detachIdle(e.o))
 }
 
 // remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
@@ -158,7 +158,7 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
 		}
 	}
-	return err
+	return errors.Join(err, detachIdle(e.o))
 }
 
 func endpointNotFound(ip netip.Addr) error {

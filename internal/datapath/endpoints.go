@@ -81,19 +81,16 @@ func (e Endpoints) list() ([]Endpoint, error) {
 
 // Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints. The
 // programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device, as with
-// a macvlan. An existing endpoint of the device is updated, and keeps its owner; one that has an address and whose device
-// is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is missing matches
-// os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the pods here are those of another host;
-// *objects.FullError.
+// a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not name; one that
+// has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device or namespace that is
+// missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a service has an address, or the
+// pods here are those of another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
 	t, err := findTarget(spec)
 	if err != nil {
 		return nil, Unchanged, err
 	}
 	defer t.Close()
-	if err := t.RequireAddress(spec); err != nil {
-		return nil, Unchanged, err
-	}
 	// Endpoints change with this lock only.
 	links, err := lockLinks(ctx, e.o)
 	if err != nil {
@@ -101,6 +98,9 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 	}
 	defer links.Unlock()
 	if err := requireHost(ctx, e.o, t.Host, "interface "+spec.String()); err != nil {
+		return nil, Unchanged, err
+	}
+	if err := errors.Join(e.keep(ctx, t, spec.Given), t.RequireAddress(spec)); err != nil {
 		return nil, Unchanged, err
 	}
 	all, err := e.matching(func(e Endpoint) bool {
@@ -113,10 +113,12 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		return nil, Unchanged, err
 	}
 	i := slices.IndexFunc(all, t.is)
-	if i < 0 {
+	if i < 0 || spec.Given != nil && spec.Given.Addresses {
 		if err := e.refuseTaken(spec, t); err != nil {
 			return nil, Unchanged, err
 		}
+	}
+	if i < 0 {
 		return e.add(ctx, t)
 	}
 	t.Owner = all[i].Owner
@@ -179,17 +181,13 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 		if _, err := e.putSender(t, rows[0].ID); err != nil {
 			return err
 		}
-		return errors.Join(e.writeAdmitted(rows, t.Pod, e.write), enableSockets(e.o, t.Netns))
+		_, err = e.writeAdmitted(rows, t.Pod, e.write)
+		return errors.Join(err, enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return rows, Unchanged, err
 	}
-	if err := t.On.Do(func() error {
-		_, err := e.attach(t, rows[0].ID)
-		return err
-	}); err != nil {
-		return rows, Unchanged, err
-	}
-	return rows, Added, nil
+	_, err = e.attach(t, rows[0].ID)
+	return rows, Added, err
 }
 
 // update changes the endpoint of a device.
@@ -202,7 +200,7 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t targ
 		} else if changed {
 			change = Updated
 		}
-		if err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
+		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
 			// Rows that stay keep what the programs have noted in them.
 			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
 				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
@@ -211,25 +209,38 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t targ
 				change = Updated
 			}
 			return e.write(fresh)
-		}); err != nil {
+		})
+		if err != nil {
 			return err
+		}
+		if labelled {
+			change = Updated
 		}
 		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
 	}); err != nil {
 		return nil, change, err
 	}
-	err = t.On.Do(func() error {
-		changed, err := e.attach(t, id)
-		if changed {
-			change = Updated
-		}
-		return err
-	})
+	changed, err := e.attach(t, id)
+	if changed {
+		change = Updated
+	}
 	return want, change, err
 }
 
-// attach attaches the programs that are missing on the device; all or none. It must run in the device's network namespace.
+// attach attaches the programs that are missing; those on the pod's device all or none.
 func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
+	if err := t.attachOuter(e.o); err != nil {
+		return false, err
+	}
+	err = t.On.Do(func() error {
+		changed, err = e.attachOn(t, id)
+		return err
+	})
+	return changed, err
+}
+
+// attachOn is the part of attach in the device's network namespace.
+func (e Endpoints) attachOn(t target, id uint32) (changed bool, err error) {
 	var made []objects.Link
 	defer func() {
 		if err == nil {

@@ -19,10 +19,8 @@ func TestPodAtFrontend(t *testing.T) {
 	if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
 		t.Fatal(err)
 	}
-	var conflict *ConflictError
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); !errors.As(err, &conflict) || !strings.Contains(err.Error(), "its address "+podA6+" is that of a service") {
-		t.Errorf("Put: %v, want a ConflictError that names the address", err)
-	}
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA6+" is that of a service")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
 	if err := d.Services().Delete(t.Context(), service.CLI, s.Key()); err != nil {
@@ -40,10 +38,33 @@ func TestPodAtHostAddress(t *testing.T) {
 	if err := rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}); err != nil {
 		t.Fatal(err)
 	}
-	var conflict *ConflictError
-	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); !errors.As(err, &conflict) || !strings.Contains(err.Error(), "its address "+podA4+" is that of the host") {
-		t.Errorf("Put: %v, want a ConflictError that names the address", err)
-	}
+	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+	wantConflict(t, err, "its address "+podA4+" is that of the host")
 	wantEndpoints(t, d)
 	wantLinks(t, d, 0)
+}
+
+// TestFrontendAtPod refuses a service that has the address of a pod, by Put and in a set.
+func TestFrontendAtPod(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	for _, owner := range []service.Owner{service.CLI, service.CNI} {
+		s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+		_, _, err := d.Services().Put(t.Context(), owner, s)
+		wantConflict(t, err, "the address is that of endpoint")
+		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
+		wantConflict(t, err, "the address is that of endpoint")
+	}
+	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("services %v, %v; want none", all, err)
+	}
+}
+
+// wantConflict wants a ConflictError that has the words.
+func wantConflict(t *testing.T, err error, words string) {
+	t.Helper()
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || !strings.Contains(err.Error(), words) {
+		t.Errorf("error %v, want a ConflictError with %q", err, words)
+	}
 }

@@ -205,7 +205,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	if h.Point == objects.AttachPod {
 		e.flags, e.Host, e.segment = 0, false, 's'
 	}
-	g.key = senderKey(e.Host, e.netns, 1)
+	g.key = device.SenderKey(e.Host, e.netns, 1)
 	for _, ip := range []netip.Addr{own4, own6} {
 		e.IP = ip
 		if err := b.Endpoints().write([]Endpoint{e}); err != nil {

@@ -43,6 +43,9 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
+	if err := t.attachOuter(g.o); err != nil {
+		return Unchanged, errors.Join(err, g.remove(context.WithoutCancel(ctx), []uint32{id}))
+	}
 	link := g.link(t, id)
 	if on, err := g.o.Attached(link); err == nil && (on == uint64(t.IfIndex) || on != 0 && link.Hook.InPeer()) {
 		return change, nil
@@ -102,9 +105,9 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 		_, want := t.sender(id, true)
 		if have == want {
 			change = Unchanged
-			return nil
+			return noteNamespace(g.o, key)
 		}
-		return errors.Join(g.o.Senders.Put(key, want), g.o.Filter.Change())
+		return errors.Join(g.o.Senders.Put(key, want), noteNamespace(g.o, key), g.o.Filter.Change())
 	})
 	return id, change, err
 }
@@ -157,7 +160,7 @@ func (g Guards) remove(ctx context.Context, ids []uint32) error {
 		all, err := g.all()
 		for _, row := range all {
 			if slices.Contains(ids, row.Value.Endpoint) {
-				err = errors.Join(err, g.o.Senders.Delete(row.Key))
+				err = errors.Join(err, g.o.Senders.Delete(row.Key), noteNamespace(g.o, row.Key))
 			}
 		}
 		return errors.Join(err, g.o.Filter.Change())
@@ -167,7 +170,7 @@ func (g Guards) remove(ctx context.Context, ids []uint32) error {
 			err = errors.Join(err, g.o.Detach(objects.Link{Hook: h, ID: uint64(id)}))
 		}
 	}
-	return err
+	return errors.Join(err, detachIdle(g.o))
 }
 
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed
@@ -226,7 +229,7 @@ func (g Guards) sweepLinks() error {
 	for _, k := range orphans {
 		err = errors.Join(err, g.o.Detach(k))
 	}
-	return err
+	return errors.Join(err, detachIdle(g.o))
 }
 
 // Check returns a *DeviationError unless a pod is guarded as the spec says. It takes no lock and changes nothing.
@@ -248,6 +251,11 @@ func (g Guards) Check(spec EndpointSpec) error {
 	if _, want := t.sender(have.Endpoint, true); !ok || have != want {
 		found = append(found, "what it may send is not what it should be")
 	}
+	outer, err := t.outerDeviations(g.o)
+	if err != nil {
+		return err
+	}
+	found = append(found, outer...)
 	if on, err := g.o.Attached(g.link(t, have.Endpoint)); err != nil || on == 0 {
 		found = append(found, "its program is not attached")
 	}

@@ -4,8 +4,11 @@ package datapath
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
@@ -39,6 +42,43 @@ func TestLastPackets(t *testing.T) {
 	}
 }
 
+// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while others are free, nobody takes
+// over those that were closed just now.
+func TestSlotsOfClosedConnections(t *testing.T) {
+	runtime.LockOSThread() // each CPU has slots of its own
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.SchedSetaffinity(0, &all); err == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	one.Set(0)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(newBench(t), false, protoTCP)
+	w.reset(t, objects.AttachHost)
+	w.serve(t, w.service, w.backend)
+	w.serve(t, w.other, w.remote)
+	const count, again = 100, 1300 * time.Millisecond // CURSOR_TIME in slots.h and a little more
+	for i := range uint16(count) {
+		w.openOne(t, 20000+i)
+	}
+	time.Sleep(again)
+	for i := range uint16(count) {
+		w.closeOne(t, 20000+i)
+	}
+	for i := range uint16(count) {
+		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
+	}
+	if lost := w.lostLast(t, 20000, count); lost > 0 {
+		t.Errorf("%d of %d connections that had just been closed were forgotten", lost, count)
+	}
+}
+
 // closing returns p with the flag of the end.
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
 
@@ -46,13 +86,24 @@ func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFI
 func (w *world) openAndClose(t *testing.T, port, count uint16) {
 	t.Helper()
 	for i := range count {
-		client := netip.AddrPortFrom(w.client.Addr(), port+i)
-		w.send(t, fromHost, w.first(client, w.service))
-		w.send(t, fromHost, w.first(w.backend, client).with(func(p *packet) { p.flags = flagSYN | flagACK }))
-		w.send(t, fromHost, w.next(client, w.service))
-		w.send(t, fromHost, closing(w.next(client, w.service)))
-		w.send(t, fromHost, closing(w.next(w.backend, client)))
+		w.openOne(t, port+i)
+		w.closeOne(t, port+i)
 	}
+}
+
+func (w *world) openOne(t *testing.T, port uint16) {
+	t.Helper()
+	client := netip.AddrPortFrom(w.client.Addr(), port)
+	w.send(t, fromHost, w.first(client, w.service))
+	w.send(t, fromHost, w.first(w.backend, client).with(func(p *packet) { p.flags = flagSYN | flagACK }))
+	w.send(t, fromHost, w.next(client, w.service))
+}
+
+func (w *world) closeOne(t *testing.T, port uint16) {
+	t.Helper()
+	client := netip.AddrPortFrom(w.client.Addr(), port)
+	w.send(t, fromHost, closing(w.next(client, w.service)))
+	w.send(t, fromHost, closing(w.next(w.backend, client)))
 }
 
 // lostLast sends the last packets of connections to the first backend, and counts those that go astray.

@@ -67,7 +67,8 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	return s
 }
 
-// chosen opens connections, and returns how many each backend got.
+// chosen opens connections, and returns how many of those that are still in the table each
+// backend got. Ended ones make room for new ones after a second or so.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
 	if _, err := p.datapath.ConnectionTable().Flush(t.Context(), conntrack.Filter{}); err != nil {
@@ -111,7 +112,7 @@ func (p promise) states(t *testing.T) {
 
 func (p promise) weights(t *testing.T) {
 	p.put(t, func(s *service.Service) { s.Backends[0].Weight = 1000 })
-	if got := p.chosen(t, 24); got[0] < 18 { // 0.3 of 24 are the others'
+	if got := p.chosen(t, 24); got[0] == 0 || got[1]+got[2]+got[3] > got[0]/3 { // 0.07 of 24 are the others'
 		t.Errorf("of 1000:1:1:1, the backends got %v", got)
 	}
 }

@@ -157,6 +157,19 @@ func policyAddressCases() []policyCase {
 			p.apply(t, false, denyEgressB)
 			from.gets(t, egressDrop, first.frame())
 		}},
+		{"forged answers", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, denyIngressA)
+			for port, flags := range map[uint16]uint8{20: flagSYN | flagACK, 21: flagACK} { // lower than the server's port
+				answer := p.first(netip.AddrPortFrom(p.client.Addr(), port), p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flags })
+				from.gets(t, "", answer.frame())
+				syn := answer.with(func(q *packet) { q.flags = flagSYN })
+				from.gets(t, ingressDrop, syn.frame())
+				to.gets(t, ingressDrop, syn.frame())
+				p.apply(t, false)
+				from.gets(t, "", syn.frame())
+				p.apply(t, false, denyIngressA)
+			}
+		}},
 		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
 			client, backend := p.link()
 			first := p.first(client, backend)

@@ -27,7 +27,7 @@ func TestPolicyHoldsForRoot(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			f := newForger(t, m.make(t))
+			f := newForger(t, m)
 			f.guard(t, false)
 			for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
 				victim := f.listen(t, family[0])

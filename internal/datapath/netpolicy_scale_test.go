@@ -42,18 +42,8 @@ func manyPolicies() (s policy.Snapshot) {
 // TestManyPolicies applies 1,000 policies to 1,000 pods of one node, and then changes one policy, and adds one pod: these write what
 // differs, and no more.
 func TestManyPolicies(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256, Connections: 1 << 12, Endpoints: 2048}})
 	s := manyPolicies()
-	var pods []Endpoint
-	for i, pod := range s.Pods {
-		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})
-	}
-	if err := d.objects.OpenTables(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Endpoints().write(pods); err != nil {
-		t.Fatal(err)
-	}
+	d := openMany(t, s)
 	apply := func(what string, s policy.Snapshot) int {
 		t.Helper()
 		start := time.Now()
@@ -76,21 +66,68 @@ func TestManyPolicies(t *testing.T) {
 	}
 	before := endpointRows(t, d)
 	start := time.Now()
-	more := []Endpoint{{ID: 2000, IP: netip.MustParseAddr("10.2.0.1"), Host: true, IfIndex: 5000}}
-	known := policy.Pod{Namespace: "n3", Name: "more", Labels: map[string]string{"app": "13"}}
-	err := d.objects.WithTables(t.Context(), func() error { return d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	more := admitAnother(t, d, "13")
 	t.Logf("a pod comes: %v", time.Since(start))
 	after := endpointRows(t, d)
-	if row := after[more[0].IP]; row.sets.Ingress == 0 {
+	if row := after[more]; row.sets.Ingress == 0 {
 		t.Error("the pod that came has no rules")
 	}
 	for ip, row := range before {
 		if after[ip].sets != row.sets {
 			t.Fatalf("the pod that came has changed the rules of %s", ip)
 		}
+	}
+}
+
+// openMany opens a datapath whose endpoints are the pods of a snapshot.
+func openMany(t testing.TB, s policy.Snapshot) *Datapath {
+	t.Helper()
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256, Connections: 1 << 12, Endpoints: 2048}})
+	var pods []Endpoint
+	for i, pod := range s.Pods {
+		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})
+	}
+	if err := d.objects.OpenTables(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Endpoints().write(pods); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// admitAnother writes the rows of one more pod, which is of an application, and returns its address.
+func admitAnother(t testing.TB, d *Datapath, app string) netip.Addr {
+	t.Helper()
+	more := []Endpoint{{ID: 2000, IP: netip.MustParseAddr("10.2.0.1"), Host: true, IfIndex: 5000}}
+	known := policy.Pod{Namespace: "n3", Name: "more", Labels: map[string]string{"app": app}}
+	if err := d.objects.WithTables(t.Context(), func() error {
+		_, err := d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return more[0].IP
+}
+
+// BenchmarkManyPolicies changes one of 1,000 policies for 1,000 pods of one node, and the labels of one pod, without the start of a
+// process.
+func BenchmarkManyPolicies(b *testing.B) {
+	s := manyPolicies()
+	d := openMany(b, s)
+	edit := func(n int) {
+		s.Policies[500].Ingress[0].Ports[0].Last = 2000 + uint16(n%2)
+		if _, err := d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	edit(0)
+	for name, change := range map[string]func(int){"policy": edit, "pod": func(n int) { admitAnother(b, d, []string{"13", "23"}[n%2]) }} {
+		b.Run(name, func(b *testing.B) {
+			for n := 1; b.Loop(); n++ {
+				change(n)
+			}
+		})
 	}
 }
 

@@ -22,6 +22,12 @@ import (
 // applyPolicies makes the policies of the command line those of some documents.
 func applyPolicies(t testing.TB, d *Datapath, documents ...string) {
 	t.Helper()
+	applyJudging(t, d, false, documents...)
+}
+
+// applyJudging is as applyPolicies, with policies that judge the pods' own node or do not.
+func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
+	t.Helper()
 	var set manifest.Set
 	var err error
 	if len(documents) > 0 {
@@ -29,6 +35,9 @@ func applyPolicies(t testing.TB, d *Datapath, documents ...string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range set.Snapshot.Policies {
+		set.Snapshot.Policies[i].JudgesNode = node
 	}
 	if _, err := d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}); err != nil {
 		t.Fatal(err)
@@ -106,6 +115,8 @@ const (
 	denyIngressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a}, spec: {podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]}}`
 	fromBToA     = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
 		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
+	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: {podSelector: {matchLabels: {app: a}}, ` +
+		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
 	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
 )
 
@@ -152,6 +163,10 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	}
 	caller{d, n.host, network}.allowed(t, backend) // the node reaches its pods
 	caller{d, n.pods[0], network}.allowed(t, frontend)
+	applyJudging(t, d, true, denyIngressA)
+	caller{d, n.host, network}.refused(t, backend, "drop_policy_ingress")
+	applyJudging(t, d, true, denyIngressA, fromAnyToA)
+	caller{d, n.host, network}.allowed(t, backend)
 	applyPolicies(t, d, denyIngressA, fromBToA)
 	for _, to := range both {
 		b.allowed(t, to)

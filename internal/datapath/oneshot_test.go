@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -227,7 +228,7 @@ func (n network) replug(b *testing.B) {
 		-n PODA addr add `+podA6+`/128 dev eth0 nodad`)
 }
 
-func median(all []time.Duration) time.Duration {
+func median[T cmp.Ordered](all []T) T {
 	slices.Sort(all)
 	return all[len(all)/2]
 }

@@ -54,6 +54,9 @@ func (w *writer) plan(t *snapshot, want []service.Service) ([]change, error) {
 			}
 		}
 	}
+	if err := w.refusePods(want...); err != nil {
+		return nil, err
+	}
 	diff := service.Diff(have, want)
 	w.result.Unchanged = diff.Unchanged
 	if err := w.requireRoom(t, len(t.services), diff); err != nil {

@@ -3,12 +3,8 @@
 package datapath
 
 import (
-	"bufio"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -38,7 +34,7 @@ func listening(each func(cookie uint64, ports func() []uint16) error) error {
 		return each(cookie, func() (ports []uint16) {
 			_ = ns.Do(func() error { // one that ends has no ports
 				for _, name := range []string{"tcp", "tcp6"} {
-					ports = append(ports, readListening("/proc/thread-self/net/"+name)...)
+					ports = append(ports, policies.ReadListening("/proc/thread-self/net/"+name)...)
 				}
 				return nil
 			})
@@ -48,32 +44,9 @@ func listening(each func(cookie uint64, ports func() []uint16) error) error {
 	})
 }
 
-// readListening returns the ports of the sockets that listen. In the kernel's list they come first.
-func readListening(path string) (ports []uint16) {
-	const stateListen = "0A"
-	file, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = file.Close() }()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 4 || fields[0] == "sl" {
-			continue
-		}
-		_, port, _ := strings.Cut(fields[1], ":")
-		n, err := strconv.ParseUint(port, 16, 16)
-		if err != nil || fields[3] != stateListen {
-			break
-		}
-		ports = append(ports, uint16(n))
-	}
-	return ports
-}
-
-// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it.
-func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) error {
+// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether policies know
+// something else of the endpoint than before.
+func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) (changed bool, err error) {
 	addresses := make([]netip.Addr, len(rows))
 	for i, row := range rows {
 		addresses[i] = row.IP

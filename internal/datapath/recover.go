@@ -107,7 +107,11 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 		return nil, err
 	}
 	for _, key := range unknown {
-		remains = append(remains, fmt.Sprintf("source guard of device %d, which has no endpoint", key.Ifindex))
+		what := fmt.Sprintf("device %d", key.Ifindex)
+		if key.Ifindex == 0 {
+			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
+		}
+		remains = append(remains, fmt.Sprintf("source guard of %s, which has no endpoint", what))
 	}
 	for cookie, f := range flags {
 		if f&objects.NamespacePod != 0 && !namespaces[cookie] {
@@ -120,6 +124,13 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 	}
 	for _, k := range guards {
 		remains = append(remains, fmt.Sprintf("program %s of pod %d, which is no longer guarded", k.Hook.Program, k.ID))
+	}
+	idle, err := idleOuter(d.objects)
+	if err != nil {
+		return remains, err
+	}
+	for _, k := range idle {
+		remains = append(remains, fmt.Sprintf("program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex))
 	}
 	uplinks, err := d.Uplinks().attached(func(k objects.Link) error {
 		remains = append(remains, fmt.Sprintf("program %s of uplink %d, whose device is gone", k.Hook.Program, k.IfIndex))

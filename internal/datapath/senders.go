@@ -3,22 +3,15 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
-
-// senderKey returns the key of the device by which an endpoint's packets leave it.
-func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
-	key := objects.SenderKey{Ifindex: uint32(ifindex)}
-	if !host {
-		key.Netns = netns
-	}
-	return key
-}
 
 // sender returns the row of the device: what the source guard lets pass besides packets from the addresses in endpoints. alone
 // is whether the pod is no endpoint.
@@ -29,6 +22,9 @@ func (t target) sender(id uint32, alone bool) (objects.SenderKey, objects.Sender
 		row.LinkLocal = rows.EncodeAddr(t.LinkLocal)
 	}
 	allowed := t.Allowed
+	if t.Point.OnPod() {
+		row.Parent = uint32(t.Parent)
+	}
 	if len(t.Addresses) > 0 && !alone {
 		row.Pod = rows.EncodeAddr(t.Addresses[0])
 	}
@@ -41,7 +37,7 @@ func (t target) sender(id uint32, alone bool) (objects.SenderKey, objects.Sender
 	}
 	row.Prefixes = uint16(len(allowed))
 	for i, p := range allowed {
-		row.Prefix[i].Addr, row.Prefix[i].Mask = rows.EncodeAddr(p.Addr()), mask(p)
+		row.Prefix[i].Addr, row.Prefix[i].Mask = rows.EncodeAddr(p.Addr()), rows.EncodeMask(p)
 		if p.Addr().Is6() && !p.IsSingleIP() {
 			row.Flags |= objects.SenderRouter
 		}
@@ -55,42 +51,31 @@ func (t target) sender(id uint32, alone bool) (objects.SenderKey, objects.Sender
 	if t.DHCP {
 		row.Flags |= objects.SenderDHCP
 	}
-	return senderKey(!t.Point.OnPod(), t.Netns, t.IfIndex), row
-}
-
-// mask returns the bits of an address that a prefix fixes.
-func mask(p netip.Prefix) objects.Addr {
-	ones := p.Bits()
-	if p.Addr().Is4() {
-		ones += 128 - 32
-	}
-	var all [16]byte
-	for i := range all {
-		all[i] = 0xff
-	}
-	fixed, _ := netip.AddrFrom16(all).Prefix(ones)
-	return objects.Addr{Bytes: fixed.Addr().As16()}
+	return device.SenderKey(!t.Point.OnPod(), t.Netns, t.IfIndex), row
 }
 
 // putSender stores the row of the device. The caller has the lock of the rows.
 func (e Endpoints) putSender(t target, id uint32) (changed bool, err error) {
 	key, want := t.sender(id, false)
 	have, _, err := e.o.Senders.Get(key)
-	if err != nil || have == want {
-		return false, err
+	if err == nil && have != want {
+		changed, err = true, e.o.Senders.Put(key, want)
 	}
-	return true, e.o.Senders.Put(key, want)
+	if err != nil {
+		return changed, err
+	}
+	return changed, noteNamespace(e.o, key)
 }
 
 // deleteSender deletes the row of an endpoint's device: from then on the programs there let nothing pass. The caller has the
 // lock of the rows.
 func (e Endpoints) deleteSender(each Endpoint) error {
-	key := senderKey(each.Host, each.netns, each.IfIndex)
+	key := device.SenderKey(each.Host, each.netns, each.IfIndex)
 	row, ok, err := e.o.Senders.Get(key)
 	if err != nil || !ok || row.Endpoint != each.ID {
 		return err
 	}
-	return e.o.Senders.Delete(key)
+	return errors.Join(e.o.Senders.Delete(key), noteNamespace(e.o, key))
 }
 
 // strangers returns the keys of senders that were endpoints.
@@ -119,5 +104,5 @@ func (e Endpoints) deviatesAsSender(t target, id uint32) ([]string, error) {
 		return []string{fmt.Sprintf("the source guard has flags %d and %d prefixes, want %d and %d, or other addresses",
 			have.Flags, have.Prefixes, want.Flags, want.Prefixes)}, nil
 	}
-	return nil, nil
+	return t.outerDeviations(e.o)
 }

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
 
@@ -90,8 +92,8 @@ func (s Services) Memory() (sum uint64, err error) {
 // connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset; UDP
 // leaves those that are gone.
 // A frontend with a loopback address is served by socket translation only, in the network namespaces of hosts. Errors: those
-// of service.Service.Validate, that of service.CheckHealthPorts, *FullError, and *ConflictError if the service belongs to another owner
-// or a service of another protocol has a part of the frontend.
+// of service.Service.Validate, that of service.CheckHealthPorts, *FullError, and *ConflictError if the service belongs to another owner,
+// a service of another protocol has a part of the frontend, or a pod has its address: the pod's own ports would be out of reach.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	if err := errors.Join(want.Validate(), requireOwner(owner)); err != nil {
 		return Unchanged, 0, err
@@ -116,6 +118,9 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 		}
 		if have != nil && have.Equal(want) {
 			return nil, nil
+		}
+		if err := s.refusePods(want); err != nil {
+			return nil, err
 		}
 		return &change{put: []service.Service{want}, found: found}, nil
 	})
@@ -143,6 +148,23 @@ func (s Services) checkPorts(want service.Service) error {
 	}
 	others := slices.DeleteFunc(stored.services, func(o service.Service) bool { return o.Key() == want.Key() })
 	return service.CheckHealthPorts([]service.Service{want}, others)
+}
+
+// refusePods returns a *ConflictError if a service has the address of a pod.
+func (s Services) refusePods(services ...service.Service) error {
+	pods := make(map[netip.Addr]uint32)
+	for row, err := range s.o.Endpoints.All() {
+		if err != nil {
+			return err
+		}
+		pods[rows.DecodeAddr(row.Key)] = row.Value.Id
+	}
+	for _, each := range services {
+		if id, ok := pods[each.Frontend.Addr()]; ok {
+			return &ConflictError{What: fmt.Sprintf("service %s: the address is that of endpoint %d", each, id)}
+		}
+	}
+	return nil
 }
 
 // Delete removes a service of an owner; of protocol Any, the services that the owner has at the frontend, whatever their

@@ -131,56 +131,6 @@ func TestBackendOnAnotherNode(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// TestNodePort calls a port of all addresses of the node: from outside, from a pod, and of a process of the node.
-func TestNodePort(t *testing.T) {
-	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		local := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
-		remote := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
-		unspecified := netip.IPv4Unspecified()
-		if netip.MustParseAddr(o.gate).Is6() {
-			unspecified = netip.IPv6Unspecified()
-		}
-		s := service.Service{Frontend: netip.AddrPortFrom(unspecified, 30080), Protocol: o.protocol, NodePort: true}
-		for _, call := range []struct {
-			from    *netns.Namespace
-			backend netip.AddrPort
-			at      string // the node's address
-			seen    string // the client's, by the backend
-		}{
-			{c.client, local, o.gate, o.client},
-			{c.client, local, o.near, o.client},
-			{c.client, remote, o.gate, o.near},
-			{c.client, remote, o.near, o.near},
-			{c.pods[1], local, o.gate, ""},
-			{c.pods[1], local, o.near, ""},
-		} {
-			s.Backends = service.Backends(call.backend)
-			c.put(t, s)
-			frontend := net.JoinHostPort(call.at, "30080")
-			peer, err := testkit.RoundTrip(t, call.from, o.protocol.String(), frontend, []byte("node port"))
-			if err != nil || call.seen != "" && peer.Addr().String() != call.seen {
-				t.Errorf("%s, backend %s: the backend saw %s, %v; want %s", frontend, call.backend, peer, err, call.seen)
-			}
-		}
-		c.callOwn(t, o)
-	})
-	wantNoDrops(t, c.d)
-}
-
-// callOwn calls other ports of the node, which are its own.
-func (c cluster) callOwn(t *testing.T, o outsideCase) {
-	t.Helper()
-	own := testkit.Echo(t, c.host, o.protocol.String(), net.JoinHostPort(o.gate, "0"))
-	before := settled(t, c.d)
-	if _, err := testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own")); err != nil {
-		t.Errorf("a server of the node's own: %v", err)
-	}
-	if diff := delta(t, c.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
-		t.Errorf("a server of the node's own: counted %v", diff)
-	}
-}
-
 // TestNoWay has no packet reach the other node in any form if this one has no address on the uplink to it, or no route.
 func TestNoWay(t *testing.T) {
 	c := newCluster(t)

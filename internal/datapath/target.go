@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"context"
+
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 )
@@ -16,6 +18,22 @@ type target struct{ *device.Device }
 func findTarget(spec EndpointSpec) (target, error) {
 	d, err := spec.Find()
 	return target{d}, err
+}
+
+// keep has the device keep what its endpoint has and nobody gave.
+func (e Endpoints) keep(ctx context.Context, t target, given *device.Given) error {
+	if given == nil {
+		return nil
+	}
+	return e.o.WithTables(ctx, func() error {
+		id, err := t.Keep(e.o, *given)
+		if err != nil || id == 0 || t.Pod == nil {
+			return err
+		}
+		have, err := policiesOf(e.o).Known(id, t.Addresses)
+		t.Pod = given.Merge(have, *t.Pod)
+		return err
+	})
 }
 
 // is reports whether an endpoint is on this device. The kernel reuses no cookie of a namespace.

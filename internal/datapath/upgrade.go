@@ -13,29 +13,46 @@ import (
 )
 
 // Upgrade brings the datapath under o.Root from an earlier layout of maps to this build's while packets flow, and keeps
-// services, endpoints and connections. Unchanged: it has this build's already. After a killed call, another completes it.
+// services, endpoints and connections. Programs of another build are replaced. Unchanged: it has this build's layout, and the
+// source guard stands where it should. After a killed call, another completes it.
 // Errors: those of OpenExisting; *objects.LayoutError for a layout that it cannot read.
 func Upgrade(ctx context.Context, o Options) (Change, error) {
-	pinned, err := objects.Open(o.Root)
-	var layout *objects.LayoutError
+	found, err := objects.Open(o.Root)
+	if err == nil {
+		err = found.Close()
+	}
 	change := Unchanged
+	var layout *objects.LayoutError
 	if errors.As(err, &layout) {
-		if err := upgrade(ctx, layout); err != nil {
-			return Updated, err
-		}
-		change = Updated
-		pinned, err = objects.Open(o.Root)
+		change, err = Updated, upgrade(ctx, layout)
 	}
 	if err != nil {
 		return change, err
 	}
+	pinned, err := objects.Create(ctx, o.Root, o.Sizes) // replaces programs of other builds
+	if err != nil {
+		return change, err
+	}
+	outside, err := guardOutside(ctx, pinned)
 	// Earlier layouts have nothing about the host itself.
-	err = pinned.WithTables(ctx, func() error { return refresh(pinned) })
-	return change, errors.Join(err, pinned.Close())
+	err = errors.Join(err, pinned.WithTables(ctx, func() error { return refresh(pinned) }))
+	return max(change, outside), errors.Join(err, pinned.Close())
 }
 
 // upgrade looks for the devices in all network namespaces, the calling thread's first.
-func upgrade(ctx context.Context, from *objects.LayoutError) (err error) {
+func upgrade(ctx context.Context, from *objects.LayoutError) error {
+	return withNamespaces(func(cookies []uint64, by map[uint64]*netns.Namespace) error {
+		return from.Upgrade(ctx, cookies, func(cookie uint64, fn func() error) error {
+			if by[cookie] == nil {
+				return fmt.Errorf("no name or process leads to the network namespace with cookie %d", cookie)
+			}
+			return by[cookie].Do(fn)
+		})
+	})
+}
+
+// withNamespaces calls fn with all network namespaces and their cookies, the calling thread's first.
+func withNamespaces(fn func(cookies []uint64, by map[uint64]*netns.Namespace) error) (err error) {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
 		return err
@@ -58,10 +75,5 @@ func upgrade(ctx context.Context, from *objects.LayoutError) (err error) {
 			cookies = append(cookies, cookie)
 		}
 	}
-	return from.Upgrade(ctx, cookies, func(cookie uint64, fn func() error) error {
-		if by[cookie] == nil {
-			return fmt.Errorf("no name or process leads to the network namespace with cookie %d", cookie)
-		}
-		return by[cookie].Do(fn)
-	})
+	return fn(cookies, by)
 }

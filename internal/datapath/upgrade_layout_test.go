@@ -99,7 +99,17 @@ func testUpgradeLayout(t *testing.T, n network, d *Datapath) {
 			t.Errorf("new %s connection: %v", network, err)
 		}
 	}
-	checkUpgraded(t, root, want, 4)
+	up := checkUpgraded(t, root, want, 4)
+	for i := range n.pods {
+		at, err := findTarget(n.attachment(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if missing, err := at.outerDeviations(up.objects); err != nil || len(missing) > 0 {
+			t.Errorf("pod %d: %v, %v", i, missing, err)
+		}
+		at.Close()
+	}
 }
 
 // killUpgrade kills an upgrade after a while, if it is not done before.
@@ -138,11 +148,14 @@ func checkUpgraded(t *testing.T, root string, want service.Service, attached int
 		t.Errorf("%q holds %v, %v", root, entries, err)
 	}
 	links, err := d.objects.Links()
+	// Only devices of the host tell which namespace is the host: of pods, of uplinks, parents.
+	known := slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point != objects.AttachPod })
+	links = slices.DeleteFunc(links, func(k objects.Link) bool {
+		return k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance
+	})
 	if err != nil || len(links) != attached {
 		t.Errorf("links %v, %v", links, err)
 	}
-	// Only programs on the host's devices tell which namespace is the host.
-	known := slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point != objects.AttachPod })
 	for _, addr := range []string{gateway4, gateway6} {
 		if _, ok, err := d.objects.NodeAddresses.Get(rows.EncodeAddr(netip.MustParseAddr(addr))); err != nil || ok != known {
 			t.Errorf("address %s of the node: %v, want %v; %v", addr, ok, known, err)
@@ -292,6 +305,9 @@ func attachOld(t *testing.T, n network, d *Datapath, root string) {
 		t.Fatal(err)
 	}
 	for _, k := range links {
+		if k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance {
+			continue // layout 6 had none
+		}
 		if k.Hook.Point == objects.AttachCgroup {
 			l, err := link.LoadPinnedLink(pins(d, "links", k.String()), nil)
 			if err == nil {

@@ -44,7 +44,7 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 		return fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
 	}
 	next := yamlDocuments(data)
-	if begin := bytes.TrimSpace(data); len(begin) > 0 && begin[0] == '{' {
+	if looksLikeJSON(data) {
 		next = jsonDocuments(data)
 	}
 	empty := true
@@ -68,6 +68,14 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 			return err
 		}
 	}
+}
+
+// looksLikeJSON reports whether the first document is an object of JSON: one of YAML may begin with a brace too, but its keys
+// need no quotes.
+func looksLikeJSON(data []byte) bool {
+	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), []byte("{"))
+	rest = bytes.TrimSpace(rest)
+	return ok && (len(rest) == 0 || rest[0] == '"' || rest[0] == '}')
 }
 
 // yamlDocuments returns a function that returns one document after another, then io.EOF.
@@ -185,7 +193,12 @@ func typeName(t reflect.Type) string {
 	return "an object"
 }
 
-// OneLine replaces what would break a line: names and values of a file can have anything.
+// OneLine replaces what would break a line, and leaves out the middle of a long one: names and values of a file can have anything.
 func OneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	const most = 1000 // bytes
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most/2], "") + " ... " + strings.ToValidUTF8(s[len(s)-most/2:], "")
+	}
+	return s
 }

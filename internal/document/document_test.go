@@ -5,6 +5,8 @@ package document
 import (
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // endless is a file without an end, and counts what is read of it.
@@ -36,6 +38,27 @@ func TestEndless(t *testing.T) {
 		}
 		if file.read > c.most {
 			t.Errorf("%q: %d bytes were read, want %d at most", c.text, file.read, c.most)
+		}
+	}
+}
+
+// TestFlowForm reads documents of YAML that begin with a brace, as those of JSON do.
+func TestFlowForm(t *testing.T) {
+	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n", `{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {
+		documents := 0
+		err := Each(strings.NewReader(text), func(_ string, data jsontext.Value) error {
+			var into struct {
+				Schema   int      `json:"schema"`
+				Services []string `json:"services"`
+			}
+			documents++
+			if err := Decode(data, &into); err != nil || into.Schema != 1 {
+				t.Errorf("%q: %+v, %v", text, into, err)
+			}
+			return nil
+		})
+		if err != nil || documents != 1 {
+			t.Errorf("%q: %d documents, %v", text, documents, err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func EachObject(where string, o Object, data jsontext.Value, add func(string, Ob
 		if of.Kind == "" && kind != "" { // the API leaves it out in a ServiceList
 			of.Kind, of.APIVersion = kind, o.APIVersion
 		}
-		if err := add(where, of, item); err != nil {
+		if err := EachObject(where, of, item, add); err != nil { // a list may have lists
 			return err
 		}
 	}

@@ -35,14 +35,19 @@ func restore(origin int) error {
 	return unix.Setns(origin, unix.CLONE_NEWNET)
 }
 
-// onThread locks the calling goroutine to its thread, calls enter and fn, and restores the namespace by leave. A new thread
-// would cost more than most calls do.
+// onThread locks the calling goroutine to its thread, calls enter and fn, and restores the namespace by leave. If enter
+// fails, the thread has not moved. A new thread would cost more than most calls do.
 func onThread(enter func() error, leave func(origin int) error, fn func() error) error {
 	runtime.LockOSThread()
 	origin, err := unix.Open(threadPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open the thread's network namespace: %w", err)
+	}
+	if err := enter(); err != nil {
+		_ = unix.Close(origin)
+		runtime.UnlockOSThread()
+		return err
 	}
 	defer func() {
 		err := leave(origin)
@@ -53,9 +58,6 @@ func onThread(enter func() error, leave func(origin int) error, fn func() error)
 		}
 		runtime.UnlockOSThread()
 	}()
-	if err := enter(); err != nil {
-		return err
-	}
 	return fn()
 }
 

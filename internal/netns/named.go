@@ -92,7 +92,13 @@ func New() (*Namespace, error) {
 
 // create creates a network namespace and calls keep inside it.
 func create(path string, keep func() error) (n *Namespace, err error) {
-	unshare := func() error { return unix.Unshare(unix.CLONE_NEWNET) }
+	unshare := func() error {
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("%w: it needs CAP_SYS_ADMIN", err)
+		}
+		return err
+	}
 	err = onThread(unshare, restore, func() error {
 		if err := loopbackUp(); err != nil {
 			return err

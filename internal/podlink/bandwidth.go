@@ -11,20 +11,18 @@ import (
 	"mustang/internal/qdisc"
 )
 
-// Bandwidth limits the rates at which a pod receives and sends. The zero value limits
-// neither.
+// Bandwidth limits the rates at which a pod receives and sends. The zero value limits neither.
 type Bandwidth struct {
-	// ToPod is enforced where the host's device of the pod sends. It does not cover
-	// packets that a program delivers to the pod past that device.
+	// ToPod is enforced where the host's device of the pod sends. It does not cover packets that a program delivers to
+	// the pod past that device.
 	ToPod qdisc.Limit
-	// FromPod is enforced where the pod's own device sends. Root in the pod
-	// (CAP_NET_ADMIN) can remove it.
+	// FromPod is enforced where the pod's own device sends, which root in the pod can remove, and in modes with
+	// Traits.HostSide where the host's device receives, unless a switch in user space takes packets before that.
 	FromPod qdisc.Limit
 }
 
-// Apply sets the limits of an attached pod, and removes those that are zero. A limit
-// to the pod needs a mode with Traits.HostSide, one from the pod a namespace. If Apply
-// fails, one of the two may be set. The limits end with the devices.
+// Apply sets the limits of an attached pod, and removes those that are zero. A limit to the pod needs a mode with
+// Traits.HostSide, one from the pod a namespace. If Apply fails, some may be set. The limits end with the devices.
 func (b Bandwidth) Apply(mode Mode, network Network, pod Pod) (err error) {
 	defer wrap(&err, fmt.Sprintf("limit bandwidth of pod %q", pod.name()))
 	limits, err := b.deviceLimits(mode, network, pod)
@@ -32,7 +30,7 @@ func (b Bandwidth) Apply(mode Mode, network Network, pod Pod) (err error) {
 		return err
 	}
 	for _, l := range limits {
-		if err := qdisc.SetLimit(l.ns, l.device, l.limit); err != nil {
+		if err := l.set(l.ns, l.device, l.limit); err != nil {
 			return err
 		}
 	}
@@ -52,7 +50,7 @@ func (b Bandwidth) Check(mode Mode, network Network, pod Pod) (err error) {
 	}
 	var c checker
 	for _, l := range limits {
-		deviation, err := qdisc.Deviation(l.ns, l.device, l.limit)
+		deviation, err := l.deviation(l.ns, l.device, l.limit)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			c.add("device %q is missing in %q", l.device, l.ns.Name())
@@ -65,11 +63,13 @@ func (b Bandwidth) Check(mode Mode, network Network, pod Pod) (err error) {
 	return c.result(mode, pod)
 }
 
-// deviceLimit is the limit of a device that sends to a pod, or from it.
+// deviceLimit is the limit of what a device sends to a pod, sends from it, or receives from it.
 type deviceLimit struct {
-	ns     *netns.Namespace
-	device string
-	limit  qdisc.Limit
+	ns        *netns.Namespace
+	device    string
+	limit     qdisc.Limit
+	set       func(*netns.Namespace, string, qdisc.Limit) error
+	deviation func(*netns.Namespace, string, qdisc.Limit) (string, error)
 }
 
 // deviceLimits are the limits of the devices of a mode.
@@ -80,7 +80,8 @@ func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLi
 		if err := pod.validateDelete(network); err != nil {
 			return nil, err
 		}
-		limits = append(limits, deviceLimit{network.Host, pod.HostIfName, b.ToPod})
+		limits = append(limits, deviceLimit{network.Host, pod.HostIfName, b.ToPod, qdisc.SetLimit, qdisc.Deviation},
+			deviceLimit{network.Host, pod.HostIfName, b.FromPod, qdisc.SetPolice, qdisc.PoliceDeviation})
 	case b.ToPod.Rate != 0:
 		return nil, fmt.Errorf("link mode %s can't limit traffic to a pod: it has no device of the pod on the host", mode.Name())
 	}
@@ -89,7 +90,7 @@ func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLi
 		if err := pod.validateIfName(); err != nil {
 			return nil, err
 		}
-		limits = append(limits, deviceLimit{pod.Namespace, pod.IfName, b.FromPod})
+		limits = append(limits, deviceLimit{pod.Namespace, pod.IfName, b.FromPod, qdisc.SetLimit, qdisc.Deviation})
 	case b.FromPod.Rate != 0:
 		return nil, errors.New("traffic from a pod without a namespace can't be limited")
 	}

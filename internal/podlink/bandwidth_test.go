@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"mustang/internal/netns"
+	"mustang/internal/ovs"
 	"mustang/internal/qdisc"
 	"mustang/internal/testkit"
 )
@@ -62,22 +64,92 @@ func TestBandwidth(t *testing.T) {
 	})
 }
 
-// flood sends datagrams of 1000 bytes.
+// TestBandwidthHolds has root of a pod delete its queues: what it sends stays limited where the host has a device of the
+// pod, and Check reports the queue that is gone. The pod's traffic passes when the limit is over.
+func TestBandwidthHolds(t *testing.T) {
+	testkit.RequireTool(t, "tc")
+	forEachMode(t, func(t *testing.T, mode Mode) {
+		if !mode.Traits().HostSide {
+			t.Log("the pod's device is the only one")
+			return
+		}
+		f := newFixture(t, mode, 1)
+		pod := f.pods[0]
+		echoToHost(t, f)
+		limits := Bandwidth{FromPod: slow}
+		if err := limits.Apply(mode, f.network, pod); err != nil {
+			t.Fatal(err)
+		}
+		if err := pod.Namespace.Do(exec.Command("tc", "qdisc", "del", "dev", pod.IfName, "root").Run); err != nil {
+			t.Fatal(err)
+		}
+		if limit := limitStatistics(t, pod.Namespace, pod.IfName); limit != nil {
+			t.Fatalf("the pod has a limit: %+v", limit)
+		}
+		if err := limits.Check(mode, f.network, pod); err == nil || !strings.Contains(err.Error(), "is not limited") || strings.Contains(err.Error(), pod.HostIfName) {
+			t.Errorf("Check says %v", err)
+		}
+		if mode.Traits().Needs == NeedsOpenVSwitch && strings.Contains(vsctl(t, f.network, "get", "Bridge", DefaultBridge, "datapath_type"), ovs.UserSpace) {
+			t.Log("the switch takes packets before the device's programs")
+			return
+		}
+		server := listenOn(t, f.network.Host, f.network.Gateways[0].Addr())
+		for range 3 {
+			send(t, pod.Namespace, server.LocalAddr())
+		}
+		if got := received(server, 3*flooded, 300*time.Millisecond); got > flooded {
+			t.Errorf("%d datagrams came, of %d", got, 3*flooded)
+		}
+		if err := (Bandwidth{}).Apply(mode, f.network, pod); err != nil {
+			t.Fatal(err)
+		}
+		send(t, pod.Namespace, server.LocalAddr())
+		if got := received(server, flooded, 10*time.Second); got != flooded {
+			t.Errorf("%d datagrams came without a limit, of %d", got, flooded)
+		}
+	})
+}
+
+// flood sends datagrams of 1000 bytes to a port that is closed.
 func flood(t *testing.T, from *netns.Namespace, to netip.Addr) {
 	t.Helper()
-	var conn net.PacketConn
-	err := from.Do(func() (err error) {
-		conn, err = net.ListenPacket("udp4", ":0")
+	send(t, from, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+}
+
+// send sends datagrams of 1000 bytes.
+func send(t *testing.T, from *netns.Namespace, to net.Addr) {
+	t.Helper()
+	conn := listenOn(t, from, netip.IPv4Unspecified())
+	for range flooded {
+		// What is dropped may be an error to the sender, and so is a closed port.
+		_, _ = conn.WriteTo(make([]byte, 1000), to)
+	}
+}
+
+// listenOn opens a socket in a namespace.
+func listenOn(t *testing.T, ns *netns.Namespace, addr netip.Addr) (conn net.PacketConn) {
+	t.Helper()
+	err := ns.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp4", netip.AddrPortFrom(addr, 0).String())
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	for range flooded {
-		// What is dropped may be an error to the sender, and so is a closed port.
-		_, _ = conn.WriteTo(make([]byte, 1000), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// received counts datagrams until there are as many as wanted, or none come any more.
+func received(conn net.PacketConn, want int, quiet time.Duration) (count int) {
+	for count < want {
+		_ = conn.SetReadDeadline(time.Now().Add(quiet))
+		if _, _, err := conn.ReadFrom(make([]byte, 2000)); err != nil {
+			break
+		}
+		count++
 	}
+	return count
 }
 
 // awaitDrops returns when a device's limit has dropped some of a flood, which a

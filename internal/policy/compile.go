@@ -15,9 +15,16 @@ type compiler struct {
 	blocks     *blocks
 	identities []identity
 	byNumber   map[uint32]int32   // index of identities
-	pods       map[string][]int32 // identities of pods, by namespace
+	pods       []int32            // identities of pods
+	labelled   map[label][]int32  // identities of pods, by each label
 	inBlock    map[string][]int32 // identities, by block
 	rows       Rows
+}
+
+// label is a label of pods, or of their namespaces.
+type label struct {
+	ofNamespace bool
+	key, value  string
 }
 
 // clause is a rule with the identities that it matches.
@@ -38,6 +45,7 @@ type prepared struct {
 	id      Digest  // of the policy and the direction
 	clauses []*clause
 	deny    uint32 // rule of the default deny
+	judges  bool   // the pods' own node
 }
 
 // Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or an
@@ -46,10 +54,11 @@ func Compile(s Snapshot, have Rows) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
+	s.Policies, s.Previous = s.local(s.Policies), s.local(s.Previous)
 	c := &compiler{
 		snapshot: &s, numbers: newNumbers(have.Numbers), namespaces: s.namespaceLabels(),
-		blocks: newBlocks(s.Policies, s.Previous), rows: newRows(), byNumber: map[uint32]int32{}, pods: map[string][]int32{},
-		inBlock: map[string][]int32{},
+		blocks: newBlocks(s.Policies, s.Previous), rows: newRows(), byNumber: map[uint32]int32{},
+		labelled: map[label][]int32{}, inBlock: map[string][]int32{},
 	}
 	c.identify()
 	for n, policies := range [][]Policy{s.Previous, s.Policies} {
@@ -73,25 +82,26 @@ func (c *compiler) prepare(policies []Policy, d Direction) []*prepared {
 		if !ok {
 			continue
 		}
-		q := &prepared{tier: p.Tier, subject: c.selected(p.Subject), id: digest("policy", append(canonical(p), byte(d)))}
+		q := &prepared{tier: p.Tier, judges: p.JudgesNode, subject: c.selected(p.Subject), id: digest("policy", append(canonical(p), byte(d)))}
 		origin := p.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if p.Tier == Namespaced {
-			q.deny = c.rule(q.id, origin)
+			q.deny = c.rule(origin)
 		}
 		origin.Reason = ByRule
 		for n := range rules {
 			origin.Index = n
-			q.clauses = append(q.clauses, c.clause(&rules[n], p.Tier, c.rule(q.id, origin)))
+			q.clauses = append(q.clauses, c.clause(&rules[n], p.Tier, c.rule(origin)))
 		}
 		out = append(out, q)
 	}
 	return out
 }
 
-// rule returns the number of an origin in a policy.
-func (c *compiler) rule(policy Digest, o Origin) uint32 {
-	number, _ := c.numbers.of("rule", append(canonical(o), policy[:]...))
+// rule returns the number of an origin. It is that of its place in a policy, whatever the rule says, so that a change of a policy
+// leaves the numbers of the others.
+func (c *compiler) rule(o Origin) uint32 {
+	number, _ := c.numbers.of("rule", o.key())
 	c.rows.Rules[number] = o
 	return number
 }
@@ -122,17 +132,25 @@ func (c *compiler) clause(r *Rule, t Tier, number uint32) *clause {
 
 // selected returns the identities of the pods that a selector selects.
 func (c *compiler) selected(s PodSelector) (out []int32) {
-	for name, members := range c.pods {
-		if !s.Namespaces.Matches(c.namespaces[name]) {
-			continue
-		}
-		for _, i := range members {
-			if s.Pods.Matches(c.identities[i].Labels) {
-				out = append(out, i)
-			}
+	for _, i := range c.candidates(s) {
+		if s.matches(c.identities[i].Namespace, c.identities[i].Labels) {
+			out = append(out, i)
 		}
 	}
 	return out
+}
+
+// candidates returns identities of pods, among them all that a selector selects: those with the rarest label that it asks for.
+func (c *compiler) candidates(s PodSelector) []int32 {
+	rarest := c.pods
+	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
+		for key, value := range labels {
+			if have := c.labelled[label{ofNamespace, key, value}]; len(have) < len(rarest) {
+				rarest = have
+			}
+		}
+	}
+	return rarest
 }
 
 // having returns the identities for which a function is true.
@@ -156,7 +174,7 @@ func (c *compiler) endpoints(all []*prepared, d Direction, enforce bool) {
 	}
 	for i := range c.snapshot.Pods {
 		p := &c.snapshot.Pods[i]
-		if p.HostNetwork || p.Node != c.snapshot.Node || len(p.Addresses) == 0 {
+		if !p.enforced(c.snapshot.Node) {
 			continue
 		}
 		set := c.setOf(p, selecting[c.byNumber[c.rows.Addresses[mappedPrefix(hostPrefix(p.Addresses[0].Unmap()))]]], d)
@@ -201,7 +219,10 @@ func (c *compiler) setOf(p *Pod, selecting []*prepared, d Direction) uint32 {
 // set fills the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
 // rules match get rows of their own. Identities that the same rules match are decided about once.
 func (c *compiler) set(set uint32, selecting []*prepared, d Direction, own []NamedPort) {
-	clauses := []*clause{c.ownNode()}
+	var clauses []*clause
+	if !slices.ContainsFunc(selecting, func(q *prepared) bool { return q.judges }) {
+		clauses = append(clauses, c.ownNode())
+	}
 	deny, isolated := uint32(0), false
 	for _, q := range selecting {
 		if q.tier == Namespaced && !isolated {
@@ -278,7 +299,7 @@ func signature(matching []int32, clauses []*clause, ports []NamedPort, d Directi
 
 // ownNode returns the rule that lets a pod and its node talk.
 func (c *compiler) ownNode() *clause {
-	out := &clause{rule: c.rule(Digest{}, Origin{Reason: OwnNode}), tier: Namespaced}
+	out := &clause{rule: c.rule(Origin{Reason: OwnNode}), tier: Namespaced}
 	out.members = c.having(func(i *identity) bool { return i.OwnNode })
 	return out
 }

@@ -53,3 +53,24 @@ func TestBadSnapshot(t *testing.T) {
 		}
 	}
 }
+
+// TestOthersPoliciesCostNothing compiles a policy that selects no pod of this node: its ranges are no rows.
+func TestOthersPoliciesCostNothing(t *testing.T) {
+	block := &Block{CIDR: netip.MustParsePrefix("10.9.0.0/16")}
+	s := Snapshot{
+		Node: "here",
+		Pods: []Pod{{Namespace: "shop", Name: "web", Node: "here", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}},
+		Policies: []Policy{{
+			Tier: Namespaced, Namespace: "other", Name: "big", IsolatesIngress: true,
+			Subject: PodSelector{Namespaces: Selector{Labels: map[string]string{NamespaceLabel: "other"}}},
+			Ingress: []Rule{{Peers: []Peer{{Block: block}}}},
+		}},
+	}
+	rows, err := Compile(s, Rows{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := rows.Addresses[mappedPrefix(block.CIDR)]; ok || len(rows.Verdicts) > 0 {
+		t.Errorf("there are %v", rows)
+	}
+}

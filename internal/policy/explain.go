@@ -4,6 +4,7 @@ package policy
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,7 +44,7 @@ const (
 	ByRule             // a rule of a policy
 	DefaultDeny        // the policy isolates the pod, and no policy has a rule for the traffic
 	ToItself           // a pod always reaches itself
-	OwnNode            // a pod and its node always reach each other, but for tier Admin
+	OwnNode            // a pod and its node reach each other, but for tier Admin and policies that judge the node
 )
 
 // String returns a line for people.
@@ -60,12 +61,19 @@ func (o Origin) String() string {
 	case ToItself:
 		return "a pod always reaches itself"
 	case OwnNode:
-		return "a pod and its node always reach each other"
+		return "a pod and its node reach each other"
 	}
 	if o.Name != "" {
 		return fmt.Sprintf("%s %s", o.Tier, name)
 	}
 	return "default: no policy decides"
+}
+
+// key returns a form that no other origin has. Names of Kubernetes have no zero byte.
+func (o Origin) key() []byte {
+	key := []byte{byte(o.Reason), byte(o.Tier), byte(o.Direction)}
+	key = binary.BigEndian.AppendUint32(key, uint32(o.Index))
+	return append(append(append(key, o.Namespace...), 0), o.Name...)
 }
 
 // origin returns the policy, without a rule.
@@ -145,7 +153,7 @@ func (v *view) decide(f Flow, d Direction) Decision {
 	if decision, ok := v.tier(Admin, selecting, from); ok {
 		return decision
 	}
-	if node := v.nodes[peer]; node != nil && node.Name == pod.Node {
+	if node := v.nodes[peer]; node != nil && node.Name == pod.Node && !judgesNode(selecting) {
 		return Decision{true, Origin{Reason: OwnNode}}
 	}
 	for _, t := range []Tier{Namespaced, Baseline} {
@@ -154,6 +162,11 @@ func (v *view) decide(f Flow, d Direction) Decision {
 		}
 	}
 	return Decision{Allow: true}
+}
+
+// judgesNode reports whether one of the policies takes the exception for the pod's own node away.
+func judgesNode(selecting []*Policy) bool {
+	return slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
 }
 
 // selecting returns the policies that select a pod and have a say in a direction.

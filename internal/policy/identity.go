@@ -23,6 +23,14 @@ type identity struct {
 	number uint32
 }
 
+// key returns a form that no other identity has.
+func (i *identity) key() []byte {
+	if i.Kind == "" { // as those of most addresses
+		return []byte(strings.Join(i.Blocks, " "))
+	}
+	return canonical(i)
+}
+
 // blocks finds the blocks that a prefix is in.
 type blocks struct {
 	in, out map[netip.Prefix][]string // by a block's range, and by what it leaves out
@@ -128,6 +136,16 @@ func family(a netip.Addr) int {
 // hostPrefix returns the prefix of one address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
+// label notes the labels of a pod's identity.
+func (c *compiler) label(i identity, index int32) {
+	for ofNamespace, labels := range map[bool]map[string]string{true: i.Namespace, false: i.Labels} {
+		for key, value := range labels {
+			at := label{ofNamespace, key, value}
+			c.labelled[at] = append(c.labelled[at], index)
+		}
+	}
+}
+
 // identify fills the rows of addresses.
 func (c *compiler) identify() {
 	put := func(p netip.Prefix, i identity) {
@@ -136,7 +154,7 @@ func (c *compiler) identify() {
 			c.rows.Addresses[mappedPrefix(p)] = 0
 			return
 		}
-		i.number, _ = c.numbers.of("identity", canonical(i))
+		i.number, _ = c.numbers.of("identity", i.key())
 		c.rows.Addresses[mappedPrefix(p)] = i.number
 		if _, known := c.byNumber[i.number]; !known {
 			index := int32(len(c.identities))
@@ -146,8 +164,8 @@ func (c *compiler) identify() {
 				c.inBlock[block] = append(c.inBlock[block], index)
 			}
 			if i.Kind == "pod" {
-				name := i.Namespace[NamespaceLabel]
-				c.pods[name] = append(c.pods[name], index)
+				c.pods = append(c.pods, index)
+				c.label(i, index)
 			}
 		}
 	}

@@ -66,6 +66,8 @@ type Policy struct {
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress say for which directions a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
+	// JudgesNode ends, for the pods that the policy selects, that a pod and its node reach each other in any case.
+	JudgesNode bool `json:",omitempty"`
 }
 
 // Tier is when a policy is asked: a tier's decision is final, and the next is asked only if there is none.
@@ -144,6 +146,9 @@ func (p *Policy) Concerns(d Direction) bool {
 	_, ok := p.rules(d)
 	return ok
 }
+
+// String returns the kind, namespace and name.
+func (p Policy) String() string { return p.origin().String() }
 
 // rules returns the rules of a direction, and whether the policy has a say in it.
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {

@@ -5,7 +5,7 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
+	"slices"
 )
 
 // numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not given
@@ -41,10 +41,8 @@ func (n *numbers) of(kind string, key []byte) (number uint32, fresh bool) {
 }
 
 func digest(kind string, key []byte) Digest {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00", kind)
-	h.Write(key)
-	return Digest(h.Sum(nil)[:16])
+	sum := sha256.Sum256(slices.Concat([]byte(kind), []byte{0}, key))
+	return Digest(sum[:16])
 }
 
 // canonical returns a form that is equal for equal values: encoding/json sorts maps.

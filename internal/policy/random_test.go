@@ -112,7 +112,7 @@ func (g generator) policy(number int) Policy {
 	if p.Tier == Namespaced {
 		p.Namespace = one(g, "n0", "n1", "n2")
 		p.Subject.Namespaces = Selector{Labels: map[string]string{NamespaceLabel: p.Namespace}}
-		p.IsolatesEgress, p.IsolatesIngress = g.IntN(2) == 0, g.IntN(2) == 0
+		p.IsolatesEgress, p.IsolatesIngress, p.JudgesNode = g.IntN(2) == 0, g.IntN(2) == 0, g.IntN(4) == 0
 	} else {
 		p.Priority = uint16(g.IntN(3))
 	}

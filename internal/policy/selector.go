@@ -84,6 +84,55 @@ func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }
 
+// Selected returns for each policy how many pods of this node it selects.
+func (s *Snapshot) Selected() []int {
+	out := make([]int, len(s.Policies))
+	s.eachSelected(s.Policies, func(i int) bool {
+		out[i]++
+		return true
+	})
+	return out
+}
+
+// local returns the policies that select a pod of this node: verdicts for its pods depend on no others.
+func (s *Snapshot) local(policies []Policy) (out []Policy) {
+	s.eachSelected(policies, func(i int) bool {
+		out = append(out, policies[i])
+		return false
+	})
+	return out
+}
+
+// eachSelected calls a function for each policy and each pod of this node that it selects, with the index of the policy, until it
+// returns false for the policy.
+func (s *Snapshot) eachSelected(policies []Policy, each func(int) bool) {
+	namespaces := s.namespaceLabels()
+	pods := map[string][]*Pod{}
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(s.Node) {
+			pods[p.Namespace] = append(pods[p.Namespace], p)
+		}
+	}
+	for i := range policies {
+		subject, more := policies[i].Subject, true
+		for name, in := range pods {
+			if !subject.Namespaces.Matches(namespaces[name]) {
+				continue
+			}
+			for _, p := range in {
+				if more && subject.Pods.Matches(p.Labels) {
+					more = each(i)
+				}
+			}
+		}
+	}
+}
+
+// enforced reports whether policies are enforced for a pod on a node.
+func (p *Pod) enforced(node string) bool {
+	return !p.HostNetwork && p.Node == node && len(p.Addresses) > 0
+}
+
 // namespaceLabels returns the labels of each namespace of the snapshot and of its pods.
 func (s *Snapshot) namespaceLabels() map[string]map[string]string {
 	out := make(map[string]map[string]string, len(s.Namespaces))

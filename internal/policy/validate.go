@@ -15,6 +15,10 @@ func (p *Policy) Validate() error {
 	switch {
 	case p.Name == "":
 		return errors.New("metadata.name: missing")
+	case !isSubdomain(p.Name):
+		return fmt.Errorf("metadata.name: %q: want at most %d of a to z, 0 to 9, . and -", p.Name, maxSubdomain)
+	case p.Namespace != "" && !isLabel(p.Namespace):
+		return fmt.Errorf("metadata.namespace: %q: want at most %d of a to z, 0 to 9 and -", p.Namespace, maxLabel)
 	case p.Tier > Baseline:
 		return fmt.Errorf("spec.tier: %d is not known", p.Tier)
 	case (p.Tier == Namespaced) != (p.Namespace != ""):
@@ -107,6 +111,8 @@ func (p Port) validate() error {
 	switch {
 	case p.Name != "" && (p.First != 0 || p.Last != 0):
 		return errors.New("endPort: a port with a name has none")
+	case p.Name != "" && !isPortName(p.Name):
+		return fmt.Errorf("port: %q: want a number, or at most %d of a to z, 0 to 9 and -, with a letter", p.Name, maxPortName)
 	case p.Last < p.First:
 		return fmt.Errorf("endPort: %d is less than port %d", p.Last, p.First)
 	}

@@ -32,6 +32,7 @@ type edtBucket struct {
 const (
 	edtMapBuckets = "buckets"
 	edtProgEdt    = "edt"
+	edtProgPolice = "police"
 )
 
 // loadEdt returns the embedded CollectionSpec for edt.
@@ -76,7 +77,8 @@ type edtSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edtProgramSpecs struct {
-	Edt *ebpf.ProgramSpec `ebpf:"edt"`
+	Edt    *ebpf.ProgramSpec `ebpf:"edt"`
+	Police *ebpf.ProgramSpec `ebpf:"police"`
 }
 
 // edtMapSpecs contains maps before they are loaded into the kernel.
@@ -131,12 +133,14 @@ type edtVariables struct {
 //
 // It can be passed to loadEdtObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edtPrograms struct {
-	Edt *ebpf.Program `ebpf:"edt"`
+	Edt    *ebpf.Program `ebpf:"edt"`
+	Police *ebpf.Program `ebpf:"police"`
 }
 
 func (p *edtPrograms) Close() error {
 	return _EdtClose(
 		p.Edt,
+		p.Police,
 	)
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package qdisc limits the rate at which devices send, and emulates slow networks.
+// Package qdisc limits the rates at which devices send and receive, and emulates slow networks.
 //
 // With queue fq a limit is an eBPF program that sets a departure time for each packet (EDT). Without fq it is a token
 // bucket filter (tbf). Either way one limit covers all that a device sends and ends with the device: nothing is pinned,
-// and no process has to run.
+// and no process has to run. A limit of what a device receives drops, and queues nothing.
 package qdisc
 
 import (
@@ -59,12 +59,12 @@ func byDepartures(ns *netns.Namespace, device string, limit Limit) (err error) {
 			err = errors.Join(err, detachEDT(ns, device))
 		}
 	}()
-	objects, err := load(bucketOf(limit))
+	objects, err := load(edtProgEdt, bucketOf(limit))
 	if err != nil {
 		return fmt.Errorf("limit what device %q in %q sends: %w", device, ns.Name(), err)
 	}
 	defer func() { err = errors.Join(err, objects.Close()) }()
-	return attachEDT(ns, device, objects.Edt.FD())
+	return attachEDT(ns, device, objects.Program.FD())
 }
 
 // Deviation describes how a device's limit differs from limit, whichever method enforces it; it is empty if they agree.
@@ -81,7 +81,7 @@ func Deviation(ns *netns.Namespace, device string, limit Limit) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	have, err := heldTo(pacing.Program)
+	have, err := heldTo(pacing.Program, edtProgEdt)
 	if err != nil {
 		return "", fmt.Errorf("read the limit of device %q in %q: %w", device, ns.Name(), err)
 	}

@@ -182,9 +182,9 @@ func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	err := byDepartures(ns, device, limit)
 	if errors.Is(err, errors.ErrUnsupported) {
 		testkit.NeedsOther(t)
-		var objects *edtObjects
-		if objects, err = load(bucketOf(limit)); err == nil {
-			err = errors.Join(attachEDT(ns, device, objects.Edt.FD()), objects.Close())
+		var objects loaded
+		if objects, err = load(edtProgEdt, bucketOf(limit)); err == nil {
+			err = errors.Join(attachEDT(ns, device, objects.Program.FD()), objects.Close())
 		}
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func TestEDT(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			full := monotonic(t) + uint64(time.Hour)
-			p := newProgram(t, edtBucket{Rate: row.rate, Burst: uint64(row.burst), Horizon: uint64(row.horizon), Full: full})
+			p := newProgram(t, edtProgEdt, edtBucket{Rate: row.rate, Burst: uint64(row.burst), Horizon: uint64(row.horizon), Full: full})
 			taken := uint64(0)
 			for i, size := range row.sizes {
 				verdict, due := p.run(t, size)
@@ -74,7 +74,7 @@ func TestEDT(t *testing.T) {
 // larger for a long pause.
 func TestEDTBurst(t *testing.T) {
 	const cost, burst = time.Second, 2500 * time.Millisecond
-	p := newProgram(t, edtBucket{Rate: 1000, Burst: uint64(burst), Horizon: uint64(time.Minute)})
+	p := newProgram(t, edtProgEdt, edtBucket{Rate: 1000, Burst: uint64(burst), Horizon: uint64(time.Minute)})
 	var began uint64
 	for i := range 5 {
 		before := monotonic(t)
@@ -100,7 +100,7 @@ func TestEDTBurst(t *testing.T) {
 func TestEDTAtOnce(t *testing.T) {
 	const threads, each, size, cost = 4, 2000, 1000, uint64(time.Millisecond)
 	full := monotonic(t) + uint64(time.Hour)
-	p := newProgram(t, edtBucket{Rate: 1e6, Burst: cost, Horizon: uint64(100 * time.Hour), Full: full})
+	p := newProgram(t, edtProgEdt, edtBucket{Rate: 1e6, Burst: cost, Horizon: uint64(100 * time.Hour), Full: full})
 	var mutex sync.Mutex
 	seen := make(map[uint64]bool)
 	var group sync.WaitGroup
@@ -138,12 +138,12 @@ func TestBucketOf(t *testing.T) {
 }
 
 // program is one that sits on no device.
-type program struct{ *edtObjects }
+type program struct{ loaded }
 
-func newProgram(t *testing.T, bucket edtBucket) program {
+func newProgram(t *testing.T, name string, bucket edtBucket) program {
 	t.Helper()
 	testkit.RequireRoot(t)
-	objects, err := load(bucket)
+	objects, err := load(name, bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 	in, out := make([]byte, skbSize), make([]byte, skbSize)
 	binary.NativeEndian.PutUint64(in[skbTstamp:], 1)
 	binary.NativeEndian.PutUint32(in[skbWireLen:], size)
-	verdict, err := p.Edt.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: in, ContextOut: out})
+	verdict, err := p.Program.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: in, ContextOut: out})
 	if err != nil {
 		t.Error(err)
 	}

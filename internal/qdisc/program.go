@@ -35,26 +35,35 @@ func timeOf(bytes, rate uint64) time.Duration {
 	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
 }
 
-// load loads the program with a bucket of its own.
-func load(bucket edtBucket) (*edtObjects, error) {
+// loaded is a program and its table of one bucket.
+type loaded struct {
+	Program *ebpf.Program
+	Buckets *ebpf.Map
+}
+
+// Close leaves a program that is attached, and its table.
+func (l loaded) Close() error { return errors.Join(l.Program.Close(), l.Buckets.Close()) }
+
+// load loads one of the programs with a bucket of its own.
+func load(program string, bucket edtBucket) (loaded, error) {
 	spec, err := loadEdt()
 	if err != nil {
-		return nil, fmt.Errorf("read embedded object: %w", err)
+		return loaded{}, fmt.Errorf("read embedded object: %w", err)
 	}
 	spec.Maps[edtMapBuckets].Contents = []ebpf.MapKV{{Key: uint32(0), Value: bucket}}
-	var objects edtObjects
-	err = spec.LoadAndAssign(&objects, nil)
+	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
+	collection, err := ebpf.NewCollection(spec)
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load program: %w", err)
+		return loaded{}, fmt.Errorf("load program: %w", err)
 	}
-	return &objects, nil
+	return loaded{collection.Programs[program], collection.Maps[edtMapBuckets]}, nil
 }
 
-// heldTo returns the bucket of a loaded program, or nil if the program is gone or not ours.
-func heldTo(id uint32) (*edtBucket, error) {
+// heldTo returns the bucket of a loaded program, or nil if the program is gone or not ours: that of the name.
+func heldTo(id uint32, name string) (*edtBucket, error) {
 	if id == 0 {
 		return nil, nil
 	}
@@ -72,7 +81,7 @@ func heldTo(id uint32) (*edtBucket, error) {
 	}
 	// The kernel keeps the names of programs and maps, not their owner.
 	maps, _ := info.MapIDs()
-	if info.Name != edtProgEdt || len(maps) != 1 {
+	if info.Name != name || len(maps) != 1 {
 		return nil, nil
 	}
 	m, err := ebpf.NewMapFromID(maps[0])

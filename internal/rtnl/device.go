@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
 // Device is a snapshot of a network device.
@@ -165,6 +167,28 @@ func (c Conn) DeviceByIndex(index int) (Device, error) {
 		return Device{}, fmt.Errorf("device %d in network namespace %q: %w", index, c.ns.Name(), err)
 	}
 	return DescribeLink(link), nil
+}
+
+// OnParentIn returns the name of the macvlan or ipvlan with an index, if its parent is in the namespace ns; empty if not, or if
+// there is no such device.
+func (c Conn) OnParentIn(ns *netns.Namespace, index int) (string, error) {
+	device, err := c.DeviceByIndex(index)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil || device.Kind != "macvlan" && device.Kind != "ipvlan" || device.PeerNSID < 0 {
+		return "", err
+	}
+	handle, err := c.Handle()
+	if err != nil {
+		return "", err
+	}
+	defer handle.Close()
+	id, err := handle.GetNetNsIdByFd(ns.FD())
+	if err != nil || id != device.PeerNSID {
+		return "", err
+	}
+	return device.Name, nil
 }
 
 // HasDevice reports whether a device with that name or alternative name exists. It is the fastest query (netdevice(7),

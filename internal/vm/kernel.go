@@ -77,7 +77,7 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 
 // fetchKernel is FetchKernel with the lock of dir.
 func fetchKernel(ctx context.Context, dir string) (Kernel, error) {
-	p, err := newestPackage(ctx)
+	p, err := rememberedPackage(ctx, dir)
 	if err == nil {
 		if kernel, ok := openKernel(dir, p.dirName()); ok {
 			return kernel, nil
@@ -190,6 +190,38 @@ func patchLevel(name string) int {
 		return -1
 	}
 	return level
+}
+
+// rememberedPackage is newestPackage, which needs more than a second of CPU time, with its answer kept in dir until the
+// package lists change. Without them there is nothing to compare, and so after an error.
+func rememberedPackage(ctx context.Context, dir string) (debianPackage, error) {
+	lists, err := output(ctx, "", "apt-config", "shell", "lists", "Dir::State::lists/d")
+	if err != nil {
+		return newestPackage(ctx)
+	}
+	_, lists, _ = strings.Cut(strings.TrimSpace(lists), "=")
+	info, err := os.Stat(strings.Trim(lists, "'"))
+	if err != nil {
+		return newestPackage(ctx)
+	}
+	stamp := fmt.Sprintf("%s %d\n", lists, info.ModTime().UnixNano())
+	path := filepath.Join(dir, ".newest")
+	if data, err := os.ReadFile(path); err == nil {
+		if name, ok := strings.CutPrefix(string(data), stamp); ok {
+			if p, ok := parseDirName(name); ok {
+				return p, nil
+			}
+		}
+	}
+	p, err := newestPackage(ctx)
+	if err != nil {
+		return p, err
+	}
+	// What can't be kept is asked for again.
+	if os.WriteFile(path+".part", []byte(stamp+p.dirName()), 0o600) == nil {
+		_ = os.Rename(path+".part", path)
+	}
+	return p, nil
 }
 
 // newestPackage returns the newest package in the package lists of this machine.

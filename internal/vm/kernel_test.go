@@ -162,6 +162,28 @@ func TestFetchKernel(t *testing.T) {
 	}
 }
 
+// TestFetchRemembers wants apt to be asked once for as long as its lists are the same.
+func TestFetchRemembers(t *testing.T) {
+	r, dir, bin := newRepository(t), t.TempDir(), t.TempDir()
+	r.addKernel(t, 7)
+	fetch(t, dir, 7)
+	asked := filepath.Join(bin, "asked")
+	script := fmt.Sprintf("#!/bin/sh\necho asked >> %s\nexec /usr/bin/apt-cache \"$@\"\n", asked)
+	if err := os.WriteFile(filepath.Join(bin, "apt-cache"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	fetch(t, dir, 7)
+	if _, err := os.Stat(asked); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("apt was asked again: %v", err)
+	}
+	r.addKernel(t, 8)
+	fetch(t, dir, 8)
+	if _, err := os.Stat(asked); err != nil {
+		t.Errorf("apt was not asked when its lists had changed: %v", err)
+	}
+}
+
 // TestFetchTogether fetches from several processes' worth of goroutines at once.
 func TestFetchTogether(t *testing.T) {
 	r, dir := newRepository(t), t.TempDir()

@@ -39,7 +39,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			switch cell := strings.TrimSpace(cells[1+i]); {
 			case !slices.Contains([]string{"yes", "any", "–"}, cell):
 				t.Errorf("%s, %s: %q, want yes, any or –", promise, mode, cell)
-			case cell == "yes" && !regexp.MustCompile(`linkModes\(\)|onEachLink\(|"`+mode).MatchString(built) &&
+			case cell == "yes" && !regexp.MustCompile(`linkModes\(\)|uplinkCases\(\)|onEachLink\(|"`+mode).MatchString(built) &&
 				!(mode == "veth" && strings.Contains(built, "routed(t)")):
 				t.Errorf("%s: no test that it names builds pods of mode %s", promise, mode)
 			}
@@ -47,6 +47,40 @@ func TestPromisesHaveTests(t *testing.T) {
 	}
 	if rows < 25 {
 		t.Errorf("the table has %d rows", rows)
+	}
+}
+
+// TestSecurityHasTests reads what holds in which link mode, and what the source guard promises. Each test that a row names exists, and
+// each row but one without any names some.
+func TestSecurityHasTests(t *testing.T) {
+	files, rows := testFiles(t), 0
+	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {
+		text, err := os.ReadFile(root + "/docs/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(text), " "+last+" |\n")
+		table, _, _ = strings.Cut(table, "\n\n")
+		for line := range strings.Lines(table) {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+			promise, shown := strings.TrimSpace(cells[0]), strings.TrimSpace(cells[len(cells)-1])
+			if strings.HasPrefix(shown, "---") || shown == "–" {
+				continue
+			}
+			rows++
+			names := regexp.MustCompile(`\bTest\w+`).FindAllString(shown, -1)
+			if len(names) == 0 {
+				t.Errorf("%s: %s: no test", path, promise)
+			}
+			for _, name := range names {
+				if files[name] == "" {
+					t.Errorf("%s: %s: there is no test %s", path, promise, name)
+				}
+			}
+		}
+	}
+	if rows < 10 {
+		t.Errorf("the tables have %d rows", rows)
 	}
 }
 

@@ -9,6 +9,7 @@ package servicebench
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
@@ -73,6 +74,8 @@ func (t Task) Run(ctx context.Context) (s Sample, err error) {
 	m := &s.Measurement
 	m.Workload, m.Flows, m.Histogram = t.Workload, 1, hdrhistogram.New(1, int64(10*time.Minute), 3)
 	recorder := evidence.Recorder{Lab: t.Lab}
+	services := t.Lab.AllServices(lab.OtherBackends)
+	runtime.GC() // otherwise what came before is collected while connections are timed
 	if err := watch.Begin(); err != nil {
 		return s, err
 	}
@@ -94,7 +97,7 @@ func (t Task) Run(ctx context.Context) (s Sample, err error) {
 	if err := recorder.Start(); err != nil {
 		return s, err
 	}
-	proof, took, err := c.connectAll(ctx, t.Lab.AllServices(lab.OtherBackends), connections)
+	proof, took, err := c.connectAll(ctx, services, connections)
 	if err != nil {
 		return s, err
 	}

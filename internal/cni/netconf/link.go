@@ -49,6 +49,9 @@ func SelectLink() (string, error) {
 		if err == nil {
 			return mode.Name(), nil
 		}
+		if unsupported := (*podlink.UnsupportedError)(nil); !errors.As(err, &unsupported) {
+			return "", fmt.Errorf("link auto: %w", err) // the other modes would fail alike
+		}
 		errs = append(errs, err)
 	}
 	return "", fmt.Errorf("link auto: %w", errors.Join(errs...))

@@ -84,10 +84,11 @@ func (p PodInfo) validate(services string) error {
 		return Invalidf("policies: with off, no policy selects a pod by namespace or labels")
 	case (said || p.policies == policiesOn) && services == ServicesOff:
 		return Invalidf("services: with off, pods have no programs that enforce policies, and policies, namespace or labels ask for them")
-	case p.Namespace != "" && !isNamespace(p.Namespace):
-		return Invalidf("namespace: %q is not a name of Kubernetes", p.Namespace)
 	case len(p.Labels) > maxLabels:
 		return Invalidf("labels: %d of them, at most %d", len(p.Labels), maxLabels)
+	}
+	if err := (&policy.Pod{Namespace: cmp.Or(p.Namespace, defaultNamespace)}).Validate(); err != nil {
+		return Invalidf("%v", err)
 	}
 	return checkLabels("labels", p.Labels)
 }
@@ -105,9 +106,8 @@ func (c Config) Pod(args string) (*policy.Pod, error) {
 		var err error
 		switch key {
 		case argNamespace:
-			if pod.Namespace = value; !isNamespace(value) {
-				err = fmt.Errorf("%q is not a name of Kubernetes", value)
-			}
+			pod.Namespace = value
+			err = (&policy.Pod{Namespace: value}).Validate()
 		case argPod:
 			pod.Name = value
 		case argLabels:
@@ -147,32 +147,10 @@ func addLabels(labels map[string]string, text string) error {
 	return checkLabels(argLabels, more)
 }
 
+// checkLabels returns an error if Kubernetes cannot have a label. The key is where the labels come from.
 func checkLabels(key string, labels map[string]string) error {
-	for name, value := range labels {
-		prefix, short, ok := strings.Cut(name, "/")
-		if !ok {
-			prefix, short = "", name
-		}
-		if ok && prefix == "" || len(prefix) > 253 || !only(prefix, "-.", false) || short == "" || !isLabelText(short) || !isLabelText(value) {
-			return Invalidf("%s: %q with value %q is not a label of Kubernetes", key, name, value)
-		}
+	if err := (&policy.Pod{Namespace: defaultNamespace, Labels: labels}).Validate(); err != nil {
+		return Invalidf("%s: %v", key, err)
 	}
 	return nil
-}
-
-// isLabelText reports whether a text may be the name or the value of a label.
-func isLabelText(s string) bool {
-	return len(s) <= 63 && only(s, "-_.", true) && s == strings.Trim(s, "-_.")
-}
-
-// isNamespace reports whether a text may be the name of a namespace.
-func isNamespace(s string) bool {
-	return s != "" && len(s) <= 63 && only(s, "-", false) && s == strings.Trim(s, "-")
-}
-
-// only reports whether a text has letters, digits and some other characters only.
-func only(s, others string, capitals bool) bool {
-	return strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || capitals && r >= 'A' && r <= 'Z' || strings.ContainsRune(others, r))
-	}) < 0
 }

@@ -62,8 +62,8 @@ func TestPodErrors(t *testing.T) {
 		code         uint
 		text         string
 	}{
-		{"", "K8S_POD_NAMESPACE=Shop", types.ErrInvalidEnvironmentVariables, `K8S_POD_NAMESPACE: "Shop"`},
-		{"", "K8S_POD_NAMESPACE=", types.ErrInvalidEnvironmentVariables, `K8S_POD_NAMESPACE: ""`},
+		{"", "K8S_POD_NAMESPACE=Shop", types.ErrInvalidEnvironmentVariables, `K8S_POD_NAMESPACE: namespace "Shop"`},
+		{"", "K8S_POD_NAMESPACE=", types.ErrInvalidEnvironmentVariables, `K8S_POD_NAMESPACE: namespace ""`},
 		{"", "LABELS=app", types.ErrInvalidEnvironmentVariables, `"app"`},
 		{"", "LABELS=", types.ErrInvalidEnvironmentVariables, `LABELS`},
 		{"", "LABELS=app:we b", types.ErrInvalidEnvironmentVariables, `"we b"`},

@@ -101,8 +101,7 @@ func describe(hook string, id uint32) Program {
 
 // isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who made it.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	hooks := slices.Concat(objects.EndpointHooks(), objects.GuardHooks(), objects.AttachUplink.Hooks())
-	if !slices.ContainsFunc(hooks, func(h objects.Hook) bool { return h.Program == info.Name }) {
+	if !slices.ContainsFunc(objects.DeviceHooks(), func(h objects.Hook) bool { return h.Program == info.Name }) {
 		return false
 	}
 	ids, _ := info.MapIDs()

@@ -37,12 +37,14 @@ type Spec struct {
 	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so that
 	// a qdisc there limits their rate. It is an error if the link has no host's side.
 	Shaped bool
-	// Addresses are the pod's. If there are none, they are those of its device, which whoever has rights in the pod can
-	// choose.
+	// Addresses are the pod's. If there are none, they are those of its device that are not Allowed; root of the pod can choose
+	// these.
 	Addresses []netip.Addr
 	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an endpoint
 	// keeps what it has, and a new one is a pod of namespace default without labels.
 	Pod *policy.Pod
+	// Given, unless it is nil, names what the spec is to change of an endpoint that exists: it keeps all else, its MAC address too.
+	Given *Given
 	// MAC is that of a pod without a Namespace, and ignored for others.
 	MAC net.HardwareAddr
 	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between pods.
@@ -79,12 +81,15 @@ type Device struct {
 	Owner     service.Owner              // as in the spec
 	Pod       *policy.Pod                // as in the spec
 	Host      uint64                     // cookie of the host's network namespace
+	HostNS    *netns.Namespace           // that namespace
 	HostHas   func() (netip.Addr, error) // the first address that the host has too
 	On        *netns.Namespace           // where IfIndex is
 	IfIndex   int
 	PodMAC    net.HardwareAddr // six bytes, zero if the device has no MAC address, as NodeMAC
 	NodeMAC   net.HardwareAddr // the node's on the pod's link
 	Segment   int              // index of the parent or the bridge that joins pods without a host's side; or 0
+	Parent    int              // the host's device that the pod's own is on, if it has a MAC address; or 0
+	Entrances []int            // devices by which pods on the same parent reach the host
 	Netns     uint64           // cookie of the pod's network namespace, or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
 	Addresses []netip.Addr     // those that other pods can send to
@@ -93,6 +98,7 @@ type Device struct {
 	Unguarded bool             // as in the spec
 	DHCP      bool             // as in the spec
 	Switched  bool             // pods are joined by a switch that may remake packets
+	fixedMAC  bool             // the MAC address is the pod's own, and not that of a parent
 	opened    *netns.Namespace // to be closed
 }
 
@@ -103,10 +109,13 @@ func (d *Device) Close() {
 	}
 }
 
-// RequireAddress returns an error if no other pod could send to the device.
+// ErrNoAddress reports that no other pod could send to a device.
+var ErrNoAddress = errors.New("no address that other pods could send to")
+
+// RequireAddress returns an error that matches ErrNoAddress if no other pod could send to the device.
 func (d *Device) RequireAddress(a Spec) error {
 	if len(d.Addresses) == 0 {
-		return fmt.Errorf("interface %s has no address that other pods could send to", a)
+		return fmt.Errorf("interface %s has %w", a, ErrNoAddress)
 	}
 	return nil
 }
@@ -134,6 +143,7 @@ func (a Spec) Find() (_ *Device, err error) {
 	if d.Host, err = a.Host.Cookie(); err != nil {
 		return nil, err
 	}
+	d.HostNS = a.Host
 	d.HostHas = func() (netip.Addr, error) { return rtnl.In(a.Host).FirstLocal(d.Addresses) }
 	device, err := d.inPod(a)
 	if err != nil {
@@ -166,14 +176,15 @@ func (d *Device) inPod(a Spec) (device rtnl.Device, err error) {
 	if device, err = rtnl.In(a.Namespace).Device(a.IfName); err != nil {
 		return device, err
 	}
-	d.PodMAC = device.MAC
-	addresses := a.Addresses
-	if len(addresses) == 0 {
+	d.PodMAC, d.fixedMAC = device.MAC, device.Kind != "ipvlan"
+	d.Addresses = reachable(a.Addresses)
+	if len(a.Addresses) == 0 {
+		var addresses []netip.Addr
 		for _, p := range device.Addrs {
 			addresses = append(addresses, p.Addr())
 		}
+		d.Addresses = apart(reachable(addresses), a.Allowed)
 	}
-	d.Addresses = reachable(addresses)
 	d.LinkLocal = linkLocal(device.MAC, device.Addrs)
 	return device, nil
 }
@@ -276,17 +287,27 @@ func (d *Device) onParent(a Spec, device rtnl.Device) error {
 		return err
 	}
 	d.Point, d.On, d.IfIndex, d.Segment = objects.AttachPod, a.Namespace, device.Index, device.ParentIndex
-	for _, o := range others {
-		if o.ParentIndex == device.ParentIndex {
-			d.NodeMAC = o.MAC
-			return nil
-		}
-	}
 	parent, err := rtnl.In(a.Host).DeviceByIndex(device.ParentIndex)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	d.NodeMAC = parent.MAC
+	if len(parent.MAC) > 0 {
+		d.Parent = parent.Index
+	}
+	if d.Parent != 0 && device.Kind == "ipvlan" { // whose pods reach the parent itself too
+		d.Entrances = append(d.Entrances, d.Parent)
+	}
+	first := true
+	for _, o := range others {
+		if o.ParentIndex != device.ParentIndex {
+			continue
+		}
+		if first {
+			d.NodeMAC, first = o.MAC, false
+		}
+		d.Entrances = append(d.Entrances, o.Index)
+	}
 	return nil
 }
 

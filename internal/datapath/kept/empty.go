@@ -5,9 +5,12 @@ package kept
 import (
 	"bytes"
 	"errors"
+	"os"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
 )
 
 // empty sets a map to what it was when it was created.
@@ -41,9 +44,28 @@ func empty(id ebpf.MapID) error {
 		}
 		_, err := m.BatchUpdate(keys, slices.Repeat([][]byte{zero}, len(keys)*ebpf.MustPossibleCPU()), nil)
 		return err
+	case ebpf.RingBuf:
+		return drain(m)
 	default:
 		return deleteRows(m)
 	}
+}
+
+// drain reads what a ring buffer holds.
+func drain(m *ebpf.Map) error {
+	reader, err := ringbuf.NewReader(m)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	reader.SetDeadline(time.Now())
+	for err == nil {
+		_, err = reader.Read()
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
 }
 
 // deleteRows deletes all rows of a hash table or trie.

@@ -40,7 +40,11 @@ func Root(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() || r.renew() != nil {
+		err := r.renew()
+		if err != nil {
+			t.Logf("%s is not kept: %v", r.path, err)
+		}
+		if t.Failed() || err != nil {
 			if err := os.RemoveAll(r.path); err != nil {
 				t.Error(err)
 			}
@@ -88,9 +92,9 @@ func take() (*root, error) {
 
 // root is the root of one test at a time.
 type root struct {
-	path     string
-	maps     map[string]ebpf.MapID // the pinned ones
-	settings []byte                // that it began with
+	path  string
+	maps  map[string]ebpf.MapID // the pinned ones
+	first map[string][]byte     // rows that it began with, by map
 }
 
 func create(path string) (*root, error) {
@@ -107,8 +111,18 @@ func create(path string) (*root, error) {
 	if r.maps, err = r.pinnedMaps(); err != nil {
 		return nil, err
 	}
-	r.settings, err = o.Settings.Map.LookupBytes(uint32(0))
-	return r, err
+	r.first = map[string][]byte{}
+	for name, m := range startingMaps(o) {
+		if r.first[name], err = m.LookupBytes(uint32(0)); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// startingMaps returns the maps with a row that is there from the start.
+func startingMaps(o *objects.Objects) map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{"settings": o.Settings.Map, "filter": o.Filter.Map}
 }
 
 // pins returns a path of pins.
@@ -166,7 +180,12 @@ func (r *root) renew() error {
 			return err
 		}
 	}
-	return o.Settings.Map.Put(uint32(0), r.settings)
+	for name, m := range startingMaps(o) {
+		if err := m.Put(uint32(0), r.first[name]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pinnedMaps returns all pinned maps.
@@ -194,7 +213,7 @@ func (r *root) pinnedMaps() (map[string]ebpf.MapID, error) {
 // mapsOfPrograms returns the maps that the pinned programs use.
 func (r *root) mapsOfPrograms() (ids []ebpf.MapID, err error) {
 	names, err := namesIn(r.pins("progs"))
-	ours := append(objects.EndpointHooks(), objects.AttachUplink.Hooks()...)
+	ours := objects.DeviceHooks()
 	for _, name := range names {
 		if !slices.ContainsFunc(ours, func(h objects.Hook) bool { return h.PinName() == name }) {
 			return nil, fmt.Errorf("program %s is of another build", name)

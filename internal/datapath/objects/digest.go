@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "b28f2782376ad81c"
-	socklbDigest = "a0746b99b854f831"
+	tcDigest     = "55e606adfdd0b62e"
+	socklbDigest = "8b4c6b8ffdeafb5a"
 )

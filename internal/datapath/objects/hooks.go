@@ -21,7 +21,10 @@ const (
 	AttachNetkit AttachPoint = "netkit" // the host's device of a pod's link, by netkit
 	AttachPod    AttachPoint = "pod"    // the pod's own device
 	AttachUplink AttachPoint = "uplink" // a device of the host that is no pod's
-	AttachCgroup AttachPoint = "cgroup" // a control group: the programs for sockets
+	// Where packets come that pods can send past the guard on their own devices.
+	AttachParent   AttachPoint = "parent"   // the host's device that pods' own devices are on: what leaves by it
+	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: what comes by it
+	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
 // guarding is the ending of the names of places where only the source guard is attached, for pods that are no endpoints.
@@ -44,6 +47,9 @@ func (p AttachPoint) config() tcConfig {
 		AttachNetkit: tcAttachPointATTACH_NETKIT,
 		AttachPod:    tcAttachPointATTACH_POD,
 		AttachUplink: tcAttachPointATTACH_UPLINK,
+
+		AttachParent:   tcAttachPointATTACH_PARENT,
+		AttachEntrance: tcAttachPointATTACH_ENTRANCE,
 	}
 	return tcConfig{AttachPoint: uint8(points[p.place()])}
 }
@@ -72,6 +78,15 @@ func GuardHooks() []Hook {
 	return all
 }
 
+// DeviceHooks returns the hooks of all points: those of devices.
+func DeviceHooks() []Hook {
+	all := slices.Concat(EndpointHooks(), GuardHooks())
+	for _, p := range []AttachPoint{AttachUplink, AttachParent, AttachEntrance} {
+		all = append(all, p.Hooks()...)
+	}
+	return all
+}
+
 // Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and detached
 // last.
 func (p AttachPoint) Hooks() []Hook {
@@ -79,6 +94,8 @@ func (p AttachPoint) Hooks() []Hook {
 	switch p {
 	case AttachHost.Guard(), AttachTun.Guard(), AttachNetkit.Guard(), AttachPod.Guard():
 		programs = []string{tcProgGuard}
+	case AttachParent, AttachEntrance:
+		programs = []string{tcProgOuterGuard}
 	case AttachUplink:
 		programs = []string{tcProgFromUplink, tcProgToUplink}
 	case AttachCgroup:
@@ -109,7 +126,7 @@ func (h Hook) AttachType() ebpf.AttachType {
 			socklbProgConnect6:     ebpf.AttachCGroupInet6Connect,
 		}[h.Program]
 	}
-	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink
+	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink || h.Point == AttachEntrance
 	switch {
 	case h.Point.place() == AttachNetkit && from:
 		return ebpf.AttachNetkitPeer
@@ -128,17 +145,18 @@ func (h Hook) String() string { return string(h.Point) + "-" + h.Program }
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
-	// ID is the endpoint's, the control group's, or the cookie of the network namespace that an uplink is in.
+	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of the
+	// parent of pods' devices that an entrance is of.
 	ID uint64
-	// IfIndex is the index of an uplink.
+	// IfIndex is the index of an uplink, a parent or an entrance.
 	IfIndex int
 }
 
 // String returns the name of the pin: "3-host-from_pod", "uplink-1-2-to_uplink" or "cgroup-42-connect4".
 func (k Link) String() string {
 	switch k.Hook.Point {
-	case AttachUplink:
-		return fmt.Sprintf("uplink-%d-%d-%s", k.ID, k.IfIndex, k.Hook.Program)
+	case AttachUplink, AttachParent, AttachEntrance:
+		return fmt.Sprintf("%s-%d-%d-%s", k.Hook.Point, k.ID, k.IfIndex, k.Hook.Program)
 	case AttachCgroup:
 		return fmt.Sprintf("cgroup-%d-%s", k.ID, k.Hook.Program)
 	default:
@@ -152,7 +170,7 @@ func (Link) Parse(name string) (k Link, ok bool) {
 	hook := Hook{Program: parts[len(parts)-1]}
 	numbers := parts[:len(parts)-1]
 	switch {
-	case len(parts) == 4 && parts[0] == string(AttachUplink), len(parts) == 3 && parts[0] == string(AttachCgroup):
+	case len(parts) == 4, len(parts) == 3 && parts[0] == string(AttachCgroup):
 		hook.Point, numbers = AttachPoint(parts[0]), numbers[1:]
 	case len(parts) == 3:
 		hook.Point, numbers = AttachPoint(parts[1]), parts[:1]

@@ -61,6 +61,8 @@ func attach(h Hook, p *ebpf.Program, target int, before link.Anchor) (l link.Lin
 		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})
 	case AttachNetkit:
 		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
+	case AttachParent, AttachEntrance: // in front of those that translate: it knows pods by their own addresses
+		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: link.Head()})
 	default:
 		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: before})
 	}

@@ -42,9 +42,6 @@ type (
 	State = tcState
 )
 
-// FirstBackends is the number of backends whose addresses a row of services has.
-const FirstBackends = len(Service{}.FirstAddr)
-
 // SetBackend gives the row of a service the address of its backend in a slot, if it has room for it.
 func (s *Service) SetBackend(slot int, b Backend) {
 	if a := netip.AddrFrom16(b.Addr.Bytes); slot < FirstBackends && a.Is4In6() {
@@ -52,8 +49,9 @@ func (s *Service) SetBackend(slot int, b Backend) {
 	}
 }
 
-// Flags of rows, and states of slots.
+// Flags of rows, and states of slots; the number of backends whose addresses a row of services has.
 const (
+	FirstBackends        = len(Service{}.FirstAddr)
 	ServiceLoopback      = uint32(tcServiceFlagSERVICE_LOOPBACK)
 	ServiceAffinity      = uint32(tcServiceFlagSERVICE_AFFINITY)
 	ServiceNodePort      = uint32(tcServiceFlagSERVICE_NODE_PORT)

@@ -36,11 +36,13 @@ type tcAffinityKey struct {
 type tcAttachPoint uint32
 
 const (
-	tcAttachPointATTACH_HOST   tcAttachPoint = 0
-	tcAttachPointATTACH_TUN    tcAttachPoint = 1
-	tcAttachPointATTACH_NETKIT tcAttachPoint = 2
-	tcAttachPointATTACH_POD    tcAttachPoint = 3
-	tcAttachPointATTACH_UPLINK tcAttachPoint = 4
+	tcAttachPointATTACH_HOST     tcAttachPoint = 0
+	tcAttachPointATTACH_TUN      tcAttachPoint = 1
+	tcAttachPointATTACH_NETKIT   tcAttachPoint = 2
+	tcAttachPointATTACH_POD      tcAttachPoint = 3
+	tcAttachPointATTACH_UPLINK   tcAttachPoint = 4
+	tcAttachPointATTACH_PARENT   tcAttachPoint = 5
+	tcAttachPointATTACH_ENTRANCE tcAttachPoint = 6
 )
 
 type tcBackend struct {
@@ -398,7 +400,8 @@ const (
 	tcMetricMETRIC_TRACKED          tcMetric = 29
 	tcMetricMETRIC_AUDITED          tcMetric = 30
 	tcMetricMETRIC_GUARD            tcMetric = 31
-	tcMetricMETRIC_COUNT            tcMetric = 32
+	tcMetricMETRIC_OUTER_GUARD      tcMetric = 32
+	tcMetricMETRIC_COUNT            tcMetric = 33
 )
 
 type tcMetrics struct {
@@ -506,7 +509,8 @@ type tcSender struct {
 	Mac       [6]uint8
 	Addresses uint16
 	Netns     uint64
-	Reserved  uint64
+	Parent    uint32
+	Reserved  uint32
 	LinkLocal tcAddr
 	Pod       tcAddr
 	Prefix    [32]struct {
@@ -708,6 +712,7 @@ const (
 	tcProgFromPod        = "from_pod"
 	tcProgFromUplink     = "from_uplink"
 	tcProgGuard          = "guard"
+	tcProgOuterGuard     = "outer_guard"
 	tcProgToPod          = "to_pod"
 	tcProgToUplink       = "to_uplink"
 	tcVarConfig          = "config"
@@ -759,6 +764,7 @@ type tcProgramSpecs struct {
 	FromPod    *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromUplink *ebpf.ProgramSpec `ebpf:"from_uplink"`
 	Guard      *ebpf.ProgramSpec `ebpf:"guard"`
+	OuterGuard *ebpf.ProgramSpec `ebpf:"outer_guard"`
 	ToPod      *ebpf.ProgramSpec `ebpf:"to_pod"`
 	ToUplink   *ebpf.ProgramSpec `ebpf:"to_uplink"`
 }
@@ -927,6 +933,7 @@ type tcPrograms struct {
 	FromPod    *ebpf.Program `ebpf:"from_pod"`
 	FromUplink *ebpf.Program `ebpf:"from_uplink"`
 	Guard      *ebpf.Program `ebpf:"guard"`
+	OuterGuard *ebpf.Program `ebpf:"outer_guard"`
 	ToPod      *ebpf.Program `ebpf:"to_pod"`
 	ToUplink   *ebpf.Program `ebpf:"to_uplink"`
 }
@@ -936,6 +943,7 @@ func (p *tcPrograms) Close() error {
 		p.FromPod,
 		p.FromUplink,
 		p.Guard,
+		p.OuterGuard,
 		p.ToPod,
 		p.ToUplink,
 	)

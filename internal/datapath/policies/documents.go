@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -66,6 +67,9 @@ func (d documents) with(owner service.Owner, s Set) documents {
 	return d
 }
 
+// owners returns the owners in the order in which their policies are assembled.
+func (d documents) owners() []service.Owner { return slices.Sorted(maps.Keys(d.sets)) }
+
 // audit reports whether policies are only audited.
 func (d documents) audit() bool {
 	audit := false
@@ -82,27 +86,9 @@ func (d documents) audit() bool {
 
 // read reads all documents. It needs no lock but to see one state of all.
 func (p Policies) read() (documents, error) {
-	if err := p.Objects.OpenTables(); err != nil {
-		return documents{}, err
-	}
-	d := documents{sets: map[service.Owner]set{}, pods: map[uint32]policy.Pod{}, heads: map[documentKey]head{}}
-	pieces := pieces{}
-	var first documentKey
-	if p.tables().documents.Map.NextKey(nil, &first) != nil {
-		return d, nil // as on most nodes
-	}
-	for row, err := range p.tables().documents.All() {
-		switch {
-		case err != nil:
-			return d, err
-		case row.Key.Kind == ofMark:
-			d.pending = true
-		case row.Key.Revision == 0:
-			d.heads[row.Key] = decodeHead(row.Value)
-		default:
-			pieces[row.Key] = row.Value
-			d.keys = append(d.keys, row.Key)
-		}
+	d, pieces, err := p.scan()
+	if err != nil {
+		return d, err
 	}
 	for key, h := range d.heads {
 		var err error
@@ -125,6 +111,33 @@ func (p Policies) read() (documents, error) {
 		}
 	}
 	return d, nil
+}
+
+// scan reads the rows of all documents, and decodes none but heads.
+func (p Policies) scan() (documents, pieces, error) {
+	d := documents{sets: map[service.Owner]set{}, pods: map[uint32]policy.Pod{}, heads: map[documentKey]head{}}
+	pieces := pieces{}
+	if err := p.Objects.OpenTables(); err != nil {
+		return d, pieces, err
+	}
+	var first documentKey
+	if p.tables().documents.Map.NextKey(nil, &first) != nil {
+		return d, pieces, nil // as on most nodes
+	}
+	for row, err := range p.tables().documents.All() {
+		switch {
+		case err != nil:
+			return d, pieces, err
+		case row.Key.Kind == ofMark:
+			d.pending = true
+		case row.Key.Revision == 0:
+			d.heads[row.Key] = decodeHead(row.Value)
+		default:
+			pieces[row.Key] = row.Value
+			d.keys = append(d.keys, row.Key)
+		}
+	}
+	return d, pieces, nil
 }
 
 // pieces are those of all documents but heads.
@@ -195,7 +208,7 @@ func (p Policies) finish(done bool) error {
 	if !done {
 		return nil
 	}
-	d, err := p.read()
+	d, _, err := p.scan()
 	if err != nil {
 		return err
 	}

@@ -5,37 +5,56 @@ package policies
 import (
 	"errors"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"mustang/internal/policy"
 )
 
 // Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the rule sets
-// of its addresses: no packet finds the endpoint without them. The caller has the lock of the rows.
-func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join func(map[netip.Addr]policy.Sets) error) error {
+// of its addresses: no packet finds the endpoint without them. It reports whether policies know something else of the endpoint than
+// before. The caller has the lock of the rows.
+func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
 	if err != nil {
-		return err
+		return false, err
 	}
-	if pod != nil && !reflect.DeepEqual(docs.pods[id], *pod) {
+	if pod != nil && !same(docs.pods[id], *pod) {
 		if err := p.mark(); err != nil {
-			return err
+			return false, err
 		}
 		if err := p.put(docs, podKey(id), *pod, false); err != nil {
-			return err
+			return false, err
 		}
 		docs.pods[id] = *pod
-		docs.pending = true
+		docs.pending, changed = true, true
 	}
 	if docs.idle() {
-		return errors.Join(join(nil), p.finish(docs.pending))
+		return changed, errors.Join(join(nil), p.finish(docs.pending))
 	}
 	joining := map[netip.Addr]uint32{}
 	for _, a := range addresses {
 		joining[a.Unmap()] = id
 	}
-	return p.refresh(joining, join)
+	return changed, p.refresh(docs, joining, join)
+}
+
+// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of the pod that
+// has one of the addresses. The caller has the lock of the rows.
+func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
+	docs, err := p.read()
+	if pod, ok := docs.pods[id]; ok || err != nil {
+		return pod, err
+	}
+	for _, owner := range docs.owners() {
+		for _, pod := range docs.sets[owner].now.Pods {
+			here := func(a netip.Addr) bool { return slices.Contains(addresses, a.Unmap()) }
+			if !pod.HostNetwork && slices.ContainsFunc(pod.Addresses, here) {
+				pod.Addresses, pod.Node = nil, ""
+				return pod, nil
+			}
+		}
+	}
+	return policy.Pod{}, nil
 }
 
 // Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
@@ -57,15 +76,11 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	if docs.idle() {
 		return p.finish(true)
 	}
-	return p.refresh(nil, nil)
+	return p.refresh(docs, nil, nil)
 }
 
 // refresh brings rows up to date with the documents and the endpoints. The caller has the lock of the rows.
-func (p Policies) refresh(joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
-	docs, err := p.read()
-	if err != nil {
-		return err
-	}
+func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
 	w, err := p.plan(docs, joining)
 	if err != nil {
 		return err

@@ -3,7 +3,11 @@
 package policies
 
 import (
+	"bufio"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
@@ -70,4 +74,28 @@ func (w *writer) forgetListeners(want map[netip.Addr]policy.Sets) error {
 		}
 	}
 	return w.tables().ports.DeleteBatch(gone)
+}
+
+// ReadListening returns the ports of the sockets that listen, by a table of the kernel such as /proc/net/tcp. In the kernel's list they come first.
+func ReadListening(path string) (ports []uint16) {
+	const stateListen = "0A"
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 || fields[0] == "sl" {
+			continue
+		}
+		_, port, _ := strings.Cut(fields[1], ":")
+		n, err := strconv.ParseUint(port, 16, 16)
+		if err != nil || fields[3] != stateListen {
+			break
+		}
+		ports = append(ports, uint16(n))
+	}
+	return ports
 }

@@ -36,10 +36,14 @@ type Set struct {
 	Audit bool `json:",omitempty"`
 }
 
-// Owned is a policy with its owner.
-type Owned struct {
+// Listed is a policy with what is known of it.
+type Listed struct {
 	policy.Policy
 	Owner service.Owner
+	// Pods is how many pods of this node it selects.
+	Pods int
+	// Audited tells that what the policy denies passes: policies are only audited.
+	Audited bool
 }
 
 // Result tells what a change did. Policies are counted, and rows that were written or deleted.
@@ -49,22 +53,33 @@ type Result struct {
 }
 
 // List returns all policies, sorted as they are asked.
-func (p Policies) List() ([]Owned, error) {
+func (p Policies) List() ([]Listed, error) {
 	docs, err := p.read()
+	if err != nil || len(docs.sets) == 0 {
+		return nil, err
+	}
+	s, err := p.assemble(docs, nil)
 	if err != nil {
 		return nil, err
 	}
-	var all []Owned
-	for owner, set := range docs.sets {
-		for _, each := range set.now.Policies {
-			all = append(all, Owned{each, owner})
+	audited, selected := docs.audit(), s.Selected()
+	var all []Listed
+	for _, owner := range docs.owners() { // as in assemble
+		for _, each := range docs.sets[owner].now.Policies {
+			all = append(all, Listed{each, owner, selected[len(all)], audited})
 		}
 	}
-	slices.SortFunc(all, func(a, b Owned) int {
+	slices.SortFunc(all, func(a, b Listed) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
 	})
 	return all, nil
+}
+
+// Audited reports whether there are policies and they are only audited.
+func (p Policies) Audited() (bool, error) {
+	docs, err := p.read()
+	return docs.audit(), err
 }
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
@@ -173,7 +188,11 @@ func (p Policies) Recover(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
-	return p.refresh(nil, nil)
+	docs, err := p.read()
+	if err != nil {
+		return err
+	}
+	return p.refresh(docs, nil, nil)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.

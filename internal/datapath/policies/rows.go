@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -105,9 +106,9 @@ func (p Policies) plan(d documents, joining map[netip.Addr]uint32) (*writer, err
 func (w *writer) requireRoom() error {
 	t := w.tables()
 	c := policy.Diff(w.have, w.between)
-	return errors.Join(
-		require(t.numbers, len(w.have.Numbers), c.Numbers.Put), require(t.ports, len(w.have.Ports), c.Ports.Put),
-		require(t.verdicts, len(w.have.Verdicts), c.Verdicts.Put), require(t.identities, len(w.have.Addresses), c.Addresses.Put),
+	return cmp.Or(
+		require(t.identities, len(w.have.Addresses), c.Addresses.Put), require(t.verdicts, len(w.have.Verdicts), c.Verdicts.Put),
+		require(t.ports, len(w.have.Ports), c.Ports.Put), require(t.numbers, len(w.have.Numbers), c.Numbers.Put),
 	)
 }
 

@@ -18,7 +18,7 @@ import (
 func (p Policies) assemble(d documents, joining map[netip.Addr]uint32) (policy.Snapshot, error) {
 	var s policy.Snapshot
 	changed := false
-	for _, owner := range slices.Sorted(maps.Keys(d.sets)) {
+	for _, owner := range d.owners() {
 		set := d.sets[owner]
 		s.Nodes = append(s.Nodes, set.now.Nodes...)
 		s.Namespaces = append(s.Namespaces, set.now.Namespaces...)

@@ -5,6 +5,7 @@
 package rows
 
 import (
+	"bytes"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -22,6 +23,30 @@ func EncodeAddr(a netip.Addr) objects.Addr { return objects.Addr{Bytes: a.As16()
 
 // DecodeAddr reverses EncodeAddr.
 func DecodeAddr(a objects.Addr) netip.Addr { return netip.AddrFrom16(a.Bytes).Unmap() }
+
+// EncodeMask returns the bits of an address that a prefix fixes.
+func EncodeMask(p netip.Prefix) objects.Addr {
+	ones := p.Bits()
+	if p.Addr().Is4() {
+		ones += 128 - 32
+	}
+	all := netip.AddrFrom16([16]byte(bytes.Repeat([]byte{0xff}, 16)))
+	fixed, _ := all.Prefix(ones)
+	return EncodeAddr(fixed.Addr())
+}
+
+// DecodePrefix returns the prefix of an address and a mask.
+func DecodePrefix(a, mask objects.Addr) netip.Prefix {
+	ones := 0
+	for _, b := range mask.Bytes {
+		ones += bits.OnesCount8(b)
+	}
+	addr := DecodeAddr(a)
+	if addr.Is4() {
+		ones -= 128 - 32
+	}
+	return netip.PrefixFrom(addr, ones)
+}
 
 // DecodeAddrPort returns an address and a port of a row.
 func DecodeAddrPort(a objects.Addr, port uint16) netip.AddrPort {

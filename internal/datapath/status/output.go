@@ -25,6 +25,7 @@ type document struct {
 	Links    []linkJSON    `json:"links"`
 	Maps     []mapJSON     `json:"maps"`
 	Drops    []dropJSON    `json:"drops"`
+	Policies policiesJSON  `json:"policies"`
 	Features []featureJSON `json:"features"`
 	Amiss    []findingJSON `json:"amiss"`
 }
@@ -58,6 +59,11 @@ type dropJSON struct {
 	Packets uint64 `json:"packets"`
 }
 
+type policiesJSON struct {
+	Count   int  `json:"count"`
+	Audited bool `json:"audited"`
+}
+
 type featureJSON struct {
 	Name      string `json:"name"`
 	Required  bool   `json:"required"`
@@ -79,7 +85,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 
 func (r *Report) document() document {
 	out := document{
-		Schema: schema, Root: r.Root, Layouts: append([]string{}, r.Layouts...), Programs: []programJSON{},
+		Schema: schema, Root: r.Root, Layouts: append([]string{}, r.Layouts...), Programs: []programJSON{}, Policies: policiesJSON{r.Policies, r.Audited},
 		Links: []linkJSON{}, Maps: []mapJSON{}, Drops: []dropJSON{}, Features: []featureJSON{}, Amiss: []findingJSON{},
 	}
 	for _, p := range r.Programs {
@@ -115,6 +121,12 @@ func WriteTable(w io.Writer, r *Report) error {
 		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
 	}
 	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
+	switch {
+	case r.Audited:
+		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies)
+	case r.Policies > 0:
+		fmt.Fprintf(tab, "network policies: %d\n", r.Policies)
+	}
 	begin := func(rows int, header string) {
 		if rows > 0 {
 			fmt.Fprintf(tab, "\n%s\n", header)

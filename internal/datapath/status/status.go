@@ -30,7 +30,10 @@ type Report struct {
 	Links    []Link
 	Maps     []Map
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
-	Drops    []datapath.Counter
+	Drops []datapath.Counter
+	// Policies is the number of network policies. If Audited, what they deny passes.
+	Policies int
+	Audited  bool
 	Features []Feature
 	Findings []Finding
 }
@@ -135,6 +138,13 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 		return err
 	}
 	r.Drops = slices.DeleteFunc(counters, func(c datapath.Counter) bool { return !c.Drop })
+	policies, err := d.Policies().List()
+	if err != nil {
+		return err
+	}
+	if r.Policies = len(policies); r.Policies > 0 {
+		r.Audited = policies[0].Audited
+	}
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {
 		return err

@@ -51,10 +51,10 @@ func (t *NFTables) Write(ctx context.Context, l List) error {
 		for _, r := range l.Rules {
 			tx.Add(r.element())
 		}
-		for _, rule := range [][2]string{
+		for _, rule := range [][2]string{ // Linux 6.12 looks up no meta l4proto among intervals
 			{nftablesPlace.first, "ct state established,related counter accept"},
 			{nftablesPlace.first, "ip daddr vmap @pods"},
-			{nftablesPlace.second, "ip saddr . meta l4proto . th dport @" + name + " counter accept"},
+			{nftablesPlace.second, "ip saddr . ip protocol . th dport @" + name + " counter accept"},
 			{nftablesPlace.second, "counter drop"},
 		} {
 			tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})

@@ -8,6 +8,7 @@
 package manifest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -84,9 +85,11 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, name)
 	switch {
 	case known && o.APIVersion == kind.apiVersion:
-	case strings.HasSuffix(o.Kind, "NetworkPolicy") && strings.HasSuffix(strings.Split(o.APIVersion, "/")[0], "networking.k8s.io"):
+	case !known && o.APIVersion == "networking.k8s.io/v1" && strings.EqualFold(o.Kind, "NetworkPolicy"):
+		return fmt.Errorf("%s: kind: %q: want NetworkPolicy", origin, o.Kind)
+	case strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy") && ofKubernetes(o.APIVersion):
 		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
-			"policy.networking.k8s.io/v1alpha2", origin, o.APIVersion)
+			"policy.networking.k8s.io/v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
 	default:
 		s.Notes = append(s.Notes, origin+": not read: it is no policy, pod, namespace or node")
 		return nil
@@ -105,6 +108,13 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	return nil
+}
+
+// ofKubernetes reports whether a version is of a group of Kubernetes that has or had network policies, or names no group. Those of
+// others are theirs to enforce.
+func ofKubernetes(version string) bool {
+	group, _, found := strings.Cut(version, "/")
+	return !found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")
 }
 
 // decodeSpec decodes the field spec, which must be there, and refuses fields that are not known.

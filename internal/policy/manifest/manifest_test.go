@@ -65,6 +65,15 @@ var bad = []struct{ text, want string }{
 		`document 1: Pod default/p: status.podIPs[0].ip: "x" is not an address`,
 	},
 	{"{apiVersion: v1, kind: Node, metadata: {name: n, namespace: x}}", "Node n: metadata.namespace: a Node has none"},
+	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: extensions/v1beta1 is not known"},
+	{"{kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: none is not known"},
+	{"{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: x}, spec: {podSelector: {}}}", "want NetworkPolicy"},
+	{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: "a\nb"}, spec: {podSelector: {}}}`, "metadata.name"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x, namespace: a/b}, spec: {podSelector: {}}}", "metadata.namespace"},
+	{
+		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}, ingress: [{ports: [{port: "80"}]}]}}`,
+		`port: "80": want a number`,
+	},
 }
 
 func TestBadDocuments(t *testing.T) {
@@ -80,6 +89,15 @@ func TestOthersAreNotRead(t *testing.T) {
 		"{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: y}}"))
 	if err != nil || len(set.Notes) != 2 || !strings.HasPrefix(set.Notes[0], "document 1: Deployment default/x: not read") {
 		t.Errorf("%q, %v", set.Notes, err)
+	}
+}
+
+// TestListOfLists reads what lists within a list have.
+func TestListOfLists(t *testing.T) {
+	set, err := Read(strings.NewReader("---\n{apiVersion: v1, kind: List, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: " +
+		"[{metadata: {name: x}, spec: {podSelector: {}}}]}]}"))
+	if err != nil || len(set.Snapshot.Policies) != 1 || len(set.Notes) > 0 {
+		t.Errorf("%v, %v", set, err)
 	}
 }
 

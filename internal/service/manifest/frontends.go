@@ -28,7 +28,7 @@ type frontend struct {
 // join makes services of the objects of Kubernetes.
 func (s *set) join() error {
 	for _, k := range s.kube.services {
-		id := idOf(k.Metadata)
+		id := nameOf(k.Metadata)
 		if why := k.skip(); why != "" {
 			s.note("%s: left out: %s", k.origin, why)
 		} else if err := s.joinOne(k, s.kube.slices[id]); err != nil {

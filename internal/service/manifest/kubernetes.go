@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,17 +13,7 @@ import (
 	"mustang/internal/document"
 )
 
-// name identifies an object of a kind.
-type name struct{ namespace, name string }
-
-func idOf(m document.Metadata) name {
-	if m.Namespace == "" {
-		m.Namespace = "default"
-	}
-	return name{m.Namespace, m.Name}
-}
-
-func (n name) String() string { return n.namespace + "/" + n.name }
+func nameOf(m document.Metadata) Name { return Name{cmp.Or(m.Namespace, "default"), m.Name} }
 
 // kubeService is a Service of v1.
 type kubeService struct {
@@ -108,9 +99,9 @@ type endpointPort struct {
 // cluster holds the objects of Kubernetes that were read.
 type cluster struct {
 	services []*kubeService // in their order
-	byName   map[name]*kubeService
-	slices   map[name][]*endpointSlice // by the service
-	seen     map[name]string           // slices: where they are
+	byName   map[Name]*kubeService
+	slices   map[Name][]*endpointSlice // by the service
+	seen     map[Name]string           // slices: where they are
 }
 
 // Labels of Kubernetes.
@@ -133,7 +124,7 @@ func (s *set) add(where string, data jsontext.Value) error {
 
 // addObject adds an object of Kubernetes.
 func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
-	id := idOf(o.Metadata)
+	id := nameOf(o.Metadata)
 	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, id)
 	known := map[string]string{"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 	if want, ok := known[o.Kind]; !ok || o.APIVersion != want && !strings.HasSuffix(want, "/"+o.APIVersion) {
@@ -144,7 +135,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: metadata.name: missing", origin)
 	}
 	if s.kube.byName == nil {
-		s.kube = cluster{nil, map[name]*kubeService{}, map[name][]*endpointSlice{}, map[name]string{}}
+		s.kube = cluster{nil, map[Name]*kubeService{}, map[Name][]*endpointSlice{}, map[Name]string{}}
 	}
 	var err error
 	if o.Kind == "Service" {
@@ -164,7 +155,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-func (c *cluster) addService(v *kubeService, id name) error {
+func (c *cluster) addService(v *kubeService, id Name) error {
 	if had := c.byName[id]; had != nil {
 		return fmt.Errorf("it is there already: %s", had.origin)
 	}
@@ -172,7 +163,7 @@ func (c *cluster) addService(v *kubeService, id name) error {
 	return nil
 }
 
-func (c *cluster) addSlice(v *endpointSlice, id name) error {
+func (c *cluster) addSlice(v *endpointSlice, id Name) error {
 	if had := c.seen[id]; had != "" {
 		return fmt.Errorf("it is there already: %s", had)
 	}
@@ -181,7 +172,7 @@ func (c *cluster) addSlice(v *endpointSlice, id name) error {
 	if of == "" {
 		return errors.New("metadata.labels: " + labelService + " is missing")
 	}
-	id.name = of
+	id.Name = of
 	c.slices[id] = append(c.slices[id], v)
 	return nil
 }

@@ -3,6 +3,7 @@
 package netpolicy
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -26,7 +27,7 @@ func (c commands) explain() *cobra.Command {
 egress, and of the destination's on ingress. SOURCE and DESTINATION are addresses, or pods by
 NAMESPACE/NAME; DESTINATION is that of the backend for a service. The protocol is tcp, udp or sctp,
 and tcp by default; without a port, it is one that has no ports, such as a ping. Only pods of this node have
-their policies enforced here.`,
+their policies enforced here. The answer is that of the policies, also where they are only audited.`,
 		Example: `  mustang policy explain 192.168.10.10 192.168.10.11 80
   mustang policy explain shop/web shop/db 5432/tcp`,
 		Args: cli.Arguments("SOURCE", "DESTINATION", "[PORT/PROTOCOL]"),
@@ -44,19 +45,54 @@ their policies enforced here.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policy.Snapshot, error) {
+			found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]known, error) {
+				if err := refuseService(cmd.Context(), d, args[1], f); err != nil {
+					return nil, err
+				}
 				s, err := d.Policies().Snapshot()
-				return []policy.Snapshot{s}, err
+				if err != nil {
+					return nil, err
+				}
+				audited, err := d.Policies().Audited()
+				return []known{{s, audited}}, err
 			})
 			if err != nil {
 				return err
 			}
-			found = append(found, policy.Snapshot{})
+			found = append(found, known{})
 			return c.printFlow(found[0], f, args, format)
 		},
 	}
 	cli.AddOutput(cmd, &format)
 	return cmd
+}
+
+// known is what a datapath decides by.
+type known struct {
+	policy.Snapshot
+	audited bool
+}
+
+// refuseService returns an error if the destination is a service: policies judge connections to its backends.
+func refuseService(ctx context.Context, d *datapath.Datapath, destination string, f policy.Flow) error {
+	addr, err := netip.ParseAddr(destination)
+	if err != nil { // the name of a pod
+		return nil
+	}
+	services, err := d.Services().List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range services {
+		if s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol {
+			continue
+		}
+		if len(s.Backends) == 0 {
+			return fmt.Errorf("%s is a service without backends: it refuses all clients", s)
+		}
+		return fmt.Errorf("%s is a service: name one of its backends, such as %s", s, s.Backends[0].Addr.Addr())
+	}
+	return nil
 }
 
 // parsePort parses PORT or PORT/PROTOCOL.
@@ -105,14 +141,14 @@ type decisionJSON struct {
 	Rule  string `json:"rule"`
 }
 
-func (c commands) printFlow(s policy.Snapshot, f policy.Flow, args []string, format string) (err error) {
-	if f.Source, err = end(s, args[0], netip.Addr{}); err != nil {
+func (c commands) printFlow(s known, f policy.Flow, args []string, format string) (err error) {
+	if f.Source, err = end(s.Snapshot, args[0], netip.Addr{}); err != nil {
 		return err
 	}
-	if f.Destination, err = end(s, args[1], f.Source); err != nil {
+	if f.Destination, err = end(s.Snapshot, args[1], f.Source); err != nil {
 		return err
 	}
-	egress, ingress, err := policy.Explain(s, f)
+	egress, ingress, err := policy.Explain(s.Snapshot, f)
 	if err != nil {
 		return err
 	}
@@ -122,13 +158,18 @@ func (c commands) printFlow(s policy.Snapshot, f policy.Flow, args []string, for
 			Allow   bool         `json:"allow"`
 			Egress  decisionJSON `json:"egress"`
 			Ingress decisionJSON `json:"ingress"`
+			Audited bool         `json:"audited"`
 		}{
 			cli.Schema, egress.Allow && ingress.Allow,
 			decisionJSON{egress.Allow, egress.Origin.String()}, decisionJSON{ingress.Allow, ingress.Origin.String()},
+			s.audited,
 		})
 	}
 	verdict := map[bool]string{true: "allowed", false: "denied"}
 	_, err = fmt.Fprintf(c.Stdout, "%s\negress: %s by %s\ningress: %s by %s\n", verdict[egress.Allow && ingress.Allow],
 		verdict[egress.Allow], egress.Origin, verdict[ingress.Allow], ingress.Origin)
+	if err == nil && s.audited {
+		_, err = fmt.Fprintln(c.Stdout, auditedOnly)
+	}
 	return err
 }

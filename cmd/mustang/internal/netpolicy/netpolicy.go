@@ -32,7 +32,7 @@ func Command(config *cli.Config) *cobra.Command {
 
 func (c commands) apply() *cobra.Command {
 	var path string
-	var audit bool
+	var audit, judgeNode bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the policies of the command line exactly those of a file",
@@ -54,17 +54,24 @@ longer allowed end.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
+			for i := range set.Snapshot.Policies {
+				set.Snapshot.Policies[i].JudgesNode = judgeNode
+			}
 			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
 				result, err := d.Policies().Apply(cmd.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit})
 				if err != nil {
 					return err
 				}
-				return c.print(result)
+				if err := c.print(result); err != nil {
+					return err
+				}
+				return c.remark(d)
 			})
 		},
 	}
 	cmd.Flags().StringVarP(&path, "file", "f", "", "`FILE` of policies in YAML or JSON; - is standard input")
 	cmd.Flags().BoolVar(&audit, "audit", false, "count what the policies deny (counter audited), and let it pass; policy trace shows it")
+	cmd.Flags().BoolVar(&judgeNode, "judge-node", false, "judge the processes of this node too; without it, a pod that a policy selects and its node reach each other")
 	return cmd
 }
 
@@ -72,6 +79,38 @@ func (c commands) print(r policies.Result) error {
 	_, err := fmt.Fprintf(c.Stdout, "policies: %d added, %d updated, %d deleted, %d unchanged\n", r.Added, r.Updated, r.Deleted, r.Unchanged)
 	return err
 }
+
+// remark says that policies are only audited, and warns of those that select no pod of this node.
+func (c commands) remark(d *datapath.Datapath) error {
+	all, err := d.Policies().List()
+	if err != nil {
+		return err
+	}
+	if len(all) > 0 && all[0].Audited {
+		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {
+			return err
+		}
+	}
+	const named = 3
+	var idle []string
+	for _, p := range all {
+		if p.Pods == 0 && p.Owner == service.CLI {
+			idle = append(idle, p.String())
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	names := strings.Join(idle[:min(named, len(idle))], ", ")
+	if more := len(idle) - named; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	_, err = fmt.Fprintf(c.Stderr, "mustang: no pod of this node is selected by %s\n", names)
+	return err
+}
+
+// auditedOnly is what commands say of policies that are only audited.
+const auditedOnly = "audited only: what the policies deny passes"
 
 // read reads a file, and writes what it leaves out to stderr. It waits for a terminal or a pipe no longer than ctx lasts.
 func (c commands) read(ctx context.Context, path string) (set manifest.Set, err error) {
@@ -119,6 +158,8 @@ type policyJSON struct {
 	Ingress   bool   `json:"ingress"`
 	Egress    bool   `json:"egress"`
 	Owner     string `json:"owner"`
+	Pods      int    `json:"pods"`
+	Audited   bool   `json:"audited"`
 }
 
 func (c commands) list() *cobra.Command {
@@ -126,10 +167,11 @@ func (c commands) list() *cobra.Command {
 		Use:   "ls",
 		Short: "List policies in the order in which they are asked",
 		Long: `List policies in the order in which they are asked. DIRECTIONS are those in which a policy has
-a say about the pods that it selects.`,
+a say about the pods that it selects. PODS is how many of this node's pods those are; with 0, the policy
+has no effect here. MODE "audited" means that what policies deny passes (policy apply --audit).`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policies.Owned, error) { return d.Policies().List() })
+		all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policies.Listed, error) { return d.Policies().List() })
 		if err != nil {
 			return err
 		}
@@ -138,10 +180,16 @@ a say about the pods that it selects.`,
 		for _, p := range all {
 			item := policyJSON{
 				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name, Owner: p.Owner.String(),
-				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress),
+				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited,
 			}
 			list = append(list, item)
-			rows = append(rows, []string{item.Tier, priority(p.Policy), dash(item.Namespace), item.Name, directions(p.Policy), item.Owner})
+			mode := "enforced"
+			if item.Audited {
+				mode = "audited"
+			}
+			rows = append(rows, []string{
+				item.Tier, priority(p.Policy), dash(item.Namespace), item.Name, directions(p.Policy), strconv.Itoa(item.Pods), mode, item.Owner,
+			})
 		}
 		if format == "json" {
 			return cli.PrintJSON(c.Stdout, struct {
@@ -149,7 +197,7 @@ a say about the pods that it selects.`,
 				Policies []policyJSON `json:"policies"`
 			}{cli.Schema, list})
 		}
-		return cli.PrintTable(c.Stdout, []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "OWNER"}, rows)
+		return cli.PrintTable(c.Stdout, []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"}, rows)
 	})
 }
 

@@ -7,14 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/device"
+	"mustang/internal/policy"
 )
 
 func (c commands) ep() *cobra.Command {
@@ -39,15 +44,22 @@ What the pod sends must have one of its addresses and its MAC address; all else 
 dropped and counted (mustang counters). Routers, and pods that share addresses, take
 --allowed-address.
 
---namespace, --pod and --label tell what network policies may know of the pod. Without them it
-keeps what it had; a new one is in namespace "default" and has no labels.`,
+--namespace, --pod and --label tell what network policies may know of the pod; a new one is in
+namespace "default" and has no labels.
+
+An endpoint that exists keeps what no flag names, each for itself: its addresses, its MAC address,
+the allowed addresses, the source guard, its namespace, name and labels. All labels are replaced
+by those of --label, and all addresses by those of --address. Root of a pod chooses the addresses
+of its device: --address names those of a pod that is not to be trusted, the first time too.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a
   mustang ep add --netns=/var/run/netns/pod-a --segment=br0
   mustang ep add --netns=pod-a --namespace=shop --label=app=web
+  mustang ep add --netns=pod-a --address=192.168.10.10 --address=fd00:10::a
   mustang ep add --netns=/var/run/netns/pod-a --allowed-address=192.168.10.200
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			device.given = given(cmd)
 			if err := device.check(); err != nil {
 				return cli.Usage(err)
 			}
@@ -65,10 +77,13 @@ keeps what it had; a new one is in namespace "default" and has no labels.`,
 
 // addEndpoint makes a device an endpoint and says so.
 func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
-	if err := a.Check(); err != nil {
+	on, err := c.OnDatapath, a.Check()
+	if errors.Is(err, device.ErrNoAddress) { // which an endpoint that exists has
+		on = func(ctx context.Context, do func(*datapath.Datapath) error) error { return c.OnExisting(ctx, err, do) }
+	} else if err != nil {
 		return err // before anything is pinned
 	}
-	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+	return on(ctx, func(d *datapath.Datapath) error {
 		endpoints, change, err := d.Endpoints().Put(ctx, a)
 		if err != nil {
 			return err
@@ -136,6 +151,39 @@ type endpointJSON struct {
 	IfIndex int    `json:"ifindex"`
 	PodMAC  string `json:"pod_mac"`
 	NodeMAC string `json:"node_mac"`
+	// Namespace, Pod and Labels are what network policies know of the pod.
+	Namespace string            `json:"namespace"`
+	Pod       string            `json:"pod"`
+	Labels    map[string]string `json:"labels"`
+}
+
+// knownEndpoint is an endpoint with what network policies know of its pod.
+type knownEndpoint struct {
+	datapath.Endpoint
+	pod policy.Pod
+}
+
+// listEndpoints returns all endpoints.
+func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, error) {
+	endpoints, err := d.Endpoints().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.Policies().Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	pods := map[netip.Addr]policy.Pod{}
+	for _, p := range s.Pods {
+		for _, a := range p.Addresses {
+			pods[a.Unmap()] = p
+		}
+	}
+	var all []knownEndpoint
+	for _, e := range endpoints {
+		all = append(all, knownEndpoint{e, pods[e.IP]})
+	}
+	return all, nil
 }
 
 func (c commands) epList() *cobra.Command {
@@ -143,10 +191,11 @@ func (c commands) epList() *cobra.Command {
 		Use:   "ls",
 		Short: "List endpoints",
 		Long: `List endpoints, a line for each address of a pod. If HOST is true, the programs are on the
-host's device, whose index is IFINDEX. Otherwise they are on the pod's own device.`,
+host's device, whose index is IFINDEX. Otherwise they are on the pod's own device. NAMESPACE, POD and
+LABELS are what network policies know of the pod; "endpoint-ID" is the name of one that has no other.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Endpoint, error) { return d.Endpoints().List(cmd.Context()) })
+		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint, error) { return listEndpoints(cmd.Context(), d) })
 		if err != nil {
 			return err
 		}
@@ -154,17 +203,21 @@ host's device, whose index is IFINDEX. Otherwise they are on the pod's own devic
 	})
 }
 
-func (c commands) printEndpoints(endpoints []datapath.Endpoint, format string) error {
+func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error {
 	list := []endpointJSON{}
 	var rows [][]string
 	for _, e := range endpoints {
 		item := endpointJSON{
 			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
+		}
+		if item.Labels == nil {
+			item.Labels = map[string]string{}
 		}
 		list = append(list, item)
 		rows = append(rows, []string{
 			strconv.FormatUint(uint64(item.ID), 10), item.IP, strconv.FormatBool(item.Host), strconv.Itoa(item.IfIndex),
-			cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"),
+			cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"), item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-"),
 		})
 	}
 	if format == "json" {
@@ -173,7 +226,16 @@ func (c commands) printEndpoints(endpoints []datapath.Endpoint, format string) e
 			Endpoints []endpointJSON `json:"endpoints"`
 		}{cli.Schema, list})
 	}
-	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC", "NAMESPACE", "POD", "LABELS"}, rows)
+}
+
+// labels returns labels as --label takes them.
+func labels(all map[string]string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, key+"="+all[key])
+	}
+	return strings.Join(out, ",")
 }
 
 // mac returns an address as text, empty when it is none.

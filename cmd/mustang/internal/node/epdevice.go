@@ -27,6 +27,8 @@ type podDevice struct {
 
 	namespace, pod string
 	labels         map[string]string
+
+	given *device.Given
 }
 
 func (p *podDevice) addFlags(cmd *cobra.Command) {
@@ -40,9 +42,9 @@ func (p *podDevice) addFlags(cmd *cobra.Command) {
 func (p *podDevice) addLinkFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.hostIfname, "host-ifname", "", "the host's device of a tap or tun")
 	cmd.Flags().StringVar(&p.segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
-	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of a VM behind --host-ifname (repeatable)")
+	cmd.Flags().StringArrayVar(&p.addresses, "address", nil, "address of the pod, instead of those of its device; of a VM behind --host-ifname (repeatable)")
 	cmd.Flags().StringArrayVar(&p.allowed, "allowed-address", nil,
-		"address or prefix that the pod may use besides its own: of a router, or one that moves between pods (repeatable)")
+		"address or prefix that the pod may use besides its own: of a router, or one that moves between pods (repeatable; empty: none)")
 	cmd.Flags().StringVar(&p.sourceGuard, "source-guard", "on", "drop what the pod sends from addresses that are not its own: on or off")
 	cmd.Flags().StringVar(&p.mac, "mac", "", "MAC address of a VM behind --host-ifname")
 }
@@ -54,9 +56,18 @@ func (p *podDevice) addPodFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.pod, "pod", "", "name of the pod for network policies")
 }
 
+// given returns which parts of an endpoint flags name.
+func given(cmd *cobra.Command) *device.Given {
+	set := cmd.Flags().Changed
+	return &device.Given{
+		Addresses: set("address"), Allowed: set("allowed-address"), Guard: set("source-guard"),
+		Namespace: set("namespace"), Name: set("pod"), Labels: set("label"),
+	}
+}
+
 // known returns what network policies may know of the pod; nil if no flag says anything.
 func (p *podDevice) known() *policy.Pod {
-	if len(p.labels) == 0 && p.namespace == "" && p.pod == "" {
+	if g := p.given; g == nil || !g.Namespace && !g.Name && !g.Labels {
 		return nil
 	}
 	return &policy.Pod{Namespace: cmp.Or(p.namespace, "default"), Name: p.pod, Labels: p.labels}
@@ -64,11 +75,11 @@ func (p *podDevice) known() *policy.Pod {
 
 // check says what is missing or too much.
 func (p *podDevice) check() error {
-	switch vm := len(p.addresses) > 0 || p.mac != ""; {
-	case p.netns == "" && !vm:
+	switch vm := p.netns == ""; {
+	case vm && len(p.addresses) == 0 && p.mac == "":
 		return errors.New("--netns is missing; a VM takes --host-ifname, --address and --mac")
-	case p.netns != "" && vm:
-		return errors.New("--address and --mac are for a VM, and --netns is for a pod with a namespace")
+	case !vm && p.mac != "":
+		return errors.New("--mac is for a VM, and --netns is for a pod with a namespace")
 	case vm && (p.hostIfname == "" || len(p.addresses) == 0 || p.mac == ""):
 		return errors.New("a VM takes --host-ifname, --address and --mac")
 	case p.sourceGuard != "on" && p.sourceGuard != "off":
@@ -78,12 +89,15 @@ func (p *podDevice) check() error {
 	case p.hostIfname != "" && p.segment != "":
 		return errors.New("--host-ifname and --segment exclude each other")
 	}
+	if pod := p.known(); pod != nil {
+		return pod.Validate()
+	}
 	return nil
 }
 
 // with opens the namespaces and calls a function with the device.
 func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
-	a := datapath.EndpointSpec{Owner: service.CLI, IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment, Pod: p.known()}
+	a := datapath.EndpointSpec{Owner: service.CLI, IfName: p.ifname, HostIfName: p.hostIfname, Segment: p.segment, Pod: p.known(), Given: p.given}
 	for _, text := range p.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
@@ -93,6 +107,9 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 	}
 	a.Unguarded = p.sourceGuard == "off"
 	for _, text := range p.allowed {
+		if text == "" {
+			continue
+		}
 		prefix, err := netip.ParsePrefix(text)
 		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
 			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil

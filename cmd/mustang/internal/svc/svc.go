@@ -50,9 +50,6 @@ open TCP connections keep their backend.`,
 				return err
 			}
 			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
-				if err := refusePods(cmd.Context(), d, s); err != nil {
-					return err
-				}
 				change, _, err := d.Services().Put(cmd.Context(), service.CLI, s)
 				if err != nil {
 					return err

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -125,9 +124,6 @@ is checked before anything is written. The set is saved for svc restore.`,
 // applyServices makes the services of the command line exactly those given, and prints what changed.
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-		if err := refusePods(ctx, d, services...); err != nil {
-			return err
-		}
 		result, err := d.Services().Apply(ctx, service.CLI, services)
 		if err != nil && result.Added+result.Updated+result.Deleted == 0 {
 			return err
@@ -136,24 +132,6 @@ func (c commands) applyServices(ctx context.Context, services []service.Service)
 			result.Added, result.Updated, result.Deleted, result.Unchanged)
 		return errors.Join(err, printErr)
 	})
-}
-
-// refusePods returns an error if a service has the address of a pod: clients would no longer reach the pod's own port.
-func refusePods(ctx context.Context, d *datapath.Datapath, services ...service.Service) error {
-	endpoints, err := d.Endpoints().List(ctx)
-	if err != nil {
-		return err
-	}
-	pods := make(map[netip.Addr]uint32, len(endpoints))
-	for _, e := range endpoints {
-		pods[e.IP] = e.ID
-	}
-	for _, s := range services {
-		if id, ok := pods[s.Frontend.Addr()]; ok {
-			return fmt.Errorf("service %s: the address is that of endpoint %d", s, id)
-		}
-	}
-	return nil
 }
 
 func (c commands) svcDiff() *cobra.Command {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/testkit"
+)
+
+const agentFrontend = "10.96.0.20:80"
+
+// agentService is a Service of agentFrontend, and agentSlice its backend.
+const (
+	agentService = `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+"spec": {"clusterIP": "10.96.0.20", "ports": [{"port": 80}]}}`
+	agentSlice = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+"metadata": {"namespace": "shop", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+"ports": [{"port": %d}], "endpoints": [{"addresses": [%q]}]}`
+)
+
+// agentPolicy lets nobody reach pods of the application web.
+const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
+"spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
+
+// agent starts an agent as a process of its own.
+func (n *killNetwork) agent(kubeconfig string) *exec.Cmd {
+	n.t.Helper()
+	cmd := exec.Command("mustang", "agent", "--node=here", "--kubeconfig="+kubeconfig)
+	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	return cmd
+}
+
+// serves waits until pod b reaches the cluster IP, or does not.
+func (n *killNetwork) serves(what string, want bool) {
+	n.t.Helper()
+	testkit.Eventually(n.t, time.Minute, func() error {
+		err := n.pods[1].Do(func() error {
+			conn, err := net.DialTimeout("tcp", agentFrontend, time.Second)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err
+		})
+		if (err == nil) == want {
+			return nil
+		}
+		return fmt.Errorf("%s: %v", what, err)
+	})
+}
+
+// TestAgentServes has pods call a cluster IP that an agent makes of Kubernetes' objects: it is killed, the API server is away, and
+// what others have made stays.
+func TestAgentServes(t *testing.T) {
+	t.Parallel()
+	n := newKillNetwork(t)
+	backend := testkit.Echo(t, n.pods[0], "tcp", killPodA+":0")
+	n.run("ep add --netns=PODA --host-netns=HOST --namespace=shop --label=app=web")
+	n.run("ep add --netns=PODB --host-netns=HOST")
+	n.run("svc add --service=" + killFrontend + " --backend=BACKEND")
+
+	api := kubetest.Start(t)
+	config := api.Kubeconfig(t)
+	put := func() {
+		api.Put(t, "/api/v1/services", agentService)
+		api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices", fmt.Sprintf(agentSlice, backend.Port(), backend.Addr()))
+	}
+	agent := n.agent(config)
+	put()
+	n.serves("a new Service", true)
+	api.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", agentPolicy)
+	n.serves("a policy denies it", false)
+	api.Delete("/apis/networking.k8s.io/v1/networkpolicies", "shop", "deny")
+	n.serves("no policy", true)
+	if err := agent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = agent.Wait()
+	n.serves("the agent is killed", true)
+	api.Delete("/api/v1/services", "shop", "web")
+	n.agent(config)
+	n.serves("the Service went while no agent was there", false)
+	put()
+	n.serves("the Service again", true)
+	api.Stop()
+	n.serves("no API server", true)
+	if _, err := testkit.RoundTrip(t, n.pods[1], "tcp", killFrontend, []byte("x")); err != nil {
+		t.Errorf("a service of the command line: %v", err)
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent keeps the services and policies of a node's datapath equal to those of a Kubernetes cluster.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/kube"
+	"mustang/internal/service"
+)
+
+// How often an agent writes, at most, and how often it compares all that there is with what there should be.
+const (
+	pause  = 10 * time.Millisecond
+	resync = 5 * time.Minute
+)
+
+// After an error all is compared again: soon at first, and twice as late each time that there is one.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// Source hands out the objects of a cluster. *kube.Client is one.
+type Source interface {
+	Watch(ctx context.Context, kinds []kube.Kind, on func(kube.Event), synced func())
+}
+
+// Services are those of a datapath.
+type Services interface {
+	List(ctx context.Context) ([]service.Service, error)
+	Apply(ctx context.Context, owner service.Owner, want []service.Service) (datapath.Result, error)
+	Put(ctx context.Context, owner service.Owner, want service.Service) (datapath.Change, uint32, error)
+	Delete(ctx context.Context, owner service.Owner, key service.Key) error
+}
+
+// Policies are those of a datapath.
+type Policies interface {
+	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
+}
+
+// Options are those of an agent.
+type Options struct {
+	// Node is the name of this node.
+	Node     string
+	Source   Source
+	Services Services
+	Policies Policies
+	Log      *slog.Logger
+}
+
+// Agent is a node's agent. It keeps nothing but what it has been told: the datapath keeps what it has written.
+type Agent struct {
+	Options
+
+	mu       sync.Mutex
+	services *serviceSet
+	policies *policySet
+	changed  chan struct{} // has room for one
+}
+
+// New returns an agent that has not begun.
+func New(o Options) *Agent {
+	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), changed: make(chan struct{}, 1)}
+}
+
+// watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
+var (
+	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
+	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
+)
+
+// Run works until the context ends. It deletes nothing before all objects are there that there were when it began.
+func (a *Agent) Run(ctx context.Context) error {
+	synced := make(chan struct{})
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { a.Source.Watch(ctx, watched, a.on, func() { close(synced) }) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-synced:
+	}
+	a.setAll()
+	next := time.NewTimer(resync)
+	defer next.Stop()
+	retry := firstRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+			a.setAll()
+			next.Reset(resync)
+		case <-a.changed:
+		}
+		switch all, err := a.sync(ctx); {
+		case err == nil && all:
+			retry = firstRetry
+		case err != nil && ctx.Err() == nil:
+			a.Log.Error("not written", "error", err, "again", retry)
+			next.Reset(retry)
+			retry = min(2*retry, lastRetry)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (a *Agent) setAll() {
+	a.mu.Lock()
+	a.services.all, a.policies.changed = true, true
+	a.mu.Unlock()
+	a.wake()
+}
+
+func (a *Agent) wake() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// on notes what an event changes.
+func (a *Agent) on(e kube.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := a.services.on(e)
+	if e.Kind == kube.Nodes && e.Name == a.Node {
+		var zone string
+		if zone, err = kube.ZoneOf(e.Object); err == nil {
+			a.services.setZone(zone)
+		}
+	}
+	if slices.Contains(ofPolicies, e.Kind) {
+		notes, unread := a.policies.on(e)
+		for _, note := range notes {
+			a.Log.Info(note)
+		}
+		err = errors.Join(err, unread)
+	}
+	if err != nil {
+		a.Log.Warn("not read", "kind", e.Kind.Resource, "namespace", e.Namespace, "name", e.Name, "error", err)
+	}
+	a.wake()
+}
+
+// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
+// deny.
+func (a *Agent) sync(ctx context.Context) (all bool, err error) {
+	a.mu.Lock()
+	var rules policies.Set
+	changed := a.policies.changed
+	if changed {
+		rules = a.policies.set()
+	}
+	changes, services, all := a.services.collect(a.Log)
+	a.mu.Unlock()
+	if changed {
+		err = applyPolicies(ctx, a.Policies, rules)
+	}
+	if all {
+		return true, errors.Join(err, applyAll(ctx, a.Services, services))
+	}
+	return false, errors.Join(err, changes.write(ctx, a.Services))
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"mustang/internal/datapath"
+	"mustang/internal/kube"
+	"mustang/internal/service"
+	"mustang/internal/service/manifest"
+)
+
+// serviceSet is what the objects of a cluster say of services.
+type serviceSet struct {
+	cluster *manifest.Cluster
+	zone    string
+	dirty   map[manifest.Name]bool // Services to look at
+	all     bool                   // look at all
+	wanted  *wanted
+}
+
+func newServiceSet(node string) *serviceSet {
+	return &serviceSet{cluster: manifest.NewCluster(manifest.Options{Node: node}), dirty: map[manifest.Name]bool{}, wanted: newWanted()}
+}
+
+// on notes an event.
+func (s *serviceSet) on(e kube.Event) (err error) {
+	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
+	switch e.Kind {
+	case kube.Services:
+		s.dirty[name] = true
+		if e.Object == nil {
+			s.cluster.DeleteService(name)
+			return nil
+		}
+		return s.cluster.PutService(name, e.Object)
+	case kube.EndpointSlices:
+		var concerned []manifest.Name
+		if e.Object == nil {
+			concerned = s.cluster.DeleteSlice(name)
+		} else {
+			concerned, err = s.cluster.PutSlice(name, e.Object)
+		}
+		for _, c := range concerned {
+			s.dirty[c] = true
+		}
+	}
+	return err
+}
+
+// setZone notes the zone of this node.
+func (s *serviceSet) setZone(zone string) {
+	if zone != s.zone {
+		s.zone, s.all = zone, true
+		s.cluster.SetZone(zone)
+	}
+}
+
+// collect returns what to write, or all services.
+func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service, isAll bool) {
+	c = changes{}
+	names := slices.SortedFunc(maps.Keys(s.dirty), manifest.Name.Compare)
+	isAll = s.all
+	if isAll {
+		names = append(s.wanted.names(), s.cluster.Names()...)
+	}
+	clear(s.dirty)
+	s.all = false
+	for _, n := range names {
+		set, err := s.cluster.Set(n)
+		if err != nil {
+			log.Warn("not served", "error", err)
+		}
+		for _, note := range set.Notes {
+			log.Info(note)
+		}
+		for _, conflict := range s.wanted.set(n, set.Services, c) {
+			log.Warn("not served", "service", n, "error", fmt.Sprintf("%s is the frontend of %s", conflict, s.wanted.holder[conflict]))
+		}
+	}
+	if isAll {
+		all = s.wanted.services()
+	}
+	return c, all, isAll
+}
+
+// write writes what has changed.
+func (c changes) write(ctx context.Context, to Services) error {
+	var errs []error
+	for key, s := range c {
+		if s == nil { // first, since others may need its place
+			errs = append(errs, notFound(to.Delete(ctx, service.Agent, key)))
+		}
+	}
+	for _, s := range c {
+		if s != nil {
+			_, _, err := to.Put(ctx, service.Agent, *s)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
+// the others from it.
+func applyAll(ctx context.Context, to Services, want []service.Service) error {
+	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
+		return err
+	}
+	have, err := to.List(ctx)
+	if err != nil {
+		return err
+	}
+	have = slices.DeleteFunc(have, func(s service.Service) bool { return s.Owner != service.Agent })
+	c := changes{}
+	difference := service.Diff(have, want)
+	for _, s := range difference.Delete {
+		c[s.Key()] = nil
+	}
+	for _, s := range difference.Add {
+		c[s.Key()] = &s
+	}
+	for _, u := range difference.Update {
+		c[u.Want.Key()] = &u.Want
+	}
+	return c.write(ctx, to)
+}
+
+func notFound(err error) error {
+	if missing := (*datapath.NotFoundError)(nil); errors.As(err, &missing) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kept_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/kept"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	code := testkit.CheckLeaks(m)
+	if err := kept.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// TestNextTestGetsIt attaches programs of each kind in one test, and wants the next one to get the same root with these
+// programs loaded, and nothing attached or stored.
+func TestNextTestGetsIt(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	host, pods := testkit.Namespace(t, "host"), [2]*netns.Namespace{testkit.Namespace(t, "a"), testkit.Namespace(t, "b")}
+	var specs []datapath.EndpointSpec
+	for i, pod := range pods {
+		outer := fmt.Sprint("pod", i)
+		if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: outer}, rtnl.VethEnd{Namespace: pod, Name: "eth0"}, 1500); err != nil {
+			t.Fatal(err)
+		}
+		specs = append(specs, datapath.EndpointSpec{
+			Owner: service.CLI, Namespace: pod, IfName: "eth0", Host: host,
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 10, byte(10 + i)})},
+		})
+	}
+	var root string
+	var row []byte
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			if got := kept.Root(t); root != "" && got != root {
+				t.Errorf("the root is %s, not %s", got, root)
+			} else {
+				root = got
+			}
+			d, err := datapath.Open(t.Context(), datapath.Options{Root: root})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if all, err := d.Endpoints().List(t.Context()); err != nil || len(all) > 0 {
+				t.Errorf("endpoints %v, %v", all, err)
+			}
+			if got := filter(t, root); row != nil && !bytes.Equal(got, row) {
+				t.Error("the filter is not as new, with its secret")
+			} else {
+				row = got
+			}
+			put(t, d, host, specs)
+		})
+	}
+}
+
+// filter returns the row of the map filter.
+func filter(t *testing.T, root string) []byte {
+	t.Helper()
+	o, err := objects.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if err := o.OpenTables(); err != nil {
+		t.Fatal(err)
+	}
+	row, err := o.Filter.Map.LookupBytes(uint32(0))
+	if err != nil || len(bytes.Trim(row, "\x00")) == 0 {
+		t.Fatalf("%d bytes: %v", len(row), err)
+	}
+	return row
+}
+
+// put attaches programs of each kind, and stores rows.
+func put(t *testing.T, d *datapath.Datapath, host *netns.Namespace, specs []datapath.EndpointSpec) {
+	t.Helper()
+	if _, change, err := d.Endpoints().Put(t.Context(), specs[0]); err != nil || change != datapath.Added {
+		t.Fatal(change, err)
+	}
+	if change, err := d.Guards().Put(t.Context(), specs[1]); err != nil || change != datapath.Added {
+		t.Fatal(change, err)
+	}
+	if change, err := d.Uplinks().Put(t.Context(), host, "pod1"); err != nil || change != datapath.Added {
+		t.Fatal(change, err)
+	}
+	if change, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); err != nil || change != datapath.Added {
+		t.Fatal(change, err)
+	}
+	s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))}
+	if change, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil || change != datapath.Added {
+		t.Fatal(change, err)
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and one
+// outside, in all ways that it has past its program too. The host gets none of that, and all with the guard off.
+func TestForgingToHost(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "macvlan" && m.name != "ipvlan-l2" {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			f := newForger(t, m)
+			f.next = f.reachHost(t)
+			for family, gateway := range []string{gateway4, gateway6} {
+				own := [2]netip.Addr{own4, own6}[family]
+				third := netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family])
+				victim := listenIn(t, f.network.host, gateway)
+				for _, way := range f.ways(t) {
+					t.Run(gateway+" from another pod, "+way.name, func(t *testing.T) { f.try(t, victim, third, own, way) })
+					t.Run(gateway+" from outside, "+way.name, func(t *testing.T) {
+						f.try(t, victim, [2]netip.Addr{outside4, outside6}[family], own, way)
+					})
+				}
+			}
+		})
+	}
+}
+
+// listenIn opens a socket in a namespace.
+func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
+	t.Helper()
+	var conn net.PacketConn
+	if err := ns.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr(addr), 4444).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// reachHost returns the MAC address of the host's device that has the gateway's address, and has it take packets from anywhere.
+func (f *forger) reachHost(t *testing.T) []byte {
+	t.Helper()
+	devices, err := rtnl.In(f.network.host).Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(devices, func(d rtnl.Device) bool {
+		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == gateway4 })
+	})
+	if i < 0 {
+		t.Fatal("the host has no device with the gateway's address")
+	}
+	for _, name := range []string{"all", devices[i].Name} {
+		if err := rtnl.In(f.network.host).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return devices[i].MAC
+}
+
+// TestUpgradeGuardsOutside upgrades what a build left that had no programs at devices of the host, for pods that are endpoints and
+// one that has the source guard alone.
+func TestUpgradeGuardsOutside(t *testing.T) {
+	n, d := slaves(t), openTest(t)
+	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Guards().Put(t.Context(), n.attachment(1)); err != nil {
+		t.Fatal(err)
+	}
+	checks := []func() error{
+		func() error { return d.Endpoints().Check(t.Context(), n.attachment(0)) },
+		func() error { return d.Guards().Check(n.attachment(1)) },
+	}
+	forgetOuter(t, d)
+	for i, check := range checks {
+		var deviation *DeviationError
+		if err := check(); !errors.As(err, &deviation) {
+			t.Errorf("pod %d before: %v", i, err)
+		}
+	}
+	for _, want := range []Change{Updated, Unchanged} {
+		if change, err := Upgrade(t.Context(), Options{Root: d.objects.Root()}); err != nil || change != want {
+			t.Errorf("upgrade: %v, %v, want %v", change, err, want)
+		}
+		for i, check := range checks {
+			if err := check(); err != nil {
+				t.Errorf("pod %d: %v", i, err)
+			}
+		}
+	}
+}
+
+// forgetOuter removes what builds without programs at devices of the host did not have.
+func forgetOuter(t *testing.T, d *Datapath) {
+	t.Helper()
+	links, err := d.objects.Links()
+	for _, k := range links {
+		if k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance {
+			err = errors.Join(err, d.objects.Detach(k))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row, err := range d.objects.Senders.All() {
+		row.Value.Parent = 0
+		if err == nil && row.Key.Ifindex == 0 {
+			err = d.objects.Senders.Delete(row.Key)
+		} else if err == nil {
+			err = d.objects.Senders.Put(row.Key, row.Value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

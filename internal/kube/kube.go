@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube watches the objects of a Kubernetes API server, and hands them out as JSON.
+//
+// It keeps no object: whoever watches keeps what matters to it. So the memory of a watch is the names of what is watched.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"mustang/internal/document"
+)
+
+// Requests to the API server, per second and at once.
+const (
+	rate  = 50
+	burst = 100
+)
+
+// unknownPause is how long an optional kind that the cluster does not know is not asked for again.
+const unknownPause = time.Minute
+
+// Kind is a kind of objects, and which of them.
+type Kind struct {
+	Group, Version, Resource string
+	// Labels select objects, as in `kubectl get -l`.
+	Labels string
+	// Optional kinds are taken for empty as long as the cluster does not know them.
+	Optional bool
+}
+
+// The kinds that a node's agent watches. EndpointSlices are without those of headless Services, as for kube-proxy.
+var (
+	Nodes           = Kind{Version: "v1", Resource: "nodes"}
+	Namespaces      = Kind{Version: "v1", Resource: "namespaces"}
+	Pods            = Kind{Version: "v1", Resource: "pods"}
+	NetworkPolicies = Kind{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+	// ClusterNetworkPolicies are none where the cluster has no such resource.
+	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies", Optional: true}
+	Services               = Kind{Version: "v1", Resource: "services", Labels: "!service.kubernetes.io/service-proxy-name"}
+	EndpointSlices         = Kind{
+		Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices",
+		Labels: "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless",
+	}
+)
+
+// ZoneOf returns the zone that a Node is in; empty if it is in none, or is nil.
+func ZoneOf(node jsontext.Value) (string, error) {
+	var o document.Object
+	if node == nil {
+		return "", nil
+	}
+	if err := document.Decode(node, &o); err != nil {
+		return "", fmt.Errorf("object Node: %w", err)
+	}
+	return o.Metadata.Labels["topology.kubernetes.io/zone"], nil
+}
+
+// CreatedAt returns when an object was created, in RFC 3339.
+func CreatedAt(object jsontext.Value) (string, error) {
+	var o struct {
+		Metadata struct {
+			Created string `json:"creationTimestamp"`
+		} `json:"metadata"`
+	}
+	err := document.Decode(object, &o)
+	return o.Metadata.Created, err
+}
+
+// Event is an object that is there, has changed, or is gone.
+type Event struct {
+	Kind            Kind
+	Namespace, Name string
+	Object          jsontext.Value // nil: it is gone
+}
+
+// Client is a client of an API server. Its methods may be called from any goroutine.
+type Client struct{ dynamic dynamic.Interface }
+
+// Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
+// makes no request.
+func Connect(kubeconfig string) (*Client, error) {
+	config, err := rest.InClusterConfig()
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return &Client{client}, nil
+}
+
+// LogTo has what the library of Kubernetes says written to a log: that the API server cannot be reached, for one.
+func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
+
+// Watch calls on for each object of the kinds, and again whenever one changes or goes, one call after the other, until the context
+// ends. Then it calls on no more. It calls synced once, when on has had all objects that there were at the begin. While the API
+// server cannot be reached, it tries again, at most once in 30 seconds, and objects stay as they are.
+func (c *Client) Watch(ctx context.Context, kinds []Kind, on func(Event), synced func()) {
+	w := &watcher{on: on, synced: synced, missing: len(kinds)}
+	var all sync.WaitGroup
+	for _, kind := range kinds {
+		all.Go(func() {
+			r := cache.NewReflectorWithOptions(c.list(kind), &unstructured.Unstructured{}, &store{watcher: w, kind: kind, names: map[[2]string]bool{}},
+				cache.ReflectorOptions{Name: kind.Resource})
+			r.RunWithContext(ctx)
+		})
+	}
+	all.Wait()
+}
+
+// list returns what lists and watches a kind.
+func (c *Client) list(k Kind) *cache.ListWatch {
+	resource := c.dynamic.Resource(schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource})
+	with := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector = k.Labels
+		return o
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := resource.List(ctx, with(o))
+			if k.Optional && apierrors.IsNotFound(err) {
+				return &unstructured.UnstructuredList{}, nil
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := resource.Watch(ctx, with(o))
+			if k.Optional && apierrors.IsNotFound(err) {
+				return idle(ctx), nil
+			}
+			return w, err
+		},
+	}
+}
+
+// idle returns a watch without events, which ends after a while: the kind may be known by then.
+func idle(ctx context.Context) watch.Interface {
+	w := watch.NewFake()
+	ctx, cancel := context.WithTimeout(ctx, unknownPause)
+	context.AfterFunc(ctx, func() {
+		cancel()
+		w.Stop()
+	})
+	return w
+}
+
+// watcher is one call of Watch.
+type watcher struct {
+	mu      sync.Mutex
+	on      func(Event)
+	synced  func()
+	missing int // kinds without a first list
+}
+
+// store is what a reflector fills: it hands out what comes, and keeps the names.
+type store struct {
+	*watcher
+	kind   Kind
+	names  map[[2]string]bool
+	listed bool
+}
+
+// Add hands out an object.
+func (s *store) Add(object any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.put(object)
+}
+
+// Update hands out an object that has changed.
+func (s *store) Update(object any) error { return s.Add(object) }
+
+// Delete hands out that an object is gone.
+func (s *store) Delete(object any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := object.(*unstructured.Unstructured)
+	s.remove([2]string{o.GetNamespace(), o.GetName()})
+	return nil
+}
+
+// Replace hands out all objects of a list, and that those which it has not are gone.
+func (s *store) Replace(list []any, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := s.names
+	s.names = make(map[[2]string]bool, len(list))
+	for _, object := range list {
+		if err := s.put(object); err != nil {
+			return err
+		}
+	}
+	for name := range gone {
+		if !s.names[name] {
+			s.remove(name)
+		}
+	}
+	if !s.listed {
+		s.listed = true
+		if s.missing--; s.missing == 0 {
+			s.synced()
+		}
+	}
+	return nil
+}
+
+// Resync does nothing: whoever watches keeps the objects.
+func (s *store) Resync() error { return nil }
+
+func (s *store) put(object any) error {
+	o := object.(*unstructured.Unstructured)
+	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
+	data, err := o.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	s.names[[2]string{o.GetNamespace(), o.GetName()}] = true
+	s.on(Event{s.kind, o.GetNamespace(), o.GetName(), data})
+	return nil
+}
+
+func (s *store) remove(name [2]string) {
+	delete(s.names, name)
+	s.on(Event{Kind: s.kind, Namespace: name[0], Name: name[1]})
+}

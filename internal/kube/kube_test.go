@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/testkit"
+)
+
+const services = "/api/v1/services"
+
+func object(name, value string) string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": %q, "labels": {"a": %q}}}`, name, value)
+}
+
+// watched is what a watch has handed out.
+type watched struct {
+	sync.Mutex
+	objects map[string]string
+	synced  int
+}
+
+func (w *watched) on(e Event) {
+	w.Lock()
+	defer w.Unlock()
+	key := e.Kind.Resource + " " + e.Namespace + "/" + e.Name
+	if e.Object == nil {
+		delete(w.objects, key)
+		return
+	}
+	w.objects[key] = string(e.Object)
+}
+
+func start(t *testing.T, s *kubetest.Server) *watched {
+	t.Helper()
+	c, err := Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watched{objects: map[string]string{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		c.Watch(ctx, []Kind{Services, EndpointSlices}, w.on, func() {
+			w.Lock()
+			defer w.Unlock()
+			w.synced = len(w.objects)
+		})
+	}()
+	return w
+}
+
+func (w *watched) eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		w.Lock()
+		defer w.Unlock()
+		if !is() {
+			return fmt.Errorf("%s: there are %v", what, w.objects)
+		}
+		return nil
+	})
+}
+
+// TestWatch changes objects, ends the watch, and changes others meanwhile.
+func TestWatch(t *testing.T) {
+	s := kubetest.Start(t)
+	s.Put(t, services, object("one", "1"))
+	s.Put(t, services, object("two", "1"))
+	w := start(t, s)
+	w.eventually(t, "first list", func() bool { return w.synced == 2 })
+	s.Put(t, services, object("one", "2"))
+	s.Delete(services, "shop", "two")
+	s.Put(t, services, object("three", "1"))
+	w.eventually(t, "changes", func() bool { return len(w.objects) == 2 && w.objects["services shop/three"] != "" })
+	if before := w.objects["services shop/one"]; before == "" {
+		t.Error("one is gone")
+	}
+	s.Delete(services, "shop", "three")
+	s.Forget()
+	s.Put(t, services, object("four", "1"))
+	w.eventually(t, "after an expired watch", func() bool {
+		return len(w.objects) == 2 && w.objects["services shop/four"] != "" && w.objects["services shop/one"] != ""
+	})
+}
+
+// TestConnect refuses a file that is none.
+func TestConnect(t *testing.T) {
+	if _, err := Connect("/nonexistent"); err == nil {
+		t.Error("there is a client without a file")
+	}
+}

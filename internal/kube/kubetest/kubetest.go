@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubetest is an API server for tests: it lists and watches objects that a test puts into it.
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Server is an API server.
+type Server struct {
+	http *httptest.Server
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]any // by the path of a list, and by namespace and name
+	events  map[string][]event
+	changed chan struct{} // closed at the next change
+	oldest  int           // versions before are gone
+}
+
+type event struct {
+	version int
+	data    []byte
+}
+
+// Start starts a server that ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{})}
+	s.http = httptest.NewServer(s)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Stop ends the server.
+func (s *Server) Stop() {
+	s.http.CloseClientConnections()
+	s.http.Close()
+}
+
+// Kubeconfig returns the path of a file to connect with.
+func (s *Server) Kubeconfig(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "test",
+"contexts": [{"name": "test", "context": {"cluster": "test"}}], "clusters": [{"name": "test", "cluster": {"server": %q}}]}`, s.http.URL)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Put stores an object in JSON in a list: "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices".
+func (s *Server) Put(t testing.TB, list, object string) {
+	t.Helper()
+	var o map[string]any
+	if err := json.Unmarshal([]byte(object), &o); err != nil {
+		t.Fatal(err)
+	}
+	s.change(list, o, "")
+}
+
+// Delete deletes an object.
+func (s *Server) Delete(list, namespace, name string) {
+	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, "DELETED")
+}
+
+func (s *Server) change(list string, o map[string]any, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	meta := o["metadata"].(map[string]any)
+	key := fmt.Sprint(meta["namespace"], "/", meta["name"])
+	if s.objects[list] == nil {
+		s.objects[list] = map[string]any{}
+	}
+	old, had := s.objects[list][key]
+	switch {
+	case kind != "":
+		if !had {
+			return
+		}
+		o = old.(map[string]any)
+		delete(s.objects[list], key)
+	case had:
+		kind = "MODIFIED"
+	default:
+		kind = "ADDED"
+	}
+	s.version++
+	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
+	if kind != "DELETED" {
+		s.objects[list][key] = o
+	}
+	data, _ := json.Marshal(map[string]any{"type": kind, "object": o})
+	s.events[list] = append(s.events[list], event{s.version, append(data, '\n')})
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Forget ends all watches, and forgets what has changed: who watches has to list again.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	s.version++
+	s.oldest = s.version
+	s.events = map[string][]event{}
+	s.mu.Unlock()
+	s.http.CloseClientConnections()
+}
+
+// ServeHTTP lists and watches.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	s.mu.Lock()
+	_, known := s.objects[r.URL.Path]
+	s.mu.Unlock()
+	if !known && strings.Contains(r.URL.Path, "policy.networking.k8s.io") { // as without its resource definition
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusNotFound, "reason": "NotFound", "status": "Failure"})
+		return
+	}
+	if r.URL.Query().Get("watch") == "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		items := []any{}
+		for _, o := range s.objects[r.URL.Path] {
+			items = append(items, o)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+		})
+		return
+	}
+	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	for begun := false; ; begun = true {
+		s.mu.Lock()
+		gone, changed := seen < s.oldest, s.changed
+		var news []event
+		for _, e := range s.events[r.URL.Path] {
+			if e.version > seen {
+				news = append(news, e)
+			}
+		}
+		s.mu.Unlock()
+		if gone && begun {
+			return
+		}
+		if gone {
+			w.WriteHeader(http.StatusGone)
+			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusGone, "reason": "Expired", "status": "Failure"})
+			return
+		}
+		for _, e := range news {
+			seen = e.version
+			_, _ = w.Write(e.data)
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

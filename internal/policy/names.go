@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Lengths of names in Kubernetes.
+const (
+	maxLabel     = 63  // of RFC 1123, and of a label's name and value
+	maxSubdomain = 253 // of RFC 1123
+	maxPortName  = 15  // of RFC 6335
+)
+
+// Validate returns an error that names what no pod of Kubernetes can have: a namespace, a name, or a label. A pod may have no
+// name.
+func (p *Pod) Validate() error {
+	switch {
+	case !isLabel(p.Namespace):
+		return fmt.Errorf("namespace %q: want at most %d of a to z, 0 to 9 and -, a letter or digit first and last", p.Namespace, maxLabel)
+	case p.Name != "" && !isSubdomain(p.Name):
+		return fmt.Errorf("pod %q: want at most %d of a to z, 0 to 9, - and ., a letter or digit first and last in each part", p.Name, maxSubdomain)
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+		if err := validateKey(key); err != nil {
+			return fmt.Errorf("label %q: %w", key, err)
+		}
+		if value := p.Labels[key]; value != "" && !isLabelText(value) {
+			return fmt.Errorf("label %q: value %q: %w", key, value, errLabelText)
+		}
+	}
+	return nil
+}
+
+var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last", maxLabel)
+
+// validateKey validates the key of a label: NAME or PREFIX/NAME.
+func validateKey(key string) error {
+	prefix, name, ok := strings.Cut(key, "/")
+	if !ok {
+		prefix, name = "", key
+	}
+	switch {
+	case ok && !isSubdomain(prefix):
+		return errors.New("the part before / is not the name of a domain")
+	case !isLabelText(name):
+		return errLabelText
+	}
+	return nil
+}
+
+// isLabel reports whether a text is a DNS label (RFC 1123) in small letters.
+func isLabel(s string) bool {
+	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
+}
+
+// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in small letters. As in Kubernetes, its parts may be longer than
+// labels.
+func isSubdomain(s string) bool {
+	if len(s) > maxSubdomain {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if strings.Contains(part, "_") || !isName(part) || part != strings.ToLower(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// isLabelText reports whether a text may be the name of a label's key, or a value that is not empty.
+func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s) }
+
+// isPortName reports whether a text is a service name (RFC 6335) in small letters, as a container's port may have.
+func isPortName(s string) bool {
+	return len(s) <= maxPortName && isLabel(s) && !strings.Contains(s, "--") && strings.ContainsFunc(s, unicode.IsLetter)
+}
+
+// isName reports whether a text has letters and digits of ASCII, and -, _ and . only between them.
+func isName(s string) bool {
+	alphanumeric := func(b byte) bool { return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' }
+	for i := range len(s) {
+		if inside := i > 0 && i < len(s)-1; !alphanumeric(s[i]) && !(inside && strings.IndexByte("-_.", s[i]) >= 0) {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func TestPodOfKubernetes(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	label := func(key, value string) Pod { return Pod{Namespace: "n", Labels: map[string]string{key: value}} }
+	for _, p := range []Pod{
+		{Namespace: "a"}, {Namespace: "0-a"}, {Namespace: long}, {Namespace: "n", Name: "web-0.shop"}, {Namespace: "n", Name: long + long},
+		{Namespace: "n", Name: long + "." + long + "." + long + "." + long[:61]},
+		label("app", ""), label("App_1.x", "Web_1.x-Y"), label("app.kubernetes.io/name", "web"), label(long+"."+long+"/"+long, long),
+	} {
+		if err := p.Validate(); err != nil {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	for _, c := range []struct {
+		Pod
+		culprit string
+	}{
+		{Pod{}, `namespace ""`},
+		{Pod{Namespace: "Shop"}, `namespace "Shop"`},
+		{Pod{Namespace: "a_b"}, `namespace "a_b"`},
+		{Pod{Namespace: "a.b"}, `namespace "a.b"`},
+		{Pod{Namespace: "-a"}, `namespace "-a"`},
+		{Pod{Namespace: "a-"}, `namespace "a-"`},
+		{Pod{Namespace: "ä"}, `namespace "ä"`},
+		{Pod{Namespace: "a\n"}, `namespace "a\n"`},
+		{Pod{Namespace: long + "a"}, `namespace "aaaa`},
+		{Pod{Namespace: "n", Name: "Web"}, `pod "Web"`},
+		{Pod{Namespace: "n", Name: "a..b"}, `pod "a..b"`},
+		{Pod{Namespace: "n", Name: "a.-b"}, `pod "a.-b"`},
+		{Pod{Namespace: "n", Name: long + "." + long + "." + long + "." + long[:62]}, `pod "aaaa`},
+		{label("", "x"), `label ""`},
+		{label("a b", "x"), `label "a b"`},
+		{label("-a", "x"), `label "-a"`},
+		{label("a/b/c", "x"), `label "a/b/c"`},
+		{label("/a", "x"), `label "/a"`},
+		{label("a/", "x"), `label "a/"`},
+		{label("A.io/a", "x"), `label "A.io/a"`},
+		{label(long+"a", "x"), `label "aaaa`},
+		{label("app", "a b"), `label "app": value "a b"`},
+		{label("app", ".a"), `label "app": value ".a"`},
+		{label("app", "a/b"), `label "app": value "a/b"`},
+		{label("app", long+"a"), `label "app": value "aaaa`},
+	} {
+		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.culprit) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v, want %s", c.Pod, err, c.culprit)
+		}
+	}
+}
+
+// TestNamesAsKubernetes compares with the rules of Kubernetes themselves, which would cost the CNI plugin time at each start.
+func TestNamesAsKubernetes(t *testing.T) {
+	g := generator{rand.New(rand.NewPCG(1, 5))}
+	accepted := map[string]int{}
+	for range 5_000 {
+		var text strings.Builder
+		for range g.IntN(6) {
+			text.WriteString(one(g, "a", "b", "Z", "0", "-", "_", ".", "/", " ", "\n", "ä", strings.Repeat("x", 31), strings.Repeat("y.", 62)))
+		}
+		s := text.String()
+		for _, c := range []struct {
+			what string
+			pod  Pod
+			says []string
+		}{
+			{"namespace", Pod{Namespace: s}, validation.IsDNS1123Label(s)},
+			{"name", Pod{Namespace: "n", Name: "a" + s}, validation.IsDNS1123Subdomain("a" + s)},
+			{"key", Pod{Namespace: "n", Labels: map[string]string{s: ""}}, validation.IsQualifiedName(s)},
+			{"value", Pod{Namespace: "n", Labels: map[string]string{"k": s}}, validation.IsValidLabelValue(s)},
+		} {
+			err := c.pod.Validate()
+			if (err == nil) != (len(c.says) == 0) {
+				t.Fatalf("%s %q: %v, Kubernetes says %q", c.what, s, err, c.says)
+			}
+			if err == nil {
+				accepted[c.what]++
+			}
+		}
+	}
+	for _, what := range []string{"namespace", "name", "key", "value"} {
+		if accepted[what] < 100 {
+			t.Errorf("%d times a valid %s", accepted[what], what)
+		}
+	}
+}

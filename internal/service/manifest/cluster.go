@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/document"
+)
+
+// Name is that of an object of Kubernetes among those of its kind.
+type Name struct{ Namespace, Name string }
+
+// String returns "shop/web".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Cluster holds the Service and EndpointSlice objects of a Kubernetes cluster as they come and go. It is for one goroutine.
+type Cluster struct {
+	options  Options
+	services map[Name]*kubeService
+	slices   map[Name]*endpointSlice
+	of       map[Name]map[Name]*endpointSlice // the slices of a Service, by their own names
+}
+
+// NewCluster returns a cluster without objects.
+func NewCluster(o Options) *Cluster {
+	return &Cluster{o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name]map[Name]*endpointSlice{}}
+}
+
+// SetZone replaces the zone of this node, on which backends may depend.
+func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
+
+// PutService stores the Service of a name, which may be there already. An error says why it cannot be read: the one of before is
+// gone then.
+func (c *Cluster) PutService(n Name, object jsontext.Value) error {
+	delete(c.services, n)
+	v := &kubeService{origin: "Service " + n.String()}
+	if err := document.Decode(object, v); err != nil {
+		return fmt.Errorf("%s: %w", v.origin, err)
+	}
+	c.services[n] = v
+	return nil
+}
+
+// DeleteService deletes the Service of a name, if there is one.
+func (c *Cluster) DeleteService(n Name) { delete(c.services, n) }
+
+// PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it may change.
+// An error says why it cannot be read: the one of before is gone then.
+func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
+	concerned = c.DeleteSlice(n)
+	v := &endpointSlice{origin: "EndpointSlice " + n.String()}
+	if err := document.Decode(object, v); err != nil {
+		return concerned, fmt.Errorf("%s: %w", v.origin, err)
+	}
+	of := Name{n.Namespace, v.Metadata.Labels[labelService]}
+	if of.Name == "" {
+		return concerned, nil // nobody's
+	}
+	c.slices[n] = v
+	if c.of[of] == nil {
+		c.of[of] = map[Name]*endpointSlice{}
+	}
+	c.of[of][n] = v
+	if !slices.Contains(concerned, of) {
+		concerned = append(concerned, of)
+	}
+	return concerned, nil
+}
+
+// DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may change.
+func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
+	v, ok := c.slices[n]
+	if !ok {
+		return nil
+	}
+	of := Name{n.Namespace, v.Metadata.Labels[labelService]}
+	delete(c.slices, n)
+	delete(c.of[of], n)
+	if len(c.of[of]) == 0 {
+		delete(c.of, of)
+	}
+	return []Name{of}
+}
+
+// Names returns the names of all Services, sorted.
+func (c *Cluster) Names() []Name {
+	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
+}
+
+// Compare orders names by namespace, then by name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
+
+// Set returns what the Service of a name stands for: nothing if there is none. An error says why it cannot be served.
+func (c *Cluster) Set(n Name) (Set, error) {
+	k, ok := c.services[n]
+	if !ok {
+		return Set{}, nil
+	}
+	s := &set{Options: c.options}
+	if why := k.skip(); why != "" {
+		s.note("%s: left out: %s", k.origin, why)
+		return s.Set, nil
+	}
+	of := make([]*endpointSlice, 0, len(c.of[n]))
+	for _, name := range slices.SortedFunc(maps.Keys(c.of[n]), Name.Compare) {
+		of = append(of, c.of[n][name])
+	}
+	if err := s.joinOne(k, of); err != nil {
+		return Set{}, err
+	}
+	return s.Set, nil
+}
