@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"mustang/internal/datapath/device"
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
@@ -103,10 +105,10 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 			err = errors.Join(err, e.o.Detach(k))
 		}
 	}
-	unknown, senderErr := strangers(e.o, ids)
+	unknown, senderErr := guard.Strangers(e.o, ids)
 	err = errors.Join(err, senderErr)
 	for _, key := range unknown {
-		err = errors.Join(err, e.o.WithTables(ctx, func() error { return errors.Join(e.o.Senders.Delete(key), noteNamespace(e.o, key)) }))
+		err = errors.Join(err, e.o.WithTables(ctx, func() error { return guard.Delete(e.o, key) }))
 	}
 	flags, flagsErr := namespaceFlags(e.o)
 	err = errors.Join(err, flagsErr)
@@ -115,7 +117,7 @@ func (e Endpoints) sweepRemains(ctx context.Context) error {
 			err = errors.Join(err, e.o.WithTables(ctx, func() error { return disableSockets(e.o, cookie, nil) }))
 		}
 	}
-	return errors.Join(err, detachIdle(e.o))
+	return errors.Join(err, guard.DetachIdle(e.o))
 }
 
 // remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other pod's
@@ -158,7 +160,17 @@ func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
 			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
 		}
 	}
-	return errors.Join(err, detachIdle(e.o))
+	return errors.Join(err, guard.DetachIdle(e.o))
+}
+
+// deleteSender deletes the row of an endpoint's device. The caller has the lock of the rows.
+func (e Endpoints) deleteSender(each Endpoint) error {
+	key := device.SenderKey(each.Host, each.netns, each.IfIndex)
+	row, ok, err := e.o.Senders.Get(key)
+	if err != nil || !ok || row.Endpoint != each.ID {
+		return err
+	}
+	return guard.Delete(e.o, key)
 }
 
 func endpointNotFound(ip netip.Addr) error {

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
@@ -178,7 +179,7 @@ func (e Endpoints) add(ctx context.Context, t target) (rows []Endpoint, _ Change
 		}
 		rows = t.endpoints(state.LastEndpoint)
 		// The guard lets nothing pass by a device that it does not know.
-		if _, err := e.putSender(t, rows[0].ID); err != nil {
+		if _, err := guard.Put(e.o, t.Device, rows[0].ID, false); err != nil {
 			return err
 		}
 		_, err = e.writeAdmitted(rows, t.Pod, e.write)
@@ -195,7 +196,7 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t targ
 	have := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return e.ID != id })
 	want = t.endpoints(id)
 	if err := e.o.WithTables(ctx, func() error {
-		if changed, err := e.putSender(t, id); err != nil {
+		if changed, err := guard.Put(e.o, t.Device, id, false); err != nil {
 			return err
 		} else if changed {
 			change = Updated
@@ -229,7 +230,7 @@ func (e Endpoints) update(ctx context.Context, all []Endpoint, id uint32, t targ
 
 // attach attaches the programs that are missing; those on the pod's device all or none.
 func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
-	if err := t.attachOuter(e.o); err != nil {
+	if err := guard.Attach(e.o, t.Device); err != nil {
 		return false, err
 	}
 	err = t.On.Do(func() error {
@@ -381,7 +382,7 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
 		}
 	}
-	deviations, err := e.deviatesAsSender(t, id)
+	deviations, err := guard.Deviations(e.o, t.Device, id, false)
 	if err != nil {
 		return err
 	}

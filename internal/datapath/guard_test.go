@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/datapath/device"
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 )
 
@@ -222,7 +223,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 func (g *guarded) as(t *testing.T, d device.Device) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
-	if _, err := g.Endpoints().putSender(target{&d}, 2); err != nil {
+	if _, err := guard.Put(g.objects, &d, 2, false); err != nil {
 		t.Fatal(err)
 	}
 }

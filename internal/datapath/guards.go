@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"slices"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
@@ -43,15 +43,15 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
-	if err := t.attachOuter(g.o); err != nil {
-		return Unchanged, errors.Join(err, g.remove(context.WithoutCancel(ctx), []uint32{id}))
+	if err := guard.Attach(g.o, t.Device); err != nil {
+		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, []uint32{id}))
 	}
-	link := g.link(t, id)
+	link := guard.Link(t.Device, id)
 	if on, err := g.o.Attached(link); err == nil && (on == uint64(t.IfIndex) || on != 0 && link.Hook.InPeer()) {
 		return change, nil
 	}
 	if err := t.On.Do(func() error { return errors.Join(g.o.Detach(link), g.o.Attach(link, t.IfIndex)) }); err != nil {
-		return Unchanged, errors.Join(err, g.remove(context.WithoutCancel(ctx), []uint32{id}))
+		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, []uint32{id}))
 	}
 	return change, nil
 }
@@ -70,20 +70,15 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 	return t, err
 }
 
-// link returns the link of the program on the device.
-func (g Guards) link(t target, id uint32) objects.Link {
-	return objects.Link{Hook: t.Point.Guard().Hooks()[0], ID: uint64(id)}
-}
-
 // write stores the row of the device, before its program: the program lets nothing pass without.
 func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint32, change Change, err error) {
 	err = g.o.WithTables(ctx, func() error {
-		key, _ := t.sender(0, true)
+		key, _ := guard.Row(t.Device, 0, true)
 		have, ok, err := g.o.Senders.Get(key)
 		if err != nil {
 			return err
 		}
-		switch on, err := g.o.Attached(g.link(t, have.Endpoint)); {
+		switch on, err := g.o.Attached(guard.Link(t.Device, have.Endpoint)); {
 		case ok && have.Flags&objects.SenderAlone == 0 && Endpoints(g).alive(have.Endpoint):
 			return &ConflictError{What: fmt.Sprintf("interface %s is endpoint %d", spec, have.Endpoint)}
 		case ok && have.Flags&objects.SenderAlone != 0 && err == nil && on != 0:
@@ -102,134 +97,59 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 				return err
 			}
 		}
-		_, want := t.sender(id, true)
-		if have == want {
+		changed, err := guard.Put(g.o, t.Device, id, true)
+		if err == nil && !changed {
 			change = Unchanged
-			return noteNamespace(g.o, key)
+			return nil
 		}
-		return errors.Join(g.o.Senders.Put(key, want), noteNamespace(g.o, key), g.o.Filter.Change())
+		return errors.Join(err, g.o.Filter.Change())
 	})
 	return id, change, err
-}
-
-// all returns the rows of pods that are no endpoints.
-func (g Guards) all() (all []objects.Row[objects.SenderKey, objects.Sender], err error) {
-	if err := g.o.OpenTables(); err != nil {
-		return nil, err
-	}
-	for row, err := range g.o.Senders.All() {
-		if err != nil {
-			return nil, err
-		}
-		if row.Value.Flags&objects.SenderAlone != 0 {
-			all = append(all, row)
-		}
-	}
-	return all, nil
 }
 
 // DeleteIP ends the guard of the pod that has the address. Its device may be gone. The error is a *NotFoundError if there is no
 // such pod.
 func (g Guards) DeleteIP(ctx context.Context, ip netip.Addr) error {
-	links, err := lockLinks(ctx, g.o)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := g.all()
-	if err != nil {
-		return err
-	}
-	for _, row := range all {
-		own := row.Value.Prefix[row.Value.Prefixes-uint16(row.Value.Addresses) : row.Value.Prefixes]
-		for _, p := range own {
-			if rows.DecodeAddr(p.Addr) == ip.Unmap() {
-				return g.remove(ctx, []uint32{row.Value.Endpoint})
-			}
+	found := false
+	err := g.remove(ctx, func(row objects.Sender) bool {
+		if found {
+			return false
 		}
-	}
-	return errors.Join(&NotFoundError{What: fmt.Sprintf("source guard of %s", ip)}, g.sweepLinks())
-}
-
-// remove deletes rows, and then detaches the programs: until then these let nothing pass.
-func (g Guards) remove(ctx context.Context, ids []uint32) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	err := g.o.WithTables(ctx, func() error {
-		all, err := g.all()
-		for _, row := range all {
-			if slices.Contains(ids, row.Value.Endpoint) {
-				err = errors.Join(err, g.o.Senders.Delete(row.Key), noteNamespace(g.o, row.Key))
-			}
+		for _, own := range row.Prefix[row.Prefixes-row.Addresses : row.Prefixes] {
+			found = found || rows.DecodeAddr(own.Addr) == ip.Unmap()
 		}
-		return errors.Join(err, g.o.Filter.Change())
+		return found
 	})
-	for _, id := range ids {
-		for _, h := range objects.GuardHooks() {
-			err = errors.Join(err, g.o.Detach(objects.Link{Hook: h, ID: uint64(id)}))
-		}
+	if err == nil && !found {
+		err = &NotFoundError{What: fmt.Sprintf("source guard of %s", ip)}
 	}
-	return errors.Join(err, detachIdle(g.o))
+	return err
 }
 
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed
 // processes left.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
+	return g.remove(ctx, func(row objects.Sender) bool { return !keep(row.Netns) && !guard.Alive(g.o, row.Endpoint) })
+}
+
+// remove ends the guards that match, and what killed processes left.
+func (g Guards) remove(ctx context.Context, match func(objects.Sender) bool) error {
 	links, err := lockLinks(ctx, g.o)
 	if err != nil {
 		return err
 	}
 	defer links.Unlock()
-	all, err := g.all()
+	all, err := guard.Alone(g.o)
 	if err != nil {
 		return err
 	}
-	var gone []uint32
+	var ids []uint32
 	for _, row := range all {
-		if !keep(row.Value.Netns) && !g.alive(row.Value.Endpoint) {
-			gone = append(gone, row.Value.Endpoint)
+		if match(row.Value) {
+			ids = append(ids, row.Value.Endpoint)
 		}
 	}
-	return errors.Join(g.remove(ctx, gone), g.sweepLinks())
-}
-
-func (g Guards) alive(id uint32) bool {
-	return slices.ContainsFunc(objects.GuardHooks(), func(h objects.Hook) bool {
-		on, err := g.o.Attached(objects.Link{Hook: h, ID: uint64(id)})
-		return err == nil && on != 0
-	})
-}
-
-// orphans returns the links of pods that have no row.
-func (g Guards) orphans() (orphans []objects.Link, err error) {
-	all, err := g.all()
-	if err != nil {
-		return nil, err
-	}
-	links, err := g.o.Links()
-	if err != nil {
-		return nil, err
-	}
-	hooks := objects.GuardHooks()
-	for _, k := range links {
-		known := func(row objects.Row[objects.SenderKey, objects.Sender]) bool {
-			return uint64(row.Value.Endpoint) == k.ID
-		}
-		if slices.Contains(hooks, k.Hook) && !slices.ContainsFunc(all, known) {
-			orphans = append(orphans, k)
-		}
-	}
-	return orphans, nil
-}
-
-// sweepLinks detaches the programs of pods that have no row. The caller has the lock of the links.
-func (g Guards) sweepLinks() error {
-	orphans, err := g.orphans()
-	for _, k := range orphans {
-		err = errors.Join(err, g.o.Detach(k))
-	}
-	return errors.Join(err, detachIdle(g.o))
+	return errors.Join(guard.Remove(ctx, g.o, ids), guard.Sweep(g.o))
 }
 
 // Check returns a *DeviationError unless a pod is guarded as the spec says. It takes no lock and changes nothing.
@@ -242,21 +162,16 @@ func (g Guards) Check(spec EndpointSpec) error {
 	if err := g.o.OpenTables(); err != nil {
 		return err
 	}
-	key, _ := t.sender(0, true)
-	have, ok, err := g.o.Senders.Get(key)
+	key, _ := guard.Row(t.Device, 0, true)
+	have, _, err := g.o.Senders.Get(key)
 	if err != nil {
 		return err
 	}
-	var found []string
-	if _, want := t.sender(have.Endpoint, true); !ok || have != want {
-		found = append(found, "what it may send is not what it should be")
-	}
-	outer, err := t.outerDeviations(g.o)
+	found, err := guard.Deviations(g.o, t.Device, have.Endpoint, true)
 	if err != nil {
 		return err
 	}
-	found = append(found, outer...)
-	if on, err := g.o.Attached(g.link(t, have.Endpoint)); err != nil || on == 0 {
+	if on, err := g.o.Attached(guard.Link(t.Device, have.Endpoint)); err != nil || on == 0 {
 		found = append(found, "its program is not attached")
 	}
 	return deviation("source guard of "+spec.String(), found...)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
@@ -45,9 +46,9 @@ func BenchmarkOuterGuard(b *testing.B) {
 	defer at.Close()
 	set := func(on bool) {
 		if on {
-			err = at.attachOuter(d.objects)
+			err = guard.Attach(d.objects, at.Device)
 		} else {
-			for _, k := range at.outer() {
+			for _, k := range guard.Outer(at.Device) {
 				err = errors.Join(err, d.objects.Detach(k))
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 )
 
@@ -45,7 +46,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 		return err
 	}
 	defer lock.Unlock()
-	if err := d.Guards().sweepLinks(); err != nil {
+	if err := guard.Sweep(d.objects); err != nil {
 		return err
 	}
 	attached, err := d.Uplinks().attached(d.objects.Detach)
@@ -102,7 +103,7 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 			remains = append(remains, fmt.Sprintf("program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID))
 		}
 	}
-	unknown, err := strangers(d.objects, ids)
+	unknown, err := guard.Strangers(d.objects, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -118,14 +119,14 @@ func (d *Datapath) linkRemains() (remains []string, err error) {
 			remains = append(remains, fmt.Sprintf("socket translation of the network namespace with cookie %d, which has no endpoint", cookie))
 		}
 	}
-	guards, err := d.Guards().orphans()
+	guards, err := guard.Orphans(d.objects)
 	if err != nil {
 		return remains, err
 	}
 	for _, k := range guards {
 		remains = append(remains, fmt.Sprintf("program %s of pod %d, which is no longer guarded", k.Hook.Program, k.ID))
 	}
-	idle, err := idleOuter(d.objects)
+	idle, err := guard.Idle(d.objects)
 	if err != nil {
 		return remains, err
 	}

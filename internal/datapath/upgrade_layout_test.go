@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
@@ -105,7 +106,7 @@ func testUpgradeLayout(t *testing.T, n network, d *Datapath) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if missing, err := at.outerDeviations(up.objects); err != nil || len(missing) > 0 {
+		if missing, err := guard.Missing(up.objects, at.Device); err != nil || len(missing) > 0 {
 			t.Errorf("pod %d: %v, %v", i, missing, err)
 		}
 		at.Close()

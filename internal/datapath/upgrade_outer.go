@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -60,7 +61,7 @@ func guardPodOutside(ctx context.Context, o *objects.Objects, row objects.Row[ob
 		return Unchanged, err
 	}
 	defer t.Close()
-	missing, err := t.outerDeviations(o)
+	missing, err := guard.Missing(o, t.Device)
 	if err != nil || len(missing) == 0 {
 		return Unchanged, err
 	}
@@ -69,7 +70,8 @@ func guardPodOutside(ctx context.Context, o *objects.Objects, row objects.Row[ob
 	}
 	err = o.WithTables(ctx, func() error {
 		row.Value.Parent = uint32(t.Parent)
-		return errors.Join(o.Senders.Put(row.Key, row.Value), noteNamespace(o, row.Key))
+		_, err := guard.Store(o, row.Key, row.Value)
+		return err
 	})
-	return Updated, errors.Join(err, t.attachOuter(o))
+	return Updated, errors.Join(err, guard.Attach(o, t.Device))
 }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"mustang/internal/datapath/device"
+	"mustang/internal/datapath/objects"
+)
+
+// Outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the programs
+// on its own device.
+func Outer(d *device.Device) []objects.Link {
+	if d.Parent == 0 {
+		return nil
+	}
+	link := func(at objects.AttachPoint, index int) objects.Link {
+		return objects.Link{Hook: at.Hooks()[0], ID: uint64(d.Parent), IfIndex: index}
+	}
+	links := []objects.Link{link(objects.AttachParent, d.Parent)}
+	for _, index := range d.Entrances {
+		links = append(links, link(objects.AttachEntrance, index))
+	}
+	return links
+}
+
+// Attach attaches the programs at devices of the host that are missing.
+func Attach(o *objects.Objects, d *device.Device) error {
+	for _, k := range Outer(d) {
+		if on, err := o.Attached(k); err == nil && on == uint64(k.IfIndex) {
+			continue
+		}
+		if err := d.HostNS.Do(func() error { return errors.Join(o.Detach(k), o.Attach(k, k.IfIndex)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Missing describes what is missing of the source guard at devices of the host.
+func Missing(o *objects.Objects, d *device.Device) (missing []string, err error) {
+	for _, k := range Outer(d) {
+		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
+			missing = append(missing, fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex))
+		}
+	}
+	if d.Point.OnPod() && !d.Switched {
+		if _, ok, err := o.Senders.Get(objects.SenderKey{Netns: d.Netns}); err != nil {
+			return nil, err
+		} else if !ok {
+			missing = append(missing, "the source guard does not know its network namespace")
+		}
+	}
+	return missing, nil
+}
+
+// Idle returns the links at devices of the host that no pod is on any more.
+func Idle(o *objects.Objects) (idle []objects.Link, err error) {
+	links, err := o.Links()
+	if err != nil {
+		return nil, err
+	}
+	links = slices.DeleteFunc(links, func(k objects.Link) bool {
+		return k.Hook.Point != objects.AttachParent && k.Hook.Point != objects.AttachEntrance
+	})
+	if len(links) == 0 {
+		return nil, nil
+	}
+	if err := o.OpenTables(); err != nil {
+		return nil, err
+	}
+	parents := make(map[uint64]bool)
+	for row, err := range o.Senders.All() {
+		if err != nil {
+			return nil, err
+		}
+		parents[uint64(row.Value.Parent)] = true
+	}
+	return slices.DeleteFunc(links, func(k objects.Link) bool { return parents[k.ID] }), nil
+}
+
+// DetachIdle detaches the programs at devices of the host that no pod is on any more.
+func DetachIdle(o *objects.Objects) error {
+	idle, err := Idle(o)
+	for _, k := range idle {
+		err = errors.Join(err, o.Detach(k))
+	}
+	return err
+}
