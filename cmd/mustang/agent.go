@@ -17,6 +17,7 @@ import (
 
 func (c *config) agent() *cobra.Command {
 	var kubeconfig, node string
+	var nodes agentNodes
 	cmd := &cobra.Command{
 		Use:   "agent --node NAME",
 		Short: "Serve the Services and policies of a Kubernetes cluster on this node, until a signal ends it",
@@ -35,6 +36,10 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
+			network, err := nodes.network()
+			if err != nil {
+				return err
+			}
 			client, err := kube.Connect(kubeconfig)
 			if err != nil {
 				return err
@@ -42,10 +47,14 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			log := slog.New(slog.NewTextHandler(c.Stderr, nil))
 			kube.LogTo(log)
 			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
-				return agent.New(agent.Options{Node: node, Source: client, Services: d.Services(), Policies: d.Policies(), Log: log}).Run(cmd.Context())
+				return agent.New(agent.Options{
+					Node: node, Source: client, Services: d.Services(), Policies: d.Policies(),
+					Nodes: network, Attacher: &nodes, Status: client, Log: log,
+				}).Run(cmd.Context())
 			})
 		},
 	}
+	nodes.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
 	cmd.Flags().StringVar(&node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	return cmd

@@ -54,6 +54,11 @@ type Options struct {
 	Source   Source
 	Services Services
 	Policies Policies
+	// Nodes joins the node's pods with those of other nodes; nil leaves that to others. Attacher and Status come after it; either
+	// can be nil.
+	Nodes    Nodes
+	Attacher Attacher
+	Status   Status
 	Log      *slog.Logger
 }
 
@@ -64,12 +69,13 @@ type Agent struct {
 	mu       sync.Mutex
 	services *serviceSet
 	policies *policySet
+	nodes    *nodeSet
 	changed  chan struct{} // has room for one
 }
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), changed: make(chan struct{}, 1)}
+	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), changed: make(chan struct{}, 1)}
 }
 
 // watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
@@ -88,6 +94,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-synced:
+	}
+	if a.Nodes != nil {
+		watching.Go(func() { a.joinNodes(ctx) })
 	}
 	a.setAll()
 	next := time.NewTimer(resync)
@@ -141,6 +150,9 @@ func (a *Agent) on(e kube.Event) {
 		if zone, err = kube.ZoneOf(e.Object); err == nil {
 			a.services.setZone(zone)
 		}
+	}
+	if e.Kind == kube.Nodes {
+		err = errors.Join(err, a.nodes.on(e))
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
 		notes, unread := a.policies.on(e)

@@ -149,14 +149,19 @@ func (t *table) wants(test *testing.T, what, want string) {
 	})
 }
 
-// start runs an agent until the test ends.
+// start runs an agent over a table until the test ends.
 func start(t *testing.T, s *kubetest.Server, rows *table) {
 	t.Helper()
 	client, err := kube.Connect(s.Kubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+}
+
+// startAgent runs an agent until the test ends.
+func startAgent(t *testing.T, a *Agent) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

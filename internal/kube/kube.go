@@ -46,6 +46,10 @@ type Kind struct {
 	Optional bool
 }
 
+func (k Kind) resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
+}
+
 // The kinds that a node's agent watches. EndpointSlices are without those of headless Services, as for kube-proxy.
 var (
 	Nodes           = Kind{Version: "v1", Resource: "nodes"}
@@ -133,7 +137,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, on func(Event), synced
 
 // list returns what lists and watches a kind.
 func (c *Client) list(k Kind) *cache.ListWatch {
-	resource := c.dynamic.Resource(schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource})
+	resource := c.dynamic.Resource(k.resource())
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = k.Labels
 		return o

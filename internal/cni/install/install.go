@@ -27,7 +27,7 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir that of configurations.
+	// BinDir is the directory of plugins, ConfDir that of configurations. Install without a BinDir leaves the plugin to others.
 	BinDir, ConfDir string
 	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
 	ConfName string
@@ -79,12 +79,17 @@ func (p Place) conflist() *file {
 // files of other projects only with force; otherwise the error is a *[ForeignError]. If
 // it fails, it has undone all its changes. It waits for another installation as dirlock.Take does.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
-	plugin, conf := p.plugin(), p.conflist()
+	conf := p.conflist()
 	conf.content = conflist
-	if plugin.content, err = readPlugin(from); err != nil {
-		return nil, err
+	files, dirs := []*file{conf}, []string{p.ConfDir}
+	if p.BinDir != "" {
+		plugin := p.plugin()
+		if plugin.content, err = readPlugin(from); err != nil {
+			return nil, err
+		}
+		files, dirs = []*file{plugin, conf}, []string{p.BinDir, p.ConfDir}
 	}
-	for _, dir := range []string{p.BinDir, p.ConfDir} {
+	for _, dir := range dirs {
 		var made []string
 		if made, err = makeDir(dir); err != nil {
 			return nil, err
@@ -95,12 +100,12 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 			}
 		}()
 	}
-	unlock, err := lock(ctx, p.BinDir, p.ConfDir)
+	unlock, err := lock(ctx, dirs...)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return p.replace([]*file{plugin, conf}, force)
+	return p.replace(files, force)
 }
 
 // replace replaces files in their order: all of them, or none.

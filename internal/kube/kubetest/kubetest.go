@@ -6,6 +6,7 @@ package kubetest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -72,7 +73,11 @@ func (s *Server) Put(t testing.TB, list, object string) {
 
 // Delete deletes an object.
 func (s *Server) Delete(list, namespace, name string) {
-	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, "DELETED")
+	meta := map[string]any{"name": name}
+	if namespace != "" {
+		meta["namespace"] = namespace
+	}
+	s.change(list, map[string]any{"metadata": meta}, "DELETED")
 }
 
 func (s *Server) change(list string, o map[string]any, kind string) {
@@ -117,7 +122,54 @@ func (s *Server) Forget() {
 	s.http.CloseClientConnections()
 }
 
-// ServeHTTP lists and watches.
+// patch replaces the conditions of a Node, as a patch of its status by one who sets all of them.
+func (s *Server) patch(w http.ResponseWriter, r *http.Request) {
+	list, name, ok := strings.Cut(strings.TrimSuffix(r.URL.Path, "/status"), "/nodes/")
+	var patch map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&patch); !ok || err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	list += "/nodes"
+	s.mu.Lock()
+	had, known := s.objects[list]["<nil>/"+name].(map[string]any)
+	s.mu.Unlock()
+	if !known {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	now := maps.Clone(had)
+	now["metadata"] = maps.Clone(had["metadata"].(map[string]any))
+	now["status"] = map[string]any{}
+	if status, ok := had["status"].(map[string]any); ok {
+		now["status"] = maps.Clone(status)
+	}
+	maps.Copy(now["status"].(map[string]any), patch["status"].(map[string]any))
+	s.change(list, now, "")
+	_ = json.NewEncoder(w).Encode(now)
+}
+
+// Object returns an object in JSON; empty if there is none.
+func (s *Server) Object(t testing.TB, list, namespace, name string) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := namespace + "/" + name
+	if namespace == "" {
+		key = "<nil>/" + name
+	}
+	o, ok := s.objects[list][key]
+	if !ok {
+		return ""
+	}
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// ServeHTTP lists, watches, and patches the status of Nodes.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	s.mu.Lock()
@@ -126,6 +178,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !known && strings.Contains(r.URL.Path, "policy.networking.k8s.io") { // as without its resource definition
 		w.WriteHeader(http.StatusNotFound)
 		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": http.StatusNotFound, "reason": "NotFound", "status": "Failure"})
+		return
+	}
+	if r.Method == http.MethodPatch {
+		s.patch(w, r)
 		return
 	}
 	if r.URL.Query().Get("watch") == "" {

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
+	"mustang/internal/nodenet"
+)
+
+// agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the container runtime.
+type agentNodes struct {
+	options nodenet.Options
+	place   install.Place
+	pods    install.Network
+}
+
+func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
+	a.options.Routing, a.place.ConfName, a.pods.Name = nodenet.Auto, install.DefaultConfName, "mustang"
+	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
+		"how pods reach those of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
+	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
+	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
+		"`directory` for the CNI configuration of this node's pods; empty: others write it")
+	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
+	flags.StringVar(&a.pods.Services, "services", "", "how pods reach services, in the CNI configuration: socket, tc, both or off (default: socket)")
+	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
+}
+
+// network returns what joins the pods of nodes.
+func (a *agentNodes) network() (*nodenet.Network, error) {
+	host, err := netns.Current()
+	if err != nil {
+		return nil, err
+	}
+	a.options.Host = host
+	return nodenet.New(a.options), nil
+}
+
+// Attach writes the CNI configuration.
+func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
+	if a.place.ConfDir == "" {
+		return nil
+	}
+	pods := a.pods
+	pods.Subnets, pods.MTU = ranges, mtu
+	conflist, err := pods.Conflist()
+	if err != nil {
+		return err
+	}
+	_, err = a.place.Install(ctx, "", conflist, false)
+	return err
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"mustang/internal/kube"
+	"mustang/internal/nodenet"
+)
+
+// How often nodes are joined, at most, and how often all that there is is compared with what there should be.
+const (
+	nodesPause  = time.Second
+	nodesResync = time.Minute
+)
+
+// Nodes joins the pods of nodes. *nodenet.Network is one.
+type Nodes interface {
+	Apply(self nodenet.Node, others []nodenet.Node) error
+	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
+}
+
+// Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in bytes.
+type Attacher interface {
+	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
+}
+
+// Status says of a node that pods can be attached. *kube.Client is one.
+type Status interface {
+	SetAvailable(ctx context.Context, node string) error
+}
+
+// nodeSet is what the Node objects of a cluster say of the network.
+type nodeSet struct {
+	of      map[string]kube.Node
+	changed chan struct{} // has room for one
+}
+
+func newNodeSet() *nodeSet { return &nodeSet{map[string]kube.Node{}, make(chan struct{}, 1)} }
+
+// on notes an event. An object that cannot be read leaves what it said before.
+func (s *nodeSet) on(e kube.Event) error {
+	had, ok := s.of[e.Name]
+	var now kube.Node
+	if e.Object == nil {
+		delete(s.of, e.Name)
+	} else {
+		var err error
+		if now, err = kube.NodeOf(e.Object); err != nil {
+			return err
+		}
+		s.of[e.Name] = now
+	}
+	if ok != (e.Object != nil) || !reflect.DeepEqual(had, now) { // most events are a kubelet's reports
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// split returns this node and the others.
+func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
+	for at, n := range s.of {
+		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs}
+		if at == name {
+			self, available, known = node, n.Available, true
+		} else {
+			others = append(others, node)
+		}
+	}
+	return self, others, available, known
+}
+
+// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this node all
+// stays as it is.
+func (a *Agent) joinNodes(ctx context.Context) {
+	again := time.NewTicker(nodesResync)
+	defer again.Stop()
+	var said string
+	for {
+		a.mu.Lock()
+		self, others, available, known := a.nodes.split(a.Node)
+		a.mu.Unlock()
+		if known {
+			now := ""
+			if err := a.join(ctx, self, others, available); err != nil {
+				now = err.Error()
+			}
+			if now != said && now != "" && ctx.Err() == nil {
+				a.Log.Error("nodes not joined", "error", now)
+			}
+			said = now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		case <-a.nodes.changed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(nodesPause):
+		}
+	}
+}
+
+// join joins the pods of this node with those of others, then lets pods be attached, then says so.
+func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
+	errs := a.Nodes.Apply(self, others)
+	if len(self.Ranges) == 0 {
+		return errs
+	}
+	mtu, err := a.Nodes.MTU(self, others)
+	if err == nil && a.Attacher != nil {
+		err = a.Attacher.Attach(ctx, self.Ranges, mtu)
+	}
+	if err == nil && !available {
+		err = a.Status.SetAvailable(ctx, self.Name)
+	}
+	return errors.Join(errs, err)
+}

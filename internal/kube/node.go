@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"mustang/internal/document"
+)
+
+// Node is what a Node object says of its network.
+type Node struct {
+	// Addresses are its internal ones, in the object's order, and PodCIDRs those of its pods.
+	Addresses []netip.Addr
+	PodCIDRs  []netip.Prefix
+	// Available is whether a condition says that pods can be attached.
+	Available bool
+}
+
+const networkUnavailable = "NetworkUnavailable"
+
+// NodeOf reads a Node object.
+func NodeOf(object jsontext.Value) (n Node, err error) {
+	var o struct {
+		Spec struct {
+			PodCIDRs []netip.Prefix `json:"podCIDRs"`
+		} `json:"spec"`
+		Status struct {
+			Addresses []struct {
+				Type    string `json:"type"`
+				Address string `json:"address"`
+			} `json:"addresses"`
+			Conditions []struct {
+				Type   string `json:"type"`
+				Status string `json:"status"`
+			} `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := document.Decode(object, &o); err != nil {
+		return n, fmt.Errorf("object Node: %w", err)
+	}
+	for _, p := range o.Spec.PodCIDRs {
+		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
+	}
+	for _, a := range o.Status.Addresses {
+		if a.Type != "InternalIP" {
+			continue
+		}
+		addr, err := netip.ParseAddr(a.Address)
+		if err != nil {
+			return n, fmt.Errorf("object Node: status.addresses: %w", err)
+		}
+		n.Addresses = append(n.Addresses, addr.Unmap())
+	}
+	for _, c := range o.Status.Conditions {
+		n.Available = n.Available || c.Type == networkUnavailable && c.Status == "False"
+	}
+	return n, nil
+}
+
+// SetAvailable says in a condition of a Node that pods can be attached to its network: its NetworkUnavailable is False.
+func (c *Client) SetAvailable(ctx context.Context, node string) error {
+	now := time.Now().UTC().Format(time.RFC3339)
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]string{{
+		"type": networkUnavailable, "status": "False", "reason": "MustangIsUp", "message": "mustang agent has set up the network of pods",
+		"lastTransitionTime": now, "lastHeartbeatTime": now,
+	}}}})
+	if err != nil {
+		return err
+	}
+	_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("set condition %s of node %s: %w", networkUnavailable, node, err)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }
+
+// cluster is some nodes on a segment, or on one segment each with a router between them. Each node has a pod.
+type cluster struct {
+	t     testing.TB
+	wire  *netns.Namespace
+	nodes []*node
+}
+
+type node struct {
+	Node
+	ns, pod *netns.Namespace
+	pods    []netip.Addr // of the pod
+	network *Network
+}
+
+// families are the addresses of both families in the form of a function of a node's number and a number in it. They are those of
+// the nodes, on a segment or on one each, and those of the pods.
+var families = []struct {
+	segment, routed, router func(node int) netip.Prefix
+	pods                    func(node int) netip.Prefix
+}{{
+	segment: func(n int) netip.Prefix { return prefix("192.0.2.%d/24", n) },
+	routed:  func(n int) netip.Prefix { return prefix("198.51.%d.2/24", n) },
+	router:  func(n int) netip.Prefix { return prefix("198.51.%d.1/24", n) },
+	pods:    func(n int) netip.Prefix { return prefix("10.1.%d.0/24", n) },
+}, {
+	segment: func(n int) netip.Prefix { return prefix("2001:db8::%d/64", n) },
+	routed:  func(n int) netip.Prefix { return prefix("2001:db8:%d::2/64", n) },
+	router:  func(n int) netip.Prefix { return prefix("2001:db8:%d::1/64", n) },
+	pods:    func(n int) netip.Prefix { return prefix("fd00:1:%d::/64", n) },
+}}
+
+func prefix(format string, n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf(format, n)) }
+
+// kind is what a cluster is made of.
+type kind struct {
+	nodes   int
+	routed  bool // a router is between the nodes
+	routing Routing
+	family  string // "ipv4", "ipv6", or both
+}
+
+func (k kind) has(v6 bool) bool { return k.family == "" || (k.family == "ipv6") == v6 }
+
+func newCluster(t testing.TB, k kind) *cluster {
+	t.Helper()
+	testkit.RequireRoot(t)
+	c := &cluster{t: t, wire: testkit.Namespace(t, "wire")}
+	if k.routed {
+		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+			c.must(rtnl.In(c.wire).SetSysctl(key, "1"))
+		}
+	} else {
+		c.ip(c.wire, "link add br0 type bridge mcast_snooping 0")
+		c.ip(c.wire, "link set br0 up")
+	}
+	for i := 1; i <= k.nodes; i++ {
+		c.addNode(k, i)
+	}
+	return c
+}
+
+func (c *cluster) addNode(k kind, i int) {
+	c.t.Helper()
+	n := &node{Node: Node{Name: fmt.Sprint("node-", i)}, ns: testkit.Namespace(c.t, fmt.Sprint("node", i))}
+	n.network = New(Options{Host: n.ns, Routing: k.routing})
+	port := fmt.Sprint("port", i)
+	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: c.wire, Name: port}, podlink.DefaultMTU))
+	var own, router []netip.Prefix
+	var hops []netip.Addr
+	for f, of := range families {
+		if !k.has(f == 1) {
+			continue
+		}
+		address := of.segment(i)
+		if k.routed {
+			address, router, hops = of.routed(i), append(router, of.router(i)), append(hops, of.router(i).Addr())
+		}
+		own, n.Addresses, n.Ranges = append(own, address), append(n.Addresses, address.Addr()), append(n.Ranges, of.pods(i))
+	}
+	if !k.routed {
+		c.ip(c.wire, "link set "+port+" master br0")
+	}
+	c.must(rtnl.In(c.wire).Configure(port, rtnl.DeviceConfig{Addresses: router, Up: true}))
+	c.must(rtnl.In(n.ns).Configure("eth0", rtnl.DeviceConfig{Addresses: own, Up: true}))
+	c.must(rtnl.In(n.ns).AddDefaultRoutes("eth0", hops))
+	c.nodes = append(c.nodes, n)
+	c.addPod(n, k)
+}
+
+// addPod attaches a pod to a node.
+func (c *cluster) addPod(n *node, k kind) {
+	c.t.Helper()
+	mode, err := podlink.Lookup("veth")
+	c.must(err)
+	network := podlink.Network{Host: n.ns, MTU: podlink.DefaultMTU}
+	if k.routing != Native {
+		network.MTU -= overhead(n.Addresses[0])
+	}
+	for _, r := range n.Ranges {
+		gateway := r.Addr().Next()
+		network.Gateways = append(network.Gateways, netip.PrefixFrom(gateway, r.Bits()))
+		n.pods = append(n.pods, gateway.Next())
+	}
+	c.must(mode.Setup(network))
+	n.pod = testkit.Namespace(c.t, "pod-"+n.Name)
+	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: "pod", Addresses: n.pods})
+	c.must(err)
+}
+
+func (c *cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// ip runs ip(8) in a namespace, and returns what it prints.
+func (c *cluster) ip(ns *netns.Namespace, args string) string {
+	c.t.Helper()
+	var out bytes.Buffer
+	err := ns.Do(func() error {
+		cmd := exec.Command("ip", strings.Fields(args)...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		return cmd.Run()
+	})
+	if err != nil {
+		c.t.Fatalf("ip %s in %s: %v: %s", args, ns.Name(), err, &out)
+	}
+	return out.String()
+}
+
+// others are all nodes but one.
+func (c *cluster) others(n *node) (others []Node) {
+	for _, o := range c.nodes {
+		if o != n {
+			others = append(others, o.Node)
+		}
+	}
+	return others
+}
+
+// apply has all nodes do their part.
+func (c *cluster) apply() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		c.must(n.network.Apply(n.Node, c.others(n)))
+	}
+}
+
+// reach has each pod reach each pod of another node and be known by its address there, by TCP and by UDP packets as large as its
+// device takes; and each node reach each pod, and the other way round.
+func (c *cluster) reach(what string) {
+	c.t.Helper()
+	for _, to := range c.nodes {
+		for f, addr := range to.pods {
+			tcp := testkit.Echo(c.t, to.pod, "tcp", netip.AddrPortFrom(addr, 0).String())
+			udp := testkit.Echo(c.t, to.pod, "udp", netip.AddrPortFrom(addr, 0).String())
+			for _, from := range c.nodes {
+				if from == to {
+					continue
+				}
+				for network, at := range map[string]netip.AddrPort{"tcp": tcp, "udp": udp} {
+					client, err := testkit.RoundTrip(c.t, from.pod, network, at.String(), make([]byte, c.payload(from, addr)))
+					if err != nil || client.Addr() != from.pods[f] {
+						c.t.Errorf("%s: %s from %v: %v, client %v", what, network, from.pods[f], err, client)
+					}
+				}
+				if _, err := testkit.RoundTrip(c.t, from.ns, "tcp", tcp.String(), []byte("x")); err != nil {
+					c.t.Errorf("%s: %s to %v: %v", what, from.Name, addr, err)
+				}
+			}
+		}
+	}
+}
+
+// payload is that of the largest datagram that a pod sends in one packet.
+func (c *cluster) payload(n *node, to netip.Addr) int {
+	device, err := rtnl.In(n.pod).Device("eth0")
+	c.must(err)
+	if to.Is6() {
+		return device.MTU - 40 - 8
+	}
+	return device.MTU - 20 - 8
+}
+
+// state is all that a node has besides its pods: routes, devices, addresses, neighbours, forwarding entries.
+func (c *cluster) state(n *node) string {
+	c.t.Helper()
+	var out strings.Builder
+	testkit.Eventually(c.t, time.Minute, func() error { // link-local addresses come by themselves
+		if out := c.ip(n.ns, "-6 addr show tentative"); out != "" {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	for _, args := range []string{"-4 route show table all", "-6 route show table all", "-d link", "addr", "neigh show nud permanent"} {
+		out.WriteString(c.ip(n.ns, args))
+	}
+	return out.String()
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
+)
+
+// protocol is that of our routes (rtnetlink(7), rtm_protocol). iproute2 names none of this number.
+const protocol = 109
+
+// host is the network namespace of a node.
+type host struct {
+	*netlink.Handle
+	rtnl.Conn
+}
+
+func (n *Network) open() (host, error) {
+	conn := rtnl.In(n.Host)
+	handle, err := conn.Handle()
+	return host{handle, conn}, err
+}
+
+// segment returns the device by which an address is reached without a router, 0 if there is none.
+func (h host) segment(a netip.Addr) int {
+	routes, err := h.RouteGet(a.AsSlice())
+	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil || routes[0].Via != nil {
+		return 0
+	}
+	return routes[0].LinkIndex
+}
+
+// underlay returns the device with an address of this node, or that of the default route if the loopback device has it.
+func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
+	devices, err := h.Devices()
+	if err != nil {
+		return rtnl.Device{}, err
+	}
+	i := slices.IndexFunc(devices, func(d rtnl.Device) bool {
+		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr() == local })
+	})
+	if i < 0 {
+		return rtnl.Device{}, fmt.Errorf("no device has the address %v of this node", local)
+	}
+	if devices[i].Kind != "loopback" {
+		return devices[i], nil
+	}
+	name, err := h.DefaultDevice()
+	if err != nil {
+		return rtnl.Device{}, err
+	}
+	return h.Device(name)
+}
+
+// apply makes what is there a plan's. Nothing is reached before all that it needs is there.
+func (h host) apply(want plan) error {
+	device, err := h.device()
+	if err != nil {
+		return err
+	}
+	for i := range want.routes {
+		if want.routes[i].device == 0 {
+			want.routes[i].device = device.index
+		}
+	}
+	have, err := h.routes()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range have {
+		if !slices.Contains(want.routes, r.route) && !(want.left && r.device == device.index) {
+			errs = append(errs, h.deleteRoute(r))
+		}
+	}
+	if device.index != 0 && !want.tunnel {
+		errs = append(errs, h.deleteDevice(device))
+	}
+	if want.tunnel && !want.left {
+		errs = append(errs, h.setPeers(device.index, want.peers))
+	}
+	for _, r := range want.routes {
+		if !slices.ContainsFunc(have, func(h ownRoute) bool { return h.route == r }) {
+			errs = append(errs, h.addRoute(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownRoute is a route that Apply has made.
+type ownRoute struct {
+	route
+	kernel netlink.Route
+}
+
+// routes lists the routes that Apply has made.
+func (h host) routes() (own []ownRoute, err error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := rtnl.Dump(func() ([]netlink.Route, error) {
+			return h.RouteListFiltered(family, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list routes to pods of other nodes: %w", err)
+		}
+		for _, r := range routes {
+			via, _ := netip.AddrFromSlice(r.Gw)
+			own = append(own, ownRoute{route{rtnl.Prefix(r.Dst), via.Unmap(), r.LinkIndex}, r})
+		}
+	}
+	return own, nil
+}
+
+func (h host) addRoute(r route) error {
+	err := h.RouteAdd(&netlink.Route{
+		LinkIndex: r.device, Dst: ipNet(r.dst), Gw: r.via.AsSlice(), Protocol: protocol, Flags: int(netlink.FLAG_ONLINK),
+	})
+	if errors.Is(err, unix.EEXIST) {
+		err = errors.New("there is one that somebody else has made")
+	}
+	if err != nil {
+		return fmt.Errorf("add route to %v via %v: %w", r.dst, r.via, err)
+	}
+	return nil
+}
+
+func (h host) deleteRoute(r ownRoute) error {
+	if err := h.RouteDel(&r.kernel); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("delete route to %v via %v: %w", r.dst, r.via, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over the segment
+// that both are on or through a VXLAN device.
+//
+// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of their own, and
+// the VXLAN network an id. Nothing else is touched.
+package nodenet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"mustang/internal/netns"
+)
+
+// Node is a node of a cluster.
+type Node struct {
+	Name string
+	// Addresses are those by which other nodes reach it, the preferred one of each family first.
+	Addresses []netip.Addr
+	// Ranges are those of its pods.
+	Ranges []netip.Prefix
+}
+
+// Routing tells how pods reach those of other nodes.
+type Routing string
+
+// The kinds of routing.
+const (
+	// Auto is Native where two nodes are on one segment, and VXLAN elsewhere.
+	Auto Routing = "auto"
+	// Native sends packets as they are to the other node, which has to be on a segment of this one.
+	Native Routing = "native"
+	// VXLAN sends packets to the other node through a tunnel (RFC 7348).
+	VXLAN Routing = "vxlan"
+	// Off leaves it to the network.
+	Off Routing = "off"
+)
+
+// UnmarshalText parses a kind of routing.
+func (r *Routing) UnmarshalText(text []byte) error {
+	switch value := Routing(text); value {
+	case Auto, Native, VXLAN, Off:
+		*r = value
+		return nil
+	}
+	return fmt.Errorf("routing %q: want %s, %s, %s or %s", text, Auto, Native, VXLAN, Off)
+}
+
+// MarshalText returns the word.
+func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
+
+// DefaultPort is the UDP port of VXLAN (RFC 7348, section 5).
+const DefaultPort = 4789
+
+// Options are those of a network.
+type Options struct {
+	Host    *netns.Namespace
+	Routing Routing
+	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
+	Port uint16
+}
+
+// Network is what a node has to reach the pods of other nodes.
+type Network struct{ Options }
+
+// New returns a network. It changes nothing.
+func New(o Options) *Network {
+	if o.Port == 0 {
+		o.Port = DefaultPort
+	}
+	return &Network{o}
+}
+
+// Apply makes the routes of this node lead to the pods of the others, and to no pods besides. Nodes that it cannot reach are errors
+// that name them, and do not hinder the others.
+func (n *Network) Apply(self Node, others []Node) error {
+	h, err := n.open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	want := newPlan(self, others, n.Routing, h.segment)
+	errs := want.refused
+	if want.tunnel {
+		base, err := h.underlay(want.local)
+		if err == nil {
+			want.mtu = base.MTU - overhead(want.local)
+			err = h.setUpDevice(want, n.Port)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			want.leaveTunnel()
+		}
+	}
+	return errors.Join(append(errs, h.apply(want))...)
+}
+
+// Remove removes what Apply has made.
+func (n *Network) Remove() error {
+	h, err := n.open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.apply(plan{})
+}
+
+// MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address, less what a
+// tunnel adds. With Auto it leaves room for a tunnel, since a node that needs one can come at any time.
+func (n *Network) MTU(self Node, others []Node) (int, error) {
+	h, err := n.open()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	local := underlay(self, others)
+	base, err := h.underlay(local)
+	if err != nil || n.Routing == Native || n.Routing == Off {
+		return base.MTU, err
+	}
+	return base.MTU - overhead(local), nil
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+)
+
+// plan is what a node has to have.
+type plan struct {
+	// tunnel is whether it needs the VXLAN device, with these properties. Its addresses are those by which processes of the node
+	// reach pods of other nodes: answers come back through the tunnel. If left is set, the tunnel stays as it is.
+	tunnel    bool
+	left      bool
+	local     netip.Addr
+	mac       net.HardwareAddr
+	addresses []netip.Addr
+	mtu       int
+
+	peers  []peer
+	routes []route
+	// refused are the errors about nodes that are not reached.
+	refused []error
+}
+
+// peer is another node at the end of the tunnel.
+type peer struct {
+	mac      net.HardwareAddr
+	underlay netip.Addr
+	// hops are its addresses in the tunnel.
+	hops []netip.Addr
+}
+
+// route leads to a range of pods. Its device is 0 for the tunnel's.
+type route struct {
+	dst    netip.Prefix
+	via    netip.Addr
+	device int
+}
+
+// newPlan returns what a node needs. segment returns the index of the device by which an address is reached without a router, 0 if
+// there is none.
+func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr) int) (p plan) {
+	if routing == Off {
+		return p
+	}
+	p.local = underlay(self, others)
+	taken := slices.Clone(self.Ranges)
+	for _, n := range slices.SortedFunc(slices.Values(others), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
+		far := peer{mac: macOf(n.Name), underlay: ofFamily(n.Addresses, p.local)}
+		for _, r := range n.Ranges {
+			if err := conflict(r, n, self, taken); err != nil {
+				p.refused = append(p.refused, err)
+				continue
+			}
+			taken = append(taken, r)
+			native := route{dst: r}
+			if routing != VXLAN {
+				native = nativeRoute(r, n, segment)
+			}
+			switch {
+			case native.device != 0:
+				p.routes = append(p.routes, native)
+			case routing == Native:
+				p.refused = append(p.refused, fmt.Errorf("node %s: no address of %v is on a segment of this node, so there is no route to %v",
+					n.Name, n.Addresses, r))
+			case !p.local.IsValid() || !far.underlay.IsValid():
+				p.refused = append(p.refused, fmt.Errorf("node %s: none of its addresses %v has a family that this node has in %v, so there is no route to %v",
+					n.Name, n.Addresses, self.Addresses, r))
+			default:
+				far.hops = append(far.hops, r.Addr())
+				p.routes = append(p.routes, route{dst: r, via: r.Addr()})
+			}
+		}
+		if far.hops != nil {
+			p.peers = append(p.peers, far)
+		}
+	}
+	if p.tunnel = p.peers != nil; p.tunnel {
+		p.mac = macOf(self.Name)
+		for _, r := range self.Ranges {
+			p.addresses = append(p.addresses, r.Addr())
+		}
+	}
+	return p
+}
+
+// leaveTunnel leaves the tunnel and its routes as they are.
+func (p *plan) leaveTunnel() {
+	p.routes = slices.DeleteFunc(p.routes, func(r route) bool { return r.device == 0 })
+	p.left = true
+}
+
+// conflict returns an error if no route may lead to a range of a node.
+func conflict(r netip.Prefix, of, self Node, taken []netip.Prefix) error {
+	if i := slices.IndexFunc(taken, r.Overlaps); i >= 0 {
+		return fmt.Errorf("node %s: its range %v overlaps %v of another node", of.Name, r, taken[i])
+	}
+	for _, a := range slices.Concat(of.Addresses, self.Addresses) {
+		if r.Contains(a) {
+			return fmt.Errorf("node %s: its range %v contains the address %v of a node", of.Name, r, a)
+		}
+	}
+	return nil
+}
+
+// nativeRoute returns the route over a segment; its device is 0 if there is none.
+func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
+	for _, a := range n.Addresses {
+		if a.Is4() == r.Addr().Is4() {
+			if device := segment(a); device != 0 {
+				return route{r, a, device}
+			}
+		}
+	}
+	return route{dst: r}
+}
+
+// underlay returns the address of this node by which other nodes send it packets of the tunnel. A device has one family, for which
+// all nodes have to decide alike: IPv4, unless a node has none.
+func underlay(self Node, others []Node) netip.Addr {
+	v4 := netip.IPv4Unspecified()
+	lacks := func(n Node) bool { return len(n.Addresses) > 0 && !ofFamily(n.Addresses, v4).IsValid() }
+	if six := ofFamily(self.Addresses, netip.IPv6Unspecified()); six.IsValid() && (lacks(self) || slices.ContainsFunc(others, lacks)) {
+		return six
+	}
+	return ofFamily(self.Addresses, v4)
+}
+
+// ofFamily returns the first of some addresses that is of a family; the zero value if none is.
+func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
+	for _, a := range addresses {
+		if family.IsValid() && a.Is4() == family.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// overhead is what a tunnel adds to a packet: headers of Ethernet, VXLAN, UDP and IP.
+func overhead(underlay netip.Addr) int {
+	if underlay.Is6() {
+		return 70
+	}
+	return 50
+}
+
+// macOf returns the MAC address of a node's VXLAN device, which all nodes know by its name.
+func macOf(name string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(name))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
+	return mac
+}

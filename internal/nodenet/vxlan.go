@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
+)
+
+// The VXLAN device of a node. Its id keeps packets of other VXLAN networks on the same port apart, and tells the device from one
+// of that name that somebody else has made: the letters mst.
+const (
+	deviceName = "mst-vxlan"
+	networkID  = 0x6d7374
+)
+
+// device is the VXLAN device, if there is one of ours; its index is 0 if not.
+type device struct {
+	index int
+	link  netlink.Link
+}
+
+// device finds the VXLAN device.
+func (h host) device() (device, error) {
+	link, err := h.LinkByName(deviceName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return device{}, nil
+	}
+	if err != nil {
+		return device{}, fmt.Errorf("device %q: %w", deviceName, err)
+	}
+	if v, ok := link.(*netlink.Vxlan); !ok || v.VxlanId != networkID {
+		return device{}, nil
+	}
+	return device{link.Attrs().Index, link}, nil
+}
+
+func (h host) deleteDevice(d device) error {
+	if err := rtnl.DeleteLink(h.Handle, d.index); err != nil {
+		return fmt.Errorf("delete device %q: %w", deviceName, err)
+	}
+	return nil
+}
+
+// setUpDevice makes the VXLAN device as it has to be. What cannot be changed makes it anew.
+func (h host) setUpDevice(want plan, port uint16) error {
+	have, err := h.device()
+	if err != nil {
+		return err
+	}
+	if have.index != 0 && !sameDevice(have.link, want, port) {
+		if err := h.deleteDevice(have); err != nil {
+			return err
+		}
+		have = device{}
+	}
+	if have.index == 0 {
+		if have, err = h.addDevice(want, port); err != nil {
+			return err
+		}
+	}
+	fail := func(what string, err error) error { return fmt.Errorf("%s of device %q: %w", what, deviceName, err) }
+	if attrs := have.link.Attrs(); attrs.MTU != want.mtu {
+		if err := h.LinkSetMTU(have.link, want.mtu); err != nil {
+			return fail(fmt.Sprintf("set MTU %d", want.mtu), err)
+		}
+	}
+	if have.link.Attrs().Flags&net.FlagUp == 0 {
+		// No link-local address: nobody learns neighbours there.
+		if err := h.SetSysctl("net/ipv6/conf/"+deviceName+"/addr_gen_mode", "1"); err != nil {
+			return err
+		}
+		if err := h.LinkSetUp(have.link); err != nil {
+			return fail("set state", err)
+		}
+	}
+	return h.setAddresses(have.link, want.addresses)
+}
+
+func sameDevice(link netlink.Link, want plan, port uint16) bool {
+	v, ok := link.(*netlink.Vxlan)
+	if !ok {
+		return false
+	}
+	local, _ := netip.AddrFromSlice(v.SrcAddr)
+	return v.Port == int(port) && !v.Learning && local.Unmap() == want.local && bytes.Equal(v.HardwareAddr, want.mac)
+}
+
+func (h host) addDevice(want plan, port uint16) (device, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = deviceName, want.mac, want.mtu
+	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port)})
+	if errors.Is(err, unix.EEXIST) {
+		err = fmt.Errorf("there is one of that name, or with VXLAN id %d on port %d, that somebody else has made", networkID, port)
+	}
+	if err != nil {
+		return device{}, fmt.Errorf("add VXLAN device %q: %w", deviceName, err)
+	}
+	return h.device()
+}
+
+// setAddresses gives the device exactly some addresses.
+func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
+	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
+	if err != nil {
+		return fmt.Errorf("list addresses of device %q: %w", deviceName, err)
+	}
+	var there []netip.Prefix
+	for _, a := range have {
+		p := rtnl.Prefix(a.IPNet)
+		if there = append(there, p); p.IsSingleIP() && slices.Contains(want, p.Addr()) {
+			continue
+		}
+		if err := h.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("delete address %v of device %q: %w", p, deviceName, err)
+		}
+	}
+	for _, a := range want {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if slices.Contains(there, p) {
+			continue
+		}
+		if err := h.AddrReplace(link, rtnl.DeviceAddress(p)); err != nil {
+			return fmt.Errorf("add address %v to device %q: %w", p, deviceName, err)
+		}
+	}
+	return nil
+}
+
+// setPeers makes the forwarding entries and the neighbours of the VXLAN device those of some nodes.
+func (h host) setPeers(index int, peers []peer) error {
+	var want []netlink.Neigh
+	for _, p := range peers {
+		want = append(want, netlink.Neigh{
+			LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF,
+			IP: p.underlay.AsSlice(), HardwareAddr: p.mac,
+		})
+		for _, hop := range p.hops {
+			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: p.mac})
+		}
+	}
+	var have []netlink.Neigh
+	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
+		if err != nil {
+			return fmt.Errorf("list neighbours of device %q: %w", deviceName, err)
+		}
+		for _, e := range entries {
+			if e.State&netlink.NUD_PERMANENT != 0 {
+				e.Family = family
+				have = append(have, e)
+			}
+		}
+	}
+	var errs []error
+	change := func(from, but []netlink.Neigh, what string, do func(*netlink.Neigh) error) {
+		for _, n := range from {
+			if slices.ContainsFunc(but, func(b netlink.Neigh) bool { return sameNeighbour(n, b) }) {
+				continue
+			}
+			if err := do(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr, deviceName, err))
+			}
+		}
+	}
+	change(have, want, "delete", h.NeighDel)
+	change(want, have, "add", h.NeighSet)
+	return errors.Join(errs...)
+}
+
+func sameNeighbour(a, b netlink.Neigh) bool {
+	return a.Family == b.Family && a.IP.Equal(b.IP) && bytes.Equal(a.HardwareAddr, b.HardwareAddr)
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
