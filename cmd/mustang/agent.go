@@ -26,6 +26,9 @@ services and policies of owner agent in this node's datapath those of the cluste
 owners stay. It changes nothing before it has read all objects. When it ends or is killed, services
 and policies stay in force, and traffic goes on.
 
+Join the pods of this node with those of the others, and let the container runtime attach pods with
+addresses of the node's ranges, as its Node object has them.
+
 Without --kubeconfig it uses the service account of the pod that it is in.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/kubelet.conf",
 		Args:    cli.Arguments(),
@@ -54,6 +57,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			})
 		},
 	}
+	cmd.AddCommand(c.agentCleanup())
 	nodes.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
 	cmd.Flags().StringVar(&node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")

@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/netns"
@@ -16,9 +19,10 @@ import (
 
 // agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the container runtime.
 type agentNodes struct {
-	options nodenet.Options
-	place   install.Place
-	pods    install.Network
+	options  nodenet.Options
+	excluded []string
+	place    install.Place
+	pods     install.Network
 }
 
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
@@ -26,6 +30,8 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.TextVar(&a.options.Routing, "routing", nodenet.Auto,
 		"how pods reach those of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
+	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "give what leaves the pods of all nodes an address of this node as its source")
+	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, besides the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
@@ -35,6 +41,13 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 
 // network returns what joins the pods of nodes.
 func (a *agentNodes) network() (*nodenet.Network, error) {
+	for _, text := range a.excluded {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, cli.Usage(fmt.Errorf("masquerade-exclude %q: want a prefix like 10.0.0.0/8", text))
+		}
+		a.options.Kept = append(a.options.Kept, prefix.Masked())
+	}
 	host, err := netns.Current()
 	if err != nil {
 		return nil, err
@@ -56,4 +69,26 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	}
 	_, err = a.place.Install(ctx, "", conflist, false)
 	return err
+}
+
+func (c *config) agentCleanup() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node",
+		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
+mst-vxlan, and the nftables table mustang-agent. End the agent first. Services and policies stay, and
+so does the CNI plugin, which mustang cni uninstall removes.`,
+		Args: cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			host, err := netns.Current()
+			if err != nil {
+				return err
+			}
+			defer host.Close()
+			return nodenet.New(nodenet.Options{Host: host}).Remove()
+		},
+	}
 }

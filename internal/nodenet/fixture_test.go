@@ -4,6 +4,7 @@ package nodenet
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -25,6 +30,7 @@ type cluster struct {
 	t     testing.TB
 	wire  *netns.Namespace
 	nodes []*node
+	pods  int // that there have been
 }
 
 type node struct {
@@ -84,7 +90,7 @@ func newCluster(t testing.TB, k kind) *cluster {
 func (c *cluster) addNode(k kind, i int) {
 	c.t.Helper()
 	n := &node{Node: Node{Name: fmt.Sprint("node-", i)}, ns: testkit.Namespace(c.t, fmt.Sprint("node", i))}
-	n.network = New(Options{Host: n.ns, Routing: k.routing})
+	n.network = New(Options{Host: n.ns, Routing: k.routing, Masquerade: true})
 	port := fmt.Sprint("port", i)
 	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: c.wire, Name: port}, podlink.DefaultMTU))
 	var own, router []netip.Prefix
@@ -125,7 +131,8 @@ func (c *cluster) addPod(n *node, k kind) {
 	}
 	c.must(mode.Setup(network))
 	n.pod = testkit.Namespace(c.t, "pod-"+n.Name)
-	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: "pod", Addresses: n.pods})
+	c.pods++
+	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: fmt.Sprint("pod", c.pods), Addresses: n.pods})
 	c.must(err)
 }
 
@@ -139,14 +146,20 @@ func (c *cluster) must(err error) {
 // ip runs ip(8) in a namespace, and returns what it prints.
 func (c *cluster) ip(ns *netns.Namespace, args string) string {
 	c.t.Helper()
+	return c.run(ns, "ip "+args)
+}
+
+func (c *cluster) run(ns *netns.Namespace, command string) string {
+	c.t.Helper()
+	words := strings.Fields(command)
 	var out bytes.Buffer
 	err := ns.Do(func() error {
-		cmd := exec.Command("ip", strings.Fields(args)...)
+		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		return cmd.Run()
 	})
 	if err != nil {
-		c.t.Fatalf("ip %s in %s: %v: %s", args, ns.Name(), err, &out)
+		c.t.Fatalf("%s in %s: %v: %s", command, ns.Name(), err, &out)
 	}
 	return out.String()
 }
@@ -215,8 +228,40 @@ func (c *cluster) state(n *node) string {
 		}
 		return nil
 	})
+	testkit.RequireTool(c.t, "nft")
+	out.WriteString(c.run(n.ns, "nft -a list ruleset"))
 	for _, args := range []string{"-4 route show table all", "-6 route show table all", "-d link", "addr", "neigh show nud permanent"} {
 		out.WriteString(c.ip(n.ns, args))
 	}
 	return out.String()
+}
+
+// changes starts to listen to changes of a node's devices, addresses, routes, permanent neighbours and forwarding entries, and
+// returns a function that stops it and lists them.
+func (c *cluster) changes(n *node) (stop func() []string) {
+	c.t.Helper()
+	var socket *nl.NetlinkSocket
+	c.must(n.ns.Do(func() (err error) {
+		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		return err
+	}))
+	return func() (lines []string) {
+		defer socket.Close()
+		c.must(socket.SetReceiveTimeout(&unix.Timeval{Usec: 10_000}))
+		for {
+			messages, _, err := socket.Receive()
+			if errors.Is(err, unix.EAGAIN) {
+				return lines
+			}
+			c.must(err)
+			for _, m := range messages {
+				isNeighbour := m.Header.Type == unix.RTM_NEWNEIGH || m.Header.Type == unix.RTM_DELNEIGH
+				if neigh, err := netlink.NeighDeserialize(m.Data); isNeighbour && err == nil && neigh.State&netlink.NUD_PERMANENT == 0 {
+					continue // the kernel has learned, or forgotten, one
+				}
+				lines = append(lines, fmt.Sprintf("type %d: %x", m.Header.Type, m.Data))
+			}
+		}
+	}
 }

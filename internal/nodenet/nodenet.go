@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over the segment
-// that both are on or through a VXLAN device.
+// that both are on or through a VXLAN device, and what leaves the pods for elsewhere is masqueraded.
 //
-// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of their own, and
-// the VXLAN network an id. Nothing else is touched.
+// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of their own,
+// the VXLAN network an id, the nftables table a name. Nothing else is touched.
 package nodenet
 
 import (
@@ -61,6 +61,10 @@ type Options struct {
 	Routing Routing
 	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
 	Port uint16
+	// Masquerade translates the sources of packets that leave the node's pods for others than pods of nodes, and Kept, to an
+	// address of the node.
+	Masquerade bool
+	Kept       []netip.Prefix
 }
 
 // Network is what a node has to reach the pods of other nodes.
@@ -95,6 +99,7 @@ func (n *Network) Apply(self Node, others []Node) error {
 			want.leaveTunnel()
 		}
 	}
+	errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
 	return errors.Join(append(errs, h.apply(want))...)
 }
 
@@ -105,7 +110,7 @@ func (n *Network) Remove() error {
 		return err
 	}
 	defer h.Close()
-	return h.apply(plan{})
+	return errors.Join(h.apply(plan{}), firewall{}.apply(n.Host))
 }
 
 // MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address, less what a

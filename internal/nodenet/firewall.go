@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+)
+
+// The nftables table of a node, of the family inet, and its sets.
+const (
+	tableName = "mustang-agent"
+	kept4     = "kept4"
+	kept6     = "kept6"
+	nodesSet  = "nodes"
+)
+
+// notUnicast are destinations that no packet is masqueraded to.
+var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
+
+// firewall is what the table is for.
+//
+// A pod can pack a packet for the tunnel itself, with any source, and send it to a node. Of those that are masqueraded the other
+// node could not tell where they are from, so they do not leave; of the rest it can.
+type firewall struct {
+	// pods are masqueraded where they send packets to destinations that are not kept.
+	pods, kept []netip.Prefix
+	// nodes alone may send packets to the tunnel, at this port; 0 if there is no tunnel.
+	nodes []netip.Addr
+	port  uint16
+}
+
+// newFirewall returns the firewall of a node with a plan.
+func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
+	if o.Masquerade {
+		f.pods, f.kept = self.Ranges, slices.Concat(self.Ranges, o.Kept, notUnicast)
+		for _, n := range others {
+			f.kept = append(f.kept, n.Ranges...)
+		}
+	}
+	if p.tunnel {
+		f.port = o.Port
+		for _, n := range p.peers {
+			f.nodes = append(f.nodes, n.underlay)
+		}
+		slices.SortFunc(f.nodes, netip.Addr.Compare)
+		f.nodes = slices.Compact(f.nodes)
+	}
+	return f
+}
+
+// apply makes the table that of a firewall, in one transaction. A table that is so already is left.
+func (f firewall) apply(host *netns.Namespace) error {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err == nil {
+		err = f.write(conn)
+	}
+	if err != nil {
+		return fmt.Errorf("nftables table inet %s: %w", tableName, err)
+	}
+	return nil
+}
+
+func (f firewall) write(conn *nftables.Conn) error {
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return err
+	}
+	there := slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName })
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+	chains, sets := f.chains(table), f.sets(table)
+	switch {
+	case len(chains) == 0 && !there, there && len(chains) > 0 && same(conn, chains, sets):
+		return nil
+	case there:
+		conn.DelTable(table)
+	}
+	if len(chains) > 0 {
+		conn.AddTable(table)
+	}
+	for _, s := range sets {
+		if err := conn.AddSet(s.Set, s.elements); err != nil {
+			return err
+		}
+	}
+	for _, c := range chains {
+		conn.AddChain(c.Chain)
+		for _, r := range c.rules {
+			conn.AddRule(&nftables.Rule{Table: table, Chain: c.Chain, Exprs: r, UserData: c.comment(r)})
+		}
+	}
+	return conn.Flush()
+}
+
+// set is a set with its elements, and chain a chain with its rules.
+type (
+	set struct {
+		*nftables.Set
+		elements []nftables.SetElement
+	}
+	chain struct {
+		*nftables.Chain
+		rules [][]expr.Any
+	}
+)
+
+// comment tells a rule from one of another content.
+func (c chain) comment(rule []expr.Any) []byte {
+	var content bytes.Buffer
+	for _, e := range rule {
+		fmt.Fprintf(&content, "%+v;", e)
+	}
+	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("%x", sha256.Sum256(content.Bytes()))[:16])
+}
+
+// same reports whether a table has these chains and sets.
+func same(conn *nftables.Conn, chains []chain, sets []set) bool {
+	for _, c := range chains {
+		have, err := conn.GetRules(c.Table, c.Chain)
+		if err != nil || len(have) != len(c.rules) {
+			return false
+		}
+		for i, r := range have {
+			if !bytes.Equal(r.UserData, c.comment(c.rules[i])) {
+				return false
+			}
+		}
+	}
+	for _, s := range sets {
+		have, err := conn.GetSetElements(s.Set)
+		if err != nil || describe(have) != describe(s.elements) {
+			return false
+		}
+	}
+	return true
+}
+
+func describe(elements []nftables.SetElement) string {
+	lines := make([]string, len(elements))
+	for i, e := range elements {
+		lines[i] = fmt.Sprintf("%x %v", e.Key, e.IntervalEnd)
+	}
+	slices.Sort(lines)
+	return fmt.Sprint(lines)
+}
+
+func (f firewall) sets(table *nftables.Table) (sets []set) {
+	if len(f.pods) > 0 {
+		for name, is4 := range map[string]bool{kept4: true, kept6: false} {
+			sets = append(sets, set{addressSet(table, name, is4, true), intervals(f.kept, is4)})
+		}
+	}
+	if f.port == 0 {
+		return sets
+	}
+	nodes := set{Set: addressSet(table, nodesSet, f.nodes[0].Is4(), false)}
+	for _, n := range f.nodes {
+		nodes.elements = append(nodes.elements, nftables.SetElement{Key: n.AsSlice()})
+	}
+	return append(sets, nodes)
+}
+
+func addressSet(table *nftables.Table, name string, is4, interval bool) *nftables.Set {
+	s := &nftables.Set{Table: table, Name: name, KeyType: nftables.TypeIP6Addr, Interval: interval}
+	if is4 {
+		s.KeyType = nftables.TypeIPAddr
+	}
+	return s
+}
+
+// intervals returns the addresses of some prefixes of a family as elements: where an interval begins, and behind its end.
+func intervals(prefixes []netip.Prefix, is4 bool) (elements []nftables.SetElement) {
+	var sorted []netip.Prefix
+	for _, p := range prefixes {
+		if p.Addr().Is4() == is4 {
+			sorted = append(sorted, p)
+		}
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var end netip.Addr // behind the last interval; invalid if that holds the last address
+	for i, p := range sorted {
+		if i > 0 && (!end.IsValid() || p.Addr().Less(end)) {
+			continue // prefixes overlap only if one holds the other
+		}
+		if i > 0 && p.Addr() == end {
+			elements = elements[:len(elements)-1]
+		} else {
+			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		}
+		if end = last(p).Next(); end.IsValid() {
+			elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return elements
+}
+
+// last returns the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(bytes)*8; i++ {
+		bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	addr, _ := netip.AddrFromSlice(bytes)
+	return addr
+}
+
+func (f firewall) chains(table *nftables.Table) (chains []chain) {
+	add := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *chain {
+		chains = append(chains, chain{Chain: &nftables.Chain{Table: table, Name: name, Type: kind, Hooknum: hook, Priority: priority}})
+		return &chains[len(chains)-1]
+	}
+	if f.port != 0 && len(f.pods) > 0 {
+		c := add("prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+		for _, p := range f.pods {
+			c.rules = append(c.rules, slices.Concat(leaving(p), f.toPort(), verdict(&expr.Verdict{Kind: expr.VerdictDrop})))
+		}
+	}
+	if f.port != 0 {
+		c := add("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
+		c.rules = [][]expr.Any{slices.Concat(family(f.nodes[0]), f.toPort(), ofNetwork(), source(f.nodes[0]),
+			notIn(nodesSet), verdict(&expr.Verdict{Kind: expr.VerdictDrop}))}
+	}
+	if len(f.pods) > 0 {
+		c := add("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+		for _, p := range f.pods {
+			c.rules = append(c.rules, slices.Concat(leaving(p), verdict(&expr.Masq{FullyRandom: true})))
+		}
+	}
+	return chains
+}
+
+// leaving matches packets of pods to destinations that are not kept.
+func leaving(pods netip.Prefix) []expr.Any {
+	size := len(pods.Addr().AsSlice())
+	mask := make([]byte, size)
+	for i := range pods.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	kept, offset := kept4, uint32(16)
+	if pods.Addr().Is6() {
+		kept, offset = kept6, 24
+	}
+	return slices.Concat(family(pods.Addr()), source(pods.Addr()), []expr.Any{
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: mask, Xor: make([]byte, size)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: pods.Addr().AsSlice()},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size)},
+	}, notIn(kept))
+}
+
+// family matches packets of an address's family.
+func family(a netip.Addr) []expr.Any {
+	is := byte(unix.NFPROTO_IPV4)
+	if a.Is6() {
+		is = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{is}}}
+}
+
+// source loads the source address of packets of an address's family (RFC 791, RFC 8200).
+func source(of netip.Addr) []expr.Any {
+	offset := uint32(12)
+	if of.Is6() {
+		offset = 8
+	}
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(of.AsSlice()))}}
+}
+
+func notIn(set string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
+}
+
+// toPort matches UDP packets to the tunnel's port, and ofNetwork those of its VXLAN network (RFC 7348, section 5).
+func (f firewall) toPort() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, f.port)},
+	}
+}
+
+func ofNetwork() []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, networkID)[1:]},
+	}
+}
+
+func verdict(e expr.Any) []expr.Any { return []expr.Any{&expr.Counter{}, e} }
