@@ -3,21 +3,35 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
+	"mustang/internal/netns"
+	"mustang/internal/service/health"
 )
 
+// agentOptions are the flags of an agent.
+type agentOptions struct {
+	node, kubeconfig, cgroup, netns string
+	uplinks                         []string
+	nodes                           agentNodes
+}
+
+// nothing is the value of a flag that says that there is to be none.
+const nothing = "none"
+
 func (c *config) agent() *cobra.Command {
-	var kubeconfig, node string
-	var nodes agentNodes
+	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent --node NAME",
 		Short: "Serve the Services and policies of a Kubernetes cluster on this node, until a signal ends it",
@@ -26,6 +40,9 @@ services and policies of owner agent in this node's datapath those of the cluste
 owners stay. It changes nothing before it has read all objects. When it ends or is killed, services
 and policies stay in force, and traffic goes on.
 
+It serves pods, processes of the node (--cgroup) and clients outside (--uplink), and answers at the
+health-check node ports of Services.
+
 Join the pods of this node with those of the others, and let the container runtime attach pods with
 addresses of the node's ranges, as its Node object has them.
 
@@ -33,33 +50,60 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/kubelet.conf",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if node == "" {
+			if o.node == "" {
 				return cli.Usage(errors.New("--node is missing"))
+			}
+			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
+				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			network, err := nodes.network()
-			if err != nil {
-				return err
-			}
-			client, err := kube.Connect(kubeconfig)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(c.Stderr, nil))
-			kube.LogTo(log)
-			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
-				return agent.New(agent.Options{
-					Node: node, Source: client, Services: d.Services(), Policies: d.Policies(),
-					Nodes: network, Attacher: &nodes, Status: client, Log: log,
-				}).Run(cmd.Context())
-			})
+			return c.runAgent(cmd.Context(), o)
 		},
 	}
 	cmd.AddCommand(c.agentCleanup())
-	nodes.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
-	cmd.Flags().StringVar(&node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
+	flags := cmd.Flags()
+	o.nodes.addFlags(flags)
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
+	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
+	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
+	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
+	flags.StringVar(&o.netns, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
 	return cmd
+}
+
+func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
+	client, err := kube.Connect(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	switch o.cgroup {
+	case "":
+		if o.cgroup, err = objects.CgroupRoot(); err != nil {
+			return err
+		}
+	case nothing:
+		o.cgroup = ""
+	}
+	if slices.Contains(o.uplinks, nothing) {
+		o.uplinks = []string{}
+	}
+	checks := health.New()
+	defer func() { err = errors.Join(err, checks.Close()) }()
+	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
+	kube.LogTo(log)
+	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
+		network, err := o.nodes.network(ns)
+		if err != nil {
+			return err
+		}
+		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+			return agent.New(agent.Options{
+				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks},
+				Nodes:  network, Attacher: &o.nodes, Status: client, Log: log,
+			}).Run(ctx)
+		})
+	})
 }

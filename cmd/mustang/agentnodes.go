@@ -40,17 +40,13 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 }
 
 // network returns what joins the pods of nodes.
-func (a *agentNodes) network() (*nodenet.Network, error) {
+func (a *agentNodes) network(host *netns.Namespace) (*nodenet.Network, error) {
 	for _, text := range a.excluded {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, cli.Usage(fmt.Errorf("masquerade-exclude %q: want a prefix like 10.0.0.0/8", text))
 		}
 		a.options.Kept = append(a.options.Kept, prefix.Masked())
-	}
-	host, err := netns.Current()
-	if err != nil {
-		return nil, err
 	}
 	a.options.Host = host
 	return nodenet.New(a.options), nil

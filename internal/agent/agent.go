@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -47,6 +49,16 @@ type Policies interface {
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
+// Access lets the node's own processes, and clients outside at the node's addresses, reach services. Host is one.
+type Access interface {
+	Attach(ctx context.Context, addresses []netip.Addr) error
+}
+
+// Health answers the health checks of load balancers. *health.Server is one.
+type Health interface {
+	Apply(services []service.Service) error
+}
+
 // Options are those of an agent.
 type Options struct {
 	// Node is the name of this node.
@@ -54,6 +66,9 @@ type Options struct {
 	Source   Source
 	Services Services
 	Policies Policies
+	// Access comes after the services; Health is told which health checks there are.
+	Access Access
+	Health Health
 	// Nodes joins the node's pods with those of other nodes; nil leaves that to others. Attacher and Status come after it; either
 	// can be nil.
 	Nodes    Nodes
@@ -66,11 +81,13 @@ type Options struct {
 type Agent struct {
 	Options
 
-	mu       sync.Mutex
-	services *serviceSet
-	policies *policySet
-	nodes    *nodeSet
-	changed  chan struct{} // has room for one
+	mu        sync.Mutex
+	services  *serviceSet
+	policies  *policySet
+	nodes     *nodeSet
+	addresses []netip.Addr  // of this node
+	attach    bool          // the programs at addresses may not be attached
+	changed   chan struct{} // has room for one
 }
 
 // New returns an agent that has not begun.
@@ -128,7 +145,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 func (a *Agent) setAll() {
 	a.mu.Lock()
-	a.services.all, a.policies.changed = true, true
+	a.services.all, a.policies.changed, a.attach = true, true, true
 	a.mu.Unlock()
 	a.wake()
 }
@@ -145,14 +162,8 @@ func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err := a.services.on(e)
-	if e.Kind == kube.Nodes && e.Name == a.Node {
-		var zone string
-		if zone, err = kube.ZoneOf(e.Object); err == nil {
-			a.services.setZone(zone)
-		}
-	}
 	if e.Kind == kube.Nodes {
-		err = errors.Join(err, a.nodes.on(e))
+		err = errors.Join(err, a.onNode(e))
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
 		notes, unread := a.policies.on(e)
@@ -167,6 +178,21 @@ func (a *Agent) on(e kube.Event) {
 	a.wake()
 }
 
+// onNode notes what a Node object says.
+func (a *Agent) onNode(e kube.Event) error {
+	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
+		return err
+	}
+	zone, err := kube.ZoneOf(e.Object)
+	if err == nil {
+		a.services.setZone(zone)
+	}
+	if addresses := a.nodes.of[a.Node].Addresses; !slices.Equal(addresses, a.addresses) {
+		a.addresses, a.attach = addresses, true
+	}
+	return err
+}
+
 // sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
 // deny.
 func (a *Agent) sync(ctx context.Context) (all bool, err error) {
@@ -177,12 +203,20 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 		rules = a.policies.set()
 	}
 	changes, services, all := a.services.collect(a.Log)
+	checked := slices.Collect(maps.Values(a.services.checked))
+	addresses, attach := a.addresses, a.attach
+	a.attach = false
 	a.mu.Unlock()
 	if changed {
 		err = applyPolicies(ctx, a.Policies, rules)
 	}
 	if all {
-		return true, errors.Join(err, applyAll(ctx, a.Services, services))
+		err = errors.Join(err, applyAll(ctx, a.Services, services))
+	} else {
+		err = errors.Join(err, changes.write(ctx, a.Services))
 	}
-	return false, errors.Join(err, changes.write(ctx, a.Services))
+	if attach {
+		err = errors.Join(err, a.Access.Attach(ctx, addresses))
+	}
+	return all, errors.Join(err, a.Health.Apply(checked))
 }

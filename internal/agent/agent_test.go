@@ -36,8 +36,10 @@ type table struct {
 	rows  map[service.Key]service.Service
 	fails int // calls that fail
 	puts  int
-	other service.Key // another owner's
-	room  int         // for peers, 0: for any number
+	other service.Key  // another owner's
+	room  int          // for peers, 0: for any number
+	at    []netip.Addr // addresses of the node that is attached
+	ports []uint16     // that are answered
 	rules
 }
 
@@ -156,7 +158,7 @@ func start(t *testing.T, s *kubetest.Server, rows *table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
 }
 
 // startAgent runs an agent until the test ends.

@@ -23,10 +23,14 @@ type serviceSet struct {
 	dirty   map[manifest.Name]bool // Services to look at
 	all     bool                   // look at all
 	wanted  *wanted
+	checked map[service.Key]service.Service // those with a health-check port
 }
 
 func newServiceSet(node string) *serviceSet {
-	return &serviceSet{cluster: manifest.NewCluster(manifest.Options{Node: node}), dirty: map[manifest.Name]bool{}, wanted: newWanted()}
+	return &serviceSet{
+		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
+		wanted: newWanted(), checked: map[service.Key]service.Service{},
+	}
 }
 
 // on notes an event.
@@ -86,6 +90,12 @@ func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service
 	}
 	if isAll {
 		all = s.wanted.services()
+	}
+	for key, v := range c {
+		delete(s.checked, key)
+		if v != nil && v.HealthCheckPort != 0 {
+			s.checked[key] = *v
+		}
 	}
 	return c, all, isAll
 }

@@ -50,7 +50,10 @@ func (k Kind) resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
 }
 
-// The kinds that a node's agent watches. EndpointSlices are without those of headless Services, as for kube-proxy.
+// proxied selects the Services that a proxy of a node serves, and their EndpointSlices, as kube-proxy does.
+const proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
+
+// The kinds that a node's agent watches.
 var (
 	Nodes           = Kind{Version: "v1", Resource: "nodes"}
 	Namespaces      = Kind{Version: "v1", Resource: "namespaces"}
@@ -58,19 +61,13 @@ var (
 	NetworkPolicies = Kind{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 	// ClusterNetworkPolicies are none where the cluster has no such resource.
 	ClusterNetworkPolicies = Kind{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies", Optional: true}
-	Services               = Kind{Version: "v1", Resource: "services", Labels: "!service.kubernetes.io/service-proxy-name"}
-	EndpointSlices         = Kind{
-		Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices",
-		Labels: "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless",
-	}
+	Services               = Kind{Version: "v1", Resource: "services", Labels: proxied}
+	EndpointSlices         = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// ZoneOf returns the zone that a Node is in; empty if it is in none, or is nil.
+// ZoneOf returns the zone that a Node is in; empty if it is in none.
 func ZoneOf(node jsontext.Value) (string, error) {
 	var o document.Object
-	if node == nil {
-		return "", nil
-	}
 	if err := document.Decode(node, &o); err != nil {
 		return "", fmt.Errorf("object Node: %w", err)
 	}

@@ -20,6 +20,7 @@ type frontend struct {
 	addr   netip.Addr
 	policy service.Policy // of its clients
 
+	atNodePort         bool // its port is the node port, at this address or, with nodePort, at all of the node
 	nodePort, external bool
 	ranged             bool // loadBalancerSourceRanges apply
 	ranges             []netip.Prefix
@@ -84,7 +85,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 			v := common
 			v.Protocol, v.NodePort, v.External, v.SourceRanges = protocol, f.nodePort, f.external, f.ranges
 			v.Frontend = netip.AddrPortFrom(f.addr, p.Port)
-			if f.nodePort {
+			if f.atNodePort {
 				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 {
 					continue
 				}
@@ -155,8 +156,11 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 		add(fmt.Sprintf("spec.externalIPs[%d]", i), ip, frontend{policy: external, external: true})
 	}
 	if k.Spec.Type == "NodePort" || k.Spec.Type == "LoadBalancer" {
-		for _, family := range families {
-			add("nodePort", map[string]string{"IPv4": "0.0.0.0", "IPv6": "::"}[family], frontend{policy: external, nodePort: true})
+		for i, family := range families {
+			if family != "IPv4" && family != "IPv6" {
+				return common, nil, fmt.Errorf("spec.ipFamilies[%d]: %q: want IPv4 or IPv6", i, family)
+			}
+			out = append(out, s.nodePort(family, external)...)
 		}
 	}
 	if err != nil {
@@ -164,6 +168,23 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 	}
 	out, err = s.addRanges(k, out)
 	return common, out, err
+}
+
+// nodePort returns the addresses of the node that have the node ports in a family.
+func (s *set) nodePort(family string, policy service.Policy) (out []frontend) {
+	if s.NodePorts == nil {
+		all := map[string]netip.Addr{"IPv4": netip.IPv4Unspecified(), "IPv6": netip.IPv6Unspecified()}[family]
+		out = append(out, frontend{field: "nodePort", addr: all, policy: policy, atNodePort: true, nodePort: true})
+	}
+	for _, addr := range s.NodePorts {
+		if familyOf(addr) == family {
+			out = append(out, frontend{field: "nodePort", addr: addr, policy: policy, atNodePort: true, external: true})
+		}
+	}
+	if s.Localhost && family == "IPv4" {
+		out = append(out, frontend{field: "nodePort", addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), atNodePort: true})
+	}
+	return out
 }
 
 // affinity returns how long a client keeps its backend.

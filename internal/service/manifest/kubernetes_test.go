@@ -211,7 +211,7 @@ func TestBadKubernetes(t *testing.T) {
 		`, "loadBalancerSourceRanges": ["10.0.0.0"]`:   `spec.loadBalancerSourceRanges[0]: invalid range "10.0.0.0"`,
 		`, "healthCheckNodePort": "http"`:              `spec.healthCheckNodePort: want a whole number, got a string`,
 		`, "ports": []`:                                `ports: duplicate object member name`,
-		`, "type": "NodePort", "ipFamilies": ["IPv5"]`: `invalid IP address ""`,
+		`, "type": "NodePort", "ipFamilies": ["IPv5"]`: `spec.ipFamilies[0]: "IPv5": want IPv4 or IPv6`,
 		`}}, {"metadata": {}, "spec": {`:               "metadata.name: missing",
 		`}}, {"metadata": {"name": "a"}, "spec": {`:    "items[1]: Service default/a: it is there already: document 1: items[0]",
 		`}}, {"metadata": {"name": "b"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]`:                     "items[1]: Service default/b: spec.ports[0], spec.clusterIPs[0]: frontend 10.96.0.1:80/tcp is that of document 1: items[0]: Service default/a",

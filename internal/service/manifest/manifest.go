@@ -19,10 +19,14 @@ import (
 	"mustang/internal/service"
 )
 
-// Options tell which endpoints of Kubernetes objects are near. Without them, topology hints are ignored.
+// Options tell where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are ignored.
 type Options struct {
 	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
 	Node, Zone string
+	// Localhost is whether 127.0.0.1 has the node ports too, for processes of the node: as with kube-proxy's iptables mode.
+	Localhost bool
+	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
+	NodePorts []netip.Addr
 }
 
 // Set is what a file holds.

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// Attach notes the node's addresses.
+func (t *table) Attach(_ context.Context, addresses []netip.Addr) error {
+	t.Lock()
+	defer t.Unlock()
+	t.at = addresses
+	return nil
+}
+
+// checks is a table as the answers to health checks.
+type checks struct{ *table }
+
+func (c checks) Apply(services []service.Service) error {
+	c.Lock()
+	defer c.Unlock()
+	c.ports = nil
+	for _, s := range services {
+		c.ports = append(c.ports, s.HealthCheckPort)
+	}
+	return nil
+}
+
+// TestAccess tells what is attached the node's addresses, and which health checks to answer.
+func TestAccess(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	start(t, s, rows)
+	wants := func(what, want string) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			rows.Lock()
+			defer rows.Unlock()
+			if have := fmt.Sprint(rows.at, rows.ports); have != want {
+				return fmt.Errorf("%s: there is %s, want %s", what, have, want)
+			}
+			return nil
+		})
+	}
+	node := func(ip string) string {
+		return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
+"status": {"addresses": [{"type": "Hostname", "address": "here"}, {"type": "InternalIP", "address": %q}]}}`, ip)
+	}
+	s.Put(t, "/api/v1/nodes", node("192.0.2.1"))
+	wants("a node", "[192.0.2.1] []")
+	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
+"externalIPs": ["192.0.2.10"]`))
+	s.Put(t, "/api/v1/nodes", node("192.0.2.2"))
+	wants("another address, and a health check", "[192.0.2.2] [30100]")
+	s.Delete(services, "shop", "web")
+	wants("no service", "[192.0.2.2] []")
+}

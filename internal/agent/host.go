@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/datapath"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+)
+
+// Host attaches programs for this node's own processes, and at the devices by which clients outside come.
+type Host struct {
+	Datapath  *datapath.Datapath
+	Namespace *netns.Namespace
+	// Cgroup is the directory of the control group whose processes are served; empty: none are.
+	Cgroup string
+	// Uplinks are the names of devices; nil: those with an address of the node.
+	Uplinks []string
+}
+
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. What is
+// attached already stays. Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
+func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
+	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses))
+}
+
+func (h Host) attachProcesses(ctx context.Context) error {
+	if h.Cgroup == "" {
+		return nil
+	}
+	sockets := h.Datapath.Sockets()
+	if _, err := sockets.Attach(ctx, h.Cgroup); err != nil {
+		return err
+	}
+	_, err := sockets.Put(ctx, service.Agent, h.Namespace, datapath.HostScope)
+	return err
+}
+
+func (h Host) attachUplinks(ctx context.Context, addresses []netip.Addr) error {
+	names := h.Uplinks
+	if names == nil {
+		if len(addresses) == 0 {
+			return nil // the kubelet has not told them yet
+		}
+		var err error
+		if names, err = h.having(addresses); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, name := range names {
+		_, err := h.Datapath.Uplinks().Put(ctx, h.Namespace, name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// having returns the names of the devices that have any of some addresses.
+func (h Host) having(addresses []netip.Addr) (names []string, err error) {
+	on, err := rtnl.In(h.Namespace).Addresses()
+	if err != nil {
+		return nil, err
+	}
+	devices, err := rtnl.In(h.Namespace).Devices()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if slices.ContainsFunc(on, func(a rtnl.Address) bool { return a.Index == d.Index && slices.Contains(addresses, a.Addr) }) {
+			names = append(names, d.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no device has an address of the node: %s", addresses)
+	}
+	return names, nil
+}
