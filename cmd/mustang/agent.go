@@ -6,13 +6,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent"
+	"mustang/internal/agent/healthz"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
@@ -24,6 +27,7 @@ import (
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
 	uplinks                         []string
+	healthz, metrics                string
 	nodes                           agentNodes
 }
 
@@ -53,6 +57,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if o.node == "" {
 				return cli.Usage(errors.New("--node is missing"))
 			}
+			if o.healthz != "" && o.healthz == o.metrics {
+				return cli.Usage(errors.New("--metrics-address: --healthz-address is the same"))
+			}
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
@@ -69,6 +76,8 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
+	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
+	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.StringVar(&o.netns, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
 	return cmd
 }
@@ -89,6 +98,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
+	state := healthz.New()
 	checks := health.New()
 	defer func() { err = errors.Join(err, checks.Close()) }()
 	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
@@ -99,11 +109,20 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			return err
 		}
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-			return agent.New(agent.Options{
-				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
-				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks},
-				Nodes:  network, Attacher: &o.nodes, Status: client, Log: log,
-			}).Run(ctx)
+			all, ctx := errgroup.WithContext(ctx)
+			for address, handler := range map[string]http.Handler{o.healthz: state.Probes(), o.metrics: state.Metrics()} {
+				if address != "" {
+					all.Go(func() error { return healthz.Serve(ctx, address, handler) })
+				}
+			}
+			all.Go(func() error {
+				return agent.New(agent.Options{
+					Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
+					Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks},
+					Nodes:  network, Attacher: &o.nodes, Status: client, State: state, Log: log,
+				}).Run(ctx)
+			})
+			return all.Wait()
 		})
 	})
 }

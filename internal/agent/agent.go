@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"mustang/internal/agent/healthz"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -74,6 +75,7 @@ type Options struct {
 	Nodes    Nodes
 	Attacher Attacher
 	Status   Status
+	State    *healthz.State
 	Log      *slog.Logger
 }
 
@@ -128,7 +130,10 @@ func (a *Agent) Run(ctx context.Context) error {
 			next.Reset(resync)
 		case <-a.changed:
 		}
-		switch all, err := a.sync(ctx); {
+		begin := time.Now()
+		all, err := a.sync(ctx)
+		a.State.Written(time.Since(begin), all, err)
+		switch {
 		case err == nil && all:
 			retry = firstRetry
 		case err != nil && ctx.Err() == nil:
@@ -151,6 +156,7 @@ func (a *Agent) setAll() {
 }
 
 func (a *Agent) wake() {
+	a.State.Queued()
 	select {
 	case a.changed <- struct{}{}:
 	default:
@@ -187,8 +193,10 @@ func (a *Agent) onNode(e kube.Event) error {
 	if err == nil {
 		a.services.setZone(zone)
 	}
-	if addresses := a.nodes.of[a.Node].Addresses; !slices.Equal(addresses, a.addresses) {
-		a.addresses, a.attach = addresses, true
+	self := a.nodes.of[a.Node]
+	a.State.SetLeaving(self.Leaving)
+	if !slices.Equal(self.Addresses, a.addresses) {
+		a.addresses, a.attach = self.Addresses, true
 	}
 	return err
 }
@@ -206,6 +214,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 	checked := slices.Collect(maps.Values(a.services.checked))
 	addresses, attach := a.addresses, a.attach
 	a.attach = false
+	a.State.Services(len(a.services.counted), a.services.backends)
 	a.mu.Unlock()
 	if changed {
 		err = applyPolicies(ctx, a.Policies, rules)

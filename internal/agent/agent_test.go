@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/agent/healthz"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -158,7 +159,7 @@ func start(t *testing.T, s *kubetest.Server, rows *table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
 }
 
 // startAgent runs an agent until the test ends.

@@ -24,12 +24,15 @@ type serviceSet struct {
 	all     bool                   // look at all
 	wanted  *wanted
 	checked map[service.Key]service.Service // those with a health-check port
+
+	counted  map[service.Key]int // backends of each
+	backends int                 // of all
 }
 
 func newServiceSet(node string) *serviceSet {
 	return &serviceSet{
 		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
-		wanted: newWanted(), checked: map[service.Key]service.Service{},
+		wanted: newWanted(), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 	}
 }
 
@@ -92,12 +95,24 @@ func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service
 		all = s.wanted.services()
 	}
 	for key, v := range c {
-		delete(s.checked, key)
-		if v != nil && v.HealthCheckPort != 0 {
-			s.checked[key] = *v
-		}
+		s.count(key, v)
 	}
 	return c, all, isAll
+}
+
+// count notes the backends of a service, and whether it has a health check.
+func (s *serviceSet) count(key service.Key, v *service.Service) {
+	s.backends -= s.counted[key]
+	delete(s.counted, key)
+	delete(s.checked, key)
+	if v == nil {
+		return
+	}
+	s.counted[key] = len(v.Backends)
+	s.backends += len(v.Backends)
+	if v.HealthCheckPort != 0 {
+		s.checked[key] = *v
+	}
 }
 
 // write writes what has changed.

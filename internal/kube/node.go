@@ -23,15 +23,26 @@ type Node struct {
 	PodCIDRs  []netip.Prefix
 	// Available is whether a condition says that pods can be attached.
 	Available bool
+	// Leaving is whether the node is about to go: it is being deleted, or the cluster autoscaler is about to.
+	Leaving bool
 }
 
-const networkUnavailable = "NetworkUnavailable"
+const (
+	networkUnavailable = "NetworkUnavailable"
+	taintDeleted       = "ToBeDeletedByClusterAutoscaler"
+)
 
 // NodeOf reads a Node object.
 func NodeOf(object jsontext.Value) (n Node, err error) {
 	var o struct {
+		Metadata struct {
+			Deleted string `json:"deletionTimestamp"`
+		} `json:"metadata"`
 		Spec struct {
 			PodCIDRs []netip.Prefix `json:"podCIDRs"`
+			Taints   []struct {
+				Key string `json:"key"`
+			} `json:"taints"`
 		} `json:"spec"`
 		Status struct {
 			Addresses []struct {
@@ -46,6 +57,10 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	}
 	if err := document.Decode(object, &o); err != nil {
 		return n, fmt.Errorf("object Node: %w", err)
+	}
+	n.Leaving = o.Metadata.Deleted != ""
+	for _, t := range o.Spec.Taints {
+		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}
 	for _, p := range o.Spec.PodCIDRs {
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())

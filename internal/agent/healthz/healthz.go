@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package healthz answers probes of an agent and of load balancers that ask for its node, and has the agent's metrics: at the paths,
+// and by the names, of kube-proxy (KEP-3836 for /healthz and /livez).
+package healthz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// timeout is how long a change may wait until it is written: twice the period in which kube-proxy compares all.
+const timeout = time.Minute
+
+// requestTimeout bounds a request: probes are short.
+const requestTimeout = 5 * time.Second
+
+// State is how an agent does. Its methods may be called from any goroutine.
+type State struct {
+	registry *prometheus.Registry
+	metrics  metrics
+	now      func() time.Time
+
+	mu      sync.Mutex
+	waiting time.Time // since when a change waits; zero: none does
+	written time.Time // the last success; zero: there was none
+	leaving bool      // load balancers are to leave the node alone
+}
+
+// New returns the state of an agent that has written nothing yet.
+func New() *State {
+	s := &State{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now}
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.registry.MustRegister(s.metrics.all()...)
+	return s
+}
+
+// Queued notes that a change waits to be written.
+func (s *State) Queued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.waiting.IsZero() {
+		s.waiting = now
+	}
+	s.metrics.queued.Set(seconds(now))
+}
+
+// Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait.
+func (s *State) Written(since time.Duration, full bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := s.metrics.partial
+	if full {
+		kind = s.metrics.full
+	}
+	s.metrics.duration.Observe(since.Seconds())
+	kind.Observe(since.Seconds())
+	if err != nil {
+		s.metrics.failed.Inc()
+		if s.waiting.IsZero() {
+			s.waiting = s.now()
+		}
+		return
+	}
+	s.waiting, s.written = time.Time{}, s.now()
+	s.metrics.written.Set(seconds(s.written))
+}
+
+// Services notes how many services and backends there are to be.
+func (s *State) Services(services, backends int) {
+	s.metrics.services.Set(float64(services))
+	s.metrics.backends.Set(float64(backends))
+}
+
+// SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez does not.
+func (s *State) SetLeaving(leaving bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = leaving
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// Metrics returns what answers at /metrics.
+func (s *State) Metrics() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// Probes returns what answers at /healthz, /livez, and /readyz, which tells whether all has been written once.
+func (s *State) Probes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, true, false) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, false, false) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, false, true) })
+	return mux
+}
+
+// answer answers as kube-proxy does. The time of the last update is now as long as nothing waits.
+func (s *State) answer(w http.ResponseWriter, ofNode, first bool) {
+	s.mu.Lock()
+	now := s.now()
+	updated, healthy := s.written, s.waiting.IsZero() || now.Sub(s.waiting) < timeout
+	if s.waiting.IsZero() {
+		updated = now
+	}
+	eligible, written := !s.leaving, !s.written.IsZero()
+	s.mu.Unlock()
+	if ofNode {
+		healthy = healthy && eligible
+	}
+	if first {
+		healthy = healthy && written
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if !healthy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	node := ""
+	if ofNode {
+		node = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
+	}
+	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, node) // whoever asked is gone
+}
+
+// Serve lets a handler answer at an address, "192.0.2.1:10256", until the context ends. Errors: those of net.Listen.
+func Serve(ctx context.Context, address string, handler http.Handler) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: timeout,
+		MaxHeaderBytes: 1 << 13,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package healthz
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// ask returns the status and the body of a path.
+func ask(of http.Handler, path string) (int, string) {
+	w := httptest.NewRecorder()
+	of.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// TestAnswers has changes wait, fail and be written, and a node that is about to go.
+func TestAnswers(t *testing.T) {
+	s := New()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.now = func() time.Time { return now }
+	wants := func(what string, healthz, livez, readyz int) {
+		t.Helper()
+		for path, want := range map[string]int{"/healthz": healthz, "/livez": livez, "/readyz": readyz} {
+			if code, body := ask(s.Probes(), path); code != want || !strings.HasPrefix(body, `{"lastUpdated": "`) {
+				t.Errorf("%s: %s: %d %s, want %d", what, path, code, body, want)
+			}
+		}
+	}
+	const ok, bad = http.StatusOK, http.StatusServiceUnavailable
+	wants("begin", ok, ok, bad)
+	s.Queued()
+	now = now.Add(timeout - time.Second)
+	wants("a change waits", ok, ok, bad)
+	s.Queued()
+	now = now.Add(time.Second)
+	wants("it waits too long", bad, bad, bad)
+	s.Written(time.Second, true, nil)
+	wants("written", ok, ok, ok)
+	s.Written(time.Second, false, errors.New("no"))
+	now = now.Add(timeout)
+	wants("failed", bad, bad, bad)
+	s.Written(time.Second, false, nil)
+	s.SetLeaving(true)
+	wants("the node is about to go", bad, ok, ok)
+	if _, body := ask(s.Probes(), "/healthz"); !strings.Contains(body, `"nodeEligible": false`) {
+		t.Errorf("the node is about to go, and /healthz says %s", body)
+	}
+	_, body := ask(s.Metrics(), "/metrics")
+	for _, line := range []string{
+		"kubeproxy_sync_proxy_rules_duration_seconds_count 3", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 1",
+		"kubeproxy_sync_partial_proxy_rules_duration_seconds_count 2", "mustang_agent_failed_rounds_total 1",
+		"kubeproxy_sync_proxy_rules_last_timestamp_seconds 1.767225", "process_resident_memory_bytes",
+	} {
+		if !strings.Contains(body, line) {
+			t.Errorf("metrics lack %q", line)
+		}
+	}
+}
+
+// TestServe answers at a port until the context ends, and not at one that is taken.
+func TestServe(t *testing.T) {
+	taken := httptest.NewServer(http.NotFoundHandler())
+	address := taken.Listener.Addr().String()
+	if err := Serve(t.Context(), address, New().Probes()); err == nil {
+		t.Error("no error at a port that is taken")
+	}
+	taken.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- Serve(ctx, address, New().Probes()) }()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		answer, err := http.Get("http://" + address + "/livez")
+		if err != nil {
+			return err
+		}
+		return answer.Body.Close()
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := http.Get("http://" + address + "/livez"); err == nil {
+		t.Error("the context has ended, and it still answers")
+	}
+}
