@@ -2,7 +2,7 @@
 
 // Command mustang-cni is a CNI plugin. It attaches containers to a network with any of
 // Mustang's link modes, and gives them access to services in eBPF. Container runtimes run
-// it; see docs/cni.md.
+// it; see docs/cni.md. Under the name loopback it sets up the loopback device.
 //
 // A process lives for milliseconds, so it does not update GOMAXPROCS from the CPU limit
 // of its cgroup.
@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -31,12 +32,12 @@ func main() {
 			BPFRoot: os.Getenv("MUSTANG_BPF_ROOT"), Cgroup: os.Getenv("MUSTANG_CNI_CGROUP"), Stderr: os.Stderr,
 			DeleteDevice: unlink.Device,
 		},
-		version: version.Current(),
+		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}
 	ended := make(chan failure, 2)
 	v.signals = endBy(func(err error) { ended <- failure{version.Current(), cni.Coded(err)} })
 	go func() {
-		err := skel.PluginMainFuncsWithError(v.funcs(), versions(), "CNI plugin "+netconf.PluginType)
+		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType)
 		ended <- failure{v.version, err}
 	}()
 	if failed := <-ended; failed.Error != nil {
@@ -55,6 +56,9 @@ type failure struct {
 }
 
 // versions are the supported versions of the CNI specification.
-func versions() version.PluginInfo {
+func versions(loopback bool) version.PluginInfo {
+	if loopback {
+		return version.All
+	}
 	return version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
@@ -18,28 +20,44 @@ type verbs struct {
 	// version is the version of the CNI specification in the configuration; the newest
 	// supported version before a configuration has been read.
 	version string
-	signals *signals
+	// loopback is set in the plugin for the loopback device: a copy of that name, or that type in the configuration.
+	loopback bool
+	signals  *signals
 }
 
 func (v *verbs) funcs() skel.CNIFuncs {
+	p := v.plugin
 	return skel.CNIFuncs{
-		Add: v.add, Del: v.run(v.plugin.Del, false), Check: v.run(v.plugin.Check, false),
-		GC: v.run(v.plugin.GC, true), Status: v.run(v.plugin.Status, false),
+		Add: v.add, Del: v.run(p.Del, p.DelLoopback, false), Check: v.run(p.Check, p.CheckLoopback, false),
+		GC: v.run(p.GC, nil, true), Status: v.run(p.Status, nil, false),
 	}
 }
 
 func (v *verbs) add(args *skel.CmdArgs) error {
-	result, err := v.plugin.Add(v.begin(args, false))
+	ctx, request := v.begin(args, false)
+	add := func() (*types100.Result, error) { return v.plugin.Add(ctx, request) }
+	if v.loopback {
+		add = func() (*types100.Result, error) { return v.plugin.AddLoopback(request) }
+	}
+	result, err := add()
 	if err != nil {
 		return cni.Coded(err)
 	}
 	return types.PrintResult(result, v.version)
 }
 
-// run returns a verb without a result. slow is set for verbs that can take long.
-func (v *verbs) run(verb func(context.Context, cni.Request) error, slow bool) func(*skel.CmdArgs) error {
-	return func(args *skel.CmdArgs) error {
-		if err := verb(v.begin(args, slow)); err != nil {
+// run returns a verb without a result, and what it is for the loopback device; nil does nothing. slow is set for verbs that can
+// take long.
+func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func(cni.Request) error, slow bool) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) (err error) {
+		ctx, request := v.begin(args, slow)
+		switch {
+		case !v.loopback:
+			err = verb(ctx, request)
+		case loopback != nil:
+			err = loopback(request)
+		}
+		if err != nil {
 			return cni.Coded(err)
 		}
 		return nil
@@ -49,7 +67,8 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, slow bool) fu
 // begin returns the context and the request of a verb.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
-	v.version = head.CNIVersion
+	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it
+	v.loopback = v.loopback || head.Type == netconf.LoopbackType
 	ctx, parsed := v.signals.verb(slow || head.Delegates())
 	v.plugin.Parsed = parsed
 	return ctx, cni.Request{

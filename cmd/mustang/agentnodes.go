@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -34,25 +35,40 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&a.excluded, "masquerade-exclude", nil, "`prefix` of destinations that are not masqueraded, besides the pods of all nodes")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
+	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
 	flags.StringVar(&a.pods.Services, "services", "", "how pods reach services, in the CNI configuration: socket, tc, both or off (default: socket)")
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
-// network returns what joins the pods of nodes.
-func (a *agentNodes) network(host *netns.Namespace) (*nodenet.Network, error) {
+// check validates the flags, as far as it can without a range of pods.
+func (a *agentNodes) check() error {
 	for _, text := range a.excluded {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, cli.Usage(fmt.Errorf("masquerade-exclude %q: want a prefix like 10.0.0.0/8", text))
+			return fmt.Errorf("masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
 		}
 		a.options.Kept = append(a.options.Kept, prefix.Masked())
+	}
+	if a.place.ConfDir == "" {
+		return nil
+	}
+	pods := a.pods
+	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
+	_, err := pods.Conflist()
+	return err
+}
+
+// network returns what joins the pods of nodes.
+func (a *agentNodes) network(host *netns.Namespace) (*nodenet.Network, error) {
+	if err := a.check(); err != nil {
+		return nil, cli.Usage(err)
 	}
 	a.options.Host = host
 	return nodenet.New(a.options), nil
 }
 
-// Attach writes the CNI configuration.
+// Attach writes the CNI configuration, after the plugins that it needs.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil
@@ -63,7 +79,19 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if err != nil {
 		return err
 	}
-	_, err = a.place.Install(ctx, "", conflist, false)
+	if a.place.BinDir == "" {
+		_, err = a.place.Install(ctx, "", conflist, false)
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	plugin, err := install.FindPlugin(self)
+	if err != nil {
+		return err
+	}
+	_, err = a.place.Install(ctx, plugin, conflist, false)
 	return err
 }
 

@@ -71,12 +71,12 @@ func TestCNIInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugin, conf := i.bin+"/mustang-cni", i.conf+"/10-mustang.conflist"
+	plugin, loopback, conf := i.bin+"/mustang-cni", i.bin+"/loopback", i.conf+"/10-mustang.conflist"
 	flags := []string{"install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400", "--services", "socket", "--connections", "4096",
 		"--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64"}
 	for _, word := range []string{"written", "unchanged"} {
 		code, stdout, stderr := i.run(flags...)
-		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nconflist " + conf + " " + word + "\n"
+		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nplugin " + loopback + " " + word + "\nconflist " + conf + " " + word + "\n"
 		if code != exitDone || stdout != want {
 			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
 		}
@@ -84,7 +84,7 @@ func TestCNIInstall(t *testing.T) {
 			t.Errorf("stderr %q", stderr)
 		}
 	}
-	if got, want := i.entries(), []string{"", "/bin", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
+	if got, want := i.entries(), []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
 	list, err := libcni.ConfListFromFile(conf)
@@ -108,7 +108,7 @@ func TestCNIInstall(t *testing.T) {
 	}
 	for _, word := range []string{"removed", "absent"} {
 		code, stdout, stderr := i.run("uninstall")
-		if want := "conflist " + conf + " " + word + "\nplugin " + plugin + " " + word + "\n"; code != exitDone || stdout != want || stderr != "" {
+		if want := "conflist " + conf + " " + word + "\nplugin " + loopback + " " + word + "\nplugin " + plugin + " " + word + "\n"; code != exitDone || stdout != want || stderr != "" {
 			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
 		}
 	}

@@ -23,6 +23,7 @@ type file struct {
 	mode    fs.FileMode
 	content []byte
 	foreign func([]byte) error // returns an error if the existing file belongs to another project
+	yields  bool               // such a file stays, and is no error
 
 	had bool // the path exists
 }
@@ -57,6 +58,12 @@ func (f *file) compare(force bool) (same bool, err error) {
 		return false, err
 	}
 	return bytes.Equal(have, f.content) && info.Mode() == f.mode, nil
+}
+
+// left reports whether an error of compare means that the existing file stays.
+func (f *file) left(err error) bool {
+	var foreign *ForeignError
+	return f.yields && errors.As(err, &foreign)
 }
 
 // stage writes the new content to its temporary path and syncs it.

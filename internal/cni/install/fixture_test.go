@@ -108,6 +108,19 @@ func tree(t *testing.T, p Place) string {
 	return strings.Join(out, "\n")
 }
 
+// entries are the names in a directory.
+func entries(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 // writeFile makes a file that somebody else may have made.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install installs the CNI plugin and a network configuration for container
+// Package install installs the CNI plugin, also as the plugin loopback, and a network configuration for container
 // runtimes, and uninstalls them. At every moment, and after a crash at any moment, a
 // runtime finds each file complete or not at all, and no configuration without its plugin.
 package install
@@ -39,7 +39,7 @@ type Place struct {
 type Change struct {
 	// What is "plugin" or "conflist", Path the path of the file.
 	What, Path string
-	// Done is "written", "replaced", "unchanged", "removed", "absent" or "left".
+	// Done is "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason.
 	Done string
 }
 
@@ -49,6 +49,8 @@ func (c Change) String() string { return fmt.Sprintf("%s %s %s", c.What, c.Path,
 const (
 	whatPlugin   = "plugin"
 	whatConflist = "conflist"
+
+	leftForeign = "left: it belongs to another project"
 )
 
 // Check validates the place.
@@ -71,11 +73,17 @@ func (p Place) plugin() *file {
 	return &file{path: filepath.Join(p.BinDir, netconf.PluginType), mode: 0o755, foreign: foreignPlugin}
 }
 
+// loopback is the plugin under the name by which containerd runs the plugin for the loopback device. That of another project serves
+// as well, and stays. It is no link: installers of others write over a file in place.
+func (p Place) loopback() *file {
+	return &file{path: filepath.Join(p.BinDir, netconf.LoopbackType), mode: 0o755, foreign: foreignPlugin, yields: true}
+}
+
 func (p Place) conflist() *file {
 	return &file{path: p.Conf(), mode: 0o644, foreign: foreignList}
 }
 
-// Install copies the plugin from a path, and then writes the configuration. It replaces
+// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces
 // files of other projects only with force; otherwise the error is a *[ForeignError]. If
 // it fails, it has undone all its changes. It waits for another installation as dirlock.Take does.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
@@ -83,11 +91,12 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	conf.content = conflist
 	files, dirs := []*file{conf}, []string{p.ConfDir}
 	if p.BinDir != "" {
-		plugin := p.plugin()
+		plugin, loopback := p.plugin(), p.loopback()
 		if plugin.content, err = readPlugin(from); err != nil {
 			return nil, err
 		}
-		files, dirs = []*file{plugin, conf}, []string{p.BinDir, p.ConfDir}
+		loopback.content = plugin.content
+		files, dirs = []*file{plugin, loopback, conf}, []string{p.BinDir, p.ConfDir}
 	}
 	for _, dir := range dirs {
 		var made []string
@@ -112,12 +121,15 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
-		same, err := f.compare(force)
-		if err != nil {
+		same, err := f.compare(force && !f.yields)
+		if err != nil && !f.left(err) {
 			return nil, err
 		}
-		changes = append(changes, change(f, same))
-		if !same {
+		c := change(f, same)
+		if err != nil {
+			c.Done = leftForeign
+		}
+		if changes = append(changes, c); err == nil && !same {
 			pending = append(pending, f)
 		}
 	}
@@ -183,7 +195,7 @@ func (p Place) step(name string, do func() error) error {
 	return nil
 }
 
-// Uninstall removes the configuration, and then the plugin. Missing files are no error. If
+// Uninstall removes the configuration, and then the plugin under both names. Missing files are no error. If
 // a file belongs to another project, the error is a *[ForeignError] and nothing is
 // removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
 func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
@@ -196,15 +208,24 @@ func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 		return nil, err
 	}
 	defer unlock()
-	plugin, conf := p.plugin(), p.conflist()
-	for _, f := range []*file{conf, plugin} {
-		if _, err := f.compare(false); err != nil {
+	plugin := p.plugin()
+	files := []*file{p.conflist(), p.loopback(), plugin}
+	others := map[*file]bool{}
+	for _, f := range files {
+		if _, err := f.compare(false); f.left(err) {
+			others[f] = true
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	var changes []Change
-	for _, f := range []*file{conf, plugin} {
+	for _, f := range files {
 		c := change(f, false)
+		if others[f] {
+			c.Done = leftForeign
+			changes = append(changes, c)
+			continue
+		}
 		if f == plugin && sameFile(f.path, keep) {
 			c.Done = "left: it is the original, not a copy"
 			changes = append(changes, c)

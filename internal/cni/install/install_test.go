@@ -26,10 +26,10 @@ func TestInstall(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			p, n := testPlace(t), network()
 			n.CNIVersion = version
-			if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"written", "written"}) {
+			if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"written", "written", "written"}) {
 				t.Errorf("changes %q", got)
 			}
-			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.Conf(): 0o644} {
+			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.BinDir + "/loopback": 0o755, p.Conf(): 0o644} {
 				if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
 					t.Errorf("%s: %v, %v, want %v", path, info, err, mode)
 				}
@@ -56,14 +56,14 @@ func TestInstallTwice(t *testing.T) {
 	p, n := testPlace(t), network()
 	mustInstall(t, p, conflist(t, n))
 	before := tree(t, p)
-	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged"}) {
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "unchanged"}) {
 		t.Errorf("changes %q", got)
 	}
 	if after := tree(t, p); after != before {
 		t.Errorf("before\n%s\nafter\n%s", before, after)
 	}
 	n.Link = "bridge"
-	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "replaced"}) {
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
 		t.Errorf("changes %q", got)
 	}
 	if text, err := os.ReadFile(p.Conf()); err != nil || !bytes.Equal(text, conflist(t, n)) {
@@ -72,7 +72,7 @@ func TestInstallTwice(t *testing.T) {
 	if err := os.Chmod(p.Conf(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "replaced"}) {
+	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
 		t.Errorf("with another mode: changes %q", got)
 	}
 }
@@ -89,13 +89,17 @@ func TestUndo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(p.BinDir+"/mustang-cni", append(old, 0), 0o755); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{"/mustang-cni", "/loopback"} {
+				if err := os.WriteFile(p.BinDir+name, append(old, 0), 0o755); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		before := tree(t, p)
 		n.Link = "bridge"
-		for _, step := range []string{"stage mustang-cni", "stage 10-mustang.conflist", "commit mustang-cni", "commit 10-mustang.conflist"} {
+		for _, step := range []string{
+			"stage mustang-cni", "stage loopback", "stage 10-mustang.conflist", "commit mustang-cni", "commit loopback", "commit 10-mustang.conflist",
+		} {
 			failure := errors.New("disk on fire")
 			failing := p
 			failing.after = func(at string) error {
@@ -131,10 +135,9 @@ func TestKilled(t *testing.T) {
 	if _, err := p.Install(t.Context(), program(), conflist(t, n), true); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{p.BinDir: "mustang-cni", p.ConfDir: DefaultConfName} {
-		entries, err := os.ReadDir(dir)
-		if err != nil || len(entries) != 1 || entries[0].Name() != want {
-			t.Errorf("%s has %v, %v", dir, entries, err)
+	for dir, want := range map[string][]string{p.BinDir: {"loopback", "mustang-cni"}, p.ConfDir: {DefaultConfName}} {
+		if names := entries(t, dir); !slices.Equal(names, want) {
+			t.Errorf("%s has %v", dir, names)
 		}
 	}
 }
@@ -160,8 +163,8 @@ func TestAtOnce(t *testing.T) {
 	}
 	group.Wait()
 	mustInstall(t, p, conflist(t, network()))
-	if entries, err := os.ReadDir(p.BinDir); err != nil || len(entries) != 1 {
-		t.Errorf("left: %v, %v", entries, err)
+	if names := entries(t, p.BinDir); !slices.Equal(names, []string{"loopback", "mustang-cni"}) {
+		t.Errorf("left: %v", names)
 	}
 }
 
@@ -212,6 +215,42 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignLoopback leaves the plugin loopback of another project, also by force, and an uninstallation does so too.
+func TestForeignLoopback(t *testing.T) {
+	p := testPlace(t)
+	path := p.BinDir + "/loopback"
+	writeFile(t, path, "#!/bin/sh\n")
+	for _, force := range []bool{false, true} {
+		changes, err := p.Install(t.Context(), program(), conflist(t, network()), force)
+		if err != nil || changes[1].String() != "plugin "+path+" left: it belongs to another project" {
+			t.Errorf("%v, %v", changes, err)
+		}
+	}
+	changes, err := p.Uninstall(t.Context(), "")
+	if err != nil || len(changes) != 3 || !strings.HasPrefix(changes[1].Done, "left") {
+		t.Errorf("%v, %v", changes, err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "#!/bin/sh\n" {
+		t.Errorf("%s, %v", text, err)
+	}
+	if names := entries(t, p.BinDir); !slices.Equal(names, []string{"loopback"}) {
+		t.Errorf("left: %v", names)
+	}
+}
+
+// TestConflistAlone installs into a place without a directory of plugins.
+func TestConflistAlone(t *testing.T) {
+	p := testPlace(t)
+	bin := p.BinDir
+	p.BinDir = ""
+	if changes, err := p.Install(t.Context(), "", conflist(t, network()), false); err != nil || !slices.Equal(done(changes), []string{"written"}) {
+		t.Errorf("%v, %v", changes, err)
+	}
+	if _, err := os.Stat(bin); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of plugins: %v", err)
+	}
+}
+
 // TestNoPlugin has nothing to install, or something else.
 func TestNoPlugin(t *testing.T) {
 	p := testPlace(t)
@@ -229,7 +268,7 @@ func TestNoPlugin(t *testing.T) {
 // TestUninstall removes both files, and nothing twice.
 func TestUninstall(t *testing.T) {
 	p := testPlace(t)
-	for _, want := range [][]string{{"absent", "absent"}, {"removed", "removed"}, {"absent", "absent"}} {
+	for _, want := range [][]string{{"absent", "absent", "absent"}, {"removed", "removed", "removed"}, {"absent", "absent", "absent"}} {
 		changes, err := p.Uninstall(t.Context(), program())
 		if err != nil || !slices.Equal(done(changes), want) {
 			t.Errorf("%v, %v, want %q", changes, err, want)
@@ -248,7 +287,7 @@ func TestUninstall(t *testing.T) {
 	p.BinDir = built
 	mustInstall(t, p, conflist(t, network()))
 	changes, err := p.Uninstall(t.Context(), program())
-	if err != nil || len(changes) != 2 || !strings.HasPrefix(changes[1].Done, "left") {
+	if err != nil || len(changes) != 3 || changes[1].Done != "removed" || !strings.HasPrefix(changes[2].Done, "left") {
 		t.Errorf("%v, %v", changes, err)
 	}
 	if _, err := os.Stat(program()); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,13 +49,18 @@ func victim(words string) int {
 // configuration without its plugin, and the next installation clears up.
 func TestKill9(t *testing.T) {
 	for _, there := range []bool{false, true} {
-		for _, step := range []string{"stage %s/mustang-cni", "stage %s/10-mustang.conflist", "commit %s/mustang-cni", "commit %s/10-mustang.conflist"} {
+		for _, step := range []string{
+			"stage %s/mustang-cni", "stage %s/loopback", "stage %s/10-mustang.conflist",
+			"commit %s/mustang-cni", "commit %s/loopback", "commit %s/10-mustang.conflist",
+		} {
 			p := testPlace(t)
 			root := strings.TrimSuffix(p.BinDir, "/opt/cni/bin")
 			if there {
 				mustInstall(t, p, conflist(t, network()))
-				if err := os.Truncate(p.BinDir+"/mustang-cni", sizeOf(t, program())+1); err != nil { // another build
-					t.Fatal(err)
+				for _, name := range []string{"/mustang-cni", "/loopback"} {
+					if err := os.Truncate(p.BinDir+name, sizeOf(t, program())+1); err != nil { // another build
+						t.Fatal(err)
+					}
 				}
 			}
 			dir := p.BinDir
@@ -77,10 +83,8 @@ func TestKill9(t *testing.T) {
 				t.Errorf("%s: %v", step, err)
 			}
 			mustInstall(t, p, conflist(t, network()))
-			for _, dir := range []string{p.BinDir, p.ConfDir} {
-				if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-					t.Errorf("%s: %s has %v, %v", step, dir, entries, err)
-				}
+			if names := append(entries(t, p.BinDir), entries(t, p.ConfDir)...); !slices.Equal(names, []string{"loopback", "mustang-cni", DefaultConfName}) {
+				t.Errorf("%s: there are %v", step, names)
 			}
 		}
 	}

@@ -22,6 +22,9 @@ import (
 // the plugin.
 const PluginType = "mustang-cni"
 
+// LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy of the plugin.
+const LoopbackType = "loopback"
+
 // LinkAuto selects the link mode on the node. See [AutoLinks].
 const LinkAuto = "auto"
 
@@ -169,6 +172,10 @@ func Parse(data []byte) (Config, error) {
 type Head struct {
 	// CNIVersion is the requested version of the CNI specification.
 	CNIVersion string `json:"cniVersion"`
+	// Type is [PluginType] or [LoopbackType].
+	Type string `json:"type"`
+	// PrevResult is the result of the previous plugin; nil if absent.
+	PrevResult json.RawMessage `json:"prevResult"`
 	// IPAM names the IPAM plugin.
 	IPAM struct {
 		Type string `json:"type"`
