@@ -53,7 +53,7 @@ FUZZTIME ?= 10s
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate build install uninstall deb lint bench clean
+.PHONY: all setup generate build install uninstall deb image manifest lint bench clean
 .PHONY: test test-unit test-host test-kernel test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
@@ -98,6 +98,22 @@ deb:
 	ARCH='$(DEB_ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(BUILD)/deb' \
 		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
+
+# The container image, without a daemon: an archive for docker load and ctr images import. It has a module file of its own.
+IMAGE ?= mustang:$(subst ~,-,$(VERSION))
+
+image:
+	@mkdir -p $(BUILD)/image
+	GOARCH=$(DEB_ARCH) $(GO) build -ldflags '-s -w' -o $(BUILD)/image/ ./cmd/mustang ./cmd/mustang-cni
+	cd packaging/image && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(GO) run . -arch '$(DEB_ARCH)' -tag '$(IMAGE)' \
+		-o '$(CURDIR)/$(BUILD)/mustang-image.tar' '$(CURDIR)/$(BUILD)/image/mustang' '$(CURDIR)/$(BUILD)/image/mustang-cni'
+
+# The manifest is what Helm makes of the chart. Helm needs some two hundred modules.
+HELM := $(GO) tool -modfile=packaging/helm.mod helm
+
+manifest:
+	{ echo '# Made of packaging/chart by make manifest. Replace API_SERVER: docs/kubernetes.md.'; \
+		$(HELM) template mustang packaging/chart -n kube-system --kube-version 1.34 --set apiServer.host=API_SERVER; } >deploy/mustang.yaml
 
 lint: $(BUILD)/packages-generate.stamp
 	clang-format-19 --dry-run -Werror $(BPF_SOURCES)
