@@ -11,6 +11,7 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
@@ -25,8 +26,8 @@ type Host struct {
 	Uplinks []string
 }
 
-// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. What is
-// attached already stays. Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
+// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. What is attached already stays. Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses))
 }
@@ -54,7 +55,11 @@ func (h Host) attachUplinks(ctx context.Context, addresses []netip.Addr) error {
 			return err
 		}
 	}
-	var errs []error
+	tunnel, err := rtnl.In(h.Namespace).HasDevice(nodenet.DeviceName)
+	if tunnel && len(names) > 0 {
+		names = append(slices.Clip(names), nodenet.DeviceName)
+	}
+	errs := []error{err}
 	for _, name := range names {
 		_, err := h.Datapath.Uplinks().Put(ctx, h.Namespace, name)
 		errs = append(errs, err)

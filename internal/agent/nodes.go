@@ -115,6 +115,10 @@ func (a *Agent) joinNodes(ctx context.Context) {
 // join joins the pods of this node with those of others, then lets pods be attached, then says so.
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
+	a.mu.Lock()
+	a.attach = true // a tunnel may be new
+	a.mu.Unlock()
+	a.wake()
 	if len(self.Ranges) == 0 {
 		return errs
 	}

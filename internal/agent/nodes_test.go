@@ -103,6 +103,17 @@ func TestNodes(t *testing.T) {
 	})
 	s.Put(t, nodes, nodeAt("far", "192.0.2.3", `"podCIDRs": ["10.1.2.0/24"]`, ""))
 	n.wants(t, "another address", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.3] [10.1.2.0/24]}]", "[10.1.1.0/24] 1450")
+	rows.Lock()
+	rows.at = nil
+	rows.Unlock()
 	s.Delete(nodes, "", "far")
 	n.wants(t, "gone", "{here [192.0.2.1] [10.1.1.0/24]} []", "[10.1.1.0/24] 1450")
+	testkit.Eventually(t, time.Minute, func() error { // the tunnel may be another one
+		rows.Lock()
+		defer rows.Unlock()
+		if len(rows.at) != 1 {
+			return errors.New("the programs of uplinks are not attached again")
+		}
+		return nil
+	})
 }

@@ -49,7 +49,7 @@ func TestReach(t *testing.T) {
 func (c *cluster) tunnels(want bool) {
 	c.t.Helper()
 	for _, n := range c.nodes {
-		have, err := rtnl.In(n.ns).HasDevice(deviceName)
+		have, err := rtnl.In(n.ns).HasDevice(DeviceName)
 		if c.must(err); have != want {
 			c.t.Errorf("%s has a VXLAN device: %v, want %v", n.Name, have, want)
 		}
@@ -158,7 +158,7 @@ func TestForeign(t *testing.T) {
 		t.Errorf("the other node has no route:\n%s", state)
 	}
 	n.network.Routing = VXLAN
-	if err := n.network.Apply(n.Node, c.others(n)); err == nil || !strings.Contains(err.Error(), deviceName) {
+	if err := n.network.Apply(n.Node, c.others(n)); err == nil || !strings.Contains(err.Error(), DeviceName) {
 		t.Errorf("error %v", err)
 	}
 	c.must(n.network.Remove())

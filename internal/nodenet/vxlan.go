@@ -16,12 +16,12 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The VXLAN device of a node. Its id keeps packets of other VXLAN networks on the same port apart, and tells the device from one
-// of that name that somebody else has made: the letters mst.
-const (
-	deviceName = "mst-vxlan"
-	networkID  = 0x6d7374
-)
+// DeviceName is the name of a node's VXLAN device.
+const DeviceName = "mst-vxlan"
+
+// networkID keeps packets of other VXLAN networks on the same port apart, and tells the device from one of that name that
+// somebody else has made: the letters mst.
+const networkID = 0x6d7374
 
 // device is the VXLAN device, if there is one of ours; its index is 0 if not.
 type device struct {
@@ -31,12 +31,12 @@ type device struct {
 
 // device finds the VXLAN device.
 func (h host) device() (device, error) {
-	link, err := h.LinkByName(deviceName)
+	link, err := h.LinkByName(DeviceName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return device{}, nil
 	}
 	if err != nil {
-		return device{}, fmt.Errorf("device %q: %w", deviceName, err)
+		return device{}, fmt.Errorf("device %q: %w", DeviceName, err)
 	}
 	if v, ok := link.(*netlink.Vxlan); !ok || v.VxlanId != networkID {
 		return device{}, nil
@@ -46,7 +46,7 @@ func (h host) device() (device, error) {
 
 func (h host) deleteDevice(d device) error {
 	if err := rtnl.DeleteLink(h.Handle, d.index); err != nil {
-		return fmt.Errorf("delete device %q: %w", deviceName, err)
+		return fmt.Errorf("delete device %q: %w", DeviceName, err)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (h host) setUpDevice(want plan, port uint16) error {
 			return err
 		}
 	}
-	fail := func(what string, err error) error { return fmt.Errorf("%s of device %q: %w", what, deviceName, err) }
+	fail := func(what string, err error) error { return fmt.Errorf("%s of device %q: %w", what, DeviceName, err) }
 	if attrs := have.link.Attrs(); attrs.MTU != want.mtu {
 		if err := h.LinkSetMTU(have.link, want.mtu); err != nil {
 			return fail(fmt.Sprintf("set MTU %d", want.mtu), err)
@@ -76,7 +76,7 @@ func (h host) setUpDevice(want plan, port uint16) error {
 	}
 	if have.link.Attrs().Flags&net.FlagUp == 0 {
 		// No link-local address: nobody learns neighbours there.
-		if err := h.SetSysctl("net/ipv6/conf/"+deviceName+"/addr_gen_mode", "1"); err != nil {
+		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil {
 			return err
 		}
 		if err := h.LinkSetUp(have.link); err != nil {
@@ -97,13 +97,13 @@ func sameDevice(link netlink.Link, want plan, port uint16) bool {
 
 func (h host) addDevice(want plan, port uint16) (device, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU = deviceName, want.mac, want.mtu
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, want.mac, want.mtu
 	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port)})
 	if errors.Is(err, unix.EEXIST) {
 		err = fmt.Errorf("there is one of that name, or with VXLAN id %d on port %d, that somebody else has made", networkID, port)
 	}
 	if err != nil {
-		return device{}, fmt.Errorf("add VXLAN device %q: %w", deviceName, err)
+		return device{}, fmt.Errorf("add VXLAN device %q: %w", DeviceName, err)
 	}
 	return h.device()
 }
@@ -112,7 +112,7 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
 	if err != nil {
-		return fmt.Errorf("list addresses of device %q: %w", deviceName, err)
+		return fmt.Errorf("list addresses of device %q: %w", DeviceName, err)
 	}
 	var there []netip.Prefix
 	for _, a := range have {
@@ -121,7 +121,7 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 			continue
 		}
 		if err := h.AddrDel(link, &a); err != nil {
-			return fmt.Errorf("delete address %v of device %q: %w", p, deviceName, err)
+			return fmt.Errorf("delete address %v of device %q: %w", p, DeviceName, err)
 		}
 	}
 	for _, a := range want {
@@ -130,7 +130,7 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 			continue
 		}
 		if err := h.AddrReplace(link, rtnl.DeviceAddress(p)); err != nil {
-			return fmt.Errorf("add address %v to device %q: %w", p, deviceName, err)
+			return fmt.Errorf("add address %v to device %q: %w", p, DeviceName, err)
 		}
 	}
 	return nil
@@ -152,7 +152,7 @@ func (h host) setPeers(index int, peers []peer) error {
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
 		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
 		if err != nil {
-			return fmt.Errorf("list neighbours of device %q: %w", deviceName, err)
+			return fmt.Errorf("list neighbours of device %q: %w", DeviceName, err)
 		}
 		for _, e := range entries {
 			if e.State&netlink.NUD_PERMANENT != 0 {
@@ -168,7 +168,7 @@ func (h host) setPeers(index int, peers []peer) error {
 				continue
 			}
 			if err := do(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr, deviceName, err))
+				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr, DeviceName, err))
 			}
 		}
 	}
