@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,9 @@ type agentOptions struct {
 	healthz, metrics                string
 	nodes                           agentNodes
 }
+
+// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods need the memory.
+const collectAt = 50
 
 // nothing is the value of a flag that says that there is to be none.
 const nothing = "none"
@@ -98,6 +102,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
+	debug.SetGCPercent(collectAt)
 	state := healthz.New()
 	checks := health.New()
 	defer func() { err = errors.Join(err, checks.Close()) }()

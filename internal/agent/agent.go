@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -136,6 +137,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		switch {
 		case err == nil && all:
 			retry = firstRetry
+			debug.FreeOSMemory() // reading and comparing all takes several times what is kept
 		case err != nil && ctx.Err() == nil:
 			a.Log.Error("not written", "error", err, "again", retry)
 			next.Reset(retry)

@@ -93,7 +93,10 @@ type Event struct {
 }
 
 // Client is a client of an API server. Its methods may be called from any goroutine.
-type Client struct{ dynamic dynamic.Interface }
+type Client struct {
+	dynamic dynamic.Interface
+	rest    rest.Interface
+}
 
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
 // makes no request.
@@ -106,11 +109,11 @@ func Connect(kubeconfig string) (*Client, error) {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
-	client, err := dynamic.NewForConfig(config)
+	plain, err := rest.UnversionedRESTClientFor(dynamic.ConfigFor(config))
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return &Client{client}, nil
+	return &Client{dynamic.New(plain), plain}, nil
 }
 
 // LogTo has what the library of Kubernetes says written to a log: that the API server cannot be reached, for one.
@@ -124,16 +127,16 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, on func(Event), synced
 	var all sync.WaitGroup
 	for _, kind := range kinds {
 		all.Go(func() {
-			r := cache.NewReflectorWithOptions(c.list(kind), &unstructured.Unstructured{}, &store{watcher: w, kind: kind, names: map[[2]string]bool{}},
-				cache.ReflectorOptions{Name: kind.Resource})
+			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
+			r := cache.NewReflectorWithOptions(c.list(kind, s.listing), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
 		})
 	}
 	all.Wait()
 }
 
-// list returns what lists and watches a kind.
-func (c *Client) list(k Kind) *cache.ListWatch {
+// list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
+func (c *Client) list(k Kind, on func(Event)) *cache.ListWatch {
 	resource := c.dynamic.Resource(k.resource())
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = k.Labels
@@ -141,11 +144,11 @@ func (c *Client) list(k Kind) *cache.ListWatch {
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := resource.List(ctx, with(o))
+			names, err := c.stream(ctx, k, with(o), on)
 			if k.Optional && apierrors.IsNotFound(err) {
 				return &unstructured.UnstructuredList{}, nil
 			}
-			return list, err
+			return names, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := resource.Watch(ctx, with(o))
@@ -180,8 +183,18 @@ type watcher struct {
 type store struct {
 	*watcher
 	kind   Kind
-	names  map[[2]string]bool
+	names  map[name]bool
 	listed bool
+}
+
+type name struct{ namespace, name string }
+
+// listing hands out an object of a list that is being read.
+func (s *store) listing(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[name{e.Namespace, e.Name}] = true
+	s.on(e)
 }
 
 // Add hands out an object.
@@ -199,24 +212,23 @@ func (s *store) Delete(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := object.(*unstructured.Unstructured)
-	s.remove([2]string{o.GetNamespace(), o.GetName()})
+	s.remove(name{o.GetNamespace(), o.GetName()})
 	return nil
 }
 
-// Replace hands out all objects of a list, and that those which it has not are gone.
+// Replace hands out that objects which a list has not are gone; it has been told those that the list has.
 func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	gone := s.names
-	s.names = make(map[[2]string]bool, len(list))
+	had := s.names
+	s.names = make(map[name]bool, len(list))
 	for _, object := range list {
-		if err := s.put(object); err != nil {
-			return err
-		}
+		o := object.(metav1.Object)
+		s.names[name{o.GetNamespace(), o.GetName()}] = true
 	}
-	for name := range gone {
-		if !s.names[name] {
-			s.remove(name)
+	for n := range had {
+		if !s.names[n] {
+			s.remove(n)
 		}
 	}
 	if !s.listed {
@@ -238,12 +250,12 @@ func (s *store) put(object any) error {
 	if err != nil {
 		return err
 	}
-	s.names[[2]string{o.GetNamespace(), o.GetName()}] = true
+	s.names[name{o.GetNamespace(), o.GetName()}] = true
 	s.on(Event{s.kind, o.GetNamespace(), o.GetName(), data})
 	return nil
 }
 
-func (s *store) remove(name [2]string) {
-	delete(s.names, name)
-	s.on(Event{Kind: s.kind, Namespace: name[0], Name: name[1]})
+func (s *store) remove(n name) {
+	delete(s.names, n)
+	s.on(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
 }

@@ -43,6 +43,9 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) error {
 	if err := document.Decode(object, v); err != nil {
 		return fmt.Errorf("%s: %w", v.origin, err)
 	}
+	if v.Metadata.Labels[labelProxy] == "" {
+		v.Metadata.Labels = nil // a cluster has many, and no other matters here
+	}
 	c.services[n] = v
 	return nil
 }
@@ -62,6 +65,7 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 	if of.Name == "" {
 		return concerned, nil // nobody's
 	}
+	v.service, v.Metadata.Labels = of.Name, nil
 	c.slices[n] = v
 	if c.of[of] == nil {
 		c.of[of] = map[Name]*endpointSlice{}
@@ -79,7 +83,7 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	if !ok {
 		return nil
 	}
-	of := Name{n.Namespace, v.Metadata.Labels[labelService]}
+	of := Name{n.Namespace, v.service}
 	delete(c.slices, n)
 	delete(c.of[of], n)
 	if len(c.of[of]) == 0 {

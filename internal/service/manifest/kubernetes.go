@@ -69,7 +69,8 @@ type endpointSlice struct {
 	Endpoints   []endpoint     `json:"endpoints"`
 	Ports       []endpointPort `json:"ports"`
 
-	origin string
+	origin  string
+	service string // whose it is; of a Cluster only
 }
 
 type endpoint struct {

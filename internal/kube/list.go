@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"mustang/internal/document"
+)
+
+// stream lists a kind, hands out each object as it is read, and returns the names of all. A list of a large cluster has tens of
+// megabytes, and several times that once it is parsed: at no moment is more than an object of it in memory.
+func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on func(Event)) (*metav1.PartialObjectMetadataList, error) {
+	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"}).Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	names := &metav1.PartialObjectMetadataList{}
+	err = eachItem(body, &names.ListMeta, func(item jsontext.Value) error {
+		var head document.Object
+		if err := document.Decode(item, &head); err != nil {
+			return err
+		}
+		m := head.Metadata
+		names.Items = append(names.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}})
+		on(Event{k, m.Namespace, m.Name, item})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list of %s: %w", k.Resource, err)
+	}
+	return names, nil
+}
+
+// eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names: items are
+// without.
+func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) error) error {
+	d := jsontext.NewDecoder(r)
+	if err := open(d, '{'); err != nil {
+		return err
+	}
+	var kind, version string
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return err
+		}
+		switch name.String() {
+		case "kind":
+			err = json.UnmarshalDecode(d, &kind)
+		case "apiVersion":
+			err = json.UnmarshalDecode(d, &version)
+		case "metadata":
+			var m struct {
+				ResourceVersion string `json:"resourceVersion"`
+			}
+			err = json.UnmarshalDecode(d, &m)
+			meta.ResourceVersion = m.ResourceVersion
+		case "items":
+			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
+		default:
+			err = d.SkipValue()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func items(d *jsontext.Decoder, kind, version string, item func(jsontext.Value) error) error {
+	if d.PeekKind() == 'n' { // Go writes an empty list so
+		return d.SkipValue()
+	}
+	if err := open(d, '['); err != nil {
+		return err
+	}
+	head := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind, version)
+	for d.PeekKind() != ']' {
+		value, err := d.ReadValue()
+		if err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(value, []byte(`{"metadata"`)) { // it names its kind
+			value = bytes.Clone(value)
+		} else {
+			value = append(bytes.Clone(head), value[1:]...)
+		}
+		if err := item(value); err != nil {
+			return err
+		}
+	}
+	_, err := d.ReadToken()
+	return err
+}
+
+func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
+	token, err := d.ReadToken()
+	if err == nil && token.Kind() != bracket {
+		err = errors.New("it is no list")
+	}
+	return err
+}
+
+// path returns the path of a kind's list.
+func (k Kind) path() string {
+	if k.Group == "" {
+		return "/api/" + k.Version + "/" + k.Resource
+	}
+	return "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
+}
