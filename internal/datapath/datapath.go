@@ -35,7 +35,10 @@ type Options struct {
 // Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
 // concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline; the
 // error is then a *dirlock.Error. Changes of services do not wait for programs that are attached or detached.
-type Datapath struct{ objects *objects.Objects }
+type Datapath struct {
+	objects *objects.Objects
+	memory  policies.Memory // of network policies
+}
 
 // Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
 // replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
@@ -45,7 +48,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{pinned}, nil
+	return &Datapath{objects: pinned}, nil
 }
 
 // OpenExisting opens the datapath under o.Root and creates nothing. The error matches os.ErrNotExist if there is none.
@@ -54,7 +57,7 @@ func OpenExisting(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{pinned}, nil
+	return &Datapath{objects: pinned}, nil
 }
 
 // Close frees what this process holds. Pinned objects stay, and the programs go on running.
@@ -83,7 +86,11 @@ func (d *Datapath) Connections() ([]conntrack.Connection, error) {
 }
 
 // Policies returns the handle of the network policies.
-func (d *Datapath) Policies() policies.Policies { return policiesOf(d.objects) }
+func (d *Datapath) Policies() policies.Policies {
+	p := policiesOf(d.objects)
+	p.Memory = &d.memory
+	return p
+}
 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }

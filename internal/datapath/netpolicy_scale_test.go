@@ -5,8 +5,11 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -123,12 +126,58 @@ func BenchmarkManyPolicies(b *testing.B) {
 	}
 	edit(0)
 	for name, change := range map[string]func(int){"policy": edit, "pod": func(n int) { admitAnother(b, d, []string{"13", "23"}[n%2]) }} {
-		b.Run(name, func(b *testing.B) {
-			for n := 1; b.Loop(); n++ {
-				change(n)
-			}
+		b.Run(name, func(b *testing.B) { perChange(b, change) })
+	}
+}
+
+// BenchmarkManyRules changes one of a policy's 10,000 rules: its range of addresses, or its port.
+func BenchmarkManyRules(b *testing.B) {
+	s := manyPolicies()
+	s.Policies, s.Pods = s.Policies[:1], s.Pods[:1]
+	s.Policies[0].Ingress = nil
+	for i := range 10_000 {
+		s.Policies[0].Ingress = append(s.Policies[0].Ingress, policy.Rule{
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i>>8), byte(i), 0}), 24)}}},
+			Ports: []policy.Port{{Protocol: service.TCP, First: 80, Last: 80}},
 		})
 	}
+	d := openMany(b, s)
+	apply := func(edit func(*policy.Rule)) {
+		s.Policies = slices.Clone(s.Policies)
+		s.Policies[0].Ingress = slices.Clone(s.Policies[0].Ingress)
+		edit(&s.Policies[0].Ingress[5000])
+		if _, err := d.Policies().Apply(b.Context(), service.CLI, policies.Set{Snapshot: s}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	apply(func(*policy.Rule) {})
+	for name, edit := range map[string]func(r *policy.Rule, n int){
+		"range": func(r *policy.Rule, n int) {
+			r.Peers = []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(n), 0}), 24)}}}
+		},
+		"port": func(r *policy.Rule, n int) {
+			r.Ports = []policy.Port{{Protocol: service.TCP, First: 81 + uint16(n), Last: 81 + uint16(n)}}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			perChange(b, func(n int) { apply(func(r *policy.Rule) { edit(r, n) }) })
+		})
+	}
+}
+
+// perChange measures the time of changes, of which the first has none to build on, and the CPU time that one takes.
+func perChange(b *testing.B, change func(n int)) {
+	change(0)
+	var before, after unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
+		b.Fatal(err)
+	}
+	for n := 1; b.Loop(); n++ {
+		change(n)
+	}
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	b.ReportMetric(float64(used)/float64(b.N)/1e6, "cpu-ms/op")
 }
 
 func endpointRows(t *testing.T, d *Datapath) map[netip.Addr]Endpoint {

@@ -3,324 +3,355 @@
 package policy
 
 import (
-	"encoding/binary"
+	"cmp"
+	"fmt"
+	"net/netip"
 	"slices"
 )
 
-// compiler holds what Compile works on.
-type compiler struct {
-	snapshot   *Snapshot
-	numbers    *numbers
-	namespaces map[string]map[string]string
-	blocks     *blocks
-	identities []identity
-	byNumber   map[uint32]int32   // index of identities
-	pods       []int32            // identities of pods
-	labelled   map[label][]int32  // identities of pods, by each label
-	inBlock    map[string][]int32 // identities, by block
-	rows       Rows
+// Compiler compiles one snapshot after the other. It remembers what it has made, and compiles what differs: a change costs the search
+// for the difference, and then what the difference touches. After an error it is of no use any more.
+type Compiler struct {
+	numbers    numbers
+	rules      table[uint32, Origin]
+	ports      table[PortKey, PortVerdict]
+	verdicts   table[VerdictKey, Verdict]
+	addresses  table[netip.Prefix, uint32]
+	endpoints  table[netip.Addr, Sets]
+	portTables map[uint32]*portTable
+	unused     map[uint32]bool // tables of ports that may be
+
+	blocks     blocks
+	hosts      map[netip.Prefix]*content  // of whole addresses
+	prefixes   map[netip.Prefix]*identity // all prefixes that have a row; nil: of identity 0
+	identities map[Digest]*identity
+	contents   map[Digest]*content
+	labelled   map[label]map[*content]struct{}
+	pods       map[netip.Addr]*pod // of this node, by their first address
+	entries    map[Digest]*entry
+	sets       map[Digest]*ruleSet
+	left       []*ruleSet // by pods
 }
 
-// label is a label of pods, or of their namespaces.
-type label struct {
-	ofNamespace bool
-	key, value  string
+// pod is a pod of this node.
+type pod struct {
+	addresses []netip.Addr
+	content   *content
+	ports     []NamedPort
+	entries   map[*entry]struct{} // that select it
+	sets      [2][2]*ruleSet      // of what is enforced, and what was, by direction
 }
 
-// clause is a rule with the identities that it matches.
-type clause struct {
-	rule    uint32
-	action  Action
-	tier    Tier
-	anyone  bool // it matches all identities, and members is empty
-	members []int32
-	ports   []Port // nil: any
-	named   bool   // some ports have a name
+// Lists of a snapshot's policies.
+const (
+	enforced = iota
+	previous
+)
+
+// entry is a policy.
+type entry struct {
+	Policy
+	id       Digest
+	in, were [2]bool // lists of a snapshot, and of the one before
+	pods     map[*pod]struct{}
+	prepared [2]*prepared // by direction; nil: it has no say, or selects no pod of this node
 }
 
-// prepared is a policy in one direction.
-type prepared struct {
-	tier    Tier
-	subject []int32 // identities
-	id      Digest  // of the policy and the direction
-	clauses []*clause
-	deny    uint32 // rule of the default deny
-	judges  bool   // the pods' own node
+// NewCompiler returns a compiler that knows no snapshot. What is in have keeps its number.
+func NewCompiler(have Rows) *Compiler {
+	return &Compiler{
+		numbers: newNumbers(have), rules: newTable[uint32, Origin](), ports: newTable[PortKey, PortVerdict](),
+		verdicts: newTable[VerdictKey, Verdict](), addresses: newTable[netip.Prefix, uint32](), endpoints: newTable[netip.Addr, Sets](),
+		portTables: map[uint32]*portTable{}, unused: map[uint32]bool{}, blocks: newBlocks(), hosts: map[netip.Prefix]*content{},
+		prefixes: map[netip.Prefix]*identity{}, identities: map[Digest]*identity{}, contents: map[Digest]*content{},
+		labelled: map[label]map[*content]struct{}{}, pods: map[netip.Addr]*pod{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
+	}
 }
 
-// Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or an
-// address that two have.
+// Compile returns the rows for a snapshot, as [Compiler.Change] makes them. What is in have keeps its number.
 func Compile(s Snapshot, have Rows) (Rows, error) {
-	if err := s.validate(); err != nil {
-		return Rows{}, err
+	c := NewCompiler(have)
+	_, err := c.Change(s)
+	return c.Rows(), err
+}
+
+// Rows returns all rows. The next change edits them.
+func (c *Compiler) Rows() Rows {
+	return Rows{c.addresses.rows, c.endpoints.rows, c.verdicts.rows, c.ports.rows, c.rules.rows, c.numbers.rows}
+}
+
+// Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
+// snapshot must not be edited before the next change. The error names a policy and its field, or an address that two have.
+func (c *Compiler) Change(s Snapshot) (Changes, error) {
+	if err := s.validatePods(); err != nil {
+		return Changes{}, err
 	}
-	s.Policies, s.Previous = s.local(s.Policies), s.local(s.Previous)
-	c := &compiler{
-		snapshot: &s, numbers: newNumbers(have.Numbers), namespaces: s.namespaceLabels(),
-		blocks: newBlocks(s.Policies, s.Previous), rows: newRows(), byNumber: map[uint32]int32{},
-		labelled: map[label][]int32{}, inBlock: map[string][]int32{},
+	touched := map[netip.Prefix]bool{}
+	pods := c.place(&s, touched)
+	if err := c.enter(&s); err != nil {
+		return Changes{}, err
 	}
-	c.identify()
-	for n, policies := range [][]Policy{s.Previous, s.Policies} {
-		if n == 0 && len(policies) == 0 {
+	c.selectPods(pods)
+	c.settle(pods, touched)
+	return c.changes(), nil
+}
+
+// Settle drops what is kept for the policies of before, and returns what differs.
+func (c *Compiler) Settle() Changes {
+	for _, e := range c.entries {
+		e.in[previous] = e.in[enforced]
+	}
+	c.settle(map[*pod]bool{}, map[netip.Prefix]bool{})
+	return c.changes()
+}
+
+func (c *Compiler) changes() Changes {
+	return Changes{
+		c.numbers.changes(), c.rules.changes(), c.ports.changes(), c.verdicts.changes(), c.addresses.changes(), c.endpoints.changes(),
+	}
+}
+
+// place notes the pods and nodes of a snapshot, and whose addresses have come, gone or changed. It returns the pods of this node that
+// came, or that policies may select otherwise than before.
+func (c *Compiler) place(s *Snapshot, touched map[netip.Prefix]bool) map[*pod]bool {
+	changed, hosts, here := map[*pod]bool{}, make(map[netip.Prefix]*content, len(c.hosts)), make(map[netip.Addr]*pod, len(c.pods))
+	for _, n := range s.Nodes {
+		is := c.describe(content{kind: aNode, labels: n.Labels, ownNode: n.Name == s.Node})
+		for _, a := range n.Addresses {
+			hosts[hostPrefix(a.Unmap())] = is
+		}
+	}
+	namespaces := s.namespaceLabels()
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if p.HostNetwork {
 			continue
 		}
-		for _, d := range []Direction{Egress, Ingress} {
-			c.endpoints(c.prepare(ordered(policies), d), d, n == 1)
-		}
-	}
-	c.rows.Numbers = c.numbers.want
-	return c.rows, nil
-}
-
-// prepare finds the members of all rules of a direction.
-func (c *compiler) prepare(policies []Policy, d Direction) []*prepared {
-	var out []*prepared
-	for i := range policies {
-		p := &policies[i]
-		rules, ok := p.rules(d)
-		if !ok {
-			continue
-		}
-		q := &prepared{tier: p.Tier, judges: p.JudgesNode, subject: c.selected(p.Subject), id: digest("policy", append(canonical(p), byte(d)))}
-		origin := p.origin()
-		origin.Direction, origin.Reason = d, DefaultDeny
-		if p.Tier == Namespaced {
-			q.deny = c.rule(origin)
-		}
-		origin.Reason = ByRule
-		for n := range rules {
-			origin.Index = n
-			q.clauses = append(q.clauses, c.clause(&rules[n], p.Tier, c.rule(origin)))
-		}
-		out = append(out, q)
-	}
-	return out
-}
-
-// rule returns the number of an origin. It is that of its place in a policy, whatever the rule says, so that a change of a policy
-// leaves the numbers of the others.
-func (c *compiler) rule(o Origin) uint32 {
-	number, _ := c.numbers.of("rule", o.key())
-	c.rows.Rules[number] = o
-	return number
-}
-
-func (c *compiler) clause(r *Rule, t Tier, number uint32) *clause {
-	out := &clause{rule: number, action: r.Action, tier: t, anyone: len(r.Peers) == 0}
-	if len(r.Ports) > 0 {
-		out.ports = r.Ports
-	}
-	out.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
-	if out.anyone {
-		return out
-	}
-	for _, p := range r.Peers {
-		switch {
-		case p.Pods != nil:
-			out.members = append(out.members, c.selected(*p.Pods)...)
-		case p.Nodes != nil:
-			out.members = append(out.members, c.having(func(i *identity) bool { return i.Kind == "node" && p.Nodes.Matches(i.Labels) })...)
-		default:
-			out.members = append(out.members, c.inBlock[p.Block.key()]...)
-		}
-	}
-	slices.Sort(out.members)
-	out.members = slices.Compact(out.members)
-	return out
-}
-
-// selected returns the identities of the pods that a selector selects.
-func (c *compiler) selected(s PodSelector) (out []int32) {
-	for _, i := range c.candidates(s) {
-		if s.matches(c.identities[i].Namespace, c.identities[i].Labels) {
-			out = append(out, i)
-		}
-	}
-	return out
-}
-
-// candidates returns identities of pods, among them all that a selector selects: those with the rarest label that it asks for.
-func (c *compiler) candidates(s PodSelector) []int32 {
-	rarest := c.pods
-	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
-		for key, value := range labels {
-			if have := c.labelled[label{ofNamespace, key, value}]; len(have) < len(rarest) {
-				rarest = have
-			}
-		}
-	}
-	return rarest
-}
-
-// having returns the identities for which a function is true.
-func (c *compiler) having(is func(*identity) bool) (out []int32) {
-	for i := range c.identities {
-		if is(&c.identities[i]) {
-			out = append(out, int32(i))
-		}
-	}
-	return out
-}
-
-// endpoints makes the rule sets of this node's pods in one direction, and gives them to the endpoints if these are to be
-// enforced. Pods that the same policies select share one.
-func (c *compiler) endpoints(all []*prepared, d Direction, enforce bool) {
-	selecting := make([][]*prepared, len(c.identities))
-	for _, q := range all {
-		for _, i := range q.subject {
-			selecting[i] = append(selecting[i], q)
-		}
-	}
-	for i := range c.snapshot.Pods {
-		p := &c.snapshot.Pods[i]
-		if !p.enforced(c.snapshot.Node) {
-			continue
-		}
-		set := c.setOf(p, selecting[c.byNumber[c.rows.Addresses[mappedPrefix(hostPrefix(p.Addresses[0].Unmap()))]]], d)
-		if !enforce {
-			continue
-		}
+		is := c.describe(content{kind: aPod, namespace: namespaces[p.Namespace], labels: p.Labels, ports: sortedPorts(p.Ports)})
 		for _, a := range p.Addresses {
-			sets := c.rows.Endpoints[mapped(a)]
-			if d == Egress {
-				sets.Egress = set
-			} else {
-				sets.Ingress = set
+			hosts[hostPrefix(a.Unmap())] = is
+		}
+		if p.enforced(s.Node) {
+			here[p.Addresses[0].Unmap()] = c.placePod(p, is, changed)
+		}
+	}
+	for at, is := range hosts {
+		if was := c.hosts[at]; was != is {
+			touched[at] = true
+			is.addresses++
+			if was != nil {
+				was.addresses--
 			}
-			c.rows.Endpoints[mapped(a)] = sets
+		}
+	}
+	for at, was := range c.hosts {
+		if hosts[at] == nil {
+			touched[at] = true
+			was.addresses--
+		}
+	}
+	for first, p := range c.pods {
+		if here[first] != p {
+			c.leave(p)
+		}
+	}
+	for id, is := range c.contents {
+		if is.addresses == 0 {
+			delete(c.contents, id)
+			c.index(is, func(set map[*content]struct{}) { delete(set, is) })
+		}
+	}
+	c.hosts, c.pods = hosts, here
+	return changed
+}
+
+// placePod returns a pod of this node, and notes whether it changed. Its addresses make it what it is.
+func (c *Compiler) placePod(p *Pod, is *content, changed map[*pod]bool) *pod {
+	had := c.pods[p.Addresses[0].Unmap()]
+	if had == nil || !slices.Equal(had.addresses, p.Addresses) {
+		had = &pod{addresses: slices.Clone(p.Addresses), entries: map[*entry]struct{}{}}
+	}
+	if had.content != is || !slices.Equal(had.ports, p.Ports) {
+		if had.content != nil {
+			delete(had.content.pods, had)
+		}
+		had.content, had.ports = is, slices.Clone(p.Ports)
+		is.pods[had] = struct{}{}
+		changed[had] = true
+	}
+	return had
+}
+
+// leave forgets a pod of this node.
+func (c *Compiler) leave(p *pod) {
+	for e := range p.entries {
+		delete(e.pods, p)
+	}
+	delete(p.content.pods, p)
+	for _, list := range p.sets {
+		c.left = append(c.left, list[:]...)
+	}
+	for _, a := range p.addresses {
+		c.endpoints.remove(mapped(a))
+	}
+}
+
+func sortedPorts(ports []NamedPort) []NamedPort {
+	return slices.Compact(slices.SortedFunc(slices.Values(ports), func(a, b NamedPort) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	}))
+}
+
+// enter notes the policies of a snapshot.
+func (c *Compiler) enter(s *Snapshot) error {
+	for _, e := range c.entries {
+		e.in = [2]bool{}
+	}
+	for list, policies := range [][]Policy{enforced: s.Policies, previous: s.Previous} {
+		seen := make(map[Origin]bool, len(policies))
+		for i := range policies {
+			p := &policies[i]
+			if seen[p.origin()] {
+				return fmt.Errorf("%s is there twice", p.origin())
+			}
+			seen[p.origin()] = true
+			id := p.Digest()
+			e := c.entries[id]
+			if e == nil {
+				if err := p.Validate(); err != nil {
+					return fmt.Errorf("%s: %w", p.origin(), err)
+				}
+				e = &entry{id: id}
+				c.entries[id] = e
+			}
+			e.Policy, e.in[list] = *p, true
+		}
+	}
+	if len(s.Previous) == 0 {
+		for _, e := range c.entries {
+			e.in[previous] = e.in[enforced]
+		}
+	}
+	return nil
+}
+
+// selectPods finds the pods that new policies select, and which of the others select pods that changed.
+func (c *Compiler) selectPods(changed map[*pod]bool) {
+	for p := range changed {
+		for e := range p.entries {
+			delete(e.pods, p)
+		}
+		clear(p.entries)
+	}
+	for _, e := range c.entries {
+		if e.pods == nil {
+			e.pods = map[*pod]struct{}{}
+			for _, is := range c.selected(e.Subject) {
+				for p := range is.pods {
+					e.pods[p], p.entries[e] = struct{}{}, struct{}{}
+				}
+			}
+			continue
+		}
+		for p := range changed {
+			if e.Subject.matches(p.content.namespace, p.content.labels) {
+				e.pods[p], p.entries[e] = struct{}{}, struct{}{}
+			}
 		}
 	}
 }
 
-// setOf returns the number of the rule set of a pod, 0 if no policy selects it, and makes the set if it is new.
-func (c *compiler) setOf(p *Pod, selecting []*prepared, d Direction) uint32 {
-	if len(selecting) == 0 {
-		return 0
+// settle makes all that follows from policies, pods and addresses. Verdicts depend on no policy that selects no pod of this node.
+func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool) {
+	var gone []*entry
+	for id, e := range c.entries {
+		if e.in[enforced] != e.were[enforced] || e.differs() != (e.were[enforced] != e.were[previous]) {
+			for p := range e.pods {
+				changed[p] = true
+			}
+		}
+		e.were = e.in
+		stays := e.in != [2]bool{}
+		if stays && len(e.pods) > 0 && !e.active() {
+			c.prepare(e)
+		} else if e.active() && !(stays && len(e.pods) > 0) {
+			gone = append(gone, e)
+		}
+		if !stays {
+			delete(c.entries, id)
+			for p := range e.pods {
+				delete(p.entries, e)
+			}
+		}
 	}
-	var key []byte
-	named := false
-	for _, q := range selecting {
-		key = append(key, q.id[:]...)
-		named = named || slices.ContainsFunc(q.clauses, func(c *clause) bool { return c.named })
+	for _, e := range gone {
+		c.dismiss(e)
 	}
-	var ports []NamedPort
-	if named && d == Ingress { // they are the pod's own; on egress they are the peer's
-		ports = p.Ports
-		key = append(key, canonical(ports)...)
+	c.blocks.touched(c.prefixes, touched)
+	fresh, old := c.identify(touched)
+	c.decideFresh(fresh)
+	c.enforce(changed)
+	c.forget(old)
+	for number := range c.unused {
+		if t := c.portTables[number]; t.verdicts == 0 {
+			delete(c.portTables, number)
+			c.numbers.release(t.id)
+			for _, k := range t.keys {
+				c.ports.remove(k)
+			}
+		}
 	}
-	set, fresh := c.numbers.of("set", key)
-	if fresh {
-		c.set(set, selecting, d, ports)
-	}
-	return set
+	clear(c.unused)
 }
 
-// set fills the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
-// rules match get rows of their own. Identities that the same rules match are decided about once.
-func (c *compiler) set(set uint32, selecting []*prepared, d Direction, own []NamedPort) {
-	var clauses []*clause
-	if !slices.ContainsFunc(selecting, func(q *prepared) bool { return q.judges }) {
-		clauses = append(clauses, c.ownNode())
-	}
-	deny, isolated := uint32(0), false
-	for _, q := range selecting {
-		if q.tier == Namespaced && !isolated {
-			deny, isolated = q.deny, true
+// differs reports whether it comes or goes.
+func (e *entry) differs() bool { return e.in[enforced] != e.in[previous] }
+
+// enforce gives pods the rule sets of the policies that select them.
+func (c *Compiler) enforce(changed map[*pod]bool) {
+	for p := range changed {
+		if c.pods[p.addresses[0].Unmap()] != p {
+			continue
 		}
-		clauses = append(clauses, q.clauses...)
-	}
-	slices.SortStableFunc(clauses, func(a, b *clause) int { return int(a.tier) - int(b.tier) })
-	f := flattener{deny: deny, isolated: isolated}
-	matching := make([][]int32, len(c.identities))
-	var always []int32
-	for n, q := range clauses {
-		if q.anyone {
-			always = append(always, int32(n))
+		was, differs := p.sets, false
+		for e := range p.entries {
+			differs = differs || e.differs()
 		}
-		switch {
-		case !q.anyone:
-			for _, i := range q.members {
-				matching[i] = append(matching[i], int32(n))
-			}
-		case q.named && d == Egress:
-			for i := range c.identities {
-				if len(c.identities[i].Ports) > 0 {
-					matching[i] = append(matching[i], int32(n))
+		for list := range p.sets {
+			for d := range p.sets[list] {
+				p.sets[list][d] = nil
+				if list == enforced || differs {
+					p.sets[list][d] = c.setOf(p, list, Direction(d))
 				}
 			}
 		}
-	}
-	decide := func(matching []int32, ports []NamedPort) Verdict {
-		f.clauses = f.clauses[:0]
-		both := slices.Concat(always, matching)
-		slices.Sort(both)
-		for _, n := range slices.Compact(both) {
-			f.clauses = append(f.clauses, clauses[n].resolve(ports))
+		for _, list := range was {
+			c.left = append(c.left, list[:]...)
 		}
-		return c.verdict(f.flatten())
-	}
-	rest := decide(nil, own)
-	c.rows.Verdicts[VerdictKey{set, 0}] = rest
-	decided := map[string]Verdict{}
-	for i, m := range matching {
-		if len(m) == 0 {
-			continue
-		}
-		ports := own
-		if d == Egress {
-			ports = c.identities[i].Ports
-		}
-		key := signature(m, clauses, ports, d)
-		v, ok := decided[key]
-		if !ok {
-			v = decide(m, ports)
-			decided[key] = v
-		}
-		if v != rest {
-			c.rows.Verdicts[VerdictKey{set, c.identities[i].number}] = v
+		now := Sets{p.sets[enforced][Egress].ref(), p.sets[enforced][Ingress].ref()}
+		for _, a := range p.addresses {
+			c.endpoints.put(mapped(a), now)
 		}
 	}
+	for _, set := range c.left {
+		c.drop(set)
+	}
+	c.left = nil
 }
 
-// signature is equal for identities that a rule set decides about alike.
-func signature(matching []int32, clauses []*clause, ports []NamedPort, d Direction) string {
-	key := make([]byte, 0, 4*len(matching))
-	named := false
-	for _, n := range matching {
-		key = binary.LittleEndian.AppendUint32(key, uint32(n))
-		named = named || clauses[n].named
-	}
-	if named && d == Egress {
-		key = append(key, canonical(ports)...)
-	}
-	return string(key)
-}
-
-// ownNode returns the rule that lets a pod and its node talk.
-func (c *compiler) ownNode() *clause {
-	out := &clause{rule: c.rule(Origin{Reason: OwnNode}), tier: Namespaced}
-	out.members = c.having(func(i *identity) bool { return i.OwnNode })
-	return out
-}
-
-// resolve returns the rule with numbers in place of the names of ports.
-func (q *clause) resolve(ports []NamedPort) *clause {
-	if !q.named {
-		return q
-	}
-	out := *q
-	out.ports = []Port{}
-	for _, p := range q.ports {
-		if p.Name == "" {
-			out.ports = append(out.ports, p)
-			continue
+// forget deletes what there is of identities that no address has.
+func (c *Compiler) forget(gone []*identity) {
+	for _, i := range gone {
+		for _, set := range c.sets {
+			c.setVerdict(VerdictKey{set.number, i.number}, nil)
 		}
-		for _, n := range ports {
-			if n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) {
-				out.ports = append(out.ports, Port{Protocol: n.Protocol, First: n.Port, Last: n.Port})
-			}
+		for _, b := range i.blocks {
+			delete(b.identities, i)
 		}
+		if i.content != nil {
+			delete(i.identities, i)
+		}
+		delete(c.identities, i.id)
+		c.numbers.release(i.id)
 	}
-	return &out
 }

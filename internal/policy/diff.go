@@ -51,10 +51,3 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 	}
 	return c
 }
-
-func newRows() Rows {
-	return Rows{
-		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]Sets{}, Verdicts: map[VerdictKey]Verdict{},
-		Ports: map[PortKey]PortVerdict{}, Rules: map[uint32]Origin{}, Numbers: map[Digest]uint32{},
-	}
-}

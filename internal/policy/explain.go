@@ -119,10 +119,12 @@ func newView(s *Snapshot) (*view, error) {
 
 // ordered returns policies in the order in which they are asked.
 func ordered(policies []Policy) []Policy {
-	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {
-		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int { return inOrder(&a, &b) })
+}
+
+func inOrder(a, b *Policy) int {
+	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
+		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // side is a flow seen from one of its ends.

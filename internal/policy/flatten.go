@@ -123,11 +123,18 @@ func take(open *[]span, ranges []span) (taken []span) {
 	return taken
 }
 
+// portTable is a table of ports.
+type portTable struct {
+	id       Digest
+	keys     []PortKey
+	verdicts int // that refer to it
+}
+
 // verdict returns the row of a verdict, and makes its table of ports if it needs one. Verdicts share equal tables.
-func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segment) Verdict {
+func (c *Compiler) verdict(rest PortVerdict, others map[service.Protocol][]segment) Verdict {
 	var keys []PortKey
 	var values []PortVerdict
-	var digest []byte
+	f := newForm("ports")
 	for _, protocol := range slices.Sorted(maps.Keys(others)) {
 		for _, s := range others[protocol] {
 			for _, k := range prefixes(s.span) {
@@ -137,8 +144,8 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 				if s.Allow {
 					allow = 1
 				}
-				digest = append(digest, byte(protocol), k.Bits, allow)
-				digest = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(digest, k.Port), s.Rule)
+				f.bytes(byte(protocol), k.Bits, allow)
+				*f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(*f, k.Port), s.Rule)
 			}
 		}
 	}
@@ -146,16 +153,36 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	if len(keys) == 0 {
 		return v
 	}
-	table, fresh := c.numbers.of("ports", digest)
-	v.Ports = table
-	for i, k := range keys {
-		if !fresh {
-			break
-		}
-		k.Table = table
-		c.rows.Ports[k] = values[i]
+	id := f.digest()
+	if number, ok := c.numbers.rows[id]; ok {
+		v.Ports = number
+	} else {
+		v.Ports, _ = c.numbers.acquire(id)
+		c.portTables[v.Ports] = &portTable{id: id, keys: keys}
+		c.unused[v.Ports] = true
+	}
+	for i := range keys {
+		v.Lengths |= 1 << keys[i].Bits
+		keys[i].Table = v.Ports
+		c.ports.put(keys[i], values[i])
 	}
 	return v
+}
+
+// setVerdict stores a verdict, or deletes it if it is nil.
+func (c *Compiler) setVerdict(k VerdictKey, v *Verdict) {
+	if was := c.verdicts.rows[k]; was.Ports != 0 {
+		c.portTables[was.Ports].verdicts--
+		c.unused[was.Ports] = true
+	}
+	if v == nil {
+		c.verdicts.remove(k)
+		return
+	}
+	if v.Ports != 0 {
+		c.portTables[v.Ports].verdicts++
+	}
+	c.verdicts.put(k, *v)
 }
 
 // prefixes returns the fewest prefixes that make up a range of ports.

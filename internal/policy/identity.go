@@ -7,123 +7,171 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 )
+
+// kind tells pods from nodes.
+type kind uint8
+
+const (
+	aPod kind = 1 + iota
+	aNode
+)
+
+// content is what policies can know of a pod or a node, but for the blocks that its addresses are in.
+type content struct {
+	kind       kind
+	namespace  map[string]string
+	labels     map[string]string
+	ports      []NamedPort
+	ownNode    bool
+	id         Digest
+	addresses  int
+	identities map[*identity]struct{}
+	pods       map[*pod]struct{} // of this node
+}
 
 // identity is what policies can know of a peer. Addresses that no policy tells apart share one.
 type identity struct {
-	Kind      string            `json:",omitempty"` // pod, node or empty: an address of neither
-	Namespace map[string]string `json:",omitempty"`
-	Labels    map[string]string `json:",omitempty"`
-	Ports     []NamedPort       `json:",omitempty"`
-	OwnNode   bool              `json:",omitempty"`
-	// Blocks are the blocks that the address is in, sorted.
-	Blocks []string `json:",omitempty"`
-
-	number uint32
+	*content          // nil: of an address of neither
+	blocks   []*block // that the address is in, sorted
+	id       Digest
+	number   uint32
+	prefixes int
+	fresh    bool    // no rule set has been decided for it
+	matching []int32 // for ruleSet.match
 }
 
-// key returns a form that no other identity has.
-func (i *identity) key() []byte {
-	if i.Kind == "" { // as those of most addresses
-		return []byte(strings.Join(i.Blocks, " "))
-	}
-	return canonical(i)
-}
-
-// blocks finds the blocks that a prefix is in.
-type blocks struct {
-	in, out map[netip.Prefix][]string // by a block's range, and by what it leaves out
-	bits    [2][]int                  // lengths that occur, of IPv4 and IPv6, ascending
+// block is a range of addresses of rules.
+type block struct {
+	key        string
+	rules      int
+	identities map[*identity]struct{} // in it
+	Block
 }
 
 // key identifies a block.
 func (b *Block) key() string {
-	var s strings.Builder
-	s.WriteString(b.CIDR.String())
+	var f form
+	f.prefix(b.CIDR)
 	for _, e := range slices.SortedFunc(slices.Values(b.Except), comparePrefix) {
-		s.WriteString("-" + e.String())
+		f.prefix(e)
 	}
-	return s.String()
+	return string(f)
 }
 
 func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-func newBlocks(policies ...[]Policy) *blocks {
-	out := &blocks{in: map[netip.Prefix][]string{}, out: map[netip.Prefix][]string{}}
-	seen := map[string]bool{}
-	for b := range eachBlock(policies) {
-		key := b.key()
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		out.in[b.CIDR] = append(out.in[b.CIDR], key)
-		for _, e := range b.Except {
-			out.out[e] = append(out.out[e], key)
-		}
-	}
-	for p := range out.prefixes() {
-		bits := &out.bits[family(p.Addr())]
-		if !slices.Contains(*bits, p.Bits()) {
-			*bits = append(*bits, p.Bits())
-		}
-	}
-	slices.Sort(out.bits[0])
-	slices.Sort(out.bits[1])
-	return out
+// blocks finds the blocks that a prefix is in.
+type blocks struct {
+	byKey   map[string]*block
+	in, out map[netip.Prefix][]*block // by a block's range, and by what it leaves out
+	lengths [2][129]int               // how many prefixes of in and out have a length, of IPv4 and IPv6
+	changed map[netip.Prefix]bool     // ranges of blocks that have come or gone
+	ends    []netip.Prefix            // these, and their exceptions
 }
 
-// eachBlock yields the blocks of all rules.
-func eachBlock(lists [][]Policy) func(yield func(*Block) bool) {
-	return func(yield func(*Block) bool) {
-		for _, policies := range lists {
-			for i := range policies {
-				for _, rules := range [][]Rule{policies[i].Ingress, policies[i].Egress} {
-					for _, r := range rules {
-						for _, p := range r.Peers {
-							if p.Block != nil && !yield(p.Block) {
-								return
-							}
-						}
-					}
-				}
-			}
+func newBlocks() blocks {
+	return blocks{byKey: map[string]*block{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{}, changed: map[netip.Prefix]bool{}}
+}
+
+// acquire returns the block, which a rule has.
+func (b *blocks) acquire(of *Block) *block {
+	key := of.key()
+	found := b.byKey[key]
+	if found == nil {
+		found = &block{key: key, identities: map[*identity]struct{}{}, Block: Block{of.CIDR, slices.Clone(of.Except)}}
+		b.byKey[key] = found
+		b.changed[of.CIDR] = true
+		b.list(b.in, of.CIDR, found)
+		for _, e := range of.Except {
+			b.list(b.out, e, found)
 		}
+	}
+	found.rules++
+	return found
+}
+
+// release undoes an acquire.
+func (b *blocks) release(gone *block) {
+	if gone.rules--; gone.rules > 0 {
+		return
+	}
+	delete(b.byKey, gone.key)
+	b.changed[gone.CIDR] = true
+	b.unlist(b.in, gone.CIDR, gone)
+	for _, e := range gone.Except {
+		b.unlist(b.out, e, gone)
 	}
 }
 
-// prefixes yields each prefix at which the blocks that an address is in can change. Some come twice.
-func (b *blocks) prefixes() func(yield func(netip.Prefix) bool) {
-	return func(yield func(netip.Prefix) bool) {
-		for _, m := range []map[netip.Prefix][]string{b.in, b.out} {
-			for p := range m {
-				if !yield(p) {
-					return
-				}
-			}
-		}
+func (b *blocks) list(m map[netip.Prefix][]*block, p netip.Prefix, add *block) {
+	b.ends = append(b.ends, p)
+	if m[p] == nil {
+		b.lengths[family(p.Addr())][p.Bits()]++
+	}
+	m[p] = append(m[p], add)
+}
+
+func (b *blocks) unlist(m map[netip.Prefix][]*block, p netip.Prefix, gone *block) {
+	b.ends = append(b.ends, p)
+	if i := slices.Index(m[p], gone); i >= 0 {
+		m[p] = slices.Delete(m[p], i, i+1)
+	}
+	if len(m[p]) == 0 {
+		delete(m, p)
+		b.lengths[family(p.Addr())][p.Bits()]--
 	}
 }
 
 // of returns the blocks that a prefix is in, sorted. No block begins or ends inside it, but at a longer prefix of its own.
-func (b *blocks) of(p netip.Prefix) []string {
-	covering := map[string]bool{}
-	for _, bits := range b.bits[family(p.Addr())] {
-		if bits > p.Bits() {
-			break
+func (b *blocks) of(p netip.Prefix) (covering []*block) {
+	for bits, n := range b.lengths[family(p.Addr())][:p.Bits()+1] {
+		if n == 0 {
+			continue
 		}
 		at := netip.PrefixFrom(p.Addr(), bits).Masked()
-		for _, key := range b.in[at] {
-			covering[key] = true
-		}
-		for _, key := range b.out[at] {
-			delete(covering, key) // an exception lies inside its block, so it comes later
+		covering = append(covering, b.in[at]...)
+		for _, out := range b.out[at] { // an exception lies inside its block, so it comes later
+			covering = slices.DeleteFunc(covering, func(in *block) bool { return in == out })
 		}
 	}
-	return slices.Sorted(maps.Keys(covering))
+	slices.SortFunc(covering, func(a, b *block) int { return cmp.Compare(a.key, b.key) })
+	return covering
+}
+
+// begins reports whether the blocks that an address is in can change at a prefix. An IPv6 range that holds all mapped addresses does
+// not hold those of IPv4.
+func (b *blocks) begins(p netip.Prefix) bool {
+	return b.in[p] != nil || b.out[p] != nil || p == allIPv4 && slices.ContainsFunc(b.lengths[1][:], func(n int) bool { return n > 0 })
+}
+
+var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+
+// touched adds the prefixes to a set, of all that there are, whose blocks may have changed, and forgets which have.
+func (b *blocks) touched(all map[netip.Prefix]*identity, add map[netip.Prefix]bool) {
+	if len(b.changed) == 0 {
+		return
+	}
+	add[allIPv4] = true
+	for _, p := range b.ends {
+		add[p] = true
+	}
+	var lengths [2][]int
+	for p := range b.changed {
+		if l := &lengths[family(p.Addr())]; !slices.Contains(*l, p.Bits()) {
+			*l = append(*l, p.Bits())
+		}
+	}
+	for p := range all {
+		for _, bits := range lengths[family(p.Addr())] {
+			if bits <= p.Bits() && b.changed[netip.PrefixFrom(p.Addr(), bits).Masked()] {
+				add[p] = true
+			}
+		}
+	}
+	b.changed, b.ends = map[netip.Prefix]bool{}, nil
 }
 
 func family(a netip.Addr) int {
@@ -136,63 +184,121 @@ func family(a netip.Addr) int {
 // hostPrefix returns the prefix of one address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// label notes the labels of a pod's identity.
-func (c *compiler) label(i identity, index int32) {
-	for ofNamespace, labels := range map[bool]map[string]string{true: i.Namespace, false: i.Labels} {
-		for key, value := range labels {
-			at := label{ofNamespace, key, value}
-			c.labelled[at] = append(c.labelled[at], index)
+// describe returns the content of a pod or node, which is shared.
+func (c *Compiler) describe(of content) *content {
+	f := newForm("content")
+	f.number(uint64(of.kind))
+	f.labels(of.namespace)
+	f.labels(of.labels)
+	f.named(of.ports)
+	f.flag(of.ownNode)
+	of.id = f.digest()
+	if found := c.contents[of.id]; found != nil {
+		return found
+	}
+	of.namespace, of.labels = maps.Clone(of.namespace), maps.Clone(of.labels)
+	of.identities, of.pods = map[*identity]struct{}{}, map[*pod]struct{}{}
+	c.contents[of.id] = &of
+	c.index(&of, func(set map[*content]struct{}) { set[&of] = struct{}{} })
+	return &of
+}
+
+// index calls a function for each set of contents by a label that a content is in.
+func (c *Compiler) index(of *content, edit func(map[*content]struct{})) {
+	at := func(l label) {
+		if c.labelled[l] == nil {
+			c.labelled[l] = map[*content]struct{}{}
 		}
+		edit(c.labelled[l])
+		if len(c.labelled[l]) == 0 {
+			delete(c.labelled, l)
+		}
+	}
+	if of.kind == aNode {
+		at(label{of: aNode})
+		return
+	}
+	at(label{})
+	for key, value := range of.namespace {
+		at(label{ofNamespace: true, key: key, value: value})
+	}
+	for key, value := range of.labels {
+		at(label{key: key, value: value})
 	}
 }
 
-// identify fills the rows of addresses.
-func (c *compiler) identify() {
-	put := func(p netip.Prefix, i identity) {
-		i.Blocks = c.blocks.of(p)
-		if i.Kind == "" && len(i.Blocks) == 0 {
-			c.rows.Addresses[mappedPrefix(p)] = 0
-			return
-		}
-		i.number, _ = c.numbers.of("identity", i.key())
-		c.rows.Addresses[mappedPrefix(p)] = i.number
-		if _, known := c.byNumber[i.number]; !known {
-			index := int32(len(c.identities))
-			c.byNumber[i.number] = index
-			c.identities = append(c.identities, i)
-			for _, block := range i.Blocks {
-				c.inBlock[block] = append(c.inBlock[block], index)
-			}
-			if i.Kind == "pod" {
-				c.pods = append(c.pods, index)
-				c.label(i, index)
+// label is a label of pods, or of their namespaces. One without a key is that of all pods, or of all nodes.
+type label struct {
+	of          kind
+	ofNamespace bool
+	key, value  string
+}
+
+// selected returns the contents of the pods that a selector selects, among those with the rarest label that it asks for.
+func (c *Compiler) selected(s PodSelector) (out []*content) {
+	rarest := c.labelled[label{}]
+	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
+		for key, value := range labels {
+			if have := c.labelled[label{ofNamespace: ofNamespace, key: key, value: value}]; len(have) < len(rarest) {
+				rarest = have
 			}
 		}
 	}
-	for p := range c.blocks.prefixes() {
-		put(p, identity{})
-	}
-	// An IPv6 range that holds all mapped addresses does not hold those of IPv4.
-	if all := netip.PrefixFrom(netip.IPv4Unspecified(), 0); len(c.blocks.bits[1]) > 0 && c.blocks.in[all] == nil {
-		put(all, identity{})
-	}
-	for _, n := range c.snapshot.Nodes {
-		for _, a := range n.Addresses {
-			put(hostPrefix(a.Unmap()), identity{Kind: "node", Labels: n.Labels, OwnNode: n.Name == c.snapshot.Node})
+	for i := range rarest {
+		if s.matches(i.namespace, i.labels) {
+			out = append(out, i)
 		}
 	}
-	for i := range c.snapshot.Pods {
-		p := &c.snapshot.Pods[i]
-		if p.HostNetwork {
-			continue
+	return out
+}
+
+// identify brings the rows of some prefixes up to date. Identities that come are fresh; those that go have their rows still.
+func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*identity) {
+	for p := range touched {
+		host := c.hosts[p]
+		was, want := c.prefixes[p], (*identity)(nil)
+		there := host != nil || c.blocks.begins(p)
+		if in := c.blocks.of(p); there && (host != nil || len(in) > 0) {
+			f := newForm("identity")
+			if host != nil {
+				f.bytes(host.id[:]...)
+			}
+			for _, b := range in {
+				f.text(b.key)
+			}
+			id := f.digest()
+			if want = c.identities[id]; want == nil {
+				want = &identity{content: host, blocks: in, id: id, fresh: true}
+				want.number, _ = c.numbers.acquire(id)
+				c.identities[id] = want
+				fresh = append(fresh, want)
+				for _, b := range in {
+					b.identities[want] = struct{}{}
+				}
+				if host != nil {
+					host.identities[want] = struct{}{}
+				}
+			}
+			want.prefixes++
 		}
-		ports := slices.Compact(slices.SortedFunc(slices.Values(p.Ports), func(a, b NamedPort) int {
-			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
-		}))
-		for _, a := range p.Addresses {
-			put(hostPrefix(a.Unmap()), identity{
-				Kind: "pod", Namespace: c.namespaces[p.Namespace], Labels: p.Labels, Ports: ports,
-			})
+		if was != nil {
+			if was.prefixes--; was.prefixes == 0 {
+				gone = append(gone, was)
+			}
+		}
+		at := mappedPrefix(p)
+		switch {
+		case want != nil:
+			c.prefixes[p] = want
+			c.addresses.put(at, want.number)
+		case there:
+			c.prefixes[p] = nil
+			c.addresses.put(at, 0)
+		default:
+			delete(c.prefixes, p)
+			c.addresses.remove(at)
 		}
 	}
+	back := func(i *identity) bool { return i.prefixes > 0 }
+	return slices.DeleteFunc(fresh, func(i *identity) bool { return !back(i) }), slices.DeleteFunc(gone, back)
 }

@@ -2,54 +2,52 @@
 
 package policy
 
-import (
-	"crypto/sha256"
-	"encoding/json"
-	"slices"
-)
-
-// numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not given
-// to anything else, so that rows of before and after can be side by side.
+// numbers gives a number to each thing that rows refer to, as long as something does. What had one keeps it, and a number that was in
+// use is not given to anything else, so that rows of before and after can be side by side.
 type numbers struct {
-	have, want map[Digest]uint32
-	taken      map[uint32]bool
-	last       uint32
+	table[Digest, uint32]
+	before map[Digest]uint32 // those of rows that were there before the first compilation
+	more   map[Digest]int    // references but for the first
+	taken  map[uint32]bool
+	last   uint32
 }
 
-func newNumbers(have map[Digest]uint32) *numbers {
-	n := &numbers{have: have, want: map[Digest]uint32{}, taken: make(map[uint32]bool, len(have))}
-	for _, number := range have {
+func newNumbers(have Rows) numbers {
+	n := numbers{table: newTable[Digest, uint32](), before: have.Numbers, more: map[Digest]int{}, taken: make(map[uint32]bool, len(have.Numbers))}
+	for _, number := range have.Numbers {
 		n.taken[number] = true
+	}
+	for k := range have.Verdicts { // a process that was killed while it changed a rule set in place has taken the digest away
+		n.taken[k.Set] = true
 	}
 	return n
 }
 
-// of returns the number of what a key describes, and whether the key is new here.
-func (n *numbers) of(kind string, key []byte) (number uint32, fresh bool) {
-	d := digest(kind, key)
-	if number, ok := n.want[d]; ok {
+// acquire returns the number of what a digest stands for, and whether it is new here. Each call needs a release.
+func (n *numbers) acquire(d Digest) (number uint32, fresh bool) {
+	if number, ok := n.rows[d]; ok {
+		n.more[d]++
 		return number, false
 	}
-	number, ok := n.have[d]
+	number, ok := n.before[d]
 	if !ok {
 		for n.last++; n.taken[n.last]; n.last++ {
 		}
 		number = n.last
 	}
-	n.want[d] = number
+	n.put(d, number)
 	return number, true
 }
 
-func digest(kind string, key []byte) Digest {
-	sum := sha256.Sum256(slices.Concat([]byte(kind), []byte{0}, key))
-	return Digest(sum[:16])
-}
-
-// canonical returns a form that is equal for equal values: encoding/json sorts maps.
-func canonical(v any) []byte {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // the types of this package have no value without a form
+// release undoes an acquire, and reports whether it was the last one.
+func (n *numbers) release(d Digest) bool {
+	if more := n.more[d]; more > 1 {
+		n.more[d] = more - 1
+		return false
+	} else if more == 1 {
+		delete(n.more, d)
+		return false
 	}
-	return data
+	n.remove(d)
+	return true
 }

@@ -40,6 +40,8 @@ type Verdict struct {
 	Allow bool
 	Rule  uint32
 	Ports uint32 // table of ports, 0: none
+	// Lengths has a bit for each length of a prefix in that table.
+	Lengths uint32
 }
 
 // PortKey is a table of ports, a protocol, and the leading bits of a port: the others are 0.

@@ -86,26 +86,6 @@ func (s PodSelector) matches(namespace, pod map[string]string) bool {
 
 // Selected returns for each policy how many pods of this node it selects.
 func (s *Snapshot) Selected() []int {
-	out := make([]int, len(s.Policies))
-	s.eachSelected(s.Policies, func(i int) bool {
-		out[i]++
-		return true
-	})
-	return out
-}
-
-// local returns the policies that select a pod of this node: verdicts for its pods depend on no others.
-func (s *Snapshot) local(policies []Policy) (out []Policy) {
-	s.eachSelected(policies, func(i int) bool {
-		out = append(out, policies[i])
-		return false
-	})
-	return out
-}
-
-// eachSelected calls a function for each policy and each pod of this node that it selects, with the index of the policy, until it
-// returns false for the policy.
-func (s *Snapshot) eachSelected(policies []Policy, each func(int) bool) {
 	namespaces := s.namespaceLabels()
 	pods := map[string][]*Pod{}
 	for i := range s.Pods {
@@ -113,19 +93,21 @@ func (s *Snapshot) eachSelected(policies []Policy, each func(int) bool) {
 			pods[p.Namespace] = append(pods[p.Namespace], p)
 		}
 	}
-	for i := range policies {
-		subject, more := policies[i].Subject, true
+	out := make([]int, len(s.Policies))
+	for i := range s.Policies {
+		subject := &s.Policies[i].Subject
 		for name, in := range pods {
 			if !subject.Namespaces.Matches(namespaces[name]) {
 				continue
 			}
 			for _, p := range in {
-				if more && subject.Pods.Matches(p.Labels) {
-					more = each(i)
+				if subject.Pods.Matches(p.Labels) {
+					out[i]++
 				}
 			}
 		}
 	}
+	return out
 }
 
 // enforced reports whether policies are enforced for a pod on a node.

@@ -119,7 +119,7 @@ func (p Port) validate() error {
 	return nil
 }
 
-// validate validates the policies, and refuses an address that two have.
+// validate validates the policies and the pods.
 func (s *Snapshot) validate() error {
 	for _, list := range [][]Policy{s.Policies, s.Previous} {
 		seen := make(map[Origin]bool, len(list))
@@ -134,7 +134,12 @@ func (s *Snapshot) validate() error {
 			seen[p.origin()] = true
 		}
 	}
-	owner := map[netip.Addr]string{}
+	return s.validatePods()
+}
+
+// validatePods validates the ports of pods, and refuses an address that two pods or nodes have.
+func (s *Snapshot) validatePods() error {
+	owner := make(map[netip.Addr]string, len(s.Pods))
 	take := func(name string, addresses []netip.Addr) error {
 		for _, a := range addresses {
 			if had, ok := owner[a.Unmap()]; ok {

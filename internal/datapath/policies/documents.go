@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/policy"
@@ -22,9 +23,13 @@ const (
 	ofOwner    = uint32(1) // what an owner says: a Set
 	ofEndpoint = uint32(2) // the pod of an endpoint: a policy.Pod without addresses
 	ofMark     = uint32(3) // rows may be behind the documents
+	ofTurn     = uint32(4) // how often a process has begun to change something, so that another finds out
 )
 
-var markKey = documentKey{Kind: ofMark}
+var (
+	markKey = documentKey{Kind: ofMark}
+	turnKey = documentKey{Kind: ofTurn}
+)
 
 // head is the piece that names the others. While rows are behind, it names those of the revision before too.
 type head struct{ revision, length, before, lengthBefore uint32 }
@@ -48,22 +53,36 @@ type documents struct {
 	heads   map[documentKey]head
 	keys    []documentKey // of all pieces but heads
 	pending bool
+	joining map[netip.Addr]uint32 // endpoints that have no row yet, by address
 }
 
 // set is what an owner says, and what it said before as long as rows are behind.
 type set struct {
-	now    Set
+	content
 	before []policy.Policy // nil: rows are not behind
 }
 
 // with returns documents that have another set of an owner.
-func (d documents) with(owner service.Owner, s Set) documents {
+func (d documents) with(owner service.Owner, now content) documents {
 	d.sets = maps.Clone(d.sets)
 	was := d.sets[owner]
 	if was.before == nil {
-		was.before = append([]policy.Policy{}, was.now.Policies...)
+		was.before = was.now.Policies
 	}
-	d.sets[owner] = set{now: s, before: was.before}
+	if was.before == nil {
+		was.before = []policy.Policy{}
+	}
+	d.sets[owner] = set{now, was.before}
+	return d
+}
+
+// without returns documents that know no policies of before, as they are once rows are not behind.
+func (d documents) without() documents {
+	sets := map[service.Owner]set{}
+	for owner, s := range d.sets {
+		sets[owner] = set{content: s.content}
+	}
+	d.sets, d.pending = sets, false
 	return d
 }
 
@@ -94,13 +113,14 @@ func (p Policies) read() (documents, error) {
 		var err error
 		switch key.Kind {
 		case ofOwner:
-			var s, before Set
-			err = pieces.decode(key, h, &s)
+			var s set
+			s.content, err = pieces.content(key, h)
 			if err == nil && h.before != 0 {
-				err = pieces.decode(key, head{revision: h.before, length: h.lengthBefore}, &before)
-				before.Policies = append([]policy.Policy{}, before.Policies...)
+				var was content
+				was, err = pieces.content(key, head{revision: h.before, length: h.lengthBefore})
+				s.before = append([]policy.Policy{}, was.now.Policies...)
 			}
-			d.sets[service.Owner(key.ID)] = set{s, before.Policies}
+			d.sets[service.Owner(key.ID)] = s
 		case ofEndpoint:
 			var pod policy.Pod
 			err = pieces.decode(key, h, &pod)
@@ -130,6 +150,7 @@ func (p Policies) scan() (documents, pieces, error) {
 			return d, pieces, err
 		case row.Key.Kind == ofMark:
 			d.pending = true
+		case row.Key.Kind == ofTurn:
 		case row.Key.Revision == 0:
 			d.heads[row.Key] = decodeHead(row.Value)
 		default:
@@ -143,7 +164,7 @@ func (p Policies) scan() (documents, pieces, error) {
 // pieces are those of all documents but heads.
 type pieces map[documentKey]documentPiece
 
-// decode decodes a document.
+// decode decodes a document, or a part of one, whose first piece key names but for the revision.
 func (p pieces) decode(key documentKey, h head, to any) error {
 	var data []byte
 	for key.Revision = h.revision; uint32(len(data)) < h.length; key.Piece++ {
@@ -153,54 +174,93 @@ func (p pieces) decode(key documentKey, h head, to any) error {
 		}
 		data = append(data, piece[:min(len(piece), int(h.length)-len(data))]...)
 	}
-	r := flate.NewReader(bytes.NewReader(data))
-	text, err := io.ReadAll(r)
+	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(data)))
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal(text, to)
 }
 
-// put stores a document: its pieces, then the head. The revision before stays if it is to be kept.
-func (p Policies) put(d documents, key documentKey, document any, keep bool) error {
+// packed are pieces to write.
+type packed struct {
+	keys   []documentKey
+	pieces []documentPiece
+}
+
+// add adds the pieces of a document, or of a part of one, of which key names the first. It returns the document's length.
+func (p *packed) add(key documentKey, document any) (length uint32, err error) {
 	text, err := json.Marshal(document)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	var packed bytes.Buffer
-	w, _ := flate.NewWriter(&packed, flate.BestSpeed)
+	var data bytes.Buffer
+	w, _ := flate.NewWriter(&data, flate.BestSpeed)
 	_, _ = w.Write(text)
 	if err := w.Close(); err != nil {
-		return err
+		return 0, err
 	}
-	old := d.heads[key]
-	h := head{revision: max(old.revision, old.before) + 1, length: uint32(packed.Len())}
-	if keep {
-		h.before, h.lengthBefore = old.revision, old.length
-		if old.before != 0 { // a killed process has not enforced the last revision
-			h.before, h.lengthBefore = old.before, old.lengthBefore
-		}
+	for length = uint32(data.Len()); data.Len() > 0; key.Piece++ {
+		var piece documentPiece
+		copy(piece[:], data.Next(len(piece)))
+		p.keys, p.pieces = append(p.keys, key), append(p.pieces, piece)
 	}
-	var keys []documentKey
-	var pieces []documentPiece
+	return length, nil
+}
+
+// next returns a revision that nothing has had.
+func (h head) next() uint32 { return max(h.revision, h.before) + 1 }
+
+// put stores a document.
+func (p Policies) put(d documents, key documentKey, document any) error {
+	var all packed
+	h := head{revision: d.heads[key].next()}
 	at := key
 	at.Revision = h.revision
-	for packed.Len() > 0 {
-		var piece documentPiece
-		copy(piece[:], packed.Next(len(piece)))
-		keys, pieces = append(keys, at), append(pieces, piece)
-		at.Piece++
+	var err error
+	if h.length, err = all.add(at, document); err != nil {
+		return err
 	}
+	return p.publish(key, h, all)
+}
+
+// publish stores pieces of a document, then the head that names them.
+func (p Policies) publish(key documentKey, h head, all packed) error {
 	table := p.tables().documents
-	if _, err := table.PutBatch(keys, pieces); err != nil {
-		return errors.Join(err, table.DeleteBatch(keys))
+	if _, err := table.PutBatch(all.keys, all.pieces); err != nil {
+		return errors.Join(err, table.DeleteBatch(all.keys))
 	}
 	return table.Put(key, h.encode())
 }
 
-// mark says that rows may be behind the documents.
+// mark says that rows may be behind the documents, and that it is another process's turn.
 func (p Policies) mark() error {
-	return p.tables().documents.Put(markKey, documentPiece{})
+	turn, err := p.turn()
+	if err != nil {
+		return err
+	}
+	var next documentPiece
+	binary.LittleEndian.PutUint64(next[:], turn+1)
+	table := p.tables().documents
+	return errors.Join(table.Put(turnKey, next), table.Put(markKey, documentPiece{}))
+}
+
+// turn returns how often a process has begun to change something.
+func (p Policies) turn() (uint64, error) {
+	row, _, err := p.tables().documents.Get(turnKey)
+	return binary.LittleEndian.Uint64(row[:]), err
+}
+
+// settle does what finish does where this process alone has changed a set, and knows which pieces are of the revision before.
+func (p Policies) settle(d documents, owner service.Owner, gone []documentKey) error {
+	key := documentKey{Kind: ofOwner, ID: uint32(owner)}
+	h := d.heads[key]
+	h.before, h.lengthBefore = 0, 0
+	table := p.tables().documents
+	if err := table.Put(key, h.encode()); err != nil {
+		return err
+	}
+	d.heads[key] = h
+	return errors.Join(table.DeleteBatch(gone), table.Delete(markKey))
 }
 
 // finish forgets the revisions before, deletes pieces of none, and takes the mark away, if rows are no longer behind.
@@ -208,7 +268,7 @@ func (p Policies) finish(done bool) error {
 	if !done {
 		return nil
 	}
-	d, _, err := p.scan()
+	d, pieces, err := p.scan()
 	if err != nil {
 		return err
 	}
@@ -229,18 +289,26 @@ func (p Policies) finish(done bool) error {
 		}
 		endpoints[row.Value.Id] = true
 	}
-	for key := range d.heads {
+	used := map[documentKey]bool{} // but for the piece
+	for key, h := range d.heads {
 		if key.Kind == ofEndpoint && !endpoints[key.ID] { // whoever added or deleted it was killed
 			if err := table.Delete(key); err != nil {
 				return err
 			}
-			delete(d.heads, key)
+			continue
+		}
+		parts, err := pieces.parts(key, h)
+		if err != nil {
+			return err
+		}
+		for part, revision := range parts {
+			used[documentKey{key.Kind, key.ID, revision, part}] = true
 		}
 	}
 	var gone []documentKey
 	for _, key := range d.keys {
-		at := documentKey{Kind: key.Kind, ID: key.ID}
-		if h, ok := d.heads[at]; !ok || h.revision != key.Revision {
+		part := key
+		if part.Piece /= piecesOfPart; !used[part] {
 			gone = append(gone, key)
 		}
 	}

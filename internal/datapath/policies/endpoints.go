@@ -22,7 +22,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 		if err := p.mark(); err != nil {
 			return false, err
 		}
-		if err := p.put(docs, podKey(id), *pod, false); err != nil {
+		if err := p.put(docs, podKey(id), *pod); err != nil {
 			return false, err
 		}
 		docs.pods[id] = *pod
@@ -81,7 +81,8 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 
 // refresh brings rows up to date with the documents and the endpoints. The caller has the lock of the rows.
 func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
-	w, err := p.plan(docs, joining)
+	docs.joining = joining
+	w, err := p.plan(documents{pending: true}, docs, nil)
 	if err != nil {
 		return err
 	}

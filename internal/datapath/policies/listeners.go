@@ -20,17 +20,16 @@ const ofListeners = uint32(1) << 31
 
 // noteListeners stores the ports that the pods listen on which have no rule sets yet, and are to get some. A namespace that cannot
 // be read has none: programs then guess.
-func (w *writer) noteListeners(have, want map[netip.Addr]policy.Sets) error {
+func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 	selected := map[uint64]uint32{}
-	for a := range want {
-		if have[a] != (policy.Sets{}) {
-			continue
-		}
+	for a, sets := range want {
 		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
 		if err != nil {
 			return err
 		}
-		if ok && row.Netns != 0 {
+		if sets == (policy.Sets{}) {
+			w.all = w.all || row.Egress != 0 || row.Ingress != 0 // it is to forget its ports
+		} else if ok && row.Netns != 0 && row.Egress == 0 && row.Ingress == 0 {
 			selected[row.Netns] = row.Id
 		}
 	}
@@ -54,13 +53,13 @@ func (w *writer) noteListeners(have, want map[netip.Addr]policy.Sets) error {
 }
 
 // forgetListeners deletes the ports of endpoints that have no rule sets.
-func (w *writer) forgetListeners(want map[netip.Addr]policy.Sets) error {
+func (w *writer) forgetListeners() error {
 	selected := map[uint32]bool{}
 	for row, err := range w.Objects.Endpoints.All() {
 		if err != nil {
 			return err
 		}
-		if want[netip.AddrFrom16(row.Key.Bytes)] != (policy.Sets{}) {
+		if row.Value.Egress != 0 || row.Value.Ingress != 0 {
 			selected[row.Value.Id] = true
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -27,6 +26,8 @@ type Policies struct {
 	Node func() ([]netip.Addr, error)
 	// Listening calls each with the cookie of each network namespace, and the TCP ports that something there listens on.
 	Listening func(each func(cookie uint64, ports func() []uint16) error) error
+	// Memory has what the last change left; nil: nothing is remembered.
+	Memory *Memory
 }
 
 // Set is what an owner says.
@@ -54,11 +55,11 @@ type Result struct {
 
 // List returns all policies, sorted as they are asked.
 func (p Policies) List() ([]Listed, error) {
-	docs, err := p.read()
+	docs, err := p.recall()
 	if err != nil || len(docs.sets) == 0 {
 		return nil, err
 	}
-	s, err := p.assemble(docs, nil)
+	s, err := p.assemble(docs)
 	if err != nil {
 		return nil, err
 	}
@@ -78,13 +79,13 @@ func (p Policies) List() ([]Listed, error) {
 
 // Audited reports whether there are policies and they are only audited.
 func (p Policies) Audited() (bool, error) {
-	docs, err := p.read()
+	docs, err := p.recall()
 	return docs.audit(), err
 }
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.Compile; *objects.FullError.
+// those of policy.Compile; *objects.FullError. The handle remembers want, which must not be edited afterwards.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
 	return p.change(ctx, owner, func(Set) Set { return want })
 }
@@ -104,61 +105,43 @@ func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set
 		return result, err
 	}
 	defer lock.Unlock()
-	docs, err := p.read()
+	docs, compiler, err := p.take()
 	if err != nil {
 		return result, err
 	}
-	have := docs.sets[owner].now
-	want := edit(have)
-	result.count(have.Policies, want.Policies)
-	unchanged := same(have, want)
+	was := docs.sets[owner].content
+	want := newContent(edit(was.now))
+	result.count(&was, &want)
+	unchanged := was.equal(&want)
 	if unchanged && !docs.pending {
+		p.keep(docs, compiler)
 		return result, nil
 	}
-	w, err := p.plan(docs.with(owner, want), nil)
+	w, err := p.plan(docs, docs.with(owner, want), compiler)
 	if err != nil {
 		return result, err
 	}
 	if err := p.mark(); err != nil {
 		return result, err
 	}
+	var gone []documentKey
 	if !unchanged {
-		if err := p.put(docs, documentKey{Kind: ofOwner, ID: uint32(owner)}, want, true); err != nil {
+		if gone, err = p.putContent(docs, owner, &was, &want); err != nil {
 			return result, err
 		}
 	}
-	result.Rows, err = w.write(nil)
-	return result, errors.Join(err, p.finish(err == nil))
-}
-
-// count counts the policies that differ.
-func (r *Result) count(have, want []policy.Policy) {
-	old := map[name]policy.Policy{}
-	for _, each := range have {
-		old[nameOf(each)] = each
+	if result.Rows, err = w.write(nil); err != nil {
+		return result, err
 	}
-	for _, each := range want {
-		was, ok := old[nameOf(each)]
-		delete(old, nameOf(each))
-		switch {
-		case !ok:
-			r.Added++
-		case same(was, each):
-			r.Unchanged++
-		default:
-			r.Updated++
-		}
+	if docs.pending {
+		return result, p.finish(true)
 	}
-	r.Deleted = len(old)
+	if err := p.settle(docs, owner, gone); err != nil {
+		return result, err
+	}
+	p.keep(docs.with(owner, want).without(), w.compiler)
+	return result, nil
 }
-
-// name tells policies apart.
-type name struct {
-	tier            policy.Tier
-	namespace, name string
-}
-
-func nameOf(p policy.Policy) name { return name{p.Tier, p.Namespace, p.Name} }
 
 // same reports whether two values have one form as a document.
 func same(a, b any) bool {
@@ -169,11 +152,11 @@ func same(a, b any) bool {
 
 // Snapshot returns all that verdicts on this node depend on.
 func (p Policies) Snapshot() (policy.Snapshot, error) {
-	docs, err := p.read()
+	docs, err := p.recall()
 	if err != nil {
 		return policy.Snapshot{}, err
 	}
-	s, err := p.assemble(docs, nil)
+	s, err := p.assemble(docs)
 	s.Previous = nil
 	return s, err
 }

@@ -35,7 +35,7 @@ func (p Policies) readRows() (policy.Rows, error) {
 			return have, err
 		}
 		have.Verdicts[policy.VerdictKey{Set: row.Key.Set, Identity: row.Key.Identity}] =
-			policy.Verdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule, Ports: row.Value.Table}
+			policy.Verdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule, Ports: row.Value.Table, Lengths: row.Value.Lengths}
 	}
 	for row, err := range t.ports.All() {
 		if err != nil {
@@ -64,55 +64,107 @@ func (p Policies) readRows() (policy.Rows, error) {
 	return have, nil
 }
 
-// writer brings rows from one state to another in two steps. In between, the rule sets of the policies of before are
+// writer brings rows from one state to another in steps. Before the last one, the rule sets of the policies of before are
 // complete still, so that each verdict is theirs or that of the new ones.
 type writer struct {
 	Policies
-	have, between, want policy.Rows
-	audit               uint8
+	compiler *policy.Compiler
+	steps    []step
+	empty    bool // no policies are left in the end
+	audit    uint8
+	all      bool // ports may be there that nobody needs who listens on them
 }
 
-// plan compiles documents. Nothing is written. joining are endpoints that have no row yet.
-func (p Policies) plan(d documents, joining map[netip.Addr]uint32) (*writer, error) {
-	s, err := p.assemble(d, joining)
+// step is what to write, and what programs read first, before and after.
+type step struct {
+	policy.Changes
+	before, after summary
+}
+
+// summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a rule set.
+type summary struct {
+	lengths [129]bool
+	inForce bool
+}
+
+func summarize(r policy.Rows) (s summary) {
+	for p := range r.Addresses {
+		s.lengths[p.Bits()] = true
+	}
+	for _, sets := range r.Endpoints {
+		s.inForce = s.inForce || sets != policy.Sets{}
+	}
+	return s
+}
+
+// plan compiles documents. Nothing is written. A compiler that has followed them is where it begins, and without one the rows that
+// there are and the documents of before, unless rows may be behind these.
+func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error) {
+	w := &writer{Policies: p, compiler: c, audit: uint8(number(d.audit()))}
+	s, err := p.snapshot(d)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{Policies: p, audit: uint8(number(d.audit()))}
-	if w.have, err = p.readRows(); err != nil {
-		return nil, err
-	}
-	if len(s.Policies)+len(s.Previous) == 0 {
-		w.between, w.want = policy.Rows{}, policy.Rows{}
-		return w, nil
-	}
-	if w.between, err = policy.Compile(s, w.have); err != nil {
-		return nil, err
-	}
-	w.want = w.between
-	if s.Previous != nil {
-		s.Previous = nil
-		if w.want, err = policy.Compile(s, w.between); err != nil {
+	w.empty = len(s.Policies) == 0
+	if c == nil {
+		w.all = true
+		have, err := p.readRows()
+		if err != nil {
 			return nil, err
 		}
+		old := s
+		if !before.pending {
+			if old, err = p.snapshot(before); err != nil {
+				return nil, err
+			}
+		}
+		w.compiler = policy.NewCompiler(have)
+		if _, err := w.compiler.Change(old); err != nil {
+			return nil, err
+		}
+		if err := w.add(have, policy.Diff(have, w.compiler.Rows())); err != nil || before.pending {
+			return w, err
+		}
 	}
-	if len(s.Policies) == 0 {
-		w.want = policy.Rows{}
+	have := w.compiler.Rows()
+	first := step{before: summarize(have)}
+	counts := w.room(have)
+	if first.Changes, err = w.compiler.Change(s); err != nil {
+		return nil, err
 	}
-	return w, w.requireRoom()
+	first.after = summarize(have)
+	w.steps = append(w.steps, first)
+	return w, counts(first.Changes)
 }
 
-// requireRoom returns a *FullError if a map is too small.
-func (w *writer) requireRoom() error {
+// snapshot assembles documents. Without policies, nothing is to be known.
+func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
+	s, err := p.assemble(d)
+	if len(s.Policies)+len(s.Previous) == 0 {
+		s = policy.Snapshot{}
+	}
+	return s, err
+}
+
+// add adds a step from rows that there are to those of the compiler.
+func (w *writer) add(have policy.Rows, c policy.Changes) error {
+	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows())})
+	return w.room(have)(c)
+}
+
+// room returns a function that returns a *FullError if a map is too small for changes of some rows. Some of them may be in place of others.
+func (w *writer) room(have policy.Rows) func(policy.Changes) error {
 	t := w.tables()
-	c := policy.Diff(w.have, w.between)
-	return cmp.Or(
-		require(t.identities, len(w.have.Addresses), c.Addresses.Put), require(t.verdicts, len(w.have.Verdicts), c.Verdicts.Put),
-		require(t.ports, len(w.have.Ports), c.Ports.Put), require(t.numbers, len(w.have.Numbers), c.Numbers.Put),
-	)
+	addresses, verdicts, ports, numbers := len(have.Addresses), len(have.Verdicts), len(have.Ports), len(have.Numbers)
+	return func(c policy.Changes) error {
+		return cmp.Or(
+			require(t.identities, addresses, c.Addresses.Put), require(t.verdicts, verdicts, c.Verdicts.Put),
+			require(t.ports, ports, c.Ports.Put), require(t.numbers, numbers, c.Numbers.Put),
+		)
+	}
 }
 
-// require returns an error if a map has no room for more rows. Some of them may be in place of others.
+// require returns an error if a map has no room for more rows.
 func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, put map[PK]PV) error {
 	if have+len(put) > int(t.Size()) {
 		return t.Full()
@@ -121,49 +173,62 @@ func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, 
 }
 
 // write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule sets.
-func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (int, error) {
-	if err := w.noteListeners(w.have.Endpoints, w.between.Endpoints); err != nil {
-		return 0, err
+func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err error) {
+	for i, s := range w.steps {
+		then := join
+		if i < len(w.steps)-1 {
+			then = nil
+		}
+		more, err := w.step(s, then)
+		if n += more; err != nil {
+			return n, err
+		}
 	}
-	n, err := w.step(w.have, w.between, join)
-	if err != nil {
+	rows := w.compiler.Rows()
+	end := step{before: summarize(rows)}
+	if !w.empty {
+		end.Changes = w.compiler.Settle()
+	} else if end.Changes, err = w.compiler.Change(policy.Snapshot{}); err != nil {
 		return n, err
 	}
-	more, err := w.step(w.between, w.want, nil)
-	return n + more, errors.Join(err, w.forgetListeners(w.want.Endpoints))
+	end.after = summarize(rows)
+	more, err := w.step(end, nil)
+	if n += more; err != nil || !w.all {
+		return n, err
+	}
+	return n, w.forgetListeners()
 }
 
 // step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.
-func (w *writer) step(have, want policy.Rows, join func(map[netip.Addr]policy.Sets) error) (int, error) {
-	have.Rules, want.Rules = nil, nil
-	c := policy.Diff(have, want)
+func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int, error) {
+	c.Rules = policy.Change[uint32, policy.Origin]{}
+	w.all = w.all || len(c.Endpoints.Delete) > 0
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
-		return 0, w.prepare(want)
+		return 0, w.prepare(c.after)
 	}
-	lengths := portLengths(want.Ports)
 	if err := errors.Join(
+		w.noteListeners(c.Endpoints.Put),
 		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) ([16]byte, uint32) { return d, n }),
 		putAll(t.ports, c.Ports.Put, func(k policy.PortKey, v policy.PortVerdict) (portKey, portVerdict) {
 			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}
 		}),
 		putAll(t.verdicts, c.Verdicts.Put, func(k policy.VerdictKey, v policy.Verdict) (verdictKey, verdict) {
-			return verdictKey{Set: k.Set, Identity: k.Identity},
-				verdict{Rule: v.Rule, Table: v.Ports, Lengths: lengths[v.Ports], Allow: number(v.Allow)}
+			return verdictKey{Set: k.Set, Identity: k.Identity}, verdict{Rule: v.Rule, Table: v.Ports, Lengths: v.Lengths, Allow: number(v.Allow)}
 		}),
 	); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(have, want); err != nil {
+	if err := w.prepare(c.before, c.after); err != nil {
 		return 0, err
 	}
 	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix, uint32) { return encodePrefix(k), v }); err != nil {
 		return 0, err
 	}
-	if err := w.switchSets(c.Endpoints, want.Endpoints, join); err != nil {
+	if err := w.switchSets(c.Endpoints, w.compiler.Rows().Endpoints, join); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(want); err != nil {
+	if err := w.prepare(c.after); err != nil {
 		return 0, err
 	}
 	// Nobody reads a row that goes: its memory may be another row's a moment later.
@@ -210,24 +275,18 @@ func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[n
 	return join(want)
 }
 
-// settings brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over.
-func (w *writer) prepare(states ...policy.Rows) error {
+// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over.
+func (w *writer) prepare(states ...summary) error {
 	next := settings{Audit: w.audit}
 	inForce := false
-	lengths := map[int]bool{}
-	for _, s := range states {
-		for p := range s.Addresses {
-			lengths[p.Bits()] = true
-		}
-		for _, sets := range s.Endpoints {
-			inForce = inForce || sets != policy.Sets{}
-		}
-	}
 	for bits := 127; bits >= 0; bits-- {
-		if lengths[bits] {
+		if slices.ContainsFunc(states, func(s summary) bool { return s.lengths[bits] }) {
 			next.Lengths[next.Count] = uint8(bits)
 			next.Count++
 		}
+	}
+	for _, s := range states {
+		inForce = inForce || s.inForce
 	}
 	now, err := w.Objects.Filter.PoliciesInForce()
 	if err != nil {
@@ -250,15 +309,6 @@ func (w *writer) prepare(states ...policy.Rows) error {
 		row = 1 - row
 	}
 	return errors.Join(t.Put(row, next), w.Objects.Filter.EnforcePolicies(uint64(row)+1))
-}
-
-// portLengths returns a bit for each length of a prefix in a table of ports.
-func portLengths(ports map[policy.PortKey]policy.PortVerdict) map[uint32]uint32 {
-	lengths := map[uint32]uint32{}
-	for k := range ports {
-		lengths[k.Table] |= 1 << k.Bits
-	}
-	return lengths
 }
 
 func encodePort(k policy.PortKey) portKey {

@@ -14,8 +14,8 @@ import (
 	"mustang/internal/policy"
 )
 
-// assemble makes a snapshot of all documents and the endpoints of this node. joining are endpoints that have no row yet.
-func (p Policies) assemble(d documents, joining map[netip.Addr]uint32) (policy.Snapshot, error) {
+// assemble makes a snapshot of all documents and the endpoints of this node.
+func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	var s policy.Snapshot
 	changed := false
 	for _, owner := range d.owners() {
@@ -34,7 +34,7 @@ func (p Policies) assemble(d documents, joining map[netip.Addr]uint32) (policy.S
 	if !changed {
 		s.Previous = nil
 	}
-	local := maps.Clone(joining)
+	local := maps.Clone(d.joining)
 	if local == nil {
 		local = map[netip.Addr]uint32{}
 	}

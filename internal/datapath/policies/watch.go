@@ -57,7 +57,7 @@ func (p Policies) rules() (map[uint32]policy.Origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.assemble(d, nil)
+	s, err := p.assemble(d)
 	if err != nil {
 		return nil, err
 	}

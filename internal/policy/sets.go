@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// prepared is a policy in one direction.
+type prepared struct {
+	of      *entry
+	id      Digest // of the policy and the direction
+	clauses []*clause
+	deny    *clause // the default deny
+	named   bool
+}
+
+// ruleSet is what the policies that select a pod say in a direction. Pods that the same policies select share one.
+type ruleSet struct {
+	id       Digest
+	number   uint32
+	pods     int
+	d        Direction
+	clauses  []*clause
+	always   []int32 // clauses that match anyone
+	deny     uint32
+	isolated bool
+	own      *clause     // that lets a pod and its node talk; nil: the node is judged
+	ports    []NamedPort // the pods' own, on ingress
+}
+
+func (s *ruleSet) ref() uint32 {
+	if s == nil {
+		return 0
+	}
+	return s.number
+}
+
+func (e *entry) active() bool { return e.prepared != [2]*prepared{} }
+
+// prepare makes the clauses of a policy, and acquires their blocks and the numbers of their rules.
+func (c *Compiler) prepare(e *entry) {
+	for _, d := range []Direction{Egress, Ingress} {
+		rules, ok := e.rules(d)
+		if !ok {
+			continue
+		}
+		f := newForm("direction")
+		f.bytes(e.id[:]...)
+		f.bytes(byte(d))
+		q := &prepared{of: e, id: f.digest(), clauses: make([]*clause, 0, len(rules))}
+		origin := e.origin()
+		origin.Direction, origin.Reason = d, DefaultDeny
+		if e.Tier == Namespaced {
+			q.deny = &clause{}
+			c.number(q.deny, origin)
+		}
+		origin.Reason = ByRule
+		for n := range rules {
+			origin.Index = n
+			r := c.clause(&rules[n], e.Tier)
+			c.number(r, origin)
+			q.clauses = append(q.clauses, r)
+			q.named = q.named || r.named
+		}
+		e.prepared[d] = q
+	}
+}
+
+// dismiss undoes prepare.
+func (c *Compiler) dismiss(e *entry) {
+	for d, q := range e.prepared {
+		if q == nil {
+			continue
+		}
+		if q.deny != nil {
+			c.unnumber(q.deny)
+		}
+		for _, r := range q.clauses {
+			c.unnumber(r)
+			for _, p := range r.peers {
+				if p.block != nil {
+					c.blocks.release(p.block)
+				}
+			}
+		}
+		e.prepared[d] = nil
+	}
+}
+
+// setOf returns the rule set of a pod by a list of policies, and makes it if it is new; nil if none selects the pod.
+func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
+	var selecting []*prepared
+	named := false
+	for e := range p.entries {
+		if q := e.prepared[d]; q != nil && e.in[list] {
+			selecting = append(selecting, q)
+			named = named || q.named
+		}
+	}
+	if len(selecting) == 0 {
+		return nil
+	}
+	slices.SortFunc(selecting, func(a, b *prepared) int { return inOrder(&a.of.Policy, &b.of.Policy) })
+	f := newForm("set")
+	for _, q := range selecting {
+		f.bytes(q.id[:]...)
+	}
+	var ports []NamedPort
+	if named && d == Ingress { // they are the pod's own; on egress they are the peer's
+		ports = p.ports
+		f.named(ports)
+	}
+	id := f.digest()
+	set := c.sets[id]
+	if set == nil {
+		set = &ruleSet{id: id, d: d, ports: ports}
+		set.number, _ = c.numbers.acquire(id)
+		c.sets[id] = set
+		c.fill(set, selecting)
+	}
+	set.pods++
+	return set
+}
+
+// drop forgets a rule set that no pod has any more. Its rows go.
+func (c *Compiler) drop(set *ruleSet) {
+	if set == nil {
+		return
+	}
+	if set.pods--; set.pods > 0 {
+		return
+	}
+	delete(c.sets, set.id)
+	c.setVerdict(VerdictKey{set.number, 0}, nil)
+	for _, i := range c.identities {
+		c.setVerdict(VerdictKey{set.number, i.number}, nil)
+	}
+	if set.own != nil {
+		c.unnumber(set.own)
+	}
+	c.numbers.release(set.id)
+}
+
+// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
+// rules match get rows of their own. Identities that the same rules match are decided about once.
+func (c *Compiler) fill(set *ruleSet, selecting []*prepared) {
+	if !slices.ContainsFunc(selecting, func(q *prepared) bool { return q.of.JudgesNode }) {
+		set.own = &clause{tier: Namespaced, own: true}
+		c.number(set.own, Origin{Reason: OwnNode})
+		set.clauses = append(set.clauses, set.own)
+	}
+	for _, q := range selecting {
+		if q.deny != nil && !set.isolated {
+			set.deny, set.isolated = q.deny.rule, true
+		}
+		set.clauses = append(set.clauses, q.clauses...)
+	}
+	slices.SortStableFunc(set.clauses, func(a, b *clause) int { return cmp.Compare(a.tier, b.tier) })
+	for n, q := range set.clauses {
+		if q.anyone {
+			set.always = append(set.always, int32(n))
+		}
+	}
+	rest := c.decide(set, nil, set.ports)
+	c.setVerdict(VerdictKey{set.number, 0}, &rest)
+	c.decideFor(set, c.match(set, nil), rest)
+}
+
+// few is how many identities are compared with each rule of each rule set. Of more, those are found that the rules match.
+const few = 16
+
+// match returns the identities that rules of a set match besides those for anyone: all, or those among some that are fresh. Their field
+// matching tells which rules.
+func (c *Compiler) match(set *ruleSet, some []*identity) (matched []*identity) {
+	add := func(i *identity, n int) {
+		if at := len(i.matching); at == 0 {
+			matched = append(matched, i)
+		} else if i.matching[at-1] == int32(n) {
+			return
+		}
+		i.matching = append(i.matching, int32(n))
+	}
+	for n, q := range set.clauses {
+		switch {
+		case q.anyone && !(q.named && set.d == Egress):
+		case q.anyone && some != nil:
+			for _, i := range some {
+				if i.content != nil && len(i.ports) > 0 {
+					add(i, n)
+				}
+			}
+		case q.anyone:
+			for _, i := range c.identities {
+				if i.content != nil && len(i.ports) > 0 {
+					add(i, n)
+				}
+			}
+		case some != nil && len(some) <= few:
+			for _, i := range some {
+				if q.matches(i) {
+					add(i, n)
+				}
+			}
+		default:
+			c.members(q, func(i *identity) {
+				if some == nil || i.fresh {
+					add(i, n)
+				}
+			})
+		}
+	}
+	return matched
+}
+
+// decideFresh makes the rows of identities that came, in all rule sets.
+func (c *Compiler) decideFresh(fresh []*identity) {
+	if len(fresh) == 0 {
+		return
+	}
+	for _, set := range c.sets {
+		c.decideFor(set, c.match(set, fresh), c.verdicts.rows[VerdictKey{set.number, 0}])
+	}
+	for _, i := range fresh {
+		i.fresh = false
+	}
+}
+
+// decideFor makes the rows of identities that match has returned.
+func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
+	decided := map[string]Verdict{}
+	for _, i := range matched {
+		ports := set.ports
+		if set.d == Egress {
+			ports = nil
+			if i.content != nil {
+				ports = i.content.ports
+			}
+		}
+		key := set.signature(i.matching, ports)
+		v, ok := decided[key]
+		if !ok {
+			v = c.decide(set, i.matching, ports)
+			decided[key] = v
+		}
+		i.matching = i.matching[:0]
+		if v != rest {
+			c.setVerdict(VerdictKey{set.number, i.number}, &v)
+		}
+	}
+}
+
+// decide returns what a rule set says of identities that some of its rules match, and those for anyone.
+func (c *Compiler) decide(set *ruleSet, matching []int32, ports []NamedPort) Verdict {
+	f := flattener{deny: set.deny, isolated: set.isolated}
+	both := slices.Concat(set.always, matching)
+	slices.Sort(both)
+	for _, n := range slices.Compact(both) {
+		f.clauses = append(f.clauses, set.clauses[n].resolve(ports))
+	}
+	return c.verdict(f.flatten())
+}
+
+// signature is equal for identities that a rule set decides about alike.
+func (s *ruleSet) signature(matching []int32, ports []NamedPort) string {
+	key := make(form, 0, 4*len(matching))
+	named := false
+	for _, n := range matching {
+		key = binary.LittleEndian.AppendUint32(key, uint32(n))
+		named = named || s.clauses[n].named
+	}
+	if named && s.d == Egress {
+		key.named(ports)
+	}
+	return string(key)
+}
