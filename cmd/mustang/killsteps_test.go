@@ -97,6 +97,7 @@ func killCases() []killCase {
 		},
 		{"policy apply", []string{addLabelled, addService}, applyPolicy, "", otherSvc, true},
 		{"policy apply of others", []string{addLabelled, addService, applyOther}, applyPolicy, "", otherSvc, true},
+		{"policy apply of another port", []string{addLabelled, addService, applyPolicy}, "policy apply --file=PORTS", "", otherSvc, true},
 		{"policy delete", []string{addLabelled, addService, applyPolicy}, "policy delete default/b-to-a", "", otherSvc, false},
 		{
 			"ep add with policies", []string{addService, applyPolicy, "ep add --netns=PODA --host-netns=HOST --label=app=a"},
@@ -170,13 +171,14 @@ func newKillNetwork(t *testing.T) *killNetwork {
 		t.Fatal(err)
 	}
 	rules, others := filepath.Join(filepath.Dir(file), "policies.yaml"), filepath.Join(filepath.Dir(file), "others.yaml")
-	for path, text := range map[string]string{rules: killPolicies, others: killOthers} {
+	ports := filepath.Join(filepath.Dir(file), "ports.yaml")
+	for path, text := range map[string]string{rules: killPolicies, others: killOthers, ports: strings.Replace(killPolicies, "65535", "65000", 1)} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return &killNetwork{t, testkit.BPFFS(t) + "/root", host, [2]*netns.Namespace{a, b}, strings.NewReplacer(
-		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=PODC", "="+c.Name(), "=CGROUP", "="+testkit.Cgroup(t),
+		"=SERVICES", "="+file, "=POLICIES", "="+rules, "=OTHER", "="+others, "=PORTS", "="+ports, "=SAVED", "="+saved, "=HOST", "="+host.Name(), "=PODA", "="+a.Name(), "=PODB", "="+b.Name(), "=PODC", "="+c.Name(), "=CGROUP", "="+testkit.Cgroup(t),
 		"=BACKEND", "="+backend.String()), saved}
 }
 

@@ -31,6 +31,7 @@ type Compiler struct {
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	left       []*ruleSet // by pods
+	renamed    *ruleSet   // in place; its number has no digest until the next change
 }
 
 // pod is a pod of this node.
@@ -92,8 +93,10 @@ func (c *Compiler) Change(s Snapshot) (Changes, error) {
 		return Changes{}, err
 	}
 	c.selectPods(pods)
-	c.settle(pods, touched)
-	return c.changes(), nil
+	inPlace := c.settle(pods, touched, len(s.Previous) > 0)
+	changes := c.changes()
+	changes.InPlace = inPlace
+	return changes, nil
 }
 
 // Settle drops what is kept for the policies of before, and returns what differs.
@@ -101,13 +104,13 @@ func (c *Compiler) Settle() Changes {
 	for _, e := range c.entries {
 		e.in[previous] = e.in[enforced]
 	}
-	c.settle(map[*pod]bool{}, map[netip.Prefix]bool{})
+	c.settle(map[*pod]bool{}, map[netip.Prefix]bool{}, false)
 	return c.changes()
 }
 
 func (c *Compiler) changes() Changes {
 	return Changes{
-		c.numbers.changes(), c.rules.changes(), c.ports.changes(), c.verdicts.changes(), c.addresses.changes(), c.endpoints.changes(),
+		c.numbers.changes(), c.rules.changes(), c.ports.changes(), c.verdicts.changes(), c.addresses.changes(), c.endpoints.changes(), Digest{},
 	}
 }
 
@@ -261,8 +264,13 @@ func (c *Compiler) selectPods(changed map[*pod]bool) {
 	}
 }
 
-// settle makes all that follows from policies, pods and addresses. Verdicts depend on no policy that selects no pod of this node.
-func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool) {
+// settle makes all that follows from policies, pods and addresses. Verdicts depend on no policy that selects no pod of this node. It
+// returns the digest that a rule set had which has changed in place.
+func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, protect bool) (inPlace Digest) {
+	if c.renamed != nil {
+		c.numbers.put(c.renamed.id, c.renamed.number)
+		c.renamed = nil
+	}
 	var gone []*entry
 	for id, e := range c.entries {
 		if e.in[enforced] != e.were[enforced] || e.differs() != (e.were[enforced] != e.were[previous]) {
@@ -290,7 +298,10 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool) 
 	c.blocks.touched(c.prefixes, touched)
 	fresh, old := c.identify(touched)
 	c.decideFresh(fresh)
-	c.enforce(changed)
+	if protect && len(fresh) == 0 {
+		inPlace = c.changeInPlace(changed)
+	}
+	c.enforce(changed, inPlace != Digest{})
 	c.forget(old)
 	for number := range c.unused {
 		if t := c.portTables[number]; t.verdicts == 0 {
@@ -302,13 +313,14 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool) 
 		}
 	}
 	clear(c.unused)
+	return inPlace
 }
 
 // differs reports whether it comes or goes.
 func (e *entry) differs() bool { return e.in[enforced] != e.in[previous] }
 
 // enforce gives pods the rule sets of the policies that select them.
-func (c *Compiler) enforce(changed map[*pod]bool) {
+func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
 	for p := range changed {
 		if c.pods[p.addresses[0].Unmap()] != p {
 			continue
@@ -320,7 +332,7 @@ func (c *Compiler) enforce(changed map[*pod]bool) {
 		for list := range p.sets {
 			for d := range p.sets[list] {
 				p.sets[list][d] = nil
-				if list == enforced || differs {
+				if list == enforced || differs && !inPlace {
 					p.sets[list][d] = c.setOf(p, list, Direction(d))
 				}
 			}

@@ -14,6 +14,9 @@ type Changes struct {
 	Verdicts  Change[VerdictKey, Verdict]
 	Addresses Change[netip.Prefix, uint32]
 	Endpoints Change[netip.Addr, Sets]
+	// InPlace is the digest of a rule set of which the one row of Verdicts switches all pods over. It goes before the row is written, and
+	// programs that look at the row have to end before others are.
+	InPlace Digest
 }
 
 // Change is what to write to one map.
@@ -26,7 +29,7 @@ type Change[K comparable, V any] struct {
 func Diff(have, want Rows) Changes {
 	return Changes{
 		change(have.Numbers, want.Numbers), change(have.Rules, want.Rules), change(have.Ports, want.Ports),
-		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints),
+		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints), Digest{},
 	}
 }
 

@@ -38,7 +38,8 @@ type identity struct {
 	number   uint32
 	prefixes int
 	fresh    bool    // no rule set has been decided for it
-	matching []int32 // for ruleSet.match
+	matching []int32 // for Compiler.match
+	matched  []int32 // the same, of the set that changes in place
 }
 
 // block is a range of addresses of rules.

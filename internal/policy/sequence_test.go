@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -16,7 +17,13 @@ import (
 // the labels of a namespace or a node, or it adds or removes a pod.
 func (g generator) change(s *Snapshot, step int) {
 	pod := &s.Pods[g.IntN(len(s.Pods))]
-	switch g.IntN(8) {
+	switch g.IntN(9) {
+	case 8: // ports of one rule
+		if i := g.IntN(len(s.Policies) + 1); i < len(s.Policies) && len(s.Policies[i].Ingress) > 0 {
+			p := &s.Policies[i]
+			p.Ingress = slices.Clone(p.Ingress)
+			p.Ingress[g.IntN(len(p.Ingress))].Ports = []Port{{Protocol: service.TCP, First: 80, Last: 80 + uint16(g.IntN(4))}}
+		}
 	case 0:
 		s.Policies = append(s.Policies, g.policy(100+step))
 	case 1, 2:
@@ -57,7 +64,7 @@ func TestManyChanges(t *testing.T) {
 		if _, err := c.Change(s); err != nil {
 			t.Fatal(err)
 		}
-		f := follower{t, c, &s, clone(c.Rows())}
+		f := follower{T: t, c: c, s: &s, rows: clone(c.Rows())}
 		for step := range 20 {
 			policies := s.Policies
 			s.Policies = slices.Clone(s.Policies)
@@ -85,16 +92,23 @@ func TestManyChanges(t *testing.T) {
 // follower has the rows that a compiler's changes have made for a snapshot.
 type follower struct {
 	*testing.T
-	c    *Compiler
-	s    *Snapshot
-	rows Rows
+	c       *Compiler
+	s       *Snapshot
+	rows    Rows
+	inPlace int // changes
 }
 
 // write writes changes, and compares the rows with those of the compiler, and with those that are compiled from nothing.
 func (f *follower) write(changes Changes, where string) {
 	f.Helper()
 	write(&f.rows, changes, func() {})
-	f.compare(where)
+	if changes.InPlace == (Digest{}) {
+		f.compare(where)
+	} else if d := Diff(f.rows, f.c.Rows()); d.Len() != 0 || len(changes.Verdicts.Put) != 1 || len(changes.Endpoints.Put) > 0 {
+		f.Fatalf("%s: in place: %+v, %+v", where, d, changes)
+	} else {
+		f.inPlace++
+	}
 }
 
 func (f *follower) compare(where string) {
@@ -108,5 +122,58 @@ func (f *follower) compare(where string) {
 	}
 	if d := Diff(f.rows, want); d.Len() != 0 {
 		f.Fatalf("%s: from nothing: %+v\n%s", where, d, text(f.s))
+	}
+}
+
+// TestOneRuleChangesInPlace changes one rule of many, each of which allows a range of its own: its ports, or a further rule for the range
+// of another one. One row switches all pods over, and the rows are those that are compiled from nothing. Another range for a rule needs
+// a new set.
+func TestOneRuleChangesInPlace(t *testing.T) {
+	g := generator{rand.New(rand.NewPCG(1, 5))}
+	rule := func(i int) Rule {
+		port := 80 + uint16(g.IntN(9))
+		at := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 24)
+		return Rule{Peers: []Peer{{Block: &Block{CIDR: at}}}, Ports: []Port{{Protocol: service.TCP, First: port, Last: port}}}
+	}
+	s := Snapshot{Policies: []Policy{{Tier: Namespaced, Namespace: "n0", Name: "many", IsolatesIngress: true}}}
+	for i := range 3 {
+		s.Pods = append(s.Pods, Pod{Namespace: "n0", Name: fmt.Sprint(i), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}})
+	}
+	for i := range 100 {
+		s.Policies[0].Ingress = append(s.Policies[0].Ingress, rule(i))
+	}
+	c := NewCompiler(Rows{})
+	if _, err := c.Change(s); err != nil {
+		t.Fatal(err)
+	}
+	f := follower{T: t, c: c, s: &s, rows: clone(c.Rows())}
+	for step := range 300 {
+		where := fmt.Sprintf("step %d", step)
+		s.Previous, s.Policies = s.Policies, slices.Clone(s.Policies)
+		p, i, inPlace := &s.Policies[0], g.IntN(100), f.inPlace
+		p.Ingress = slices.Clone(p.Ingress)
+		switch kind := g.IntN(4); {
+		case kind == 0 && len(p.Ingress) > 100:
+			p.Ingress = p.Ingress[:len(p.Ingress)-1]
+		case kind == 1:
+			p.Ingress = append(p.Ingress, rule(i))
+		case kind == 2 && step%10 == 0:
+			p.Ingress[i] = rule(100 + step%100)
+		default:
+			p.Ingress[i].Ports = rule(i).Ports
+		}
+		changes, err := c.Change(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.write(changes, where)
+		if n := len(changes.Verdicts.Put); n > 1 != (len(changes.Endpoints.Put) > 0) || f.inPlace == inPlace && n == 1 {
+			t.Fatalf("%s: %d verdicts, %d endpoints", where, n, len(changes.Endpoints.Put))
+		}
+		s.Previous = nil
+		f.write(c.Settle(), where+", settled")
+	}
+	if f.inPlace < 100 {
+		t.Errorf("%d of 300 changes were made in place", f.inPlace)
 	}
 }

@@ -92,6 +92,24 @@ func (c *Compiler) dismiss(e *entry) {
 
 // setOf returns the rule set of a pod by a list of policies, and makes it if it is new; nil if none selects the pod.
 func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
+	want, selecting := c.describeSet(p, list, d)
+	if want == nil {
+		return nil
+	}
+	set := c.sets[want.id]
+	if set == nil {
+		set = want
+		set.number, _ = c.numbers.acquire(set.id)
+		c.sets[set.id] = set
+		c.compose(set, selecting)
+		c.fill(set)
+	}
+	set.pods++
+	return set
+}
+
+// describeSet returns what tells the rule set of a pod from others, and the policies that select the pod in their order.
+func (c *Compiler) describeSet(p *pod, list int, d Direction) (*ruleSet, []*prepared) {
 	var selecting []*prepared
 	named := false
 	for e := range p.entries {
@@ -101,7 +119,7 @@ func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
 		}
 	}
 	if len(selecting) == 0 {
-		return nil
+		return nil, nil
 	}
 	slices.SortFunc(selecting, func(a, b *prepared) int { return inOrder(&a.of.Policy, &b.of.Policy) })
 	f := newForm("set")
@@ -113,16 +131,7 @@ func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
 		ports = p.ports
 		f.named(ports)
 	}
-	id := f.digest()
-	set := c.sets[id]
-	if set == nil {
-		set = &ruleSet{id: id, d: d, ports: ports}
-		set.number, _ = c.numbers.acquire(id)
-		c.sets[id] = set
-		c.fill(set, selecting)
-	}
-	set.pods++
-	return set
+	return &ruleSet{id: f.digest(), d: d, ports: ports}, selecting
 }
 
 // drop forgets a rule set that no pod has any more. Its rows go.
@@ -144,9 +153,8 @@ func (c *Compiler) drop(set *ruleSet) {
 	c.numbers.release(set.id)
 }
 
-// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
-// rules match get rows of their own. Identities that the same rules match are decided about once.
-func (c *Compiler) fill(set *ruleSet, selecting []*prepared) {
+// compose puts the rules of policies together.
+func (c *Compiler) compose(set *ruleSet, selecting []*prepared) {
 	if !slices.ContainsFunc(selecting, func(q *prepared) bool { return q.of.JudgesNode }) {
 		set.own = &clause{tier: Namespaced, own: true}
 		c.number(set.own, Origin{Reason: OwnNode})
@@ -164,6 +172,11 @@ func (c *Compiler) fill(set *ruleSet, selecting []*prepared) {
 			set.always = append(set.always, int32(n))
 		}
 	}
+}
+
+// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that other
+// rules match get rows of their own. Identities that the same rules match are decided about once.
+func (c *Compiler) fill(set *ruleSet) {
 	rest := c.decide(set, nil, set.ports)
 	c.setVerdict(VerdictKey{set.number, 0}, &rest)
 	c.decideFor(set, c.match(set, nil), rest)
@@ -232,13 +245,7 @@ func (c *Compiler) decideFresh(fresh []*identity) {
 func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
 	decided := map[string]Verdict{}
 	for _, i := range matched {
-		ports := set.ports
-		if set.d == Egress {
-			ports = nil
-			if i.content != nil {
-				ports = i.content.ports
-			}
-		}
+		ports := set.portsFor(i)
 		key := set.signature(i.matching, ports)
 		v, ok := decided[key]
 		if !ok {
@@ -250,6 +257,17 @@ func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
 			c.setVerdict(VerdictKey{set.number, i.number}, &v)
 		}
 	}
+}
+
+// portsFor returns the named ports of the end that is called.
+func (s *ruleSet) portsFor(peer *identity) []NamedPort {
+	switch {
+	case s.d == Ingress:
+		return s.ports
+	case peer.content == nil:
+		return nil
+	}
+	return peer.content.ports
 }
 
 // decide returns what a rule set says of identities that some of its rules match, and those for anyone.

@@ -207,6 +207,11 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	if c.Len() == 0 && join == nil {
 		return 0, w.prepare(c.after)
 	}
+	if c.InPlace != (policy.Digest{}) { // a killed process leaves a set that nobody takes for what it was
+		if err := t.numbers.Delete(c.InPlace); err != nil {
+			return 0, err
+		}
+	}
 	if err := errors.Join(
 		w.noteListeners(c.Endpoints.Put),
 		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) ([16]byte, uint32) { return d, n }),
@@ -235,7 +240,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	if err := w.Objects.Filter.Change(); err != nil {
 		return 0, err
 	}
-	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
+	if c.InPlace != (policy.Digest{}) || len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
 		waitForPrograms()
 	}
 	return c.Len(), errors.Join(
