@@ -177,3 +177,53 @@ func TestOneRuleChangesInPlace(t *testing.T) {
 		t.Errorf("%d of 300 changes were made in place", f.inPlace)
 	}
 }
+
+// TestSetOfOtherPodsStays gives one of two pods labels that a further policy selects, while policies of before are kept. The set that it had
+// with the other differs in one row from its new one, and is still the other's.
+func TestSetOfOtherPodsStays(t *testing.T) {
+	app := func(name string) Selector { return Selector{Labels: map[string]string{"app": name}} }
+	allow := func(name string, subject Selector, port uint16) Policy {
+		return Policy{Tier: Namespaced, Namespace: "n", Name: name, Subject: PodSelector{Pods: subject}, IsolatesIngress: true, Ingress: []Rule{{
+			Peers: []Peer{{Pods: &PodSelector{Pods: app("z")}}}, Ports: []Port{{Protocol: service.TCP, First: port, Last: port}},
+		}}}
+	}
+	s := Snapshot{Node: "here", Policies: []Policy{allow("all", Selector{}, 80), allow("y", app("y"), 81)}}
+	for i, pod := range []struct{ app, node string }{{"x", "here"}, {"x", "here"}, {"y", "there"}, {"z", "there"}} {
+		s.Pods = append(s.Pods, Pod{
+			Namespace: "n", Name: fmt.Sprint(i), Labels: app(pod.app).Labels, Node: pod.node,
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
+		})
+	}
+	c := NewCompiler(Rows{})
+	if _, err := c.Change(s); err != nil {
+		t.Fatal(err)
+	}
+	f := follower{T: t, c: c, s: &s, rows: clone(c.Rows())}
+	s.Pods, s.Previous = slices.Clone(s.Pods), s.Policies
+	s.Pods[0].Labels = app("y").Labels
+	changes, err := c.Change(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write(changes, "labels")
+	compareAllOf(t, &s, &f.rows)
+	s.Previous = nil
+	f.write(c.Settle(), "settled")
+	compareAllOf(t, &s, &f.rows)
+}
+
+// compareAllOf compares Lookup with Explain for the pods of a snapshot.
+func compareAllOf(t *testing.T, s *Snapshot, rows *Rows) {
+	t.Helper()
+	for _, from := range s.Pods {
+		for _, to := range s.Pods[:2] {
+			for _, port := range []uint16{80, 81, 82} {
+				f := Flow{from.Addresses[0], to.Addresses[0], service.TCP, port}
+				_, want, err := Explain(*s, f)
+				if _, got := rows.Lookup(f); err != nil || got != want {
+					t.Errorf("%v: %v, want %v: %v", f, got, want, err)
+				}
+			}
+		}
+	}
+}
