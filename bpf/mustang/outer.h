@@ -2,12 +2,12 @@
 #ifndef MUSTANG_OUTER_H
 #define MUSTANG_OUTER_H
 
-#include "claims.h"
+#include "departures.h"
 
 /*
  * The source guard once more, on devices of the host: the parent of pods' own devices, where packets go out to the network, and
  * those by which such pods reach the host. What a process of a guarded pod sent has a seal there, or the pod sent it past the
- * guard. What no process sent is the network's or the host's: it may not pose as a pod.
+ * guard. What no process of one sent, as far as can be told, is the network's, the host's, or a pod's: it may not pose as a pod.
  */
 
 /* Whether the host has routed the packet: it is its own, or the host forwards it. Nothing of a pod in layer 2 is. */
@@ -34,23 +34,51 @@ static __always_inline bool is_translated(struct __sk_buff *skb)
 }
 
 /*
- * Whether a packet has a seal, or what is left of it where the host has routed the packet. The seal goes by the
- * protocol that the packet has in the kernel, the network by that in the frame.
+ * Whether a packet has the seal that it ought to have, or what is left of it where the host has routed the packet. The seal goes by
+ * the protocol that the packet has in the kernel, the network by that in the frame.
  */
-static __always_inline bool is_sealed_outside(struct __sk_buff *skb)
+static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
-	__u64 value = seal_of(skb);
 
 	return value && eth && eth->h_proto == skb->protocol && skb->cb[SEAL_HIGH] == value >> 32 &&
 	       (skb->cb[SEAL_LOW] == (__u32)value || !skb->cb[SEAL_LOW]);
 }
 
-/* Why a packet without a seal that no process of a guarded pod has sent must be dropped, or DROP_UNSPECIFIED. */
+/*
+ * Whether a packet comes by the network from a pod of this host that has no seals: one on a bridge that shares the network. Whoever is
+ * not on that bridge cannot know its MAC address.
+ */
+static __always_inline bool is_from_bridge(struct __sk_buff *skb, const struct way *way)
+{
+	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
+	struct sender_key key = { .netns = way->netns };
+	const __u8 *mac = way->path.pod_mac;
+	const struct sender *sender;
+
+	if (!eth || !mac_equal(eth->h_source, mac) || !(*(const __u32 *)mac | *(const __u16 *)(mac + 4)))
+		return false;
+	if (way->path.flags & ENDPOINT_ON_HOST)
+		return true;
+	sender = bpf_map_lookup_elem(&senders, &key);
+	return sender && sender->flags & SENDER_SWITCHED;
+}
+
+/* Whether a packet without a seal and with a pod's address as source cannot be that pod's. */
+static __always_inline bool is_forged(struct __sk_buff *skb, const struct way *way, __u64 value)
+{
+	if (config.attach_point == ATTACH_PARENT)
+		return !(way->path.flags & ENDPOINT_ON_HOST) && !is_routed_here(skb);
+	return !has_departed(value) && !is_from_bridge(skb, way);
+}
+
+/* Why a packet that no process of a guarded pod has sent, or that is sealed, must be dropped, or DROP_UNSPECIFIED. */
 static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool sealed)
 {
+	const struct way *way;
 	union addr from;
 	__be16 proto;
+	__u64 value;
 	__u32 l3;
 
 	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &proto, sizeof(proto)))
@@ -58,11 +86,18 @@ static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool
 	l3 = network_header(skb, &proto);
 	if (announces(skb, l3, proto))
 		return DROP_NEIGHBOUR;
-	/* Routers on the network may bring back a pod's packet to the host. */
-	if (sealed || config.attach_point != ATTACH_PARENT || !claimed_source(skb, l3, proto, &from) ||
-	    !is_sealed_pod(&from))
+	if (!claimed_source(skb, l3, proto, &from))
 		return DROP_UNSPECIFIED;
-	return is_routed_here(skb) ? DROP_UNSPECIFIED : DROP_SOURCE;
+	way = way_find(&from);
+	if (!way || !way->endpoint)
+		return DROP_UNSPECIFIED;
+	value = seal_of(skb);
+	if (!sealed && is_forged(skb, way, value))
+		return DROP_SOURCE;
+	/* What cannot be told from a forgery is not noted: pods could have themselves vouched for. */
+	if (config.attach_point == ATTACH_PARENT && (sealed || (skb->ingress_ifindex && is_routed_here(skb))))
+		note_departure(value);
+	return DROP_UNSPECIFIED;
 }
 
 /* Looks closely at a packet of which neither the sender nor the seal tells that it may pass. As guard_claims(). */
@@ -83,14 +118,19 @@ __noinline int guard_outer(struct __sk_buff *skb, bool sealed)
 /* Whether a packet may go on by a device of the host; otherwise it is counted as dropped. */
 static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *row)
 {
-	bool sealed;
 	__u32 reason;
+	__u64 value;
+	bool sealed;
 
 	if (origin_of(skb) == netns_of(skb))
 		return true;
-	sealed = is_sealed_outside(skb);
-	if (likely(sealed && !has_extensions(skb)))
+	value = seal_of(skb);
+	sealed = is_sealed_outside(skb, value);
+	if (likely(sealed && !has_extensions(skb))) {
+		if (config.attach_point == ATTACH_PARENT)
+			note_departure(value);
 		return true;
+	}
 	reason = guard_outer(skb, sealed);
 	if (!reason)
 		return true;

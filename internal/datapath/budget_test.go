@@ -31,7 +31,7 @@ func budgets() map[string]budget {
 		"from_uplink":  {12_700, 170_000},
 		"to_uplink":    {3850, 50_000},
 		"guard":        {1600, 60_000},
-		"outer_guard":  {1100, 60_000},
+		"outer_guard":  {1550, 60_000},
 		"connect4":     {840, 0},
 		"connect6":     {850, 0},
 		"sendmsg4":     {1690, 0},

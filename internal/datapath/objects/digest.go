@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "55e606adfdd0b62e"
+	tcDigest     = "9a4087a5cae0ef11"
 	socklbDigest = "8b4c6b8ffdeafb5a"
 )

@@ -179,7 +179,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	if err := o.OpenTables(); err != nil {
 		return err
 	}
-	collection, err := newCollection(&o.maps, at, at.config())
+	collection, err := o.newCollection(at, at.config())
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,8 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	return nil
 }
 
-func newCollection(pinned *tcMaps, at AttachPoint, config tcConfig) (*ebpf.Collection, error) {
+// newCollection loads an instance. A map that is pinned by name is made with the first.
+func (o *Objects) newCollection(at AttachPoint, config tcConfig) (*ebpf.Collection, error) {
 	spec, err := loadTc()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
@@ -203,11 +204,13 @@ func newCollection(pinned *tcMaps, at AttachPoint, config tcConfig) (*ebpf.Colle
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
 		return !slices.Contains(at.Hooks(), Hook{at, name})
 	})
-	replaced := replacements(slots(pinned))
+	replaced := replacements(slots(&o.maps))
 	for name, m := range replaced {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		MapReplacements: replaced, Maps: ebpf.MapOptions{PinPath: o.layout.maps()},
+	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6", Err: err}
 	}

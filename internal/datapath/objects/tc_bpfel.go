@@ -680,6 +680,7 @@ const (
 	tcMapClock           = "clock"
 	tcMapConnections     = "connections"
 	tcMapCtScratch       = "ct_scratch"
+	tcMapDepartures      = "departures"
 	tcMapEndpoints       = "endpoints"
 	tcMapFilter          = "filter"
 	tcMapFlows           = "flows"
@@ -780,6 +781,7 @@ type tcMapSpecs struct {
 	Clock           *ebpf.MapSpec `ebpf:"clock"`
 	Connections     *ebpf.MapSpec `ebpf:"connections"`
 	CtScratch       *ebpf.MapSpec `ebpf:"ct_scratch"`
+	Departures      *ebpf.MapSpec `ebpf:"departures"`
 	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
 	Filter          *ebpf.MapSpec `ebpf:"filter"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -846,6 +848,7 @@ type tcMaps struct {
 	Clock           *ebpf.Map `ebpf:"clock"`
 	Connections     *ebpf.Map `ebpf:"connections"`
 	CtScratch       *ebpf.Map `ebpf:"ct_scratch"`
+	Departures      *ebpf.Map `ebpf:"departures"`
 	Endpoints       *ebpf.Map `ebpf:"endpoints"`
 	Filter          *ebpf.Map `ebpf:"filter"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -886,6 +889,7 @@ func (m *tcMaps) Close() error {
 		m.Clock,
 		m.Connections,
 		m.CtScratch,
+		m.Departures,
 		m.Endpoints,
 		m.Filter,
 		m.Flows,

@@ -230,7 +230,7 @@ func (m *migration) besideProgram(h Hook) (*ebpf.Program, error) {
 	if m.beside[h.Point] == nil {
 		config := h.Point.config()
 		config.Beside = 1
-		c, err := newCollection(&m.o.maps, h.Point, config)
+		c, err := m.o.newCollection(h.Point, config)
 		if err != nil {
 			return nil, err
 		}
