@@ -7,6 +7,7 @@
  */
 
 #include "mustang/claims.h"
+#include "mustang/crossing.h"
 #include "mustang/outer.h"
 #include "mustang/pod.h"
 #include "mustang/reflect.h"
@@ -78,7 +79,7 @@ int to_pod(struct __sk_buff *skb)
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_TO_POD]++;
-	if (config.attach_point == ATTACH_POD && !may_enter(skb, row))
+	if (config.attach_point == ATTACH_POD ? !may_enter(skb, row) : !may_cross(skb, row))
 		return ACTION_DROP;
 	delivered = is_delivered(skb, row);
 	if (delivered && (config.attach_point != ATTACH_POD || !policies_in_force()))

@@ -2,6 +2,7 @@
 #ifndef MUSTANG_OUTER_H
 #define MUSTANG_OUTER_H
 
+#include "crossing.h"
 #include "departures.h"
 
 /*
@@ -10,39 +11,18 @@
  * guard. What no process of one sent, as far as can be told, is the network's, the host's, or a pod's: it may not pose as a pod.
  */
 
-/* Whether the host has routed the packet: it is its own, or the host forwards it. Nothing of a pod in layer 2 is. */
-static __always_inline bool is_routed_here(struct __sk_buff *skb)
-{
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
-	unsigned long address = kernel->_skb_refdst & ~1UL;
-	const struct dst_entry *dst;
-
-	if (!address)
-		return false;
-	dst = bpf_rdonly_cast((const void *)address, bpf_core_type_id_kernel(struct dst_entry));
-	return dst->dev->nd_net.net->net_cookie == netns_of(skb);
-}
-
-/* Whether a packet that the host has routed for a pod had a seal, and the host has given it another source. */
+/* Whether a packet that the host has routed for a pod had a seal, and the host has given it another source or destination. */
 static __always_inline bool is_translated(struct __sk_buff *skb)
 {
 	const struct filter *row = filter_row();
+	const struct way *way;
 	union addr from;
 
-	return row && (skb->cb[SEAL_HIGH] & SEAL_TOKEN) == (row->secret[1] & SEAL_TOKEN) && is_routed_here(skb) &&
-	       claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from) && !is_sealed_pod(&from);
-}
-
-/*
- * Whether a packet has the seal that it ought to have, or what is left of it where the host has routed the packet. The seal goes by
- * the protocol that the packet has in the kernel, the network by that in the frame.
- */
-static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value)
-{
-	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
-
-	return value && eth && eth->h_proto == skb->protocol && skb->cb[SEAL_HIGH] == value >> 32 &&
-	       (skb->cb[SEAL_LOW] == (__u32)value || !skb->cb[SEAL_LOW]);
+	if (!row || (skb->cb[SEAL_HIGH] & SEAL_TOKEN) != (row->secret[1] & SEAL_TOKEN) || !is_routed_here(skb) ||
+	    !claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from))
+		return false;
+	way = way_find(&from);
+	return way && (!way->endpoint || way->path.flags & ENDPOINT_ON_HOST || way->netns == origin_of(skb));
 }
 
 /*
@@ -65,10 +45,10 @@ static __always_inline bool is_from_bridge(struct __sk_buff *skb, const struct w
 }
 
 /* Whether a packet without a seal and with a pod's address as source cannot be that pod's. */
-static __always_inline bool is_forged(struct __sk_buff *skb, const struct way *way, __u64 value)
+static __always_inline bool is_forged(struct __sk_buff *skb, const struct way *way, __u64 value, __u32 l3, __be16 proto)
 {
 	if (config.attach_point == ATTACH_PARENT)
-		return !(way->path.flags & ENDPOINT_ON_HOST) && !is_routed_here(skb);
+		return is_routed_here(skb) ? crosses_as(skb, way, l3, proto) : !(way->path.flags & ENDPOINT_ON_HOST);
 	return !has_departed(value) && !is_from_bridge(skb, way);
 }
 
@@ -92,7 +72,7 @@ static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool
 	if (!way || !way->endpoint)
 		return DROP_UNSPECIFIED;
 	value = seal_of(skb);
-	if (!sealed && is_forged(skb, way, value))
+	if (!sealed && is_forged(skb, way, value, l3, proto))
 		return DROP_SOURCE;
 	/* What cannot be told from a forgery is not noted: pods could have themselves vouched for. */
 	if (config.attach_point == ATTACH_PARENT && (sealed || (skb->ingress_ifindex && is_routed_here(skb))))

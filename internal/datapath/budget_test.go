@@ -27,7 +27,7 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {15_000, 200_000},
-		"to_pod":       {10_300, 100_000},
+		"to_pod":       {10_850, 100_000},
 		"from_uplink":  {12_700, 170_000},
 		"to_uplink":    {3850, 50_000},
 		"guard":        {1600, 60_000},

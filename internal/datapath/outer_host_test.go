@@ -77,7 +77,16 @@ func (f *forger) reachHost(t *testing.T) []byte {
 // TestUpgradeGuardsOutside upgrades what a build left that had no programs at devices of the host, for pods that are endpoints and
 // one that has the source guard alone.
 func TestUpgradeGuardsOutside(t *testing.T) {
-	n, d := slaves(t), openTest(t)
+	for _, m := range linkModes() {
+		if m.name == "macvlan" || m.name == "ipvlan-l3" {
+			t.Run(m.name, func(t *testing.T) { upgradeGuardsOutside(t, m.make(t)) })
+		}
+	}
+}
+
+func upgradeGuardsOutside(t *testing.T, n network) {
+	t.Helper()
+	d := openTest(t)
 	if _, _, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil {
 		t.Fatal(err)
 	}

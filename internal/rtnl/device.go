@@ -33,6 +33,8 @@ type Device struct {
 	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this
 	// namespace.
 	PeerNSID int
+	// Layer3 is whether the device is an ipvlan whose packets the host routes: of mode l3 or l3s.
+	Layer3 bool
 	// MasterIndex is the index of the bridge that the device is a port of; or 0.
 	MasterIndex int
 	MAC         net.HardwareAddr
@@ -130,6 +132,9 @@ func DescribeLink(link netlink.Link) Device {
 	}
 	if device.Kind == "tuntap" { // the library's name for it
 		device.Kind = "tun"
+	}
+	if ipvlan, ok := link.(*netlink.IPVlan); ok {
+		device.Layer3 = ipvlan.Mode == netlink.IPVLAN_MODE_L3 || ipvlan.Mode == netlink.IPVLAN_MODE_L3S
 	}
 	switch device.Kind {
 	case "veth", "netkit":

@@ -11,6 +11,9 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
+// loopback is the index of the loopback device in each network namespace: LOOPBACK_IFINDEX, <net/flow.h>.
+const loopback = 1
+
 // Outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the programs
 // on its own device.
 func Outer(d *device.Device) []objects.Link {
@@ -21,6 +24,9 @@ func Outer(d *device.Device) []objects.Link {
 		return objects.Link{Hook: at.Hooks()[0], ID: uint64(d.Parent), IfIndex: index}
 	}
 	links := []objects.Link{link(objects.AttachParent, d.Parent)}
+	if d.Loopback { // where packets leave by it: those that enter have forgotten their sockets
+		links = append(links, link(objects.AttachParent, loopback))
+	}
 	for _, index := range d.Entrances {
 		links = append(links, link(objects.AttachEntrance, index))
 	}

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "9a4087a5cae0ef11"
+	tcDigest     = "ed36466ba2b9bcbd"
 	socklbDigest = "8b4c6b8ffdeafb5a"
 )

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_CROSSING_H
+#define MUSTANG_CROSSING_H
+
+#include "claims.h"
+
+/*
+ * What pods send in layer 3 (ipvlan-l3 and ipvlan-l3s) the host routes as if it had sent that itself. The kernel then forgets that the
+ * packet has come by a device, and remembers the socket.
+ */
+
+/* Whether the host has routed the packet: it is its own, or the host forwards it. Nothing of a pod in layer 2 is. */
+static __always_inline bool is_routed_here(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	unsigned long address = kernel->_skb_refdst & ~1UL;
+	const struct dst_entry *dst;
+
+	if (!address)
+		return false;
+	dst = bpf_rdonly_cast((const void *)address, bpf_core_type_id_kernel(struct dst_entry));
+	return dst->dev->nd_net.net->net_cookie == netns_of(skb);
+}
+
+/*
+ * Whether a packet has the seal that it ought to have, or what is left of it where the host has routed the packet. The seal goes by
+ * the protocol that the packet has in the kernel, the network by that in the frame.
+ */
+static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value)
+{
+	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
+
+	return value && eth && (!has_ethernet() || eth->h_proto == skb->protocol) &&
+	       skb->cb[SEAL_HIGH] == value >> 32 && (skb->cb[SEAL_LOW] == (__u32)value || !skb->cb[SEAL_LOW]);
+}
+
+/* Whether a packet is a TCP reset: firewalls of the host answer with these in a pod's name. */
+static __always_inline bool is_reset(struct __sk_buff *skb, __u32 l3, __be16 proto)
+{
+	bool v4 = proto == bpf_htons(ETH_P_IP);
+	__u32 l4 = l3 + sizeof(struct ipv6hdr);
+	struct tcphdr tcp;
+	struct iphdr ip;
+	__u8 kind;
+
+	if (v4) {
+		if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
+			return false;
+		kind = ip.protocol;
+		l4 = l3 + ip.ihl * 4;
+	} else if (bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, nexthdr), &kind, sizeof(kind))) {
+		return false;
+	}
+	return kind == IPPROTO_TCP && !bpf_skb_load_bytes(skb, l4, &tcp, sizeof(tcp)) && tcp.rst;
+}
+
+/* Whether a packet without a seal that the host has routed comes from a pod in layer 3, which is not the one whose address it has. */
+static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *way, __u32 l3, __be16 proto)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sock *sk = kernel->sk;
+	__u64 netns;
+
+	if (skb->ingress_ifindex)
+		return false;
+	if (!sk)
+		return !is_reset(skb, l3, proto);
+	netns = sk->__sk_common.skc_net.net->net_cookie;
+	return netns != netns_of(skb) && netns != way->netns;
+}
+
+/* Looks closely at a packet that the host has routed to a pod, and not received by a device. As guard_claims(). */
+__noinline int guard_crossing(struct __sk_buff *skb)
+{
+	__u32 l3 = has_ethernet() ? sizeof(struct ethhdr) : 0;
+	const struct way *way;
+	union addr from;
+
+	if (!claimed_source(skb, l3, skb->protocol, &from))
+		return DROP_UNSPECIFIED;
+	way = way_find(&from);
+	if (!way || !way->endpoint || !pull_headers(skb) || is_sealed_outside(skb, seal_of(skb)))
+		return DROP_UNSPECIFIED;
+	return crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
+}
+
+/* Whether a packet may leave the host for a pod by a device of the host; otherwise it is counted as dropped. */
+static __always_inline bool may_cross(struct __sk_buff *skb, struct metrics *row)
+{
+	__u32 reason;
+
+	if (likely(skb->ingress_ifindex) || origin_of(skb) == netns_of(skb) || !is_routed_here(skb))
+		return true;
+	reason = guard_crossing(skb);
+	if (!reason)
+		return true;
+	count_drop(row, reason);
+	return false;
+}
+
+#endif

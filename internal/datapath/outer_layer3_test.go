@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// Addresses of a pod behind a veth.
+var routedPod = [2]netip.Addr{netip.MustParseAddr("192.168.30.30"), netip.MustParseAddr("fd00:30::30")}
+
+// TestForgingInLayer3 has root in a pod whose packets the host routes send to a pod of another link mode and to the host, from other
+// pods' addresses, past its program and as nobody known. They get none of that, but what the pod sends from its own address, and
+// from one outside as nobody known.
+func TestForgingInLayer3(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "ipvlan-l3" && m.name != "ipvlan-l3s" {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			f := newForger(t, m)
+			routed := f.addRouted(t)
+			veth := f.addVeth(t)
+			f.run(t, "-n HOST addr add "+hostOut[0].String()+"/24 dev up0\n-n HOST addr add "+hostOut[1].String()+"/64 dev up0 nodad")
+			ways, strangers := f.ways(t), f.strangers(t)
+			own := f.own
+			for family, to := range hostOut {
+				victims := map[string]net.PacketConn{"the host": listenIn(t, f.network.host, to.String())}
+				if to.Is6() { // the kernel looks for routes of IPv4 on the parent alone
+					victims["a veth"] = listenIn(t, veth, routedPod[family].String())
+				}
+				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
+				for name, victim := range victims {
+					for _, from := range pods {
+						for _, way := range ways {
+							f.own = own
+							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
+								f.tryLayer3(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
+							})
+						}
+						for _, way := range strangers {
+							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
+								f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)
+							})
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestHostTranslatesLayer3 has the host give packets of a pod that it routes another destination: a machine outside, a pod of another
+// link mode, or the host.
+func TestHostTranslatesLayer3(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "ipvlan-l3" && m.name != "ipvlan-l3s" {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			f := newForger(t, m)
+			o, veth := f.addOutside(t), f.addVeth(t)
+			f.run(t, "-n HOST addr add "+behindHost()[0]+"/32 dev lo")
+			for i, at := range []struct {
+				ns   *netns.Namespace
+				addr string
+			}{{o.ns, beyond[0].String()}, {veth, routedPod[0].String()}, {f.network.host, behindHost()[0]}} {
+				victim := listenIn(t, at.ns, at.addr)
+				service := netip.AddrFrom4([4]byte{10, 96, 7, byte(i + 1)})
+				f.run(t, "-n HOST route add "+service.String()+" dev up0")
+				nft(t, f.network.host, fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
+					i, service, at.addr))
+				p := packet{src: netip.AddrPortFrom(own4, 4000), dst: netip.AddrPortFrom(service, 4444), proto: protoUDP, payload: "translated"}
+				testkit.Eventually(t, 5*time.Second, func() error {
+					f.send(t, slices.Concat(f.next, f.own, []byte{8, 0}, p.ip()), f.honest())
+					return f.expectAny(victim, "translated")
+				})
+			}
+		})
+	}
+}
+
+// nft loads rules of the firewall of a namespace.
+func nft(t *testing.T, ns *netns.Namespace, rules string) {
+	t.Helper()
+	testkit.RequireTool(t, "nft")
+	load := exec.Command("ip", "netns", "exec", ns.Name(), "nft", "-f", "-")
+	load.Stdin = strings.NewReader(rules)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// tryLayer3 sends a forged datagram, and an honest one behind it: that alone arrives.
+//
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what how
+func (f *forger) tryLayer3(t *testing.T, victim net.PacketConn, from, own netip.Addr, way way) {
+	t.Helper()
+	testkit.Eventually(t, 5*time.Second, func() error {
+		f.send(t, f.datagram(own, victim, "warm"), f.honest())
+		return f.expectAny(victim, "warm")
+	})
+	before := counts(t, f.d)
+	f.send(t, f.datagram(from, victim, "forged"), way)
+	f.send(t, f.datagram(own, victim, "honest"), f.honest())
+	if err := f.expect(victim, "honest"); err != nil {
+		t.Error(err)
+	}
+	if d := delta(t, f.d, before)["drop_source"]; d != 1 {
+		t.Errorf("drop_source: %d", d)
+	}
+}
+
+// addVeth adds a pod behind a veth.
+func (f *forger) addVeth(t *testing.T) *netns.Namespace {
+	t.Helper()
+	ns := testkit.Namespace(t, "veth")
+	f.run(t, strings.ReplaceAll(`
+		-n HOST link add vc type veth peer name eth0 netns VETH
+		-n HOST link set vc up
+		-n VETH link set eth0 up
+		-n VETH addr add `+routedPod[0].String()+`/32 dev eth0
+		-n VETH addr add `+routedPod[1].String()+`/128 dev eth0 nodad
+		-n VETH route add default dev eth0
+		-n VETH -6 route add default dev eth0
+		-n HOST route add `+routedPod[0].String()+` dev vc
+		-n HOST route add `+routedPod[1].String()+` dev vc`, "VETH", ns.Name()))
+	for _, setting := range [][2]string{{"net/ipv4/conf/all/rp_filter", "0"}, {"net/ipv4/conf/eth0/rp_filter", "0"}} {
+		if err := rtnl.In(ns).SetSysctl(setting[0], setting[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eth0, err := rtnl.In(ns).Device("eth0")
+	if err == nil { // the host is to know its neighbour
+		for _, a := range routedPod {
+			f.run(t, "-n HOST neigh replace "+a.String()+" lladdr "+eth0.MAC.String()+" dev vc nud permanent")
+		}
+		_, _, err = f.d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: f.network.host})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+// TestLoopbackIsGuarded checks that only pods whose packets the host routes bring a program at the host's loopback device, and take it
+// along.
+func TestLoopbackIsGuarded(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			n, d := m.make(t), openTest(t)
+			n.attachBoth(t, d)
+			at := func() bool {
+				links, err := d.objects.Links()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point == objects.AttachParent && k.IfIndex == 1 })
+			}
+			if want := strings.HasPrefix(m.name, "ipvlan-l3"); at() != want {
+				t.Errorf("at the loopback device: %t, want %t", at(), want)
+			}
+			for i := range n.pods {
+				if err := d.Endpoints().DeleteDevice(t.Context(), n.attachment(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if at() {
+				t.Error("the last pod has left the program at the loopback device")
+			}
+		})
+	}
+}
+
+// TestFirewallAnswersForPod has the host's firewall refuse a connection between two pods by a reset, which has the other pod's address.
+func TestFirewallAnswersForPod(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.attachBoth(t, d)
+	nft(t, n.host, "table inet t { chain c { type filter hook forward priority 0; meta l4proto tcp reject with tcp reset; }; }")
+	for _, to := range []string{podA4, podA6} {
+		if err := n.pods[1].Do(func() error {
+			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(to), 4444).String(), 5*time.Second)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err
+		}); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%s: %v, want a refusal", to, err)
+		}
+	}
+}
