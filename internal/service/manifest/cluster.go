@@ -61,20 +61,34 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 	if err := document.Decode(object, v); err != nil {
 		return concerned, fmt.Errorf("%s: %w", v.origin, err)
 	}
-	of := Name{n.Namespace, v.Metadata.Labels[labelService]}
-	if of.Name == "" {
+	if v.Metadata.Labels[labelService] == "" {
 		return concerned, nil // nobody's
 	}
+	if of := c.add(n, v); !slices.Contains(concerned, of) {
+		concerned = append(concerned, of)
+	}
+	return concerned, nil
+}
+
+// add stores a slice, and returns the Service that it is of.
+func (c *Cluster) add(n Name, v *endpointSlice) (of Name) {
+	of = Name{n.Namespace, v.Metadata.Labels[labelService]}
 	v.service, v.Metadata.Labels = of.Name, nil
 	c.slices[n] = v
 	if c.of[of] == nil {
 		c.of[of] = map[Name]*endpointSlice{}
 	}
 	c.of[of][n] = v
-	if !slices.Contains(concerned, of) {
-		concerned = append(concerned, of)
+	return of
+}
+
+// slicesOf returns the slices of a Service, by name.
+func (c *Cluster) slicesOf(n Name) []*endpointSlice {
+	of := make([]*endpointSlice, 0, len(c.of[n]))
+	for _, name := range slices.SortedFunc(maps.Keys(c.of[n]), Name.Compare) {
+		of = append(of, c.of[n][name])
 	}
-	return concerned, nil
+	return of
 }
 
 // DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may change.
@@ -113,11 +127,7 @@ func (c *Cluster) Set(n Name) (Set, error) {
 		s.note("%s: left out: %s", k.origin, why)
 		return s.Set, nil
 	}
-	of := make([]*endpointSlice, 0, len(c.of[n]))
-	for _, name := range slices.SortedFunc(maps.Keys(c.of[n]), Name.Compare) {
-		of = append(of, c.of[n][name])
-	}
-	if err := s.joinOne(k, of); err != nil {
+	if err := s.joinOne(k, c.slicesOf(n)); err != nil {
 		return Set{}, err
 	}
 	return s.Set, nil

@@ -28,18 +28,23 @@ type frontend struct {
 
 // join makes services of the objects of Kubernetes.
 func (s *set) join() error {
-	for _, k := range s.kube.services {
-		id := nameOf(k.Metadata)
+	if s.kube == nil {
+		return nil
+	}
+	for _, id := range s.order {
+		k := s.kube.services[id]
 		if why := k.skip(); why != "" {
 			s.note("%s: left out: %s", k.origin, why)
-		} else if err := s.joinOne(k, s.kube.slices[id]); err != nil {
+		} else if err := s.joinOne(k, s.kube.slicesOf(id)); err != nil {
 			return err
 		}
-		delete(s.kube.slices, id)
 	}
-	for _, orphans := range s.kube.slices {
+	for of, orphans := range s.kube.of {
+		if s.kube.services[of] != nil {
+			continue
+		}
 		for _, slice := range orphans {
-			s.note("%s: left out: there is no Service %s", slice.origin, slice.Metadata.Labels[labelService])
+			s.note("%s: left out: there is no Service %s", slice.origin, of.Name)
 		}
 	}
 	slices.Sort(s.Notes)

@@ -70,7 +70,7 @@ type endpointSlice struct {
 	Ports       []endpointPort `json:"ports"`
 
 	origin  string
-	service string // whose it is; of a Cluster only
+	service string // whose it is
 }
 
 type endpoint struct {
@@ -95,14 +95,6 @@ type endpointPort struct {
 	Name     string  `json:"name"`
 	Protocol string  `json:"protocol"`
 	Port     *uint16 `json:"port"`
-}
-
-// cluster holds the objects of Kubernetes that were read.
-type cluster struct {
-	services []*kubeService // in their order
-	byName   map[Name]*kubeService
-	slices   map[Name][]*endpointSlice // by the service
-	seen     map[Name]string           // slices: where they are
 }
 
 // Labels of Kubernetes.
@@ -135,45 +127,42 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	if o.Metadata.Name == "" {
 		return fmt.Errorf("%s: metadata.name: missing", origin)
 	}
-	if s.kube.byName == nil {
-		s.kube = cluster{nil, map[Name]*kubeService{}, map[Name][]*endpointSlice{}, map[Name]string{}}
+	if s.kube == nil {
+		s.kube = NewCluster(s.Options)
 	}
-	var err error
+	add := s.addSlice
 	if o.Kind == "Service" {
-		v := &kubeService{origin: origin}
-		if err = document.Decode(data, v); err == nil {
-			err = s.kube.addService(v, id)
-		}
-	} else {
-		v := &endpointSlice{origin: origin}
-		if err = document.Decode(data, v); err == nil {
-			err = s.kube.addSlice(v, id)
-		}
+		add = s.addService
 	}
-	if err != nil {
+	if err := add(id, origin, data); err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	return nil
 }
 
-func (c *cluster) addService(v *kubeService, id Name) error {
-	if had := c.byName[id]; had != nil {
+func (s *set) addService(id Name, origin string, data jsontext.Value) error {
+	if had := s.kube.services[id]; had != nil {
 		return fmt.Errorf("it is there already: %s", had.origin)
 	}
-	c.services, c.byName[id] = append(c.services, v), v
+	v := &kubeService{origin: origin}
+	if err := document.Decode(data, v); err != nil {
+		return err
+	}
+	s.kube.services[id], s.order = v, append(s.order, id)
 	return nil
 }
 
-func (c *cluster) addSlice(v *endpointSlice, id Name) error {
-	if had := c.seen[id]; had != "" {
-		return fmt.Errorf("it is there already: %s", had)
+func (s *set) addSlice(id Name, origin string, data jsontext.Value) error {
+	if had := s.kube.slices[id]; had != nil {
+		return fmt.Errorf("it is there already: %s", had.origin)
 	}
-	c.seen[id] = v.origin
-	of := v.Metadata.Labels[labelService]
-	if of == "" {
+	v := &endpointSlice{origin: origin}
+	if err := document.Decode(data, v); err != nil {
+		return err
+	}
+	if v.Metadata.Labels[labelService] == "" {
 		return errors.New("metadata.labels: " + labelService + " is missing")
 	}
-	id.Name = of
-	c.slices[id] = append(c.slices[id], v)
+	s.kube.add(id, v)
 	return nil
 }

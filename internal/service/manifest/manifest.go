@@ -67,7 +67,8 @@ type set struct {
 	Set
 	origins []string // of each service
 	own     bool     // there is a document of our own form
-	kube    cluster
+	kube    *Cluster // the objects of Kubernetes that were read; nil: none were
+	order   []Name   // its Services, as they stand
 }
 
 // put validates and adds a service.
