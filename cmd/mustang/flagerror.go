@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"mustang/cmd/mustang/internal/cli"
+)
+
+// wanted are the values that flags take, by the type of the flag.
+var wanted = map[string]string{
+	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
+	"int": "a whole number", "int64": "a whole number", "float64": "a number",
+	"uint": "a whole number from 0", "uint8": "a whole number from 0 to 255", "uint16": "a whole number from 0 to 65535",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+}
+
+// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met.
+func flagError(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		name := invalid.GetFlag().Name
+		if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+			err = fmt.Errorf("--%s %q: want %s", name, invalid.GetValue(), want)
+		} else {
+			err = fmt.Errorf("--%s: %w", name, invalid.Unwrap())
+		}
+	}
+	return cli.Usage(err)
+}
