@@ -82,7 +82,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
-	flags.StringVar(&o.netns, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
+	addNodeNamespace(flags, &o.netns)
 	return cmd
 }
 

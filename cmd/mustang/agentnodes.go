@@ -96,7 +96,8 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 }
 
 func (c *config) agentCleanup() *cobra.Command {
-	return &cobra.Command{
+	var namespace string
+	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node",
 		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
@@ -107,12 +108,16 @@ so does the CNI plugin, which mustang cni uninstall removes.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			host, err := netns.Current()
-			if err != nil {
-				return err
-			}
-			defer host.Close()
-			return nodenet.New(nodenet.Options{Host: host}).Remove()
+			return cli.WithNamespace(namespace, func(ns *netns.Namespace) error {
+				return nodenet.New(nodenet.Options{Host: ns}).Remove()
+			})
 		},
 	}
+	addNodeNamespace(cmd.Flags(), &namespace)
+	return cmd
+}
+
+// addNodeNamespace adds the flag of the node's network namespace.
+func addNodeNamespace(flags *pflag.FlagSet, to *string) {
+	flags.StringVar(to, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
 }

@@ -13,7 +13,8 @@ import (
 	"mustang/internal/nodenet"
 )
 
-// How often nodes are joined, at most, and how often all that there is is compared with what there should be.
+// How often nodes are joined, at most, and how often what there is is compared with what there should be if nothing has told of a
+// change.
 const (
 	nodesPause  = time.Second
 	nodesResync = time.Minute
@@ -23,6 +24,7 @@ const (
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
+	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
 // Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in bytes.
@@ -81,29 +83,42 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 // joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this node all
 // stays as it is.
 func (a *Agent) joinNodes(ctx context.Context) {
-	again := time.NewTicker(nodesResync)
+	again := time.NewTimer(0)
 	defer again.Stop()
+	disturbed, err := a.Nodes.Watch(ctx)
+	if err != nil {
+		a.Log.Warn("routes are compared once a minute alone", "error", err)
+	}
 	var said string
+	retry := firstRetry
 	for {
-		a.mu.Lock()
-		self, others, available, known := a.nodes.split(a.Node)
-		a.mu.Unlock()
-		if known {
-			now := ""
-			if err := a.join(ctx, self, others, available); err != nil {
-				now = err.Error()
-			}
-			if now != said && now != "" && ctx.Err() == nil {
-				a.Log.Error("nodes not joined", "error", now)
-			}
-			said = now
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-again.C:
+		case <-disturbed:
 		case <-a.nodes.changed:
 		}
+		a.mu.Lock()
+		self, others, available, known := a.nodes.split(a.Node)
+		a.mu.Unlock()
+		again.Reset(nodesResync)
+		var now string
+		if known {
+			if err := a.join(ctx, self, others, available); err != nil {
+				now = err.Error()
+			}
+		}
+		if now == "" {
+			retry = firstRetry
+		} else {
+			again.Reset(retry)
+			retry = min(2*retry, lastRetry)
+		}
+		if now != "" && now != said && ctx.Err() == nil {
+			a.Log.Error("nodes not joined", "error", now)
+		}
+		said = now
 		select {
 		case <-ctx.Done():
 			return

@@ -48,6 +48,8 @@ func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
 
 func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
 
+func (n *network) Watch(context.Context) (<-chan struct{}, error) { return nil, nil }
+
 func (n *network) Attach(_ context.Context, ranges []netip.Prefix, mtu int) error {
 	n.Lock()
 	defer n.Unlock()

@@ -8,11 +8,13 @@
 package nodenet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // Node is a node of a cluster.
@@ -101,6 +103,11 @@ func (n *Network) Apply(self Node, others []Node) error {
 	}
 	errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
 	return errors.Join(append(errs, h.apply(want))...)
+}
+
+// Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as rtnl.Conn.Watch does.
+func (n *Network) Watch(ctx context.Context) (<-chan struct{}, error) {
+	return rtnl.In(n.Host).Watch(ctx)
 }
 
 // Remove removes what Apply has made.

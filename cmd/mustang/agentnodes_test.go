@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/cni/install"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// agentNode is a node of a cluster, with an agent of its own and the plugin.
+type agentNode struct {
+	*cluster
+	number    int
+	ns        *netns.Namespace
+	dir, root string
+	addresses []netip.Prefix
+	agent     *exec.Cmd
+	pod       *netns.Namespace
+	pods      []netip.Addr // addresses of the pod
+}
+
+// cluster is two nodes on a segment, and an API server.
+type cluster struct {
+	t      *testing.T
+	api    *kubetest.Server
+	config string
+	plugin string // its path
+	nodes  []*agentNode
+}
+
+const nodeList = "/api/v1/nodes"
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	testkit.RequireTool(t, "ip")
+	c := &cluster{t: t, api: kubetest.Start(t), plugin: newCNIInstaller(t).plugin}
+	c.config = c.api.Kubeconfig(t)
+	wire := testkit.Namespace(t, "wire")
+	c.ip("-n " + wire.Name() + " link add br0 up type bridge")
+	for i := 1; i <= 2; i++ {
+		n := &agentNode{cluster: c, number: i, ns: testkit.Namespace(t, fmt.Sprint("node", i)), dir: t.TempDir()}
+		n.root = filepath.Join(testkit.BPFFS(t), fmt.Sprint("root", i))
+		port := fmt.Sprint("port", i)
+		c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: wire, Name: port}, 1500))
+		c.ip("-n " + wire.Name() + " link set " + port + " master br0")
+		n.setAddress(i)
+		c.nodes = append(c.nodes, n)
+	}
+	return c
+}
+
+func (c *cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) ip(args string) string {
+	c.t.Helper()
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// setAddress gives the node other addresses, and tells the API server.
+func (n *agentNode) setAddress(last int) {
+	n.t.Helper()
+	for _, p := range n.addresses {
+		n.ip(fmt.Sprintf("-n %s addr del %v dev eth0", n.ns.Name(), p))
+	}
+	n.addresses = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", last)), netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", last))}
+	n.must(rtnl.In(n.ns).Configure("eth0", rtnl.DeviceConfig{Addresses: n.addresses, Up: true}))
+	n.api.Put(n.t, nodeList, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node%d"},
+"spec": {"podCIDRs": ["10.1.%[1]d.0/24", "fd00:1:%[1]d::/64"]},
+"status": {"addresses": [{"type": "InternalIP", "address": %q}, {"type": "InternalIP", "address": %q}]}}`,
+		n.number, n.addresses[0].Addr(), n.addresses[1].Addr()))
+}
+
+// start starts the node's agent.
+func (n *agentNode) start(routing string) {
+	n.t.Helper()
+	n.agent = exec.Command("mustang", "agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
+		"--cgroup=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf")
+	n.agent.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
+	n.agent.Stderr = os.Stderr
+	n.must(n.agent.Start())
+	n.t.Cleanup(n.kill)
+}
+
+func (n *agentNode) kill() {
+	_, _ = n.agent.Process.Kill(), n.agent.Wait()
+}
+
+// attach attaches a pod by the configuration that the agent has written.
+func (n *agentNode) attach() {
+	n.t.Helper()
+	var conflist []byte
+	testkit.Eventually(n.t, time.Minute, func() (err error) {
+		conflist, err = os.ReadFile(filepath.Join(n.dir, "conf", install.DefaultConfName))
+		return err
+	})
+	config, err := install.PluginConfig(conflist)
+	n.must(err)
+	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
+	cmd := exec.Command(n.plugin)
+	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run",
+		"CNI_COMMAND=ADD", "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere", "CNI_NETNS="+n.pod.Path())
+	var stdout bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
+	n.must(n.ns.Start(cmd))
+	if err := cmd.Wait(); err != nil {
+		n.t.Fatalf("ADD: %v: %s", err, &stdout)
+	}
+	versioned, err := create.CreateFromBytes(stdout.Bytes())
+	n.must(err)
+	result, err := types100.NewResultFromResult(versioned)
+	n.must(err)
+	for _, ip := range result.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		n.pods = append(n.pods, addr.Unmap())
+	}
+}
+
+// joined waits until pods of the nodes, and nodes and pods, reach each other.
+func (c *cluster) joined(what string) {
+	c.t.Helper()
+	for i, to := range c.nodes {
+		from := c.nodes[1-i]
+		for f, addr := range to.pods {
+			for _, network := range []string{"tcp", "udp"} {
+				server := testkit.Echo(c.t, to.pod, network, netip.AddrPortFrom(addr, 0).String()).String()
+				testkit.Eventually(c.t, time.Minute, func() error {
+					client, err := testkit.RoundTrip(c.t, from.pod, network, server, make([]byte, 1450-48))
+					if err == nil && client.Addr() != from.pods[f] {
+						err = fmt.Errorf("the client is %v", client)
+					}
+					if err == nil {
+						_, err = testkit.RoundTrip(c.t, from.ns, network, server, []byte("x"))
+					}
+					if err != nil {
+						err = fmt.Errorf("%s: %s to %v: %w", what, network, addr, err)
+					}
+					return err
+				})
+			}
+			onNode := testkit.Echo(c.t, to.ns, "tcp", netip.AddrPortFrom(to.addresses[f].Addr(), 0).String()).String()
+			if seen, err := testkit.RoundTrip(c.t, from.pod, "tcp", onNode, []byte("x")); err != nil || seen.Addr() != from.addresses[f].Addr() {
+				c.t.Errorf("%s: pod to the other node: %v, seen as %v", what, err, seen)
+			}
+		}
+	}
+}
+
+// routes are the routes that the agent has made, with the devices of tunnels.
+func (n *agentNode) routes() string {
+	n.t.Helper()
+	name := n.ns.Name()
+	return n.ip("-n "+name+" -4 route show proto 109") + n.ip("-n "+name+" -6 route show proto 109") + n.ip("-n "+name+" -o link show type vxlan")
+}
+
+// TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing, agents are killed
+// while they work, a node gets other addresses while its agent is away, and a node goes.
+func TestAgentJoinsNodes(t *testing.T) {
+	t.Parallel()
+	for _, routing := range []string{"auto", "vxlan"} {
+		t.Run(routing, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			a, b := c.nodes[0], c.nodes[1]
+			for _, n := range c.nodes {
+				n.start(routing)
+				n.attach()
+			}
+			c.joined("first")
+			testkit.Eventually(t, time.Minute, func() error {
+				var o struct {
+					Status struct {
+						Conditions []struct{ Type, Status string }
+					}
+				}
+				if err := json.Unmarshal([]byte(c.api.Object(t, nodeList, "", "node1")), &o); err != nil {
+					return err
+				}
+				if got := fmt.Sprint(o.Status.Conditions); got != "[{NetworkUnavailable False}]" {
+					return fmt.Errorf("conditions %s", got)
+				}
+				return nil
+			})
+
+			whole := a.routes()
+			a.kill()
+			if routes := a.routes(); routes != whole {
+				t.Errorf("routes\n%s\nafter the agent was killed\n%s", whole, routes)
+			}
+			for i := range testkit.Repeats(6, 30) { // killed while it makes them
+				a.ip("-n " + a.ns.Name() + " route flush proto 109")
+				_ = exec.Command("ip", "-n", a.ns.Name(), "link", "del", "mst-vxlan").Run() // if there is one
+				a.start(routing)
+				time.Sleep(time.Duration(80+i*20) * time.Millisecond)
+				a.kill()
+			}
+			b.setAddress(77)
+			a.start(routing)
+			c.joined("killed agents, and another address")
+
+			for _, n := range c.nodes { // the kernel deletes routes with it
+				n.ip("-n " + n.ns.Name() + " link set eth0 down")
+				n.ip("-n " + n.ns.Name() + " link set eth0 up")
+				for _, p := range n.addresses {
+					n.ip(fmt.Sprintf("-n %s addr replace %v dev eth0 nodad", n.ns.Name(), p))
+				}
+			}
+			if routing == "vxlan" {
+				a.ip("-n " + a.ns.Name() + " link del mst-vxlan")
+			}
+			c.joined("a device was down")
+			c.api.Delete(nodeList, "", "node2")
+			testkit.Eventually(t, time.Minute, func() error {
+				if routes := a.routes(); routes != "" {
+					return errors.New("the node is gone, and there is " + routes)
+				}
+				return nil
+			})
+			a.kill()
+			b.kill()
+			for _, n := range c.nodes {
+				cmd := exec.Command("mustang", "agent", "cleanup", "--netns", n.ns.Path())
+				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+					t.Errorf("cleanup: %v: %s", err, out)
+				}
+				if routes := n.routes(); routes != "" {
+					t.Errorf("after cleanup there is %s", routes)
+				}
+				if out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "mustang-agent") {
+					t.Errorf("after cleanup there is %s, %v", out, err)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(a.dir, "conf", install.DefaultConfName)); errors.Is(err, fs.ErrNotExist) {
+				t.Error("the configuration is gone")
+			}
+		})
+	}
+}
