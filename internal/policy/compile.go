@@ -298,7 +298,7 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, 
 	c.blocks.touched(c.prefixes, touched)
 	fresh, old := c.identify(touched)
 	c.decideFresh(fresh)
-	if protect && len(fresh) == 0 {
+	if protect && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
 		inPlace = c.changeInPlace(changed)
 	}
 	c.enforce(changed, inPlace != Digest{})
