@@ -124,7 +124,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				return agent.New(agent.Options{
 					Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
 					Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks},
-					Nodes:  network, Attacher: &o.nodes, Status: client, State: state, Log: log,
+					Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				}).Run(ctx)
 			})
 			return all.Wait()

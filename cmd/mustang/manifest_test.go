@@ -69,7 +69,7 @@ func TestManifest(t *testing.T) {
 			t.Errorf("the agent may %q %s", verbs, k.Resource)
 		}
 	}
-	if !slices.Equal(may["/nodes/status"], []string{"patch"}) {
-		t.Errorf("the agent may %q the status of nodes", may["/nodes/status"])
+	if !slices.Equal(may["/nodes/status"], []string{"patch"}) || !slices.Equal(may["/events"], []string{"create", "patch"}) {
+		t.Errorf("the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
 	}
 }

@@ -76,6 +76,7 @@ type Options struct {
 	Nodes    Nodes
 	Attacher Attacher
 	Status   Status
+	Events   Events
 	State    *healthz.State
 	Log      *slog.Logger
 }
@@ -88,6 +89,7 @@ type Agent struct {
 	services  *serviceSet
 	policies  *policySet
 	nodes     *nodeSet
+	warnings  *warnings
 	addresses []netip.Addr  // of this node
 	attach    bool          // the programs at addresses may not be attached
 	changed   chan struct{} // has room for one
@@ -95,7 +97,7 @@ type Agent struct {
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), changed: make(chan struct{}, 1)}
+	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), changed: make(chan struct{}, 1)}
 }
 
 // watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
@@ -118,6 +120,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Nodes != nil {
 		watching.Go(func() { a.joinNodes(ctx) })
 	}
+	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	a.setAll()
 	next := time.NewTimer(resync)
 	defer next.Stop()
@@ -181,7 +184,7 @@ func (a *Agent) on(e kube.Event) {
 		err = errors.Join(err, unread)
 	}
 	if err != nil {
-		a.Log.Warn("not read", "kind", e.Kind.Resource, "namespace", e.Namespace, "name", e.Name, "error", err)
+		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error()})
 	}
 	a.wake()
 }
@@ -212,14 +215,20 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 	if changed {
 		rules = a.policies.set()
 	}
-	changes, services, all := a.services.collect(a.Log)
+	changes, services, all := a.services.collect(a.warnings)
 	checked := slices.Collect(maps.Values(a.services.checked))
 	addresses, attach := a.addresses, a.attach
 	a.attach = false
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.mu.Unlock()
 	if changed {
-		err = applyPolicies(ctx, a.Policies, rules)
+		var full []kube.Warning
+		full, err = applyPolicies(ctx, a.Policies, rules)
+		a.mu.Lock()
+		for _, w := range full {
+			a.warnings.add(w)
+		}
+		a.mu.Unlock()
 	}
 	if all {
 		err = errors.Join(err, applyAll(ctx, a.Services, services))

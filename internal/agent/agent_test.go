@@ -159,7 +159,7 @@ func start(t *testing.T, s *kubetest.Server, rows *table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
+	startAgent(t, New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))
 }
 
 // startAgent runs an agent until the test ends.
@@ -237,6 +237,13 @@ func TestConflict(t *testing.T) {
 	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
 	s.Put(t, endpointSlices, sliceOf("two", "two", "a", "10.1.0.2"))
 	rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, `"message":"192.0.2.1:80/tcp is the frontend of shop/one"`) ||
+			!strings.Contains(all, `"name":"two","namespace":"shop"`) || strings.Count(all, `"involvedObject"`) != 1 {
+			return fmt.Errorf("there are the events %s", all)
+		}
+		return nil
+	})
 	s.Delete(services, "shop", "one")
 	rows.wants(t, "two", "10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
 }
@@ -343,7 +350,7 @@ func TestGoneTogether(t *testing.T) {
 				_ = s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name})
 			}
 		}
-		changes, _, _ := s.collect(log)
+		changes, _, _ := s.collect(newWarnings(log))
 		if err := changes.write(t.Context(), rows); err != nil {
 			t.Fatal(err)
 		}

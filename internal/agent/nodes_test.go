@@ -86,7 +86,7 @@ func TestNodes(t *testing.T) {
 	}
 	rows := &table{rows: map[service.Key]service.Service{}}
 	startAgent(t, New(Options{
-		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Nodes: n, Attacher: n, Status: client,
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Nodes: n, Attacher: n, Status: client,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}))
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]`, ""))

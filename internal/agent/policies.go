@@ -103,14 +103,14 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 
 // applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, the NetworkPolicy
 // with the most loses its rules: the pods that it isolates are then reached by what other policies allow alone.
-func applyPolicies(ctx context.Context, to Policies, want policies.Set) error {
+func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []kube.Warning, err error) {
 	want.Policies = slices.Clone(want.Policies)
 	var errs []error
 	for {
 		_, err := to.Apply(ctx, service.Agent, want)
-		var full *objects.FullError
-		if !errors.As(err, &full) {
-			return errors.Join(append(errs, err)...)
+		var none *objects.FullError
+		if !errors.As(err, &none) {
+			return full, errors.Join(append(errs, err)...)
 		}
 		largest := -1
 		for i, p := range want.Policies {
@@ -119,10 +119,13 @@ func applyPolicies(ctx context.Context, to Policies, want policies.Set) error {
 			}
 		}
 		if largest < 0 {
-			return errors.Join(append(errs, err)...)
+			return full, errors.Join(append(errs, err)...)
 		}
 		p := &want.Policies[largest]
 		errs = append(errs, fmt.Errorf("%s/%s has no rules in force: %w", p.Namespace, p.Name, err))
+		full = append(full, kube.Warning{
+			Kind: kube.NetworkPolicies, Namespace: p.Namespace, Name: p.Name, Reason: "NoRoom", Text: "no rules of it are in force: " + err.Error(),
+		})
 		p.Ingress, p.Egress = nil, nil
 	}
 }

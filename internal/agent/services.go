@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 
@@ -70,7 +69,7 @@ func (s *serviceSet) setZone(zone string) {
 }
 
 // collect returns what to write, or all services.
-func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service, isAll bool) {
+func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isAll bool) {
 	c = changes{}
 	names := slices.SortedFunc(maps.Keys(s.dirty), manifest.Name.Compare)
 	isAll = s.all
@@ -82,13 +81,13 @@ func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service
 	for _, n := range names {
 		set, err := s.cluster.Set(n)
 		if err != nil {
-			log.Warn("not served", "error", err)
+			w.add(notServed(n, err.Error()))
 		}
 		for _, note := range set.Notes {
-			log.Info(note)
+			w.log.Info(note)
 		}
 		for _, conflict := range s.wanted.set(n, set.Services, c) {
-			log.Warn("not served", "service", n, "error", fmt.Sprintf("%s is the frontend of %s", conflict, s.wanted.holder[conflict]))
+			w.add(notServed(n, fmt.Sprintf("%s is the frontend of %s", conflict, s.wanted.holder[conflict])))
 		}
 	}
 	if isAll {
@@ -98,6 +97,10 @@ func (s *serviceSet) collect(log *slog.Logger) (c changes, all []service.Service
 		s.count(key, v)
 	}
 	return c, all, isAll
+}
+
+func notServed(n manifest.Name, text string) kube.Warning {
+	return kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: text}
 }
 
 // count notes the backends of a service, and whether it has a health check.

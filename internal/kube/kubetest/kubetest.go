@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -169,9 +171,60 @@ func (s *Server) Object(t testing.TB, list, namespace, name string) string {
 	return string(data)
 }
 
-// ServeHTTP lists, watches, and patches the status of Nodes.
+// Objects returns all objects of a list in JSON.
+func (s *Server) Objects(t testing.TB, list string) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := json.Marshal(slices.Collect(maps.Values(s.objects[list])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// namespaced is the path of objects in a namespace, and of one there.
+var namespaced = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?$`)
+
+// one gets an object in a namespace, or creates one.
+func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
+	list, key := path[1]+"/"+path[3], path[2]+"/"+path[4]
+	fail := func(code int, reason string) {
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure"})
+	}
+	var o map[string]any
+	if r.Method == http.MethodPost {
+		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+			fail(http.StatusBadRequest, "BadRequest")
+			return
+		}
+		key += fmt.Sprint(o["metadata"].(map[string]any)["name"])
+	}
+	s.mu.Lock()
+	had, known := s.objects[list][key]
+	s.mu.Unlock()
+	switch {
+	case r.Method == http.MethodPost && known:
+		fail(http.StatusConflict, "AlreadyExists")
+	case r.Method == http.MethodPost:
+		s.change(list, o, "")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(o)
+	case !known:
+		fail(http.StatusNotFound, "NotFound")
+	default:
+		_ = json.NewEncoder(w).Encode(had)
+	}
+}
+
+// ServeHTTP lists, watches, gets and creates objects, and patches the status of Nodes.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	if path := namespaced.FindStringSubmatch(r.URL.Path); path != nil {
+		s.one(w, r, path)
+		return
+	}
 	s.mu.Lock()
 	_, known := s.objects[r.URL.Path]
 	s.mu.Unlock()

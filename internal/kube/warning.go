@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var events = Kind{Version: "v1", Resource: "events"}
+
+// Warning is what there is to say of an object that cannot be served as it stands.
+type Warning struct {
+	Kind            Kind
+	Namespace, Name string
+	Reason          string // one word, "NotServed"
+	Text            string
+}
+
+// Warn stores an Event about an object, from a node's agent, as `kubectl describe` shows it. The same again changes the time of the
+// one that is there. It does nothing if the object is gone.
+func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
+	o, err := c.dynamic.Resource(w.Kind.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)
+	}
+	hash := fnv.New64a()
+	_, _ = fmt.Fprint(hash, node, o.GetUID(), w.Reason, w.Text) // it never fails
+	now := time.Now().UTC().Format(time.RFC3339)
+	namespace := w.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	event := map[string]any{
+		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": w.Reason, "message": w.Text,
+		"metadata": map[string]any{"namespace": namespace, "name": fmt.Sprintf("%s.%x", w.Name, hash.Sum64())},
+		"involvedObject": map[string]any{
+			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(o.GetUID()),
+		},
+		"source": map[string]any{"component": "mustang-agent", "host": node}, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
+	}
+	to := c.dynamic.Resource(events.resource()).Namespace(namespace)
+	object := &unstructured.Unstructured{Object: event}
+	_, err = to.Create(ctx, object, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		var patch []byte
+		if patch, err = json.Marshal(map[string]string{"lastTimestamp": now}); err != nil {
+			return err
+		}
+		_, err = to.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)
+	}
+	return nil
+}
