@@ -154,14 +154,14 @@ func TestTimeouts(t *testing.T) {
 			t.Errorf("a time-out of %s was accepted", wrong)
 		}
 	}
-	timeouts.Established = time.Hour
+	timeouts.Established = time.Minute
 	if err := table.SetTimeouts(t.Context(), timeouts); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := table.Timeouts(); err != nil || got != timeouts {
 		t.Fatalf("time-outs %+v, want %+v; %v", got, timeouts, err)
 	}
-	w.age(t, 2*time.Hour)
+	w.age(t, 61*time.Second)
 	stats, err := table.Stats()
 	if err != nil || stats.Expired != 3 {
 		t.Errorf("%+v, want all expired; %v", stats, err)
@@ -199,7 +199,7 @@ func TestFullTable(t *testing.T) {
 	}
 	warned(10, 1)
 	warned(12, 2)
-	w.age(t, time.Hour)
+	w.age(t, 61*time.Second)
 	warned(10, 0)
 	before := counts(t, d)
 	for port := range uint16(5) {

@@ -198,7 +198,7 @@ func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
 	}
 }
 
-// age makes all connections older.
+// age makes all connections older, by less than the time since the machine has started.
 func (w *world) age(t *testing.T, d time.Duration) {
 	t.Helper()
 	w.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(d) })
