@@ -290,7 +290,7 @@ func TestForgedTunnel(t *testing.T) {
 	send(c.wire, other.Addresses[0])
 	c.reach("after them") // in order
 	if got := seen.Load(); got != 0 {
-		t.Errorf("%d forged packets have arrived", got)
+		t.Fatalf("%d forged packets have arrived", got)
 	}
 	send(n.ns, other.Addresses[0]) // they would have arrived
 	testkit.Eventually(t, time.Minute, func() error {
