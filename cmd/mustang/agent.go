@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -27,7 +29,7 @@ import (
 // agentOptions are the flags of an agent.
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
-	uplinks                         []string
+	uplinks, nodePorts              []string
 	healthz, metrics                string
 	nodes                           agentNodes
 }
@@ -80,6 +82,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of this node in the cluster ($NODE_NAME)")
 	flags.StringVar(&o.cgroup, "cgroup", "", "control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil, "`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP of the node")
+	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: those of its Node object; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	addNodeNamespace(flags, &o.netns)
@@ -108,6 +111,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	defer func() { err = errors.Join(err, checks.Close()) }()
 	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
 	kube.LogTo(log)
+	ranges, primary, err := o.nodePortRanges()
+	if err != nil {
+		return err
+	}
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network, err := o.nodes.network(ns)
 		if err != nil {
@@ -123,11 +130,26 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			all.Go(func() error {
 				return agent.New(agent.Options{
 					Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
-					Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks},
+					Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},
 					Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				}).Run(ctx)
 			})
 			return all.Wait()
 		})
 	})
+}
+
+// nodePortRanges parses where node ports are to be.
+func (o agentOptions) nodePortRanges() (ranges []netip.Prefix, primary bool, err error) {
+	if len(o.nodePorts) == 1 && o.nodePorts[0] == "primary" {
+		return nil, true, nil
+	}
+	for _, text := range o.nodePorts {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, false, cli.Usage(fmt.Errorf("--nodeport-addresses %q: want a prefix like 192.0.2.0/24, or primary alone", text))
+		}
+		ranges = append(ranges, r.Masked())
+	}
+	return ranges, false, nil
 }

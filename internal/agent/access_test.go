@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,9 @@ func (t *table) Attach(_ context.Context, addresses []netip.Addr) error {
 	t.at = addresses
 	return nil
 }
+
+// NodePorts has node ports at the node's addresses.
+func (t *table) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) { return addresses, nil }
 
 // checks is a table as the answers to health checks.
 type checks struct{ *table }
@@ -63,4 +67,21 @@ func TestAccess(t *testing.T) {
 	wants("another address, and a health check", "[192.0.2.2] [30100]")
 	s.Delete(services, "shop", "web")
 	wants("no service", "[192.0.2.2] []")
+}
+
+// TestNodePorts has node ports at the addresses that the node has, and at others once it has others.
+func TestNodePorts(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	start(t, s, rows)
+	node := func(ip string) {
+		s.Put(t, nodes, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
+"status": {"addresses": [{"type": "InternalIP", "address": %q}]}}`, ip))
+	}
+	node("192.0.2.1")
+	port := strings.Replace(serviceAt("web", "10.96.0.1", `, "type": "NodePort"`), `"port": 80`, `"port": 80, "nodePort": 30080`, 1)
+	s.Put(t, services, port)
+	rows.wants(t, "an address", "10.96.0.1:80/tcp []; 192.0.2.1:30080/tcp []")
+	node("192.0.2.2")
+	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
 }

@@ -54,6 +54,8 @@ type Policies interface {
 // Access lets the node's own processes, and clients outside at the node's addresses, reach services. Host is one.
 type Access interface {
 	Attach(ctx context.Context, addresses []netip.Addr) error
+	// NodePorts returns which addresses of the node have the node ports, if its Node object names some; nil: all have them.
+	NodePorts(addresses []netip.Addr) ([]netip.Addr, error)
 }
 
 // Health answers the health checks of load balancers. *health.Server is one.
@@ -206,6 +208,20 @@ func (a *Agent) onNode(e kube.Event) error {
 	return err
 }
 
+// findNodePorts finds out which addresses have the node ports, and has services changed where others have.
+func (a *Agent) findNodePorts(addresses []netip.Addr) error {
+	ports, err := a.Access.NodePorts(addresses)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.services.setNodePorts(ports) {
+		a.wake()
+	}
+	return nil
+}
+
 // sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
 // deny.
 func (a *Agent) sync(ctx context.Context) (all bool, err error) {
@@ -236,7 +252,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 		err = errors.Join(err, changes.write(ctx, a.Services))
 	}
 	if attach {
-		err = errors.Join(err, a.Access.Attach(ctx, addresses))
+		err = errors.Join(err, a.Access.Attach(ctx, addresses), a.findNodePorts(addresses))
 	}
 	return all, errors.Join(err, a.Health.Apply(checked))
 }

@@ -24,6 +24,27 @@ type Host struct {
 	Cgroup string
 	// Uplinks are the names of devices; nil: those with an address of the node.
 	Uplinks []string
+	// Ranges has the node ports at addresses of the node in these ranges alone, and Primary at those of its Node object; neither: at all.
+	Ranges  []netip.Prefix
+	Primary bool
+}
+
+// NodePorts returns the addresses that have the node ports.
+func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
+	ports := []netip.Addr{}
+	if h.Primary {
+		return append(ports, addresses...), nil
+	}
+	if len(h.Ranges) == 0 {
+		return nil, nil
+	}
+	on, err := rtnl.In(h.Namespace).Addresses()
+	for _, a := range on {
+		if slices.ContainsFunc(h.Ranges, func(p netip.Prefix) bool { return p.Contains(a.Addr) }) && !slices.Contains(ports, a.Addr) {
+			ports = append(ports, a.Addr)
+		}
+	}
+	return ports, err
 }
 
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other

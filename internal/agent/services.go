@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/datapath"
@@ -19,10 +20,12 @@ import (
 type serviceSet struct {
 	cluster *manifest.Cluster
 	zone    string
-	dirty   map[manifest.Name]bool // Services to look at
-	all     bool                   // look at all
-	wanted  *wanted
-	checked map[service.Key]service.Service // those with a health-check port
+	// nodePorts are the addresses that have the node ports; nil: all have them.
+	nodePorts []netip.Addr
+	dirty     map[manifest.Name]bool // Services to look at
+	all       bool                   // look at all
+	wanted    *wanted
+	checked   map[service.Key]service.Service // those with a health-check port
 
 	counted  map[service.Key]int // backends of each
 	backends int                 // of all
@@ -66,6 +69,16 @@ func (s *serviceSet) setZone(zone string) {
 		s.zone, s.all = zone, true
 		s.cluster.SetZone(zone)
 	}
+}
+
+// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether that is new.
+func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
+	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
+		return false
+	}
+	s.nodePorts, s.all = addresses, true
+	s.cluster.SetNodePorts(addresses)
+	return true
 }
 
 // collect returns what to write, or all services.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,6 +35,9 @@ func NewCluster(o Options) *Cluster {
 
 // SetZone replaces the zone of this node, on which backends may depend.
 func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
+
+// SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
+func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
 // PutService stores the Service of a name, which may be there already. An error says why it cannot be read: the one of before is
 // gone then.

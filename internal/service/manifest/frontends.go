@@ -186,7 +186,7 @@ func (s *set) nodePort(family string, policy service.Policy) (out []frontend) {
 			out = append(out, frontend{field: "nodePort", addr: addr, policy: policy, atNodePort: true, external: true})
 		}
 	}
-	if s.Localhost && family == "IPv4" {
+	if s.Localhost && s.NodePorts == nil && family == "IPv4" {
 		out = append(out, frontend{field: "nodePort", addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), atNodePort: true})
 	}
 	return out

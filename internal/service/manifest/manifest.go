@@ -23,7 +23,8 @@ import (
 type Options struct {
 	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
 	Node, Zone string
-	// Localhost is whether 127.0.0.1 has the node ports too, for processes of the node: as with kube-proxy's iptables mode.
+	// Localhost is whether 127.0.0.1 has the node ports too where all addresses have them, for processes of the node: as with
+	// kube-proxy's iptables mode.
 	Localhost bool
 	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
 	NodePorts []netip.Addr
