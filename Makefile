@@ -100,7 +100,7 @@ deb:
 		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
 
 # The container image, without a daemon: an archive for docker load and ctr images import. It has a module file of its own.
-IMAGE ?= mustang:$(subst ~,-,$(VERSION))
+IMAGE ?= docker.io/library/mustang:$(shell sed -n 's/^appVersion: //p' packaging/chart/Chart.yaml)
 
 image:
 	@mkdir -p $(BUILD)/image

@@ -57,11 +57,11 @@ Join the pods of this node with those of the others, and let the container runti
 addresses of the node's ranges, as its Node object has them.
 
 Without --kubeconfig it uses the service account of the pod that it is in.`,
-		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/kubelet.conf",
+		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/admin.conf",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.node == "" {
-				return cli.Usage(errors.New("--node is missing"))
+				return cli.Usage(errors.New("--node is missing: the name of this node in `kubectl get nodes`"))
 			}
 			if o.healthz != "" && o.healthz == o.metrics {
 				return cli.Usage(errors.New("--metrics-address: --healthz-address is the same"))

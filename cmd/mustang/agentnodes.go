@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,7 +38,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
-	flags.StringVar(&a.pods.Services, "services", "", "how pods reach services, in the CNI configuration: socket, tc, both or off (default: socket)")
+	flags.StringVar(&a.pods.Services, "services", "both", "how pods reach services, in the CNI configuration: socket, tc, both or off")
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
@@ -79,19 +80,23 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if err != nil {
 		return err
 	}
-	if a.place.BinDir == "" {
-		_, err = a.place.Install(ctx, "", conflist, false)
+	plugin := ""
+	if a.place.BinDir != "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		if plugin, err = install.FindPlugin(self); err != nil {
+			return err
+		}
+	}
+	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	before, err := a.place.Before()
+	if err == nil && len(before) > 0 {
+		err = fmt.Errorf("pods get another network: in %s, %s sorts before %s", a.place.ConfDir, strings.Join(before, ", "), a.place.ConfName)
 	}
-	plugin, err := install.FindPlugin(self)
-	if err != nil {
-		return err
-	}
-	_, err = a.place.Install(ctx, plugin, conflist, false)
 	return err
 }
 

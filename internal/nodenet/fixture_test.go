@@ -233,6 +233,20 @@ func (c *cluster) state(n *node) string {
 	for _, args := range []string{"-4 route show table all", "-6 route show table all", "-d link", "addr", "neigh show nud permanent"} {
 		out.WriteString(c.ip(n.ns, args))
 	}
+	return distinct(out.String())
+}
+
+// distinct returns the lines of a text, each once and without what ip says of a pod that other tests delete meanwhile: the kernel then
+// lists some things twice.
+func distinct(text string) string {
+	had := map[string]bool{"Error: Peer netns reference is invalid.": true, "": true}
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if bare := strings.TrimSpace(line); !had[bare] {
+			had[bare] = true
+			out.WriteString(line)
+		}
+	}
 	return out.String()
 }
 
