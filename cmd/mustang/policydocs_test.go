@@ -34,7 +34,7 @@ func TestPolicyPageIpvlan(t *testing.T) {
 	testkit.RequireMode(t, mode.Probe())
 	testkit.RequireTool(t, "busybox")
 	testkit.RequireTool(t, "tc")
-	runPolicyPage(t, "Two ipvlan pods of one host", 5, "nobody.yaml")
+	runPolicyPage(t, "Two ipvlan pods of one host", 6, "nobody.yaml")
 }
 
 // runPolicyPage runs the commands of a section, of which so many fail, with the section's policies in a file.
