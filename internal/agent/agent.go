@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -44,6 +45,8 @@ type Services interface {
 	Apply(ctx context.Context, owner service.Owner, want []service.Service) (datapath.Result, error)
 	Put(ctx context.Context, owner service.Owner, want service.Service) (datapath.Change, uint32, error)
 	Delete(ctx context.Context, owner service.Owner, key service.Key) error
+	// Generation tells by an error that matches os.ErrNotExist that the datapath was removed since it was opened.
+	Generation() (uint32, error)
 }
 
 // Policies are those of a datapath.
@@ -108,11 +111,13 @@ var (
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
 )
 
-// Run works until the context ends. It deletes nothing before all objects are there that there were when it began.
+// Run works until the context ends. It deletes nothing before all objects are there that there were when it began. The error is that
+// somebody has removed the datapath.
 func (a *Agent) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	synced := make(chan struct{})
 	var watching sync.WaitGroup
-	defer watching.Wait()
+	defer func() { cancel(); watching.Wait() }()
 	watching.Go(func() { a.Source.Watch(ctx, watched, a.on, func() { close(synced) }) })
 	select {
 	case <-ctx.Done():
@@ -144,6 +149,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			retry = firstRetry
 			debug.FreeOSMemory() // reading and comparing all takes several times what is kept
 		case err != nil && ctx.Err() == nil:
+			if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
+				return gone
+			}
 			a.Log.Error("not written", "error", err, "again", retry)
 			next.Reset(retry)
 			retry = min(2*retry, lastRetry)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -34,13 +35,14 @@ const (
 // table is a table of services without a kernel.
 type table struct {
 	sync.Mutex
-	rows  map[service.Key]service.Service
-	fails int // calls that fail
-	puts  int
-	other service.Key  // another owner's
-	room  int          // for peers, 0: for any number
-	at    []netip.Addr // addresses of the node that is attached
-	ports []uint16     // that are answered
+	rows    map[service.Key]service.Service
+	fails   int // calls that fail
+	puts    int
+	other   service.Key // another owner's
+	room    int         // for peers, 0: for any number
+	removed bool
+	at      []netip.Addr // addresses of the node that is attached
+	ports   []uint16     // that are answered
 	rules
 }
 
@@ -70,6 +72,16 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 		a.rules.pods = append(a.rules.pods, fmt.Sprint(p.Name, " ", p.Labels, p.Addresses))
 	}
 	return policies.Result{}, nil
+}
+
+// Generation tells whether the table is there.
+func (t *table) Generation() (uint32, error) {
+	t.Lock()
+	defer t.Unlock()
+	if t.removed {
+		return 0, os.ErrNotExist
+	}
+	return 1, nil
 }
 
 // call tells whether a call for some services fails.
@@ -357,5 +369,20 @@ func TestGoneTogether(t *testing.T) {
 		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {
 			t.Errorf("there are %s, want %d", rows, want)
 		}
+	}
+}
+
+// TestRemoved ends with an error when the datapath is removed: it would write to maps that nothing reads.
+func TestRemoved(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
+	rows := &table{rows: map[service.Key]service.Service{}, fails: 100, removed: true}
+	a := New(Options{Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err := a.Run(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it ended with %v", err)
 	}
 }

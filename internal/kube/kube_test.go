@@ -70,6 +70,21 @@ func (w *watched) eventually(t *testing.T, what string, is func() bool) {
 	})
 }
 
+// TestPages watches more objects than there are in a page of a list.
+func TestPages(t *testing.T) {
+	s := kubetest.Start(t)
+	const all = 1200
+	for i := range all {
+		s.Put(t, services, object(fmt.Sprint("service-", i), "1"))
+	}
+	w := start(t, s)
+	w.eventually(t, "first list", func() bool { return w.synced == all })
+	s.Delete(services, "shop", "service-7")
+	s.Forget()
+	s.Put(t, services, object("last", "1"))
+	w.eventually(t, "another list", func() bool { return len(w.objects) == all && w.objects["services shop/last"] != "" })
+}
+
 // TestWatch changes objects, ends the watch, and changes others meanwhile.
 func TestWatch(t *testing.T) {
 	s := kubetest.Start(t)

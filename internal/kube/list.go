@@ -64,9 +64,11 @@ func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) erro
 		case "metadata":
 			var m struct {
 				ResourceVersion string `json:"resourceVersion"`
+				Continue        string `json:"continue"`
+				Remaining       *int64 `json:"remainingItemCount"`
 			}
 			err = json.UnmarshalDecode(d, &m)
-			meta.ResourceVersion = m.ResourceVersion
+			meta.ResourceVersion, meta.Continue, meta.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
 		case "items":
 			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
 		default:

@@ -33,6 +33,7 @@ type State struct {
 	mu      sync.Mutex
 	waiting time.Time // since when a change waits; zero: none does
 	written time.Time // the last success; zero: there was none
+	failed  bool      // something has failed, and nothing has compared all since
 	leaving bool      // load balancers are to leave the node alone
 }
 
@@ -55,7 +56,8 @@ func (s *State) Queued() {
 	s.metrics.queued.Set(seconds(now))
 }
 
-// Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait.
+// Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait: until a
+// round has compared all, and written it.
 func (s *State) Written(since time.Duration, full bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,9 +69,13 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 	kind.Observe(since.Seconds())
 	if err != nil {
 		s.metrics.failed.Inc()
+		s.failed = true
 		if s.waiting.IsZero() {
 			s.waiting = s.now()
 		}
+		return
+	}
+	if s.failed = s.failed && !full; s.failed {
 		return
 	}
 	s.waiting, s.written = time.Time{}, s.now()

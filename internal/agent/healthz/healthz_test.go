@@ -48,6 +48,8 @@ func TestAnswers(t *testing.T) {
 	now = now.Add(timeout)
 	wants("failed", bad, bad, bad)
 	s.Written(time.Second, false, nil)
+	wants("others were written", bad, bad, bad)
+	s.Written(time.Second, true, nil)
 	s.SetLeaving(true)
 	wants("the node is about to go", bad, ok, ok)
 	if _, body := ask(s.Probes(), "/healthz"); !strings.Contains(body, `"nodeEligible": false`) {
@@ -55,7 +57,7 @@ func TestAnswers(t *testing.T) {
 	}
 	_, body := ask(s.Metrics(), "/metrics")
 	for _, line := range []string{
-		"kubeproxy_sync_proxy_rules_duration_seconds_count 3", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 1",
+		"kubeproxy_sync_proxy_rules_duration_seconds_count 4", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 2",
 		"kubeproxy_sync_partial_proxy_rules_duration_seconds_count 2", "mustang_agent_failed_rounds_total 1",
 		"kubeproxy_sync_proxy_rules_last_timestamp_seconds 1.767225", "process_resident_memory_bytes",
 	} {

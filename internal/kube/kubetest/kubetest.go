@@ -183,6 +183,26 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	return string(data)
 }
 
+// list lists objects by name, in pages if the client asks for such, as an API server without a cache.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	objects := s.objects[r.URL.Path]
+	names := slices.Sorted(maps.Keys(objects))
+	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
+	if from := r.URL.Query().Get("continue"); from != "" {
+		i, _ := slices.BinarySearch(names, from)
+		names = names[i:]
+	}
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(names) {
+		meta["continue"], meta["remainingItemCount"] = names[limit], len(names)-limit
+		names = names[:limit]
+	}
+	items := make([]any, 0, len(names))
+	for _, name := range names {
+		items = append(items, objects[name])
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items})
+}
+
 // namespaced is the path of objects in a namespace, and of one there.
 var namespaced = regexp.MustCompile(`^(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?$`)
 
@@ -240,13 +260,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") == "" {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		items := []any{}
-		for _, o := range s.objects[r.URL.Path] {
-			items = append(items, o)
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
-		})
+		s.list(w, r)
 		return
 	}
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
