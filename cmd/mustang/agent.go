@@ -116,7 +116,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		return err
 	}
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
-		network, err := o.nodes.network(ns)
+		network, err := o.nodes.network(ns, client.Address())
 		if err != nil {
 			return err
 		}

@@ -60,12 +60,15 @@ func (a *agentNodes) check() error {
 	return err
 }
 
-// network returns what joins the pods of nodes.
-func (a *agentNodes) network(host *netns.Namespace) (*nodenet.Network, error) {
+// network returns what joins the pods of nodes. The address of the API server is the zero value if it is not known.
+func (a *agentNodes) network(host *netns.Namespace, server netip.Addr) (*nodenet.Network, error) {
 	if err := a.check(); err != nil {
 		return nil, cli.Usage(err)
 	}
 	a.options.Host = host
+	if server.IsValid() {
+		a.options.Reserved = append(a.options.Reserved, server)
+	}
 	return nodenet.New(a.options), nil
 }
 

@@ -239,6 +239,9 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 	if changed {
 		rules = a.policies.set()
 	}
+	if a.nodes.unread {
+		a.services.setPods(a.nodes.pods(a.Node))
+	}
 	changes, services, all := a.services.collect(a.warnings)
 	checked := slices.Collect(maps.Values(a.services.checked))
 	addresses, attach := a.addresses, a.attach

@@ -41,9 +41,12 @@ type Status interface {
 type nodeSet struct {
 	of      map[string]kube.Node
 	changed chan struct{} // has room for one
+	unread  bool          // pods would return something else than before
 }
 
-func newNodeSet() *nodeSet { return &nodeSet{map[string]kube.Node{}, make(chan struct{}, 1)} }
+func newNodeSet() *nodeSet {
+	return &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}
+}
 
 // on notes an event. An object that cannot be read leaves what it said before.
 func (s *nodeSet) on(e kube.Event) error {
@@ -59,6 +62,7 @@ func (s *nodeSet) on(e kube.Event) error {
 		s.of[e.Name] = now
 	}
 	if ok != (e.Object != nil) || !reflect.DeepEqual(had, now) { // most events are a kubelet's reports
+		s.unread = true
 		select {
 		case s.changed <- struct{}{}:
 		default:
@@ -78,6 +82,20 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 		}
 	}
 	return self, others, available, known
+}
+
+// pods returns the nodes' ranges of pods, with the names of the nodes.
+func (s *nodeSet) pods(name string) map[netip.Prefix]string {
+	self, others, _, _ := s.split(name)
+	sound, _ := nodenet.Sound(self, others, nodenet.Host{}) // the log has what is refused, when nodes are joined
+	ranges := map[netip.Prefix]string{}
+	for _, n := range append(sound, self) {
+		for _, r := range n.Ranges {
+			ranges[r] = n.Name
+		}
+	}
+	s.unread = false
+	return ranges
 }
 
 // joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this node all

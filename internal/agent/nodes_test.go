@@ -119,3 +119,30 @@ func TestNodes(t *testing.T) {
 		return nil
 	})
 }
+
+// TestExternalIPs has a Service whose external addresses nobody can serve, and one that has a pod's: what else it has is served, and an
+// event tells. A range that no node can have takes no address.
+func TestExternalIPs(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["128.0.0.0/1"]`, ""))
+	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1", "0.0.0.0", "192.0.2.9", "10.1.2.7"]`))
+	start(t, s, rows)
+	rows.wants(t, "no node", "10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 192.0.2.9:80/tcp []")
+	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24"]`, ""))
+	rows.wants(t, "a pod's address", "10.96.0.1:80/tcp []; 192.0.2.9:80/tcp []")
+	for _, want := range []string{"127.0.0.1 is a loopback address", "0.0.0.0 is the unspecified address", "10.1.2.7 is within the pods' range 10.1.2.0/24 of node far"} {
+		testkit.Eventually(t, 30*time.Second, func() error {
+			if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, want) || !strings.Contains(all, "NotServed") {
+				return fmt.Errorf("%s: there are the events %s", want, all)
+			}
+			return nil
+		})
+	}
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.2.0/25"]`, ""))
+	s.Delete(nodes, "", "far")
+	s.Put(t, services, serviceAt("other", "10.96.0.2", `, "externalIPs": ["10.1.2.200"]`))
+	rows.wants(t, "its own range", "10.1.2.200:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
+	s.Delete(nodes, "", "here")
+	rows.wants(t, "no range", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
+}

@@ -22,8 +22,9 @@ type serviceSet struct {
 	zone    string
 	// nodePorts are the addresses that have the node ports; nil: all have them.
 	nodePorts []netip.Addr
-	dirty     map[manifest.Name]bool // Services to look at
-	all       bool                   // look at all
+	pods      map[netip.Prefix]string // the nodes' ranges of pods
+	dirty     map[manifest.Name]bool  // Services to look at
+	all       bool                    // look at all
 	wanted    *wanted
 	checked   map[service.Key]service.Service // those with a health-check port
 
@@ -81,6 +82,16 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
+// setPods notes the nodes' ranges of pods.
+func (s *serviceSet) setPods(ranges map[netip.Prefix]string) {
+	if !maps.Equal(ranges, s.pods) {
+		s.pods = ranges
+		for _, n := range s.cluster.SetPods(ranges) {
+			s.dirty[n] = true
+		}
+	}
+}
+
 // collect returns what to write, or all services.
 func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isAll bool) {
 	c = changes{}
@@ -95,6 +106,9 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		set, err := s.cluster.Set(n)
 		if err != nil {
 			w.add(notServed(n, err.Error()))
+		}
+		for _, text := range set.NotServed {
+			w.add(notServed(n, text))
 		}
 		for _, note := range set.Notes {
 			w.log.Info(note)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -114,6 +115,12 @@ func Connect(kubeconfig string) (*Client, error) {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	return &Client{dynamic.New(plain), plain}, nil
+}
+
+// Address returns the address of the API server; the zero value if a name stands for it.
+func (c *Client) Address() netip.Addr {
+	addr, _ := netip.ParseAddr(c.rest.Get().URL().Hostname())
+	return addr.Unmap()
 }
 
 // LogTo has what the library of Kubernetes says written to a log: that the API server cannot be reached, for one.

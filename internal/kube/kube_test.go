@@ -109,6 +109,9 @@ func TestWatch(t *testing.T) {
 
 // TestConnect refuses a file that is none.
 func TestConnect(t *testing.T) {
+	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || !c.Address().IsLoopback() {
+		t.Errorf("a server at a loopback address: %v", err)
+	}
 	if _, err := Connect("/nonexistent"); err == nil {
 		t.Error("there is a client without a file")
 	}

@@ -67,6 +67,8 @@ type Options struct {
 	// address of the node.
 	Masquerade bool
 	Kept       []netip.Prefix
+	// Reserved are addresses outside that no node's pods can have: that of the API server.
+	Reserved []netip.Addr
 }
 
 // Network is what a node has to reach the pods of other nodes.
@@ -88,8 +90,12 @@ func (n *Network) Apply(self Node, others []Node) error {
 		return err
 	}
 	defer h.Close()
+	others, errs, err := n.sound(h, self, others)
+	if err != nil {
+		return err
+	}
 	want := newPlan(self, others, n.Routing, h.segment)
-	errs := want.refused
+	errs = append(errs, want.refused...)
 	if want.tunnel {
 		base, err := h.underlay(want.local)
 		if err == nil {
@@ -103,6 +109,22 @@ func (n *Network) Apply(self Node, others []Node) error {
 	}
 	errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
 	return errors.Join(append(errs, h.apply(want))...)
+}
+
+// sound is [Sound] with what this host has.
+func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused []error, err error) {
+	devices, err := h.Devices()
+	if err != nil {
+		return nil, nil, err
+	}
+	has := Host{Reserved: n.Reserved}
+	for _, d := range devices {
+		if d.Name != DeviceName {
+			has.Local = append(has.Local, d.Addrs...)
+		}
+	}
+	sound, refused = Sound(self, others, has)
+	return sound, refused, nil
 }
 
 // Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as rtnl.Conn.Watch does.
@@ -128,6 +150,10 @@ func (n *Network) MTU(self Node, others []Node) (int, error) {
 		return 0, err
 	}
 	defer h.Close()
+	others, _, err = n.sound(h, self, others)
+	if err != nil {
+		return 0, err
+	}
 	local := underlay(self, others)
 	base, err := h.underlay(local)
 	if err != nil || n.Routing == Native || n.Routing == Off {

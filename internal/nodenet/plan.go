@@ -3,7 +3,6 @@
 package nodenet
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"net"
@@ -43,22 +42,16 @@ type route struct {
 	device int
 }
 
-// newPlan returns what a node needs. segment returns the index of the device by which an address is reached without a router, 0 if
+// newPlan returns what a node needs to reach others, which are sound. segment returns the index of the device by which an address is reached without a router, 0 if
 // there is none.
 func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr) int) (p plan) {
 	if routing == Off {
 		return p
 	}
 	p.local = underlay(self, others)
-	taken := slices.Clone(self.Ranges)
-	for _, n := range slices.SortedFunc(slices.Values(others), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, n := range others {
 		far := peer{mac: macOf(n.Name), underlay: ofFamily(n.Addresses, p.local)}
 		for _, r := range n.Ranges {
-			if err := conflict(r, n, self, taken); err != nil {
-				p.refused = append(p.refused, err)
-				continue
-			}
-			taken = append(taken, r)
 			native := route{dst: r}
 			if routing != VXLAN {
 				native = nativeRoute(r, n, segment)
@@ -94,19 +87,6 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 func (p *plan) leaveTunnel() {
 	p.routes = slices.DeleteFunc(p.routes, func(r route) bool { return r.device == 0 })
 	p.left = true
-}
-
-// conflict returns an error if no route may lead to a range of a node.
-func conflict(r netip.Prefix, of, self Node, taken []netip.Prefix) error {
-	if i := slices.IndexFunc(taken, r.Overlaps); i >= 0 {
-		return fmt.Errorf("node %s: its range %v overlaps %v of another node", of.Name, r, taken[i])
-	}
-	for _, a := range slices.Concat(of.Addresses, self.Addresses) {
-		if r.Contains(a) {
-			return fmt.Errorf("node %s: its range %v contains the address %v of a node", of.Name, r, a)
-		}
-	}
-	return nil
 }
 
 // nativeRoute returns the route over a segment; its device is 0 if there is none.

@@ -39,6 +39,17 @@ func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 // SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
+// SetPods replaces the nodes' ranges of pods, with the names of the nodes. It returns the Services with external addresses.
+func (c *Cluster) SetPods(ranges map[netip.Prefix]string) (concerned []Name) {
+	c.options.Pods = ranges
+	for n, k := range c.services {
+		if len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0 {
+			concerned = append(concerned, n)
+		}
+	}
+	return concerned
+}
+
 // PutService stores the Service of a name, which may be there already. An error says why it cannot be read: the one of before is
 // gone then.
 func (c *Cluster) PutService(n Name, object jsontext.Value) error {
@@ -120,13 +131,14 @@ func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// Set returns what the Service of a name stands for: nothing if there is none. An error says why it cannot be served.
+// Set returns what the Service of a name stands for: nothing if there is none. An error says why it cannot be served. External
+// addresses that cannot be are left out.
 func (c *Cluster) Set(n Name) (Set, error) {
 	k, ok := c.services[n]
 	if !ok {
 		return Set{}, nil
 	}
-	s := &set{Options: c.options}
+	s := &set{Options: c.options, cluster: true}
 	if why := k.skip(); why != "" {
 		s.note("%s: left out: %s", k.origin, why)
 		return s.Set, nil

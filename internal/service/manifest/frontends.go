@@ -91,8 +91,8 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 			v.Protocol, v.NodePort, v.External, v.SourceRanges = protocol, f.nodePort, f.external, f.ranges
 			v.Frontend = netip.AddrPortFrom(f.addr, p.Port)
 			if f.atNodePort {
-				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 {
-					continue
+				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 || f.addr.IsLoopback() && protocol == service.SCTP {
+					continue // no socket translates SCTP
 				}
 			}
 			if seen[v.Frontend] {
@@ -108,9 +108,27 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 				}
 			}
 			v.Backends = s.near(backends, f)
-			if err := s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v); err != nil {
+			err := s.inPods(k, f)
+			if err == nil {
+				err = s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v)
+			}
+			if err != nil && (!s.cluster || !f.external) {
 				return err
 			}
+			if err != nil && !slices.Contains(s.NotServed, err.Error()) {
+				s.NotServed = append(s.NotServed, err.Error())
+			}
+		}
+	}
+	return nil
+}
+
+// inPods returns an error if a frontend is an external address that a pod can have: it would take what is for the pod.
+func (s *set) inPods(k *kubeService, f frontend) error {
+	for bits := f.addr.BitLen(); f.external && bits >= 0; bits-- {
+		r, _ := f.addr.Prefix(bits)
+		if node, ok := s.Pods[r]; ok {
+			return fmt.Errorf("%s: %s: external IP %v is within the pods' range %v of node %s", k.origin, f.field, f.addr, r, node)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -208,6 +209,7 @@ func TestBadKubernetes(t *testing.T) {
 		`, "externalTrafficPolicy": "Near"`:            `spec.externalTrafficPolicy: "Near"`,
 		`, "externalIPs": ["x"]`:                       `Service default/a: spec.externalIPs[0]: invalid IP address "x"`,
 		`, "externalIPs": ["224.0.0.1"]`:               `spec.ports[0], spec.externalIPs[0]: service "224.0.0.1:80": 224.0.0.1 is a multicast address`,
+		`, "externalIPs": ["127.0.0.1"]`:               `spec.ports[0], spec.externalIPs[0]: service "127.0.0.1:80": 127.0.0.1 is a loopback address`,
 		`, "loadBalancerSourceRanges": ["10.0.0.0"]`:   `spec.loadBalancerSourceRanges[0]: invalid range "10.0.0.0"`,
 		`, "healthCheckNodePort": "http"`:              `spec.healthCheckNodePort: want a whole number, got a string`,
 		`, "ports": []`:                                `ports: duplicate object member name`,
@@ -249,5 +251,48 @@ func TestReadIsDeterministic(t *testing.T) {
 		if again != first || !slices.Equal(notes, others) {
 			t.Fatalf("read\n%s %q\nand\n%s %q", first, notes, again, others)
 		}
+	}
+}
+
+// TestClusterLeavesOut external addresses, the load balancer's too, that cannot be served: for a cluster, the others of the Service are.
+func TestClusterLeavesOut(t *testing.T) {
+	n := Name{"shop", "web"}
+	c := NewCluster(Options{})
+	if err := c.PutService(n, []byte(`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1", "0.0.0.0", "10.1.2.3", "192.0.2.1"],
+"ports": [{"port": 80}, {"port": 81}]}, "status": {"loadBalancer": {"ingress": [{"ip": "224.0.0.1"}, {"ip": "fd00:1::9"}, {"ip": "192.0.2.2"}]}}}`)); err != nil {
+		t.Fatal(err)
+	}
+	concerned := c.SetPods(map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a", netip.MustParsePrefix("fd00:1::/64"): "b"})
+	if !slices.Equal(concerned, []Name{n}) {
+		t.Errorf("concerned are %v", concerned)
+	}
+	set, err := c.Set(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, s := range set.Services {
+		have = append(have, s.Frontend.String())
+	}
+	if want := "10.96.0.1:80 192.0.2.2:80 192.0.2.1:80 10.96.0.1:81 192.0.2.2:81 192.0.2.1:81"; strings.Join(have, " ") != want {
+		t.Errorf("frontends %s, want %s", have, want)
+	}
+	all := strings.Join(set.NotServed, "\n")
+	for text, want := range map[string]int{
+		"service \"127.0.0.1:80\": 127.0.0.1 is a loopback": 1, "0.0.0.0 is the unspecified": 2, "224.0.0.1 is a multicast": 2,
+		"Service shop/web: spec.externalIPs[2]: external IP 10.1.2.3 is within the pods' range 10.1.2.0/24 of node a": 1, "fd00:1::9 is within the pods' range fd00:1::/64 of node b": 1,
+	} {
+		if strings.Count(all, text) != want {
+			t.Errorf("%q is not there %d times:\n%s", text, want, all)
+		}
+	}
+}
+
+// TestNodePortOfSCTP is at all addresses of the node but 127.0.0.1, where no socket is translated.
+func TestNodePortOfSCTP(t *testing.T) {
+	got, _ := read(t, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"},
+"spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "ports": [{"port": 80, "nodePort": 30080, "protocol": "SCTP"}]}}`, Options{Localhost: true})
+	if strings.Count(got, "- service:") != 2 || !strings.Contains(got, "- service: 0.0.0.0:30080\n") {
+		t.Errorf("read\n%s", got)
 	}
 }

@@ -28,6 +28,8 @@ type Options struct {
 	Localhost bool
 	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
 	NodePorts []netip.Addr
+	// Pods are the nodes' ranges of pods with the names of the nodes. External addresses are not served there.
+	Pods map[netip.Prefix]string
 }
 
 // Set is what a file holds.
@@ -36,6 +38,8 @@ type Set struct {
 	Services []service.Service
 	// Notes tell, a line each, what was left out.
 	Notes []string
+	// NotServed tell, a line each, which frontends a Service of a cluster asks for and does not get.
+	NotServed []string
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
@@ -68,6 +72,7 @@ type set struct {
 	Set
 	origins []string // of each service
 	own     bool     // there is a document of our own form
+	cluster bool     // an external address that cannot be served is no error
 	kube    *Cluster // the objects of Kubernetes that were read; nil: none were
 	order   []Name   // its Services, as they stand
 }
