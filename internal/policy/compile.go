@@ -211,13 +211,8 @@ func (c *Compiler) enter(s *Snapshot) error {
 		e.in = [2]bool{}
 	}
 	for list, policies := range [][]Policy{enforced: s.Policies, previous: s.Previous} {
-		seen := make(map[Origin]bool, len(policies))
 		for i := range policies {
 			p := &policies[i]
-			if seen[p.origin()] {
-				return fmt.Errorf("%s is there twice", p.origin())
-			}
-			seen[p.origin()] = true
 			id := p.Digest()
 			e := c.entries[id]
 			if e == nil {

@@ -74,3 +74,46 @@ func TestOthersPoliciesCostNothing(t *testing.T) {
 		t.Errorf("there are %v", rows)
 	}
 }
+
+// TestPoliciesOfOneName has policies of several sources that say different things by one name: all are in force, whichever comes first in
+// the list. A file may not have them.
+func TestPoliciesOfOneName(t *testing.T) {
+	node := Node{Name: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.0.9.9"), netip.MustParseAddr("10.0.9.9")}}
+	s := Snapshot{Nodes: []Node{node}}
+	for i, app := range []string{"server", "x", "y", "z"} {
+		s.Pods = append(s.Pods, Pod{
+			Namespace: "a", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
+		})
+	}
+	peers := func(app string) []Peer {
+		return []Peer{{Pods: &PodSelector{Pods: Selector{Labels: map[string]string{"app": app}}}}}
+	}
+	for _, app := range []string{"x", "y"} {
+		s.Policies = append(s.Policies, Policy{Tier: Namespaced, Namespace: "a", Name: "same", IsolatesIngress: true, Ingress: []Rule{{Peers: peers(app)}}})
+	}
+	for _, action := range []Action{Accept, Deny} {
+		s.Policies = append(s.Policies, Policy{Tier: Admin, Name: "same", Egress: []Rule{{Action: action, Peers: peers("z")}}})
+	}
+	c := NewCompiler(Rows{})
+	if _, err := c.Change(s); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range s.Pods {
+		f := Flow{p.Addresses[0], s.Pods[0].Addresses[0], 6, 80}
+		rows := c.Rows()
+		if _, got := rows.Lookup(f); got.Allow != (p.Name != "z") {
+			t.Errorf("%s: %v", p.Name, got)
+		}
+	}
+	rows := c.Rows()
+	compareAllOf(t, &s, &rows)
+	had := clone(rows)
+	slices.Reverse(s.Policies)
+	_, err := c.Change(s)
+	if d := Diff(had, c.Rows()); err != nil || d.Len() != 0 {
+		t.Errorf("in another order rows differ: %+v, %v", d, err)
+	}
+	if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "is there twice") {
+		t.Errorf("one file: %v", err)
+	}
+}

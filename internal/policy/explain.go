@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -122,9 +123,15 @@ func ordered(policies []Policy) []Policy {
 	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int { return inOrder(&a, &b) })
 }
 
+// inOrder compares policies. Those of several sources that have one name come in some order that stays.
 func inOrder(a, b *Policy) int {
-	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
+	order := cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	if order == 0 {
+		x, y := a.Digest(), b.Digest()
+		order = bytes.Compare(x[:], y[:])
+	}
+	return order
 }
 
 // side is a flow seen from one of its ends.

@@ -119,19 +119,26 @@ func (p Port) validate() error {
 	return nil
 }
 
-// validate validates the policies and the pods.
+// Validate validates the policies and the pods of one source: names and addresses that two have are errors.
+func (s *Snapshot) Validate() error {
+	seen := make(map[Origin]bool, len(s.Policies))
+	for i := range s.Policies {
+		o := s.Policies[i].origin()
+		if seen[o] {
+			return fmt.Errorf("%s is there twice", o)
+		}
+		seen[o] = true
+	}
+	return s.validate()
+}
+
+// validate validates the policies and the pods. Policies of several sources may have one name.
 func (s *Snapshot) validate() error {
 	for _, list := range [][]Policy{s.Policies, s.Previous} {
-		seen := make(map[Origin]bool, len(list))
 		for i := range list {
-			p := &list[i]
-			if err := p.Validate(); err != nil {
-				return fmt.Errorf("%s: %w", p.origin(), err)
+			if err := list[i].Validate(); err != nil {
+				return fmt.Errorf("%s: %w", list[i].origin(), err)
 			}
-			if seen[p.origin()] {
-				return fmt.Errorf("%s is there twice", p.origin())
-			}
-			seen[p.origin()] = true
 		}
 	}
 	return s.validatePods()
@@ -142,7 +149,7 @@ func (s *Snapshot) validatePods() error {
 	owner := make(map[netip.Addr]string, len(s.Pods))
 	take := func(name string, addresses []netip.Addr) error {
 		for _, a := range addresses {
-			if had, ok := owner[a.Unmap()]; ok {
+			if had, ok := owner[a.Unmap()]; ok && had != name {
 				return fmt.Errorf("%s: address %s is that of %s too", name, a, had)
 			}
 			owner[a.Unmap()] = name

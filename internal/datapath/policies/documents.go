@@ -54,6 +54,7 @@ type documents struct {
 	keys    []documentKey // of all pieces but heads
 	pending bool
 	joining map[netip.Addr]uint32 // endpoints that have no row yet, by address
+	node    []netip.Addr          // addresses of this node; nil: not known yet
 }
 
 // set is what an owner says, and what it said before as long as rows are behind.
@@ -88,6 +89,14 @@ func (d documents) without() documents {
 
 // owners returns the owners in the order in which their policies are assembled.
 func (d documents) owners() []service.Owner { return slices.Sorted(maps.Keys(d.sets)) }
+
+// trusted returns the owners of whom the first is right where they say different things of an address: the agent is before the
+// command line.
+func (d documents) trusted() []service.Owner {
+	owners := d.owners()
+	slices.Reverse(owners)
+	return owners
+}
 
 // audit reports whether policies are only audited.
 func (d documents) audit() bool {

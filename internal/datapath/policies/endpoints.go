@@ -45,7 +45,7 @@ func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	if pod, ok := docs.pods[id]; ok || err != nil {
 		return pod, err
 	}
-	for _, owner := range docs.owners() {
+	for _, owner := range docs.trusted() {
 		for _, pod := range docs.sets[owner].now.Pods {
 			here := func(a netip.Addr) bool { return slices.Contains(addresses, a.Unmap()) }
 			if !pod.HostNetwork && slices.ContainsFunc(pod.Addresses, here) {

@@ -72,7 +72,7 @@ func (p Policies) List() ([]Listed, error) {
 	}
 	slices.SortFunc(all, func(a, b Listed) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Name, b.Name))
+			cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
 	})
 	return all, nil
 }
@@ -114,8 +114,11 @@ func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set
 	result.count(&was, &want)
 	unchanged := was.equal(&want)
 	if unchanged && !docs.pending {
-		p.keep(docs, compiler)
-		return result, nil
+		result.Rows, err = p.follow(docs, compiler)
+		return result, err
+	}
+	if docs.node, err = p.Node(); err != nil {
+		return result, err
 	}
 	w, err := p.plan(docs, docs.with(owner, want), compiler)
 	if err != nil {
@@ -141,6 +144,38 @@ func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set
 	}
 	p.keep(docs.with(owner, want).without(), w.compiler)
 	return result, nil
+}
+
+// follow writes what follows from other addresses of the node, while documents stay. What a compiler has followed is compared, and
+// without one the rows that there are.
+func (p Policies) follow(docs documents, compiler *policy.Compiler) (rows int, err error) {
+	had := docs.node
+	if !docs.idle() {
+		if docs.node, err = p.Node(); err != nil {
+			return 0, err
+		}
+	}
+	if docs.idle() || compiler != nil && slices.Equal(docs.node, had) {
+		p.keep(docs, compiler)
+		return 0, nil
+	}
+	w, err := p.plan(docs, docs, compiler)
+	if err != nil {
+		return 0, err
+	}
+	if !w.idle() {
+		if err := p.mark(); err != nil {
+			return 0, err
+		}
+		if rows, err = w.write(nil); err != nil {
+			return rows, err
+		}
+		if err := p.finish(true); err != nil {
+			return rows, err
+		}
+	}
+	p.keep(docs, w.compiler)
+	return rows, nil
 }
 
 // same reports whether two values have one form as a document.

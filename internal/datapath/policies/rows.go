@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -122,7 +123,9 @@ func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error)
 		if _, err := w.compiler.Change(old); err != nil {
 			return nil, err
 		}
-		if err := w.add(have, policy.Diff(have, w.compiler.Rows())); err != nil || before.pending {
+		changes := policy.Diff(have, w.compiler.Rows())
+		maps.DeleteFunc(changes.Endpoints.Put, func(a netip.Addr, sets policy.Sets) bool { return have.Endpoints[a] == sets }) // none
+		if err := w.add(have, changes); err != nil || before.pending {
 			return w, err
 		}
 	}
@@ -170,6 +173,11 @@ func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, 
 		return t.Full()
 	}
 	return nil
+}
+
+// idle reports whether there is nothing to write.
+func (w *writer) idle() bool {
+	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > len(s.Rules.Put)+len(s.Rules.Delete) })
 }
 
 // write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule sets.
@@ -313,7 +321,7 @@ func (w *writer) prepare(states ...summary) error {
 		}
 		row = 1 - row
 	}
-	return errors.Join(t.Put(row, next), w.Objects.Filter.EnforcePolicies(uint64(row)+1))
+	return errors.Join(t.Put(row, next), w.Objects.Filter.EnforcePolicies(uint64(row)+1), w.Objects.Filter.Change()) // audited or not
 }
 
 func encodePort(k policy.PortKey) portKey {

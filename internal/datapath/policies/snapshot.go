@@ -20,9 +20,7 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	changed := false
 	for _, owner := range d.owners() {
 		set := d.sets[owner]
-		s.Nodes = append(s.Nodes, set.now.Nodes...)
-		s.Namespaces = append(s.Namespaces, set.now.Namespaces...)
-		s.Pods = append(s.Pods, set.now.Pods...)
+		s.Namespaces = append(s.Namespaces, set.now.Namespaces...) // of two by one name, the last counts
 		s.Policies = append(s.Policies, set.now.Policies...)
 		if set.before != nil {
 			s.Previous = append(s.Previous, set.before...)
@@ -34,6 +32,10 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	if !changed {
 		s.Previous = nil
 	}
+	for _, owner := range d.trusted() {
+		s.Nodes = append(s.Nodes, d.sets[owner].now.Nodes...)
+		s.Pods = append(s.Pods, d.sets[owner].now.Pods...)
+	}
 	local := maps.Clone(d.joining)
 	if local == nil {
 		local = map[netip.Addr]uint32{}
@@ -44,50 +46,57 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 		}
 		local[rows.DecodeAddr(row.Key)] = row.Value.Id
 	}
-	own, err := p.Node()
-	if err != nil {
-		return s, err
+	own := d.node
+	if own == nil {
+		var err error
+		if own, err = p.Node(); err != nil {
+			return s, err
+		}
 	}
 	addNode(&s, own, local)
 	addPods(&s, d.pods, local)
 	return s, nil
 }
 
-// addNode adds this node, or its addresses to that of the documents which has one of them.
+// addNode adds this node, with the labels of the document that has one of its addresses: that of its name, or else the first. Each
+// address is then one node's. Those that this node's pods have are no node's, those of this node are its own, whoever else says to have
+// them, and others are those of the first node that has them.
 func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) {
-	here := -1
+	s.Node, _ = os.Hostname()
+	here := policy.Node{Name: s.Node, Addresses: own}
+	claims := func(n policy.Node) bool {
+		return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return slices.Contains(own, a.Unmap()) })
+	}
+	at := slices.IndexFunc(s.Nodes, func(n policy.Node) bool { return n.Name == s.Node && claims(n) })
+	if at < 0 {
+		at = slices.IndexFunc(s.Nodes, claims)
+	}
+	if at >= 0 {
+		here.Labels = s.Nodes[at].Labels
+	}
+	s.Nodes = append([]policy.Node{here}, s.Nodes...)
 	taken := map[netip.Addr]bool{}
-	for i, n := range s.Nodes {
-		for _, a := range n.Addresses {
-			taken[a.Unmap()] = true
-			if slices.Contains(own, a.Unmap()) && here < 0 {
-				here = i
+	for i := range s.Nodes {
+		var free []netip.Addr
+		for _, a := range s.Nodes[i].Addresses {
+			a = a.Unmap()
+			if _, pod := local[a]; !pod && !taken[a] {
+				taken[a] = true
+				free = append(free, a)
 			}
 		}
-	}
-	if here < 0 {
-		name, _ := os.Hostname()
-		s.Nodes = append(slices.Clone(s.Nodes), policy.Node{Name: name})
-		here = len(s.Nodes) - 1
-	}
-	n := &s.Nodes[here]
-	s.Node = n.Name
-	n.Addresses = slices.Clone(n.Addresses)
-	for _, a := range own {
-		if _, pod := local[a]; !taken[a] && !pod {
-			taken[a] = true
-			n.Addresses = append(n.Addresses, a)
-		}
+		s.Nodes[i].Addresses = free
 	}
 }
 
 // addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and ports are
-// those of the document that has a pod by this name, and otherwise those that the endpoint was added with.
+// those of the first document that has a pod by this name, and otherwise those that the endpoint was added with. An address of
+// another node's pods is that of the first that has it.
 func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip.Addr]uint32) {
-	nodes := map[netip.Addr]bool{}
+	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
 		for _, a := range n.Addresses {
-			nodes[a.Unmap()] = true
+			taken[a] = true
 		}
 	}
 	by := map[uint32]*policy.Pod{}
@@ -102,6 +111,7 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 	for _, pod := range s.Pods {
 		if id, ok := named[[2]string{pod.Namespace, pod.Name}]; ok && !pod.HostNetwork { // labels change while a pod lives
 			by[id].Labels, by[id].Ports = pod.Labels, pod.Ports
+			delete(named, [2]string{pod.Namespace, pod.Name})
 		}
 		if pod.HostNetwork {
 			pods = append(pods, pod)
@@ -113,7 +123,8 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 			switch {
 			case here && by[id] == nil:
 				by[id] = &pod
-			case !here && !nodes[a.Unmap()]:
+			case !here && !taken[a.Unmap()]:
+				taken[a.Unmap()] = true
 				elsewhere = append(elsewhere, a)
 			}
 		}

@@ -134,7 +134,10 @@ func (c commands) read(ctx context.Context, path string) (set manifest.Set, err 
 			defer file.Close()
 			in = file
 		}
-		if set, err = manifest.Read(in); err != nil {
+		if set, err = manifest.Read(in); err == nil {
+			err = set.Snapshot.Validate()
+		}
+		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 	}()

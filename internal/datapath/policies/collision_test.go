@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+var (
+	ownAddress  = netip.MustParseAddr("192.0.2.1")
+	nodeAddress = netip.MustParseAddr("192.0.2.7") // of two nodes
+	farAddress  = netip.MustParseAddr("10.9.9.9")  // of two pods
+)
+
+// app returns the labels of an application.
+func app(name string) map[string]string { return map[string]string{"app": name} }
+
+// admit lets policies know of a pod that it has a label.
+func admit(t *testing.T, p Policies, i int, name string) {
+	t.Helper()
+	known := policy.Pod{Namespace: "n", Name: name, Labels: app(name)}
+	if _, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allow returns a policy that lets some peers reach the pods of an application.
+func allow(name, to string, peers ...policy.Peer) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: "n", Name: name, IsolatesIngress: true}
+	p.Subject.Pods.Labels = app(to)
+	if len(peers) > 0 {
+		p.Ingress = []policy.Rule{{Peers: peers}}
+	}
+	return p
+}
+
+func from(name string) policy.Peer {
+	return policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: app(name)}}}
+}
+
+// judged are policies whose verdicts are checked.
+type judged struct {
+	*testing.T
+	Policies
+}
+
+// wants checks that rows and Explain say whether a connection is allowed.
+func (t judged) wants(where string, from, to netip.Addr, want bool) {
+	t.Helper()
+	p := t.Policies
+	rows, err := p.readRows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := p.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := policy.Flow{Source: from, Destination: to, Protocol: service.TCP, Port: 80}
+	_, got := rows.Lookup(f)
+	_, explained, err := policy.Explain(s, f)
+	if err != nil || got.Allow != want || explained.Allow != want {
+		t.Errorf("%s: %s to %s: rows %t, Explain %t, want %t: %v", where, from, to, got.Allow, explained.Allow, want, err)
+	}
+}
+
+// TestCollisions lets owners say different things by one name and of one address, in both orders. All policies are in force, and each
+// address is that of one pod or node.
+func TestCollisions(t *testing.T) {
+	testkit.RequireRoot(t)
+	at := func(a ...netip.Addr) []netip.Addr { return a }
+	sets := map[service.Owner]Set{
+		service.CLI: {Snapshot: policy.Snapshot{
+			Policies: []policy.Policy{allow("same", "b", from("old"))},
+			Nodes:    []policy.Node{{Name: "z", Addresses: at(nodeAddress)}},
+			Pods: []policy.Pod{
+				{Namespace: "n", Name: "old", Labels: app("old"), Addresses: at(farAddress)},
+				{Namespace: "n", Name: "other", Labels: app("a"), Addresses: at(address4(2))},
+				{Namespace: "n", Name: "c", Labels: app("a")},
+			},
+		}},
+		service.Agent: {Snapshot: policy.Snapshot{
+			Policies: []policy.Policy{allow("same", "b", from("new"), from("a")), allow("deny", "d")},
+			Nodes: []policy.Node{
+				{Name: "evil", Addresses: at(nodeAddress, nodeAddress, ownAddress, address4(0), netip.MustParseAddr("192.0.2.66"))},
+				{Name: "y", Addresses: at(nodeAddress)},
+			},
+			Pods: []policy.Pod{
+				{Namespace: "n", Name: "new", Labels: app("new"), Addresses: at(farAddress)},
+				{Namespace: "n", Name: "newer", Labels: app("a"), Addresses: at(nodeAddress, ownAddress)},
+				{Namespace: "n", Name: "c", Labels: app("c")},
+			},
+		}},
+	}
+	for _, order := range [][]service.Owner{{service.CLI, service.Agent}, {service.Agent, service.CLI}} {
+		p := openPods(t)
+		p.Node = func() ([]netip.Addr, error) { return at(ownAddress), nil }
+		for i, name := range []string{"a", "b", "c", "d"} {
+			admit(t, p, i, name)
+		}
+		for _, owner := range order {
+			if _, err := p.Apply(t.Context(), owner, sets[owner]); err != nil {
+				t.Fatalf("%s of %s: %v", owner, order, err)
+			}
+		}
+		where := fmt.Sprint(order)
+		a, b, c, d := address4(0), address4(1), address4(2), address4(3)
+		judged{t, p}.wants(where+": a pod whose address a node has", a, b, true)
+		judged{t, p}.wants(where+": a pod with labels in documents", c, b, false)
+		judged{t, p}.wants(where+": the agent's pod", farAddress, b, true)
+		judged{t, p}.wants(where+": its own node", ownAddress, d, true)
+		judged{t, p}.wants(where+": a node with its own node's address", netip.MustParseAddr("192.0.2.66"), d, false)
+		judged{t, p}.wants(where+": a node", nodeAddress, b, false)
+		judged{t, p}.wants(where+": the agent's policy", a, d, false)
+		all, err := p.List()
+		if err != nil || len(all) != 3 {
+			t.Errorf("%s: %v, %v", where, all, err)
+		}
+		admit(t, p, 4, "e")
+		if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
+			t.Fatal(err)
+		}
+		judged{t, p}.wants(where+": the command line's policy alone", farAddress, b, true)
+		judged{t, p}.wants(where+": the agent's policy has gone", a, b, false)
+	}
+}
+
+// TestNodeAddresses gives the node other addresses. The same policies again find them, with a memory and without one.
+func TestNodeAddresses(t *testing.T) {
+	testkit.RequireRoot(t)
+	next := netip.MustParseAddr("192.0.2.2")
+	for _, memory := range []*Memory{nil, {}} {
+		p := openPods(t)
+		own := []netip.Addr{ownAddress}
+		p.Node, p.Memory = func() ([]netip.Addr, error) { return own, nil }, memory
+		admit(t, p, 0, "a")
+		apply := func(rows int) {
+			t.Helper()
+			result, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
+			if err != nil || rows >= 0 && result.Rows != rows {
+				t.Fatalf("memory %t: %+v, want %d rows: %v", memory != nil, result, rows, err)
+			}
+		}
+		apply(-1)
+		judged{t, p}.wants("before", ownAddress, address4(0), true)
+		apply(0)
+		own = []netip.Addr{next}
+		apply(2)
+		judged{t, p}.wants("a stranger", ownAddress, address4(0), false)
+		judged{t, p}.wants("the node", next, address4(0), true)
+		if pending, err := p.Pending(); pending || err != nil {
+			t.Errorf("pending %t: %v", pending, err)
+		}
+		turn, _ := p.turn()
+		apply(0)
+		if now, _ := p.turn(); now != turn {
+			t.Error("nothing has changed, and another process loses its memory")
+		}
+	}
+}
