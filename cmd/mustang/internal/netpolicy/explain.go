@@ -132,7 +132,7 @@ func end(s policy.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 		}
 		return netip.Addr{}, fmt.Errorf("pod %s has no address of the family", text)
 	}
-	return netip.Addr{}, fmt.Errorf("pod %s is not known", text)
+	return netip.Addr{}, fmt.Errorf("pod %s is not known: mustang ep ls has those that are (ep add --pod names one)", text)
 }
 
 // decisionJSON is the decision of one end as policy explain -o json prints it.

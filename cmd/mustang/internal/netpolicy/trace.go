@@ -42,6 +42,7 @@ packet that is sent again is denied again. With -o json each line is an object.`
 				return err
 			}
 			return c.OnExisting(cmd.Context(), errors.New("there are no policies"), func(d *datapath.Datapath) error {
+				fmt.Fprintln(c.Stderr, "mustang: waiting for denied connections; Ctrl-C ends")
 				return d.Policies().Watch(cmd.Context(), func(e policies.Denied) error { return c.printDenied(e, format) })
 			})
 		},
