@@ -204,16 +204,13 @@ func (a *Agent) onNode(e kube.Event) error {
 	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
 		return err
 	}
-	zone, err := kube.ZoneOf(e.Object)
-	if err == nil {
-		a.services.setZone(zone)
-	}
 	self := a.nodes.of[a.Node]
+	a.services.setZone(self.Zone)
 	a.State.SetLeaving(self.Leaving)
 	if !slices.Equal(self.Addresses, a.addresses) {
 		a.addresses, a.attach = self.Addresses, true
 	}
-	return err
+	return nil
 }
 
 // findNodePorts finds out which addresses have the node ports, and has services changed where others have.

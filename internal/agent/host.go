@@ -48,7 +48,8 @@ func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 }
 
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
-// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. What is attached already stays. Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
+// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. What is attached already stays.
+// Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses))
 }

@@ -66,15 +66,6 @@ var (
 	EndpointSlices         = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// ZoneOf returns the zone that a Node is in; empty if it is in none.
-func ZoneOf(node jsontext.Value) (string, error) {
-	var o document.Object
-	if err := document.Decode(node, &o); err != nil {
-		return "", fmt.Errorf("object Node: %w", err)
-	}
-	return o.Metadata.Labels["topology.kubernetes.io/zone"], nil
-}
-
 // CreatedAt returns when an object was created, in RFC 3339.
 func CreatedAt(object jsontext.Value) (string, error) {
 	var o struct {

@@ -18,6 +18,8 @@ import (
 
 // Node is what a Node object says of its network.
 type Node struct {
+	// Zone is that of the node; empty if it is in none.
+	Zone string
 	// Addresses are its internal ones, in the object's order, and PodCIDRs those of its pods.
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
@@ -28,6 +30,7 @@ type Node struct {
 }
 
 const (
+	zone               = "topology.kubernetes.io/zone"
 	networkUnavailable = "NetworkUnavailable"
 	taintDeleted       = "ToBeDeletedByClusterAutoscaler"
 )
@@ -36,7 +39,8 @@ const (
 func NodeOf(object jsontext.Value) (n Node, err error) {
 	var o struct {
 		Metadata struct {
-			Deleted string `json:"deletionTimestamp"`
+			Deleted string            `json:"deletionTimestamp"`
+			Labels  map[string]string `json:"labels"`
 		} `json:"metadata"`
 		Spec struct {
 			PodCIDRs []netip.Prefix `json:"podCIDRs"`
@@ -58,7 +62,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	if err := document.Decode(object, &o); err != nil {
 		return n, fmt.Errorf("object Node: %w", err)
 	}
-	n.Leaving = o.Metadata.Deleted != ""
+	n.Zone, n.Leaving = o.Metadata.Labels[zone], o.Metadata.Deleted != ""
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}
