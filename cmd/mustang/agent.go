@@ -69,6 +69,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
 			}
+			if err := o.nodes.check(); err != nil {
+				return cli.Usage(err)
+			}
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
@@ -116,10 +119,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		return err
 	}
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
-		network, err := o.nodes.network(ns, client.Address())
-		if err != nil {
-			return err
-		}
+		network := o.nodes.network(ns, client.Address())
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
 			for address, handler := range map[string]http.Handler{o.healthz: state.Probes(), o.metrics: state.Metrics()} {

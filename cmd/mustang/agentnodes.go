@@ -25,6 +25,7 @@ type agentNodes struct {
 	excluded []string
 	place    install.Place
 	pods     install.Network
+	proxied  bool // services off whatever the link
 }
 
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
@@ -39,6 +40,8 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "", "`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
 	flags.StringVar(&a.pods.Services, "services", "both", "how pods reach services, in the CNI configuration: socket, tc, both or off")
+	flags.BoolVar(&a.proxied, "allow-services-off", false,
+		"take --services=off with a link by which pods of a node answer each other past the host: there kube-proxy's cluster IPs fail between them")
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
@@ -54,6 +57,9 @@ func (a *agentNodes) check() error {
 	if a.place.ConfDir == "" {
 		return nil
 	}
+	if err := netconf.CheckProxied(a.pods.Link, a.pods.Services); err != nil && !a.proxied {
+		return fmt.Errorf("%w: choose another of them, or --allow-services-off", err)
+	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
 	_, err := pods.Conflist()
@@ -61,15 +67,12 @@ func (a *agentNodes) check() error {
 }
 
 // network returns what joins the pods of nodes. The address of the API server is the zero value if it is not known.
-func (a *agentNodes) network(host *netns.Namespace, server netip.Addr) (*nodenet.Network, error) {
-	if err := a.check(); err != nil {
-		return nil, cli.Usage(err)
-	}
+func (a *agentNodes) network(host *netns.Namespace, server netip.Addr) *nodenet.Network {
 	a.options.Host = host
 	if server.IsValid() {
 		a.options.Reserved = append(a.options.Reserved, server)
 	}
-	return nodenet.New(a.options), nil
+	return nodenet.New(a.options)
 }
 
 // Attach writes the CNI configuration, after the plugins that it needs.

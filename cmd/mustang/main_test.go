@@ -219,6 +219,8 @@ var badInput = []struct {
 	{"compare a b --threshold -1%", 2, "-1%"},
 	{"compare a b --threshold=", 2, "--threshold"},
 	{"compare a b --threshold nan%", 2, "nan%"},
+	{"agent --node=n --link=macvlan --services=off", 2, "--allow-services-off"},
+	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1, "/nonexistent"},
 	{"frob", 2, `unknown command "frob" for "mustang": want agent, bench, cni, `},
 }
 

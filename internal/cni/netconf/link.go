@@ -34,6 +34,17 @@ func AutoLinks() (names []string) {
 	return names
 }
 
+// CheckProxied returns an error if services are off for pods of a link mode in which those of a node reach each other past the host:
+// rules of the host, such as kube-proxy's, translate what goes to a cluster IP, and never see the answer. A bridge shows it to them
+// with bridge-nf-call-iptables.
+func CheckProxied(link, services string) error {
+	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
+	if services != ServicesOff || !slices.Contains(past, link) {
+		return nil
+	}
+	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of kube-proxy fail between them", link)
+}
+
 func autoModes() []podlink.Mode {
 	modes := slices.DeleteFunc(podlink.Modes(), func(m podlink.Mode) bool { return m.Traits().AutoRank == 0 })
 	slices.SortFunc(modes, func(a, b podlink.Mode) int { return cmp.Compare(a.Traits().AutoRank, b.Traits().AutoRank) })

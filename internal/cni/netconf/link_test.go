@@ -28,3 +28,21 @@ func TestSelectLink(t *testing.T) {
 		t.Errorf("%s is not among %v and %v", name, AutoLinks(), Links())
 	}
 }
+
+// TestCheckProxied refuses services off where pods of a node reach each other past the host.
+func TestCheckProxied(t *testing.T) {
+	for link, refused := range map[string]bool{
+		"auto": false, "veth": false, "netkit": false, "bridge": false, "macvlan": true, "ipvlan-l2": true, "ipvlan-l3": true,
+		"ipvlan-l3s": true, "ovs-veth": true, "ovs-internal": true,
+	} {
+		if !slices.Contains(Links(), link) {
+			t.Errorf("%s is no link", link)
+		}
+		if err := CheckProxied(link, ServicesOff); (err != nil) != refused {
+			t.Errorf("%s with services off: %v", link, err)
+		}
+		if err := CheckProxied(link, ServicesTC); err != nil {
+			t.Error(err)
+		}
+	}
+}
