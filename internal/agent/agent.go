@@ -95,6 +95,7 @@ type Agent struct {
 	policies  *policySet
 	nodes     *nodeSet
 	warnings  *warnings
+	began     time.Time
 	addresses []netip.Addr  // of this node
 	attach    bool          // the programs at addresses may not be attached
 	changed   chan struct{} // has room for one
@@ -102,7 +103,7 @@ type Agent struct {
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), changed: make(chan struct{}, 1)}
+	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(), changed: make(chan struct{}, 1)}
 }
 
 // watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
@@ -183,7 +184,12 @@ func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err := a.services.on(e)
-	if e.Kind == kube.Nodes {
+	switch e.Kind {
+	case kube.Services:
+		a.State.ServiceChanged()
+	case kube.EndpointSlices:
+		a.State.EndpointsChanged(a.services.trigger(e, a.began))
+	case kube.Nodes:
 		err = errors.Join(err, a.onNode(e))
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
@@ -231,6 +237,7 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 // deny.
 func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 	a.mu.Lock()
+	a.State.Begin()
 	var rules policies.Set
 	changed := a.policies.changed
 	if changed {

@@ -123,7 +123,9 @@ func (a *Agent) joinNodes(ctx context.Context) {
 		again.Reset(nodesResync)
 		var now string
 		if known {
-			if err := a.join(ctx, self, others, available); err != nil {
+			begin := time.Now()
+			err := a.join(ctx, self, others, available)
+			if a.State.Joined(time.Since(begin), err); err != nil {
 				now = err.Error()
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"mustang/internal/datapath"
 	"mustang/internal/kube"
@@ -30,12 +31,16 @@ type serviceSet struct {
 
 	counted  map[service.Key]int // backends of each
 	backends int                 // of all
+
+	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
+	triggered map[manifest.Name]time.Time
 }
 
 func newServiceSet(node string) *serviceSet {
 	return &serviceSet{
 		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
 		wanted: newWanted(), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		triggered: map[manifest.Name]time.Time{},
 	}
 }
 
@@ -62,6 +67,20 @@ func (s *serviceSet) on(e kube.Event) (err error) {
 		}
 	}
 	return err
+}
+
+// trigger returns when what an EndpointSlice tells of happened, if that is new, and after some time.
+func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
+	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
+	at := kube.TriggeredAt(e.Object)
+	if e.Object == nil {
+		delete(s.triggered, name)
+	}
+	if !at.After(after) || at.Equal(s.triggered[name]) {
+		return time.Time{}
+	}
+	s.triggered[name] = at
+	return at
 }
 
 // setZone notes the zone of this node.

@@ -6,6 +6,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -75,6 +76,26 @@ func CreatedAt(object jsontext.Value) (string, error) {
 	}
 	err := document.Decode(object, &o)
 	return o.Metadata.Created, err
+}
+
+// triggered is the annotation of an EndpointSlice with the time of what it tells of: when a pod or the Service changed.
+const triggered = "endpoints.kubernetes.io/last-change-trigger-time"
+
+// TriggeredAt returns when what an EndpointSlice tells of last happened; the zero value if it does not say.
+func TriggeredAt(slice jsontext.Value) time.Time {
+	if !bytes.Contains(slice, []byte(triggered)) {
+		return time.Time{}
+	}
+	var o struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if err := document.Decode(slice, &o); err != nil {
+		return time.Time{}
+	}
+	at, _ := time.Parse(time.RFC3339Nano, o.Metadata.Annotations[triggered]) // zero if it is none
+	return at
 }
 
 // Event is an object that is there, has changed, or is gone.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -32,9 +33,12 @@ type State struct {
 
 	mu      sync.Mutex
 	waiting time.Time // since when a change waits; zero: none does
-	written time.Time // the last success; zero: there was none
 	failed  bool      // something has failed, and nothing has compared all since
 	leaving bool      // load balancers are to leave the node alone
+
+	rounds         Rounds
+	nodes          Rounds
+	pending, taken changes
 }
 
 // New returns the state of an agent that has written nothing yet.
@@ -43,43 +47,6 @@ func New() *State {
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.registry.MustRegister(s.metrics.all()...)
 	return s
-}
-
-// Queued notes that a change waits to be written.
-func (s *State) Queued() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	if s.waiting.IsZero() {
-		s.waiting = now
-	}
-	s.metrics.queued.Set(seconds(now))
-}
-
-// Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait: until a
-// round has compared all, and written it.
-func (s *State) Written(since time.Duration, full bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kind := s.metrics.partial
-	if full {
-		kind = s.metrics.full
-	}
-	s.metrics.duration.Observe(since.Seconds())
-	kind.Observe(since.Seconds())
-	if err != nil {
-		s.metrics.failed.Inc()
-		s.failed = true
-		if s.waiting.IsZero() {
-			s.waiting = s.now()
-		}
-		return
-	}
-	if s.failed = s.failed && !full; s.failed {
-		return
-	}
-	s.waiting, s.written = time.Time{}, s.now()
-	s.metrics.written.Set(seconds(s.written))
 }
 
 // Services notes how many services and backends there are to be.
@@ -107,21 +74,21 @@ func (s *State) Metrics() http.Handler {
 // Probes returns what answers at /healthz, /livez, and /readyz, which tells whether all has been written once.
 func (s *State) Probes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, true, false) })
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, false, false) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, false, true) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, true, false) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, false, false) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, false, true) })
 	return mux
 }
 
 // answer answers as kube-proxy does. The time of the last update is now as long as nothing waits.
-func (s *State) answer(w http.ResponseWriter, ofNode, first bool) {
+func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first bool) {
 	s.mu.Lock()
 	now := s.now()
-	updated, healthy := s.written, s.waiting.IsZero() || now.Sub(s.waiting) < timeout
+	updated, healthy := s.rounds.Last, s.waiting.IsZero() || now.Sub(s.waiting) < timeout
 	if s.waiting.IsZero() {
 		updated = now
 	}
-	eligible, written := !s.leaving, !s.written.IsZero()
+	eligible, written := !s.leaving, !s.rounds.Last.IsZero()
 	s.mu.Unlock()
 	if ofNode {
 		healthy = healthy && eligible
@@ -131,9 +98,14 @@ func (s *State) answer(w http.ResponseWriter, ofNode, first bool) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	code := http.StatusOK
 	if !healthy {
-		w.WriteHeader(http.StatusServiceUnavailable)
+		code = http.StatusServiceUnavailable
 	}
+	if counter := s.metrics.answers[r.URL.Path]; counter != nil {
+		counter.WithLabelValues(strconv.Itoa(code)).Inc()
+	}
+	w.WriteHeader(code)
 	node := ""
 	if ofNode {
 		node = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
