@@ -41,7 +41,7 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 # GUEST_TESTS, all of test-kernel: one pass over each link mode and feature. test-guest-skipped runs all of them.
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
-GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|$\
+GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
 	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|Refuse/(ipvlan-l2|netkit)|Echo/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	HostBackend/(ipvlan-l2|netkit)|Remote/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
 	LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\

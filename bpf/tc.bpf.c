@@ -67,6 +67,18 @@ int outer_guard(struct __sk_buff *skb)
 	return outer_passes(skb, row) ? ACTION_NEXT : ACTION_DROP;
 }
 
+/*
+ * On devices of the host, for packets of pods that the host passes on to pods of another parent: these have lost their seal on
+ * the way, and outer_guard let them pass where they came to the host.
+ */
+SEC("tc")
+int outer_seal(struct __sk_buff *skb)
+{
+	if (is_passed_on(skb))
+		seal(skb);
+	return ACTION_NEXT;
+}
+
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {

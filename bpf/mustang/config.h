@@ -14,6 +14,7 @@ enum attach_point {
 	/* Where packets come that a pod can send past the guard on its own device. */
 	ATTACH_PARENT,   /* the host's device that pods' own devices are on: what leaves by it, tcx */
 	ATTACH_ENTRANCE, /* a device by which they reach the host: what comes by it, tcx */
+	ATTACH_EXIT,     /* the same device: what the host sends to them by it, tcx */
 };
 
 /* Set before the instance is loaded. The instances share all maps. */

@@ -4,6 +4,7 @@
 
 #include "crossing.h"
 #include "departures.h"
+#include "entrances.h"
 
 /*
  * The source guard once more, on devices of the host: the parent of pods' own devices, where packets go out to the network, and
@@ -116,6 +117,19 @@ static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *
 		return true;
 	count_drop(row, reason);
 	return false;
+}
+
+/*
+ * Whether the source guard has let a packet of a pod pass that the host sends to a pod: it came by an entrance or, from ipvlan in layer
+ * 3, has what is left of a seal.
+ */
+static __always_inline bool is_passed_on(struct __sk_buff *skb)
+{
+	if (origin_of(skb) == netns_of(skb))
+		return false; /* it is the host's own */
+	if (skb->ingress_ifindex)
+		return is_entrance(skb->ingress_ifindex);
+	return is_routed_here(skb) && is_sealed_outside(skb, seal_of(skb));
 }
 
 #endif

@@ -85,12 +85,12 @@ static __always_inline __u64 seal_of(struct __sk_buff *skb)
 	return (hash & ~((__u64)SEAL_TOKEN << 32)) | (row->secret[1] & SEAL_TOKEN) << 32;
 }
 
-/* Seals a packet that leaves a pod by its own device. */
+/* Seals a packet that leaves a pod by its own device, or that the host passes on from one. */
 static __always_inline void seal(struct __sk_buff *skb)
 {
 	__u64 value;
 
-	if (config.attach_point != ATTACH_POD)
+	if (config.attach_point != ATTACH_POD && config.attach_point != ATTACH_EXIT)
 		return;
 	value = seal_of(skb);
 	skb->cb[SEAL_LOW] = value;

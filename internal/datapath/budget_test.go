@@ -32,6 +32,7 @@ func budgets() map[string]budget {
 		"to_uplink":    {3850, 50_000},
 		"guard":        {1600, 60_000},
 		"outer_guard":  {1550, 60_000},
+		"outer_seal":   {450, 10_000},
 		"connect4":     {840, 0},
 		"connect6":     {850, 0},
 		"sendmsg4":     {1690, 0},

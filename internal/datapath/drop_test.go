@@ -91,7 +91,7 @@ func tableFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec.Maps["connections"].MaxEntries = 1
-	spec.Maps["departures"].Pinning = ebpf.PinNone
+	spec.Maps["departures"].Pinning, spec.Maps["entrances"].Pinning = ebpf.PinNone, ebpf.PinNone
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
 		"settings": b.objects.Settings.Map, "slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map,

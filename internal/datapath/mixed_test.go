@@ -27,6 +27,7 @@ func TestMixedTraffic(t *testing.T) {
 		{"veth", "bridge"}, {"veth", "macvlan"}, {"veth", "tap"}, {"tun", "veth"}, {"tun", "tap"}, {"tun", "macvlan"},
 		{"netkit", "veth"}, {"netkit-l2", "tun"}, {"netkit", "netkit-l2"}, {"netkit", "tap"},
 		{"ipvlan-l2", "veth"}, {"ipvlan-l2", "netkit"}, {"ipvlan-l2", "tun"},
+		{"ipvlan-l2", "macvlan"},
 	} {
 		t.Run(modes[0]+" and "+modes[1], func(t *testing.T) {
 			n, d := mixed(t, modes), openTest(t)
@@ -59,9 +60,14 @@ func mixed(t *testing.T, names [2]string) network {
 		t.Fatal(err)
 	}
 	n.uplink(t)
-	n.run(t, "-n HOST addr add 172.16.9.1/24 dev up0")
+	n.run(t, `
+		-n HOST addr add 172.16.9.1/24 dev up0
+		-n HOST link add up2 type veth peer name up3
+		-n HOST link set up2 up
+		-n HOST link set up3 up
+		-n HOST addr add 172.16.8.1/24 dev up2`)
 	n.plug(t, a, n.subnet(t, a, gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
-	n.plug(t, b, n.subnet(t, b, elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
+	n.plug(t, b, n.subnetOn(t, b, "up2", elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
 	n.relayed = [2]bool{a.Traits().Needs == podlink.NeedsRelay, b.Traits().Needs == podlink.NeedsRelay}
 	return n
 }

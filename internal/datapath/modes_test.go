@@ -115,7 +115,13 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 // subnet sets the host up for pods of a link mode.
 func (n network) subnet(t testing.TB, mode podlink.Mode, gateways ...string) podlink.Network {
 	t.Helper()
-	on := podlink.Network{Host: n.host, Uplink: "up0", OVSDB: n.ovsdb}
+	return n.subnetOn(t, mode, "up0", gateways...)
+}
+
+// subnetOn does so on a device of the host that may not be the only one for pods.
+func (n network) subnetOn(t testing.TB, mode podlink.Mode, uplink string, gateways ...string) podlink.Network {
+	t.Helper()
+	on := podlink.Network{Host: n.host, Uplink: uplink, OVSDB: n.ovsdb}
 	for _, g := range gateways {
 		on.Gateways = append(on.Gateways, netip.MustParsePrefix(g))
 	}

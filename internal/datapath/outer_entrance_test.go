@@ -69,6 +69,7 @@ type stranger struct {
 	ns    *netns.Namespace
 	index int
 	mac   net.HardwareAddr
+	via   net.HardwareAddr // of the router, if it is not the same for all
 }
 
 // strangers are those of the pod.

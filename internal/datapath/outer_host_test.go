@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/guard"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -121,7 +121,7 @@ func forgetOuter(t *testing.T, d *Datapath) {
 	t.Helper()
 	links, err := d.objects.Links()
 	for _, k := range links {
-		if k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance {
+		if guard.IsOuter(k) {
 			err = errors.Join(err, d.objects.Detach(k))
 		}
 	}

@@ -151,9 +151,7 @@ func checkUpgraded(t *testing.T, root string, want service.Service, attached int
 	links, err := d.objects.Links()
 	// Only devices of the host tell which namespace is the host: of pods, of uplinks, parents.
 	known := slices.ContainsFunc(links, func(k objects.Link) bool { return k.Hook.Point != objects.AttachPod })
-	links = slices.DeleteFunc(links, func(k objects.Link) bool {
-		return k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance
-	})
+	links = slices.DeleteFunc(links, guard.IsOuter)
 	if err != nil || len(links) != attached {
 		t.Errorf("links %v, %v", links, err)
 	}
@@ -306,7 +304,7 @@ func attachOld(t *testing.T, n network, d *Datapath, root string) {
 		t.Fatal(err)
 	}
 	for _, k := range links {
-		if k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance {
+		if guard.IsOuter(k) {
 			continue // layout 6 had none
 		}
 		if k.Hook.Point == objects.AttachCgroup {

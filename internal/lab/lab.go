@@ -28,6 +28,7 @@ import (
 	"mustang/internal/lab/guest"
 	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
 
@@ -123,6 +124,16 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 		sysctls = append(sysctls, rtnl.Sysctl{Key: key, Value: "0"})
 	}
 	return ns, rtnl.In(ns).SetSysctls(sysctls, nil)
+}
+
+// addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed ones only if their own
+// attribute says so.
+func (l *Lab) addHost(place string) (*netns.Namespace, error) {
+	ns, err := l.addNamespace(place, hostSysctls...)
+	if err != nil {
+		return nil, err
+	}
+	return ns, podlink.DisableNetfilterCall(ns)
 }
 
 // Places returns the names of the places with a network namespace, sorted: all but

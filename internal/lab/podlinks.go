@@ -33,7 +33,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err := l.addCgroup(); err != nil {
 		return err
 	}
-	host, err := l.addNamespace(Host, hostSysctls...)
+	host, err := l.addHost(Host)
 	if err != nil {
 		return err
 	}

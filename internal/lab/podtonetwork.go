@@ -42,7 +42,7 @@ func buildPodToNetwork(ctx context.Context, l *Lab) error {
 		return err
 	}
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
-	if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
+	if h.ns, err = l.addHost(h.place); err != nil {
 		return err
 	}
 	if h.mtu, err = l.addMacvlanUplink(h.ns); err != nil {

@@ -54,7 +54,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) error {
 	}
 	hosts := []*host{a, b}
 	for _, h := range hosts {
-		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
+		if h.ns, err = l.addHost(h.place); err != nil {
 			return err
 		}
 	}

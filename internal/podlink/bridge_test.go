@@ -34,6 +34,9 @@ func TestNetfilterCall(t *testing.T) {
 			if !hasNetfilterCall(f.network.Host) {
 				testkit.Skip(t, "needs the kernel module br_netfilter")
 			}
+			if err := DisableNetfilterCall(f.network.Host); err != nil {
+				t.Fatal(err)
+			}
 			pods := []Pod{f.newPod(t, 0), f.newPod(t, 1)}
 			for _, on := range []bool{first, !first, first} {
 				f.network.NetfilterCall = on
@@ -136,10 +139,35 @@ func TestNetfilterCallErrors(t *testing.T) {
 	if !hasNetfilterCall(f.network.Host) {
 		testkit.Skip(t, "needs the kernel module br_netfilter")
 	}
-	if err := rtnl.In(f.network.Host).SetSysctl(callSysctl+"ip6tables", "1"); err != nil {
+	callNetfilter(t, f)
+	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "is on for IPv4: false, IPv6: true")
+}
+
+// TestNetfilterCallOfOthers sets up a bridge on a host whose other bridges pass their packets to its rules, as kube-proxy and Docker
+// need it: they still do.
+func TestNetfilterCallOfOthers(t *testing.T) {
+	f := newHostOf(t, "bridge")
+	if !hasNetfilterCall(f.network.Host) {
+		testkit.Skip(t, "needs the kernel module br_netfilter")
+	}
+	tables := []string{"iptables", "ip6tables", "arptables"}
+	for _, table := range tables {
+		if err := rtnl.In(f.network.Host).SetSysctl(callSysctl+table, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.mode.Setup(f.network); err != nil {
 		t.Fatal(err)
 	}
-	wantDeviation(t, f.mode.Check(f.network, f.pods[0]), "is on for IPv4: false, IPv6: true")
+	f.create(t, f.newPod(t, 0))
+	if err := f.mode.Check(f.network, f.pods[0]); err != nil {
+		t.Error(err)
+	}
+	for _, table := range tables {
+		if value, err := rtnl.In(f.network.Host).Sysctl(callSysctl + table); err != nil || value != "1" {
+			t.Errorf("%s%s is %q, %v", callSysctl, table, value, err)
+		}
+	}
 }
 
 // testTunnel is a VXLAN to nowhere.

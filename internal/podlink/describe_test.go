@@ -186,12 +186,18 @@ func rewire(t *testing.T, f *fixture) {
 	}
 }
 
-// callNetfilter switches the netfilter call on for all bridges of the host.
+// callNetfilter switches the netfilter call of the bridge on, for IPv6 alone.
 func callNetfilter(t *testing.T, f *fixture) {
 	if !hasNetfilterCall(f.network.Host) {
 		testkit.Skip(t, "needs the kernel module br_netfilter")
 	}
-	setSysctl(true, "net/bridge/bridge-nf-call-ip6tables", "1")(t, f)
+	inHost(DefaultBridge, func(s nsHandle, link netlink.Link) error {
+		linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("bridge"))
+		linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil).AddRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1))
+		_, err := requestLink(s.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo)
+		return err
+	})(t, f)
 }
 
 // changeIPVLAN changes the mode or flag, which all devices on an uplink share.

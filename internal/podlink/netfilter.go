@@ -17,7 +17,8 @@ import (
 )
 
 // callSysctl enables the netfilter call for all bridges of a namespace, as opposed to
-// a bridge's own attribute: either suffices to pass a packet to netfilter.
+// a bridge's own attribute: either suffices to pass a packet to netfilter. Setup leaves
+// it as it is.
 const callSysctl = "net/bridge/bridge-nf-call-"
 
 // hasNetfilterCall reports whether br_netfilter is loaded.
@@ -58,19 +59,21 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	if _, err := requestLink(host.ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo); err != nil {
 		return fmt.Errorf("configure bridge %q in %q: %w", name, host.ns.Name(), err)
 	}
-	if network.NetfilterCall {
-		return nil // the bridge's own attribute suffices
-	}
+	return nil
+}
+
+// DisableNetfilterCall switches off the netfilter call for all bridges of a namespace whose own attribute does not switch it
+// on. Namespaces begin with it on, where the module br_netfilter is loaded. On a node others rely on it: kube-proxy, Docker.
+func DisableNetfilterCall(ns *netns.Namespace) error {
 	var sysctls []rtnl.Sysctl
 	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
 		sysctls = append(sysctls, rtnl.Sysctl{Key: callSysctl + table, Value: "0"})
 	}
-	return rtnl.In(host.ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
+	return rtnl.In(ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// netfilterCalls reports whether packets that cross the bridge pass the rules of host
-// for routed packets (iptables, nftables' ip and ip6 tables), due to the bridge's own
-// attribute or the namespace's sysctl.
+// netfilterCalls reports whether a bridge's own attribute passes its packets through the rules of host for routed packets
+// (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well.
 func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err error) {
 	defer wrap(&err, fmt.Sprintf("read netfilter call of bridge %q in %q", bridge, host.Name()))
 	h, err := openHandle(host)
@@ -92,16 +95,11 @@ func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err erro
 	if err != nil {
 		return false, false, err
 	}
-	effective := func(attribute uint16, table string) (bool, error) {
-		value, err := rtnl.In(host).Sysctl(callSysctl + table)
-		on := own[attribute].Value
-		return value != "0" || len(on) == 1 && on[0] != 0, err
+	isOn := func(attribute uint16) bool {
+		value := own[attribute].Value
+		return len(value) == 1 && value[0] != 0
 	}
-	if v4, err = effective(vnl.IFLA_BR_NF_CALL_IPTABLES, "iptables"); err != nil {
-		return false, false, err
-	}
-	v6, err = effective(vnl.IFLA_BR_NF_CALL_IP6TABLES, "ip6tables")
-	return v4, v6, err
+	return isOn(vnl.IFLA_BR_NF_CALL_IPTABLES), isOn(vnl.IFLA_BR_NF_CALL_IP6TABLES), nil
 }
 
 // bridgeAttributes reads a bridge's own attributes (IFLA_BR_...), which the library

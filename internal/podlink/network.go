@@ -68,8 +68,8 @@ type Network struct {
 	// Traits.Bridge. The zero value joins none.
 	VXLAN VXLAN
 	// NetfilterCall passes bridged packets through the host's iptables and nftables
-	// rules for routed ones (br_netfilter). If it is false, Setup disables that for all
-	// bridges in Host.
+	// rules for routed ones (br_netfilter). If it is false, the host's sysctls decide:
+	// DisableNetfilterCall.
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int

@@ -5,6 +5,7 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"mustang/internal/datapath/device"
@@ -29,21 +30,59 @@ func Outer(d *device.Device) []objects.Link {
 	}
 	for _, index := range d.Entrances {
 		links = append(links, link(objects.AttachEntrance, index))
+		if index != d.Parent { // that leads to the network
+			links = append(links, link(objects.AttachExit, index))
+		}
 	}
 	return links
 }
 
-// Attach attaches the programs at devices of the host that are missing.
+// IsOuter reports whether a link is one that Outer returns.
+func IsOuter(k objects.Link) bool {
+	return k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachExit
+}
+
+// Attach attaches the programs at devices of the host that are missing. What comes by an entrance is vouched for once its
+// program is there.
 func Attach(o *objects.Objects, d *device.Device) error {
 	for _, k := range Outer(d) {
-		if on, err := o.Attached(k); err == nil && on == uint64(k.IfIndex) {
+		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
+			if err := d.HostNS.Do(func() error { return errors.Join(detach(o, k), o.Attach(k, k.IfIndex)) }); err != nil {
+				return err
+			}
+		}
+		if k.Hook.Point != objects.AttachEntrance {
 			continue
 		}
-		if err := d.HostNS.Do(func() error { return errors.Join(o.Detach(k), o.Attach(k, k.IfIndex)) }); err != nil {
+		if err := o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Put(uint32(k.IfIndex), uint32(k.ID)) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// detach detaches one of these programs.
+func detach(o *objects.Objects, k objects.Link) error {
+	var err error
+	if k.Hook.Point == objects.AttachEntrance {
+		err = o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Delete(uint32(k.IfIndex)) })
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return o.Detach(k)
+}
+
+// isVouchedFor reports whether what comes by a device of the host counts as checked.
+func isVouchedFor(o *objects.Objects, index int) (found bool, err error) {
+	err = o.WithEntrances(func(t *objects.Table[uint32, uint32]) error {
+		_, found, err = t.Get(uint32(index))
+		return err
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return found, err
 }
 
 // Missing describes what is missing of the source guard at devices of the host.
@@ -51,6 +90,14 @@ func Missing(o *objects.Objects, d *device.Device) (missing []string, err error)
 	for _, k := range Outer(d) {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
 			missing = append(missing, fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex))
+		}
+		if k.Hook.Point != objects.AttachEntrance {
+			continue
+		}
+		if ok, err := isVouchedFor(o, k.IfIndex); err != nil {
+			return nil, err
+		} else if !ok {
+			missing = append(missing, fmt.Sprintf("the source guard does not know interface %d of the host", k.IfIndex))
 		}
 	}
 	if d.Point.OnPod() && !d.Switched {
@@ -69,9 +116,7 @@ func Idle(o *objects.Objects) (idle []objects.Link, err error) {
 	if err != nil {
 		return nil, err
 	}
-	links = slices.DeleteFunc(links, func(k objects.Link) bool {
-		return k.Hook.Point != objects.AttachParent && k.Hook.Point != objects.AttachEntrance
-	})
+	links = slices.DeleteFunc(links, func(k objects.Link) bool { return !IsOuter(k) })
 	if len(links) == 0 {
 		return nil, nil
 	}
@@ -92,7 +137,7 @@ func Idle(o *objects.Objects) (idle []objects.Link, err error) {
 func DetachIdle(o *objects.Objects) error {
 	idle, err := Idle(o)
 	for _, k := range idle {
-		err = errors.Join(err, o.Detach(k))
+		err = errors.Join(err, detach(o, k))
 	}
 	return err
 }

@@ -24,6 +24,7 @@ const (
 	// Where packets come that pods can send past the guard on their own devices.
 	AttachParent   AttachPoint = "parent"   // the host's device that pods' own devices are on: what leaves by it
 	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: what comes by it
+	AttachExit     AttachPoint = "exit"     // a device by which the host reaches them: what leaves by it
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
@@ -50,6 +51,7 @@ func (p AttachPoint) config() tcConfig {
 
 		AttachParent:   tcAttachPointATTACH_PARENT,
 		AttachEntrance: tcAttachPointATTACH_ENTRANCE,
+		AttachExit:     tcAttachPointATTACH_EXIT,
 	}
 	return tcConfig{AttachPoint: uint8(points[p.place()])}
 }
@@ -81,7 +83,7 @@ func GuardHooks() []Hook {
 // DeviceHooks returns the hooks of all points: those of devices.
 func DeviceHooks() []Hook {
 	all := slices.Concat(EndpointHooks(), GuardHooks())
-	for _, p := range []AttachPoint{AttachUplink, AttachParent, AttachEntrance} {
+	for _, p := range []AttachPoint{AttachUplink, AttachParent, AttachEntrance, AttachExit} {
 		all = append(all, p.Hooks()...)
 	}
 	return all
@@ -96,6 +98,8 @@ func (p AttachPoint) Hooks() []Hook {
 		programs = []string{tcProgGuard}
 	case AttachParent, AttachEntrance:
 		programs = []string{tcProgOuterGuard}
+	case AttachExit:
+		programs = []string{tcProgOuterSeal}
 	case AttachUplink:
 		programs = []string{tcProgFromUplink, tcProgToUplink}
 	case AttachCgroup:
@@ -146,16 +150,16 @@ func (h Hook) String() string { return string(h.Point) + "-" + h.Program }
 type Link struct {
 	Hook Hook
 	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of the
-	// parent of pods' devices that an entrance is of.
+	// parent of pods' devices that an entrance or an exit is of.
 	ID uint64
-	// IfIndex is the index of an uplink, a parent or an entrance.
+	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
 	IfIndex int
 }
 
 // String returns the name of the pin: "3-host-from_pod", "uplink-1-2-to_uplink" or "cgroup-42-connect4".
 func (k Link) String() string {
 	switch k.Hook.Point {
-	case AttachUplink, AttachParent, AttachEntrance:
+	case AttachUplink, AttachParent, AttachEntrance, AttachExit:
 		return fmt.Sprintf("%s-%d-%d-%s", k.Hook.Point, k.ID, k.IfIndex, k.Hook.Program)
 	case AttachCgroup:
 		return fmt.Sprintf("cgroup-%d-%s", k.ID, k.Hook.Program)

@@ -43,6 +43,7 @@ const (
 	tcAttachPointATTACH_UPLINK   tcAttachPoint = 4
 	tcAttachPointATTACH_PARENT   tcAttachPoint = 5
 	tcAttachPointATTACH_ENTRANCE tcAttachPoint = 6
+	tcAttachPointATTACH_EXIT     tcAttachPoint = 7
 )
 
 type tcBackend struct {
@@ -682,6 +683,7 @@ const (
 	tcMapCtScratch       = "ct_scratch"
 	tcMapDepartures      = "departures"
 	tcMapEndpoints       = "endpoints"
+	tcMapEntrances       = "entrances"
 	tcMapFilter          = "filter"
 	tcMapFlows           = "flows"
 	tcMapFragments       = "fragments"
@@ -714,6 +716,7 @@ const (
 	tcProgFromUplink     = "from_uplink"
 	tcProgGuard          = "guard"
 	tcProgOuterGuard     = "outer_guard"
+	tcProgOuterSeal      = "outer_seal"
 	tcProgToPod          = "to_pod"
 	tcProgToUplink       = "to_uplink"
 	tcVarConfig          = "config"
@@ -766,6 +769,7 @@ type tcProgramSpecs struct {
 	FromUplink *ebpf.ProgramSpec `ebpf:"from_uplink"`
 	Guard      *ebpf.ProgramSpec `ebpf:"guard"`
 	OuterGuard *ebpf.ProgramSpec `ebpf:"outer_guard"`
+	OuterSeal  *ebpf.ProgramSpec `ebpf:"outer_seal"`
 	ToPod      *ebpf.ProgramSpec `ebpf:"to_pod"`
 	ToUplink   *ebpf.ProgramSpec `ebpf:"to_uplink"`
 }
@@ -783,6 +787,7 @@ type tcMapSpecs struct {
 	CtScratch       *ebpf.MapSpec `ebpf:"ct_scratch"`
 	Departures      *ebpf.MapSpec `ebpf:"departures"`
 	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
+	Entrances       *ebpf.MapSpec `ebpf:"entrances"`
 	Filter          *ebpf.MapSpec `ebpf:"filter"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
@@ -850,6 +855,7 @@ type tcMaps struct {
 	CtScratch       *ebpf.Map `ebpf:"ct_scratch"`
 	Departures      *ebpf.Map `ebpf:"departures"`
 	Endpoints       *ebpf.Map `ebpf:"endpoints"`
+	Entrances       *ebpf.Map `ebpf:"entrances"`
 	Filter          *ebpf.Map `ebpf:"filter"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
@@ -891,6 +897,7 @@ func (m *tcMaps) Close() error {
 		m.CtScratch,
 		m.Departures,
 		m.Endpoints,
+		m.Entrances,
 		m.Filter,
 		m.Flows,
 		m.Fragments,
@@ -938,6 +945,7 @@ type tcPrograms struct {
 	FromUplink *ebpf.Program `ebpf:"from_uplink"`
 	Guard      *ebpf.Program `ebpf:"guard"`
 	OuterGuard *ebpf.Program `ebpf:"outer_guard"`
+	OuterSeal  *ebpf.Program `ebpf:"outer_seal"`
 	ToPod      *ebpf.Program `ebpf:"to_pod"`
 	ToUplink   *ebpf.Program `ebpf:"to_uplink"`
 }
@@ -948,6 +956,7 @@ func (p *tcPrograms) Close() error {
 		p.FromUplink,
 		p.Guard,
 		p.OuterGuard,
+		p.OuterSeal,
 		p.ToPod,
 		p.ToUplink,
 	)
