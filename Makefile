@@ -31,6 +31,7 @@ BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod zstd
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
+K8S_PACKAGES      := containernetworking-plugins containerd runc busybox-static iproute2
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace
 
 # Packages whose tests depend most on the kernel.
@@ -54,6 +55,7 @@ BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
 .PHONY: all setup generate build install uninstall deb image manifest lint bench clean
+.PHONY: test-k8s test-k8s-short test-k8s-table k8s
 .PHONY: test test-unit test-host test-kernel test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
@@ -64,6 +66,7 @@ setup: $(BUILD)/packages-generate.stamp $(BUILD)/packages-test.stamp $(BUILD)/mo
 $(BUILD)/packages-generate.stamp: PACKAGES = $(GENERATE_PACKAGES)
 $(BUILD)/packages-bench.stamp: PACKAGES = $(BENCH_PACKAGES)
 $(BUILD)/packages-test.stamp: PACKAGES = $(TEST_PACKAGES)
+$(BUILD)/packages-k8s.stamp: PACKAGES = $(K8S_PACKAGES)
 $(BUILD)/packages-%.stamp: Makefile .ci/install
 	@mkdir -p $(BUILD)
 	@.ci/install $(PACKAGES)
@@ -164,7 +167,7 @@ test-others: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp build
 test-guest: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 20m -memory 4096 -skipped $(SKIPPED) -run '$(GUEST_TESTS)' test
 
-test-all: test test-long test-race test-fuzz test-guest-skipped test-guest-all
+test-all: test test-long test-race test-fuzz test-k8s-short test-guest-skipped test-guest-all
 
 # The long form of the tests that repeat: the others do the same in test-host.
 SPACE := $() $()
@@ -197,6 +200,29 @@ test-guest-skipped: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
 test-guest-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 90m test $(GUEST_PACKAGES)
+
+# A real Kubernetes in namespaces, with Mustang as its network. The first run builds Kubernetes, into K8S_CACHE.
+K8S_CACHE   ?= /var/cache/mustang/k8s
+K8S_SUMMARY ?= docs/kubernetes-specs.json
+K8S         := $(BUILD)/k8s -cache $(K8S_CACHE)
+
+k8s: $(BUILD)/packages-k8s.stamp $(BUILD)/modules.stamp image
+	$(GO) build -o $(BUILD)/ ./test/k8s
+
+# Every set-up: hours. All runs are done, and any failure fails.
+test-k8s: k8s
+	status=0; \
+	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -family ipv4,ipv6,dual -nodes one,native,vxlan test conformance || status=1; \
+	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -nodes one,native test others || status=1; \
+	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan test netpol || status=1; \
+	$(MAKE) test-k8s-table && exit $$status
+
+test-k8s-short: k8s
+	$(K8S) test short
+
+# The tables of docs/kubernetes.md, of what test-k8s has recorded.
+test-k8s-table:
+	$(GO) run ./test/k8s -record $(K8S_SUMMARY) table docs/kubernetes.md
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// childVariable has the test program start nodes in the directory that it names, tell how that went, and wait.
+const childVariable = "MUSTANG_TEST_NODES"
+
+func TestMain(m *testing.M) {
+	if Init(os.Args) {
+		return
+	}
+	if dir := os.Getenv(childVariable); dir != "" {
+		_, err := startNodes(dir)
+		fmt.Println(err)
+		select {}
+	}
+	os.Exit(testkit.CheckLeaks(m))
+}
+
+// startNodes starts two nodes without Kubernetes, each with a process that does not end by itself.
+func startNodes(dir string) (*Cluster, error) {
+	c := &Cluster{Options: Options{Setup: Setup{Family: "dual", Nodes: "native"}, Dir: dir}, name: "mustang-" + filepath.Base(dir)}
+	c.ctx, c.fail = context.WithCancelCause(context.Background())
+	if err := os.MkdirAll(c.path("log"), 0o755); err != nil {
+		return c, err
+	}
+	if err := c.startNodes(); err != nil {
+		return c, err
+	}
+	for _, n := range c.nodes {
+		if err := n.daemon("sleep", "infinity"); err != nil {
+			return c, err
+		}
+	}
+	for _, address := range []string{"10.197.0.12", "fd00:197::12"} {
+		if err := c.await(10*time.Second, func() error { return testkit.Ping(c.nodes[0].ns, netip.MustParseAddr(address), 100) }); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// remains lists what there is of nodes whose files are in dir: processes, and control groups.
+func remains(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	inits, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range inits {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), initName+"\x00"+dir) {
+			all = append(all, path)
+		}
+	}
+	roots, err := hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range roots {
+		if path := filepath.Join(root, "mustang-"+filepath.Base(dir)); exists(path) {
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// newDir returns a directory whose name no other test has.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nodes-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestCloseRemovesNodes starts nodes, looks into one, and ends them.
+func TestCloseRemovesNodes(t *testing.T) {
+	testkit.RequireRoot(t)
+	before, dir := testkit.RootSnapshot(t), newDir(t)
+	c, err := startNodes(dir)
+	if err != nil {
+		t.Error(err)
+	}
+	if len(remains(t, dir)) < 3 {
+		t.Error("nodes are not found")
+	}
+	if len(c.nodes) == 2 {
+		out, err := c.nodes[1].command(t.Context(), "sh", "-c", "hostname; ls /var/lib/cni /run /sys/class/net; cat /proc/sys/kernel/panic; pgrep -c -x sleep").CombinedOutput()
+		if want := "node2\n/run:\nlock\nnetns\n\n/sys/class/net:\neth0\nlo\n\n/var/lib/cni:\n10\n1\n"; err != nil || string(out) != want {
+			t.Errorf("a node shows %q, %v, want %q", out, err, want)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := remains(t, dir); len(left) > 0 || exists(filepath.Join(dir, "run")) {
+		t.Errorf("Close left %q", left)
+	}
+	if after := testkit.RootSnapshot(t); after != before {
+		t.Errorf("the machine's network changed:\n%s\n%s", before, after)
+	}
+}
+
+// TestKilledStarter kills the process that started nodes. They end; their control groups go with the next cluster's start.
+func TestKilledStarter(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := newDir(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "<nil>\n" {
+		t.Errorf("nodes: %s, %v", line, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	testkit.Eventually(t, time.Second, func() error {
+		for _, left := range remains(t, dir) {
+			if strings.HasPrefix(left, "/proc/") {
+				return fmt.Errorf("%s runs", left)
+			}
+		}
+		return nil
+	})
+	if err := removeCgroups("mustang-" + filepath.Base(dir)); err != nil {
+		t.Error(err)
+	}
+	if left := remains(t, dir); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// TestDeadDaemonEndsCluster tells why nodes cannot be used any more.
+func TestDeadDaemonEndsCluster(t *testing.T) {
+	testkit.RequireRoot(t)
+	c, err := startNodes(newDir(t))
+	if err == nil {
+		err = c.nodes[1].daemon("false")
+	}
+	if err != nil {
+		t.Error(err)
+	} else if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "false of node2 ended: exit status 1: see ") {
+		t.Errorf("Wait: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSubstitute fills in the manifest of this repository.
+func TestSubstitute(t *testing.T) {
+	manifest, err := os.ReadFile("../../../../deploy/mustang.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := substitute(string(manifest), Setup{Link: "macvlan", Family: "ipv6", Nodes: "vxlan"}, "fd00::1")
+	for _, want := range []string{"- --link=macvlan\n", "- --routing=vxlan\n", `value: "fd00::1"`} {
+		if err != nil || strings.Count(text, want) != 1 {
+			t.Errorf("%q is there %d times, %v", want, strings.Count(text, want), err)
+		}
+	}
+	if text, err := substitute(string(manifest), Setup{Link: "auto", Nodes: "one"}, "x"); err != nil || !strings.Contains(text, "--routing=auto\n") {
+		t.Errorf("one node: %v", err)
+	}
+	if _, err := substitute("kind: Pod", Setup{}, ""); err == nil {
+		t.Error("a manifest without flags is taken")
+	}
+}

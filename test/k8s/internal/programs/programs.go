@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package programs builds what a Kubernetes cluster and its tests consist of: programs from Go modules, and an image archive
+// from those and Debian packages. What is built is kept.
+package programs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Set is what was built.
+type Set struct {
+	// Version is the release of Kubernetes.
+	Version string
+	dir     string
+	source  string // of Kubernetes' module
+}
+
+// Path returns the path of a program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl,
+// coredns, ginkgo, or e2e.test.
+func (s Set) Path(name string) string { return filepath.Join(s.dir, name) }
+
+// Images returns the path of the archive with the images of pods.
+func (s Set) Images() string { return s.Path("images.tar") }
+
+// program is one to build: a package, in the directory of a module of its own.
+type program struct{ name, module, pkg string }
+
+// list has what takes longest to build first. The API server's modules are most of the others' too.
+var list = []program{
+	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"},
+	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"},
+	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"},
+	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"},
+	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3"},
+	{"ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"},
+	{"agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"},
+	{"e2e.test", "kubernetes", "."},
+	{"coredns", "coredns", "."},
+}
+
+// Build builds what is missing below the directory cache, in a directory for this source, and tells about it. source is the
+// directory that holds the modules of programs. It needs the go command, apt and dpkg.
+func Build(ctx context.Context, source, cache string, tell io.Writer) (Set, error) {
+	digest, err := digestOf(source)
+	if err != nil {
+		return Set{}, fmt.Errorf("the source of programs: %w", err)
+	}
+	s := Set{dir: filepath.Join(cache, digest)}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return Set{}, err
+	}
+	if err := s.find(ctx, filepath.Join(source, "kubernetes")); err != nil {
+		return Set{}, err
+	}
+	for _, p := range list {
+		p.module = filepath.Join(source, p.module)
+		if err := s.build(p.name, tell, func(path string) error { return s.compile(ctx, p, path) }); err != nil {
+			return Set{}, err
+		}
+	}
+	return s, s.build("images.tar", tell, func(path string) error { return s.images(ctx, path) })
+}
+
+// digestOf returns a name for what programs are built from: the modules, and the packages of the image.
+func digestOf(source string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, packages, list)
+	for _, module := range []string{"kubernetes", "coredns"} {
+		files, err := filepath.Glob(filepath.Join(source, module, "*"))
+		if err != nil || len(files) == 0 {
+			return "", errors.Join(err, fmt.Errorf("%s has no module %s", source, module))
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return "", err
+			}
+			sum.Write(data)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:12], nil
+}
+
+// build makes a file with write, unless it is there. It is written aside first, so that what is there is whole.
+func (s Set) build(name string, tell io.Writer, write func(path string) error) error {
+	path := s.Path(name)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	start, aside := time.Now(), s.Path("."+name)
+	if err := errors.Join(write(aside), os.Rename(aside, path)); err != nil {
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	fmt.Fprintf(tell, "built %s in %.0f s\n", name, time.Since(start).Seconds())
+	return nil
+}
+
+// compile builds a program without cgo, so that it needs no libraries, and tells those of Kubernetes their version.
+func (s Set) compile(ctx context.Context, p program, path string) error {
+	flags := "-s -w"
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for name, value := range map[string]string{"gitVersion": s.Version, "gitMajor": "1", "gitMinor": strings.Split(s.Version, ".")[1]} {
+			flags += " -X " + pkg + "." + name + "=" + value
+		}
+	}
+	args := []string{"build"}
+	if strings.HasSuffix(p.name, ".test") {
+		args = []string{"test", "-c"}
+	}
+	_, err := output(ctx, p.module, "go", append(args, "-ldflags", flags, "-o", path, p.pkg)...)
+	return err
+}
+
+// find sets the release of Kubernetes that the module in dir requires, and where its source is.
+func (s *Set) find(ctx context.Context, dir string) error {
+	if _, err := output(ctx, dir, "go", "mod", "download", "k8s.io/kubernetes"); err != nil {
+		return err
+	}
+	out, err := output(ctx, dir, "go", "list", "-m", "-json", "k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	var module struct{ Version, Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	s.Version, s.source = module.Version, module.Dir
+	return nil
+}
+
+// output runs a command in dir, of Go's settings those that the modules need, and returns what it prints.
+func output(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", name, args[0], err)
+	}
+	return out, nil
+}

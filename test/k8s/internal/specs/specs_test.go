@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const ginkgo = `[{"RunTime": 77500000000, "SpecReports": [
+ {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed", "NumAttempts": 1},
+ {"ContainerHierarchyTexts": ["[sig-network] A"], "LeafNodeType": "It", "LeafNodeText": "works", "State": "passed", "NumAttempts": 1},
+ {"ContainerHierarchyTexts": ["[sig-network] A", "b"], "LeafNodeType": "It", "LeafNodeText": "fails", "State": "failed", "NumAttempts": 1,
+  "Failure": {"Message": "no answer\nand more"}},
+ {"LeafNodeType": "It", "LeafNodeText": "late", "State": "timedout", "NumAttempts": 1, "Failure": {"Message": "time"}},
+ {"LeafNodeType": "It", "LeafNodeText": "needs more", "State": "skipped", "NumAttempts": 1, "Failure": {"Message": "two nodes"}},
+ {"LeafNodeType": "It", "LeafNodeText": "not chosen", "State": "skipped", "NumAttempts": 0}]}]`
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRead(t *testing.T) {
+	names, run, err := Read(write(t, ginkgo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Run{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer", "late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
+	if diff := cmp.Diff(want, run); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"[sig-network] A b fails", "[sig-network] A works", "late", "needs more"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestReadSuite has a suite fail before any spec runs.
+func TestReadSuite(t *testing.T) {
+	_, run, err := Read(write(t, `[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "NumAttempts": 1, "Failure": {"Message": "no nodes"}}]}]`))
+	if err != nil || run.Failed["SynchronizedBeforeSuite"] != "no nodes" {
+		t.Errorf("%+v, %v", run, err)
+	}
+	if _, _, err := Read(write(t, "{")); err == nil {
+		t.Error("half a report is read")
+	}
+}
+
+// TestAdd adds runs: the newest of a set-up stays, and those of other specs or releases go.
+func TestAdd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "summary")
+	s, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := Run{Setup: "veth/dual/one", Group: "g", Passed: 1}
+	setups := func() (all []string) {
+		for _, r := range s.Runs {
+			all = append(all, r.Group+" "+r.Setup)
+		}
+		return all
+	}
+	s.Add("v1", []string{"a", "b"}, run)
+	s.Add("v1", []string{"a", "b"}, Run{Setup: "bridge/dual/one", Group: "g"})
+	s.Add("v1", []string{"x"}, Run{Setup: "veth/dual/one", Group: "h"})
+	run.Passed = 2
+	s.Add("v1", []string{"a", "b"}, run)
+	if got := setups(); !slices.Equal(got, []string{"g bridge/dual/one", "g veth/dual/one", "h veth/dual/one"}) || s.Runs[1].Passed != 2 {
+		t.Errorf("%q, %+v", got, s.Runs)
+	}
+	s.Add("v1", []string{"a"}, run)
+	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one", "h veth/dual/one"}) {
+		t.Errorf("after another list of specs: %q", got)
+	}
+	s.Add("v2", []string{"a"}, run)
+	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one"}) {
+		t.Errorf("after another release: %q", got)
+	}
+	if err := s.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Load(path)
+	if diff := cmp.Diff(s, again); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+}
+
+func TestTables(t *testing.T) {
+	s := Summary{
+		Kubernetes: "v1", Groups: map[string][]string{"conformance": {"[sig-network] A works [Conformance]", "late"}},
+		Causes: map[string]string{"late": "it is slow here"},
+		Runs: []Run{
+			{Setup: "veth/ipv6/one", Group: "conformance", Passed: 2},
+			{Setup: "macvlan/dual/vxlan", Group: "conformance", Passed: 1, Failed: map[string]string{"late": "time"}},
+			{Setup: "veth/dual/one", Group: "conformance", Passed: 1, Skipped: map[string]string{"late": "x"}},
+		},
+	}
+	got, err := s.In("before\n" + Begin + "\nold\n" + End + "\nafter\n")
+	want := "before\n" + Begin + `
+
+Kubernetes v1. Specs that passed, of those that ran:
+
+| links | nodes | conformance, IPv6 | conformance, dual |
+|---|---|--:|--:|
+| veth | 1 | 2 of 2 | 1 of 1 |
+| macvlan | 2, vxlan | - | 1 of 2 |
+
+Set-ups in which each spec of conformance passed:
+
+| conformance | veth | macvlan |
+|---|--:|--:|
+| A works | 2 | 1 |
+| late | 1 | **0 of 1** |
+
+Failed:
+
+- late (macvlan/dual/vxlan): it is slow here
+
+Skipped by themselves:
+
+- late (veth/dual/one): it is slow here
+
+` + End + "\nafter\n"
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	if _, err := s.In(strings.ReplaceAll(want, End, "")); err == nil {
+		t.Error("a text without an end is taken")
+	}
+}

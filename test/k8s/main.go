@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and Kubernetes' own
+// specs of networks on it. It needs root, and builds what is missing from Go modules and Debian packages (package programs).
+//
+//	go build -o build/ ./test/k8s
+//	build/k8s test conformance                               # one node, veth, both families
+//	build/k8s -link bridge,macvlan -family ipv4,ipv6 -nodes one,native,vxlan test conformance
+//	build/k8s -focus 'Services should serve a basic' test
+//	build/k8s -nodes vxlan -- kubectl get pods -A            # a command in node 1, then all is removed
+//	build/k8s up                                             # until it is interrupted
+//
+// It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
+// combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
+// `k8s table` writes the tables of docs/kubernetes.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/test/k8s/internal/cluster"
+	"mustang/test/k8s/internal/programs"
+	"mustang/test/k8s/internal/specs"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitMisuse = 2
+)
+
+func main() {
+	if cluster.Init(os.Args) {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	os.Exit((&runner{stdout: os.Stdout, stderr: os.Stderr}).main(ctx, os.Args[1:]))
+}
+
+// runner is a command line.
+type runner struct {
+	stdout, stderr        io.Writer
+	links, families, node string
+	cluster               cluster.Options
+	selection             cluster.Selection
+	cache, record         string
+	failed                bool
+}
+
+const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
+       k8s [FLAGS] test [GROUP]
+       k8s [-record FILE] table DOCUMENT
+
+Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
+
+Flags:
+`
+
+// main runs a command line and returns the exit code.
+func (r *runner) main(ctx context.Context, args []string) int {
+	flags := flag.NewFlagSet("k8s", flag.ContinueOnError)
+	flags.SetOutput(r.stderr)
+	flags.Usage = func() {
+		fmt.Fprint(r.stderr, usage)
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&r.links, "link", "veth", "link `modes` of pods, a list with commas")
+	flags.StringVar(&r.families, "family", "dual", "`families` of addresses, of ipv4, ipv6 and dual")
+	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, native and vxlan: the latter are two nodes, by what joins their pods")
+	flags.StringVar(&r.selection.Focus, "focus", "", "test: `pattern` of the names of specs to run")
+	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
+	flags.IntVar(&r.selection.Procs, "procs", 0, "test: how many specs run at once (by default what the group bears on two processors)")
+	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
+	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
+	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
+	flags.StringVar(&r.cluster.Image, "image", "build/mustang-image.tar", "`archive` of Mustang's image")
+	flags.StringVar(&r.cluster.Manifest, "manifest", "deploy/mustang.yaml", "`file` that installs Mustang")
+	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
+	split := slices.Index(args, "--")
+	own := args
+	if split >= 0 {
+		own = args[:split]
+	}
+	if err := flags.Parse(own); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return exitMisuse
+	}
+	command, group := flags.Arg(0), flags.Arg(1)
+	_, known := groups[group]
+	var err error
+	switch {
+	case split >= 0 && flags.NArg() == 0 && split+1 < len(args):
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.command(ctx, c, args[split+1:]) })
+	case split >= 0:
+		flags.Usage()
+		return exitMisuse
+	case command == "table" && flags.NArg() == 2 && r.record != "":
+		err = r.table(group)
+	case command == "build" && flags.NArg() == 1:
+		err = r.build(ctx)
+	case command == "up" && flags.NArg() == 1:
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.up(ctx, c) })
+	case command == "test" && (flags.NArg() == 1 && r.record == "" || flags.NArg() == 2 && known && r.selection.Focus == ""):
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.test(ctx, c, group) })
+	default:
+		flags.Usage()
+		return exitMisuse
+	}
+	if err != nil {
+		fmt.Fprintln(r.stderr, "k8s:", err)
+		return exitFailed
+	}
+	if r.failed {
+		return exitFailed
+	}
+	return 0
+}
+
+// build builds what is missing.
+func (r *runner) build(ctx context.Context) (err error) {
+	if r.cache, err = filepath.Abs(r.cache); err != nil {
+		return err
+	}
+	r.cluster.Programs, err = programs.Build(ctx, "test/k8s", r.cache, r.stderr)
+	return err
+}
+
+// clusters calls do with a cluster for each combination of flags, one after the other.
+func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) error {
+	var setups []cluster.Setup
+	for link := range strings.SplitSeq(r.links, ",") {
+		for family := range strings.SplitSeq(r.families, ",") {
+			for nodes := range strings.SplitSeq(r.node, ",") {
+				s := cluster.Setup{Link: link, Family: family, Nodes: nodes}
+				if err := s.Validate(); err != nil {
+					return err
+				}
+				setups = append(setups, s)
+			}
+		}
+	}
+	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	if err := r.build(ctx); err != nil {
+		return err
+	}
+	for _, s := range setups {
+		r.cluster.Setup = s
+		start := time.Now()
+		c, err := cluster.Start(ctx, r.cluster)
+		if err != nil {
+			return fmt.Errorf("%v: %w", s, err)
+		}
+		fmt.Fprintf(r.stderr, "%v: nodes are ready after %.0f s\n", s, time.Since(start).Seconds())
+		if err := errors.Join(do(c), c.Close()); err != nil {
+			return fmt.Errorf("%v: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// command runs a command in node 1.
+func (r *runner) command(ctx context.Context, c *cluster.Cluster, args []string) error {
+	cmd := c.Command(ctx, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, r.stdout, r.stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) { // it tells
+		r.failed, err = true, nil
+	}
+	return err
+}
+
+// up keeps a cluster until the program is interrupted.
+func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
+	fmt.Fprintf(r.stdout, "%s\n", strings.Join(c.Command(ctx, "bash").Args, " "))
+	fmt.Fprintf(r.stdout, "export KUBECONFIG=%s PATH=%s:$PATH\n", c.Kubeconfig(), filepath.Dir(r.cluster.Programs.Path("kubectl")))
+	return c.Wait()
+}
+
+// test runs the smoke test and specs, and keeps how they ended.
+func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
+	passed, err := c.Smoke()
+	fmt.Fprintf(r.stdout, "%v: smoke test: %d requests passed\n", c.Setup, passed)
+	if err != nil {
+		r.failed = true
+		fmt.Fprintln(r.stdout, err)
+	}
+	s := r.selection
+	if g, ok := groups[group]; ok {
+		g.Timeout = s.Timeout
+		if s.Procs > 0 {
+			g.Procs = s.Procs
+		}
+		s = g
+	}
+	if s.Focus == "" {
+		return nil
+	}
+	if s.Procs == 0 {
+		s.Procs = 4
+	}
+	report, err := c.Specs(ctx, s)
+	if err != nil {
+		return err
+	}
+	names, run, err := specs.Read(report)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.stdout, "%v: %d specs passed, %d failed, %d skipped themselves, in %d s\n", c.Setup, run.Passed, len(run.Failed), len(run.Skipped), run.Seconds)
+	for name, message := range run.Failed {
+		r.failed = true
+		fmt.Fprintf(r.stdout, "  failed: %s: %s\n", name, message)
+	}
+	if r.record == "" {
+		return nil
+	}
+	run.Setup, run.Group, run.Date = c.Setup.String(), group, time.Now().Format(time.DateOnly)
+	summary, err := specs.Load(r.record)
+	if err != nil {
+		return err
+	}
+	summary.Add(r.cluster.Programs.Version, names, run)
+	return summary.Save(r.record)
+}
+
+// table writes the tables of the summary into a document.
+func (r *runner) table(document string) error {
+	summary, err := specs.Load(r.record)
+	if err != nil {
+		return err
+	}
+	return summary.Replace(document)
+}
