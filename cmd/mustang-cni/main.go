@@ -34,25 +34,33 @@ func main() {
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}
-	ended := make(chan failure, 2)
-	v.signals = endBy(func(err error) { ended <- failure{version.Current(), cni.Coded(err)} })
+	ended := make(chan outcome, 2)
+	fail := func(version string, err *types.Error) {
+		ended <- outcome{failed: cni.Failure{CNIVersion: version, Error: err}}
+	}
+	v.signals = endBy(func(err error) { fail(version.Current(), cni.Coded(err)) })
 	go func() {
+		if exit, done := v.handOver(); done {
+			ended <- outcome{exit: exit}
+			return
+		}
 		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType)
-		ended <- failure{v.version, err}
+		fail(v.version, err)
 	}()
-	if failed := <-ended; failed.Error != nil {
-		if err := json.NewEncoder(os.Stdout).Encode(failed); err != nil {
+	end := <-ended
+	if end.failed.Error != nil {
+		end.exit = 1
+		if err := json.NewEncoder(os.Stdout).Encode(end.failed); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		os.Exit(1)
 	}
+	os.Exit(end.exit)
 }
 
-// failure is the result of a failed verb (CNI spec 1.1.0, section 5). The error type of
-// the library lacks the version.
-type failure struct {
-	CNIVersion string `json:"cniVersion"`
-	*types.Error
+// outcome is how the process ends.
+type outcome struct {
+	exit   int
+	failed cni.Failure // printed, unless Error is nil
 }
 
 // versions are the supported versions of the CNI specification.
@@ -60,5 +68,5 @@ func versions(loopback bool) version.PluginInfo {
 	if loopback {
 		return version.All
 	}
-	return version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+	return version.PluginSupports(cni.Versions()...)
 }

@@ -5,9 +5,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
@@ -23,6 +23,8 @@ type verbs struct {
 	// loopback is set in the plugin for the loopback device: a copy of that name, or that type in the configuration.
 	loopback bool
 	signals  *signals
+	// call is that of the request that an agent has begun and lost; empty if there is none.
+	call string
 }
 
 func (v *verbs) funcs() skel.CNIFuncs {
@@ -43,7 +45,7 @@ func (v *verbs) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return cni.Coded(err)
 	}
-	return types.PrintResult(result, v.version)
+	return cni.WriteResult(os.Stdout, result, v.version)
 }
 
 // run returns a verb without a result, and what it is for the loopback device; nil does nothing. slow is set for verbs that can
@@ -73,6 +75,6 @@ func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Reque
 	v.plugin.Parsed = parsed
 	return ctx, cni.Request{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
-		Config: args.StdinData,
+		Config: args.StdinData, Call: v.call,
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent"
 	"mustang/internal/agent/healthz"
+	"mustang/internal/cni/handover"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
@@ -30,7 +31,7 @@ import (
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
 	uplinks, nodePorts              []string
-	healthz, metrics                string
+	healthz, metrics, cniSocket     string
 	nodes                           agentNodes
 }
 
@@ -88,6 +89,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringSliceVar(&o.nodePorts, "nodeport-addresses", nil, "`prefix` of addresses of the node that have the node ports; repeat for more; or primary: those of its Node object; by default all")
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
+	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
 	addNodeNamespace(flags, &o.netns)
 	return cmd
 }
@@ -127,6 +129,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 					all.Go(func() error { return healthz.Serve(ctx, address, handler) })
 				}
 			}
+			all.Go(func() error { return c.serveCNI(ctx, o.cniSocket, ns, log) })
 			all.Go(func() error {
 				return agent.New(agent.Options{
 					Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,

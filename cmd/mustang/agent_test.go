@@ -33,7 +33,7 @@ const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPoli
 // agent starts an agent as a process of its own.
 func (n *killNetwork) agent(kubeconfig string) *exec.Cmd {
 	n.t.Helper()
-	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --kubeconfig=" + kubeconfig
+	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --kubeconfig=" + kubeconfig
 	cmd := exec.Command("mustang", n.args(args)...)
 	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
 	cmd.Stderr = os.Stderr

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -88,11 +87,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	}
 	plugin := ""
 	if a.place.BinDir != "" {
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		if plugin, err = install.FindPlugin(self); err != nil {
+		if plugin, err = ownPlugin(); err != nil {
 			return err
 		}
 	}

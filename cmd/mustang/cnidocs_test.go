@@ -297,7 +297,7 @@ func TestCNIConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := map[string]string{
-		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/cni/install", "netconf": "../../internal/cni/netconf", "record": "../../internal/cni/record",
+		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/cni/install", "netconf": "../../internal/cni/netconf", "server": "../../internal/cni/server", "record": "../../internal/cni/record",
 		"podlink": "../../internal/podlink", "datapath": "../../internal/datapath",
 		"clients": "../../test/clients", "deb": "../../test/deb",
 	}

@@ -118,7 +118,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	}
 	a.known = known
 	if a.record.Boot != "" {
-		if a.record.Done && a.record.Boot == boot {
+		if again := r.Call != "" && a.record.Call == r.Call; a.record.Done && a.record.Boot == boot && !again {
 			a.close()
 			return nil, a.errAttached()
 		}
@@ -136,7 +136,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 			a.close()
 		}
 	}()
-	if a.pod, err = openPod(r.Netns, a.host); err != nil {
+	if a.pod, err = r.openPod(r.Netns, a.host); err != nil {
 		return nil, err
 	}
 	if exists, err := rtnl.In(a.pod).HasDevice(r.IfName); err != nil {
@@ -150,7 +150,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 		}
 	}
 	a.mac = c.Runtime.MAC
-	a.record.Boot, a.record.Netns = boot, r.Netns
+	a.record.Boot, a.record.Netns, a.record.Call = boot, r.Netns, r.Call
 	if a.record.Cookie, err = a.pod.Cookie(); err != nil {
 		return nil, err
 	}

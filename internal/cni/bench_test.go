@@ -27,7 +27,7 @@ func benchmark(b *testing.B, mode, services string) {
 	f.must(f.del(f.added("first", config)))
 	took := map[string]time.Duration{}
 	var last time.Time
-	f.plugin.after = func(step string) error {
+	f.plugin.After = func(step string) error {
 		took[step] += time.Since(last)
 		last = time.Now()
 		return nil

@@ -38,7 +38,7 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 	if !a.record.Done {
 		return fmt.Errorf("%s is not attached to %s: ADD did not finish", a, c)
 	}
-	if a.pod, err = openPod(r.Netns, a.host); err != nil {
+	if a.pod, err = r.openPod(r.Netns, a.host); err != nil {
 		return err
 	}
 	device, err := rtnl.In(a.pod).Device(r.IfName)

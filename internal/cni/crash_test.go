@@ -42,7 +42,7 @@ func child(text string) error {
 	}
 	steps := 0
 	plugin := &Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: unlink.Device}
-	plugin.after = func(string) error {
+	plugin.After = func(string) error {
 		if steps++; steps == o.Die {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)
 		}
@@ -95,7 +95,7 @@ func TestStepFails(t *testing.T) {
 					t.Fatal("ADD never ends")
 				}
 				steps := 0
-				f.plugin.after = func(step string) error {
+				f.plugin.After = func(step string) error {
 					if steps++; steps == fail {
 						return fmt.Errorf("no %s today", step)
 					}
@@ -103,7 +103,7 @@ func TestStepFails(t *testing.T) {
 				}
 				p := f.pod(fmt.Sprint("a", fail), everything(mode))
 				err := f.add(p)
-				f.plugin.after = nil
+				f.plugin.After = nil
 				if err == nil {
 					f.must(f.del(p))
 					break

@@ -91,7 +91,7 @@ func (a *attachment) forget() error {
 // findPod opens the pod's namespace if it exists, at the path of the request or of the
 // record. A namespace with another cookie than the recorded one has reused the path.
 func (a *attachment) findPod() {
-	pod, err := openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
+	pod, err := a.request.openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
 	if err != nil {
 		return
 	}

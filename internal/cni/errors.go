@@ -5,9 +5,11 @@ package cni
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
@@ -19,6 +21,22 @@ import (
 // STATUS). The library exports it since version 1.3.1, whose package invoke has
 // dependencies that start slowly.
 const codeNotAvailable = 50
+
+// Failure is the result of a failed verb (CNI spec 1.1.0, section 5). The error type of
+// the library lacks the version.
+type Failure struct {
+	CNIVersion string `json:"cniVersion"`
+	*types.Error
+}
+
+// WriteResult writes a result of ADD in a version of the specification.
+func WriteResult(w io.Writer, result *types100.Result, version string) error {
+	out, err := result.GetAsVersion(version)
+	if err != nil {
+		return err
+	}
+	return out.PrintTo(w)
+}
 
 // Coded converts an error to one with a code of the CNI specification and a text of one line.
 func Coded(err error) *types.Error {

@@ -29,7 +29,7 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 	for _, o := range owners {
 		if !c.Keeps(o.ContainerID, o.IfName) {
 			one := r
-			one.ContainerID, one.IfName, one.Netns = o.ContainerID, o.IfName, ""
+			one.ContainerID, one.IfName, one.Netns, one.Pod = o.ContainerID, o.IfName, "", nil
 			errs = append(errs, p.detach(ctx, c, one))
 		}
 	}

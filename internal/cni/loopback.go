@@ -71,7 +71,7 @@ func inPod(r Request, do func(rtnl.Conn) error) error {
 		return err
 	}
 	defer host.Close()
-	pod, err := openPod(r.Netns, host)
+	pod, err := r.openPod(r.Netns, host)
 	if err != nil {
 		return err
 	}

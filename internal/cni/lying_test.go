@@ -38,7 +38,7 @@ func TestLyingPod(t *testing.T) {
 			f := newFixture(t)
 			victim := f.added("victim", network("net", mode, ""))
 			pod := f.pod("a", network("two", "veth", ""))
-			f.plugin.after = func(step string) error {
+			f.plugin.After = func(step string) error {
 				if step == "link" {
 					command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
 					command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
@@ -47,7 +47,7 @@ func TestLyingPod(t *testing.T) {
 				return nil
 			}
 			f.must(f.add(pod))
-			f.plugin.after = nil
+			f.plugin.After = nil
 			want := []string{}
 			for _, ip := range append(victim.ips(), pod.ips()...) {
 				want = append(want, ip.String())

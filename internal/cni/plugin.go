@@ -47,8 +47,8 @@ type Plugin struct {
 	// Parsed is called once a verb has parsed its configuration, before it changes anything; nil calls nothing.
 	Parsed func()
 
-	// after is called after each step of ADD and each write of a record. Tests set it.
-	after func(step string) error
+	// After is called after each step of ADD and each write of a record, which fails with its error; nil calls nothing.
+	After func(step string) error
 }
 
 // Request holds the parameters of a verb. Each verb uses those that the CNI
@@ -56,14 +56,19 @@ type Plugin struct {
 type Request struct {
 	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
 	ContainerID, IfName string
-	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS).
+	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, which the path may
+	// not lead to from here; nil: the verb opens the path.
 	Netns string
+	Pod   *netns.Namespace
 	// Args tell the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
 	Args string
 	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
 	Path string
 	// Config is the network configuration.
 	Config []byte
+	// Call is a random text of one ADD, or empty. The second ADD of one call deletes what the first has completed: whoever ran
+	// that died before it could tell the result.
+	Call string
 }
 
 func (r Request) owner() record.Owner {
@@ -81,10 +86,10 @@ func (p *Plugin) parse(r Request) (netconf.Config, error) {
 
 // stepDone is called after each step of ADD.
 func (p *Plugin) stepDone(step string) error {
-	if p.after == nil {
+	if p.After == nil {
 		return nil
 	}
-	return p.after(step)
+	return p.After(step)
 }
 
 func (p *Plugin) records() record.Store { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
@@ -114,9 +119,9 @@ func (p *Plugin) logf(format string, args ...any) {
 	}
 }
 
-// openPod opens the pod's network namespace, which must not be the host's.
-func openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
-	pod, err := netns.Open(path)
+// openPod opens the pod's network namespace, which must not be the host's: that of the request, or else at path.
+func (r Request) openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
+	pod, err := r.namespace(path)
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetNS, oneLine(err), "")
 	}
@@ -133,3 +138,14 @@ func openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
 	}
 	return pod, nil
 }
+
+// namespace opens a second descriptor of the request's namespace, or the namespace at path.
+func (r Request) namespace(path string) (*netns.Namespace, error) {
+	if r.Pod != nil {
+		return r.Pod.Clone()
+	}
+	return netns.Open(path)
+}
+
+// Versions are the versions of the CNI specification that the plugin supports.
+func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }

@@ -44,6 +44,24 @@ func Current() (*Namespace, error) {
 	return Open(threadPath)
 }
 
+// Receive makes a namespace of a descriptor, which another process may have sent, with a path for messages. It keeps the
+// descriptor if there is no error.
+func Receive(fd int, path string) (*Namespace, error) {
+	if err := verify(fd); err != nil {
+		return nil, fmt.Errorf("descriptor of network namespace %q: %w", path, err)
+	}
+	return newNamespace(fd, path), nil
+}
+
+// Clone returns a second Namespace with a descriptor of its own.
+func (n *Namespace) Clone() (*Namespace, error) {
+	fd, err := unix.FcntlInt(uintptr(n.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate network namespace %q: %w", n.Name(), err)
+	}
+	return newNamespace(fd, n.path), nil
+}
+
 // newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile does not register it with the poller.
 func newNamespace(fd int, path string) *Namespace {
 	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}

@@ -172,6 +172,9 @@ func Parse(data []byte) (Config, error) {
 type Head struct {
 	// CNIVersion is the requested version of the CNI specification.
 	CNIVersion string `json:"cniVersion"`
+	// Name is the name of the network, Link the link mode.
+	Name string `json:"name"`
+	Link string `json:"link"`
 	// Type is [PluginType] or [LoopbackType].
 	Type string `json:"type"`
 	// PrevResult is the result of the previous plugin; nil if absent.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni"
+	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
+)
+
+// handOver gives the verb to the agent, if one runs, and prints its answer. done is false if the plugin does the verb; its
+// configuration is at stdin then.
+func (v *verbs) handOver() (exit int, done bool) {
+	verb := os.Getenv("CNI_COMMAND")
+	if v.loopback || verb == "" || verb == "VERSION" {
+		return 0, false
+	}
+	agent, err := handover.Dial(cmp.Or(os.Getenv(handover.SocketVariable), handover.DefaultSocket))
+	if err != nil {
+		return 0, false
+	}
+	defer agent.Close()
+	r := handover.Request{Environment: map[string]string{}}
+	for _, name := range handover.Variables() {
+		r.Environment[name] = os.Getenv(name)
+	}
+	if r.Config, err = io.ReadAll(os.Stdin); err == nil {
+		r.Call, err = handover.NewCall()
+	}
+	var answer handover.Answer
+	if err == nil {
+		ctx, parsed := v.signals.verb(verb == "GC")
+		parsed()
+		answer, err = agent.Ask(ctx, r, r.Environment["CNI_NETNS"])
+	}
+	switch {
+	case errors.Is(err, handover.ErrHung):
+		answer.Exit = 1
+		failed := types.NewError(types.ErrTryAgainLater, err.Error(), "")
+		answer.Stdout, err = json.Marshal(cni.Failure{CNIVersion: netconf.ParseHead(r.Config).CNIVersion, Error: failed})
+	case errors.Is(err, handover.ErrLost):
+		v.call = r.Call
+	}
+	if err != nil {
+		if err := putBack(r.Config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return 0, false
+	}
+	_, _ = os.Stderr.Write(answer.Stderr)
+	if _, err := os.Stdout.Write(answer.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1, true
+	}
+	return int(answer.Exit), true
+}
+
+// putBack makes the configuration that was read from stdin readable there again.
+func putBack(config []byte) error {
+	fd, err := unix.MemfdCreate("config", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	os.Stdin = os.NewFile(uintptr(fd), "config")
+	if _, err := os.Stdin.Write(config); err != nil {
+		return err
+	}
+	_, err = os.Stdin.Seek(0, io.SeekStart)
+	return err
+}

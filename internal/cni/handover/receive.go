@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// requestTime is how long the plugin may take to send its request.
+const requestTime = 5 * time.Second
+
+// Call is a request that an agent has received.
+type Call struct {
+	Request
+	// PID is the plugin's process as this process sees it, 0 if it cannot.
+	PID int
+	// Netns is a descriptor of the pod's network namespace; -1 if the plugin has sent none.
+	Netns int
+
+	claim int
+	conn  *net.UnixConn
+}
+
+// Receive receives the request of a connection, and takes the connection: Close closes it. The error matches unix.EPERM if
+// the plugin is not root.
+func Receive(conn *net.UnixConn) (_ *Call, err error) {
+	c := &Call{Netns: -1, claim: -1, conn: conn}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if err := c.identify(); err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
+		return nil, err
+	}
+	packet := make([]byte, MaxRequest+1)
+	control := make([]byte, unix.CmsgSpace(2*4))
+	n, m, flags, _, err := conn.ReadMsgUnix(packet, control)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.takeDescriptors(control[:m]); err != nil {
+		return nil, err
+	}
+	if n > MaxRequest || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || c.claim < 0 {
+		return nil, errForm
+	}
+	c.Request, err = decode(packet[:n])
+	return c, err
+}
+
+// identify sets the process of the plugin, which must be root's.
+func (c *Call) identify() error {
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		if err = requireRoot(int(fd)); err != nil {
+			return
+		}
+		var peer *unix.Ucred
+		if peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			c.PID = int(peer.Pid)
+		}
+	})
+	return errors.Join(controlErr, err)
+}
+
+// takeDescriptors takes the descriptors that came with the packet.
+func (c *Call) takeDescriptors(control []byte) error {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return err
+	}
+	for _, message := range messages {
+		descriptors, err := unix.ParseUnixRights(&message)
+		if err != nil {
+			return err
+		}
+		for _, fd := range descriptors {
+			switch {
+			case c.claim < 0:
+				c.claim = fd
+			case c.Netns < 0:
+				c.Netns = fd
+			default:
+				_ = unix.Close(fd)
+			}
+		}
+	}
+	if c.claim < 0 {
+		return errForm
+	}
+	return unix.SetNonblock(c.claim, true)
+}
+
+// Begin takes the claim: the verb is this process's now. The error says that the plugin does it, or has ended.
+func (c *Call) Begin() error {
+	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		n, _, recvErr := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if recvErr == nil && n == 0 {
+			err = io.EOF
+		}
+	})
+	if err := errors.Join(controlErr, err); err != nil {
+		return err
+	}
+	if err := takeClaim(c.claim); err != nil {
+		return fmt.Errorf("the plugin does not wait any more: %w", err)
+	}
+	return nil
+}
+
+// Gone returns a channel that is closed when the plugin has ended, or wants the verb undone.
+func (c *Call) Gone() <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		_, _ = c.conn.Read(make([]byte, 1))
+		close(gone)
+	}()
+	return gone
+}
+
+// answerPacket is the size of a packet of text in bytes: any socket's buffer takes it.
+const answerPacket = 32 << 10
+
+// Answer sends the answer.
+func (c *Call) Answer(a Answer) error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(requestTime)); err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(a.head()); err != nil {
+		return err
+	}
+	for all := append(a.Stdout, a.Stderr...); len(all) > 0; {
+		n, err := c.conn.Write(all[:min(len(all), answerPacket)])
+		if err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// Close ends the connection. Without Begin and Answer before, the plugin does the verb.
+func (c *Call) Close() {
+	for _, fd := range []int{c.claim, c.Netns} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	_ = c.conn.Close()
+}

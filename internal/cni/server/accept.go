@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni"
+	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+)
+
+type unixStat = syscall.Stat_t
+
+// since are the versions of the CNI specification that have a verb, where not all have.
+var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+// accept returns the verb and its parameters, or the reason why the plugin does it alone: it is invalid, and the plugin
+// has the words for that, or this process would not do the same.
+func (s *Server) accept(c *handover.Call) (verb string, r cni.Request, err error) {
+	env := c.Environment
+	verb = env["CNI_COMMAND"]
+	r = cni.Request{
+		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"], Path: env["CNI_PATH"],
+		Config: c.Config, Call: c.Call,
+	}
+	same, err := s.sameHost(c)
+	if err != nil {
+		return verb, r, err
+	}
+	if err := s.acceptConfig(verb, r.Config, same); err != nil {
+		return verb, r, err
+	}
+	onPod := verb == "ADD" || verb == "DEL" || verb == "CHECK"
+	switch {
+	case env["CNI_PATH"] == "" || env["CNI_NETNS_OVERRIDE"] != "":
+		return verb, r, errors.New("CNI_PATH or CNI_NETNS_OVERRIDE")
+	case onPod && (utils.ValidateContainerID(r.ContainerID) != nil || utils.ValidateInterfaceName(r.IfName) != nil):
+		return verb, r, errors.New("invalid container or interface")
+	case !onPod && verb != "GC" && verb != "STATUS":
+		return verb, r, fmt.Errorf("verb %q", verb)
+	case onPod && c.Netns < 0 && (verb != "DEL" || !same):
+		return verb, r, errors.New("no network namespace")
+	case !same && verb == "GC":
+		return verb, r, errors.New("paths of network namespaces")
+	}
+	if !onPod || c.Netns < 0 {
+		return verb, r, nil
+	}
+	r.Pod, err = netns.Receive(c.Netns, r.Netns)
+	if err != nil {
+		return verb, r, err
+	}
+	if inode, err := r.Pod.Inode(); err != nil || fmt.Sprintf("net:[%d]", inode) == s.network {
+		c.Netns = -1
+		return verb, r, errors.Join(err, errors.New("the network namespace of the host"), r.Pod.Close())
+	}
+	return verb, r, nil
+}
+
+// sameHost reports whether the plugin is in this process's mount namespace too. The error says that it has another build,
+// network namespace or directories.
+func (s *Server) sameHost(c *handover.Call) (bool, error) {
+	if err := s.programs.runs(c.PID); err != nil {
+		return false, err
+	}
+	theirs := cni.Plugin{
+		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
+		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
+	}
+	if !slices.Equal(directories(theirs), s.directories()) || theirs.Cgroup != s.Plugin.Cgroup {
+		return false, errors.New("the plugin has other directories")
+	}
+	proc := fmt.Sprintf("/proc/%d/", c.PID)
+	network, err := os.Readlink(proc + "ns/net")
+	if err != nil {
+		return false, err
+	}
+	if network != s.network {
+		return false, errors.New("the plugin is in another network namespace")
+	}
+	mounts, err := os.Readlink(proc + "ns/mnt")
+	if err != nil || mounts == s.mounts {
+		return err == nil, err
+	}
+	return false, s.sameDirectories(proc + "root")
+}
+
+// sameDirectories returns an error unless the directories of the plugin are the same ones below the root of its mount namespace.
+func (s *Server) sameDirectories(root string) error {
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	cgroup := s.Plugin.Cgroup
+	if cgroup == "" {
+		if cgroup, err = objects.CgroupRoot(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range append(s.directories(), cgroup) {
+		var here, there unix.Stat_t
+		if err := unix.Stat(dir, &here); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		other, err := unix.Openat2(fd, strings.TrimPrefix(dir, "/"), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+		if err != nil {
+			return fmt.Errorf("%s in the plugin's mount namespace: %w", dir, err)
+		}
+		err = unix.Fstat(other, &there)
+		_ = unix.Close(other)
+		if err != nil || here.Dev != there.Dev || here.Ino != there.Ino {
+			return errors.Join(err, fmt.Errorf("%s is another directory in the plugin's mount namespace", dir))
+		}
+	}
+	return nil
+}
+
+// directories are those that the plugin and this process must share.
+func (s *Server) directories() []string { return directories(s.Plugin) }
+
+func directories(p cni.Plugin) []string {
+	return []string{
+		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
+		filepath.Dir(cmp.Or(p.BPFRoot, objects.DefaultRoot)), // the datapath may not exist yet
+	}
+}
+
+// acceptConfig returns an error for configurations that the plugin refuses, and for those that run a program or use a
+// socket of the host, unless this process sees the same files.
+func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
+	head := netconf.ParseHead(config)
+	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) || utils.ValidateNetworkName(head.Name) != nil {
+		return errors.New("type, version or name")
+	}
+	if head.Delegates() {
+		return fmt.Errorf("IPAM plugin %q", head.IPAM.Type)
+	}
+	if first := since[verb]; first != "" {
+		if has, err := version.GreaterThanOrEqualTo(head.CNIVersion, first); err != nil || !has {
+			return fmt.Errorf("%s in version %s", verb, head.CNIVersion)
+		}
+	}
+	if mode, err := podlink.Lookup(head.Link); err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch && !same {
+		return fmt.Errorf("link %q: its database", head.Link)
+	}
+	return nil
+}
+
+func inodeOf(path string) (uint64, error) {
+	var stat unix.Stat_t
+	err := unix.Lstat(path, &stat)
+	return stat.Ino, err
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"mustang/internal/cni"
+	"mustang/internal/cni/handover"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/kept"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/rtnl/unlink"
+	"mustang/internal/testkit"
+)
+
+// fixture is a host with the plugin, and an uplink.
+type fixture struct {
+	t      testing.TB
+	host   *netns.Namespace
+	dir    string
+	plugin cni.Plugin
+	socket string
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	f := &fixture{t: t, host: testkit.Namespace(t, "host"), dir: t.TempDir()}
+	outside := testkit.Namespace(t, "outside")
+	f.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: f.host, Name: "uplink"}, rtnl.VethEnd{Namespace: outside, Name: "far"}, 1500))
+	up := rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Up: true}
+	f.must(rtnl.In(f.host).Configure("uplink", up))
+	f.must(rtnl.In(outside).Configure("far", rtnl.DeviceConfig{Up: true}))
+	f.plugin = cni.Plugin{
+		StateDir: filepath.Join(f.dir, "state"), RunDir: filepath.Join(f.dir, "run"), BPFRoot: kept.Root(t), Cgroup: testkit.Cgroup(t),
+		DeleteDevice: unlink.Device,
+	}
+	f.socket = filepath.Join(f.dir, "agent", "cni.sock")
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// options are those of a server that serves the built plugin.
+func (f *fixture) options() Options {
+	f.t.Helper()
+	path, err := program()
+	f.must(err)
+	return Options{Socket: f.socket, Host: f.host, Plugin: f.plugin, Program: path}
+}
+
+// served counts the verbs of a server.
+type served struct {
+	mu    sync.Mutex
+	verbs map[string]int
+}
+
+func (s *served) observe(verb string, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if failed {
+		verb += " failed"
+	}
+	s.verbs[verb]++
+}
+
+// count returns how many there were of a verb since the last call.
+func (s *served) count(verb string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.verbs[verb]
+	delete(s.verbs, verb)
+	return n
+}
+
+// serve runs a server in this process until the test or stop ends it.
+func (f *fixture) serve(o Options) (_ *served, stop func()) {
+	f.t.Helper()
+	counts := &served{verbs: map[string]int{}}
+	o.Observe = func(verb string, _ time.Duration, failed bool) { counts.observe(verb, failed) }
+	s, err := Listen(o)
+	f.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		f.must(<-ended)
+	})
+	f.t.Cleanup(stop)
+	return counts, stop
+}
+
+// program builds the plugin, once.
+var program = sync.OnceValues(func() (path string, err error) {
+	if builtDir, err = os.MkdirTemp("", "mst-cni-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(builtDir, "mustang-cni")
+	cmd := exec.Command("go", "build", "-o", path, "mustang/cmd/mustang-cni")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// builtDir is the directory of the built plugin. TestMain removes it.
+var builtDir string
+
+// network is the configuration of a network; more has further keys.
+func network(link, more string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink",
+		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00:9::/64"}]]}%s}`, link, more)
+}
+
+// everything is a network whose ADD runs all steps.
+func everything(link string) []byte {
+	return network(link, `,"services":"tc","masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+}
+
+// pod is a pod with a network namespace.
+type pod struct {
+	*netns.Namespace
+	id     string
+	config []byte
+	result types100.Result
+}
+
+func (f *fixture) pod(id string, config []byte) *pod {
+	f.t.Helper()
+	return &pod{Namespace: testkit.Namespace(f.t, id), id: id, config: config}
+}
+
+// call is a run of the plugin.
+type call struct {
+	verb   string
+	pod    *pod
+	socket string   // none: the plugin works alone
+	before []string // a program that runs the plugin, with its arguments
+	env    []string
+	config []byte // in place of the pod's
+}
+
+// answer is what the plugin printed.
+type answer struct {
+	stdout, stderr string
+	exit           int
+}
+
+// command returns the command of a call, and what it prints.
+func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	f.t.Helper()
+	path, err := program()
+	f.must(err)
+	line := append(slices.Clone(c.before), path)
+	cmd := exec.Command(line[0], line[1:]...)
+	p := f.plugin
+	cmd.Env = append([]string{
+		"MUSTANG_CNI_STATE_DIR=" + p.StateDir, "MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot,
+		"MUSTANG_CNI_CGROUP=" + p.Cgroup, handover.SocketVariable + "=" + c.socket, "PATH=" + os.Getenv("PATH"),
+		"CNI_COMMAND=" + c.verb, "CNI_PATH=/nowhere",
+	}, c.env...)
+	config := c.config
+	if c.pod != nil {
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+c.pod.id, "CNI_IFNAME=eth0", "CNI_NETNS="+c.pod.Path())
+		if config == nil {
+			config = c.pod.config
+		}
+		if c.verb == "CHECK" || c.verb == "DEL" {
+			config = with(config, `"prevResult":`+c.pod.text())
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, &stderr
+	return cmd, &stdout, &stderr
+}
+
+// with adds keys to a configuration.
+func with(config []byte, keys string) []byte {
+	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + "," + keys + "}")
+}
+
+func (p *pod) text() string {
+	data, err := json.Marshal(&p.result)
+	if err != nil || len(p.result.IPs) == 0 {
+		return "null"
+	}
+	return string(data)
+}
+
+// run runs the plugin on the host.
+func (f *fixture) run(c call) answer {
+	f.t.Helper()
+	cmd, stdout, stderr := f.command(c)
+	f.must(f.host.Start(cmd))
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		f.t.Fatal(err)
+	}
+	return answer{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// works runs the plugin, which must succeed.
+func (f *fixture) works(c call) answer {
+	f.t.Helper()
+	a := f.run(c)
+	if a.exit != 0 {
+		f.t.Fatalf("%s: exit %d: %s%s", c.verb, a.exit, a.stdout, a.stderr)
+	}
+	if c.verb == "ADD" {
+		f.must(json.Unmarshal([]byte(a.stdout), &c.pod.result))
+	}
+	return a
+}
+
+// add runs ADD for a new pod.
+func (f *fixture) add(id, socket string, config []byte) *pod {
+	f.t.Helper()
+	p := f.pod(id, config)
+	f.works(call{verb: "ADD", pod: p, socket: socket})
+	return p
+}
+
+// state lists what the plugin has on the host, in its directories and in the datapath.
+func (f *fixture) state() (out []string) {
+	f.t.Helper()
+	devices, err := rtnl.In(f.host).Devices()
+	f.must(err)
+	for _, d := range devices {
+		out = append(out, fmt.Sprintf("device %s %s", d.Kind, d.Name))
+	}
+	for _, pattern := range []string{f.plugin.RunDir + "/*/*/*", f.plugin.StateDir + "/*/*"} {
+		files, err := filepath.Glob(pattern)
+		f.must(err)
+		out = append(out, files...)
+	}
+	d, err := datapath.OpenExisting(datapath.Options{Root: f.plugin.BPFRoot})
+	f.must(err)
+	defer d.Close()
+	endpoints, err := d.Endpoints().List(f.t.Context())
+	f.must(err)
+	for _, e := range endpoints {
+		out = append(out, fmt.Sprint("endpoint ", e.IP))
+	}
+	services, err := d.Services().List(f.t.Context())
+	f.must(err)
+	for _, s := range services {
+		out = append(out, fmt.Sprint("service ", s))
+	}
+	scopes, err := d.Sockets().List(f.t.Context())
+	f.must(err)
+	for _, s := range scopes {
+		if s.Kind != datapath.HostScope {
+			out = append(out, fmt.Sprint("sockets of ", s.Cookie))
+		}
+	}
+	links, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*"))
+	f.must(err)
+	return append(out, links...)
+}
+
+// same fails the test if the state differs from before.
+func (f *fixture) same(before []string, when string) {
+	f.t.Helper()
+	if after := f.state(); !slices.Equal(before, after) {
+		f.t.Fatalf("%s:\nbefore %q\nafter  %q", when, before, after)
+	}
+}
+
+// reach sends a message from one pod to an address of another, and receives the answer.
+func (f *fixture) reach(from, to *pod) {
+	f.t.Helper()
+	for _, ip := range to.result.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		server := testkit.Echo(f.t, to.Namespace, "tcp", netip.AddrPortFrom(addr.Unmap(), 0).String())
+		if _, err := testkit.RoundTrip(f.t, from.Namespace, "tcp", server.String(), []byte("message")); err != nil {
+			f.t.Errorf("%s to %s: %v", from.id, addr, err)
+		}
+	}
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childVariable); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := testkit.CheckLeaks(m)
+	if err := kept.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if builtDir != "" {
+		_ = os.RemoveAll(builtDir)
+	}
+	os.Exit(code)
+}

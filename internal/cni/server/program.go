@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxKnown is the number of files that a programs remembers.
+const maxKnown = 64
+
+// programs tells whether processes run the program that belongs to this one: the same bytes, since two builds can have one
+// version, or none.
+type programs struct {
+	digest [sha256.Size]byte
+
+	mu    sync.Mutex
+	known map[unix.Stat_t]bool // whether a file has the digest
+}
+
+func newPrograms(path string) (*programs, error) {
+	digest, err := digestOf(path)
+	return &programs{digest: digest, known: map[unix.Stat_t]bool{}}, err
+}
+
+// runs returns nil if a process runs the program.
+func (p *programs) runs(pid int) error {
+	path := fmt.Sprintf("/proc/%d/exe", pid)
+	var file unix.Stat_t
+	if err := unix.Stat(path, &file); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	file.Atim = unix.Timespec{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	same, known := p.known[file]
+	if !known {
+		digest, err := digestOf(path)
+		if err != nil {
+			return err
+		}
+		if len(p.known) >= maxKnown {
+			clear(p.known)
+		}
+		same = digest == p.digest
+		p.known[file] = same
+	}
+	if !same {
+		return errors.New("the plugin is another build")
+	}
+	return nil
+}
+
+func digestOf(path string) (digest [sha256.Size]byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return digest, err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, file)
+	return [sha256.Size]byte(hash.Sum(nil)), err
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server does the verbs of the CNI plugin in a process that stays: the plugin hands them over a unix socket (package
+// handover). A verb gives the same result and leaves the same state as if the plugin did it. What this process cannot do as
+// the plugin would, it leaves to the plugin.
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni"
+	"mustang/internal/cni/handover"
+	"mustang/internal/netns"
+)
+
+// Limits of a server.
+const (
+	// maxWorkers is the number of verbs that it does at once: most of one is waiting for the kernel's lock of all devices.
+	maxWorkers = 16
+	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
+	maxCalls = 512
+)
+
+// Options describe a server.
+type Options struct {
+	// Socket is its path; empty means handover.DefaultSocket. The directory is created, and must be root's alone (0700).
+	Socket string
+	// Host is the network namespace of the node. Plugins in others work alone.
+	Host *netns.Namespace
+	// Plugin does the verbs. Plugins with other directories work alone.
+	Plugin cni.Plugin
+	// Program is the file of the plugin that belongs to this process. Plugins with other contents work alone.
+	Program string
+	// Observe is called after each verb; nil calls nothing. failed is that the plugin prints an error.
+	Observe func(verb string, took time.Duration, failed bool)
+	// Log gets the errors of requests; nil discards them.
+	Log *slog.Logger
+}
+
+// Server does verbs for plugins on this host.
+type Server struct {
+	Options
+	listener *net.UnixListener
+	inode    uint64        // of the socket
+	workers  chan struct{} // one for each verb that is done
+	calls    chan struct{} // one for each request
+	programs *programs
+	mounts   string // this process's mount namespace
+	network  string // the host's network namespace
+}
+
+// Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of them.
+func Listen(o Options) (_ *Server, err error) {
+	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls)}
+	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.mounts, err = os.Readlink("/proc/self/ns/mnt"); err != nil {
+		return nil, fmt.Errorf("CNI server: %w", err)
+	}
+	if s.programs, err = newPrograms(o.Program); err != nil {
+		return nil, fmt.Errorf("CNI server: the plugin of this program: %w", err)
+	}
+	inode, err := o.Host.Inode()
+	if err != nil {
+		return nil, fmt.Errorf("CNI server: %w", err)
+	}
+	s.network = fmt.Sprintf("net:[%d]", inode)
+	for _, dir := range s.directories() { // the plugin creates them otherwise, and cannot see then that they are the same
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("CNI server: %w", err)
+		}
+	}
+	if err := s.listen(); err != nil {
+		return nil, fmt.Errorf("CNI server: listen at %s: %w", s.Socket, err)
+	}
+	return s, nil
+}
+
+// listen makes the socket beside its place and moves it there, so that no plugin finds one that does not listen.
+func (s *Server) listen() (err error) {
+	dir := filepath.Dir(s.Socket)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if stat := info.Sys().(*unixStat); !info.IsDir() || stat.Uid != 0 || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s has mode %v and user %d, want a directory of root with mode 0700", dir, info.Mode(), stat.Uid)
+	}
+	temp := fmt.Sprintf("%s.%d", s.Socket, os.Getpid())
+	_ = os.Remove(temp)
+	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temp, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	s.listener.SetUnlinkOnClose(false)
+	if err = os.Chmod(temp, 0o600); err == nil {
+		s.inode, err = inodeOf(temp)
+	}
+	if err == nil {
+		err = os.Rename(temp, s.Socket)
+	}
+	if err != nil {
+		_ = os.Remove(temp)
+		_ = s.listener.Close()
+	}
+	return err
+}
+
+// Run serves plugins until ctx ends. Then it takes no more requests, finishes the verbs that it has begun, and removes its socket.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	stop := context.AfterFunc(ctx, s.close)
+	defer stop()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
+			s.Log.Warn("CNI socket", "error", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		case err != nil:
+			s.close()
+			return fmt.Errorf("CNI server: %w", err)
+		}
+		select {
+		case s.calls <- struct{}{}:
+			all.Go(func() {
+				defer func() { <-s.calls }()
+				s.serve(ctx, conn)
+			})
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// close ends the socket, and removes it unless it is another server's already.
+func (s *Server) close() {
+	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
+		_ = os.Remove(s.Socket)
+	}
+	_ = s.listener.Close()
+}
+
+// serve serves a connection.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
+	call, err := handover.Receive(conn)
+	if err != nil {
+		s.Log.Warn("CNI socket", "error", err)
+		return
+	}
+	defer call.Close()
+	verb, request, err := s.accept(call)
+	if err != nil {
+		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", request.ContainerID, "reason", err)
+		return
+	}
+	if request.Pod != nil {
+		call.Netns = -1
+		defer request.Pod.Close()
+	}
+	select {
+	case s.workers <- struct{}{}:
+		defer func() { <-s.workers }()
+	case <-ctx.Done():
+		return
+	}
+	if ctx.Err() != nil || call.Begin() != nil {
+		return
+	}
+	begun := time.Now()
+	answer, err := s.do(ctx, call, verb, request)
+	if err == nil {
+		if s.Observe != nil {
+			s.Observe(verb, time.Since(begun), answer.Exit != 0)
+		}
+		err = call.Answer(answer)
+	}
+	if err != nil {
+		s.Log.Warn("CNI request", "verb", verb, "container", request.ContainerID, "error", err)
+	}
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// TestSameAsAlone attaches one pod through the server and one by the plugin alone: they get the same but for addresses, reach each
+// other, and each is checked and deleted by the other way too.
+func TestSameAsAlone(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string][]byte{
+		"veth": network("veth", ""), "bridge": network("bridge", `,"masquerade":true`), "macvlan": network("macvlan", ""),
+		"veth tc": network("veth", `,"services":"tc"`),
+		"limits":  network("veth", `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"egressRate":100000000}}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			counts, _ := f.serve(f.options())
+			f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+			before := f.state()
+			pods := map[string]*pod{f.socket: f.pod("through", config), "none": f.pod("alone", config)}
+			wrote := map[string]answer{}
+			for _, socket := range []string{f.socket, "none"} {
+				wrote[socket] = f.works(call{verb: "ADD", pod: pods[socket], socket: socket})
+			}
+			if n := counts.count("ADD"); n != 1 {
+				t.Errorf("the server did %d ADDs, want 1", n)
+			}
+			through, alone := pods[f.socket], pods["none"]
+			if a, b := general(t, through), general(t, alone); a != b {
+				t.Errorf("through the server\n%s\nalone\n%s", a, b)
+			}
+			if a, b := wrote[f.socket], wrote["none"]; a.stderr != b.stderr || lines(a.stdout) != lines(b.stdout) {
+				t.Errorf("through the server it wrote\n%q %q\nalone\n%q %q", a.stdout, a.stderr, b.stdout, b.stderr)
+			}
+			f.reach(through, alone)
+			f.reach(alone, through)
+			for _, socket := range []string{f.socket, "none"} {
+				f.works(call{verb: "CHECK", pod: through, socket: socket})
+				f.works(call{verb: "CHECK", pod: alone, socket: socket})
+			}
+			f.works(call{verb: "DEL", pod: through, socket: "none"})
+			f.works(call{verb: "DEL", pod: alone, socket: f.socket})
+			f.works(call{verb: "DEL", pod: alone, socket: f.socket})
+			f.same(before, "DEL")
+			if c, d := counts.count("CHECK"), counts.count("DEL"); c != 2 || d != 2 {
+				t.Errorf("the server did CHECK %d times and DEL %d times, want 2 of each", c, d)
+			}
+		})
+	}
+}
+
+// general returns the result of a pod without what is the pod's own.
+func general(t *testing.T, p *pod) string {
+	t.Helper()
+	r := types100.Result{CNIVersion: p.result.CNIVersion, Routes: p.result.Routes, DNS: p.result.DNS}
+	for _, i := range p.result.Interfaces {
+		one := *i
+		if one.Sandbox == p.Path() {
+			one.Sandbox = "the pod"
+		} else {
+			one.Name = "the host's"
+		}
+		one.Mac = fmt.Sprint(len(one.Mac))
+		r.Interfaces = append(r.Interfaces, &one)
+	}
+	for _, ip := range p.result.IPs {
+		one := *ip
+		one.Address.IP = make(net.IP, len(one.Address.IP))
+		r.IPs = append(r.IPs, &one)
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// lines returns the form of a text: its characters but for letters and digits.
+func lines(text string) string {
+	return regexp.MustCompile(`[0-9a-zA-Z.:/-]+`).ReplaceAllString(text, "x")
+}
+
+// TestErrorsAsAlone has the plugin fail in both ways: what it prints is the same.
+func TestErrorsAsAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	counts, _ := f.serve(f.options())
+	config := network("veth", "")
+	there := f.add("there", "none", config)
+	for name, test := range map[string]struct {
+		call   call
+		served string
+	}{
+		"attached already": {call{verb: "ADD", pod: there}, "ADD failed"},
+		"nothing to check": {call{verb: "CHECK", pod: f.pod("b", config)}, "CHECK failed"},
+		"no free address":  {call{verb: "ADD", pod: f.pod("c", network("veth", `,"runtimeConfig":{"ips":["10.9.0.2/24","10.9.0.2/24"]}`))}, "ADD failed"},
+		"port":             {call{verb: "ADD", pod: f.pod("d", network("veth", `,"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"9.9.9.9"}]}`))}, "ADD failed"},
+		"unknown key":      {call{verb: "ADD", pod: f.pod("e", network("veth", `,"linc":"veth"`))}, "ADD failed"},
+		"no object":        {call{verb: "ADD", pod: f.pod("f", []byte(`[]`))}, ""},
+		"old version":      {call{verb: "GC", config: []byte(strings.Replace(string(config), "1.1.0", "1.0.0", 1))}, ""},
+		"no verb":          {call{verb: "MOVE", pod: f.pod("g", config)}, ""},
+		"bad container":    {call{verb: "ADD", pod: there, env: []string{"CNI_ARGS=x"}, before: []string{"env", "CNI_IFNAME=a/b"}}, ""},
+		"no namespace":     {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=/nowhere", "CNI_CONTAINERID=h"}}, ""},
+		"host's namespace": {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=" + f.host.Path(), "CNI_CONTAINERID=i"}}, ""},
+		"IPAM plugin":      {call{verb: "ADD", pod: f.pod("j", []byte(`{"cniVersion":"1.0.0","name":"o","type":"mustang-cni","ipam":{"type":"host-local"}}`))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := *f
+			f.t = t
+			test.call.socket = f.socket
+			got := f.run(test.call)
+			test.call.socket = "none"
+			if want := f.run(test.call); got != want || got.exit == 0 {
+				t.Errorf("through the server %+v, alone %+v", got, want)
+			}
+			if n := counts.count(test.served); n != 1 && test.served != "" {
+				t.Errorf("the server did %d of %q, want 1", n, test.served)
+			}
+			if len(counts.verbs) > 0 {
+				t.Errorf("the server did %v too", counts.verbs)
+			}
+		})
+	}
+	f.works(call{verb: "DEL", pod: there, socket: f.socket})
+}
+
+// TestGC collects through the server what is not valid, also without the pod's namespace.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	counts, _ := f.serve(f.options())
+	config := network("veth", "")
+	valid := f.add("valid", f.socket, config)
+	before := f.state()
+	f.add("gone", f.socket, config)
+	f.add("gone2", "none", config)
+	f.works(call{verb: "STATUS", config: config, socket: f.socket})
+	f.works(call{verb: "GC", socket: f.socket, config: with(config, `"cni.dev/valid-attachments":[{"containerID":"valid","ifname":"eth0"}]`)})
+	f.same(before, "GC")
+	f.works(call{verb: "CHECK", pod: valid, socket: f.socket})
+	for _, verb := range []string{"GC", "STATUS", "CHECK"} {
+		if n := counts.count(verb); n != 1 {
+			t.Errorf("the server did %s %d times, want once", verb, n)
+		}
+	}
+	f.works(call{verb: "DEL", pod: valid, socket: f.socket})
+	if slices.ContainsFunc(f.state(), func(s string) bool { return strings.Contains(s, "10.9.0.") }) {
+		t.Errorf("DEL left %q", f.state())
+	}
+}
