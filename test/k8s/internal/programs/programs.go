@@ -75,10 +75,13 @@ func Build(ctx context.Context, source, cache string, tell io.Writer) (Set, erro
 	return s, s.build("images.tar", tell, func(path string) error { return s.images(ctx, path) })
 }
 
+// recipe counts changes of what is built that neither the modules nor the lists show.
+const recipe = 1
+
 // digestOf returns a name for what programs are built from: the modules, and the packages of the image.
 func digestOf(source string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, packages, list)
+	fmt.Fprintln(sum, recipe, packages, list)
 	for _, module := range []string{"kubernetes", "coredns"} {
 		files, err := filepath.Glob(filepath.Join(source, module, "*"))
 		if err != nil || len(files) == 0 {
