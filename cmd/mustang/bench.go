@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -62,7 +61,6 @@ The exit code is 1 if a row failed.`
 // bench is the command that measures suites.
 func (c *config) bench() *cobra.Command {
 	var o bench.Options
-	var format string
 	var list, guest, selfTest bool
 	var flags benchFlags
 	cmd := &cobra.Command{
@@ -85,7 +83,7 @@ func (c *config) bench() *cobra.Command {
   mustang bench --list all`,
 		Args: cli.Arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, []string{"table", "wide", "json"}); err != nil {
+			if err := checkFormat(flags.format, []string{"table", "wide", "json"}); err != nil {
 				return err
 			}
 			name := suites.Default
@@ -111,31 +109,38 @@ func (c *config) bench() *cobra.Command {
 			case guest:
 				return c.benchVM(cmd, o, flags.out)
 			case list:
-				return c.listRows(o, format)
+				return c.listRows(o, flags.format)
 			case selfTest:
-				return c.runSelfTest(cmd, o, flags.out, format)
+				return c.runSelfTest(cmd, o, flags.out, flags.format)
 			}
-			return c.runBench(cmd, o, flags.out, format)
+			return c.runBench(cmd, o, flags.out, flags.format)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&format, "output", "o", "table", "output format: table (the answer), wide (all tables too) or json")
 	flags.addSampling(f, &o)
+	flags.addLabs(f, &o)
 	flags.addTraffic(f)
+	flags.addOutput(f)
 	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
-	f.StringVar(&flags.out, "out", "mustang-results", "directory that the run's directory is made in")
 	f.BoolVar(&selfTest, "self-test", false, "test the measurement itself: paths that are the same, and differences of known size")
 	flags.peer.add(f)
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
+	cmd.AddCommand(c.benchCluster())
 	return cmd
 }
 
 // benchFlags are flags that have to be parsed.
 type benchFlags struct {
-	cpus, wireRate, until, out string
-	engines                    []string
-	peer                       peerFlags
-	traffic                    suites.Traffic
+	cpus, wireRate, until, out, format string
+	engines                            []string
+	peer                               peerFlags
+	traffic                            suites.Traffic
+}
+
+// addOutput adds the flags that say what becomes of the result.
+func (t *benchFlags) addOutput(f *pflag.FlagSet) {
+	f.StringVarP(&t.format, "output", "o", "table", "output format: table (the answer), wide (all tables too) or json")
+	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }
 
 // addTraffic adds the flags that say what the paths carry.
@@ -168,20 +173,25 @@ func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
 	return suites.Beside(all, engines)
 }
 
-// addSampling adds the flags that say where, what and how much is measured.
+// addSampling adds the flags that say what and how much is measured.
 func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.StringArrayVar(&o.Only, "only", nil, "measure only these rows: an ID, its beginning up to a slash, or a pattern in which * and ? match no slash (repeatable)")
 	f.DurationVar(&o.Time, "time", 0, "time for each suite (default 2m30s; 35s with --quick)")
-	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)")
+	f.IntVar(&o.Rounds, "rounds", 0, "samples of each row, in place of --time")
 	f.StringVar(&t.until, "until", "", "end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
 	f.BoolVar(&o.Quick, "quick", false, "take about a minute per suite; too short for reliable results")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
+	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
+}
+
+// addLabs adds the flags that say where labs are measured, and how.
+func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
+	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine whose clock counts them (set by --vm)")
 	_ = f.MarkHidden("count")
-	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.StringVar(&t.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: unlimited)")
 	f.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction (needs netem in the kernel)")
 	f.StringVar(&t.cpus, "cpus", "", "CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
-	f.DurationVar(&o.Slice, "slice", 0, "length of the turns that rows take (default 1ms, and longer where a path needs it)")
 	f.DurationVar(&o.Duration, "duration", 0, "measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
 	f.StringSliceVar(&t.engines, "engine", []string{engine.Native}, "load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
 }
@@ -209,8 +219,10 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
 		return err
 	}
-	if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
-		return err
+	if t.peer.flags != nil {
+		if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
+			return err
+		}
 	}
 	if t.wireRate != "" {
 		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
@@ -249,11 +261,13 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 	if err := o.Validate(); err != nil {
 		return file, "", cli.Usage(err)
 	}
-	if err := cli.RequireRoot(cmd); err != nil {
-		return file, "", err
-	}
-	if o.Store, err = c.reaped(); err != nil {
-		return file, "", err
+	if o.Cluster == nil {
+		if err := cli.RequireRoot(cmd); err != nil {
+			return file, "", err
+		}
+		if o.Store, err = c.reaped(); err != nil {
+			return file, "", err
+		}
 	}
 	if o.Out, err = rundir.Create(out, time.Now(), rundir.SudoUser(c.Getenv)); err != nil {
 		return file, "", err
@@ -299,69 +313,6 @@ func failures(file result.File) error {
 		return nil
 	}
 	return fmt.Errorf("%d of %d rows failed", n, len(file.Rows))
-}
-
-// rowJSON is a row of bench --list -o json.
-type rowJSON struct {
-	Suite    string       `json:"suite"`
-	ID       string       `json:"id"`
-	Workload string       `json:"workload"`
-	Flows    int          `json:"flows"`
-	Setup    result.Setup `json:"setup,omitzero"`
-	Link     string       `json:"link"`
-	Datapath string       `json:"datapath"`
-	Target   string       `json:"target"`
-	Via      string       `json:"via"`
-	Status   string       `json:"status"`
-	Reason   string       `json:"reason,omitempty"`
-}
-
-// statusUnknown is the status of a row in a list whose link mode was not tried.
-const statusUnknown = "?"
-
-// listRows lists the rows of suites, and whether the programs that they need are
-// installed. As root it also tries whether the kernel has their link modes.
-func (c *config) listRows(o bench.Options, format string) error {
-	list := []rowJSON{}
-	var rows [][]string
-	for _, suite := range o.Suites {
-		status, reason := map[string]string{}, map[string]string{}
-		for _, path := range suite.Paths {
-			status[path.ID], reason[path.ID] = pathStatus(path)
-		}
-		for _, row := range suite.Rows() {
-			item := rowJSON{
-				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup,
-				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: status[row.ID], Reason: reason[row.ID],
-			}
-			list = append(list, item)
-			rows = append(rows, []string{item.Suite, item.ID, suites.Workload{Name: row.Workload, Setup: row.Setup}.String(), strconv.Itoa(item.Flows), item.Link, item.Datapath,
-				item.Target, item.Via, item.Status, item.Reason})
-		}
-	}
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema int       `json:"schema"`
-			Rows   []rowJSON `json:"rows"`
-		}{cli.Schema, list})
-	}
-	return cli.PrintTable(c.Stdout, []string{"SUITE", "ROW", "WORKLOAD", "FLOWS", "LINK", "DATAPATH", "TARGET", "VIA", "STATUS", "REASON"}, rows)
-}
-
-// pathStatus tells whether this machine can measure a path, and why not.
-func pathStatus(p suites.Path) (status, reason string) {
-	root := os.Geteuid() == 0
-	try := p.Probe
-	if !root {
-		try = p.CheckInstalled
-	}
-	switch err := try(); {
-	case err != nil:
-		return result.StatusSkipped, err.Error()
-	case !root && p.HasMode():
-		return statusUnknown, "root can tell whether the kernel has the link mode"
-	}
-	return result.StatusOK, ""
 }
 
 // suiteList returns a line for each suite.

@@ -67,7 +67,7 @@ func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
 		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), c.loadAgent(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
+		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	root.AddCommand(node.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.

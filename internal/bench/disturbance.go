@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"mustang/internal/bench/host"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
@@ -25,6 +26,14 @@ type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
 	rounds, spoilt int           // rounds, and those of them that were spoilt
 	throttled      time.Duration // by a CPU quota
+}
+
+// quota returns the CPU quota of the run, none where it does not run what carries load.
+func (o Options) quota() host.Quota {
+	if o.Cluster != nil {
+		return host.Quota{}
+	}
+	return host.FindQuota()
 }
 
 // watch measures what others do while the run does nothing.

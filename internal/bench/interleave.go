@@ -60,7 +60,8 @@ func (r *run) pilot(rows []*measuredRow) stats.Components {
 	var labs, rounds []float64
 	for _, c := range r.compared {
 		if c.estimate != nil && c.Suite == rows[0].row.Suite && c.Class == result.ClassKernel {
-			labs, rounds = append(labs, c.estimate.Components.Lab), append(rounds, c.estimate.Components.Round)
+			v := c.estimate.Components
+			labs, rounds = append(labs, v.Lab+v.Process), append(rounds, v.Round)
 		}
 	}
 	if len(labs) == 0 {
@@ -99,8 +100,10 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, instance int, p
 	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
 		return err
 	}
-	if err := r.disturbed.watch(); err != nil {
-		return err
+	if r.options.Cluster == nil {
+		if err := r.disturbed.watch(); err != nil {
+			return err
+		}
 	}
 	groups, alone := byWorkload(rows)
 	for i, group := range groups {
@@ -217,7 +220,9 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	errs := e.run.testbed.connect(ctx, prepared)
 	for i, s := range prepared {
 		if errs[i] == nil {
-			s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
+			if s.lab != nil {
+				s.row.row.Variant = suites.Variant(s.row.spec.path.Variant, s.lab.OVSDatapath(), s.lab.Acceleration())
+			}
 			e.standing = append(e.standing, s)
 		}
 	}

@@ -43,6 +43,8 @@ type Options struct {
 	WireDelay time.Duration
 	// Peer, if not nil, is another machine that replaces the second host of a lab.
 	Peer *PeerOptions
+	// Cluster, if not nil, has the pods that are the ends of all paths. The suites are of that cluster.
+	Cluster Cluster
 	// Only selects rows whose ID, or "ID workload", matches one of these patterns
 	// (path.Match, where * stops at a slash) or begins with one; empty selects all.
 	Only []string

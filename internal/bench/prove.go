@@ -27,6 +27,7 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		switch {
 		case err == nil:
 			row.proof = s.evidence
+			row.remark(s.measurement)
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errors.ErrUnsupported): // by this kernel

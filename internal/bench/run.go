@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, compared: comparisons{}, quota: host.FindQuota()}
+	r := &run{options: o, testbed: t, compared: comparisons{}, quota: o.quota()}
 	for _, s := range specs {
 		r.rows = append(r.rows, newRow(s))
 	}
@@ -106,6 +106,9 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	}
 	if o.Peer != nil {
 		head.Notes = o.Peer.notes()
+	}
+	if o.Cluster != nil {
+		o.Cluster.Describe(&head)
 	}
 	return head, nil
 }

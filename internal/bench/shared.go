@@ -20,7 +20,9 @@ import (
 
 // shares reports whether the agents of a path are those of other labs too, which enter
 // its namespaces for each socket: rows that are compared then run in the same processes.
-func (t *testbed) shares(p suites.Path) bool { return !t.counting && t.peer == nil && !encloses(p.Lab) }
+func (t *testbed) shares(p suites.Path) bool {
+	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
+}
 
 // encloses reports whether the agents of a lab's places run in guests or containers.
 func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
@@ -142,9 +144,12 @@ func (t *testbed) open(ctx context.Context, p suites.Path, spec load.Spec, recor
 
 // prepare starts what a connection on a path needs.
 func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec, recorders map[*lab.Lab]*evidence.Recorder) (*standing, error) {
-	l, err := t.lab(ctx, p.Lab)
-	if err != nil {
-		return nil, err
+	var l *lab.Lab
+	var err error
+	if t.cluster == nil {
+		if l, err = t.lab(ctx, p.Lab); err != nil {
+			return nil, err
+		}
 	}
 	s := &standing{lab: l, spec: spec}
 	if s.client, s.spec.Namespace, err = t.clientOf(ctx, p, spec.Workload); err != nil {

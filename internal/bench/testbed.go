@@ -35,6 +35,8 @@ type testbed struct {
 	built    int // labs so far, for their names
 	failed   map[lab.Options]error
 	agents   map[agentKey]*load.Agent
+	// cluster has the pods of all agents; nil if labs have them.
+	cluster Cluster
 	// peer is the other machine, nil if there is none.
 	peer *peer
 	// notes are remarks on all rows of a lab.
@@ -70,7 +72,7 @@ func newTestbed(o Options) (*testbed, error) {
 		return nil, err
 	}
 	return &testbed{
-		store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
+		cluster: o.Cluster, store: o.Store, exe: o.Exe, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
 		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
 		listening: map[agentKey]bool{},
 	}, nil
@@ -92,6 +94,9 @@ func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 // build builds the labs with these options that do not exist, several at once. Those that
 // cannot be built are in t.failed. It returns an error only if ctx ends.
 func (t *testbed) build(ctx context.Context, all []lab.Options) error {
+	if t.cluster != nil {
+		return ctx.Err()
+	}
 	var missing []lab.Options
 	begun := map[lab.Options]bool{}
 	for _, o := range all {
@@ -160,15 +165,20 @@ func (t *testbed) agent(ctx context.Context, key agentKey) (*load.Agent, error) 
 	if a, ok := t.agents[key]; ok {
 		return a, nil
 	}
-	l, err := t.lab(ctx, key.lab)
-	if err != nil {
-		return nil, err
+	var o load.AgentOptions
+	if t.cluster != nil {
+		o = t.cluster.Agent(key.place)
+	} else {
+		l, err := t.lab(ctx, key.lab)
+		if err != nil {
+			return nil, err
+		}
+		o = t.agentOptions(key.listen.IsValid())
+		if key.lab.Guests {
+			o.Timeout = guestTimeout
+		}
+		o.Start = func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) }
 	}
-	o := t.agentOptions(key.listen.IsValid())
-	if key.lab.Guests {
-		o.Timeout = guestTimeout
-	}
-	o.Start = func(cmd *exec.Cmd) error { return l.Start(key.place, cmd) }
 	a, err := load.StartAgent(ctx, o)
 	if err != nil {
 		if key.lab.Guests { // a further attempt may take minutes

@@ -21,7 +21,7 @@ const traceShare = 20
 // quick run has no time for it. Rows that cannot be traced have no trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths := tracedRows(rows)
-	if r.options.Quick || len(paths) == 0 {
+	if r.options.Quick || r.options.Cluster != nil || len(paths) == 0 {
 		return nil
 	}
 	if err := r.testbed.hangUp(); err != nil { // the tracer's agents take the ports

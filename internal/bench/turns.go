@@ -180,6 +180,9 @@ const shortLead = kernelSlice / 10
 // slice returns a turn of a connection.
 func (s *standing) slice() load.Slice {
 	slice := load.Slice{Conn: s.connection.ID, Duration: s.row.slice}
+	if s.row.spec.path.Ends != nil && s.row.spec.workload.Name == load.TCPStream {
+		slice.Lead = s.row.slice / clusterLead
+	}
 	if s.row.class() == result.ClassUserSpace && s.row.slice < shapedSlice && !s.row.spec.workload.Setup.Paced() {
 		slice.Lead = shortLead
 	}
@@ -219,7 +222,10 @@ func (e *epoch) add(instance int, order []int, taken []load.SliceResult) {
 		}
 		last := first + 1 + slices.Index(order[first+1:], i)
 		position := stats.Position{Lab: instance, Process: instance, Connection: instance, Round: round}
-		if keeps(s.row.spec.path.Lab) {
+		switch {
+		case s.lab == nil:
+			position.Lab = 0 // the pods stay
+		case keeps(s.row.spec.path.Lab):
 			position.Lab, position.Process = 0, 0
 		}
 		s.row.addTurns(position, round, taken[first], taken[last])

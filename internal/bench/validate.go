@@ -60,6 +60,9 @@ func (o Options) withDefaults() (Options, error) {
 			o.Rounds = minInterval
 		}
 	}
+	if o.Cluster != nil {
+		o.Slice = cmp.Or(o.Slice, clusterSlice)
+	}
 	switch {
 	case o.Until > 0:
 		o.Time, o.Duration = cmp.Or(o.Time, 10*time.Minute), cmp.Or(o.Duration, 300*time.Millisecond)

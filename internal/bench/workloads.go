@@ -110,6 +110,8 @@ var (
 // unsupported returns the reason why a path cannot be measured, nil if none is known.
 func (o Options) unsupported(p suites.Path) error {
 	switch {
+	case o.Cluster != nil && p.Skip == "":
+		return nil
 	case o.counting() && p.Plugin != nil:
 		return errCallsNotCounted
 	case o.counting() && p.Lab.Guests:

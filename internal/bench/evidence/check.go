@@ -89,7 +89,11 @@ func (c *sampleCheck) add(format string, args ...any) {
 // check adds a finding for each contradiction between evidence and path.
 func (c *sampleCheck) check() {
 	c.checkTransfer()
-	if c.fromMachine {
+	switch {
+	case c.Ends != nil:
+		c.checkEnds()
+		return
+	case c.fromMachine:
 		c.checkFromMachine()
 		return
 	}

@@ -32,6 +32,8 @@ type Path struct {
 	// Route lists the devices of the path. It is nil in labs of two pods on one host,
 	// where the traits of the link mode imply them.
 	Route *Route
+	// Ends, if not nil, says that the path is in a Kubernetes cluster, and not in a lab.
+	Ends *Ends
 }
 
 // Datapath returns the datapath of the path's lab, as in a result file.

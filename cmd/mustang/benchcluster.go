@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/bench"
+	"mustang/internal/bench/clusterbench"
+	"mustang/internal/bench/suites"
+)
+
+// clusterImage is the image of the chart.
+const clusterImage = "docker.io/library/mustang:0.1.0"
+
+// clusterMargin is how long the pods of a bench may go on after its time: an image may have to be pulled, and a run of a number
+// of rounds has no time.
+const clusterMargin = 6 * time.Hour
+
+// benchCluster is the command that measures a Kubernetes cluster.
+func (c *config) benchCluster() *cobra.Command {
+	var o bench.Options
+	var flags benchFlags
+	where := clusterbench.Options{Program: clusterbench.Program}
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Measure host to host, pod to pod and pod to service in a Kubernetes cluster",
+		Long: `Measure host to host, pod to pod and pod to a service's cluster IP in a Kubernetes cluster, on one
+node and across two, with any CNI plugin and service proxy. The rows of a workload take turns of
+20 ms on connections that stand open. mustang compare tells what another plugin changes.
+
+The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. Those
+of the host rows use their nodes' networks. The image must have this version of mustang, and nodes
+must have it or be able to pull it. The two nodes are those of --nodes, or the first two of one kind
+that are ready and have no taints. With one node, the rows across two are skipped.
+
+What a bench left that was killed removes itself after some minutes, but for the namespace, which the
+next bench removes. The exit code is 1 if a row failed.`,
+		Example: `  mustang bench cluster
+  mustang bench cluster --context staging --nodes worker-1,worker-2 --time 5m
+  mustang bench cluster --only pod-ip --workload tcp_rr --quick
+  mustang compare results/before results/after`,
+		Args: cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(flags.format, []string{"table", "wide", "json"}); err != nil {
+				return err
+			}
+			if n := len(where.Nodes); n > 2 {
+				return cli.Usage(errors.New("--nodes: want one node or two"))
+			}
+			unknown := suites.Cluster(suites.ClusterPlacement{}, suites.ClusterPlacement{})
+			var err error
+			if o.Suites, err = flags.traffic.Apply([]suites.Suite{unknown}); err != nil {
+				return cli.Usage(err)
+			}
+			if err := flags.parse(cmd, &o); err != nil {
+				return cli.Usage(err)
+			}
+			if err := o.Validate(); err != nil {
+				return cli.Usage(err)
+			}
+			return c.runCluster(cmd, o, where, flags)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&where.Access.Kubeconfig, "kubeconfig", "", "file with the cluster and its user (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	f.StringVar(&where.Access.Context, "context", "", "context in that file (default: its current one)")
+	f.StringSliceVar(&where.Nodes, "nodes", nil, "nodes of the clients and of the servers across: one or two names")
+	f.StringVar(&where.Image, "image", clusterImage, "image with this version of mustang at "+clusterbench.Program)
+	f.BoolVar(&where.IPv6, "ipv6", false, "measure the IPv6 addresses of a dual-stack cluster")
+	flags.addSampling(f, &o)
+	f.Lookup("slice").Usage = "length of the turns that rows take (default 20ms)"
+	flags.addTraffic(f)
+	flags.addOutput(f)
+	return cmd
+}
+
+// runCluster makes the pods, measures, and removes them.
+func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options, flags benchFlags) (err error) {
+	progress := bench.NewProgress(c.Stderr, c.Terminal)
+	where.Note = progress.Note
+	where.Longest = max(o.Time, 0) + clusterMargin
+	if where.Exe, err = os.Executable(); err != nil {
+		return err
+	}
+	up, err := clusterbench.Up(cmd.Context(), where)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, up.Close()) }()
+	o.Cluster = up
+	if o.Suites, err = flags.traffic.Apply([]suites.Suite{up.Suite()}); err != nil {
+		return err
+	}
+	return c.runBench(cmd, o, flags.out, flags.format)
+}
+
+// clusterExec is the command that bench starts to reach an agent in a pod.
+func (c *config) clusterExec() *cobra.Command {
+	return hidden(clusterbench.ExecCommand, "Run a command in a pod (started by bench)", func(ctx context.Context, args []string) error {
+		return clusterbench.Exec(ctx, args, clusterbench.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+	})
+}
+
+// clusterPod is the command that runs in the pods of a bench.
+func (c *config) clusterPod() *cobra.Command {
+	return hidden(clusterbench.PodCommand, "Wait for load agents (started by bench)", func(ctx context.Context, args []string) error {
+		return clusterbench.Main(ctx, args, c.Stdout)
+	})
+}

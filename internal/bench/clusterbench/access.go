@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os/exec"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
+const ExecCommand = "cluster-exec"
+
+// Access says how to reach a cluster, as kubectl does: a file, by default $KUBECONFIG or ~/.kube/config, or the service account
+// of the pod that the process is in, and a context in the file, by default its current one.
+type Access struct {
+	Kubeconfig, Context string
+}
+
+// config returns the configuration of a client.
+func (a Access) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	config.UserAgent = "mustang-bench"
+	config.WarningHandler = rest.NoWarnings{}
+	return config, nil
+}
+
+// connect returns a client. It makes no request.
+func (a Access) connect() (*api, error) {
+	config, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return &api{dynamic: client, config: config}, nil
+}
+
+// command returns the command line of [Exec] in a pod, without the command.
+func (a Access) command(exe, namespace, pod string) []string {
+	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
+}
+
+// startApart starts a command that no signal of the terminal reaches: whoever started it ends it.
+func startApart(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd.Start()
+}
+
+// Streams are those of a command in a pod. Stdin may be nil.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends when the
+// command does, or when ctx ends.
+func Exec(ctx context.Context, args []string, streams Streams) error {
+	if len(args) < 5 {
+		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
+	}
+	a, err := (Access{Kubeconfig: args[0], Context: args[1]}).connect()
+	if err != nil {
+		return err
+	}
+	a.namespace = args[2]
+	return a.exec(ctx, args[3], args[4:], streams)
+}
+
+// exec runs a command in a pod: by WebSockets, or by SPDY where the API server has none of these.
+func (a *api) exec(ctx context.Context, pod string, command []string, streams Streams) error {
+	target, _, err := rest.DefaultServerUrlFor(a.config)
+	if err != nil {
+		return err
+	}
+	parameters := url.Values{"container": {container}, "stdout": {"true"}, "stderr": {"true"}, "command": command}
+	if streams.Stdin != nil {
+		parameters.Set("stdin", "true")
+	}
+	target = target.JoinPath("api/v1/namespaces", a.namespace, "pods", pod, "exec")
+	target.RawQuery = parameters.Encode()
+	sockets, err := remotecommand.NewWebSocketExecutor(a.config, "GET", target.String())
+	if err != nil {
+		return err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(a.config, "POST", target)
+	if err != nil {
+		return err
+	}
+	both, err := remotecommand.NewFallbackExecutor(sockets, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return err
+	}
+	if err := both.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr}); err != nil {
+		return fmt.Errorf("exec in pod %s: %w", pod, err)
+	}
+	return nil
+}
+
+// decode converts an object.
+func decode[T any](o map[string]any) (T, error) {
+	var t T
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
+	return t, err
+}
+
+// nodeInfo is what a kubelet says of its node.
+type nodeInfo = corev1.NodeSystemInfo

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// api is a client of a cluster, with the bench's namespace there.
+type api struct {
+	dynamic   dynamic.Interface
+	config    *rest.Config
+	namespace string
+	// ahead is how far the API server's clock is ahead of this machine's.
+	ahead time.Duration
+}
+
+// Kinds of objects.
+var (
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	events     = schema.GroupVersionResource{Version: "v1", Resource: "events"}
+	services   = schema.GroupVersionResource{Version: "v1", Resource: "services"}
+	jobs       = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
+	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
+)
+
+// managed marks what a bench has made, and renewed is when it last said that it goes on, in RFC 3339.
+const (
+	managedBy = "app.kubernetes.io/managed-by"
+	manager   = "mustang-bench"
+	renewed   = "mustang-bench/renewed"
+)
+
+// A bench renews its namespace every renewal. After lease without one it is dead.
+const (
+	renewal = 20 * time.Second
+	lease   = 90 * time.Second
+)
+
+// answerTime limits a request, and removalTime the removal of a namespace.
+const (
+	answerTime  = 15 * time.Second
+	removalTime = 90 * time.Second
+)
+
+// poll is the pause between looks at what changes.
+const poll = 250 * time.Millisecond
+
+// own returns the objects of a kind in the namespace.
+func (a *api) own(kind schema.GroupVersionResource) dynamic.ResourceInterface {
+	return a.dynamic.Resource(kind).Namespace(a.namespace)
+}
+
+// create creates an object, and returns what it is after that.
+func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object) (*unstructured.Unstructured, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := to.Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", o.GetObjectKind().GroupVersionKind().Kind, err)
+	}
+	return stored, nil
+}
+
+// list returns objects.
+func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	found, err := from.List(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("list what the cluster has: %w", err)
+	}
+	var all []T
+	for _, item := range found.Items {
+		t, err := decode[T](item.Object)
+		if err != nil {
+			return nil, fmt.Errorf("list what the cluster has: %w", err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// stamp returns the time of the API server.
+func (a *api) stamp() string { return time.Now().Add(a.ahead).UTC().Format(time.RFC3339) }
+
+// claim makes the namespace. Pods in the network of a node are privileged for the admission of pods.
+func (a *api) claim(ctx context.Context) error {
+	stored, err := create(ctx, a.dynamic.Resource(namespaces), &corev1.Namespace{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: a.namespace, Labels: map[string]string{managedBy: manager, "pod-security.kubernetes.io/enforce": "privileged"},
+			Annotations: map[string]string{renewed: a.stamp()},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if created := stored.GetCreationTimestamp(); !created.IsZero() {
+		a.ahead = time.Until(created.Time)
+	}
+	return nil
+}
+
+// renew says now and then that the bench goes on, until ctx ends.
+func (a *api) renew(ctx context.Context) {
+	ticker := time.NewTicker(renewal)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, renewed, a.stamp())
+			// After a failure the next one is in time too.
+			_, _ = a.dynamic.Resource(namespaces).Patch(ctx, a.namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		}
+	}
+}
+
+// sweep removes the namespaces that dead benches left.
+func (a *api) sweep(ctx context.Context, note func(string)) error {
+	all, err := list[corev1.Namespace](ctx, a.dynamic.Resource(namespaces), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		at, err := time.Parse(time.RFC3339, n.Annotations[renewed])
+		if err != nil || n.Name == a.namespace || !n.DeletionTimestamp.IsZero() || time.Now().Add(a.ahead).Sub(at) < lease {
+			continue
+		}
+		note("removing namespace " + n.Name + ", which a bench left that is no more")
+		if err := a.dynamic.Resource(namespaces).Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("remove namespace %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// removeNamespace removes the namespace, and waits until it is gone.
+func (a *api) removeNamespace(note func(string)) error {
+	note("removing namespace " + a.namespace)
+	ctx, cancel := context.WithTimeout(context.Background(), removalTime)
+	defer cancel()
+	space := a.dynamic.Resource(namespaces)
+	err := space.Delete(ctx, a.namespace, metav1.DeleteOptions{})
+	for ; err == nil; _, err = space.Get(ctx, a.namespace, metav1.GetOptions{}) {
+		select {
+		case <-ctx.Done():
+			err = errors.New("it is still there")
+		case <-time.After(poll):
+			continue
+		}
+		break
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("remove namespace %s: %w", a.namespace, err)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, and removes them. All that it makes is
+// in a namespace of its own.
+package clusterbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/load"
+	"mustang/internal/result"
+)
+
+// Program is where mustang is in its image.
+const Program = "/usr/bin/mustang"
+
+// Options say which cluster, and which part of it.
+type Options struct {
+	// Access says how to reach the cluster.
+	Access Access
+	// Nodes are the names of the node of all clients and of the further one; empty means any.
+	Nodes []string
+	// Image has this version of mustang. Program is its path there.
+	Image, Program string
+	// IPv6 measures the IPv6 addresses in place of those of IPv4.
+	IPv6 bool
+	// Longest is the time after which the pods end by themselves.
+	Longest time.Duration
+	// Exe is this program.
+	Exe string
+	// Note prints a line on what goes on.
+	Note func(text string)
+}
+
+// Cluster is a cluster with the pods of a bench.
+type Cluster struct {
+	options Options
+	api     *api
+	nodes   []node
+	pods    []*pod
+	// services are the cluster IPs by the name of the server's pod.
+	services map[string]netip.Addr
+	notes    []string
+	machine  description
+	renewing chan struct{} // closed when the lease is renewed no more
+	stop     context.CancelFunc
+}
+
+// pod is a pod to be, and its addresses once it runs.
+type pod struct {
+	name, node string
+	host       bool // in the network of its node
+	server     bool
+	port       uint16
+	id         string // its name in the cluster
+	addresses  []netip.Addr
+}
+
+// Ports of servers. Those on nodes, where others have ports too, begin at a random one of so many.
+const (
+	podPort                   = 5201
+	probePort                 = 5202
+	firstHostPort, hostsPorts = 20000, 10000
+)
+
+// Names of pods.
+const (
+	client, hostClient = "client", "host-client"
+	sameServer         = "server-same-node"
+	twoServer          = "server-two-nodes"
+	onHost             = "host-"
+)
+
+// Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
+func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
+	c := &Cluster{options: o, services: map[string]netip.Addr{}, renewing: make(chan struct{}), stop: func() {}}
+	if c.api, err = o.Access.connect(); err != nil {
+		return nil, err
+	}
+	if c.nodes, err = c.api.chooseNodes(ctx, o.Nodes); err != nil {
+		return nil, err
+	}
+	c.plan()
+	if err := c.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if err := c.api.sweep(ctx, o.Note); err != nil {
+		return nil, err
+	}
+	for _, p := range c.pods {
+		if _, err := create(ctx, c.api.own(jobs), c.job(p)); err != nil {
+			return nil, err
+		}
+		if p.server && !p.host {
+			if c.services[p.name], err = c.serve(ctx, p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := c.await(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.reach(ctx); err != nil {
+		return nil, err
+	}
+	return c, c.describe(ctx)
+}
+
+// plan lists the pods.
+func (c *Cluster) plan() {
+	port := uint16(firstHostPort + rand.IntN(hostsPorts))
+	add := func(name string, n node, server bool) {
+		c.pods = append(c.pods, &pod{name: name, node: n.name, server: server, port: podPort},
+			&pod{name: onHost + name, node: n.name, server: server, host: true, port: port})
+	}
+	add(client, c.nodes[0], false)
+	add(sameServer, c.nodes[0], true)
+	if len(c.nodes) > 1 {
+		add(twoServer, c.nodes[1], true)
+	}
+}
+
+// begin makes the namespace, and renews its lease until the end.
+func (c *Cluster) begin(ctx context.Context) error {
+	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
+	if err := c.api.claim(ctx); err != nil {
+		return err
+	}
+	c.options.Note("the pods are in namespace " + c.api.namespace)
+	var renew context.Context
+	renew, c.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(c.renewing)
+		c.api.renew(renew)
+	}()
+	return nil
+}
+
+// Close removes the namespace with all that is in it.
+func (c *Cluster) Close() error {
+	c.stop()
+	<-c.renewing
+	return c.api.removeNamespace(c.options.Note)
+}
+
+// errOneNode is the reason to skip paths across nodes.
+const errOneNode = "the cluster has one node that is ready and takes pods, and this path is across two"
+
+// Suite returns the suite of the pods.
+func (c *Cluster) Suite() suites.Suite {
+	two := suites.ClusterPlacement{Skip: errOneNode}
+	if len(c.nodes) > 1 {
+		two = c.placement(twoServer)
+	}
+	return suites.Cluster(c.placement(sameServer), two)
+}
+
+// placement returns the ends of the paths to a server.
+func (c *Cluster) placement(server string) suites.ClusterPlacement {
+	return suites.ClusterPlacement{
+		Host:    suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)},
+		Pod:     suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses, Listen: c.address(server)},
+		Service: netip.AddrPortFrom(c.services[server], podPort),
+	}
+}
+
+// pod returns a pod by its name.
+func (c *Cluster) pod(name string) *pod {
+	return c.pods[slices.IndexFunc(c.pods, func(p *pod) bool { return p.name == name })]
+}
+
+// address returns the address of a server.
+func (c *Cluster) address(name string) netip.AddrPort {
+	p := c.pod(name)
+	return netip.AddrPortFrom(p.addresses[0], p.port)
+}
+
+// agentTimeout is how long an agent may take to start or to answer: a command goes through the API server and the kubelet.
+const agentTimeout = 30 * time.Second
+
+// Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
+func (c *Cluster) Agent(name string) load.AgentOptions {
+	return load.AgentOptions{
+		Shell: c.options.Access.command(c.options.Exe, c.api.namespace, c.pod(name).id), Exe: c.options.Program, CPU: -1,
+		Timeout: agentTimeout, Start: startApart,
+	}
+}
+
+// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+func (c *Cluster) Describe(head *result.Run) {
+	head.Machine, head.Kernel, head.Settings = c.machine.Machine, c.machine.Kernel, c.machine.Settings
+	for _, program := range []string{"iptables", "nft", "ovs", "qemu"} {
+		delete(head.Versions, program)
+	}
+	head.Versions["kubelet"], head.Versions["container runtime"] = c.nodes[0].info.KubeletVersion, c.nodes[0].info.ContainerRuntimeVersion
+	head.Pinning = map[string]int{}
+	head.Notes = append(head.Notes, c.notes...)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// node is a node that pods can be on.
+type node struct {
+	name string
+	info nodeInfo
+	cpus int64
+	// kind is what nodes that are alike have in common.
+	kind string
+}
+
+// chooseNodes returns the nodes with these names, or the first two of one kind.
+func (a *api) chooseNodes(ctx context.Context, names []string) ([]node, error) {
+	all, err := list[corev1.Node](ctx, a.dynamic.Resource(nodes), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(x, y corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
+	return choose(all, names)
+}
+
+// choose returns the nodes with these names, in their order, or without names two that take pods, alike if there are such.
+func choose(all []corev1.Node, names []string) ([]node, error) {
+	var found []node
+	var refused []string
+	for _, n := range all {
+		if len(names) > 0 && !slices.Contains(names, n.Name) {
+			continue
+		}
+		if reason := refuses(n); reason != "" {
+			refused = append(refused, "node "+n.Name+" "+reason)
+			continue
+		}
+		info := n.Status.NodeInfo
+		found = append(found, node{n.Name, info, n.Status.Capacity.Cpu().Value(), strings.Join([]string{
+			n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion, n.Status.Capacity.Cpu().String()}, " ")})
+	}
+	if len(names) == 0 {
+		if len(found) == 0 {
+			return nil, fmt.Errorf("no node takes pods: %s", cmp.Or(strings.Join(refused, ", "), "the cluster has none"))
+		}
+		return pair(found), nil
+	}
+	if len(refused) > 0 {
+		return nil, errors.New(strings.Join(refused, ", "))
+	}
+	var named []node
+	for _, name := range names {
+		i := slices.IndexFunc(found, func(n node) bool { return n.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("the cluster has no node %s", name)
+		}
+		named = append(named, found[i])
+	}
+	return named, nil
+}
+
+// pair returns the first two nodes that are alike, or the first two.
+func pair(all []node) []node {
+	for i, n := range all {
+		for _, other := range all[i+1:] {
+			if other.kind == n.kind {
+				return []node{n, other}
+			}
+		}
+	}
+	return all[:min(2, len(all))]
+}
+
+// refuses returns why a node takes no pods, "" if it does.
+func refuses(n corev1.Node) string {
+	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	taint := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
+	switch {
+	case !ready:
+		return "is not ready"
+	case n.Spec.Unschedulable:
+		return "is cordoned"
+	case n.Status.NodeInfo.OperatingSystem != "" && n.Status.NodeInfo.OperatingSystem != "linux":
+		return "does not run Linux"
+	case taint >= 0:
+		return "has taint " + n.Spec.Taints[taint].ToString()
+	}
+	return ""
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"mustang/internal/bench/host"
+	"mustang/internal/result"
+)
+
+// PodCommand is the hidden subcommand of mustang that runs in pods. Its main calls [Main].
+const PodCommand = "cluster-pod"
+
+const (
+	// idleTime is how long a pod goes on without another process in it: its bench is no more.
+	idleTime = 5 * time.Minute
+	// idleLook is the pause between looks for one.
+	idleLook = 10 * time.Second
+	// reachTime is the time that cluster IPs have to answer.
+	reachTime = 30 * time.Second
+)
+
+// description is what a node says of itself.
+type description struct {
+	Machine  result.Machine    `json:"machine"`
+	Kernel   string            `json:"kernel"`
+	Settings map[string]string `json:"settings"`
+}
+
+// Main is what runs in pods, by its first argument: "idle" is the process of the container, which ends when no other process
+// was in the pod for some minutes, and takes connections at the address that may follow; "reach" waits until all addresses
+// that follow take connections; "describe" prints what the node is.
+func Main(ctx context.Context, args []string, stdout io.Writer) error {
+	switch {
+	case len(args) == 1 && args[0] == "describe":
+		d, err := host.Describe()
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(stdout).Encode(description{d.Machine, d.Kernel, d.Settings})
+	case len(args) > 1 && args[0] == "reach":
+		return reachAll(ctx, args[1:])
+	case len(args) > 0 && args[0] == "idle":
+		return idle(ctx, args[1:])
+	}
+	return errors.New("want idle, reach or describe")
+}
+
+// idle waits for the end.
+func idle(ctx context.Context, listen []string) error {
+	for _, address := range listen {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = conn.Close()
+			}
+		}()
+	}
+	for last := time.Now(); time.Since(last) < idleTime; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(idleLook):
+		}
+		if accompanied() {
+			last = time.Now()
+		}
+	}
+	return nil
+}
+
+// accompanied reports whether there is another process.
+func accompanied() bool {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return true
+	}
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && pid != os.Getpid() {
+			return true
+		}
+	}
+	return false
+}
+
+// reachAll waits until all addresses take connections.
+func reachAll(ctx context.Context, addresses []string) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	for _, address := range addresses {
+		for {
+			attempt, cancel := context.WithTimeout(ctx, time.Second)
+			conn, err := (&net.Dialer{}).DialContext(attempt, "tcp", address)
+			cancel()
+			if err == nil {
+				_ = conn.Close()
+				break
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("cluster IP does not answer after %v: %w", reachTime, err)
+			}
+			time.Sleep(poll)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// podsTime is the time that pods have to run, and quietTime that after which the run says what they wait for.
+const (
+	podsTime  = 3 * time.Minute
+	quietTime = 5 * time.Second
+)
+
+// await waits until all pods run, and notes their addresses.
+func (c *Cluster) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, podsTime)
+	defer cancel()
+	begun, said := time.Now(), ""
+	for {
+		all, err := list[corev1.Pod](ctx, c.api.own(pods), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+		if err != nil {
+			return err
+		}
+		waiting, err := c.look(all)
+		if err != nil || waiting == "" {
+			return err
+		}
+		if waiting != said && time.Since(begun) > quietTime {
+			said = waiting
+			c.options.Note("waiting: " + waiting)
+		}
+		select {
+		case <-time.After(poll):
+			continue
+		case <-ctx.Done():
+		}
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return ctx.Err()
+		}
+		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings())
+	}
+}
+
+// look returns what the first pod waits for that does not run, or "" if all do. An error is final.
+func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
+	for _, p := range c.pods {
+		i := slices.IndexFunc(all, func(o corev1.Pod) bool { return o.Labels[named] == p.name })
+		if i < 0 {
+			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s is not made%s", p.name, c.warnings()))
+			continue
+		}
+		reason, final := unready(all[i])
+		if final {
+			return "", fmt.Errorf("pod %s on node %s: %s", p.name, p.node, reason)
+		}
+		if reason != "" {
+			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s on node %s: %s", p.name, p.node, reason))
+			continue
+		}
+		p.id = all[i].Name
+		if err := c.addresses(p, all[i].Status.PodIPs); err != nil {
+			return "", err
+		}
+	}
+	return waiting, nil
+}
+
+// addresses notes the addresses of a pod, which are of one family.
+func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
+	p.addresses = nil
+	for _, ip := range all {
+		addr, err := netip.ParseAddr(ip.IP)
+		if err == nil && addr.Is6() == c.options.IPv6 {
+			p.addresses = append(p.addresses, addr)
+		}
+	}
+	if len(p.addresses) == 0 {
+		return fmt.Errorf("pod %s has no IPv%d address", p.name, map[bool]int{false: 4, true: 6}[c.options.IPv6])
+	}
+	return nil
+}
+
+// finals are reasons for which a container waits that do not pass by themselves.
+var finals = []string{"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+
+// unready returns why a pod does not run, "" if it does, and whether that is final.
+func unready(p corev1.Pod) (reason string, final bool) {
+	for _, s := range p.Status.ContainerStatuses {
+		switch {
+		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
+			w := s.State.Waiting
+			return strings.TrimSuffix(w.Reason+": "+w.Message, ": "), slices.Contains(finals, w.Reason)
+		case s.State.Terminated != nil:
+			t := s.State.Terminated
+			return fmt.Sprintf("ended with exit code %d: %s", t.ExitCode, cmp.Or(t.Message, t.Reason)), true
+		}
+	}
+	if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		return cmp.Or(p.Status.Message, p.Status.Reason, "ended"), true
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return "not scheduled: " + condition.Message, false
+		}
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && len(p.Status.PodIPs) > 0 {
+			return "", false
+		}
+	}
+	return cmp.Or(string(p.Status.Phase), "Pending"), false
+}
+
+// warnings returns the last warning on the Jobs and pods, after a semicolon; "" if there is none.
+func (c *Cluster) warnings() string {
+	all, err := list[corev1.Event](context.Background(), c.api.own(events), metav1.ListOptions{})
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for _, e := range all {
+		if e.Type == corev1.EventTypeWarning {
+			last = fmt.Sprintf("; %s %s: %s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	return last
+}
+
+// reach waits until the cluster IPs answer to the client's pod.
+func (c *Cluster) reach(ctx context.Context) error {
+	command := []string{c.options.Program, PodCommand, "reach"}
+	for _, p := range c.pods {
+		if addr, ok := c.services[p.name]; ok {
+			command = append(command, netip.AddrPortFrom(addr, probePort).String())
+		}
+	}
+	_, err := c.run(ctx, client, command)
+	return err
+}
+
+// run runs a command in a pod, and returns its output.
+func (c *Cluster) run(ctx context.Context, name string, command []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	err := c.api.exec(ctx, c.pod(name).id, command, Streams{Stdout: &stdout, Stderr: &stderr})
+	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
+		err = errors.Join(err, errors.New(text))
+	}
+	return stdout.Bytes(), err
+}
