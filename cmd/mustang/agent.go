@@ -17,8 +17,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/agent"
+	"mustang/internal/agent/control"
 	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/cni/handover"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
@@ -31,7 +34,8 @@ import (
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
 	uplinks, nodePorts              []string
-	healthz, metrics, cniSocket     string
+	healthz, metrics                string
+	cniSocket, runDir               string
 	nodes                           agentNodes
 }
 
@@ -79,7 +83,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			return c.runAgent(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(c.agentCleanup())
+	cmd.AddCommand(nodeagent.Status(c.Config), c.agentCleanup())
 	flags := cmd.Flags()
 	o.nodes.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
@@ -91,6 +95,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
 	addNodeNamespace(flags, &o.netns)
+	nodeagent.AddRunDir(flags, &o.runDir)
 	return cmd
 }
 
@@ -130,16 +135,31 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				}
 			}
 			all.Go(func() error { return c.serveCNI(ctx, o.cniSocket, ns, log) })
-			all.Go(func() error {
-				return agent.New(agent.Options{
-					Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
-					Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},
-					Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
-				}).Run(ctx)
+			a := agent.New(agent.Options{
+				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},
+				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
+				Config: o.status(), Endpoints: d.Endpoints(),
 			})
+			all.Go(func() error {
+				// Services matter more than whoever asks for them.
+				if err := control.Serve(ctx, o.runDir, nodeagent.Handler(a.Report, state.Metrics())); err != nil {
+					log.Error("mustang agent status has no answer", "error", err)
+				}
+				return nil
+			})
+			all.Go(func() error { return a.Run(ctx) })
 			return all.Wait()
 		})
 	})
+}
+
+// status is what the agent tells of how it was started.
+func (o agentOptions) status() status.Config {
+	return status.Config{
+		Node: o.node, Version: programVersion(), PID: os.Getpid(), Link: o.nodes.pods.Link, Services: o.nodes.pods.Services,
+		Routing: string(o.nodes.options.Routing),
+	}
 }
 
 // nodePortRanges parses where node ports are to be.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,9 +32,9 @@ const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPoli
 "spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
 
 // agent starts an agent as a process of its own.
-func (n *killNetwork) agent(kubeconfig string) *exec.Cmd {
+func (n *killNetwork) agent(kubeconfig, runDir string) *exec.Cmd {
 	n.t.Helper()
-	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --kubeconfig=" + kubeconfig
+	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --run-dir=" + runDir + " --kubeconfig=" + kubeconfig
 	cmd := exec.Command("mustang", n.args(args)...)
 	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
 	cmd.Stderr = os.Stderr
@@ -62,6 +63,24 @@ func (n *killNetwork) serves(what string, want bool) {
 	})
 }
 
+// answer is what the agent's status has: an exit code, and some text on standard output and error.
+type answer struct {
+	code     int
+	out, err string
+}
+
+// tells waits until the agent's status has an answer.
+func (n *killNetwork) tells(runDir, what string, want answer, args ...string) {
+	n.t.Helper()
+	testkit.Eventually(n.t, time.Minute, func() error {
+		have, stdout, stderr := command(n.t, nil, append([]string{"agent", "status", "--run-dir", runDir}, args...)...)
+		if have != want.code || !strings.Contains(stdout, want.out) || !strings.Contains(stderr, want.err) || strings.Count(stderr, "\n") > 1 {
+			return fmt.Errorf("%s: status has code %d, stdout %q, stderr %q", what, have, stdout, stderr)
+		}
+		return nil
+	})
+}
+
 // TestAgentServes has pods call a cluster IP that an agent makes of Kubernetes' objects: it is killed, the API server is away, and
 // what others have made stays.
 func TestAgentServes(t *testing.T) {
@@ -78,9 +97,18 @@ func TestAgentServes(t *testing.T) {
 		api.Put(t, "/api/v1/services", agentService)
 		api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices", fmt.Sprintf(agentSlice, backend.Port(), backend.Addr()))
 	}
-	agent := n.agent(config)
+	run := t.TempDir()
+	n.tells(run, "no agent", answer{exitFailed, "", "no agent answers at " + run})
+	agent := n.agent(config, run)
 	put()
 	n.serves("a new Service", true)
+	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0\n", "wrong: 1"}) // no Node object
+	n.tells(run, "one service", answer{exitDone, "service shop/web: well\n  10.96.0.20:80/tcp  1 backend  in the tables\n", ""}, "service", "shop/web")
+	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service", "shop/other")
+	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
+	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"other"`, 1))
+	n.tells(run, "one of the same address", answer{exitFailed, "not in the tables: it is the frontend of shop/web", "some of it is wrong"}, "services")
+	api.Delete("/api/v1/services", "shop", "other")
 	api.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", agentPolicy)
 	n.serves("a policy denies it", false)
 	api.Delete("/apis/networking.k8s.io/v1/networkpolicies", "shop", "deny")
@@ -89,9 +117,10 @@ func TestAgentServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = agent.Wait()
+	n.tells(run, "the agent is killed", answer{exitFailed, "", "connection refused"})
 	n.serves("the agent is killed", true)
 	api.Delete("/api/v1/services", "shop", "web")
-	n.agent(config)
+	n.agent(config, run)
 	n.serves("the Service went while no agent was there", false)
 	put()
 	n.serves("the Service again", true)

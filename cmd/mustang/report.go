@@ -171,12 +171,16 @@ func (c *config) version() *cobra.Command {
 		Short: "Print the version",
 		Args:  cli.Arguments(),
 		RunE: func(*cobra.Command, []string) error {
-			version := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version + " " + info.GoVersion
-			}
-			_, err := fmt.Fprintln(c.Stdout, "mustang", version)
+			_, err := fmt.Fprintln(c.Stdout, "mustang", programVersion())
 			return err
 		},
 	}
+}
+
+// programVersion returns the version of the program, and of Go.
+func programVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version + " " + info.GoVersion
+	}
+	return "unknown"
 }

@@ -13,13 +13,16 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/service"
+	"mustang/internal/service/manifest"
 )
 
 // How often an agent writes, at most, and how often it compares all that there is with what there should be.
@@ -51,6 +54,7 @@ type Services interface {
 
 // Policies are those of a datapath.
 type Policies interface {
+	List() ([]policies.Listed, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
@@ -84,6 +88,9 @@ type Options struct {
 	Events   Events
 	State    *healthz.State
 	Log      *slog.Logger
+	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
+	Config    status.Config
+	Endpoints Endpoints
 }
 
 // Agent is a node's agent. It keeps nothing but what it has been told: the datapath keeps what it has written.
@@ -95,15 +102,24 @@ type Agent struct {
 	policies  *policySet
 	nodes     *nodeSet
 	warnings  *warnings
+	joining   atomic.Bool
 	began     time.Time
-	addresses []netip.Addr  // of this node
-	attach    bool          // the programs at addresses may not be attached
-	changed   chan struct{} // has room for one
+	synced    bool                     // all objects are there that there were when it began
+	failed    map[service.Key]string   // why services were not written
+	unread    map[object]string        // why objects were not read
+	noRoom    map[manifest.Name]string // why policies have no rules in force
+	addresses []netip.Addr             // of this node
+	attach    bool                     // the programs at addresses may not be attached
+	changed   chan struct{}            // has room for one
+	round     chan struct{}            // has one in it while a round is written
 }
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	return &Agent{Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(), changed: make(chan struct{}, 1)}
+	return &Agent{
+		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
+		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
+	}
 }
 
 // watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
@@ -125,6 +141,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return nil
 	case <-synced:
 	}
+	a.mu.Lock()
+	a.synced = true
+	a.mu.Unlock()
 	if a.Nodes != nil {
 		watching.Go(func() { a.joinNodes(ctx) })
 	}
@@ -142,9 +161,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			next.Reset(resync)
 		case <-a.changed:
 		}
+		a.round <- struct{}{}
 		begin := time.Now()
 		all, err := a.sync(ctx)
 		a.State.Written(time.Since(begin), all, err)
+		<-a.round
 		switch {
 		case err == nil && all:
 			retry = firstRetry
@@ -199,7 +220,10 @@ func (a *Agent) on(e kube.Event) {
 		}
 		err = errors.Join(err, unread)
 	}
+	at := object{e.Kind.Resource, e.Namespace, e.Name}
+	delete(a.unread, at)
 	if err != nil {
+		a.unread[at] = err.Error()
 		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error()})
 	}
 	a.wake()
@@ -253,21 +277,48 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.mu.Unlock()
 	if changed {
-		var full []kube.Warning
-		full, err = applyPolicies(ctx, a.Policies, rules)
-		a.mu.Lock()
-		for _, w := range full {
-			a.warnings.add(w)
-		}
-		a.mu.Unlock()
+		err = a.applyPolicies(ctx, rules)
 	}
+	var failed failures
 	if all {
-		err = errors.Join(err, applyAll(ctx, a.Services, services))
+		var failure error
+		failed, failure = applyAll(ctx, a.Services, services)
+		err = errors.Join(err, failure)
 	} else {
-		err = errors.Join(err, changes.write(ctx, a.Services))
+		failed = changes.write(ctx, a.Services)
 	}
+	a.note(changes, failed, all)
+	err = errors.Join(err, failed.err())
 	if attach {
 		err = errors.Join(err, a.Access.Attach(ctx, addresses), a.findNodePorts(addresses))
 	}
 	return all, errors.Join(err, a.Health.Apply(checked))
+}
+
+// applyPolicies writes the policies, and notes which have no rules in force.
+func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set) error {
+	full, err := applyPolicies(ctx, a.Policies, rules)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.noRoom = map[manifest.Name]string{}
+	for _, w := range full {
+		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
+		a.warnings.add(w)
+	}
+	return err
+}
+
+// note notes which services could not be written.
+func (a *Agent) note(c changes, failed failures, all bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all {
+		clear(a.failed)
+	}
+	for key := range c {
+		delete(a.failed, key)
+	}
+	for key, err := range failed {
+		a.failed[key] = err.Error()
+	}
 }

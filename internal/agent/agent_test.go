@@ -23,6 +23,7 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -43,6 +44,7 @@ type table struct {
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
 	ports   []uint16     // that are answered
+	kept    []policy.Policy
 	rules
 }
 
@@ -64,7 +66,7 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 	if a.room > 0 && peers > a.room {
 		return policies.Result{}, &objects.FullError{Map: "identities"}
 	}
-	a.rules = rules{}
+	a.rules, a.kept = rules{}, want.Policies
 	for _, p := range want.Policies {
 		a.rules.policies = append(a.rules.policies, p.Namespace+"/"+p.Name)
 	}
@@ -72,6 +74,16 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 		a.rules.pods = append(a.rules.pods, fmt.Sprint(p.Name, " ", p.Labels, p.Addresses))
 	}
 	return policies.Result{}, nil
+}
+
+// List lists the policies that were applied.
+func (a applied) List() (all []policies.Listed, err error) {
+	a.Lock()
+	defer a.Unlock()
+	for _, p := range a.kept {
+		all = append(all, policies.Listed{Policy: p, Owner: service.Agent, Pods: 1})
+	}
+	return all, nil
 }
 
 // Generation tells whether the table is there.
@@ -363,7 +375,7 @@ func TestGoneTogether(t *testing.T) {
 			}
 		}
 		changes, _, _ := s.collect(newWarnings(log))
-		if err := changes.write(t.Context(), rows); err != nil {
+		if err := changes.write(t.Context(), rows).err(); err != nil {
 			t.Fatal(err)
 		}
 		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {

@@ -24,6 +24,7 @@ const (
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
+	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -124,7 +125,9 @@ func (a *Agent) joinNodes(ctx context.Context) {
 		var now string
 		if known {
 			begin := time.Now()
+			a.joining.Store(true)
 			err := a.join(ctx, self, others, available)
+			a.joining.Store(false)
 			if a.State.Joined(time.Since(begin), err); err != nil {
 				now = err.Error()
 			}

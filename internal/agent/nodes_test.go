@@ -48,6 +48,21 @@ func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
 
 func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
 
+// Inspect has no way to the second range of a node.
+func (n *network) Inspect(_ nodenet.Node, others []nodenet.Node) (ways []nodenet.Way, refused []error, err error) {
+	for _, o := range others {
+		for i, r := range o.Ranges {
+			w := nodenet.Way{Node: o.Name, Range: r, Via: "native via 192.0.2.2", There: i == 0}
+			if !w.There {
+				w.Lacks = "there is no route"
+			}
+			ways = append(ways, w)
+		}
+		refused = append(refused, &nodenet.NodeError{Node: o.Name, Text: "its address 127.0.0.1 is loopback"})
+	}
+	return ways, refused, nil
+}
+
 func (n *network) Watch(context.Context) (<-chan struct{}, error) { return nil, nil }
 
 func (n *network) Attach(_ context.Context, ranges []netip.Prefix, mtu int) error {

@@ -27,6 +27,7 @@ type (
 	fragment struct {
 		policy.Snapshot
 		created string // in RFC 3339, so that later is greater
+		notes   []string
 	}
 )
 
@@ -55,7 +56,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	now := fragment{set.Snapshot, created}
+	now := fragment{set.Snapshot, created, set.Notes}
 	if had, ok := p.of[at]; ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, nil
 	}
@@ -66,13 +67,9 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 // set returns all, and that nothing has changed since.
 func (p *policySet) set() policies.Set {
 	p.changed = false
-	all := slices.SortedFunc(maps.Keys(p.of), func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(p.of[b].created, p.of[a].created),
-			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
-	})
 	var s policies.Set
 	taken := map[netip.Addr]bool{}
-	for _, at := range all {
+	for _, at := range p.ordered() {
 		f := p.of[at]
 		s.Policies = append(s.Policies, f.Policies...)
 		s.Namespaces = append(s.Namespaces, f.Namespaces...)
@@ -88,6 +85,14 @@ func (p *policySet) set() policies.Set {
 		return policies.Set{} // labels matter to nobody
 	}
 	return s
+}
+
+// ordered returns the objects by kind, the younger ones of a kind first.
+func (p *policySet) ordered() []object {
+	return slices.SortedFunc(maps.Keys(p.of), func(a, b object) int {
+		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(p.of[b].created, p.of[a].created),
+			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	})
 }
 
 // untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's object is gone.

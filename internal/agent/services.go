@@ -34,13 +34,15 @@ type serviceSet struct {
 
 	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
 	triggered map[manifest.Name]time.Time
+	// told is what there is to say of Services, if there is something.
+	told map[manifest.Name]told
 }
 
 func newServiceSet(node string) *serviceSet {
 	return &serviceSet{
 		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
 		wanted: newWanted(), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
-		triggered: map[manifest.Name]time.Time{},
+		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}
 }
 
@@ -124,7 +126,11 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 	for _, n := range names {
 		set, err := s.cluster.Set(n)
 		if err != nil {
-			w.add(notServed(n, err.Error()))
+			set.NotServed = append(set.NotServed, err.Error())
+		}
+		delete(s.told, n)
+		if len(set.NotServed)+len(set.Notes) > 0 {
+			s.told[n] = told{set.NotServed, set.Notes}
 		}
 		for _, text := range set.NotServed {
 			w.add(notServed(n, text))
@@ -164,32 +170,44 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 	}
 }
 
-// write writes what has changed.
-func (c changes) write(ctx context.Context, to Services) error {
-	var errs []error
+// write writes what has changed, and returns which of it failed.
+func (c changes) write(ctx context.Context, to Services) failures {
+	failed := failures{}
 	for key, s := range c {
 		if s == nil { // first, since others may need its place
-			errs = append(errs, notFound(to.Delete(ctx, service.Agent, key)))
+			failed.add(key, notFound(to.Delete(ctx, service.Agent, key)))
 		}
 	}
-	for _, s := range c {
+	for key, s := range c {
 		if s != nil {
 			_, _, err := to.Put(ctx, service.Agent, *s)
-			errs = append(errs, err)
+			failed.add(key, err)
 		}
 	}
-	return errors.Join(errs...)
+	return failed
 }
+
+// failures are why services could not be written.
+type failures map[service.Key]error
+
+func (f failures) add(key service.Key, err error) {
+	if err != nil {
+		f[key] = err
+	}
+}
+
+// err joins all.
+func (f failures) err() error { return errors.Join(slices.Collect(maps.Values(f))...) }
 
 // applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
 // the others from it.
-func applyAll(ctx context.Context, to Services, want []service.Service) error {
+func applyAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
-		return err
+		return nil, err
 	}
 	have, err := to.List(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	have = slices.DeleteFunc(have, func(s service.Service) bool { return s.Owner != service.Agent })
 	c := changes{}
@@ -203,7 +221,7 @@ func applyAll(ctx context.Context, to Services, want []service.Service) error {
 	for _, u := range difference.Update {
 		c[u.Want.Key()] = &u.Want
 	}
-	return c.write(ctx, to)
+	return c.write(ctx, to), nil
 }
 
 func notFound(err error) error {

@@ -317,3 +317,45 @@ func forged(from, to *node) []byte {
 	udp := []byte{0, 9, 0, 9, 0, byte(8 + len(forgery)), 0, 0}
 	return slices.Concat(packet, ip, udp, []byte(forgery))
 }
+
+// TestInspect tells of ways that are whole, of what they lack, and of what is refused, and changes nothing.
+func TestInspect(t *testing.T) {
+	for _, k := range []kind{{routing: Native}, {routing: VXLAN}} {
+		t.Run(fmt.Sprint(k.routing), func(t *testing.T) {
+			k.nodes = 2
+			c := newCluster(t, k)
+			first, second := c.nodes[0], c.nodes[1]
+			inspect := func(others []Node) (text string) {
+				t.Helper()
+				before := c.state(first)
+				ways, refused, err := first.network.Inspect(first.Node, others)
+				c.must(err)
+				if after := c.state(first); after != before {
+					t.Errorf("before\n%s\nafter\n%s", before, after)
+				}
+				for _, w := range ways {
+					text += fmt.Sprintln(w.Node == second.Name, w.Range, w.Via, w.There, w.Lacks)
+				}
+				return text + fmt.Sprint(refused)
+			}
+			for _, r := range second.Ranges {
+				if text := inspect(c.others(first)); !strings.Contains(text, fmt.Sprintf("true %v %v via", r, k.routing)) || strings.Contains(text, " true \n") {
+					t.Errorf("before it is joined: %s", text)
+				}
+			}
+			c.apply()
+			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges) || !strings.HasSuffix(text, "[]") {
+				t.Errorf("joined: %s", text)
+			}
+			c.ip(first.ns, fmt.Sprintf("route del %v", second.Ranges[0]))
+			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 || !strings.Contains(text, "false there is no route\n") {
+				t.Errorf("without a route: %s", text)
+			}
+			bad := c.others(first)
+			bad[0].Ranges = append(bad[0].Ranges, netip.MustParsePrefix("127.0.0.0/8"))
+			if text := inspect(bad); !strings.Contains(text, "node "+second.Name+": its range 127.0.0.0/8 overlaps") {
+				t.Errorf("a range of nobody: %s", text)
+			}
+		})
+	}
+}

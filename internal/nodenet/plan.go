@@ -4,7 +4,6 @@ package nodenet
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -60,11 +59,11 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 			case native.device != 0:
 				p.routes = append(p.routes, native)
 			case routing == Native:
-				p.refused = append(p.refused, fmt.Errorf("node %s: no address of %v is on a segment of this node, so there is no route to %v",
-					n.Name, n.Addresses, r))
+				p.refused = append(p.refused, refuse(n.Name, "no address of %v is on a segment of this node, so there is no route to %v",
+					n.Addresses, r))
 			case !p.local.IsValid() || !far.underlay.IsValid():
-				p.refused = append(p.refused, fmt.Errorf("node %s: none of its addresses %v has a family that this node has in %v, so there is no route to %v",
-					n.Name, n.Addresses, self.Addresses, r))
+				p.refused = append(p.refused, refuse(n.Name, "none of its addresses %v has a family that this node has in %v, so there is no route to %v",
+					n.Addresses, self.Addresses, r))
 			default:
 				far.hops = append(far.hops, r.Addr())
 				p.routes = append(p.routes, route{dst: r, via: r.Addr()})

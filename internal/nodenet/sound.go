@@ -36,7 +36,7 @@ type Host struct {
 }
 
 // Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim anything, the
-// traffic of this host too. Of ranges that overlap, the first by name stays. Errors name the node, and what is left out.
+// traffic of this host too. Of ranges that overlap, the first by name stays. The errors are *[NodeError].
 func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) {
 	var owners []owner
 	for _, a := range self.Addresses {
@@ -47,7 +47,7 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 		n.Addresses = nil
 		for _, a := range claimed {
 			if why := host.refuseAddress(a, self); why != "" {
-				refused = append(refused, fmt.Errorf("node %s: its address %v %s", n.Name, a, why))
+				refused = append(refused, refuse(n.Name, "its address %v %s", a, why))
 				continue
 			}
 			if !ofFamily(n.Addresses, a).IsValid() { // the others matter less, and could be as many as there are ranges
@@ -67,13 +67,22 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 		sound[i].Ranges = nil
 		for _, r := range n.Ranges {
 			if why := refuseRange(r, owners, networks, taken); why != "" {
-				refused = append(refused, fmt.Errorf("node %s: its range %v %s", n.Name, r, why))
+				refused = append(refused, refuse(n.Name, "its range %v %s", r, why))
 				continue
 			}
 			taken, sound[i].Ranges = append(taken, r), append(sound[i].Ranges, r)
 		}
 	}
 	return sound, refused
+}
+
+// NodeError says what of a node is left out, and why.
+type NodeError struct{ Node, Text string }
+
+func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Text }
+
+func refuse(node, format string, args ...any) error {
+	return &NodeError{node, fmt.Sprintf(format, args...)}
 }
 
 // owner has an address by which others reach it.

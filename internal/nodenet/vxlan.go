@@ -138,29 +138,11 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 
 // setPeers makes the forwarding entries and the neighbours of the VXLAN device those of some nodes.
 func (h host) setPeers(index int, peers []peer) error {
-	var want []netlink.Neigh
-	for _, p := range peers {
-		want = append(want, netlink.Neigh{
-			LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF,
-			IP: p.underlay.AsSlice(), HardwareAddr: p.mac,
-		})
-		for _, hop := range p.hops {
-			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: p.mac})
-		}
+	have, err := h.neighbours(index)
+	if err != nil {
+		return err
 	}
-	var have []netlink.Neigh
-	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
-		if err != nil {
-			return fmt.Errorf("list neighbours of device %q: %w", DeviceName, err)
-		}
-		for _, e := range entries {
-			if e.State&netlink.NUD_PERMANENT != 0 {
-				e.Family = family
-				have = append(have, e)
-			}
-		}
-	}
+	want := neighboursOf(index, peers)
 	var errs []error
 	change := func(from, but []netlink.Neigh, what string, do func(*netlink.Neigh) error) {
 		for _, n := range from {
@@ -175,6 +157,37 @@ func (h host) setPeers(index int, peers []peer) error {
 	change(have, want, "delete", h.NeighDel)
 	change(want, have, "add", h.NeighSet)
 	return errors.Join(errs...)
+}
+
+// neighboursOf returns the forwarding entries and the neighbours that the VXLAN device needs for some nodes.
+func neighboursOf(index int, peers []peer) (want []netlink.Neigh) {
+	for _, p := range peers {
+		want = append(want, netlink.Neigh{
+			LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP, Flags: netlink.NTF_SELF,
+			IP: p.underlay.AsSlice(), HardwareAddr: p.mac,
+		})
+		for _, hop := range p.hops {
+			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: p.mac})
+		}
+	}
+	return want
+}
+
+// neighbours lists the permanent forwarding entries and neighbours of the VXLAN device.
+func (h host) neighbours(index int) (have []netlink.Neigh, err error) {
+	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours of device %q: %w", DeviceName, err)
+		}
+		for _, e := range entries {
+			if e.State&netlink.NUD_PERMANENT != 0 {
+				e.Family = family
+				have = append(have, e)
+			}
+		}
+	}
+	return have, nil
 }
 
 func sameNeighbour(a, b netlink.Neigh) bool {

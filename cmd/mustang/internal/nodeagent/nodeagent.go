@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeagent is the commands beside a running agent: what it tells, and its removal from a node.
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/agent/control"
+	"mustang/internal/agent/status"
+)
+
+// Sizes of a status.
+const (
+	wrongAtOnce = 10       // objects that the summary shows
+	maxStatus   = 64 << 20 // bytes of an answer
+)
+
+// AddRunDir adds the flag of the directory of an agent's sockets.
+func AddRunDir(flags *pflag.FlagSet, to *string) {
+	flags.StringVar(to, "run-dir", control.DefaultDir, "`directory` of the agent's sockets, which root alone can use")
+}
+
+// Handler answers at the agent's socket: /status and /metrics.
+func Handler(report func(context.Context, status.Query) (status.Report, error), metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		answer, err := report(r.Context(), status.ParseQuery(r.URL.Query()))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer) // whoever asked is gone
+	})
+	return mux
+}
+
+// Status returns the command status.
+func Status(c *cli.Config) *cobra.Command {
+	var dir, format string
+	q := status.Query{}
+	cmd := &cobra.Command{
+		Use:   "status [KIND [NAME]]",
+		Short: "Show what the agent of this node has to write, what is in the tables, and why they differ",
+		Long: `Ask the agent that runs on this node what the cluster wants of it, compare that with what is in the
+tables, and show the differences with their reasons: a frontend of another Service or owner, an
+address that cannot be served, an object that cannot be read, a policy without room, a route or a
+pod that is missing. Without arguments, one screen of totals with the first objects that are wrong.
+
+KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod; NAME is that of an object,
+with its namespace or without. WANTED counts what objects want in the tables: frontends, policies,
+routes, addresses. An object waits as long as a change of it is to be written yet.
+
+Exit codes: 0 all is well, 1 something is wrong or not all has been written once, 2 misused.`,
+		Example: `  mustang agent status
+  mustang agent status --wrong
+  mustang agent status service shop/web
+  mustang agent status nodes -o json`,
+		Args: cli.Arguments("[KIND]", "[NAME]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.CheckOutput(format); err != nil {
+				return err
+			}
+			for i, arg := range args {
+				*[]*string{&q.Kind, &q.Name}[i] = arg
+			}
+			if err := q.Validate(); err != nil {
+				return cli.Usage(err)
+			}
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			if q.Kind == "" && !q.Wrong {
+				q.Limit = wrongAtOnce
+			}
+			return asking{c, dir, format}.show(cmd.Context(), q)
+		},
+	}
+	cmd.Flags().BoolVar(&q.Wrong, "wrong", false, "show the objects that are wrong, all of them")
+	cli.AddOutput(cmd, &format)
+	AddRunDir(cmd.Flags(), &dir)
+	return cmd
+}
+
+// asking is how an agent is asked, and its answer shown.
+type asking struct {
+	*cli.Config
+	dir, format string
+}
+
+func (a asking) show(ctx context.Context, q status.Query) error {
+	answer, err := control.Get(ctx, a.dir, q.Path(), maxStatus)
+	if err != nil {
+		return err
+	}
+	var r status.Report
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return fmt.Errorf("the agent's answer: %w", err)
+	}
+	if r.Schema != status.Schema {
+		return fmt.Errorf("the agent answers in schema %d, want %d: it is of another version", r.Schema, status.Schema)
+	}
+	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
+		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
+	}
+	if a.format == "json" {
+		err = status.WriteJSON(a.Stdout, r)
+	} else {
+		err = status.WriteText(a.Stdout, r, q)
+	}
+	if err != nil {
+		return err
+	}
+	return verdict(r, q)
+}
+
+// verdict returns an error if something that was asked for is wrong, or nothing has been written yet.
+func verdict(r status.Report, q status.Query) error {
+	if q.Kind != "" {
+		if slices.ContainsFunc(r.Objects, func(o status.Object) bool { return o.State == status.Wrong }) {
+			return errors.New("some of it is wrong")
+		}
+		if !r.Synced {
+			return errors.New("not all has been written yet")
+		}
+		return nil
+	}
+	wrong := 0
+	for _, k := range r.Kinds {
+		wrong += k.Wrong
+	}
+	switch {
+	case wrong > 0:
+		return fmt.Errorf("wrong: %d", wrong)
+	case !r.Synced:
+		return errors.New("not all has been written yet")
+	case !r.Well():
+		return errors.New("the last round failed")
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package control is the socket by which commands of root on a node ask its agent.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultDir is the directory of an agent's sockets, and Name the file name of this one.
+const (
+	DefaultDir = "/run/mustang"
+	Name       = "agent.sock"
+)
+
+// timeout bounds a request. An answer can wait for a round of the agent, and that for a lock.
+const timeout = 30 * time.Second
+
+// NoAgentError says that no agent answers.
+type NoAgentError struct {
+	Path string
+	Err  error
+}
+
+func (e *NoAgentError) Error() string {
+	return fmt.Sprintf("no agent answers at %s: %v", e.Path, e.Err)
+}
+
+func (e *NoAgentError) Unwrap() error { return e.Err }
+
+// Serve answers requests at the socket of a directory, which is root's alone, until the context ends. It replaces a socket that nobody
+// answers at. Errors: that another agent answers there, and those of the file system.
+func Serve(ctx context.Context, dir string, handler http.Handler) error {
+	path := filepath.Join(dir, Name)
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("listen at %s: another agent answers there", path)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("listen at %s: %w", path, err)
+	}
+	own, err := os.MkdirTemp(dir, ".agent-") // of mode 0700: nobody reaches the socket before it has its mode
+	if err != nil {
+		return fmt.Errorf("listen at %s: %w", path, err)
+	}
+	defer os.RemoveAll(own)
+	at := filepath.Join(own, Name)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", at)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	info, err := publish(at, path)
+	if err != nil {
+		return fmt.Errorf("listen at %s: %w", path, err)
+	}
+	defer func() {
+		if now, err := os.Lstat(path); err == nil && os.SameFile(now, info) {
+			_ = os.Remove(path)
+		}
+	}()
+	server := &http.Server{Handler: handler, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 13}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// publish gives a socket its mode and its name.
+func publish(at, path string) (fs.FileInfo, error) {
+	if err := os.Chmod(at, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(at, path); err != nil {
+		return nil, err
+	}
+	return os.Lstat(path)
+}
+
+// Get asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the answer. Errors:
+// *[NoAgentError]; what the agent says; that the answer is longer.
+func Get(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
+	path := filepath.Join(dir, Name)
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	defer transport.CloseIdleConnections()
+	asked, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport, Timeout: timeout}).Do(asked)
+	for _, none := range []error{fs.ErrNotExist, unix.ECONNREFUSED} {
+		if errors.Is(err, none) {
+			return nil, &NoAgentError{path, none}
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)
+	case int64(len(body)) > limit:
+		return nil, fmt.Errorf("ask the agent at %s: the answer has more than %d bytes", path, limit)
+	case answer.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("the agent says: %s", body[:min(len(body), 500)])
+	}
+	return body, nil
+}

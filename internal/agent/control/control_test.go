@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/testkit"
+)
+
+// serve answers at a socket of a directory until the function is called.
+func serve(t *testing.T, dir string) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, dir, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/ask" {
+				http.Error(w, "no such question", http.StatusNotFound)
+				return
+			}
+			_, _ = io.WriteString(w, "an answer")
+		}))
+	}()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		_, err := Get(t.Context(), dir, "/ask", 9)
+		return err
+	})
+	return func() error { cancel(); return <-done }
+}
+
+// TestServe answers root alone, refuses a second agent, replaces the socket of a dead one, and leaves nothing.
+func TestServe(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	path := filepath.Join(dir, Name)
+	var none *NoAgentError
+	if _, err := Get(t.Context(), dir, "/ask", 9); !errors.As(err, &none) || !strings.Contains(err.Error(), path) {
+		t.Errorf("without an agent: %v", err)
+	}
+	stop := serve(t, dir)
+	for file, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, path: 0o600 | os.ModeSocket} {
+		if info, err := os.Lstat(file); err != nil || info.Mode() != want {
+			t.Errorf("%s has %v, %v, want %v", file, info.Mode(), err, want)
+		}
+	}
+	if _, err := Get(t.Context(), dir, "/ask", 8); err == nil || !strings.Contains(err.Error(), "more than 8 bytes") {
+		t.Errorf("a long answer: %v", err)
+	}
+	if _, err := Get(t.Context(), dir, "/other", 99); err == nil || !strings.Contains(err.Error(), "no such question") {
+		t.Errorf("an error: %v", err)
+	}
+	if err := Serve(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "another agent") {
+		t.Errorf("a second agent: %v", err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = dead.Close()
+	if _, err := Get(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
+		t.Errorf("a dead agent: %v", err)
+	}
+	if err := serve(t, dir)(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// WriteJSON writes a report as indented JSON.
+func WriteJSON(w io.Writer, r Report) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// WriteText writes a report as one screen, or the objects that were asked for. Characters that a terminal does not print are escaped.
+func WriteText(w io.Writer, r Report, q Query) error {
+	t := &text{tab: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	if q.Kind == "" && !q.Wrong {
+		t.head(r)
+	}
+	for _, o := range r.Objects {
+		t.object(o)
+	}
+	if r.Omitted > 0 {
+		t.line("and %d more that are wrong: --wrong shows all", r.Omitted)
+	}
+	return t.tab.Flush()
+}
+
+type text struct{ tab *tabwriter.Writer }
+
+func (t *text) line(format string, args ...any) {
+	for i, a := range args {
+		switch v := a.(type) {
+		case string:
+			args[i] = printable(v)
+		case State:
+			args[i] = printable(string(v))
+		}
+	}
+	fmt.Fprintf(t.tab, format+"\n", args...)
+}
+
+func (t *text) head(r Report) {
+	t.line("node\t%s", r.Node)
+	t.line("agent\tmustang %s, process %d", r.Version, r.PID)
+	t.line("pods\tlink %s, services %s, routing %s", r.Link, r.Services, r.Routing)
+	t.rounds("sync", r.Sync, r.Time)
+	if r.Nodes.Number > 0 {
+		t.rounds("nodes", r.Nodes, r.Time)
+	}
+	t.line("")
+	t.line("KIND\tOBJECTS\tWANTED\tIN TABLES\tWAITING\tWRONG")
+	for _, c := range r.Kinds {
+		t.line("%s\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong)
+	}
+	if len(r.Objects) > 0 {
+		t.line("")
+	}
+}
+
+func (t *text) rounds(name string, r Rounds, now time.Time) {
+	if r.First.IsZero() {
+		t.line("%s\tnot all has been written yet", name)
+	} else {
+		t.line("%s\tfirst %s, last %s", name, ago(r.First, now), ago(r.Last, now))
+	}
+	if r.Number > 0 {
+		t.line("\t%d rounds, %d failed; the last took %s, the longest %s, on average %s", r.Number, r.Failed, span(r.Took), span(r.Longest), span(r.Mean))
+	}
+	if !r.Waiting.IsZero() {
+		t.line("\ta change waits since %s", ago(r.Waiting, now))
+	}
+	for line := range strings.Lines(r.Error) {
+		t.line("\terror: %s", strings.TrimSpace(line))
+	}
+}
+
+func (t *text) object(o Object) {
+	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
+	for _, e := range o.Entries {
+		in := "in the tables"
+		if !e.InTables {
+			in = "not in the tables"
+		}
+		if e.Why != "" {
+			in += ": " + e.Why
+		}
+		t.line("  %s\t%s\t%s", e.What, e.Detail, in)
+	}
+	for _, why := range o.Why {
+		t.line("  %s", why)
+	}
+	for _, note := range o.Notes {
+		t.line("  note: %s", note)
+	}
+}
+
+// ago returns "4 s ago", and days as such.
+func ago(at, now time.Time) string {
+	d := now.Sub(at)
+	switch {
+	case d < 0:
+		return at.Format(time.RFC3339)
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+}
+
+func span(seconds float64) string {
+	switch {
+	case seconds < 0.01:
+		return fmt.Sprintf("%.1f ms", seconds*1e3)
+	case seconds < 1:
+		return fmt.Sprintf("%.0f ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.1f s", seconds)
+}
+
+// printable returns a text with what a terminal does not print in Go syntax.
+func printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	return strconv.QuoteToASCII(text)
+}

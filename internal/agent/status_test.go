@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
+	"mustang/internal/datapath"
+	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// pods are the pods of a table.
+type pods []string
+
+func (p pods) List(context.Context) (all []datapath.Endpoint, err error) {
+	for _, ip := range p {
+		all = append(all, datapath.Endpoint{IP: netip.MustParseAddr(ip)})
+	}
+	return all, nil
+}
+
+// golden compares a text with a file of testdata, which MUSTANG_UPDATE=1 writes.
+func golden(t *testing.T, name, have string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if os.Getenv("MUSTANG_UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(have), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), have); diff != "" {
+		t.Errorf("%s (-want +have):\n%s", name, diff)
+	}
+}
+
+// times are what differs from run to run.
+var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds|[0-9]+ failed`)
+
+// TestReport has objects that are well, and one of each kind that is wrong, with names that no terminal should see.
+func TestReport(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const podList, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
+	rows := &table{rows: map[service.Key]service.Service{}, room: 2}
+	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.4:80"), Protocol: service.TCP}
+	n := &network{}
+	a := New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client,
+		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Endpoints: pods{"10.1.1.2"},
+		Config: status.Config{Node: "here", Version: "0.1.0", PID: 7, Link: "veth", Services: "both", Routing: "auto"},
+	})
+	report := func(q status.Query) status.Report {
+		r, err := a.Report(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := report(status.Query{}); r.Synced || r.Well() {
+		t.Errorf("before it runs there is %+v", r)
+	}
+	external := `, "externalIPs": ["192.0.2.9", "127.0.0.1"]`
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
+	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "10.1.3.0/24"]`, ""))
+	s.Put(t, services, serviceAt("one", "10.96.0.1", external))
+	s.Put(t, endpointSlices, sliceOf("one", "one", "a", "10.1.0.1"))
+	s.Put(t, services, serviceAt("pending", "", ""))
+	s.Put(t, services, serviceAt("taken", "10.96.0.4", ""))
+	s.Put(t, podList, podAt("old", "10.1.1.2", "2026-01-01T00:00:00Z", "Running"))
+	s.Put(t, podList, podAt("young", "10.1.1.2", "2026-01-02T00:00:00Z", "Running"))
+	s.Put(t, podList, podAt("foreign", "10.1.1.3", "2026-01-02T00:00:00Z", "Running"))
+	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
+	startAgent(t, a)
+	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]; 192.0.2.9:80/tcp [10.1.0.1:8080]")
+	s.Put(t, services, serviceAt("two", "10.96.0.2", external))
+	s.Put(t, services, strings.Replace(serviceAt("bad", "10.96.0.300", ""), "bad", `bad\u001b[2Jname`, 1))
+	s.Put(t, networkPolicies, `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "big"},
+"spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]}}`)
+	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "later": {}`))
+	want := map[string]int{status.Service: 4, status.NetworkPolicy: 2, status.Node: 1, status.Pod: 2}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		r := report(status.Query{})
+		for _, c := range r.Kinds {
+			if c.Wrong != want[c.Kind] || c.Waiting > 0 {
+				return fmt.Errorf("there is %+v, of %+v", c, r.Objects)
+			}
+		}
+		if r.Well() {
+			return fmt.Errorf("there is %+v", r)
+		}
+		return nil
+	})
+	for name, q := range map[string]status.Query{
+		"summary.txt": {Limit: 3}, "wrong.txt": {Wrong: true}, "service.txt": {Kind: "services", Name: "shop/one"}, "pods.txt": {Kind: "pod"},
+	} {
+		var text bytes.Buffer
+		r := report(q)
+		r.Sync.Error, r.Nodes.Error = "it is the last error", "" // the order of joined ones differs
+		if err := status.WriteText(&text, r, q); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, times.ReplaceAllString(text.String(), "# $1"))
+	}
+}
