@@ -46,8 +46,7 @@ type Source interface {
 type Services interface {
 	List(ctx context.Context) ([]service.Service, error)
 	Apply(ctx context.Context, owner service.Owner, want []service.Service) (datapath.Result, error)
-	Put(ctx context.Context, owner service.Owner, want service.Service) (datapath.Change, uint32, error)
-	Delete(ctx context.Context, owner service.Owner, key service.Key) error
+	Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error)
 	// Generation tells by an error that matches os.ErrNotExist that the datapath was removed since it was opened.
 	Generation() (uint32, error)
 }

@@ -132,26 +132,25 @@ func (t *table) Apply(_ context.Context, owner service.Owner, want []service.Ser
 	return datapath.Result{}, err
 }
 
-func (t *table) Put(_ context.Context, owner service.Owner, s service.Service) (datapath.Change, uint32, error) {
+func (t *table) Change(_ context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error) {
 	t.Lock()
 	defer t.Unlock()
-	t.puts++
-	err := t.call(s.Key())
-	if err == nil {
+	t.puts += len(put)
+	keys := slices.Clone(remove)
+	for _, s := range put {
+		keys = append(keys, s.Key())
+	}
+	if err := t.call(keys...); err != nil {
+		return datapath.Result{}, err
+	}
+	for _, key := range remove {
+		delete(t.rows, key)
+	}
+	for _, s := range put {
 		s.Owner = owner
 		t.rows[s.Key()] = s
 	}
-	return datapath.Added, 0, err
-}
-
-func (t *table) Delete(_ context.Context, _ service.Owner, key service.Key) error {
-	t.Lock()
-	defer t.Unlock()
-	err := t.call(key)
-	if err == nil {
-		delete(t.rows, key)
-	}
-	return err
+	return datapath.Result{}, nil
 }
 
 // String lists the rows: "10.96.0.1:80/tcp [10.1.0.1:8080]".

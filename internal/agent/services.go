@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/datapath"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -170,19 +169,31 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 	}
 }
 
-// write writes what has changed, and returns which of it failed.
+// write writes what has changed, and returns which of it failed: that does not keep the others from it.
 func (c changes) write(ctx context.Context, to Services) failures {
-	failed := failures{}
+	var put []service.Service
+	var remove []service.Key
 	for key, s := range c {
-		if s == nil { // first, since others may need its place
-			failed.add(key, notFound(to.Delete(ctx, service.Agent, key)))
+		if s == nil {
+			remove = append(remove, key)
+		} else {
+			put = append(put, *s)
 		}
 	}
-	for key, s := range c {
-		if s != nil {
-			_, _, err := to.Put(ctx, service.Agent, *s)
-			failed.add(key, err)
-		}
+	failed := failures{}
+	if len(c) == 0 {
+		return failed
+	}
+	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
+		return failed
+	}
+	for _, key := range remove { // first, since others may need its place
+		_, err := to.Change(ctx, service.Agent, nil, []service.Key{key})
+		failed.add(key, err)
+	}
+	for _, s := range put {
+		_, err := to.Change(ctx, service.Agent, []service.Service{s}, nil)
+		failed.add(s.Key(), err)
 	}
 	return failed
 }
@@ -222,11 +233,4 @@ func applyAll(ctx context.Context, to Services, want []service.Service) (failure
 		c[u.Want.Key()] = &u.Want
 	}
 	return c.write(ctx, to), nil
-}
-
-func notFound(err error) error {
-	if missing := (*datapath.NotFoundError)(nil); errors.As(err, &missing) {
-		return nil
-	}
-	return err
 }

@@ -137,21 +137,28 @@ func (s Services) Put(ctx context.Context, owner service.Owner, want service.Ser
 	return Unchanged, 0, err
 }
 
-// checkPorts returns the error of service.CheckHealthPorts about a service and those that are stored.
-func (s Services) checkPorts(want service.Service) error {
-	if !want.NodePort && want.HealthCheckPort == 0 {
+// checkPorts returns the error of service.CheckHealthPorts about services and those that are stored besides them.
+func (s Services) checkPorts(want ...service.Service) error {
+	if !slices.ContainsFunc(want, func(w service.Service) bool { return w.NodePort || w.HealthCheckPort != 0 }) {
 		return nil
 	}
 	stored := &snapshot{}
 	if err := s.readServices(stored); err != nil {
 		return err
 	}
-	others := slices.DeleteFunc(stored.services, func(o service.Service) bool { return o.Key() == want.Key() })
-	return service.CheckHealthPorts([]service.Service{want}, others)
+	replaced := make(map[service.Key]bool, len(want))
+	for _, w := range want {
+		replaced[w.Key()] = true
+	}
+	others := slices.DeleteFunc(stored.services, func(o service.Service) bool { return replaced[o.Key()] })
+	return service.CheckHealthPorts(want, others)
 }
 
 // refusePods returns a *ConflictError if a service has the address of a pod.
 func (s Services) refusePods(services ...service.Service) error {
+	if len(services) == 0 {
+		return nil
+	}
 	pods := make(map[netip.Addr]uint32)
 	for row, err := range s.o.Endpoints.All() {
 		if err != nil {
