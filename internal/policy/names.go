@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,15 +28,64 @@ func (p *Pod) Validate() error {
 	case p.Name != "" && !isSubdomain(p.Name):
 		return fmt.Errorf("pod %q: want at most %d of a to z, 0 to 9, - and ., a letter or digit first and last in each part", p.Name, maxSubdomain)
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+	return validateLabels(p.Labels)
+}
+
+func validateLabels(labels map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if err := validateKey(key); err != nil {
 			return fmt.Errorf("label %q: %w", key, err)
 		}
-		if value := p.Labels[key]; value != "" && !isLabelText(value) {
+		if value := labels[key]; value != "" && !isLabelText(value) {
 			return fmt.Errorf("label %q: value %q: %w", key, value, errLabelText)
 		}
 	}
 	return nil
+}
+
+// ValidateLabels returns an error that names a label of a selector which nothing in Kubernetes can have: it may be mistyped.
+func (p *Policy) ValidateLabels() error {
+	check := func(s Selector) error {
+		err := validateLabels(s.Labels)
+		for _, r := range s.Requirements {
+			for _, value := range append(r.Values, "") {
+				err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
+			}
+		}
+		return err
+	}
+	pods := func(s PodSelector) error { return cmp.Or(check(s.Namespaces), check(s.Pods)) }
+	err := pods(p.Subject)
+	for _, r := range slices.Concat(p.Ingress, p.Egress) {
+		for _, peer := range r.Peers {
+			switch {
+			case peer.Pods != nil:
+				err = cmp.Or(err, pods(*peer.Pods))
+			case peer.Nodes != nil:
+				err = cmp.Or(err, check(*peer.Nodes))
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: selector: %w", p.origin(), err)
+	}
+	return nil
+}
+
+// MissingPorts returns the names of ports in the policy that no pod has, sorted.
+func (p *Policy) MissingPorts(pods []Pod) (names []string) {
+	for _, r := range slices.Concat(p.Ingress, p.Egress) {
+		for _, port := range r.Ports {
+			has := func(n NamedPort) bool {
+				return n.Name == port.Name && (port.Protocol == 0 || n.Protocol == port.Protocol)
+			}
+			if port.Name != "" && !slices.ContainsFunc(pods, func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, has) }) {
+				names = append(names, port.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last", maxLabel)

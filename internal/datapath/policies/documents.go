@@ -60,7 +60,7 @@ type documents struct {
 // set is what an owner says, and what it said before as long as rows are behind.
 type set struct {
 	content
-	before []policy.Policy // nil: rows are not behind
+	before *Set // nil: rows are not behind
 }
 
 // with returns documents that have another set of an owner.
@@ -68,10 +68,7 @@ func (d documents) with(owner service.Owner, now content) documents {
 	d.sets = maps.Clone(d.sets)
 	was := d.sets[owner]
 	if was.before == nil {
-		was.before = was.now.Policies
-	}
-	if was.before == nil {
-		was.before = []policy.Policy{}
+		was.before = &was.now
 	}
 	d.sets[owner] = set{now, was.before}
 	return d
@@ -98,18 +95,41 @@ func (d documents) trusted() []service.Owner {
 	return owners
 }
 
-// audit reports whether policies are only audited.
-func (d documents) audit() bool {
-	audit := false
-	for _, s := range d.sets {
-		if len(s.now.Policies) > 0 {
-			if !s.now.Audit {
-				return false
-			}
-			audit = true
+// said returns what an owner says, and saidBefore what rows follow as long as they are behind.
+func (s set) said() Set { return s.now }
+
+func (s set) saidBefore() Set {
+	if s.before != nil {
+		return *s.before
+	}
+	return s.now
+}
+
+// enforcedBy returns an owner whose policies are enforced, other than one of them; 0: there is none.
+func (d documents) enforcedBy(but service.Owner, of func(set) Set) service.Owner {
+	for _, owner := range d.owners() {
+		if s := of(d.sets[owner]); owner != but && len(s.Policies) > 0 && !s.Audit {
+			return owner
 		}
 	}
-	return audit
+	return 0
+}
+
+// inForce returns the policies that hold. A verdict is that of all of them together, so those that their owner only audits are left
+// out while those of another are enforced: they never drop a packet.
+func (d documents) inForce(of func(set) Set) (all []policy.Policy) {
+	enforced := d.enforcedBy(0, of) != 0
+	for _, owner := range d.owners() {
+		if s := of(d.sets[owner]); !enforced || !s.Audit {
+			all = append(all, s.Policies...)
+		}
+	}
+	return all
+}
+
+// audit reports whether policies are only audited.
+func (d documents) audit() bool {
+	return d.enforcedBy(0, set.said) == 0 && len(d.inForce(set.said)) > 0
 }
 
 // read reads all documents. It needs no lock but to see one state of all.
@@ -127,7 +147,7 @@ func (p Policies) read() (documents, error) {
 			if err == nil && h.before != 0 {
 				var was content
 				was, err = pieces.content(key, head{revision: h.before, length: h.lengthBefore})
-				s.before = append([]policy.Policy{}, was.now.Policies...)
+				s.before = &was.now
 			}
 			d.sets[service.Owner(key.ID)] = s
 		case ofEndpoint:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -194,7 +195,16 @@ func (r *Result) count(have, want *content) {
 			r.Updated++
 		}
 	}
-	r.Deleted = len(have.policies) - r.Updated - r.Unchanged
+	for n := range have.policies {
+		if _, ok := want.policies[n]; !ok {
+			r.Gone = append(r.Gone, strings.TrimPrefix(n.namespace+"/"+n.name, "/"))
+		}
+	}
+	slices.Sort(r.Gone)
+	r.Deleted = len(r.Gone)
+	if have.now.Audit != want.now.Audit && r.Updated+r.Unchanged > 0 {
+		r.Audit = &want.now.Audit
+	}
 }
 
 // name tells policies apart.

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -33,7 +34,7 @@ type Policies struct {
 // Set is what an owner says.
 type Set struct {
 	policy.Snapshot
-	// Audit counts what the policies deny and lets it pass. It has an effect if all owners that have policies say so.
+	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no part in verdicts.
 	Audit bool `json:",omitempty"`
 }
 
@@ -43,14 +44,18 @@ type Listed struct {
 	Owner service.Owner
 	// Pods is how many pods of this node it selects.
 	Pods int
-	// Audited tells that what the policy denies passes: policies are only audited.
-	Audited bool
+	// Audited tells that what the policy denies passes. If it is Off, it is not even counted: policies of another owner are enforced.
+	Audited, Off bool
 }
 
 // Result tells what a change did. Policies are counted, and rows that were written or deleted.
 type Result struct {
 	Added, Updated, Deleted, Unchanged int
 	Rows                               int
+	// Gone are the names of policies that were deleted, sorted.
+	Gone []string
+	// Audit tells that policies which stay are now audited, or now enforced; nil: neither is new.
+	Audit *bool
 }
 
 // List returns all policies, sorted as they are asked.
@@ -63,12 +68,18 @@ func (p Policies) List() ([]Listed, error) {
 	if err != nil {
 		return nil, err
 	}
-	audited, selected := docs.audit(), s.Selected()
 	var all []Listed
-	for _, owner := range docs.owners() { // as in assemble
-		for _, each := range docs.sets[owner].now.Policies {
-			all = append(all, Listed{each, owner, selected[len(all)], audited})
+	s.Policies = nil
+	off := docs.enforcedBy(0, set.said) != 0
+	for _, owner := range docs.owners() {
+		said := docs.sets[owner].now
+		for _, each := range said.Policies {
+			all = append(all, Listed{Policy: each, Owner: owner, Audited: said.Audit, Off: said.Audit && off})
 		}
+		s.Policies = append(s.Policies, said.Policies...)
+	}
+	for i, n := range s.Selected() {
+		all[i].Pods = n
 	}
 	slices.SortFunc(all, func(a, b Listed) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace),
@@ -85,21 +96,35 @@ func (p Policies) Audited() (bool, error) {
 
 // Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// those of policy.Compile; *objects.FullError. The handle remembers want, which must not be edited afterwards.
+// those of policy.Compile; *objects.FullError; policies to audit while those of another owner are enforced. The handle remembers
+// want, which must not be edited afterwards.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, func(Set) Set { return want })
+	return p.change(ctx, owner, false, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
+}
+
+// Try returns what Apply would return, but for rows, and writes nothing.
+func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Result, error) {
+	return p.change(ctx, owner, true, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
+}
+
+// refuseAudit refuses policies to audit that would have no part in verdicts.
+func (d documents) refuseAudit(owner service.Owner, want Set) error {
+	if by := d.enforcedBy(owner, set.said); want.Audit && by != 0 {
+		return fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
+	}
+	return nil
 }
 
 // Delete deletes those of an owner's policies for which a function is true. Pods, nodes and namespaces stay.
 func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (Result, error) {
-	return p.change(ctx, owner, func(s Set) Set {
+	return p.change(ctx, owner, false, func(_ documents, s Set) (Set, error) {
 		s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), is)
-		return s
+		return s, nil
 	})
 }
 
-// change replaces what an owner has said.
-func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set) Set) (result Result, err error) {
+// change replaces what an owner has said, or only tries to.
+func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edit func(documents, Set) (Set, error)) (result Result, err error) {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
 		return result, err
@@ -110,10 +135,14 @@ func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set
 		return result, err
 	}
 	was := docs.sets[owner].content
-	want := newContent(edit(was.now))
+	next, err := edit(docs, was.now)
+	if err != nil {
+		return result, err
+	}
+	want := newContent(next)
 	result.count(&was, &want)
 	unchanged := was.equal(&want)
-	if unchanged && !docs.pending {
+	if unchanged && !docs.pending && !try {
 		result.Rows, err = p.follow(docs, compiler)
 		return result, err
 	}
@@ -121,7 +150,7 @@ func (p Policies) change(ctx context.Context, owner service.Owner, edit func(Set
 		return result, err
 	}
 	w, err := p.plan(docs, docs.with(owner, want), compiler)
-	if err != nil {
+	if err != nil || try {
 		return result, err
 	}
 	if err := p.mark(); err != nil {

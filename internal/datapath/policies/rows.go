@@ -72,7 +72,7 @@ type writer struct {
 	compiler *policy.Compiler
 	steps    []step
 	empty    bool // no policies are left in the end
-	audit    uint8
+	audit    bool // in the end
 	all      bool // ports may be there that nobody needs who listens on them
 }
 
@@ -80,6 +80,7 @@ type writer struct {
 type step struct {
 	policy.Changes
 	before, after summary
+	audit         bool // afterwards
 }
 
 // summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a rule set.
@@ -101,7 +102,7 @@ func summarize(r policy.Rows) (s summary) {
 // plan compiles documents. Nothing is written. A compiler that has followed them is where it begins, and without one the rows that
 // there are and the documents of before, unless rows may be behind these.
 func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error) {
-	w := &writer{Policies: p, compiler: c, audit: uint8(number(d.audit()))}
+	w := &writer{Policies: p, compiler: c, audit: d.audit()}
 	s, err := p.snapshot(d)
 	if err != nil {
 		return nil, err
@@ -125,12 +126,16 @@ func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error)
 		}
 		changes := policy.Diff(have, w.compiler.Rows())
 		maps.DeleteFunc(changes.Endpoints.Put, func(a netip.Addr, sets policy.Sets) bool { return have.Endpoints[a] == sets }) // none
-		if err := w.add(have, changes); err != nil || before.pending {
+		audit := w.audit
+		if !before.pending {
+			audit = before.audit()
+		}
+		if err := w.add(have, changes, audit); err != nil || before.pending {
 			return w, err
 		}
 	}
 	have := w.compiler.Rows()
-	first := step{before: summarize(have)}
+	first := step{before: summarize(have), audit: w.audit}
 	counts := w.room(have)
 	if first.Changes, err = w.compiler.Change(s); err != nil {
 		return nil, err
@@ -150,8 +155,8 @@ func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
 }
 
 // add adds a step from rows that there are to those of the compiler.
-func (w *writer) add(have policy.Rows, c policy.Changes) error {
-	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows())})
+func (w *writer) add(have policy.Rows, c policy.Changes, audit bool) error {
+	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows()), audit})
 	return w.room(have)(c)
 }
 
@@ -193,7 +198,7 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 		}
 	}
 	rows := w.compiler.Rows()
-	end := step{before: summarize(rows)}
+	end := step{before: summarize(rows), audit: w.audit}
 	if !w.empty {
 		end.Changes = w.compiler.Settle()
 	} else if end.Changes, err = w.compiler.Change(policy.Snapshot{}); err != nil {
@@ -213,7 +218,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	w.all = w.all || len(c.Endpoints.Delete) > 0
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
-		return 0, w.prepare(c.after)
+		return 0, w.prepare(c.audit, c.after)
 	}
 	if c.InPlace != (policy.Digest{}) { // a killed process leaves a set that nobody takes for what it was
 		if err := t.numbers.Delete(c.InPlace); err != nil {
@@ -232,7 +237,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(c.before, c.after); err != nil {
+	if err := w.prepare(c.audit, c.before, c.after); err != nil {
 		return 0, err
 	}
 	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix, uint32) { return encodePrefix(k), v }); err != nil {
@@ -241,7 +246,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int,
 	if err := w.switchSets(c.Endpoints, w.compiler.Rows().Endpoints, join); err != nil {
 		return 0, err
 	}
-	if err := w.prepare(c.after); err != nil {
+	if err := w.prepare(c.audit, c.after); err != nil {
 		return 0, err
 	}
 	// Nobody reads a row that goes: its memory may be another row's a moment later.
@@ -288,9 +293,10 @@ func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[n
 	return join(want)
 }
 
-// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over.
-func (w *writer) prepare(states ...summary) error {
-	next := settings{Audit: w.audit}
+// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches over. Between two
+// states, policies that were audited still are: nothing that they deny is dropped before they are enforced, or gone.
+func (w *writer) prepare(audit bool, states ...summary) error {
+	next := settings{Audit: uint8(number(audit))}
 	inForce := false
 	for bits := 127; bits >= 0; bits-- {
 		if slices.ContainsFunc(states, func(s summary) bool { return s.lengths[bits] }) {
@@ -316,6 +322,9 @@ func (w *writer) prepare(states ...summary) error {
 	if now != 0 {
 		row = uint32(now - 1)
 		have, _, err := t.Get(row)
+		if len(states) > 1 {
+			next.Audit |= have.Audit
+		}
 		if err != nil || have == next {
 			return err
 		}

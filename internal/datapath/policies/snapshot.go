@@ -21,16 +21,11 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	for _, owner := range d.owners() {
 		set := d.sets[owner]
 		s.Namespaces = append(s.Namespaces, set.now.Namespaces...) // of two by one name, the last counts
-		s.Policies = append(s.Policies, set.now.Policies...)
-		if set.before != nil {
-			s.Previous = append(s.Previous, set.before...)
-			changed = true
-		} else {
-			s.Previous = append(s.Previous, set.now.Policies...)
-		}
+		changed = changed || set.before != nil
 	}
-	if !changed {
-		s.Previous = nil
+	s.Policies = d.inForce(set.said)
+	if changed {
+		s.Previous = d.inForce(set.saidBefore)
 	}
 	for _, owner := range d.trusted() {
 		s.Nodes = append(s.Nodes, d.sets[owner].now.Nodes...)

@@ -142,8 +142,9 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.Policies = len(policies); r.Policies > 0 {
-		r.Audited = policies[0].Audited
+	r.Policies = len(policies)
+	if r.Audited, err = d.Policies().Audited(); err != nil {
+		return err
 	}
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {

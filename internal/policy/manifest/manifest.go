@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -28,12 +30,35 @@ type Set struct {
 	Snapshot policy.Snapshot
 	// Notes tell, a line each, what was left out.
 	Notes []string
+
+	seen map[string]string // where an object is, by kind and name
+}
+
+// Add adds what another file of this name holds. Its error names an object that both have.
+func (s *Set) Add(file string, other Set) error {
+	if s.seen == nil {
+		s.seen = map[string]string{}
+	}
+	for _, object := range slices.Sorted(maps.Keys(other.seen)) {
+		where := file + ": " + other.seen[object]
+		if had := s.seen[object]; had != "" {
+			return fmt.Errorf("%s: it is there already: %s", where, had)
+		}
+		s.seen[object] = where
+	}
+	to, from := &s.Snapshot, other.Snapshot
+	to.Nodes, to.Namespaces = append(to.Nodes, from.Nodes...), append(to.Namespaces, from.Namespaces...)
+	to.Pods, to.Policies = append(to.Pods, from.Pods...), append(to.Policies, from.Policies...)
+	for _, note := range other.Notes {
+		s.Notes = append(s.Notes, file+": "+note)
+	}
+	return nil
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. Policies are valid,
 // and no two objects of a kind have one name.
 func Read(r io.Reader) (Set, error) {
-	s := &set{seen: map[string]string{}}
+	s := &set{Set{seen: map[string]string{}}}
 	if err := document.Each(r, s.add); err != nil {
 		return Set{}, errors.New(document.OneLine(err.Error()))
 	}
@@ -44,10 +69,7 @@ func Read(r io.Reader) (Set, error) {
 }
 
 // set is a set under construction.
-type set struct {
-	Set
-	seen map[string]string // where an object is, by kind and name
-}
+type set struct{ Set }
 
 // kinds are the objects that are read.
 var kinds = map[string]struct {
@@ -85,8 +107,8 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, name)
 	switch {
 	case known && o.APIVersion == kind.apiVersion:
-	case !known && o.APIVersion == "networking.k8s.io/v1" && strings.EqualFold(o.Kind, "NetworkPolicy"):
-		return fmt.Errorf("%s: kind: %q: want NetworkPolicy", origin, o.Kind)
+	case !known && mayBePolicy(o):
+		return fmt.Errorf("%s: kind: %q is not known: want %s", origin, o.Kind, policyOf[groupOf(o.APIVersion)])
 	case strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy") && ofKubernetes(o.APIVersion):
 		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or ClusterNetworkPolicy of "+
 			"policy.networking.k8s.io/v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
@@ -108,6 +130,24 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	return nil
+}
+
+// policyOf has the policies of a group, and othersOf what else the group has.
+var (
+	policyOf = map[string]string{"networking.k8s.io": "NetworkPolicy", "policy.networking.k8s.io": "ClusterNetworkPolicy"}
+	othersOf = map[string][]string{"networking.k8s.io": {"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}}
+)
+
+func groupOf(version string) string {
+	group, _, _ := strings.Cut(version, "/")
+	return group
+}
+
+// mayBePolicy reports whether an object of a kind that is not known is of a group that has policies: its kind may be mistyped.
+func mayBePolicy(o document.Object) bool {
+	group := groupOf(o.APIVersion)
+	former := strings.HasSuffix(o.Kind, "AdminNetworkPolicy") // of versions that are refused by what they say
+	return policyOf[group] != "" && !slices.Contains(othersOf[group], o.Kind) && !former
 }
 
 // ofKubernetes reports whether a version is of a group of Kubernetes that has or had network policies, or names no group. Those of

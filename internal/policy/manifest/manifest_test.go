@@ -68,6 +68,12 @@ var bad = []struct{ text, want string }{
 	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: extensions/v1beta1 is not known"},
 	{"{kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: none is not known"},
 	{"{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: x}, spec: {podSelector: {}}}", "want NetworkPolicy"},
+	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyy, metadata: {name: x}}", `kind: "NetworkPolicyy" is not known: want NetworkPolicy`},
+	{"{apiVersion: networking.k8s.io/v2, kind: NetPolicy, metadata: {name: x}}", `kind: "NetPolicy" is not known: want NetworkPolicy`},
+	{
+		"{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterPolicy, metadata: {name: x}}",
+		`kind: "ClusterPolicy" is not known: want ClusterNetworkPolicy`,
+	},
 	{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: "a\nb"}, spec: {podSelector: {}}}`, "metadata.name"},
 	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x, namespace: a/b}, spec: {podSelector: {}}}", "metadata.namespace"},
 	{

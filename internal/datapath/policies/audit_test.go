@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// audits reports whether what policies deny passes by now.
+func (p Policies) audits(t *testing.T) bool {
+	t.Helper()
+	row, err := p.Objects.Filter.PoliciesInForce()
+	if err != nil || row == 0 {
+		t.Fatalf("policies are not in force: %v", err)
+	}
+	s, _, err := p.tables().settings.Get(uint32(row - 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Audit != 0
+}
+
+// TestAuditNeverDrops has policies of the command line that are audited, while those of the agent come, change and go. They deny nothing
+// that is dropped, at no moment, and count again when the agent's have gone.
+func TestAuditNeverDrops(t *testing.T) {
+	testkit.RequireRoot(t)
+	agent := func(names ...string) Set {
+		var s Set
+		for _, name := range names {
+			s.Policies = append(s.Policies, allow(name, name))
+		}
+		return s
+	}
+	cli := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("a", "a"), allow("b", "b")}}, Audit: true}
+	for _, memory := range []*Memory{nil, {}} {
+		p := openPods(t)
+		p.Node, p.Memory = func() ([]netip.Addr, error) { return nil, nil }, memory
+		for i, name := range []string{"a", "b", "c", "d"} {
+			admit(t, p, i, name)
+		}
+		if _, err := p.Apply(t.Context(), service.CLI, cli); err != nil {
+			t.Fatal(err)
+		}
+		if !p.audits(t) {
+			t.Error("policies to audit are enforced")
+		}
+		judged{t, p}.wants("audited", farAddress, address4(0), false)
+
+		// The agent's first policies. While rows change, none of those that are audited is enforced.
+		docs, compiler, err := p.take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := p.plan(docs, docs.with(service.Agent, newContent(agent("c"))), compiler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.write(func(map[netip.Addr]policy.Sets) error {
+			if !p.audits(t) {
+				t.Error("policies to audit are enforced while others come")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, names := range [][]string{{"c"}, {"b", "c"}} {
+			if _, err := p.Apply(t.Context(), service.Agent, agent(names...)); err != nil {
+				t.Fatal(err)
+			}
+			if p.audits(t) {
+				t.Error("the agent's policies are audited")
+			}
+			judged{t, p}.wants("one that was audited", farAddress, address4(0), true)
+			judged{t, p}.wants("the agent's and one that was audited", farAddress, address4(1), len(names) == 1)
+			judged{t, p}.wants("the agent's", farAddress, address4(2), false)
+		}
+		all, err := p.List()
+		if err != nil || len(all) != 4 {
+			t.Fatal(all, err)
+		}
+		for _, l := range all {
+			if cli := l.Owner == service.CLI; l.Audited != cli || l.Off != cli || l.Pods != 1 {
+				t.Errorf("%s of %s: audited %t, off %t, %d pods", l.Name, l.Owner, l.Audited, l.Off, l.Pods)
+			}
+		}
+		_, err = p.Apply(t.Context(), service.CLI, cli)
+		if err == nil || !strings.Contains(err.Error(), "audit: policies of owner agent are enforced; nothing was changed") {
+			t.Errorf("audited beside policies that are enforced: %v", err)
+		}
+		if _, err := p.Apply(t.Context(), service.Agent, Set{}); err != nil {
+			t.Fatal(err)
+		}
+		if !p.audits(t) {
+			t.Error("policies to audit are enforced once the others have gone")
+		}
+		judged{t, p}.wants("audited again", farAddress, address4(0), false)
+		cli := cli
+		cli.Audit = false
+		result, err := p.Apply(t.Context(), service.CLI, cli)
+		if err != nil || result.Audit == nil || *result.Audit || p.audits(t) {
+			t.Errorf("audited, then enforced: %+v, %v", result, err)
+		}
+	}
+}
+
+// TestTry tells what would change, and changes nothing.
+func TestTry(t *testing.T) {
+	testkit.RequireRoot(t)
+	p := openPods(t)
+	p.Node = func() ([]netip.Addr, error) { return nil, nil }
+	set := func(names ...string) (s Set) {
+		for _, name := range names {
+			s.Policies = append(s.Policies, allow(name, name))
+		}
+		return s
+	}
+	if _, err := p.Apply(t.Context(), service.CLI, set("a", "c", "b")); err != nil {
+		t.Fatal(err)
+	}
+	result, err := p.Try(t.Context(), service.CLI, set("b", "d"))
+	if err != nil || result.Added != 1 || result.Deleted != 2 || strings.Join(result.Gone, " ") != "n/a n/c" {
+		t.Errorf("%+v, %v", result, err)
+	}
+	if all, err := p.List(); err != nil || len(all) != 3 {
+		t.Errorf("%d policies afterwards, want 3: %v", len(all), err)
+	}
+}
