@@ -28,7 +28,8 @@ func (r runFacts) headline() string {
 	if r.Rounds > 0 || r.sliced() {
 		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
-			rounds += fmt.Sprintf(" of two %s turns, networks built %s", format.Seconds(r.SliceSeconds), format.Times(r.labs()))
+			what, times := r.anew()
+			rounds += fmt.Sprintf(" of two %s turns, %s %s", format.Seconds(r.SliceSeconds), what, times)
 		}
 		if r.DurationSeconds > 0 {
 			rounds += " of " + format.Seconds(r.DurationSeconds)
@@ -45,17 +46,20 @@ func (r runFacts) headline() string {
 // sliced reports whether rows took turns in slices.
 func (r runFacts) sliced() bool { return r.SliceSeconds > 0 }
 
-// labs returns how often the networks of the rows were built.
-func (r runFacts) labs() int {
-	most := 0
+// anew says what the rows ran in that was made anew, and how often: their networks, or their processes where networks stay.
+func (r runFacts) anew() (what, times string) {
+	labs, processes := 0, 0
 	for _, row := range r.rows {
-		built := map[int]bool{}
+		built, started := map[int]bool{}, map[int]bool{}
 		for _, p := range row.Positions {
-			built[p.Lab] = true
+			built[p.Lab], started[p.Process] = true, true
 		}
-		most = max(most, len(built))
+		labs, processes = max(labs, len(built)), max(processes, len(started))
 	}
-	return most
+	if labs == 1 && processes > 1 {
+		return "processes started", format.Times(processes)
+	}
+	return "networks built", format.Times(labs)
 }
 
 // machineLine describes the machine in one line.
@@ -178,8 +182,9 @@ func (r runFacts) method() []Fact {
 	if r.sliced() {
 		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
+		what, times := r.anew()
 		return present(slices.Insert(facts, 3, Fact{"Length of a turn", format.Seconds(r.SliceSeconds)},
-			Fact{"Networks built", format.Times(r.labs())}))
+			Fact{format.UpperFirst(what), times}))
 	}
 	if r.DurationSeconds == 0 {
 		return present(facts)

@@ -121,9 +121,9 @@ func (a *api) claim(ctx context.Context) error {
 	return nil
 }
 
-// renew says now and then that the bench goes on, until ctx ends.
-func (a *api) renew(ctx context.Context) {
-	ticker := time.NewTicker(renewal)
+// renewEvery says now and then that the bench goes on, until ctx ends.
+func (a *api) renewEvery(ctx context.Context, pause time.Duration) {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
 		select {
@@ -145,7 +145,7 @@ func (a *api) sweep(ctx context.Context, note func(string)) error {
 	}
 	for _, n := range all {
 		at, err := time.Parse(time.RFC3339, n.Annotations[renewed])
-		if err != nil || n.Name == a.namespace || !n.DeletionTimestamp.IsZero() || time.Now().Add(a.ahead).Sub(at) < lease {
+		if err != nil || n.Labels[managedBy] != manager || n.Name == a.namespace || !n.DeletionTimestamp.IsZero() || time.Now().Add(a.ahead).Sub(at) < lease {
 			continue
 		}
 		note("removing namespace " + n.Name + ", which a bench left that is no more")

@@ -143,7 +143,7 @@ func (c *Cluster) begin(ctx context.Context) error {
 	renew, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(c.renewing)
-		c.api.renew(renew)
+		c.api.renewEvery(renew, renewal)
 	}()
 	return nil
 }

@@ -25,17 +25,23 @@ func (c *Cluster) describe(ctx context.Context) error {
 	if err := json.Unmarshal(out, &c.machine); err != nil {
 		return fmt.Errorf("description of the node: %w", err)
 	}
-	c.notes = nil
-	for i, n := range c.nodes {
-		role := [...]string{"Node of the clients", "The other node"}[i]
-		c.notes = append(c.notes, fmt.Sprintf("%s: %d CPUs, kernel %s, %s, %s, kubelet %s.", role, n.cpus, n.info.KernelVersion, n.info.OSImage,
-			n.info.ContainerRuntimeVersion, n.info.KubeletVersion))
-	}
-	if c.nodes[0].kind != c.nodes[len(c.nodes)-1].kind {
-		c.notes = append(c.notes, "The two nodes are not alike.")
-	}
-	c.notes = append(c.notes, c.daemons(ctx))
+	c.notes = []string{c.describeNodes() + " " + c.daemons(ctx)}
 	return nil
+}
+
+// describeNodes returns a remark on the nodes. The result file has the kernel of the first.
+func (c *Cluster) describeNodes() string {
+	describe := func(who string, n node, kernel string) string {
+		return fmt.Sprintf("%s: %d CPUs, %s%s, kubelet %s.", who, n.cpus, kernel, n.info.ContainerRuntimeVersion, n.info.KubeletVersion)
+	}
+	first, last := c.nodes[0], c.nodes[len(c.nodes)-1]
+	switch {
+	case len(c.nodes) == 1:
+		return describe("One node", first, "")
+	case first.kind == last.kind && first.info.KubeletVersion == last.info.KubeletVersion && first.info.ContainerRuntimeVersion == last.info.ContainerRuntimeVersion:
+		return describe("Both nodes", first, "")
+	}
+	return describe("The clients' node", first, "") + " " + describe("The other node, which is not alike", last, "kernel "+last.info.KernelVersion+", ")
 }
 
 // daemons returns a remark with the names of the DaemonSets: most networks of pods are one.
@@ -50,12 +56,12 @@ func (c *Cluster) daemons(ctx context.Context) string {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	text := "DaemonSets: " + strings.Join(names[:min(len(names), mostNames)], ", ") + "."
+	text := "DaemonSets: " + strings.Join(names[:min(len(names), mostNames)], ", ")
 	if len(names) == 0 {
-		text = "The cluster has no DaemonSets."
+		text = "No DaemonSets"
 	}
 	if !slices.Contains(names, "kube-proxy") {
-		text += " None is called kube-proxy."
+		text += "; no kube-proxy"
 	}
-	return text
+	return text + "."
 }

@@ -46,12 +46,15 @@ func Cluster(same, two ClusterPlacement) Suite {
 		Workloads: []Workload{tcpStreams(1), tcpRR(), tcpCRR()},
 		Report: result.Suite{
 			Question: "What do pod IPs and cluster IPs cost in this cluster?", Noun: "way between pods",
-			Answer: []string{result.AnswerGrid, result.AnswerStatements},
+			Answer: []string{result.AnswerStatements},
 			Groups: []result.Group{{Caption: "same node"}, {Caption: "two nodes"}},
 			Series: []result.Series{
 				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal}, {Name: "cluster IP", Color: result.ColorBlue},
 			},
-			Statements: []result.Statement{{Caption: "Pod IP against host"}, {Caption: "Cluster IP against pod IP"}},
+			Statements: []result.Statement{
+				{Caption: "Pod IP against host", Subject: "by pod IP", Object: "between hosts"},
+				{Caption: "Cluster IP against pod IP", Subject: "by cluster IP", Object: "by pod IP"},
+			},
 			Notes: []string{"Client and server run where the nodes' schedulers put them, on one CPU or on two. " +
 				"Intervals are over processes: the nodes, the pods and their addresses stay the same for the whole run."},
 		},

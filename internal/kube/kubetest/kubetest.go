@@ -22,6 +22,9 @@ import (
 // Server is an API server.
 type Server struct {
 	http *httptest.Server
+	// exec and created are those of Exec and Created.
+	exec    runner
+	created func(list string, object map[string]any)
 
 	mu      sync.Mutex
 	version int
@@ -228,6 +231,9 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 	case r.Method == http.MethodPost && known:
 		fail(http.StatusConflict, "AlreadyExists")
 	case r.Method == http.MethodPost:
+		if s.created != nil {
+			s.created(list, o)
+		}
 		s.change(list, o, "")
 		w.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(w).Encode(o)
@@ -238,11 +244,22 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 	}
 }
 
-// ServeHTTP lists, watches, gets and creates objects, and patches the status of Nodes.
+// ServeHTTP lists, watches, gets and creates objects, patches the status of Nodes, and runs commands in pods.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if path, ok := strings.CutSuffix(r.URL.Path, "/exec"); ok {
+		s.serveExec(w, r, filepath.Base(path))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	if path := namespaced.FindStringSubmatch(r.URL.Path); path != nil {
+	if path := namespaced.FindStringSubmatch(r.URL.Path); path != nil && path[4] == "" && r.Method == http.MethodGet {
+		s.within(w, path[1]+"/"+path[3], path[2])
+		return
+	} else if path != nil {
 		s.one(w, r, path)
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") || r.URL.Path == "/api/v1/namespaces" && r.Method == http.MethodPost {
+		s.space(w, r)
 		return
 	}
 	s.mu.Lock()

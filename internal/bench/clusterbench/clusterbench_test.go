@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterbench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/result"
+)
+
+// Paths of lists.
+const (
+	spacesPath   = "/api/v1/namespaces"
+	nodesPath    = "/api/v1/nodes"
+	podsPath     = "/api/v1/pods"
+	eventsPath   = "/api/v1/events"
+	servicesPath = "/api/v1/services"
+	jobsPath     = "/apis/batch/v1/jobs"
+)
+
+// fake is a cluster whose pods run at once.
+type fake struct {
+	*kubetest.Server
+	mu    sync.Mutex
+	jobs  []batchv1.Job
+	execs []string
+	notes []string
+	// status is that of pods, "%s" their addresses.
+	status string
+	// family is the one of the last Service.
+	family corev1.IPFamily
+}
+
+// ready is the status of a pod that runs.
+const ready = `{"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIPs": [%s]}`
+
+func startFake(t *testing.T, nodes ...string) *fake {
+	t.Helper()
+	f := &fake{Server: kubetest.Start(t), status: ready}
+	for _, name := range nodes {
+		f.Put(t, nodesPath, node1(name, ""))
+	}
+	f.Created(func(list string, o map[string]any) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		switch list {
+		case jobsPath:
+			job, err := decode[batchv1.Job](o)
+			if err != nil {
+				t.Error(err)
+			}
+			f.jobs = append(f.jobs, job)
+			n := len(f.jobs)
+			addresses := fmt.Sprintf(`{"ip": "10.0.0.%d"}, {"ip": "fd00::%d"}`, n, n)
+			f.Put(t, podsPath, fmt.Sprintf(`{"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "%s-x", "labels": {%q: %q}}, "status": %s}`,
+				job.Namespace, job.Name, named, job.Name, strings.ReplaceAll(f.status, "%s", addresses)))
+		case servicesPath:
+			service, err := decode[corev1.Service](o)
+			if err != nil {
+				t.Error(err)
+			}
+			f.family = service.Spec.IPFamilies[0]
+			o["spec"].(map[string]any)["clusterIP"] = map[corev1.IPFamily]string{corev1.IPv4Protocol: "10.96.0.7", corev1.IPv6Protocol: "fd96::7"}[f.family]
+		}
+	})
+	f.Exec(func(pod string, command []string, stdout io.Writer) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.execs = append(f.execs, pod+": "+strings.Join(command, " "))
+		if command[len(command)-1] == "describe" {
+			return Main(t.Context(), command[2:], stdout)
+		}
+		return nil
+	})
+	return f
+}
+
+func node1(name, more string) string {
+	return fmt.Sprintf(`{"kind": "Node", "apiVersion": "v1", "metadata": {"name": %q}, "status": {"conditions": [{"type": "Ready", "status": "True"}],
+		"capacity": {"cpu": "2"}, "nodeInfo": {"kubeletVersion": "v1.34.4", "containerRuntimeVersion": "containerd://2.0", "operatingSystem": "linux"}}%s}`, name, more)
+}
+
+func (f *fake) up(t *testing.T, change func(*Options)) (*Cluster, error) {
+	t.Helper()
+	o := Options{
+		Access: Access{Kubeconfig: f.Kubeconfig(t)}, Image: "mustang:test", Program: Program, Longest: time.Hour, Exe: "/mustang",
+		Note: func(text string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.notes = append(f.notes, text)
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	return Up(t.Context(), o)
+}
+
+// left returns what there is of a bench.
+func (f *fake) left(t *testing.T) string {
+	t.Helper()
+	all := ""
+	for _, list := range []string{spacesPath, jobsPath, servicesPath} {
+		if text := f.Objects(t, list); text != "null" {
+			all += text
+		}
+	}
+	return all
+}
+
+// TestPodsAreMadeAndRemoved makes the pods of a cluster of two nodes.
+func TestPodsAreMadeAndRemoved(t *testing.T) {
+	f := startFake(t, "b", "a")
+	c, err := f.up(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, job := range f.jobs {
+		spec := job.Spec.Template.Spec
+		on := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
+		got = append(got, fmt.Sprintf("%s on %s, host %t", job.Name, on, spec.HostNetwork))
+		container := spec.Containers[0]
+		if !*spec.SecurityContext.RunAsNonRoot || *container.SecurityContext.AllowPrivilegeEscalation || container.Image != "mustang:test" ||
+			*job.Spec.ActiveDeadlineSeconds != 3600 || *job.Spec.BackoffLimit != 0 || len(container.Resources.Limits) > 0 || len(spec.Tolerations) > 0 {
+			t.Errorf("job %+v", job.Spec)
+		}
+	}
+	want := []string{
+		"client on a, host false", "host-client on a, host true", "server-same-node on a, host false", "host-server-same-node on a, host true",
+		"server-two-nodes on b, host false", "host-server-two-nodes on b, host true",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("jobs %v, want %v", got, want)
+	}
+	if want := "client-x: " + Program + " cluster-pod reach 10.96.0.7:5202 10.96.0.7:5202"; f.execs[0] != want {
+		t.Errorf("first command %q, want %q", f.execs[0], want)
+	}
+	for _, p := range c.Suite().Paths {
+		if !p.Connect.IsValid() || !p.Listen.IsValid() || p.Skip != "" || p.Connect.Addr().Is6() {
+			t.Errorf("path %+v", p)
+		}
+	}
+	head := result.Run{Versions: map[string]string{}}
+	c.Describe(&head)
+	if want := []string{"Both nodes: 2 CPUs, containerd://2.0, kubelet v1.34.4. No DaemonSets; no kube-proxy."}; !slices.Equal(head.Notes, want) {
+		t.Errorf("notes %q, want %q", head.Notes, want)
+	}
+	if agent := c.Agent(client); !slices.Contains(agent.Shell, "client-x") || agent.Exe != Program {
+		t.Errorf("agent %+v", agent)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := f.left(t); left != "" {
+		t.Errorf("left %s", left)
+	}
+}
+
+// TestIPv6Addresses takes those of a dual-stack cluster.
+func TestIPv6Addresses(t *testing.T) {
+	f := startFake(t, "a", "b")
+	c, err := f.up(t, func(o *Options) { o.IPv6 = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range c.Suite().Paths {
+		if !p.Connect.Addr().Is6() || !p.Listen.Addr().Is6() {
+			t.Errorf("path %s from %s to %s", p.ID, p.Connect, p.Listen)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOneNodeSkipsPathsAcross has one node, and the paths across two a reason.
+func TestOneNodeSkipsPathsAcross(t *testing.T) {
+	f := startFake(t, "a")
+	f.Put(t, nodesPath, node1("b", `, "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}`))
+	c, err := f.up(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range c.Suite().Paths {
+		if across := strings.Contains(p.ID, "two-nodes"); across != (p.Skip != "") {
+			t.Errorf("path %s: skipped for %q", p.ID, p.Skip)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReasons tells why there is no bench, and leaves nothing.
+func TestReasons(t *testing.T) {
+	waits := func(reason string) string {
+		return `{"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "` + reason + `", "message": "not found"}}}]}`
+	}
+	for name, c := range map[string]struct {
+		status, want string
+		change       func(*Options)
+		exec         error
+	}{
+		"image":    {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found"},
+		"ended":    {status: `{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 127, "message": "no such file"}}}]}`, want: "pod client on node a: ended with exit code 127: no such file"},
+		"family":   {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client has no IPv4 address"},
+		"unknown":  {status: ready, change: func(o *Options) { o.Nodes = []string{"a", "c"} }, want: "the cluster has no node c"},
+		"cordoned": {status: ready, change: func(o *Options) { o.Nodes = []string{"b"} }, want: "node b is cordoned"},
+		"service":  {status: ready, exec: errors.New("does not answer"), want: "does not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t, "a")
+			f.Put(t, nodesPath, node1("b", `, "spec": {"unschedulable": true}`))
+			f.status = c.status
+			if c.exec != nil {
+				f.Exec(func(string, []string, io.Writer) error { return c.exec })
+			}
+			if _, err := f.up(t, c.change); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if left := f.left(t); left != "" {
+				t.Errorf("left %s", left)
+			}
+		})
+	}
+}
+
+// TestPendingPodsSayWhy ends a bench that waits for pods.
+func TestPendingPodsSayWhy(t *testing.T) {
+	for name, c := range map[string]struct{ status, event, want string }{
+		"scheduler": {
+			`{"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: Insufficient cpu."}]}`, "",
+			"pod client on node a: not scheduled: 0/1 nodes are available: Insufficient cpu.",
+		},
+		"refused": {"", "pods is forbidden: exceeded quota", "pod client is not made; job client: FailedCreate: pods is forbidden: exceeded quota"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			cluster := &Cluster{options: Options{Note: func(string) {}}}
+			var err error
+			if cluster.api, err = (Access{Kubeconfig: f.Kubeconfig(t)}).connect(); err != nil {
+				t.Fatal(err)
+			}
+			cluster.api.namespace = "space"
+			cluster.pods = []*pod{{name: client, node: "a"}}
+			var all []corev1.Pod
+			if c.status != "" {
+				var p corev1.Pod
+				if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata": {"labels": {%q: "client"}}, "status": %s}`, named, c.status), &p); err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, p)
+			}
+			if c.event != "" {
+				f.Put(t, eventsPath, fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "space", "name": "e"}, "type": "Warning",
+					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": "client"}}`, c.event))
+			}
+			if waiting, err := cluster.look(all); waiting != c.want || err != nil {
+				t.Errorf("waits for %q (%v), want %q", waiting, err, c.want)
+			}
+		})
+	}
+}
+
+// TestDeadBenchesAreRemoved removes the namespace of a dead bench, and no other.
+func TestDeadBenchesAreRemoved(t *testing.T) {
+	f := startFake(t, "a")
+	space := func(name, by string, age time.Duration) {
+		f.Put(t, spacesPath, fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, "annotations": {%q: %q}}}`,
+			name, managedBy, by, renewed, time.Now().Add(-age).UTC().Format(time.RFC3339)))
+	}
+	space("dead", manager, 2*lease)
+	space("alive", manager, lease/2)
+	space("another's", "somebody", 2*lease)
+	f.Put(t, servicesPath, `{"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "dead", "name": "left"}}`)
+	c, err := f.up(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := f.left(t)
+	for name, want := range map[string]bool{"dead": false, "left": false, "alive": true, "another's": true} {
+		if got := strings.Contains(left, `"`+name+`"`); got != want {
+			t.Errorf("%s is there: %t, want %t", name, got, want)
+		}
+	}
+}
+
+// TestLeaseIsRenewed looks at a namespace over time.
+func TestLeaseIsRenewed(t *testing.T) {
+	f := startFake(t)
+	a, err := (Access{Kubeconfig: f.Kubeconfig(t)}).connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.namespace = "space"
+	if err := a.claim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.ahead = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); a.renewEvery(ctx, time.Millisecond) }()
+	want := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15")
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(f.Object(t, spacesPath, "", "space"), want); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not renewed: %s", f.Object(t, spacesPath, "", "space"))
+		}
+	}
+	cancel()
+	<-done
+}
+
+// TestExecRunsACommand runs one as the process of an agent does.
+func TestExecRunsACommand(t *testing.T) {
+	f := startFake(t)
+	f.Exec(func(pod string, command []string, stdout io.Writer) error {
+		fmt.Fprintln(stdout, pod, command)
+		if command[0] == "fails" {
+			return errors.New("it failed")
+		}
+		return nil
+	})
+	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "space", "client-x")[2:]
+	var out bytes.Buffer
+	if err := Exec(t.Context(), append(args, "echo", "a b"), Streams{Stdout: &out}); err != nil || out.String() != "client-x [echo a b]\n" {
+		t.Errorf("output %q, error %v", out.String(), err)
+	}
+	if err := Exec(t.Context(), append(args, "fails"), Streams{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "it failed") {
+		t.Errorf("error %v of a command that fails", err)
+	}
+}
