@@ -28,8 +28,7 @@ func (r runFacts) headline() string {
 	if r.Rounds > 0 || r.sliced() {
 		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
-			what, times := r.anew()
-			rounds += fmt.Sprintf(" of two %s turns, %s %s", format.Seconds(r.SliceSeconds), what, times)
+			rounds += fmt.Sprintf(" of two %s turns, %s %s", format.Seconds(r.SliceSeconds), format.LowerFirst(r.anew().Name), r.anew().Value)
 		}
 		if r.DurationSeconds > 0 {
 			rounds += " of " + format.Seconds(r.DurationSeconds)
@@ -46,20 +45,18 @@ func (r runFacts) headline() string {
 // sliced reports whether rows took turns in slices.
 func (r runFacts) sliced() bool { return r.SliceSeconds > 0 }
 
-// anew says what the rows ran in that was made anew, and how often: their networks, or their processes where networks stay.
-func (r runFacts) anew() (what, times string) {
-	labs, processes := 0, 0
+// anew says how often the networks of the rows were built, or their processes started where networks stay.
+func (r runFacts) anew() Fact {
+	labs, processes := map[int]bool{}, map[int]bool{}
 	for _, row := range r.rows {
-		built, started := map[int]bool{}, map[int]bool{}
 		for _, p := range row.Positions {
-			built[p.Lab], started[p.Process] = true, true
+			labs[p.Lab], processes[p.Process] = true, true
 		}
-		labs, processes = max(labs, len(built)), max(processes, len(started))
 	}
-	if labs == 1 && processes > 1 {
-		return "processes started", format.Times(processes)
+	if len(labs) == 1 && len(processes) > 1 {
+		return Fact{"Processes started", format.Times(len(processes))}
 	}
-	return "networks built", format.Times(labs)
+	return Fact{"Networks built", format.Times(len(labs))}
 }
 
 // machineLine describes the machine in one line.
@@ -182,9 +179,7 @@ func (r runFacts) method() []Fact {
 	if r.sliced() {
 		facts[1].Value = "in each round a turn of each row that takes part in it, in random order, and one more in the reverse order; " +
 			"slow rows take part in fewer rounds, and the links of pod-links follow each other"
-		what, times := r.anew()
-		return present(slices.Insert(facts, 3, Fact{"Length of a turn", format.Seconds(r.SliceSeconds)},
-			Fact{format.UpperFirst(what), times}))
+		return present(slices.Insert(facts, 3, Fact{"Length of a turn", format.Seconds(r.SliceSeconds)}, r.anew()))
 	}
 	if r.DurationSeconds == 0 {
 		return present(facts)
