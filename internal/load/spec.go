@@ -80,6 +80,9 @@ type Spec struct {
 	// Delay is the time for which the server of a TCPRR computes before each response. It
 	// makes a difference of known size.
 	Delay time.Duration `json:"delay,omitempty"`
+	// Reset makes the client of a TCPCRR end its connections with a reset, after which no port is in TIME_WAIT: where it
+	// cannot set how ports are used again.
+	Reset bool `json:"reset,omitempty"`
 	// Reverse makes the server send a TCP stream in slices.
 	Reverse bool `json:"reverse,omitempty"`
 	// Pace, if not 0, is the number of transactions that a TCPRR in slices begins in a

@@ -135,7 +135,7 @@ func (w Workload) OfPolicies() bool { return slices.Contains(PolicyWorkloads(), 
 func (w Workload) Spec(p Path) load.Spec {
 	return load.Spec{
 		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes, Response: w.Setup.ResponseBytes,
-		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Standing: true,
+		Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil, Standing: true,
 	}
 }
 

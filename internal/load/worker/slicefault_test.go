@@ -270,8 +270,9 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestPortsRunOut leaves a namespace with a few ports, which TIME_WAIT soon holds.
-func TestPortsRunOut(t *testing.T) {
+// fewPorts leaves a pair's namespace 64 ports, which TIME_WAIT soon holds.
+func fewPorts(t *testing.T) pair {
+	t.Helper()
 	p := newPair(t, "127.0.0.1")
 	settings := map[string]string{"ip_local_port_range": "50000 50063", "tcp_tw_reuse": "0"}
 	for name, value := range settings {
@@ -279,10 +280,36 @@ func TestPortsRunOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return p
+}
+
+// TestPortsRunOut leaves no port.
+func TestPortsRunOut(t *testing.T) {
+	p := fewPorts(t)
 	c := open(t, p.client, p.standing(load.TCPCRR))
 	err := awaitError(t, slicesAsync(t.Context(), p.client, c))
 	if !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "tcp_tw_reuse") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// TestResetsLeavePorts ends connections with resets: any number of them needs few ports.
+func TestResetsLeavePorts(t *testing.T) {
+	p := fewPorts(t)
+	spec := p.standing(load.TCPCRR)
+	spec.Reset = true
+	c := open(t, p.client, spec)
+	turn := []load.Slice{{Conn: c.ID, Duration: 100 * time.Millisecond}}
+	for count := uint64(0); count < 500; {
+		results, err := p.client.Slices(t.Context(), turn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count += results[0].Count
+	}
+	m, err := p.client.Shut(t.Context(), c.ID)
+	if err != nil || m.Count < 500 || m.Lost() > 0 || m.ServerPeer != m.ClientLocal {
+		t.Errorf("%+v, %v", m, err)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 const maxLost = 3
 
 // tcpCRR connects, sends a request, waits for the response and closes, again and again.
-// The client closes first, so its ports stay in TIME_WAIT. The standing connection itself
+// The client closes first, so its ports stay in TIME_WAIT, unless the spec has it send a reset. The standing connection itself
 // carries no load. A connection on which nothing moves for the spec's stall time is lost: it is
 // counted as sent, but not as received, and its time counts.
 type tcpCRR struct{}
@@ -186,11 +186,20 @@ func (f *connector) transact(flags byte, start time.Time) (connected time.Durati
 		}
 		read += n
 	}
+	if f.session.spec.Reset {
+		if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_LINGER,
+			uintptr(unsafe.Pointer(&abort)), unsafe.Sizeof(abort), 0); errno != 0 {
+			return 0, fmt.Errorf("set linger: %w", errno)
+		}
+	}
 	if f.response[0] != kind {
 		return 0, fmt.Errorf("request %#x got the response %#x", kind, f.response[0])
 	}
 	return connected, nil
 }
+
+// abort makes the end of a connection a reset, see socket(7).
+var abort = unix.Linger{Onoff: 1}
 
 // dial connects a socket to the target.
 func (f *connector) dial(fd int) error {
