@@ -213,7 +213,7 @@ k8s: $(BUILD)/packages-k8s.stamp $(BUILD)/modules.stamp image
 test-k8s: k8s
 	status=0; \
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -family ipv4,ipv6,dual -nodes one,native,vxlan test conformance || status=1; \
-	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -nodes one,native test others || status=1; \
+	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan -nodes three,vxlan test others || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan test netpol || status=1; \
 	$(MAKE) test-k8s-table && exit $$status
 

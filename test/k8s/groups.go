@@ -14,7 +14,7 @@ var reasons = [][2]string{
 	{`\[Disruptive\]`, "specs that restart kube-proxy or the API server by ssh"},
 	{`\[Alpha\]`, "features that Kubernetes has off by default"},
 	{`LoadBalancer`, "a cloud has to provide load balancers"},
-	{`SCTP`, "specs that load the kernel's module of SCTP, which nodes in namespaces cannot"},
+	{`SCTP`, "the kernel has to have SCTP, which many machines lack"},
 	{`Internet connection`, "nodes have no way to the Internet"},
 	{`\[Provider:GCE\]`, "a provider's own names"},
 	{`kube-proxy|KubeProxy`, "specs of kube-proxy itself: its ports and settings"},

@@ -80,7 +80,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	}
 	flags.StringVar(&r.links, "link", "veth", "link `modes` of pods, a list with commas")
 	flags.StringVar(&r.families, "family", "dual", "`families` of addresses, of ipv4, ipv6 and dual")
-	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, native and vxlan: the latter are two nodes, by what joins their pods")
+	flags.StringVar(&r.node, "nodes", "one", "`nodes`, of one, three, and native and vxlan: two nodes, by what joins their pods")
 	flags.StringVar(&r.selection.Focus, "focus", "", "test: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
 	flags.IntVar(&r.selection.Procs, "procs", 0, "test: how many specs run at once (by default what the group bears on two processors)")

@@ -28,11 +28,11 @@ func TestUsage(t *testing.T) {
 
 // TestUnknownSetups names what is unknown before anything is built.
 func TestUnknownSetups(t *testing.T) {
-	for _, args := range []string{"-family ipv5 test", "-nodes one,three test"} {
+	for _, args := range []string{"-family ipv5 test", "-nodes one,four test"} {
 		var stderr bytes.Buffer
 		cache := t.TempDir() + "/cache"
 		code := (&runner{stdout: &stderr, stderr: &stderr}).main(t.Context(), append([]string{"-cache", cache}, strings.Fields(args)...))
-		if code != exitFailed || !regexp.MustCompile(`"(ipv5|three)": want `).MatchString(stderr.String()) {
+		if code != exitFailed || !regexp.MustCompile(`"(ipv5|four)": want `).MatchString(stderr.String()) {
 			t.Errorf("%s: exit code %d, %s", args, code, &stderr)
 		}
 		if _, err := os.Stat(cache); err == nil {

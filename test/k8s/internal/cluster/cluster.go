@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs Kubernetes in namespaces of this machine: real daemons, one or two nodes, Mustang as the only network.
+// Package cluster runs Kubernetes in namespaces of this machine: real daemons, up to three nodes, Mustang as the only network.
 //
 // A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is this program ([Init]). It ends when the process that
 // started it ends, however that happens, and with it end its daemons, pods and mounts. What remains then are files and control
 // groups, which the next [Start] removes.
 //
-// The nodes, 10.197.0.11 and .12 (fd00:197::11 and ::12), are on a bridge in a namespace that is the outside of the cluster
+// The nodes, from 10.197.0.11 and fd00:197::11 on, are on a bridge in a namespace that is the outside of the cluster
 // (.1, ::1). Pods are in 10.199.0.0/16 (fd00:199::/48), services in 10.198.0.0/16 (fd00:198::/108).
 package cluster
 
@@ -37,7 +37,7 @@ type Setup struct {
 	Link string
 	// Family is ipv4, ipv6 or dual.
 	Family string
-	// Nodes is one, for a cluster of one node; native or vxlan, for two that are joined so.
+	// Nodes is one or three, for so many nodes; native or vxlan, for two that are joined so. Each is in a zone of its own.
 	Nodes string
 }
 
@@ -49,8 +49,8 @@ func (s Setup) Validate() error {
 	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.Family) {
 		return fmt.Errorf("family %q: want ipv4, ipv6 or dual", s.Family)
 	}
-	if !slices.Contains([]string{"one", "native", "vxlan"}, s.Nodes) {
-		return fmt.Errorf("nodes %q: want one, native or vxlan", s.Nodes)
+	if !slices.Contains([]string{"one", "native", "vxlan", "three"}, s.Nodes) {
+		return fmt.Errorf("nodes %q: want one, native, vxlan or three", s.Nodes)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (n *node) startKubelet() error {
 		}
 	}
 	return n.daemon(n.c.Programs.Path("kubelet"), "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.c.path("run", n.name+".kubeconfig"),
-		"--hostname-override="+n.name, "--node-ip="+strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
+		"--hostname-override="+n.name, "--node-labels=topology.kubernetes.io/zone=zone-"+n.name, "--node-ip="+strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
 }
 
 // install installs Mustang by its manifest, with the flags of the set-up.
@@ -134,7 +134,7 @@ func (c *Cluster) install() error {
 // substitute fills in what a user does in the manifest, and the flags of the set-up.
 func substitute(manifest string, s Setup, server string) (string, error) {
 	routing := s.Nodes
-	if routing == "one" {
+	if routing == "one" || routing == "three" {
 		routing = "auto"
 	}
 	for old, replacement := range map[string]string{

@@ -42,11 +42,8 @@ func (c *Cluster) startNodes() (err error) {
 	if err := ip(c.outside, append([]string{"link add br0 type bridge", "link set br0 up"}, c.each("addr add 10.197.0.1/24 dev br0", "addr add fd00:197::1/64 dev br0 nodad")...)...); err != nil {
 		return err
 	}
-	count := 2
-	if c.Nodes == "one" {
-		count = 1
-	}
-	for i := range count {
+	count := map[string]int{"one": 1, "native": 2, "vxlan": 2, "three": 3}
+	for i := range count[c.Nodes] {
 		n := &node{c: c, name: fmt.Sprintf("node%d", i+1), addrs: c.each(fmt.Sprintf("10.197.0.1%d", i+1), fmt.Sprintf("fd00:197::1%d", i+1))}
 		if err := n.start(); err != nil {
 			return fmt.Errorf("%s: %w", n.name, err)

@@ -105,7 +105,7 @@ func (s Set) Agnhost(ctx context.Context) (string, error) {
 	return "", errors.Join(err, errors.New("the specs name no agnhost"))
 }
 
-// fill writes the files of packages, agnhost and CoreDNS. apt chooses what the packages need, as for an empty machine.
+// fill writes the files of packages, agnhost and CoreDNS.
 func (s Set) fill(ctx context.Context, l layer, dir string) error {
 	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := l.link(name, "usr/"+name); err != nil {
@@ -118,9 +118,7 @@ func (s Set) fill(ctx context.Context, l layer, dir string) error {
 		}
 		l.seen[name] = true
 	}
-	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o", "Dir::Cache::archives=" + dir,
-		"--no-install-recommends", "--download-only", "install"}
-	if _, err := output(ctx, dir, "apt-get", append(args, packages...)...); err != nil {
+	if err := download(ctx, dir); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
@@ -146,6 +144,21 @@ func (s Set) fill(ctx context.Context, l layer, dir string) error {
 		return err
 	}
 	return s.addTests(l)
+}
+
+// download downloads packages and what they need, as for an empty machine. It tries again with a new list of packages.
+func download(ctx context.Context, dir string) error {
+	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o", "Dir::Cache::archives=" + dir,
+		"--no-install-recommends", "--download-only", "install"}
+	args = append(args, packages...)
+	if _, err := output(ctx, dir, "apt-get", args...); err == nil {
+		return nil
+	}
+	if _, err := output(ctx, dir, "apt-get", "-qq", "update"); err != nil {
+		return err
+	}
+	_, err := output(ctx, dir, "apt-get", args...)
+	return err
 }
 
 // addPackage copies the files of a package, by their names in a system whose /bin is /usr/bin.

@@ -105,7 +105,11 @@ func (s Set) build(name string, tell io.Writer, write func(path string) error) e
 		return err
 	}
 	start, aside := time.Now(), s.Path("."+name)
-	if err := errors.Join(write(aside), os.Rename(aside, path)); err != nil {
+	err := write(aside)
+	if err == nil {
+		err = os.Rename(aside, path)
+	}
+	if err != nil {
 		return fmt.Errorf("build %s: %w", name, err)
 	}
 	fmt.Fprintf(tell, "built %s in %.0f s\n", name, time.Since(start).Seconds())
@@ -116,8 +120,8 @@ func (s Set) build(name string, tell io.Writer, write func(path string) error) e
 func (s Set) compile(ctx context.Context, p program, path string) error {
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		for name, value := range map[string]string{"gitVersion": s.Version, "gitMajor": "1", "gitMinor": strings.Split(s.Version, ".")[1]} {
-			flags += " -X " + pkg + "." + name + "=" + value
+		for _, value := range []string{"gitVersion=" + s.Version, "gitMajor=1", "gitMinor=" + strings.Split(s.Version, ".")[1]} {
+			flags += " -X " + pkg + "." + value
 		}
 	}
 	args := []string{"build"}

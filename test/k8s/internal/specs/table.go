@@ -17,7 +17,7 @@ const (
 )
 
 // order is that of columns and rows, where the alphabet's says nothing.
-var order = []string{"conformance", "others", "netpol", "short", "veth", "bridge", "macvlan", "one", "native", "vxlan", "ipv4", "ipv6", "dual"}
+var order = []string{"conformance", "others", "netpol", "short", "veth", "bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
 
 // Replace replaces what stands between the lines Begin and End of the file with the tables, and writes the file.
 func (s Summary) Replace(path string) error {
@@ -175,6 +175,8 @@ func label(part string) string {
 		return "IPv6"
 	case "one":
 		return "1"
+	case "three":
+		return "3"
 	case "native", "vxlan":
 		return "2, " + part
 	}
