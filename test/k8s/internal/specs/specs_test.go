@@ -125,9 +125,9 @@ Failed:
 
 - late (macvlan/dual/vxlan): it is slow here
 
-Skipped by themselves:
+Skipped by themselves, by what they say:
 
-- late (veth/dual/one): it is slow here
+- ` + "`x`: 1 (veth/dual/one)" + `
 
 ` + End + "\nafter\n"
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

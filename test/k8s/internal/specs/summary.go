@@ -33,7 +33,7 @@ type Summary struct {
 	Kubernetes string `json:"kubernetes"`
 	// Groups has the names of each group's specs, sorted.
 	Groups map[string][]string `json:"groups"`
-	// Causes says why specs fail or skip themselves: people write it.
+	// Causes says why specs fail: people write it.
 	Causes map[string]string `json:"causes,omitempty"`
 	Runs   []Run             `json:"runs"`
 }

@@ -111,34 +111,36 @@ func (s Summary) group(b *strings.Builder, group string) {
 	}
 }
 
-// exceptions lists what failed, and what skipped itself, with the causes.
+// exceptions lists what failed, by name, and what skipped itself, by what it said.
 func (s Summary) exceptions(b *strings.Builder) {
-	for _, kind := range []struct {
-		title string
-		of    func(Run) map[string]string
-	}{
-		{"Failed", func(r Run) map[string]string { return r.Failed }},
-		{"Skipped by themselves", func(r Run) map[string]string { return r.Skipped }},
-	} {
-		setups, said := map[string][]string{}, map[string]string{}
-		for _, r := range s.Runs {
-			for name, message := range kind.of(r) {
-				setups[name] = append(setups[name], r.Setup)
-				said[name] = message
+	failed, said, skipped, count := map[string][]string{}, map[string]string{}, map[string][]string{}, map[string]int{}
+	for _, r := range s.Runs {
+		for name, message := range r.Failed {
+			failed[name] = append(failed[name], r.Setup)
+			said[name] = "`" + strings.ReplaceAll(message, "`", "'") + "`"
+			if cause, ok := s.Causes[name]; ok {
+				said[name] = cause
 			}
 		}
-		if len(setups) == 0 {
-			fmt.Fprintf(b, "\n%s: none.\n", kind.title)
-			continue
-		}
-		fmt.Fprintf(b, "\n%s:\n\n", kind.title)
-		for _, name := range slices.Sorted(maps.Keys(setups)) {
-			cause, ok := s.Causes[name]
-			if !ok {
-				cause = "`" + strings.ReplaceAll(said[name], "`", "'") + "`"
+		for _, message := range r.Skipped {
+			if count[message]++; !slices.Contains(skipped[message], r.Setup) {
+				skipped[message] = append(skipped[message], r.Setup)
 			}
-			fmt.Fprintf(b, "- %s (%s): %s\n", short(name), strings.Join(setups[name], ", "), cause)
 		}
+	}
+	fmt.Fprint(b, "\nFailed:\n\n")
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		fmt.Fprintf(b, "- %s (%s): %s\n", short(name), strings.Join(failed[name], ", "), said[name])
+	}
+	if len(failed) == 0 {
+		fmt.Fprintln(b, "- none")
+	}
+	fmt.Fprint(b, "\nSkipped by themselves, by what they say:\n\n")
+	for _, message := range slices.Sorted(maps.Keys(skipped)) {
+		fmt.Fprintf(b, "- `%s`: %d (%s)\n", message, count[message], strings.Join(skipped[message], ", "))
+	}
+	if len(skipped) == 0 {
+		fmt.Fprintln(b, "- none")
 	}
 }
 
