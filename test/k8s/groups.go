@@ -33,7 +33,6 @@ var groups = map[string]cluster.Selection{
 		`Networking Granular Checks: Pods should function for (intra-pod|node-pod) communication: (http|udp) \[`,
 		`Services should (serve a basic endpoint|be able to change the type from (ClusterIP to ExternalName|ExternalName to NodePort)|have session affinity work for NodePort|allow pods to hairpin)`,
 		`\[Feature:IPv6DualStack\] should be able to reach pod`,
-		`Conntrack should be able to preserve UDP traffic when server pod cycles for a ClusterIP service$`,
 		`Netpol NetworkPolicy between server and client should support a 'default-deny-ingress' policy`,
 	}, "|") + `)`, Skip: skip(), Procs: 6},
 }
