@@ -32,6 +32,10 @@ type Server struct {
 	events  map[string][]event
 	changed chan struct{} // closed at the next change
 	oldest  int           // versions before are gone
+	others  map[string]http.Handler
+
+	once    sync.Once
+	stopped chan struct{}
 }
 
 type event struct {
@@ -42,14 +46,25 @@ type event struct {
 // Start starts a server that ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{})}
+	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{}), stopped: make(chan struct{})}
 	s.http = httptest.NewServer(s)
 	t.Cleanup(s.Stop)
 	return s
 }
 
-// Stop ends the server.
+// Handle has something else answer at a path: logs of pods, or a command there.
+func (s *Server) Handle(path string, handler http.Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.others == nil {
+		s.others = map[string]http.Handler{}
+	}
+	s.others[path] = handler
+}
+
+// Stop ends the server, and the watches of clients that are quick to come back.
 func (s *Server) Stop() {
+	s.once.Do(func() { close(s.stopped) })
 	s.http.CloseClientConnections()
 	s.http.Close()
 }
@@ -246,6 +261,13 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, path []string) {
 
 // ServeHTTP lists, watches, gets and creates objects, patches the status of Nodes, and runs commands in pods.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	other := s.others[r.URL.Path]
+	s.mu.Unlock()
+	if other != nil {
+		other.ServeHTTP(w, r)
+		return
+	}
 	if path, ok := strings.CutSuffix(r.URL.Path, "/exec"); ok {
 		s.serveExec(w, r, filepath.Base(path))
 		return
@@ -306,6 +328,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		select {
 		case <-changed:
+		case <-s.stopped:
+			return
 		case <-r.Context().Done():
 			return
 		}
