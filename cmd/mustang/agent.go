@@ -83,7 +83,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			return c.runAgent(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(nodeagent.Status(c.Config), c.agentCleanup())
+	cmd.AddCommand(nodeagent.Status(c.Config), nodeagent.Cleanup(c.Config))
 	flags := cmd.Flags()
 	o.nodes.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")
@@ -94,7 +94,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.healthz, "healthz-address", "", "`address` and port that answer at /healthz, /livez and /readyz, such as 0.0.0.0:10256; empty: none")
 	flags.StringVar(&o.metrics, "metrics-address", "", "`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.StringVar(&o.cniSocket, "cni-socket", handover.DefaultSocket, "`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+handover.SocketVariable)
-	addNodeNamespace(flags, &o.netns)
+	nodeagent.AddNodeNamespace(flags, &o.netns)
 	nodeagent.AddRunDir(flags, &o.runDir)
 	return cmd
 }

@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/netns"
@@ -99,31 +97,4 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 		err = fmt.Errorf("pods get another network: in %s, %s sorts before %s", a.place.ConfDir, strings.Join(before, ", "), a.place.ConfName)
 	}
 	return err
-}
-
-func (c *config) agentCleanup() *cobra.Command {
-	var namespace string
-	cmd := &cobra.Command{
-		Use:   "cleanup",
-		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node",
-		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
-mst-vxlan, and the nftables table mustang-agent. End the agent first. Services and policies stay, and
-so does the CNI plugin, which mustang cni uninstall removes.`,
-		Args: cli.Arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return cli.WithNamespace(namespace, func(ns *netns.Namespace) error {
-				return nodenet.New(nodenet.Options{Host: ns}).Remove()
-			})
-		},
-	}
-	addNodeNamespace(cmd.Flags(), &namespace)
-	return cmd
-}
-
-// addNodeNamespace adds the flag of the node's network namespace.
-func addNodeNamespace(flags *pflag.FlagSet, to *string) {
-	flags.StringVar(to, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
 }

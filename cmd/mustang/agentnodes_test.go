@@ -117,8 +117,8 @@ func (n *agentNode) kill() {
 	_, _ = n.agent.Process.Kill(), n.agent.Wait()
 }
 
-// attach attaches a pod by the configuration that the agent has written.
-func (n *agentNode) attach() {
+// attach attaches a pod by the configuration that the agent has written, and returns that.
+func (n *agentNode) attach() []byte {
 	n.t.Helper()
 	var conflist []byte
 	testkit.Eventually(n.t, time.Minute, func() (err error) {
@@ -128,16 +128,8 @@ func (n *agentNode) attach() {
 	config, err := install.PluginConfig(conflist)
 	n.must(err)
 	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
-	cmd := exec.Command(n.plugin)
-	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run",
-		"CNI_COMMAND=ADD", "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere", "CNI_NETNS="+n.pod.Path())
-	var stdout bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
-	n.must(n.ns.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		n.t.Fatalf("ADD: %v: %s", err, &stdout)
-	}
-	versioned, err := create.CreateFromBytes(stdout.Bytes())
+	stdout := n.call("ADD", config)
+	versioned, err := create.CreateFromBytes(stdout)
 	n.must(err)
 	result, err := types100.NewResultFromResult(versioned)
 	n.must(err)
@@ -145,6 +137,26 @@ func (n *agentNode) attach() {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		n.pods = append(n.pods, addr.Unmap())
 	}
+	return config
+}
+
+// call runs the plugin, and returns what it prints.
+func (n *agentNode) call(verb string, config []byte) []byte {
+	n.t.Helper()
+	cmd := exec.Command(n.plugin)
+	cmd.Env = append(n.env(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere", "CNI_NETNS="+n.pod.Path())
+	var stdout bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
+	n.must(n.ns.Start(cmd))
+	if err := cmd.Wait(); err != nil {
+		n.t.Fatalf("%s: %v: %s", verb, err, &stdout)
+	}
+	return stdout.Bytes()
+}
+
+// env has programs use the node's own directories.
+func (n *agentNode) env() []string {
+	return append(os.Environ(), cli.EnvBPFRoot+"="+n.root, "MUSTANG_CNI_STATE_DIR="+n.dir+"/state", "MUSTANG_CNI_RUN_DIR="+n.dir+"/run")
 }
 
 // joined waits until pods of the nodes, and nodes and pods, reach each other.

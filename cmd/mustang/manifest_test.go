@@ -3,12 +3,17 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/document"
 	"mustang/internal/kube"
 )
@@ -71,5 +76,41 @@ func TestManifest(t *testing.T) {
 	}
 	if !slices.Equal(may["/nodes/status"], []string{"patch"}) || !slices.Equal(may["/events"], []string{"create", "patch"}) {
 		t.Errorf("the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
+	}
+}
+
+// TestCleanupArguments reads the arguments that the chart's value cleanup, and the patch in the documentation, give the container.
+func TestCleanupArguments(t *testing.T) {
+	chart, err := os.ReadFile("../../packaging/chart/templates/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := os.ReadFile("../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(chart), "{{- if .Values.cleanup }}\n          args:\n")
+	block, _, _ := strings.Cut(after, "{{- else }}")
+	var ofChart, ofDocs []string
+	for _, m := range regexp.MustCompile(`(?m)^ +- (.*)$`).FindAllStringSubmatch(block, -1) {
+		ofChart = append(ofChart, m[1])
+	}
+	patch := regexp.MustCompile(`containers/0/args", "value": (\[.*\])}`).FindSubmatch(docs)
+	if patch == nil {
+		t.Fatal("the documentation has no patch")
+	}
+	if err := json.Unmarshal(patch[1], &ofDocs); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{ofChart, ofDocs} {
+		cmd := nodeagent.Cleanup(&cli.Config{Environment: cli.Environment{Getenv: os.Getenv}})
+		if len(args) < 4 || args[0] != "agent" || args[1] != cmd.Name() || cmd.ParseFlags(args[2:]) != nil {
+			t.Fatalf("the container has the arguments %q", args)
+		}
+		for _, flag := range []string{"all", "stay"} {
+			if on, err := cmd.Flags().GetBool(flag); err != nil || !on {
+				t.Errorf("%q: --%s is %v", args, flag, on)
+			}
+		}
 	}
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
+)
+
+// cleanup runs the command for all of the node, with more arguments.
+func (n *agentNode) cleanup(more ...string) *exec.Cmd {
+	args := []string{
+		"agent", "cleanup", "--all", "--netns", n.ns.Path(), "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir", n.dir + "/bin",
+	}
+	cmd := exec.Command("mustang", append(args, more...)...)
+	cmd.Env = n.env()
+	return cmd
+}
+
+// refuses has a cleanup fail with a text.
+func (n *agentNode) refuses(what, want string) {
+	n.t.Helper()
+	if out, err := n.cleanup().CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+		n.t.Errorf("%s: %v: %s", what, err, out)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "conf", install.DefaultConfName)); err != nil {
+		n.t.Errorf("%s: %v", what, err)
+	}
+}
+
+// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force.
+func TestCleanupAll(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	n := c.nodes[0]
+	program, err := os.ReadFile(c.plugin)
+	n.must(err)
+	n.must(os.Mkdir(n.dir+"/bin", 0o755))
+	n.must(os.WriteFile(n.dir+"/bin/"+netconf.PluginType, program, 0o755))
+	n.start("vxlan")
+	config := n.attach()
+	n.refuses("an agent", "an agent runs")
+	n.kill()
+	n.refuses("a pod", "pods are attached, 1 in all (interface eth0 of container pod)")
+	n.call("DEL", config)
+	cmd := n.cleanup("--stay")
+	stdout, err := cmd.StdoutPipe()
+	n.must(err)
+	n.must(cmd.Start())
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "done") {
+	}
+	if lines.Text() != "done: waiting for a signal" {
+		t.Errorf("it says %q", lines.Text())
+	}
+	if routes := n.routes(); routes != "" {
+		t.Errorf("there is %s", routes)
+	}
+	if out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "mustang-agent") {
+		t.Errorf("there is %s, %v", out, err)
+	}
+	for _, path := range []string{n.root, n.dir + "/state", n.dir + "/run", n.dir + "/conf/*", n.dir + "/bin/*"} {
+		if left, err := filepath.Glob(path); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+	n.must(cmd.Process.Signal(os.Interrupt))
+	n.must(cmd.Wait())
+	if out, err := n.cleanup().CombinedOutput(); err != nil {
+		t.Errorf("again: %v: %s", err, out)
+	}
+
+	n.start("vxlan")
+	n.attach()
+	n.kill()
+	if out, err := n.cleanup("--force").CombinedOutput(); err != nil || n.routes() != "" {
+		t.Errorf("by force: %v: %s", err, out)
+	}
+}

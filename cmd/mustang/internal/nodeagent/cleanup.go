@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/agent/control"
+	"mustang/internal/cni"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/record"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/nodenet"
+)
+
+// namedPods is how many attached pods an error names.
+const namedPods = 3
+
+// cleanup holds the flags of the command.
+type cleanup struct {
+	*cli.Config
+	all, force, stay bool
+	namespace, dir   string
+	place            install.Place
+	stateDir, runDir string // of the plugin
+}
+
+// AddNodeNamespace adds the flag of the node's network namespace.
+func AddNodeNamespace(flags *pflag.FlagSet, to *string) {
+	flags.StringVar(to, "netns", "/proc/self/ns/net", "network namespace of the node, a name or `path`")
+}
+
+// Cleanup returns the command cleanup.
+func Cleanup(c *cli.Config) *cobra.Command {
+	o := cleanup{Config: c, place: install.Place{ConfName: install.DefaultConfName}}
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: all of Mustang",
+		Long: `Remove what joins the pods of this node with those of others: the routes of protocol 109, the device
+mst-vxlan, and the nftables table mustang-agent. End the agent first. Services and policies stay, and
+so does the CNI plugin.
+
+With --all, remove the CNI configuration and plugins, the eBPF programs and maps with services,
+policies and endpoints, and the plugin's own files as well: nothing of Mustang is left but this
+program. That is an error while pods are attached, since only the plugin can detach them: drain the
+node first, or --force. Files of other projects stay. The same command again completes one that
+failed or was killed.`,
+		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
+		Args:    cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !o.all && (o.force || o.stay) {
+				return cli.Usage(errors.New("--force and --stay are for --all"))
+			}
+			if err := o.place.Check(); err != nil {
+				return cli.Usage(err)
+			}
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir), cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
+			return o.run(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.all, "all", false, "remove all of Mustang from this node")
+	flags.BoolVar(&o.force, "force", false, "with --all, also while pods are attached: they lose their services and policies, and stay until their runtime is told otherwise")
+	flags.BoolVar(&o.stay, "stay", false, "with --all, wait for a signal after the removal, as a container of a DaemonSet has to")
+	flags.StringVar(&o.place.ConfDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with the CNI configuration")
+	flags.StringVar(&o.place.BinDir, "cni-bin-dir", install.DefaultBinDir, "`directory` with the CNI plugins")
+	AddNodeNamespace(flags, &o.namespace)
+	AddRunDir(flags, &o.dir)
+	return cmd
+}
+
+func (o cleanup) run(ctx context.Context) error {
+	var none *control.NoAgentError
+	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
+		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
+	}
+	network := func() error {
+		return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error { return nodenet.New(nodenet.Options{Host: ns}).Remove() })
+	}
+	if !o.all {
+		return network()
+	}
+	attached, err := o.attached()
+	if err != nil {
+		return err
+	}
+	if len(attached) > 0 && !o.force {
+		named := strings.Join(attached[:min(namedPods, len(attached))], ", ")
+		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached), named)
+	}
+	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
+		o.step("programs, services and policies", func() error { return objects.Remove(ctx, o.BPFRoot) }))
+	if err == nil && len(attached) == 0 {
+		err = o.step("records and reserved addresses", func() error { return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir)) })
+	}
+	if err != nil || !o.stay {
+		return err
+	}
+	if _, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal"); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// attached returns the pods that the plugin has attached.
+func (o cleanup) attached() (names []string, err error) {
+	records, err := record.Store{Root: o.runDir}.List("")
+	for _, r := range records {
+		names = append(names, r.Owner.String())
+	}
+	return names, err
+}
+
+// uninstall removes the configuration first: the runtime asks for no pod that nothing serves.
+func (o cleanup) uninstall(ctx context.Context) error {
+	keep := ""
+	if self, err := os.Executable(); err == nil {
+		keep, _ = install.FindPlugin(self) // without one there is nothing to keep
+	}
+	changes, err := o.place.Uninstall(ctx, keep)
+	for _, c := range changes {
+		if _, failed := fmt.Fprintln(o.Stdout, c); failed != nil {
+			return failed
+		}
+	}
+	return err
+}
+
+func (o cleanup) step(what string, do func() error) error {
+	if err := do(); err != nil {
+		return fmt.Errorf("remove %s: %w", what, err)
+	}
+	_, err := fmt.Fprintln(o.Stdout, what, "removed")
+	return err
+}

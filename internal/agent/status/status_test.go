@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// objects are one of each state, and something without an object.
+func objects() []Object {
+	return []Object{
+		{Kind: Service, Namespace: "shop", Name: "web", Entries: []Entry{{What: "10.96.0.1:80/tcp", InTables: true}}},
+		{Kind: Service, Namespace: "shop", Name: "bad", Entries: []Entry{{What: "10.96.0.2:80/tcp", Why: "no"}}},
+		{Kind: Service, Namespace: "shop", Name: "new", State: Waiting, Entries: []Entry{{What: "10.96.0.3:80/tcp"}}},
+		{Kind: ClusterNetworkPolicy, Name: "deny", Why: []string{"no room"}},
+		{Kind: NetworkPolicy, Namespace: "shop", Name: "allow"},
+	}
+}
+
+// TestFill counts objects, and selects them.
+func TestFill(t *testing.T) {
+	for _, test := range []struct {
+		query   Query
+		want    string
+		omitted int
+	}{
+		{Query{}, "service shop/bad, clusternetworkpolicy deny", 0},
+		{Query{Limit: 1}, "service shop/bad", 1},
+		{Query{Wrong: true}, "service shop/bad, clusternetworkpolicy deny", 0},
+		{Query{Kind: "services"}, "service shop/bad, service shop/new, service shop/web", 0},
+		{Query{Kind: "service", Wrong: true}, "service shop/bad", 0},
+		{Query{Kind: "Service", Name: "web"}, "service shop/web", 0},
+		{Query{Kind: "service", Name: "shop/web"}, "service shop/web", 0},
+		{Query{Kind: "service", Name: "other/web"}, "", 0},
+		{Query{Kind: "policy"}, "clusternetworkpolicy deny, networkpolicy shop/allow", 0},
+		{Query{Kind: "policies"}, "clusternetworkpolicy deny, networkpolicy shop/allow", 0},
+		{Query{Kind: "networkpolicies"}, "networkpolicy shop/allow", 0},
+		{Query{Kind: "pods"}, "", 0},
+	} {
+		if err := test.query.Validate(); err != nil {
+			t.Error(err)
+		}
+		var r Report
+		asked, err := url.Parse(test.query.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q := ParseQuery(asked.Query()); q != test.query {
+			t.Errorf("%+v is read as %+v", test.query, q)
+		}
+		r.Fill(test.query, []string{Service, NetworkPolicy, Pod}, objects())
+		var names []string
+		for _, o := range r.Objects {
+			names = append(names, o.String())
+		}
+		if have := strings.Join(names, ", "); have != test.want || r.Omitted != test.omitted {
+			t.Errorf("%+v selects %q, and omits %d", test.query, have, r.Omitted)
+		}
+		want := []Count{{Service, 3, 3, 1, 1, 1}, {NetworkPolicy, 1, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1, 0, 0, 0, 1}}
+		if !reflect.DeepEqual(r.Kinds, want) {
+			t.Errorf("counts are %+v, want %+v", r.Kinds, want)
+		}
+		if r.Synced = true; r.Well() {
+			t.Error("it is well")
+		}
+	}
+	if err := (Query{Kind: "secret"}).Validate(); err == nil {
+		t.Error("there is a kind secret")
+	}
+}
+
+// TestJSON has the fields that programs read.
+func TestJSON(t *testing.T) {
+	r := Report{Schema: Schema, Time: time.Unix(0, 0).UTC(), Config: Config{Node: "n"}, Synced: true, Sync: Rounds{Number: 1, First: time.Unix(1, 0).UTC()}}
+	r.Fill(Query{}, nil, objects()[1:2])
+	var out bytes.Buffer
+	if err := WriteJSON(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, out.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"schema":1,"time":"1970-01-01T00:00:00Z","node":"n","version":"","pid":0,"link":"","services":"","routing":"","synced":true,` +
+		`"sync":{"first":"1970-01-01T00:00:01Z","number":1,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
+		`"nodes":{"number":0,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
+		`"kinds":[{"kind":"service","objects":1,"wanted":1,"inTables":0,"waiting":0,"wrong":1}],` +
+		`"objects":[{"kind":"service","namespace":"shop","name":"bad","state":"wrong","entries":[{"what":"10.96.0.2:80/tcp","inTables":false,"why":"no"}]}]}`
+	if compact.String() != want {
+		t.Errorf("it is\n%s\nwant\n%s", &compact, want)
+	}
+}
+
+// TestText escapes what a terminal would obey.
+func TestText(t *testing.T) {
+	const evil = "a\x1b[2J\r\u202eb\nc"
+	r := Report{Config: Config{Node: evil, Version: evil, Link: evil}, Sync: Rounds{Error: evil}, Objects: []Object{
+		{Kind: evil, Namespace: evil, Name: evil, State: evil, Entries: []Entry{{What: evil, Detail: evil, Why: evil}}, Why: []string{evil}, Notes: []string{evil}},
+	}}
+	var out bytes.Buffer
+	if err := WriteText(&out, r, Query{}); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u202e") || strings.Count(text, `\x1b`) < 9 {
+		t.Errorf("it is %q", text)
+	}
+	for d, want := range map[time.Duration]string{
+		time.Second: "1 s ago", 5 * time.Minute: "5 min ago", 5 * time.Hour: "5 h ago", 100 * time.Hour: "4 days ago", -time.Hour: "1970-01-01T01:00:00Z",
+	} {
+		now := time.Unix(0, 0).UTC()
+		if have := ago(now.Add(-d), now); have != want {
+			t.Errorf("%v is %q, want %q", d, have, want)
+		}
+	}
+	if have := fmt.Sprint(span(0.0012), ", ", span(0.0412), ", ", span(2.04)); have != "1.2 ms, 41 ms, 2.0 s" {
+		t.Error(have)
+	}
+}
