@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,7 @@ import (
 	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
 	"mustang/cmd/mustang/internal/svc"
+	"mustang/cmd/mustang/internal/sysdump"
 	"mustang/internal/lab"
 )
 
@@ -53,6 +56,13 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	return exitFailed
 }
 
+// runHere runs a command line within another one, with its own output.
+func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
+	env := c.Environment
+	env.Stdin, env.Stdout, env.Stderr, env.Terminal = strings.NewReader(""), stdout, stderr, false
+	return run(ctx, env, append(args, "--state-dir", c.stateDir))
+}
+
 // config is what all commands share.
 type config struct {
 	*cli.Config
@@ -67,7 +77,7 @@ func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
 		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
+		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), sysdump.Command(c.Config, c.runHere), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
 	root.AddCommand(node.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.

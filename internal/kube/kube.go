@@ -109,6 +109,7 @@ type Event struct {
 type Client struct {
 	dynamic dynamic.Interface
 	rest    rest.Interface
+	config  *rest.Config
 }
 
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
@@ -126,7 +127,7 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return &Client{dynamic.New(plain), plain}, nil
+	return &Client{dynamic.New(plain), plain, config}, nil
 }
 
 // Address returns the address of the API server; the zero value if a name stands for it.

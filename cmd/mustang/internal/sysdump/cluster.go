@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysdump
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mustang/internal/kube"
+	"mustang/internal/sysdump"
+)
+
+// Limits of what is collected from a cluster.
+const (
+	atOnce    = 4                // nodes
+	podTime   = 90 * time.Second // for a node
+	podSize   = 32               // for a node, in MiB
+	logLines  = 20_000
+	logBytes  = 8 << 20
+	maxEvents = 1000
+)
+
+// container is the name of the agent's container in its pod.
+const container = "agent"
+
+// cluster collects from all nodes of a cluster.
+func (d dump) cluster(ctx context.Context, a *sysdump.Archive) error {
+	client, err := kube.Connect(d.kubeconfig)
+	if err != nil {
+		return err
+	}
+	pods, err := client.PodsOf(ctx, d.namespace, d.selector)
+	if err != nil {
+		return err // no cluster, or no rights
+	}
+	if len(pods) == 0 {
+		a.Missing("nodes", fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector))
+	}
+	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
+	objects := map[string]string{
+		"version": "/version", "nodes": "/api/v1/nodes?limit=5000",
+		"daemonsets": fmt.Sprintf("/apis/apps/v1/namespaces/%s/daemonsets?%s", url.PathEscape(d.namespace), labels), "pods": in + "/pods?" + labels,
+		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents, url.QueryEscape("source=mustang-agent")),
+		"events":           fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
+	}
+	var items []sysdump.Item
+	for name, request := range objects {
+		items = append(items, sysdump.Item{Name: "cluster/" + name + ".json", Collect: func(ctx context.Context, to io.Writer) error {
+			return client.Get(ctx, request, to)
+		}})
+	}
+	if err := a.Collect(ctx, itemTime, items); err != nil {
+		return err
+	}
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for _, pod := range pods {
+		all.Go(func() error { return d.pod(ctx, client, a, pod) })
+	}
+	return all.Wait()
+}
+
+// pod collects from the node of an agent's pod. What fails is missing.
+func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, pod kube.PodOn) error {
+	dir := path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
+	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
+	defer cancel()
+	log := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d", url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes)
+	err := a.Collect(within, itemTime, []sysdump.Item{
+		{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }},
+		{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log+"&previous=true", to) }},
+	})
+	if err == nil {
+		var archive, stderr sysdump.Buffer
+		words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
+		err = client.Exec(within, kube.Command{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, &archive, &stderr)
+		if said := bytes.TrimSpace(stderr.Bytes()); err != nil && len(said) > 0 {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+		err = errors.Join(err, a.Merge(dir, bytes.NewReader(archive.Bytes())))
+	}
+	if err != nil && within.Err() != nil {
+		err = errors.Join(context.Cause(within), err)
+	}
+	if err != nil {
+		a.Missing(dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysdump
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/sysdump"
+)
+
+// secret is what no archive may have.
+const secret = "Hunter2hunter2"
+
+// files returns those of an archive.
+func filesOf(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	zip, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for files := tar.NewReader(zip); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		data, failed := io.ReadAll(files)
+		if err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+		all[header.Name] = string(data)
+	}
+}
+
+func text(body string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, body)
+	})
+}
+
+// exec answers as a kubelet does that runs a command: by WebSocket, in channels (v5.channel.k8s.io).
+func exec(stdout, stderr []byte, code int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got := strings.Join(r.URL.Query()["command"], " "); !strings.HasPrefix(got, "mustang sysdump -f - ") || r.URL.Query().Get("container") != "agent" {
+			http.Error(w, "asked for "+r.URL.RawQuery, http.StatusBadRequest)
+			return
+		}
+		conn, err := (&websocket.Upgrader{Subprotocols: []string{"v5.channel.k8s.io"}}).Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		end := `{"status": "Success"}`
+		if code != 0 {
+			end = fmt.Sprintf(`{"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "%d"}]}}`, code)
+		}
+		for channel, data := range [][]byte{nil, stdout, stderr, []byte(end)} {
+			if len(data) > 0 {
+				_ = conn.WriteMessage(websocket.BinaryMessage, append([]byte{byte(channel)}, data...))
+			}
+		}
+		_ = conn.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""))
+		_, _, _ = conn.ReadMessage()
+	})
+}
+
+// TestCluster collects from nodes, one of which has an agent that fails, and from the API server, which has secrets in all places.
+func TestCluster(t *testing.T) {
+	s := kubetest.Start(t)
+	var node bytes.Buffer
+	a := sysdump.Stream(&node, 1<<20)
+	if err := a.Add("commands/status.txt", []byte("all is well")); err != nil {
+		t.Fatal(err)
+	}
+	a.Missing("metrics.txt", errors.New("no agent"))
+	if _, err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const pods = "/api/v1/namespaces/kube-system/pods"
+	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": "../bad"}}]}`))
+	s.Handle(pods+"/mustang-1/exec", exec(node.Bytes(), nil, 0))
+	s.Handle(pods+"/mustang-2/exec", exec(nil, []byte("mustang: unknown command password="+secret), 2))
+	s.Handle(pods+"/mustang-1/log", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("previous") {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		_, _ = io.WriteString(w, "level=INFO msg=synced token="+secret+"\n")
+	}))
+	s.Handle("/version", text(`{"gitVersion": "v1.34.4"}`))
+	s.Handle("/apis/apps/v1/namespaces/kube-system/daemonsets", text(`{"items": [{"metadata": {"name": "mustang", "annotations":
+{"kubectl.kubernetes.io/last-applied-configuration": "`+secret+`"}}, "spec": {"template": {"spec": {"containers": [{"args": ["agent", "--token", "`+secret+`"],
+"env": [{"name": "DB_PASSWORD", "value": "`+secret+`"}, {"name": "NODE_NAME", "value": "kept"}]}]}}}}]}`))
+	s.Handle("/api/v1/namespaces/kube-system/events", text(`{"items": [{"message": "pull https://user:`+secret+`@registry.example/x failed"}]}`))
+	s.Put(t, "/api/v1/nodes", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "good", "annotations": {"join-token": "`+secret+`"}}}`)
+	s.Put(t, "/api/v1/secrets", `{"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "kube-system", "name": "x"}, "data": {"x": "`+secret+`"}}`)
+
+	out := filepath.Join(t.TempDir(), "dump.tar.gz")
+	var stdout bytes.Buffer
+	cmd := Command(&cli.Config{Environment: cli.Environment{Stdout: &stdout, Getenv: os.Getenv}}, nil)
+	cmd.SetArgs([]string{"--kubeconfig", s.Kubeconfig(t), "-f", out})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := filesOf(t, out)
+	for name, want := range map[string]string{
+		"cluster/version.json": "v1.34.4", "cluster/nodes.json": `"good"`, "cluster/daemonsets.json": "kept", "cluster/events.json": "registry.example",
+		"cluster/pods.json": "mustang-1", "nodes/good/agent.log": "msg=synced", "nodes/good/commands/status.txt": "all is well", "nodes/good/missing.txt": "no agent",
+	} {
+		if !strings.Contains(all[name], want) {
+			t.Errorf("%s has %q, want %q", name, all[name], want)
+		}
+	}
+	for _, want := range []string{"nodes/good/agent-before.log", "nodes/bad:", "exit code 2", "unknown command"} {
+		if !strings.Contains(all["missing.txt"], want) {
+			t.Errorf("missing.txt lacks %q: %s", want, all["missing.txt"])
+		}
+	}
+	for name, text := range all {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s has a secret: %s", name, text)
+		}
+	}
+	if !strings.Contains(stdout.String(), "KiB") {
+		t.Errorf("it says %q", stdout.String())
+	}
+}
+
+// TestClusterEnds writes what there is when a node never answers and the time is over, and leaves nothing when it is interrupted, or there is
+// no cluster.
+func TestClusterEnds(t *testing.T) {
+	s := kubetest.Start(t)
+	dir := t.TempDir()
+	run := func(ctx context.Context, args ...string) error {
+		cmd := Command(&cli.Config{Environment: cli.Environment{Stdout: io.Discard, Getenv: os.Getenv}}, nil)
+		cmd.SetArgs(append(args, "-f", filepath.Join(dir, "dump.tar.gz")))
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		return cmd.ExecuteContext(ctx)
+	}
+	s.Handle("/api/v1/namespaces/kube-system/pods", text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "slow"}}]}`))
+	s.Handle("/api/v1/namespaces/kube-system/pods/mustang-1/exec", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-t.Context().Done():
+		}
+	}))
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--timeout", "2s"); err != nil {
+		t.Fatal(err)
+	}
+	if missing := filesOf(t, filepath.Join(dir, "dump.tar.gz"))["missing.txt"]; !strings.Contains(missing, "nodes/slow: ") {
+		t.Errorf("a node that never answers: %s", missing)
+	}
+	if err := os.Remove(filepath.Join(dir, "dump.tar.gz")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(500*time.Millisecond, cancel)
+	if err := run(ctx, "--kubeconfig", s.Kubeconfig(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	config := s.Kubeconfig(t)
+	s.Stop()
+	if err := run(t.Context(), "--kubeconfig", config, "--timeout", "5s"); err == nil {
+		t.Error("no error without a cluster")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysdump
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/agent/control"
+	"mustang/internal/cni"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/sysdump"
+)
+
+// itemTime is the longest time for a file.
+const itemTime = 30 * time.Second
+
+// commands are those whose output is collected.
+var commands = []string{
+	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls", "svc ls -o json", "ep ls", "ep ls -o json", "policy ls",
+	"policy ls -o json", "uplink ls", "socket ls", "counters", "conntrack stats", "conntrack timeouts", "links", "links -o json", "probe",
+}
+
+// files are those of the kernel and the system.
+var files = []string{
+	"/etc/os-release", "/proc/version", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/mounts", "/proc/self/cgroup",
+	"/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat", "/proc/net/snmp", "/proc/net/dev", "/proc/net/nf_conntrack_stat",
+}
+
+// sysctls are patterns of settings, below /proc/sys.
+var sysctls = []string{
+	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/proxy_arp", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
+	"net/ipv6/conf/*/accept_ra", "net/bridge/*", "net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
+	"net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*", "user/max_net_namespaces",
+}
+
+// node collects from this node.
+func (d dump) node(ctx context.Context, a *sysdump.Archive) error {
+	var items []sysdump.Item
+	for _, line := range commands {
+		items = append(items, d.command(line))
+	}
+	for _, path := range slices.Concat(files, d.logs) {
+		items = append(items, file("files", path))
+	}
+	items = append(items,
+		sysdump.Item{Name: "kernel.txt", Collect: kernel},
+		sysdump.Item{Name: "sysctls.txt", Collect: settings},
+		sysdump.Item{Name: "network.txt", Collect: func(_ context.Context, to io.Writer) error {
+			return cli.WithNamespace(d.netnsOf, func(ns *netns.Namespace) error { return rtnl.In(ns).WriteTables(to) })
+		}},
+		sysdump.Item{Name: "pins.txt", Collect: func(_ context.Context, to io.Writer) error { return tree(to, d.BPFRoot) }},
+		sysdump.Item{Name: "metrics.txt", Collect: func(ctx context.Context, to io.Writer) error {
+			text, err := control.Get(ctx, d.runDir, "/metrics", 16<<20)
+			_, _ = to.Write(text) // of a buffer
+			return err
+		}},
+	)
+	return a.Collect(ctx, itemTime, slices.Concat(items, d.cni()))
+}
+
+// command is the output of a command line of this program.
+func (d dump) command(line string) sysdump.Item {
+	name := "commands/" + strings.ReplaceAll(strings.TrimSuffix(line, " -o json"), " ", "-")
+	extension := ".txt"
+	if strings.HasSuffix(line, "json") {
+		extension = ".json"
+	}
+	return sysdump.Item{Name: name + extension, Collect: func(ctx context.Context, to io.Writer) error {
+		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
+		if strings.HasPrefix(line, "agent ") {
+			args = append(args, "--run-dir", d.runDir)
+		}
+		var stderr sysdump.Buffer
+		code := d.run(ctx, to, &stderr, args...)
+		said := strings.TrimSpace(string(stderr.Bytes()))
+		if code != 0 {
+			return fmt.Errorf("exit code %d: %s", code, said)
+		}
+		if said != "" && extension == ".txt" {
+			_, err := fmt.Fprintln(to, said)
+			return err
+		}
+		return nil
+	}}
+}
+
+// file is a regular file at a path, which is its name below a directory of the archive.
+func file(dir, path string) sysdump.Item {
+	return sysdump.Item{Name: filepath.Join(dir, path), Collect: func(_ context.Context, to io.Writer) error {
+		in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
+			return cmp.Or(err, errors.New("it is no regular file"))
+		}
+		_, err = io.Copy(to, in)
+		return err
+	}}
+}
+
+// cni is the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside configurations: no
+// other files are read there.
+func (d dump) cni() (items []sysdump.Item) {
+	for _, pattern := range []string{"*.conflist", "*.conf", "*.json"} {
+		paths, _ := filepath.Glob(filepath.Join(d.confDir, pattern)) // the pattern is good
+		for _, path := range paths {
+			items = append(items, file("cni", path))
+		}
+	}
+	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
+	paths, _ := filepath.Glob(filepath.Join(records, "*", "attachments", "*.record"))
+	networks, _ := filepath.Glob(filepath.Join(records, "*", "network.json"))
+	for _, path := range append(paths, networks...) {
+		items = append(items, file("cni", path))
+	}
+	return append(items, sysdump.Item{Name: "cni/files.txt", Collect: func(_ context.Context, to io.Writer) error {
+		var errs []error
+		for _, dir := range []string{d.confDir, records, cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)} {
+			errs = append(errs, tree(to, dir))
+		}
+		return errors.Join(errs...)
+	}})
+}
+
+// tree writes the names of files below a directory.
+func tree(to io.Writer, dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			_, err = fmt.Fprintf(to, "%s %8d %s %q\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339), path)
+		}
+		return err
+	})
+}
+
+func kernel(_ context.Context, to io.Writer) error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(to, "%s %s %s %s\n", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]),
+		unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]))
+	return err
+}
+
+func settings(_ context.Context, to io.Writer) error {
+	for _, pattern := range sysctls {
+		paths, _ := filepath.Glob(filepath.Join("/proc/sys", pattern)) // the pattern is good
+		for _, path := range paths {
+			value, err := os.ReadFile(path)
+			if err != nil {
+				value = []byte(err.Error())
+			}
+			if _, err := fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), strings.TrimSpace(string(value))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sysdump is the command sysdump: an archive for a bug report, of this node or of all nodes of a cluster.
+package sysdump
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/internal/cni/install"
+	"mustang/internal/sysdump"
+)
+
+// Runner runs a command line of this program within a context, and returns its exit code.
+type Runner func(ctx context.Context, stdout, stderr io.Writer, args ...string) int
+
+// dump holds the flags of the command.
+type dump struct {
+	*cli.Config
+	run     Runner
+	output  string
+	size    int64 // in MiB
+	timeout time.Duration
+
+	// Of a node.
+	logs                     []string
+	confDir, runDir, netnsOf string
+
+	// Of a cluster.
+	kubeconfig, namespace, selector string
+}
+
+// Command returns the command sysdump.
+func Command(c *cli.Config, run Runner) *cobra.Command {
+	d := dump{Config: c, run: run}
+	cmd := &cobra.Command{
+		Use:   "sysdump",
+		Short: "Collect what a bug report needs into one archive: of this node, or of a cluster",
+		Long: `Write an archive (tar.gz, readable by its owner alone) for a bug report: versions, the kernel and
+its features; the outputs of status, agent status, svc, ep, policy, uplink, socket, counters,
+conntrack and links; addresses, routes, rules and neighbours; settings of the kernel; the CNI
+configuration and the plugin's records; the agent's metrics, and its log with --log.
+
+With --kubeconfig, from any machine, collect that from each node of the cluster, by a command in the
+agent's pod there, with the pods' logs, and the cluster's Nodes, DaemonSets, pods and events about
+Mustang. That needs the right to create pods/exec, and to read the others.
+
+Secrets are left out: it reads no Secrets, tokens, kubeconfigs or environments, and replaces what
+looks like a password, token or key by REMOVED. Names and addresses stay: look into the archive
+before you publish it. What could not be collected is in its missing.txt, and is no error. The
+archive gets its name once it is complete.`,
+		Example: "  mustang sysdump\n  mustang sysdump --kubeconfig ~/.kube/config -f cluster.tar.gz",
+		Args:    cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if d.size <= 0 || d.timeout <= 0 {
+				return cli.Usage(errors.New("--max-size and --timeout: want more than 0"))
+			}
+			if d.kubeconfig == "" {
+				if err := cli.RequireRoot(cmd); err != nil {
+					return err
+				}
+			}
+			return d.write(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&d.output, "file", "f", "", "`file` to write, which must not exist; - is standard output; by default mustang-sysdump-TIME.tar.gz")
+	flags.Int64Var(&d.size, "max-size", 256, "size of the archive before it is compressed, in `MiB`; what has no room is missing")
+	flags.DurationVar(&d.timeout, "timeout", 5*time.Minute, "longest time for all; what is left then is missing")
+	flags.StringArrayVar(&d.logs, "log", nil, "`file` with the agent's log; repeat for more")
+	flags.StringVar(&d.confDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with CNI configurations")
+	nodeagent.AddRunDir(flags, &d.runDir)
+	nodeagent.AddNodeNamespace(flags, &d.netnsOf)
+	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: collect from all nodes")
+	flags.StringVar(&d.namespace, "namespace", "kube-system", "`namespace` of the agent's DaemonSet")
+	flags.StringVar(&d.selector, "selector", "app.kubernetes.io/name=mustang", "`labels` of the agent's pods")
+	return cmd
+}
+
+// write writes the archive. An interrupted one leaves nothing.
+func (d dump) write(ctx context.Context) error {
+	var a *sysdump.Archive
+	switch d.output {
+	case "-":
+		a = sysdump.Stream(d.Stdout, d.size<<20)
+	case "":
+		d.output = time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz")
+		fallthrough
+	default:
+		var err error
+		if a, err = sysdump.Create(d.output, d.size<<20); err != nil {
+			return err
+		}
+		defer a.Abort()
+	}
+	collect := d.node
+	if d.kubeconfig != "" {
+		collect = d.cluster
+	}
+	within, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
+	defer cancel()
+	err := collect(within, a)
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("no archive: %w", err)
+	}
+	missing, err := a.Close()
+	if err != nil || d.output == "-" {
+		return err
+	}
+	info, err := os.Stat(d.output)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(d.Stdout, "%s: %d KiB, %d missing (missing.txt in it)\n", d.output, (info.Size()+1023)>>10, len(missing))
+	return err
+}

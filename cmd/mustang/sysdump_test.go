@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/testkit"
+)
+
+// TestSysdump collects from this node, which has secrets in its environment, its logs and beside its configuration.
+func TestSysdump(t *testing.T) {
+	testkit.RequireRoot(t)
+	const secret = "Hunter2hunter2"
+	dir := t.TempDir()
+	t.Setenv("DB_PASSWORD", secret)
+	t.Setenv("MUSTANG_TOKEN", secret)
+	for name, text := range map[string]string{
+		"conf/10-other.conflist":  `{"name": "other", "plugins": [{"type": "other", "k8s_auth_token": "` + secret + `", "kubernetes": {"kubeconfig": "/etc/x"}}]}`,
+		"conf/20-config.json":     `{"apiVersion": "v1", "kind": "Config", "users": [{"name": "x", "user": {"x": "` + secret + `"}}]}`,
+		"conf/other-kubeconfig":   "users: [{user: {token: " + secret + "}}]",
+		"agent.log":               "level=INFO msg=synced\nlevel=ERROR error=\"Unauthorized: Bearer " + secret + "\"\npassword: " + secret + "\n",
+		"run/net/attachments/a":   secret,
+		"run/net/network.json":    `{"link": "veth"}`,
+		"state/net/other/content": secret,
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := map[string]string{
+		cli.EnvBPFRoot: filepath.Join(testkit.BPFFS(t), "mustang"), envStateDir: dir + "/labs", "MUSTANG_CNI_RUN_DIR": dir + "/run", "MUSTANG_CNI_STATE_DIR": dir + "/state",
+	}
+	if code, _, stderr := command(t, env, "svc", "add", "--service=10.96.0.1:80", "--backend=10.1.0.1:80"); code != exitDone {
+		t.Fatal(stderr)
+	}
+	out := dir + "/dump.tar.gz"
+	args := []string{"sysdump", "-f", out, "--log", dir + "/agent.log", "--log", dir + "/none.log", "--cni-conf-dir", dir + "/conf", "--run-dir", dir + "/agent"}
+	if code, stdout, stderr := command(t, env, args...); code != exitDone || !strings.HasPrefix(stdout, out+": ") || stderr != "" {
+		t.Fatalf("code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if info, err := os.Stat(out); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	all := archived(t, out)
+	for name, want := range map[string]string{
+		"commands/svc-ls.json": `"service": "10.96.0.1"`, "commands/version.txt": "mustang ", "commands/status.txt": "services", "commands/links.json": `"lo"`, "commands/probe.txt": "veth",
+		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ", "kernel.txt": "Linux ", "files/proc/version": "Linux", "pins.txt": "services",
+		"files" + dir + "/agent.log": "msg=synced", "cni" + dir + "/conf/10-other.conflist": `"kubeconfig": "/etc/x"`, "cni" + dir + "/run/net/network.json": "veth",
+		"cni/files.txt": "other-kubeconfig", "missing.txt": "commands/agent-status.txt: exit code 1: mustang: no agent answers",
+	} {
+		if !strings.Contains(all[name], want) {
+			t.Errorf("%s has %.300q, want %q", name, all[name], want)
+		}
+	}
+	if !strings.Contains(all["missing.txt"], "none.log") || !strings.Contains(all["missing.txt"], "metrics.txt") {
+		t.Errorf("missing.txt has %s", all["missing.txt"])
+	}
+	for name, text := range all {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s has a secret", name)
+		}
+	}
+	if code, _, stderr := command(t, env, args...); code != exitFailed || !strings.Contains(stderr, "exists") {
+		t.Errorf("a second one: %d, %s", code, stderr)
+	}
+	if code, _, stderr := command(t, env, "sysdump", "--max-size=0"); code != exitMisuse || !strings.Contains(stderr, "--max-size") {
+		t.Errorf("no size: %d, %s", code, stderr)
+	}
+}
+
+// archived returns the files of an archive.
+func archived(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	zip, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for files := tar.NewReader(zip); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		data, failed := io.ReadAll(files)
+		if err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+		all[header.Name] = string(data)
+	}
+}
