@@ -39,6 +39,10 @@ type Endpoint struct {
 	// host's own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none.
 	NodeMAC net.HardwareAddr
 
+	// Kind is the kind of the device, such as "veth", and Guarded whether the source guard is on: Describe fills them in.
+	Kind    string
+	Guarded bool
+
 	flags   uint32 // how packets enter the pod from the host's side
 	segment uint32 // pods without a host side reach each other by MAC address if theirs are equal; 0 is none
 	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
@@ -120,9 +124,15 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 		}
 	}
 	if i < 0 {
+		if err := e.refuseNamed(t); err != nil {
+			return nil, Unchanged, err
+		}
 		return e.add(ctx, t)
 	}
 	t.Owner = all[i].Owner
+	if err := e.refuseNamed(t); err != nil {
+		return nil, Unchanged, err
+	}
 	return e.update(ctx, all, all[i].ID, t)
 }
 

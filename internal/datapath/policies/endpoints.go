@@ -57,6 +57,17 @@ func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	return policy.Pod{}, nil
 }
 
+// Named returns the endpoints that Admit knows by a name. The caller has the lock of the links.
+func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
+	docs, err := p.read()
+	for id, pod := range docs.pods {
+		if pod.Namespace == namespace && pod.Name == name {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
 // Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of the rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()

@@ -26,6 +26,7 @@ type document struct {
 	Maps     []mapJSON     `json:"maps"`
 	Drops    []dropJSON    `json:"drops"`
 	Policies policiesJSON  `json:"policies"`
+	Off      []string      `json:"source_guard_off"`
 	Features []featureJSON `json:"features"`
 	Amiss    []findingJSON `json:"amiss"`
 }
@@ -86,6 +87,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 func (r *Report) document() document {
 	out := document{
 		Schema: schema, Root: r.Root, Layouts: append([]string{}, r.Layouts...), Programs: []programJSON{}, Policies: policiesJSON{r.Policies, r.Audited},
+		Off:   append([]string{}, r.Unguarded...),
 		Links: []linkJSON{}, Maps: []mapJSON{}, Drops: []dropJSON{}, Features: []featureJSON{}, Amiss: []findingJSON{},
 	}
 	for _, p := range r.Programs {
@@ -126,6 +128,9 @@ func WriteTable(w io.Writer, r *Report) error {
 		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies)
 	case r.Policies > 0:
 		fmt.Fprintf(tab, "network policies: %d\n", r.Policies)
+	}
+	if len(r.Unguarded) > 0 {
+		fmt.Fprintf(tab, "source guard off: %s\n", strings.Join(r.Unguarded, ", "))
 	}
 	begin := func(rows int, header string) {
 		if rows > 0 {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +35,10 @@ type Report struct {
 	// Policies is the number of network policies. If Audited, what they deny passes.
 	Policies int
 	Audited  bool
-	Features []Feature
-	Findings []Finding
+	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
+	Unguarded []string
+	Features  []Feature
+	Findings  []Finding
 }
 
 // Finding is one thing that is amiss.
@@ -150,6 +153,9 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := r.readGuards(d, endpoints); err != nil {
+		return err
+	}
 	if err := r.checkConnections(d.ConnectionTable()); err != nil {
 		return err
 	}
@@ -163,6 +169,33 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 		return err
 	}
 	return r.checkHost(ctx, d, endpoints)
+}
+
+// readGuards names the pods whose source guard is off.
+func (r *Report) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+	if err := d.Endpoints().Describe(endpoints); err != nil {
+		return err
+	}
+	off := map[netip.Addr]bool{}
+	for _, e := range endpoints {
+		if !e.Guarded {
+			off[e.IP] = true
+		}
+	}
+	if len(off) == 0 {
+		return nil
+	}
+	s, err := d.Policies().Snapshot()
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Pods {
+		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return off[a] }) {
+			r.Unguarded = append(r.Unguarded, p.Namespace+"/"+p.Name)
+		}
+	}
+	slices.Sort(r.Unguarded)
+	return nil
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.

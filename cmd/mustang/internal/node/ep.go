@@ -149,6 +149,8 @@ type endpointJSON struct {
 	IP      string `json:"ip"`
 	Host    bool   `json:"host"`
 	IfIndex int    `json:"ifindex"`
+	Link    string `json:"link"`
+	Guard   string `json:"guard"`
 	PodMAC  string `json:"pod_mac"`
 	NodeMAC string `json:"node_mac"`
 	// Namespace, Pod and Labels are what network policies know of the pod.
@@ -167,6 +169,9 @@ type knownEndpoint struct {
 func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, error) {
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := d.Endpoints().Describe(endpoints); err != nil {
 		return nil, err
 	}
 	s, err := d.Policies().Snapshot()
@@ -190,9 +195,10 @@ func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints, a line for each address of a pod. If HOST is true, the programs are on the
-host's device, whose index is IFINDEX. Otherwise they are on the pod's own device. NAMESPACE, POD and
-LABELS are what network policies know of the pod; "endpoint-ID" is the name of one that has no other.`,
+		Long: `List endpoints, a line for each address of a pod. LINK is the kind of the device that the programs
+are on: the host's, or of macvlan, ipvlan and openvswitch the pod's own. GUARD is whether the
+source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
+of the pod; "endpoint-ID" is the name of one that has no other.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint, error) { return listEndpoints(cmd.Context(), d) })
@@ -208,7 +214,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	var rows [][]string
 	for _, e := range endpoints {
 		item := endpointJSON{
-			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
 			Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
 		}
 		if item.Labels == nil {
@@ -216,7 +222,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 		}
 		list = append(list, item)
 		rows = append(rows, []string{
-			strconv.FormatUint(uint64(item.ID), 10), item.IP, strconv.FormatBool(item.Host), strconv.Itoa(item.IfIndex),
+			strconv.FormatUint(uint64(item.ID), 10), item.IP, cmp.Or(item.Link, "-"), item.Guard,
 			cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"), item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-"),
 		})
 	}
@@ -226,7 +232,14 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 			Endpoints []endpointJSON `json:"endpoints"`
 		}{cli.Schema, list})
 	}
-	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "HOST", "IFINDEX", "POD MAC", "NODE MAC", "NAMESPACE", "POD", "LABELS"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "LINK", "GUARD", "POD MAC", "NODE MAC", "NAMESPACE", "POD", "LABELS"}, rows)
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
 }
 
 // labels returns labels as --label takes them.
