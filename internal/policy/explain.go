@@ -50,24 +50,33 @@ const (
 
 // String returns a line for people.
 func (o Origin) String() string {
-	name := o.Name
-	if o.Namespace != "" {
-		name = o.Namespace + "/" + o.Name
+	policy := "NetworkPolicy " + o.Namespace + "/" + o.Name
+	if o.Tier != Namespaced {
+		policy = fmt.Sprintf("ClusterNetworkPolicy %s (%s)", o.Name, o.Tier)
 	}
 	switch o.Reason {
 	case ByRule:
-		return fmt.Sprintf("%s %s, rule %s[%d]", o.Tier, name, o.Direction, o.Index)
+		return fmt.Sprintf("%s, rule %s[%d]", policy, o.Direction, o.Index)
 	case DefaultDeny:
-		return fmt.Sprintf("%s %s, default deny of %s", o.Tier, name, o.Direction)
+		return fmt.Sprintf("%s, default deny of %s", policy, o.Direction)
 	case ToItself:
 		return "a pod always reaches itself"
 	case OwnNode:
 		return "a pod and its node reach each other"
 	}
 	if o.Name != "" {
-		return fmt.Sprintf("%s %s", o.Tier, name)
+		return policy
 	}
 	return "default: no policy decides"
+}
+
+// Rule returns the rule that made the decision; nil if none of the policy did, or the policy is another one.
+func (o Origin) Rule(of *Policy) *Rule {
+	rules, _ := of.rules(o.Direction)
+	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name || o.Index >= len(rules) {
+		return nil
+	}
+	return &rules[o.Index]
 }
 
 // key returns a form that no other origin has. Names of Kubernetes have no zero byte.

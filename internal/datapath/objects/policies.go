@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // PoliciesInForce returns 1 + the row of the policies' settings that programs use; 0: no pod has a rule set.
@@ -29,8 +31,15 @@ func (f *Filter) EnforcePolicies(row uint64) error {
 // watchFor is how long programs tell of what they deny after a sign of life of the process that reads it.
 const watchFor = 3 * time.Second
 
-// WatchPolicies calls each with what policies deny from now on, as programs tell it (struct policy_event), until ctx ends or each returns an error. Tables are open.
+// WatchPolicies calls each with what policies deny from now on, as programs tell it (struct policy_event), until ctx ends or each returns
+// an error. Tables are open. Errors: *dirlock.Error if another process does so; one that matches os.ErrNotExist once the maps are
+// removed.
 func (o *Objects) WatchPolicies(ctx context.Context, each func(event []byte, at time.Time) error) error {
+	lock, err := dirlock.Take(dirlock.Wait{}.WithContext(ctx), o.layout.maps(), o.CheckPinned)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
 	reader, err := ringbuf.NewReader(o.maps.PolicyEvents)
 	if err != nil {
 		return fmt.Errorf("read map %q: %w", tcMapPolicyEvents, err)
@@ -39,6 +48,9 @@ func (o *Objects) WatchPolicies(ctx context.Context, each func(event []byte, at 
 	var record ringbuf.Record
 	begin := now()
 	for ctx.Err() == nil {
+		if err := o.CheckPinned(); err != nil {
+			return err
+		}
 		if err := o.Filter.watch(now() + watchFor); err != nil {
 			return err
 		}

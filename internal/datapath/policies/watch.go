@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -18,13 +20,15 @@ type Denied struct {
 	Time                time.Time
 	Source, Destination netip.AddrPort
 	Protocol            service.Protocol
-	Rule                policy.Origin
+	// Message is the type of a message of ICMP, which has no ports.
+	Message uint8
+	Rule    policy.Origin
 	// Audited connections passed all the same.
 	Audited bool
 }
 
-// Watch calls each with what policies deny, until ctx ends. Two processes that watch get a part each. What comes faster than
-// each returns is left out.
+// Watch calls each with what policies deny, until ctx ends. What comes faster than each returns is left out. Errors:
+// *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
 func (p Policies) Watch(ctx context.Context, each func(Denied) error) error {
 	if err := p.Objects.OpenTables(); err != nil {
 		return err
@@ -44,10 +48,15 @@ func (p Policies) Watch(ctx context.Context, each func(Denied) error) error {
 			rule = rules[e.Rule]
 			rules[e.Rule] = rule
 		}
-		return each(Denied{
+		denied := Denied{
 			Time: at, Source: e.Source.addrPort(e.SourcePort), Destination: e.Destination.addrPort(e.DestinationPort),
 			Protocol: service.Protocol(e.Protocol), Rule: rule, Audited: e.Audited != 0,
-		})
+		}
+		if e.Protocol == unix.IPPROTO_ICMP || e.Protocol == unix.IPPROTO_ICMPV6 { // programs have its type in place of ports
+			denied.Message = uint8(denied.Source.Port())
+			denied.Source, denied.Destination = netip.AddrPortFrom(denied.Source.Addr(), 0), netip.AddrPortFrom(denied.Destination.Addr(), 0)
+		}
+		return each(denied)
 	})
 }
 

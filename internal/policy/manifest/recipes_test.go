@@ -253,7 +253,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 		"api web tcp/80":    "default | NetworkPolicy default/web, rule ingress[1]",
 		"db web tcp/1":      "default | NetworkPolicy default/web, rule ingress[0]",
 		"far web tcp/1":     "default | NetworkPolicy default/web, default deny of ingress",
-		"web 8.8.8.8 tcp/1": "Admin guard, rule egress[0] | default",
+		"web 8.8.8.8 tcp/1": "ClusterNetworkPolicy guard (Admin), rule egress[0] | default",
 		"web web tcp/1":     "a pod always reaches itself | a pod always reaches itself",
 		"m0 web tcp/1":      "default | a pod and its node",
 	} {

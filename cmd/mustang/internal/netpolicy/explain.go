@@ -5,7 +5,9 @@ package netpolicy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +16,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -26,8 +29,9 @@ func (c commands) explain() *cobra.Command {
 		Long: `Tell whether policies allow a connection, and which rule says so: that of the source's policies on
 egress, and of the destination's on ingress. SOURCE and DESTINATION are addresses, or pods by
 NAMESPACE/NAME; DESTINATION is that of the backend for a service. The protocol is tcp, udp or sctp,
-and tcp by default; without a port, it is one that has no ports, such as a ping. Only pods of this node have
-their policies enforced here. The answer is that of the policies, also where they are only audited.`,
+and tcp by default. Without a port, it is one that has no ports, such as that of a ping: PORT/icmp is no
+form. Only pods of this node have their policies enforced here. The answer is that of the policies, also
+where they are only audited. Its first line tells which pods the addresses are of, with their labels.`,
 		Example: `  mustang policy explain 192.168.10.10 192.168.10.11 80
   mustang policy explain shop/web shop/db 5432/tcp`,
 		Args: cli.Arguments("SOURCE", "DESTINATION", "[PORT/PROTOCOL]"),
@@ -49,12 +53,8 @@ their policies enforced here. The answer is that of the policies, also where the
 				if err := refuseService(cmd.Context(), d, args[1], f); err != nil {
 					return nil, err
 				}
-				s, err := d.Policies().Snapshot()
-				if err != nil {
-					return nil, err
-				}
-				audited, err := d.Policies().Audited()
-				return []known{{s, audited}}, err
+				now, err := know(d)
+				return []known{now}, err
 			})
 			if err != nil {
 				return err
@@ -65,12 +65,6 @@ their policies enforced here. The answer is that of the policies, also where the
 	}
 	cli.AddOutput(cmd, &format)
 	return cmd
-}
-
-// known is what a datapath decides by.
-type known struct {
-	policy.Snapshot
-	audited bool
 }
 
 // refuseService returns an error if the destination is a service: policies judge connections to its backends.
@@ -112,7 +106,8 @@ func parsePort(text string) (f policy.Flow, err error) {
 	return f, err
 }
 
-// end returns the address of a pod or the address itself, of the family of another address if that is valid.
+// end returns the address of a pod or the address itself, of the family of another address if that is valid. Of pods by one name, that of
+// this node comes first.
 func end(s policy.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a.Unmap(), nil
@@ -121,15 +116,21 @@ func end(s policy.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 	if !ok {
 		return netip.Addr{}, cli.Usage(fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", text))
 	}
-	for _, p := range s.Pods {
-		if p.Namespace != namespace || p.Name != name {
-			continue
-		}
-		for _, a := range p.Addresses {
-			if !like.IsValid() || a.Is4() == like.Is4() {
-				return a, nil
+	found := false
+	for _, here := range []bool{true, false} {
+		for _, p := range s.Pods {
+			if p.Namespace != namespace || p.Name != name || (p.Node == s.Node) != here {
+				continue
+			}
+			found = true
+			for _, a := range p.Addresses {
+				if !like.IsValid() || a.Is4() == like.Is4() {
+					return a.Unmap(), nil
+				}
 			}
 		}
+	}
+	if found {
 		return netip.Addr{}, fmt.Errorf("pod %s has no address of the family", text)
 	}
 	return netip.Addr{}, fmt.Errorf("pod %s is not known: mustang ep ls has those that are (ep add --pod names one)", text)
@@ -141,35 +142,73 @@ type decisionJSON struct {
 	Rule  string `json:"rule"`
 }
 
-func (c commands) printFlow(s known, f policy.Flow, args []string, format string) (err error) {
-	if f.Source, err = end(s.Snapshot, args[0], netip.Addr{}); err != nil {
+// endJSON is an end of the connection.
+type endJSON struct {
+	Address string            `json:"address"`
+	Pod     string            `json:"pod,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+}
+
+func (e endJSON) String() string {
+	text := strings.TrimPrefix(e.Pod+" "+e.Address, " ")
+	var labels []string
+	for _, key := range slices.Sorted(maps.Keys(e.Labels)) {
+		labels = append(labels, key+"="+e.Labels[key])
+	}
+	if len(labels) > 0 {
+		text += " (" + strings.Join(labels, ",") + ")"
+	}
+	return text
+}
+
+func (c commands) printFlow(k known, f policy.Flow, args []string, format string) (err error) {
+	if f.Source, err = end(k.Snapshot, args[0], netip.Addr{}); err != nil {
 		return err
 	}
-	if f.Destination, err = end(s.Snapshot, args[1], f.Source); err != nil {
+	if f.Destination, err = end(k.Snapshot, args[1], f.Source); err != nil {
 		return err
 	}
-	egress, ingress, err := policy.Explain(s.Snapshot, f)
+	egress, ingress, err := policy.Explain(k.Snapshot, f)
 	if err != nil {
 		return err
 	}
+	source, destination := k.end(f.Source), k.end(f.Destination)
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, struct {
-			Schema  int          `json:"schema"`
-			Allow   bool         `json:"allow"`
-			Egress  decisionJSON `json:"egress"`
-			Ingress decisionJSON `json:"ingress"`
-			Audited bool         `json:"audited"`
+			Schema      int          `json:"schema"`
+			Source      endJSON      `json:"source"`
+			Destination endJSON      `json:"destination"`
+			Allow       bool         `json:"allow"`
+			Egress      decisionJSON `json:"egress"`
+			Ingress     decisionJSON `json:"ingress"`
+			Audited     bool         `json:"audited"`
 		}{
-			cli.Schema, egress.Allow && ingress.Allow,
-			decisionJSON{egress.Allow, egress.Origin.String()}, decisionJSON{ingress.Allow, ingress.Origin.String()},
-			s.audited,
+			cli.Schema, source, destination, egress.Allow && ingress.Allow,
+			decisionJSON{egress.Allow, k.describe(egress.Origin)}, decisionJSON{ingress.Allow, k.describe(ingress.Origin)},
+			k.audited,
 		})
 	}
-	verdict := map[bool]string{true: "allowed", false: "denied"}
-	_, err = fmt.Fprintf(c.Stdout, "%s\negress: %s by %s\ningress: %s by %s\n", verdict[egress.Allow && ingress.Allow],
-		verdict[egress.Allow], egress.Origin, verdict[ingress.Allow], ingress.Origin)
-	if err == nil && s.audited {
+	tell := func(d policy.Decision) string {
+		by := " by "
+		if d.Origin.Reason == policy.ToItself || d.Origin.Reason == policy.OwnNode {
+			by = ": "
+		}
+		return verdict(d.Allow) + by + k.describe(d.Origin)
+	}
+	_, err = fmt.Fprintf(c.Stdout, "%s > %s\n%s\negress: %s\ningress: %s\n", source, destination, verdict(egress.Allow && ingress.Allow),
+		tell(egress), tell(ingress))
+	if err == nil && k.audited {
 		_, err = fmt.Fprintln(c.Stdout, auditedOnly)
 	}
+	if i := slices.IndexFunc(k.listed, func(p policies.Listed) bool { return p.Off }); err == nil && i >= 0 {
+		_, err = fmt.Fprintf(c.Stdout, "without the audited policies of owner %s, which are off: others are enforced\n", k.listed[i].Owner)
+	}
 	return err
+}
+
+func verdict(allow bool) string {
+	if allow {
+		return "allowed"
+	}
+	return "denied"
 }

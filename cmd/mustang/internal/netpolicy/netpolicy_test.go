@@ -5,14 +5,21 @@ package netpolicy
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -101,7 +108,95 @@ func TestPoliciesOfAgent(t *testing.T) {
 	n.says("audit: policies of owner agent are enforced; nothing was changed", "apply", "-f", n.file, "--audit", "--dry-run")
 	n.says("policy shop/k8s-web is of owner agent: delete it in the cluster, by kubectl delete networkpolicy -n shop k8s-web",
 		"delete", "shop/k8s-web")
+	n.says("without the audited policies of owner cli, which are off: others are enforced", "explain", "shop/web", "shop/db", "80")
 	n.says("1 unchanged, now enforced", "apply", "-f", n.file)
 	n.says("deleted: shop/db", "delete", "shop/db")
 	n.says("there are no policies of the command line", "delete", "--all")
+}
+
+const smtp = `---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: base}, spec: {tier: Baseline, priority: 5, subject: {namespaces: {}},
+  egress: [{name: smtp, action: Deny, to: [{networks: [0.0.0.0/0]}], protocols: [{tcp: {destinationPort: {number: 25}}}]}]}}
+`
+
+// TestWhoDecides has explain and trace name a rule and its policy, and pods.
+func TestWhoDecides(t *testing.T) {
+	n := newNode(t)
+	n.write("---" + pods + smtp)
+	n.says("1 added", "apply", "-f", n.file)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	k, err := know(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := policy.Origin{Reason: policy.ByRule, Tier: policy.Baseline, Name: "base", Direction: policy.Egress}
+	const want = "ClusterNetworkPolicy base (Baseline), rule egress[0]"
+	if got := k.describe(rule); got != want+" (smtp)" {
+		t.Errorf("%q", got)
+	}
+	web, db := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC)
+	ping := policies.Denied{
+		Time: at, Source: netip.AddrPortFrom(web, 0), Destination: netip.AddrPortFrom(db, 0), Protocol: unix.IPPROTO_ICMP, Message: 8, Rule: rule, Audited: true,
+	}
+	tcp := policies.Denied{
+		Time: at, Source: netip.AddrPortFrom(web, 4000), Destination: netip.MustParseAddrPort("192.0.2.1:25"), Protocol: service.TCP, Rule: rule,
+	}
+	for _, c := range []struct {
+		of           policies.Denied
+		format, want string
+	}{
+		{ping, "table", "03:04:05.006 icmp echo request shop/web 10.0.0.1 > shop/db 10.0.0.2 audited by " + want + " (smtp)\n"},
+		{tcp, "table", "03:04:05.006 tcp shop/web 10.0.0.1:4000 > 192.0.2.1:25 denied by " + want + " (smtp)\n"},
+		{ping, "json", `{"time":"2026-01-02T03:04:05.006Z","source":"10.0.0.1","source_pod":"shop/web","destination":"10.0.0.2","destination_pod":"shop/db",` +
+			`"protocol":"icmp","message":"echo request","verdict":"audited","rule":"` + want + " (smtp)\"}\n"},
+	} {
+		var out bytes.Buffer
+		tr := tracer{commands: commands{&cli.Config{Environment: cli.Environment{Stdout: &out}}}, datapath: d, format: c.format}
+		if err := tr.print(c.of); err != nil || out.String() != c.want {
+			t.Errorf("%q, want %q: %v", out.String(), c.want, err)
+		}
+	}
+	n.agent(smtp)
+	if k, err = know(d); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.describe(rule); got != want+", of a policy by this name of cli or agent" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestOneTrace refuses a second trace, and ends one whose datapath is removed.
+func TestOneTrace(t *testing.T) {
+	n := newNode(t)
+	n.says("1 added", "apply", "-f", n.file)
+	ended := make(chan error, 1)
+	start := func() {
+		_, err := n.policy(t.Context(), "trace")
+		ended <- err
+	}
+	go start()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		select {
+		case <-ended: // the second one was first
+			go start()
+		default:
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another policy trace runs") {
+			return fmt.Errorf("a second trace: %v", err)
+		}
+		return nil
+	})
+	if err := objects.Remove(t.Context(), n.root); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || err.Error() != "the datapath was removed: there is nothing to trace any more" {
+		t.Errorf("the trace ends with %v", err)
+	}
 }
