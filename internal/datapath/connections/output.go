@@ -43,7 +43,8 @@ type connectionJSON struct {
 	Idle      int64  `json:"idle_seconds"`
 }
 
-// WriteList writes connections in a format, table or json. Source is in the table where it is not the client.
+// WriteList writes connections in a format, table or json. Source is in the table where it is not the client, and Service
+// where there is one.
 func WriteList(w io.Writer, format string, list []conntrack.Connection) error {
 	out := []connectionJSON{}
 	for _, c := range list {
@@ -63,6 +64,9 @@ func WriteList(w io.Writer, format string, list []conntrack.Connection) error {
 	for _, c := range out {
 		if c.Source == c.Client {
 			c.Source = "-"
+		}
+		if c.ServiceID == 0 {
+			c.Service = "-"
 		}
 		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%ds\t%ds\n", c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, c.Age, c.Idle)
 	}

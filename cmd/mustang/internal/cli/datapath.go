@@ -53,14 +53,28 @@ func (c *Config) warn(d *datapath.Datapath) error {
 	return err
 }
 
-// Read lists something from the node's datapath, nothing if there is no datapath.
+// Read lists something from the node's datapath. Without one it lists nothing, and says so on Stderr.
 func Read[T any](c *Config, from func(*datapath.Datapath) ([]T, error)) (list []T, err error) {
 	d, err := c.openExisting()
-	if err != nil || d == nil {
+	if err != nil {
 		return nil, err
+	}
+	if d == nil {
+		fmt.Fprintf(c.Stderr, "mustang: %s: there are no maps yet\n", c.BPFRoot)
+		return nil, nil
 	}
 	defer d.Close()
 	return from(d)
+}
+
+// WithExisting calls a function that only reads with the node's datapath, if there is one.
+func (c *Config) WithExisting(do func(*datapath.Datapath) error) error {
+	d, err := c.openExisting()
+	if err != nil || d == nil {
+		return err
+	}
+	defer d.Close()
+	return do(d)
 }
 
 // openExisting opens the node's datapath, or returns nil if there is none yet.

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -23,18 +24,46 @@ func (c commands) unload(name string) *cobra.Command {
 	other := map[string]string{"unload": "mustang reset", "reset": "mustang datapath unload"}[name]
 	return &cobra.Command{
 		Use:   name,
-		Short: "Detach all programs, and delete all services and endpoints",
+		Short: "Detach all programs, and delete all services, endpoints and policies",
 		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps with the
-services, endpoints and connections in them, also those of another version of Mustang.
-Connections through a service end. Labs are not touched. ` + other + ` does the same.`,
+services, endpoints, network policies and connections in them, also those of another version of
+Mustang, and tell how many there were. Connections through a service end, and pods are reached as if
+there were no policies. Labs are not touched. ` + other + ` does the same.`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return objects.Remove(cmd.Context(), c.BPFRoot)
+			had := c.contents(cmd.Context())
+			if err := objects.Remove(cmd.Context(), c.BPFRoot); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(c.Stdout, had)
+			return err
 		},
 	}
+}
+
+// contents tells what unload deletes.
+func (c commands) contents(ctx context.Context) string {
+	text := "nothing was loaded"
+	err := c.WithExisting(func(d *datapath.Datapath) error {
+		services, err := d.Services().List(ctx)
+		if err != nil {
+			return err
+		}
+		endpoints, err := d.Endpoints().List(ctx)
+		if err != nil {
+			return err
+		}
+		policies, err := d.Policies().List()
+		text = fmt.Sprintf("deleted: %d services, %d endpoints, %d network policies", len(services), len(endpoints), len(policies))
+		return err
+	})
+	if err != nil {
+		return "deleted: maps that this program cannot read"
+	}
+	return text
 }
 
 func (c commands) upgrade() *cobra.Command {
