@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
@@ -56,6 +57,31 @@ func (e Endpoints) Describe(all []Endpoint) error {
 		}
 		return nil
 	})
+}
+
+// refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
+// packets, and nobody would reach it at a service's.
+func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
+	own, err := t.HostHas()
+	if err != nil {
+		return err
+	}
+	if own.IsValid() {
+		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of the host", spec, own)}
+	}
+	if err := e.o.OpenTables(); err != nil {
+		return err
+	}
+	for _, addr := range t.Addresses {
+		n, _, err := e.o.Addresses.Get(rows.EncodeAddr(addr))
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of a service", spec, addr)}
+		}
+	}
+	return nil
 }
 
 // refuseNamed returns a *ConflictError if the command line has added another pod by the name of this one, and that is alive: policies

@@ -123,42 +123,16 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Chan
 			return nil, Unchanged, err
 		}
 	}
-	if i < 0 {
-		if err := e.refuseNamed(t); err != nil {
-			return nil, Unchanged, err
-		}
-		return e.add(ctx, t)
+	if i >= 0 {
+		t.Owner = all[i].Owner
 	}
-	t.Owner = all[i].Owner
 	if err := e.refuseNamed(t); err != nil {
 		return nil, Unchanged, err
 	}
+	if i < 0 {
+		return e.add(ctx, t)
+	}
 	return e.update(ctx, all, all[i].ID, t)
-}
-
-// refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
-// packets, and nobody would reach it at a service's.
-func (e Endpoints) refuseTaken(spec EndpointSpec, t target) error {
-	own, err := t.HostHas()
-	if err != nil {
-		return err
-	}
-	if own.IsValid() {
-		return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of the host", spec, own)}
-	}
-	if err := e.o.OpenTables(); err != nil {
-		return err
-	}
-	for _, addr := range t.Addresses {
-		n, _, err := e.o.Addresses.Get(rows.EncodeAddr(addr))
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			return &ConflictError{What: fmt.Sprintf("interface %s: its address %s is that of a service", spec, addr)}
-		}
-	}
-	return nil
 }
 
 // add creates the endpoint of a device that has none.
