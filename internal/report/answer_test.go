@@ -284,6 +284,27 @@ func TestSchema1(t *testing.T) {
 	}
 }
 
+// TestChartLabels names rows in a group by the other part of their ID.
+func TestChartLabels(t *testing.T) {
+	f := result.File{Schema: result.Schema, Run: result.Run{Suite: "s"}, Suites: []result.Suite{{
+		Name: "s", Question: "q", Layout: result.LayoutList, Answer: []string{result.AnswerStatements},
+		Groups: []result.Group{{Caption: "same node", Rows: []string{"host/same-node"}}, {Caption: "Docker", Rows: []string{"docker/bridge"}}},
+	}}}
+	for _, id := range []string{"host/same-node", "docker/bridge"} {
+		f.Rows = append(f.Rows, result.Row{Suite: "s", ID: id, Link: "veth", Datapath: "kernel", Placement: "same-host", Overlay: "none", Target: "pod-ip", Via: "none",
+			Workload: result.WorkloadTCPRR, Engine: "native", Unit: result.UnitTransactions, Status: result.StatusOK, Median: 9, Samples: []float64{9}})
+	}
+	got := map[string]bool{}
+	for _, group := range reportOf(t, f).Suites[0].Charts {
+		for _, m := range group.Charts[0].Marks {
+			got[m.Group+": "+m.Label] = true
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"same node: host": true, "Docker: bridge": true}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestGrid has the sizes as lines and the implementations as columns, with the ratios between sizes, and names the best among the
 // most that all have been measured with.
 func TestGrid(t *testing.T) {

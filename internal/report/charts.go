@@ -112,8 +112,8 @@ func (t *workloadTable) label(e *entry) string {
 		return t.kindOf(e).Name
 	}
 	if t.suite.list() {
-		if _, rest, ok := strings.Cut(e.name, "/"); ok && t.group(e) != "" {
-			return rest
+		if first, rest, ok := strings.Cut(e.name, "/"); ok && t.group(e) != "" {
+			return map[bool]string{true: first, false: rest}[strings.ReplaceAll(rest, "-", " ") == t.group(e)]
 		}
 		return e.name
 	}
