@@ -47,6 +47,8 @@ type Cluster struct {
 	pods    []*pod
 	// services are the cluster IPs by the name of the server's pod.
 	services map[string]netip.Addr
+	// hostless is why there are no pods in the networks of nodes, "" if there are.
+	hostless string
 	notes    []string
 	machine  description
 	renewing chan struct{} // closed when the lease is renewed no more
@@ -160,7 +162,8 @@ const errOneNode = "the cluster has one node that is ready and takes pods, and t
 
 // Suite returns the suite of the pods.
 func (c *Cluster) Suite() suites.Suite {
-	two := suites.ClusterPlacement{Skip: errOneNode}
+	none := suites.ClusterEnds{Skip: errOneNode}
+	two := suites.ClusterPlacement{Host: none, Pod: none}
 	if len(c.nodes) > 1 {
 		two = c.placement(twoServer)
 	}
@@ -169,8 +172,12 @@ func (c *Cluster) Suite() suites.Suite {
 
 // placement returns the ends of the paths to a server.
 func (c *Cluster) placement(server string) suites.ClusterPlacement {
+	host := suites.ClusterEnds{Skip: c.hostless}
+	if c.hostless == "" {
+		host = suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)}
+	}
 	return suites.ClusterPlacement{
-		Host:    suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)},
+		Host:    host,
 		Pod:     suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses, Listen: c.address(server)},
 		Service: netip.AddrPortFrom(c.services[server], podPort),
 	}

@@ -41,6 +41,8 @@ type fake struct {
 	notes []string
 	// status is that of pods, "%s" their addresses.
 	status string
+	// refused is why pods in the network of a node are not made.
+	refused string
 	// family is the one of the last Service.
 	family corev1.IPFamily
 }
@@ -64,6 +66,11 @@ func startFake(t *testing.T, nodes ...string) *fake {
 				t.Error(err)
 			}
 			f.jobs = append(f.jobs, job)
+			if f.refused != "" && job.Spec.Template.Spec.HostNetwork {
+				f.Put(t, eventsPath, fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "e-%s"}, "type": "Warning",
+					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": %[2]q}}`, job.Namespace, job.Name, f.refused))
+				return
+			}
 			n := len(f.jobs)
 			addresses := fmt.Sprintf(`{"ip": "10.0.0.%d"}, {"ip": "fd00::%d"}`, n, n)
 			f.Put(t, podsPath, fmt.Sprintf(`{"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": %q, "name": "%s-x", "labels": {%q: %q}}, "status": %s}`,
@@ -199,6 +206,24 @@ func TestOneNodeSkipsPathsAcross(t *testing.T) {
 	for _, p := range c.Suite().Paths {
 		if across := strings.Contains(p.ID, "two-nodes"); across != (p.Skip != "") {
 			t.Errorf("path %s: skipped for %q", p.ID, p.Skip)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHostPodsRefused skips the paths between hosts where policies of the cluster forbid their pods.
+func TestHostPodsRefused(t *testing.T) {
+	f := startFake(t, "a", "b")
+	f.refused = "host network is forbidden"
+	c, err := f.up(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range c.Suite().Paths {
+		if host := strings.HasPrefix(p.ID, "host/"); host != strings.Contains(p.Skip, f.refused) || !host && !p.Connect.IsValid() {
+			t.Errorf("path %s to %s: skipped for %q", p.ID, p.Connect, p.Skip)
 		}
 	}
 	if err := c.Close(); err != nil {

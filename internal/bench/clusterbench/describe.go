@@ -18,7 +18,11 @@ const mostNames = 20
 
 // describe gathers what the result file says of the nodes and of what connects their pods.
 func (c *Cluster) describe(ctx context.Context) error {
-	out, err := c.run(ctx, hostClient, []string{c.options.Program, PodCommand, "describe"})
+	at := hostClient
+	if c.hostless != "" {
+		at = client
+	}
+	out, err := c.run(ctx, at, []string{c.options.Program, PodCommand, "describe"})
 	if err != nil {
 		return err
 	}

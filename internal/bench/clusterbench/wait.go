@@ -49,16 +49,23 @@ func (c *Cluster) await(ctx context.Context) error {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return ctx.Err()
 		}
-		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings())
+		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings(""))
 	}
 }
 
 // look returns what the first pod waits for that does not run, or "" if all do. An error is final.
 func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 	for _, p := range c.pods {
+		if p.host && c.hostless != "" {
+			continue
+		}
 		i := slices.IndexFunc(all, func(o corev1.Pod) bool { return o.Labels[named] == p.name })
 		if i < 0 {
-			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s is not made%s", p.name, c.warnings()))
+			if refused := c.warnings(p.name); p.host && refused != "" {
+				c.hostless = fmt.Sprintf("the cluster takes no pods with the network of a node%s", refused)
+				continue
+			}
+			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s is not made%s", p.name, c.warnings(p.name)))
 			continue
 		}
 		reason, final := unready(all[i])
@@ -121,15 +128,15 @@ func unready(p corev1.Pod) (reason string, final bool) {
 	return cmp.Or(string(p.Status.Phase), "Pending"), false
 }
 
-// warnings returns the last warning on the Jobs and pods, after a semicolon; "" if there is none.
-func (c *Cluster) warnings() string {
+// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" if there is none.
+func (c *Cluster) warnings(job string) string {
 	all, err := list[corev1.Event](context.Background(), c.api.own(events), metav1.ListOptions{})
 	if err != nil {
 		return ""
 	}
 	last := ""
 	for _, e := range all {
-		if e.Type == corev1.EventTypeWarning {
+		if e.Type == corev1.EventTypeWarning && (job == "" || e.InvolvedObject.Kind == "Job" && e.InvolvedObject.Name == job) {
 			last = fmt.Sprintf("; %s %s: %s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	}

@@ -24,8 +24,6 @@ type ClusterPlacement struct {
 	Host, Pod ClusterEnds
 	// Service is the cluster IP of the pods' server.
 	Service netip.AddrPort
-	// Skip is the reason why nothing is measured, "" if there is none.
-	Skip string
 }
 
 // ClusterEnds are a client and a server.
@@ -36,6 +34,8 @@ type ClusterEnds struct {
 	Addresses []netip.Addr
 	// Listen is the server's address.
 	Listen netip.AddrPort
+	// Skip is the reason why nothing is measured between them, "" if there is none.
+	Skip string
 }
 
 // Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across two.
@@ -67,7 +67,7 @@ func Cluster(same, two ClusterPlacement) Suite {
 // addPlacement adds the paths of a placement, whose group has an index.
 func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
 	path := func(kind, link, target string, ends ClusterEnds, connect netip.AddrPort) Path {
-		p := Path{ID: kind + "/" + name, Baseline: link == result.LinkHost, Skip: at.Skip, Path: evidence.Path{
+		p := Path{ID: kind + "/" + name, Baseline: link == result.LinkHost, Skip: ends.Skip, Path: evidence.Path{
 			Link: link, Target: target, Via: result.ViaNone, Client: ends.Client, Server: ends.Server, Connect: connect, Listen: ends.Listen,
 			Ends: &evidence.Ends{Client: ends.Addresses},
 		}}

@@ -46,13 +46,20 @@ func SetTimeouts(fd int, after time.Duration) error {
 }
 
 // SetBuffers sets the size of a socket's buffer in either direction in bytes, and checks
-// it. It takes CAP_NET_ADMIN.
+// it. Without CAP_NET_ADMIN, as in a pod, the buffers get what the kernel gives anyone
+// (net.core.rmem_max, wmem_max), if that is less.
 func SetBuffers(fd, size int) error {
 	for _, buffer := range []struct {
 		name          string
 		option, force int
 	}{{"receive", unix.SO_RCVBUF, unix.SO_RCVBUFFORCE}, {"send", unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}} {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer.force, size); err != nil {
+		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer.force, size)
+		if errors.Is(err, unix.EPERM) {
+			if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer.option, size); err == nil {
+				continue
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("set %s buffer of %d bytes: %w", buffer.name, size, err)
 		}
 		// The kernel doubles the value for its own overhead.

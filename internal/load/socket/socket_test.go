@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package socket
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestBuffersWithoutPrivileges sets the buffers on a thread without capabilities.
+func TestBuffersWithoutPrivileges(t *testing.T) {
+	const size = 1 << 30 // more than anyone may have
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends
+		failed <- func() error {
+			header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+			if err := unix.Capset(&header, &none[0]); err != nil {
+				return err
+			}
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = unix.Close(fd) }()
+			before, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+			if err != nil {
+				return err
+			}
+			if err := SetBuffers(fd, size); err != nil {
+				return err
+			}
+			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil || got < before || got >= size {
+				t.Errorf("buffer of %d bytes, had %d: %v", got, before, err)
+			}
+			return nil
+		}()
+	}()
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+}
