@@ -23,6 +23,7 @@ import (
 	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
 	"mustang/internal/cni/handover"
+	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
@@ -134,7 +135,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 					all.Go(func() error { return healthz.Serve(ctx, address, handler) })
 				}
 			}
-			all.Go(func() error { return c.serveCNI(ctx, o.cniSocket, ns, log) })
+			all.Go(func() error {
+				return c.serveCNI(ctx, server.Options{Socket: o.cniSocket, Host: ns, Observe: state.Verb, Log: log})
+			})
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},

@@ -74,7 +74,7 @@ func shortForm(suite suites.Suite) []suites.Path {
 			guests = append(guests, p.ID)
 		}
 	}
-	keep := []string{"ptp", "mustang-veth+socket"}
+	keep := []string{"ptp", "mustang-veth+socket", "mustang-veth+agent"}
 	if len(guests) > 0 {
 		keep = []string{guests[rand.N(len(guests))]}
 	}

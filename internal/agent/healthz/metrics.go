@@ -17,6 +17,7 @@ type metrics struct {
 	services, backends                            prometheus.Gauge
 	endpointsPending, servicesPending             prometheus.Gauge
 	endpointsTotal, servicesTotal                 prometheus.Counter
+	verbs                                         *prometheus.HistogramVec
 	answers                                       map[string]*prometheus.CounterVec // by the path that was asked
 }
 
@@ -38,7 +39,7 @@ func newMetrics() metrics {
 	rounds := prometheus.ExponentialBuckets(0.0005, 2, 16) // 0.5 ms to 16 s
 	programming := slices.Concat(prometheus.LinearBuckets(0.25, 0.25, 2), prometheus.LinearBuckets(1, 1, 59),
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7)) // those of kube-proxy
-	return metrics{
+	m := metrics{
 		duration: histogram(kubeproxy, "sync_proxy_rules_duration_seconds", "Time of a round that writes what has changed.", rounds),
 		full:     histogram(kubeproxy, "sync_full_proxy_rules_duration_seconds", "Time of a round that compares all.", rounds),
 		partial:  histogram(kubeproxy, "sync_partial_proxy_rules_duration_seconds", "Time of a round that writes the changed services only.", rounds),
@@ -58,13 +59,18 @@ func newMetrics() metrics {
 		joining:  histogram(ours, "nodes_duration_seconds", "Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds),
 		joined:   gauge(ours, "nodes_last_timestamp_seconds", "When the last round that joins nodes ended without an error."),
 		unjoined: counter(ours, "failed_nodes_rounds_total", "Rounds that join nodes and ended with an error."),
-		answers:  map[string]*prometheus.CounterVec{"/healthz": answers("proxy_healthz_total", "/healthz"), "/livez": answers("proxy_livez_total", "/livez")},
+		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,
+		}, []string{"verb", "result"}),
+		answers: map[string]*prometheus.CounterVec{"/healthz": answers("proxy_healthz_total", "/healthz"), "/livez": answers("proxy_livez_total", "/livez")},
 	}
+	m.verbs.WithLabelValues("ADD", "done") // it is there before the first pod
+	return m
 }
 
 func (m metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.duration, m.full, m.partial, m.programming, m.queued, m.written, m.failed, m.endpointsPending, m.endpointsTotal, m.servicesPending,
-		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.answers["/healthz"], m.answers["/livez"],
+		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.verbs, m.answers["/healthz"], m.answers["/livez"],
 	}
 }

@@ -148,6 +148,15 @@ func (s *State) Joined(since time.Duration, err error) {
 	s.metrics.joined.Set(seconds(s.nodes.Last))
 }
 
+// Verb notes that the agent has done a verb of the CNI plugin. failed is that the plugin prints an error.
+func (s *State) Verb(verb string, took time.Duration, failed bool) {
+	result := "done"
+	if failed {
+		result = "failed"
+	}
+	s.metrics.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
+}
+
 // Rounds returns how the rounds went that write services and policies, and those that join nodes.
 func (s *State) Rounds() (services, nodes Rounds) {
 	s.mu.Lock()

@@ -46,6 +46,9 @@ func TestPending(t *testing.T) {
 	s.Joined(time.Second, errors.New("no"))
 	s.Joined(time.Second, nil)
 	has(t, s, "joined", "mustang_agent_nodes_duration_seconds_count 2", "mustang_agent_failed_nodes_rounds_total 1", "mustang_agent_nodes_last_timestamp_seconds 1.767225601e+09")
+	s.Verb("ADD", time.Second, false)
+	s.Verb("ADD", time.Second, true)
+	has(t, s, "attached", `mustang_agent_cni_duration_seconds_count{result="done",verb="ADD"} 1`, `mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
 	rounds, nodes := s.Rounds()
 	want := Rounds{Began: now, Last: now, Number: 2, Failed: 1, Took: 3 * time.Second, Longest: 3 * time.Second, Total: 4 * time.Second}
 	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {

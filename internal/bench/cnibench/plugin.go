@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"mustang/internal/cni/handover"
 	"mustang/internal/debian"
 	"mustang/internal/lab"
 )
@@ -55,6 +56,8 @@ type Plugin struct {
 	// Services is the way in which mustang-cni makes services reachable from pods;
 	// empty for other plugins.
 	Services string
+	// Agent tells that a server as that of mustang agent does the plugin's work.
+	Agent bool
 	// Endpoints tells that pods are endpoints of mustang-cni's datapath. With services per
 	// packet they are; with services at the socket too, where a pod has no device on the
 	// host: the source guard needs programs both ways there.
@@ -136,8 +139,13 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 	if p.Program != mustangCNI {
 		return env
 	}
-	env = append(env, "MUSTANG_CNI_STATE_DIR="+filepath.Join(dirs.State, "mustang"),
-		"MUSTANG_CNI_RUN_DIR="+filepath.Join(dirs.Run, "mustang"), "MUSTANG_BPF_ROOT="+dirs.BPFRoot)
+	socket := "none"
+	if p.Agent {
+		socket = socketIn(dirs)
+	}
+	own := pluginIn(dirs)
+	env = append(env, handover.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+own.StateDir,
+		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
 	}

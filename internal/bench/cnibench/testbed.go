@@ -38,6 +38,7 @@ type Testbed struct {
 	proven    map[*Plugin]proof
 	pending   map[Batch]Sample
 	gateways  map[*Plugin]bool // configured ones
+	agent     *agent           // nil before a plugin needs it
 	trials    int
 }
 
@@ -100,6 +101,9 @@ func NewTestbed(l *lab.Lab) (_ *Testbed, err error) {
 
 // Close releases everything but the lab.
 func (t *Testbed) Close() {
+	if t.agent != nil {
+		t.agent.stop()
+	}
 	for _, listener := range t.listeners {
 		_ = listener.Close()
 	}
@@ -153,6 +157,15 @@ func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 			return err
 		}
 		t.pods = append(t.pods, &pod{name, ns})
+	}
+	if plugin.Agent && t.agent == nil {
+		program, err := plugin.executable()
+		if err != nil {
+			return err
+		}
+		if t.agent, err = startAgent(t.host, t.dirs, program); err != nil {
+			return err
+		}
 	}
 	if plugin.Gateway != lab.Outside || t.gateways[plugin] {
 		return nil

@@ -187,6 +187,11 @@ func (t *trial) checkAdded() error {
 	if err := t.checkEndpoints(); err != nil {
 		return err
 	}
+	if t.plugin.Agent {
+		if err := t.testbed.agent.did(t.pods); err != nil {
+			return err
+		}
+	}
 	return t.reach(t.testbed.pods[t.pods-1])
 }
 

@@ -66,6 +66,11 @@ func cni() Suite {
 			p.Note = services.note
 			s.Paths = append(s.Paths, p)
 		}
+		plugin := cnibench.Mustang(cnibench.ServicesOff, link.with("agent"))
+		plugin.Settings["services"], plugin.Agent = cnibench.ServicesOff, true
+		p := add("mustang-"+link.name+"+agent", link.name, plugin)
+		p.Variant, p.Note = "by the agent", "the plugin hands its work to a running agent"
+		s.Paths = append(s.Paths, p)
 	}
 	for _, p := range s.Paths[2:] {
 		s.compare(p.ID, "bridge")
@@ -75,10 +80,12 @@ func cni() Suite {
 	for _, link := range mustangLinks() {
 		name := "mustang-" + link.name
 		s.compare(name+"+socket", name)
+		s.compare(name+"+agent", name)
 		s.compare(name+"+ebpf", name)
 		s.Report.Statements = append(s.Report.Statements,
 			statement("With services at the socket, "+name, name+"+socket", name),
-			statement("With services per packet too, "+name, name+"+ebpf", name))
+			statement("With services per packet too, "+name, name+"+ebpf", name),
+			statement("By the agent, "+name, name+"+agent", name))
 	}
 	return s
 }

@@ -42,7 +42,11 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
 		return nil, err
 	}
-	packet := make([]byte, MaxRequest+1)
+	size, err := c.size()
+	if err != nil {
+		return nil, err
+	}
+	packet := make([]byte, size+1)
 	control := make([]byte, unix.CmsgSpace(2*4))
 	n, m, flags, _, err := conn.ReadMsgUnix(packet, control)
 	if err != nil {
@@ -51,7 +55,7 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	if err := c.takeDescriptors(control[:m]); err != nil {
 		return nil, err
 	}
-	if n > MaxRequest || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || c.claim < 0 {
+	if n != size || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || c.claim < 0 {
 		return nil, errForm
 	}
 	c.Request, err = decode(packet[:n])
@@ -74,6 +78,25 @@ func (c *Call) identify() error {
 		}
 	})
 	return errors.Join(controlErr, err)
+}
+
+// size waits for the request and returns its size in bytes.
+func (c *Call) size() (n int, err error) {
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	readErr := raw.Read(func(fd uintptr) bool {
+		n, _, err = unix.Recvfrom(int(fd), nil, unix.MSG_PEEK|unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if err := errors.Join(readErr, err); err != nil {
+		return 0, err
+	}
+	if n == 0 || n > MaxRequest {
+		return 0, errForm
+	}
+	return n, nil
 }
 
 // takeDescriptors takes the descriptors that came with the packet.

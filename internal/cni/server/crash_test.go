@@ -23,7 +23,6 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
@@ -50,7 +49,7 @@ func child(text string) error {
 	}
 	var mu sync.Mutex
 	steps := 0
-	plugin := cni.Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup, DeleteDevice: unlink.Device}
+	plugin := cni.Plugin{StateDir: o.StateDir, RunDir: o.RunDir, BPFRoot: o.BPFRoot, Cgroup: o.Cgroup}
 	plugin.After = func(string) error {
 		mu.Lock()
 		defer mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,7 +27,6 @@ import (
 	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
-	"mustang/internal/rtnl/unlink"
 	"mustang/internal/testkit"
 )
 
@@ -51,7 +51,6 @@ func newFixture(t testing.TB) *fixture {
 	f.must(rtnl.In(outside).Configure("far", rtnl.DeviceConfig{Up: true}))
 	f.plugin = cni.Plugin{
 		StateDir: filepath.Join(f.dir, "state"), RunDir: filepath.Join(f.dir, "run"), BPFRoot: kept.Root(t), Cgroup: testkit.Cgroup(t),
-		DeleteDevice: unlink.Device,
 	}
 	f.socket = filepath.Join(f.dir, "agent", "cni.sock")
 	return f
@@ -94,6 +93,13 @@ func (s *served) count(verb string) int {
 	n := s.verbs[verb]
 	delete(s.verbs, verb)
 	return n
+}
+
+// left returns the verbs that count has not returned.
+func (s *served) left() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.verbs)
 }
 
 // serve runs a server in this process until the test or stop ends it.
@@ -233,9 +239,15 @@ func (f *fixture) works(c call) answer {
 		f.t.Fatalf("%s: exit %d: %s%s", c.verb, a.exit, a.stdout, a.stderr)
 	}
 	if c.verb == "ADD" {
-		f.must(json.Unmarshal([]byte(a.stdout), &c.pod.result))
+		f.read(c.pod, a)
 	}
 	return a
+}
+
+// read reads the result of ADD.
+func (f *fixture) read(p *pod, a answer) {
+	f.t.Helper()
+	f.must(json.Unmarshal([]byte(a.stdout), &p.result))
 }
 
 // add runs ADD for a new pod.

@@ -22,6 +22,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/netns"
+	"mustang/internal/rtnl/unlink"
 )
 
 // Limits of a server.
@@ -38,7 +39,7 @@ type Options struct {
 	Socket string
 	// Host is the network namespace of the node. Plugins in others work alone.
 	Host *netns.Namespace
-	// Plugin does the verbs. Plugins with other directories work alone.
+	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is nil.
 	Plugin cni.Plugin
 	// Program is the file of the plugin that belongs to this process. Plugins with other contents work alone.
 	Program string
@@ -64,6 +65,9 @@ type Server struct {
 func Listen(o Options) (_ *Server, err error) {
 	s := &Server{Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls)}
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
+	if s.Plugin.DeleteDevice == nil {
+		s.Plugin.DeleteDevice = unlink.Device
+	}
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
@@ -165,7 +169,9 @@ func (s *Server) close() {
 
 // serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	call, err := handover.Receive(conn)
+	stop()
 	if err != nil {
 		s.Log.Warn("CNI socket", "error", err)
 		return

@@ -128,8 +128,8 @@ func TestErrorsAsAlone(t *testing.T) {
 			if n := counts.count(test.served); n != 1 && test.served != "" {
 				t.Errorf("the server did %d of %q, want 1", n, test.served)
 			}
-			if len(counts.verbs) > 0 {
-				t.Errorf("the server did %v too", counts.verbs)
+			if left := counts.left(); len(left) > 0 {
+				t.Errorf("the server did %v too", left)
 			}
 		})
 	}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
+)
+
+// TestWorksAlone has servers that would not do the same as the plugin, or are none: the plugin does ADD and DEL alone.
+func TestWorksAlone(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		options func(*Options)
+		before  func(*fixture) []string // a program that runs the plugin
+	}{
+		"other build": {options: func(o *Options) { o.Program = "/proc/self/exe" }},
+		"other directory": {options: func(o *Options) {
+			o.Plugin.RunDir += "2"
+		}},
+		"other cgroup":    {options: func(o *Options) { o.Plugin.Cgroup = "/sys/fs/cgroup" }},
+		"other namespace": {options: func(o *Options) { o.Host = nil }},
+		"other directory at the same path": {before: func(f *fixture) []string {
+			return []string{"unshare", "--mount", "sh", "-c", "mount -t tmpfs none " + f.plugin.RunDir + ` && exec "$0"`}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			o := f.options()
+			if test.options != nil {
+				test.options(&o)
+			}
+			if o.Host == nil {
+				o.Host = testkit.Namespace(t, "other")
+			}
+			counts, _ := f.serve(o)
+			c := call{socket: f.socket}
+			if test.before != nil {
+				c.before = test.before(f)
+			}
+			c.verb, c.pod = "ADD", f.pod("a", network("veth", ""))
+			f.works(c)
+			c.verb = "DEL"
+			f.works(c)
+			if n := counts.count("ADD") + counts.count("DEL"); n != 0 {
+				t.Errorf("the server did %d verbs", n)
+			}
+		})
+	}
+}
+
+// TestOtherMountNamespace has the plugin in a mount namespace of its own with the same directories: the server does what needs no
+// path, and the plugin the rest. The path of the pod's namespace leads nowhere for the server.
+func TestOtherMountNamespace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	testkit.RequireTool(t, "unshare")
+	counts, _ := f.serve(f.options())
+	config := network("veth", "")
+	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+	before := f.state()
+	p := f.pod("a", config)
+	dir := t.TempDir()
+	own := []string{"unshare", "--mount", "sh", "-c", "mount -t tmpfs none " + dir + " && touch " + dir + "/ns && mount --bind " + p.Path() + " " + dir +
+		"/ns && export CNI_NETNS=" + dir + `/ns && exec "$0"`}
+	f.works(call{verb: "ADD", pod: p, socket: f.socket, before: own})
+	if got := p.result.Interfaces[1].Sandbox; got != dir+"/ns" {
+		t.Errorf("the sandbox is %s", got)
+	}
+	f.works(call{verb: "CHECK", pod: p, socket: f.socket, before: own})
+	for _, verb := range []string{"ADD", "CHECK"} {
+		if n := counts.count(verb); n != 1 {
+			t.Errorf("the server did %s %d times, want once", verb, n)
+		}
+	}
+	all := with(config, `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`)
+	f.works(call{verb: "GC", socket: f.socket, before: []string{"unshare", "--mount"}, config: all})
+	f.works(call{verb: "DEL", pod: p, socket: f.socket, before: own})
+	f.works(call{verb: "DEL", pod: p, socket: f.socket, before: []string{"unshare", "--mount", "env", "CNI_NETNS="}})
+	f.same(before, "DEL")
+	if d, g := counts.count("DEL"), counts.count("GC"); d != 1 || g != 0 {
+		t.Errorf("the server did DEL %d times and GC %d times, want once and never", d, g)
+	}
+}
+
+// TestNonsense sends the server what no plugin sends. It closes these connections, and serves the plugin after them.
+func TestNonsense(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	counts, _ := f.serve(f.options())
+	var open [2]int
+	f.must(unix.Pipe2(open[:], unix.O_CLOEXEC))
+	defer unix.Close(open[0])
+	defer unix.Close(open[1])
+	claim, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
+	f.must(err)
+	defer unix.Close(claim)
+	env := "mustang-cni 1\x00call\x00"
+	for name, test := range map[string]struct {
+		packet string
+		fds    []int
+	}{
+		"nothing":             {"", nil},
+		"no descriptor":       {env + "\x00{}", nil},
+		"a pipe as the claim": {env + "CNI_COMMAND=ADD\x00\x00{}", []int{open[0]}},
+		"many descriptors":    {env + "\x00{}", []int{claim, claim, claim, claim, claim, claim}},
+		"no end":              {env + "CNI_COMMAND=ADD", []int{claim}},
+		"twice":               {env + "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00\x00{}", []int{claim}},
+		"foreign variable":    {env + "LD_PRELOAD=x\x00\x00{}", []int{claim}},
+		"other protocol":      {"mustang-cni 2\x00call\x00\x00{}", []int{claim}},
+		"large":               {env + "\x00" + strings.Repeat(" ", 140<<10), []int{claim}},
+		"zeros":               {strings.Repeat("\x00", 100), []int{claim}},
+	} {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
+		f.must(err)
+		_, _, err = conn.WriteMsgUnix([]byte(test.packet), unix.UnixRights(test.fds...), nil)
+		f.must(err)
+		f.must(conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		if n, err := conn.Read(make([]byte, 9)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the server answers %d bytes, %v", name, n, err)
+		}
+		_ = conn.Close()
+	}
+	p := f.add("a", f.socket, network("veth", ""))
+	f.works(call{verb: "DEL", pod: p, socket: f.socket})
+	if n := counts.count("ADD"); n != 1 {
+		t.Errorf("the server did %d ADDs, want 1", n)
+	}
+}
+
+// TestHung stops the server: before it has begun, the plugin works alone. After that, the plugin waits, and does the verb again
+// once the server is killed.
+func TestHung(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	config := network("veth", "")
+	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+	before := f.state()
+	server := f.start(order{Stop: 4})
+	f.must(server.cmd.Process.Signal(unix.SIGSTOP))
+	f.works(call{verb: "DEL", pod: f.add("alone", f.socket, config), socket: "none"})
+	f.must(server.cmd.Process.Signal(unix.SIGCONT))
+
+	p := f.pod("hung", config)
+	cmd, stdout, stderr := f.command(call{verb: "ADD", pod: p, socket: f.socket})
+	f.must(f.host.Start(cmd))
+	if f.stopped(server, cmd) {
+		t.Fatal("the server did not stop")
+	}
+	time.Sleep(3 * time.Second) // longer than the plugin waits for a server that has not begun
+	if got := state(cmd.Process.Pid); got == "Z" {
+		t.Error("the plugin did not wait")
+	}
+	f.must(server.cmd.Process.Kill())
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("ADD: %v: %s%s", err, stdout, stderr)
+	}
+	f.read(p, answer{stdout: stdout.String()})
+	f.works(call{verb: "CHECK", pod: p, socket: f.socket})
+	f.works(call{verb: "DEL", pod: p, socket: f.socket})
+	f.same(before, "DEL")
+}
+
+// TestSignalledPlugin ends the plugin while the server works: the server finishes, and DEL leaves nothing. SIGTERM does not end it.
+func TestSignalledPlugin(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			config := network("veth", "")
+			f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+			before := f.state()
+			o := f.options()
+			reached, release := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			o.Plugin.After = func(string) error {
+				once.Do(func() {
+					close(reached)
+					<-release
+				})
+				return nil
+			}
+			counts, _ := f.serve(o)
+			p := f.pod("a", config)
+			cmd, stdout, _ := f.command(call{verb: "ADD", pod: p, socket: f.socket})
+			f.must(f.host.Start(cmd))
+			<-reached
+			f.must(cmd.Process.Signal(signal))
+			if signal == unix.SIGKILL {
+				_ = cmd.Wait()
+			}
+			close(release)
+			if signal == unix.SIGTERM {
+				if err := cmd.Wait(); err != nil || !strings.Contains(stdout.String(), `"ips"`) {
+					t.Errorf("ADD: %v, %s", err, stdout)
+				}
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				if n := counts.count("ADD"); n != 1 {
+					return fmt.Errorf("the server has done %d ADDs", n)
+				}
+				return nil
+			})
+			f.works(call{verb: "DEL", pod: p, socket: f.socket})
+			f.same(before, "DEL")
+		})
+	}
+}
+
+// TestRestart starts servers anew while 100 pods are attached at once, some by signal and some by kill: each ADD succeeds, with an address
+// of its own, and DEL leaves nothing.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	config := network("veth", "")
+	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+	before := f.state()
+	n := testkit.Repeats(40, 100)
+	var pods []*pod
+	for i := range n {
+		pods = append(pods, f.pod(fmt.Sprint("p", i), config))
+	}
+	server := f.start(order{})
+	all := func(verb string) {
+		var group sync.WaitGroup
+		answers := make([]answer, n)
+		for i, p := range pods {
+			c := call{verb: verb, pod: p, socket: f.socket}
+			group.Go(func() { answers[i] = f.run(c) })
+		}
+		for i := range 6 {
+			time.Sleep(100 * time.Millisecond)
+			if i%2 == 0 {
+				f.must(server.cmd.Process.Kill())
+			}
+			server.end()
+			server = f.start(order{})
+		}
+		group.Wait()
+		for i, a := range answers {
+			if a.exit != 0 {
+				t.Fatalf("%s of %s: %+v", verb, pods[i].id, a)
+			}
+			if verb == "ADD" {
+				f.read(pods[i], a)
+			}
+		}
+	}
+	all("ADD")
+	seen := map[string]string{}
+	for _, p := range pods {
+		for _, ip := range p.result.IPs {
+			if other := seen[ip.Address.String()]; other != "" {
+				t.Errorf("%s and %s have %s", other, p.id, &ip.Address)
+			}
+			seen[ip.Address.String()] = p.id
+		}
+		f.works(call{verb: "CHECK", pod: p, socket: f.socket})
+	}
+	f.reach(pods[0], pods[n-1])
+	all("DEL")
+	f.same(before, "DEL")
+	server.end()
+}
+
+// TestNewServerTakesOver starts a second server at the socket of a first: plugins find the second, and the end of the first does
+// not take its socket away.
+func TestNewServerTakesOver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	first, stopFirst := f.serve(f.options())
+	second, stopSecond := f.serve(f.options())
+	stopFirst()
+	p := f.add("a", f.socket, network("veth", ""))
+	if a, b := first.count("ADD"), second.count("ADD"); a != 0 || b != 1 {
+		t.Errorf("the first server did %d ADDs and the second %d", a, b)
+	}
+	stopSecond()
+	if entries, err := os.ReadDir(filepath.Dir(f.socket)); err != nil || len(entries) > 0 {
+		t.Errorf("left beside the socket: %v, %v", entries, err)
+	}
+	f.works(call{verb: "DEL", pod: p, socket: f.socket})
+}
