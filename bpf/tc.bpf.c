@@ -74,8 +74,7 @@ int outer_guard(struct __sk_buff *skb)
 SEC("tc")
 int outer_seal(struct __sk_buff *skb)
 {
-	if (is_passed_on(skb))
-		seal(skb);
+	seal_again(skb);
 	return ACTION_NEXT;
 }
 

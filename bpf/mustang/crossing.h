@@ -22,6 +22,23 @@ static __always_inline bool is_routed_here(struct __sk_buff *skb)
 	return dst->dev->nd_net.net->net_cookie == netns_of(skb);
 }
 
+/* Whether a packet that the host has routed for a pod in layer 3 has what is left of a seal: of the pod whose address it has. */
+static __always_inline bool has_rest_of_seal(struct __sk_buff *skb, __u64 value)
+{
+	__u64 netns = origin_of(skb);
+	const struct way *way;
+	union addr from;
+
+	asm volatile("" : "+r"(netns)); /* else one load serves for both, which the verifier refuses */
+	if (!has_half(skb, value) || skb->ingress_ifindex || !is_routed_here(skb) ||
+	    !claimed_source(skb, has_ethernet() ? sizeof(struct ethhdr) : 0, skb->protocol, &from))
+		return false;
+	way = way_find(&from);
+	if (way && way->endpoint)
+		netns = way->netns;
+	return (skb->cb[SEAL_HIGH] & SEAL_TOKEN) == seal_token(netns);
+}
+
 /*
  * Whether a packet has the seal that it ought to have, or what is left of it where the host has routed the packet. The seal goes by
  * the protocol that the packet has in the kernel, the network by that in the frame.
@@ -30,8 +47,23 @@ static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
-	return value && eth && (!has_ethernet() || eth->h_proto == skb->protocol) &&
-	       skb->cb[SEAL_HIGH] == value >> 32 && (skb->cb[SEAL_LOW] == (__u32)value || !skb->cb[SEAL_LOW]);
+	if (!eth || (has_ethernet() && eth->h_proto != skb->protocol))
+		return false;
+	return has_seal(skb, value) || has_rest_of_seal(skb, value);
+}
+
+/* Whether a packet that the host has routed for a pod had a seal, and the host has given it another source or destination. */
+static __always_inline bool is_translated(struct __sk_buff *skb)
+{
+	__u64 origin = origin_of(skb);
+	const struct way *way;
+	union addr from;
+
+	if ((skb->cb[SEAL_HIGH] & SEAL_TOKEN) != seal_token(origin) || !is_routed_here(skb) ||
+	    !claimed_source(skb, has_ethernet() ? sizeof(struct ethhdr) : 0, skb->protocol, &from))
+		return false;
+	way = way_find(&from);
+	return way && (!way->endpoint || way->path.flags & ENDPOINT_ON_HOST || way->netns == origin);
 }
 
 /* Whether a packet is a TCP reset: firewalls of the host answer with these in a pod's name. */
@@ -76,10 +108,14 @@ __noinline int guard_crossing(struct __sk_buff *skb)
 	const struct way *way;
 	union addr from;
 
-	if (!claimed_source(skb, l3, skb->protocol, &from))
+	if (!claimed_source(skb, l3, skb->protocol, &from) || !pull_headers(skb) ||
+	    is_sealed_outside(skb, seal_of(skb)))
 		return DROP_UNSPECIFIED;
+	/* Its own process has sent it past the guard. */
+	if (is_past_guard(skb) && !is_translated(skb))
+		return DROP_SOURCE;
 	way = way_find(&from);
-	if (!way || !way->endpoint || !pull_headers(skb) || is_sealed_outside(skb, seal_of(skb)))
+	if (!way || !way->endpoint)
 		return DROP_UNSPECIFIED;
 	return crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
 }

@@ -9,9 +9,36 @@
 /*
  * The tc_index of a packet that one pod's program sends straight to another pod, whose program then has nothing to do. The
  * kernel does not change it on the way. A pod can set it on packets that it sends, with a program of its own behind ours;
- * only its own packets then stay untranslated.
+ * only its own packets then stay untranslated. Policies do not go by it: a program on a pod's own device judges the packet again, and
+ * one on the host's device looks for a word in skb->cb, which nobody else can know.
  */
 #define DELIVERED 0x6d73
+
+/* The last word of skb->cb: queueing disciplines write to its beginning. */
+#define DELIVERED_WORD 4
+
+/* It has a bit that no tunnel writes there. */
+static __always_inline __u32 delivered_word(void)
+{
+	const struct filter *row = filter_row();
+
+	return row ? row->secret[0] >> 32 | 1U << 31 : 0;
+}
+
+/* Marks a packet for the program that it goes to. */
+static __always_inline void mark_delivered(struct __sk_buff *skb)
+{
+	skb->tc_index = DELIVERED;
+	if (config.attach_point != ATTACH_POD)
+		skb->cb[DELIVERED_WORD] = delivered_word();
+}
+
+/* Whether this is the host's device of a pod. */
+static __always_inline bool is_at_host(void)
+{
+	return config.attach_point == ATTACH_HOST || config.attach_point == ATTACH_TUN ||
+	       config.attach_point == ATTACH_NETKIT;
+}
 
 static __always_inline int drop(struct metrics *row, __u32 reason)
 {
@@ -44,6 +71,8 @@ static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *
 	if (likely(skb->tc_index != DELIVERED))
 		return false;
 	skb->tc_index = 0;
+	if (is_at_host() && skb->cb[DELIVERED_WORD] != delivered_word())
+		return false;
 	row->count[METRIC_DELIVERED]++;
 	return true;
 }
@@ -130,7 +159,7 @@ static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct
 	if (write_ethernet(skb, path))
 		return drop(row, DROP_REWRITE);
 	row->count[METRIC_REDIRECT_DEVICE]++;
-	skb->tc_index = DELIVERED;
+	mark_delivered(skb);
 	return bpf_redirect(path->ifindex, 0);
 }
 

@@ -117,6 +117,10 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 	if (!packet || !quote || parse_quote(skb, packet, quote) ||
 	    !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return 0;
+	/* Under policies, pods tell of their own connections only. */
+	if (policies_in_force() && way_to(&packet->tuple.saddr) &&
+	    !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
+		return 0;
 	quote->tuple = tuple_reverse(&quote->tuple);
 	ct = ct_peek(&quote->tuple);
 	if (!ct || ct->flags & CT_DIRECT || (config.attach_point == ATTACH_UPLINK && !(ct->flags & CT_UPLINK)))

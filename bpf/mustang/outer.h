@@ -12,20 +12,6 @@
  * guard. What no process of one sent, as far as can be told, is the network's, the host's, or a pod's: it may not pose as a pod.
  */
 
-/* Whether a packet that the host has routed for a pod had a seal, and the host has given it another source or destination. */
-static __always_inline bool is_translated(struct __sk_buff *skb)
-{
-	const struct filter *row = filter_row();
-	const struct way *way;
-	union addr from;
-
-	if (!row || (skb->cb[SEAL_HIGH] & SEAL_TOKEN) != (row->secret[1] & SEAL_TOKEN) || !is_routed_here(skb) ||
-	    !claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from))
-		return false;
-	way = way_find(&from);
-	return way && (!way->endpoint || way->path.flags & ENDPOINT_ON_HOST || way->netns == origin_of(skb));
-}
-
 /*
  * Whether a packet comes by the network from a pod of this host that has no seals: one on a bridge that shares the network. Whoever is
  * not on that bridge cannot know its MAC address.
@@ -127,9 +113,19 @@ static __always_inline bool is_passed_on(struct __sk_buff *skb)
 {
 	if (origin_of(skb) == netns_of(skb))
 		return false; /* it is the host's own */
-	if (skb->ingress_ifindex)
-		return is_entrance(skb->ingress_ifindex);
-	return is_routed_here(skb) && is_sealed_outside(skb, seal_of(skb));
+	return skb->ingress_ifindex ? is_entrance(skb->ingress_ifindex) : is_sealed_outside(skb, seal_of(skb));
+}
+
+/* Seals a packet that the host passes on from a pod. */
+static __always_inline void seal_again(struct __sk_buff *skb)
+{
+	const struct way *way;
+	union addr from;
+
+	if (!is_passed_on(skb) || !claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from))
+		return;
+	way = way_find(&from);
+	seal_as(skb, way && way->endpoint ? way->netns : 0);
 }
 
 #endif

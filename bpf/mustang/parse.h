@@ -116,11 +116,13 @@ static __always_inline enum parse_result parse_tcp(struct __sk_buff *skb, struct
 	packet->tuple.sport = tcp->source;
 	packet->tuple.dport = tcp->dest;
 	packet->traits |= TRAIT_PORTS;
-	if (unlikely(tcp->rst))
+	if (unlikely(tcp->rst)) {
 		packet->traits |= TRAIT_FIN | TRAIT_RST;
-	else if (tcp->fin)
+	} else if (tcp->fin) {
+		if (tcp->syn)
+			return PARSE_MALFORMED; /* which systems may take for a SYN, or not */
 		packet->traits |= TRAIT_FIN;
-	else if (tcp->syn)
+	} else if (tcp->syn)
 		packet->traits |= tcp->ack ? TRAIT_SYN_ACK : TRAIT_SYN;
 	number = tcp->syn ? bpf_ntohl(tcp->seq) + 1 : bpf_ntohl(tcp->ack_seq);
 	packet->traits |= (number ^ number >> 16) << TRAIT_NUMBER_SHIFT;
@@ -201,6 +203,30 @@ static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, 
 	return PARSE_IP;
 }
 
+/* The least bytes of a transport protocol that tell what a packet is: of SCTP, the first chunk's type. */
+static __always_inline __u32 least_transport(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return sizeof(struct tcphdr);
+	case IPPROTO_SCTP:
+		return sizeof(struct sctp_header) + 1;
+	default:
+		return sizeof(struct icmp_header); /* as UDP */
+	}
+}
+
+/*
+ * Whether fragments could hide what the packet is (RFC 1858, RFC 3128): a first one that ends within the transport header, whatever
+ * follows it in the frame, and a later one that begins there. size is that of the payload, offset its place in the whole packet.
+ */
+static __always_inline bool hides_transport(const struct packet *packet, __u32 size, __u32 offset)
+{
+	__u32 least = least_transport(packet->tuple.proto);
+
+	return packet->traits & TRAIT_LATER_FRAGMENT ? offset < least : size < least;
+}
+
 /* Parses an IPv4 header. */
 static __always_inline enum parse_result parse_ipv4(struct __sk_buff *skb, struct packet *packet)
 {
@@ -218,6 +244,10 @@ static __always_inline enum parse_result parse_ipv4(struct __sk_buff *skb, struc
 	if (unlikely(ip->frag_off & bpf_htons(0x3fff))) {
 		packet->fragment_id = ip->id;
 		packet->traits |= ip->frag_off & bpf_htons(0x1fff) ? TRAIT_LATER_FRAGMENT : TRAIT_FIRST_FRAGMENT;
+		if (bpf_ntohs(ip->tot_len) < ip->ihl * 4 ||
+		    hides_transport(packet, bpf_ntohs(ip->tot_len) - ip->ihl * 4,
+				    (bpf_ntohs(ip->frag_off) & 0x1fff) * 8))
+			return PARSE_MALFORMED;
 	}
 	packet->l4 += ip->ihl * 4;
 	return PARSE_IP;
@@ -239,9 +269,11 @@ static __always_inline enum parse_result parse_ipv6_fragment(struct __sk_buff *s
 		return PARSE_SHORT;
 	packet->tuple.proto = fragment->nexthdr;
 	packet->fragment_id = fragment->id;
-	if (fragment->frag_off & bpf_htons(0xfff8))
+	if (fragment->frag_off & bpf_htons(0xfff8)) {
 		packet->traits |= TRAIT_LATER_FRAGMENT;
-	else if (fragment->frag_off & bpf_htons(1))
+		if (hides_transport(packet, 0, bpf_ntohs(fragment->frag_off) & 0xfff8))
+			return PARSE_MALFORMED;
+	} else if (fragment->frag_off & bpf_htons(1))
 		packet->traits |= TRAIT_FIRST_FRAGMENT;
 	packet->l4 += sizeof(*fragment);
 	return PARSE_IP;
@@ -268,6 +300,15 @@ static __always_inline bool is_extension(__u8 proto)
 	       proto == IPPROTO_FRAGMENT;
 }
 
+/* Whether the first fragment of an IPv6 packet ends within its headers (RFC 7112). */
+static __always_inline bool is_cut_short(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct ipv6hdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+	__u32 end = ip ? packet->l3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) : 0;
+
+	return end < packet->l4 || hides_transport(packet, end - packet->l4, 0);
+}
+
 /*
  * Parses all extension headers. No header follows the fragment header of a later fragment. A global function, as all of
  * this project that are not static: the verifier checks it once, not for each path through its callers.
@@ -279,8 +320,11 @@ __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct packet *packe
 	if (!packet)
 		return PARSE_MALFORMED;
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
-		if (!is_extension(packet->tuple.proto))
+		if (!is_extension(packet->tuple.proto)) {
+			if (packet->traits & TRAIT_FIRST_FRAGMENT && is_cut_short(skb, packet))
+				return PARSE_MALFORMED;
 			return PARSE_IP;
+		}
 		if (packet->tuple.proto == IPPROTO_FRAGMENT)
 			parsed = parse_ipv6_fragment(skb, packet);
 		else

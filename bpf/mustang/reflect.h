@@ -75,8 +75,8 @@ static __always_inline int send_back(struct __sk_buff *skb)
 			((__u16 *)eth->h_source)[i] = mac;
 		}
 	}
+	mark_delivered(skb);
 	seal(skb);
-	skb->tc_index = DELIVERED;
 	return bpf_redirect(skb->ifindex, config.attach_point == ATTACH_POD ? BPF_F_INGRESS : 0);
 }
 

@@ -12,7 +12,8 @@
 
 /*
  * The end of skb->cb: queueing disciplines write to its beginning. Where the host routes what leaves a pod (ipvlan in layer 3), the
- * kernel clears all but the last word, and the host may translate the source: half of that word tells that there was a seal.
+ * kernel clears all but the last word. Half of that is the token of the pod: a hash of its network namespace, which stays the same
+ * if the host translates an address. So what is left of a seal serves for addresses of that pod alone.
  */
 #define SEAL_LOW 3
 #define SEAL_HIGH 4
@@ -45,7 +46,15 @@ static __always_inline __u64 seal_discovery(__u64 hash, struct __sk_buff *skb, _
 	return seal_mix(hash, words->target.halves[1]);
 }
 
-/* The seal that a packet ought to have; 0: packets of its kind have none. */
+/* The token of the pod in a network namespace. */
+static __always_inline __u16 seal_token(__u64 netns)
+{
+	const struct filter *row = filter_row();
+
+	return row ? seal_mix(row->secret[1], netns) >> 16 : 0;
+}
+
+/* The seal that a packet ought to have, without the token; 0: packets of its kind have none. */
 static __always_inline __u64 seal_of(struct __sk_buff *skb)
 {
 	const struct filter *row = filter_row();
@@ -82,26 +91,40 @@ static __always_inline __u64 seal_of(struct __sk_buff *skb)
 		hash = seal_mix(hash, (__u64) * (const __be32 *)arp->sender_ip << 32 | *(const __be32 *)arp->target_ip);
 	}
 	hash = seal_mix(hash, row->secret[1]);
-	return (hash & ~((__u64)SEAL_TOKEN << 32)) | (row->secret[1] & SEAL_TOKEN) << 32;
+	return hash & ~((__u64)SEAL_TOKEN << 32);
 }
 
-/* Seals a packet that leaves a pod by its own device, or that the host passes on from one. */
+/* Seals a packet from a pod in a network namespace. */
+static __always_inline void seal_as(struct __sk_buff *skb, __u64 netns)
+{
+	__u64 value = seal_of(skb);
+
+	skb->cb[SEAL_LOW] = value;
+	skb->cb[SEAL_HIGH] = value >> 32 | seal_token(netns);
+}
+
+/* Seals a packet that leaves a pod by its own device. */
 static __always_inline void seal(struct __sk_buff *skb)
 {
-	__u64 value;
+	if (config.attach_point == ATTACH_POD)
+		seal_as(skb, netns_of(skb));
+}
 
-	if (config.attach_point != ATTACH_POD && config.attach_point != ATTACH_EXIT)
-		return;
-	value = seal_of(skb);
-	skb->cb[SEAL_LOW] = value;
-	skb->cb[SEAL_HIGH] = value >> 32;
+/* Whether a packet has the half of the seal that is a hash of the packet, in the word that outlives routing. */
+static __always_inline bool has_half(struct __sk_buff *skb, __u64 value)
+{
+	return value && (skb->cb[SEAL_HIGH] & ~SEAL_TOKEN) == value >> 32;
+}
+
+/* Whether a packet has its whole seal. */
+static __always_inline bool has_seal(struct __sk_buff *skb, __u64 value)
+{
+	return has_half(skb, value) && skb->cb[SEAL_LOW] == (__u32)value;
 }
 
 static __always_inline bool is_sealed(struct __sk_buff *skb)
 {
-	__u64 value = seal_of(skb);
-
-	return value && skb->cb[SEAL_LOW] == (__u32)value && skb->cb[SEAL_HIGH] == value >> 32;
+	return has_seal(skb, seal_of(skb));
 }
 
 #endif

@@ -26,13 +26,13 @@ type budget struct {
 // budgets returns the budgets of all programs. To raise one, show what the packet path gets for it.
 func budgets() map[string]budget {
 	return map[string]budget{
-		"from_pod":     {15_000, 200_000},
-		"to_pod":       {10_850, 100_000},
-		"from_uplink":  {12_700, 170_000},
-		"to_uplink":    {3850, 50_000},
-		"guard":        {1600, 60_000},
-		"outer_guard":  {1550, 60_000},
-		"outer_seal":   {450, 10_000},
+		"from_pod":     {15_550, 200_000},
+		"to_pod":       {11_200, 100_000},
+		"from_uplink":  {13_200, 170_000},
+		"to_uplink":    {4050, 50_000},
+		"guard":        {1700, 60_000},
+		"outer_guard":  {1800, 60_000},
+		"outer_seal":   {720, 10_000},
 		"connect4":     {840, 0},
 		"connect6":     {850, 0},
 		"sendmsg4":     {1690, 0},

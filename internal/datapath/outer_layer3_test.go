@@ -25,8 +25,8 @@ import (
 var routedPod = [2]netip.Addr{netip.MustParseAddr("192.168.30.30"), netip.MustParseAddr("fd00:30::30")}
 
 // TestForgingInLayer3 has root in a pod whose packets the host routes send to a pod of another link mode and to the host, from other
-// pods' addresses, past its program and as nobody known. They get none of that, but what the pod sends from its own address, and
-// from one outside as nobody known.
+// pods' addresses, past its program and as nobody known; to the pod from the node's and one outside too, past its program. They get
+// none of that, but what the pod sends from its own address, and from one outside as nobody known.
 func TestForgingInLayer3(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name != "ipvlan-l3" && m.name != "ipvlan-l3s" {
@@ -46,13 +46,19 @@ func TestForgingInLayer3(t *testing.T) {
 				}
 				pods := []netip.Addr{netip.MustParseAddr([]string{"192.168.10.12", "fd00:10::c"}[family]), routed[family]}
 				for name, victim := range victims {
-					for _, from := range pods {
+					others := pods
+					if name == "a veth" { // the node, which policies let in, and a machine outside
+						others = append(slices.Clip(pods), to, outside6)
+					}
+					for _, from := range others {
 						for _, way := range ways {
 							f.own = own
 							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
 								f.tryLayer3(t, victim, from, [2]netip.Addr{own4, own6}[family], way)
 							})
 						}
+					}
+					for _, from := range pods {
 						for _, way := range strangers {
 							t.Run(fmt.Sprintf("to %s from %s, %s", name, from, way.name), func(t *testing.T) {
 								f.tryStranger(t, victim, from, [2]netip.Addr{outside4, outside6}[family], way)

@@ -48,7 +48,7 @@ func headerCases() []translateCase {
 	for i := range many {
 		many[i].kind = destinationOptions
 	}
-	return []translateCase{
+	return append(hidingCases(refused), []translateCase{
 		{"IPv4 options", 0, translated(func(p *packet) { p.options = 3 })},
 		{"all IPv4 options", 0, translated(func(p *packet) { p.options = 10 })},
 		{"hop by hop", 0, translated(extensions(extension{kind: hopByHop}))},
@@ -92,6 +92,31 @@ func headerCases() []translateCase {
 				w.check(t, fromHost, w.icmp(w.client.Addr(), w.backend.Addr(), 0, 135), wants{actionNext, nil, once("passed")})
 			}
 		}},
+	}...)
+}
+
+// hidingCases are packets that hide what they are. refused sends a changed one, which must be dropped.
+func hidingCases(refused func(bool, uint32, string, func(*packet)) func(*testing.T, *world)) []translateCase {
+	return []translateCase{
+		{"first fragment ends within the transport header", 0, refused(false, actionDrop, "drop_malformed", hideTransport)},
+		{"SYN and FIN", protoTCP, refused(false, actionDrop, "drop_malformed", func(p *packet) { p.flags |= flagSYN | flagFIN })},
+		{"later fragment begins within the transport header", protoTCP, refused(false, actionDrop, "drop_malformed", func(p *packet) {
+			p.fragment = &fragmentPart{id: 7, offset: 1}
+		})},
+	}
+}
+
+// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that behind it in
+// the frame: there it says what the sender likes.
+func hideTransport(p *packet) {
+	p.fragment = &fragmentPart{id: 7, more: true, whole: p.payload}
+	v6 := p.v6()
+	p.mangle = func(ip []byte) {
+		if v6 {
+			binary.BigEndian.PutUint16(ip[4:], 8+7)
+			return
+		}
+		binary.BigEndian.PutUint16(ip[2:], 20+7)
 	}
 }
 

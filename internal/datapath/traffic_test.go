@@ -170,8 +170,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 			(diff[c.delivered] == 0) != c.untouched || (diff["delivered"] > 0) != c.marked() {
 			t.Errorf("pod, %d bytes: the backend saw %s; counted %v", size, peer, diff)
 		}
-		// Some packets may be between their two counters.
-		if c.untouched && c.marked() && diff["delivered"]+3 < diff["to_pod"] {
+		// Some packets may be between their two counters, or the kernel's own.
+		if c.untouched && c.marked() && 2*diff["delivered"] < diff["to_pod"] {
 			t.Errorf("pod, %d bytes: both programs worked on a packet; counted %v", size, diff)
 		}
 	}

@@ -44,13 +44,17 @@ func viewFrame(frame []byte, ethernet bool) view {
 		}
 		start = 14
 	}
+	var v view
 	switch kind {
 	case 0x0800:
-		return viewIPv4(frame, start)
+		v = viewIPv4(frame, start)
 	case 0x86dd:
-		return viewIPv6(frame, start)
+		v = viewIPv6(frame, start)
 	}
-	return view{}
+	if v.flags&(flagSYN|flagFIN|flagRST) == flagSYN|flagFIN {
+		v.class = classMalformed
+	}
+	return v
 }
 
 func viewIPv4(b []byte, l3 int) view {
@@ -69,7 +73,16 @@ func viewIPv4(b []byte, l3 int) view {
 	v.id = uint32(binary.BigEndian.Uint16(ip[4:]))
 	v.later = fragment&0x1fff != 0
 	v.first = !v.later && fragment&0x2000 != 0
+	size := int(binary.BigEndian.Uint16(ip[2:])) - 4*words
+	if v.later && (size < 0 || 8*int(fragment&0x1fff) < v.leastTransport()) || v.first && size < v.leastTransport() {
+		return view{class: classMalformed}
+	}
 	return v.transport(b)
+}
+
+// leastTransport is the number of bytes that a first fragment has of the transport protocol, and where a later one may begin.
+func (v view) leastTransport() int {
+	return map[uint8]int{protoTCP: 20, protoSCTP: 13}[v.proto] + map[bool]int{true: 8}[v.proto != protoTCP && v.proto != protoSCTP]
 }
 
 func viewIPv6(b []byte, l3 int) view {
@@ -93,6 +106,10 @@ func viewIPv6(b []byte, l3 int) view {
 			v.later = v.later || offset&0xfff8 != 0
 			v.first = v.first || offset&0xfff8 == 0 && offset&1 != 0
 			v.id, v.l4 = binary.BigEndian.Uint32(header[4:]), v.l4+8
+			v.proto = header[0]
+			if offset&0xfff8 != 0 && int(offset&0xfff8) < v.leastTransport() {
+				return view{class: classMalformed}
+			}
 		} else {
 			if v.proto == routing && header[3] != 0 {
 				return view{}
@@ -103,6 +120,9 @@ func viewIPv6(b []byte, l3 int) view {
 	}
 	if isExtension(v.proto) && !v.later {
 		return view{class: classExtensions}
+	}
+	if end := l3 + 40 + int(binary.BigEndian.Uint16(ip[4:])); v.first && !v.later && end-v.l4 < v.leastTransport() {
+		return view{class: classMalformed}
 	}
 	return v.transport(b)
 }

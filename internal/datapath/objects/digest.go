@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "52bcd464ed1b4810"
+	tcDigest     = "e3b3e4823338104c"
 	socklbDigest = "8b4c6b8ffdeafb5a"
 )

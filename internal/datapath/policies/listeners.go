@@ -18,8 +18,11 @@ import (
 // end of an open connection that listens for its server.
 const ofListeners = uint32(1) << 31
 
+// mostListeners bounds the ports of one pod, and of all an eighth of the map: a pod chooses how many it listens on.
+const mostListeners, shareOfListeners = 512, 8
+
 // noteListeners stores the ports that the pods listen on which have no rule sets yet, and are to get some. A namespace that cannot
-// be read has none: programs then guess.
+// be read has none, nor has one with too many: programs then guess.
 func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 	selected := map[uint64]uint32{}
 	for a, sets := range want {
@@ -36,6 +39,10 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 	if len(selected) == 0 {
 		return nil
 	}
+	room, err := w.roomForListeners()
+	if err != nil {
+		return err
+	}
 	return w.Listening(func(cookie uint64, ports func() []uint16) error {
 		id, ok := selected[cookie]
 		if !ok {
@@ -47,9 +54,27 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 			key.Length = 16
 			keys = append(keys, key)
 		}
+		if len(keys) > min(mostListeners, room) {
+			return nil
+		}
+		room -= len(keys)
 		_, err := w.tables().ports.PutBatch(keys, make([]portVerdict, len(keys)))
 		return err
 	})
+}
+
+// roomForListeners returns how many more ports may be stored.
+func (w *writer) roomForListeners() (int, error) {
+	room := int(w.tables().ports.Size()) / shareOfListeners
+	for row, err := range w.tables().ports.All() {
+		if err != nil {
+			return 0, err
+		}
+		if row.Key.Table >= ofListeners {
+			room--
+		}
+	}
+	return room, nil
 }
 
 // forgetListeners deletes the ports of endpoints that have no rule sets.

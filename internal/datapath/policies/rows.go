@@ -167,7 +167,7 @@ func (w *writer) room(have policy.Rows) func(policy.Changes) error {
 	return func(c policy.Changes) error {
 		return cmp.Or(
 			require(t.identities, addresses, c.Addresses.Put), require(t.verdicts, verdicts, c.Verdicts.Put),
-			require(t.ports, ports, c.Ports.Put), require(t.numbers, numbers, c.Numbers.Put),
+			require(t.ports, ports+int(t.ports.Size())/shareOfListeners, c.Ports.Put), require(t.numbers, numbers, c.Numbers.Put),
 		)
 	}
 }
