@@ -32,6 +32,9 @@ const Registry = "localhost/e2e"
 // PauseImage is the image that holds a pod's namespaces.
 const PauseImage = Registry + "/pause:local"
 
+// invalid is the program, and the image, of a server that sends packets which connection tracking holds for invalid.
+const invalid = "regression-issue-74839"
+
 // useless starts the names of files of packages that no program needs.
 var useless = regexp.MustCompile(`^usr/(share/(doc|man|locale|info|lintian|bash-completion|common-licenses)|lib/[^/]+/gconv)/`)
 
@@ -62,9 +65,16 @@ func (s Set) images(ctx context.Context, archive string) (err error) {
 	if err := errors.Join(s.fill(ctx, l, dir), l.Close()); err != nil {
 		return err
 	}
+	i := slices.IndexFunc(names, func(name string) bool { return strings.Contains(name, invalid) })
+	if i < 0 {
+		return fmt.Errorf("the specs have no image %s", invalid)
+	}
+	server := names[i : i+1]
+	names = slices.Delete(slices.Clone(names), i, i+1)
 	diff := "sha256:" + hex.EncodeToString(digest.Sum(nil))
 	return pack(archive, file, []image{
 		{tags: []string{PauseImage}, diff: diff, config: map[string]any{"Entrypoint": []string{"/usr/bin/catatonit", "-P"}, "User": "65535:65535"}},
+		{tags: server, diff: diff, config: map[string]any{"Entrypoint": []string{"/" + invalid}}},
 		{tags: names, diff: diff, config: map[string]any{
 			"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"},
 			"Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/"},
@@ -89,7 +99,7 @@ func (s Set) imageNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	names := regexp.MustCompile(`(?m)^`+Registry+`/(agnhost|jessie-dnsutils|pause):\S+$`).FindAllString(string(out), -1)
+	names := regexp.MustCompile(`(?m)^`+Registry+`/(agnhost|jessie-dnsutils|pause|busybox|`+invalid+`):\S+$`).FindAllString(string(out), -1)
 	if len(names) < 2 {
 		return nil, fmt.Errorf("the specs' images are %q", out)
 	}
@@ -207,7 +217,7 @@ func (l layer) addBusybox(ctx context.Context) error {
 // addTests adds what the image agnhost has beside packages.
 func (s Set) addTests(l layer) error {
 	certificates := filepath.Join(s.source, "test/images/agnhost/porter")
-	for _, name := range []string{s.Path("agnhost"), s.Path("coredns"), filepath.Join(certificates, "localhost.crt"), filepath.Join(certificates, "localhost.key")} {
+	for _, name := range []string{s.Path("agnhost"), s.Path("coredns"), s.Path(invalid), filepath.Join(certificates, "localhost.crt"), filepath.Join(certificates, "localhost.key")} {
 		data, err := os.ReadFile(name)
 		if err != nil {
 			return err
