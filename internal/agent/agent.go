@@ -162,9 +162,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.round <- struct{}{}
 		begin := time.Now()
-		all, err := a.sync(ctx)
+		all, refused, err := a.sync(ctx)
 		a.State.Written(time.Since(begin), all, err)
 		<-a.round
+		err = errors.Join(err, refused)
 		switch {
 		case err == nil && all:
 			retry = firstRetry
@@ -258,7 +259,9 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 
 // sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
 // deny.
-func (a *Agent) sync(ctx context.Context) (all bool, err error) {
+//
+// refused is about services whose frontends others have: these wait, and no round has failed for them.
+func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
@@ -287,11 +290,12 @@ func (a *Agent) sync(ctx context.Context) (all bool, err error) {
 		failed = changes.write(ctx, a.Services)
 	}
 	a.note(changes, failed, all)
-	err = errors.Join(err, failed.err())
+	refused, failure := failed.errs()
+	err = errors.Join(err, failure)
 	if attach {
 		err = errors.Join(err, a.Access.Attach(ctx, addresses), a.findNodePorts(addresses))
 	}
-	return all, errors.Join(err, a.Health.Apply(checked))
+	return all, refused, errors.Join(err, a.Health.Apply(checked))
 }
 
 // applyPolicies writes the policies, and notes which have no rules in force.
@@ -319,5 +323,8 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	}
 	for key, err := range failed {
 		a.failed[key] = err.Error()
+		if name, ok := a.services.wanted.holder[key]; ok && isRefused(err) {
+			a.warnings.add(notServed(name, err.Error()))
+		}
 	}
 }

@@ -327,23 +327,6 @@ func TestPolicies(t *testing.T) {
 	rows.wantsRules(t, "no policy", rules{})
 }
 
-// TestOtherOwner has a Service whose address another owner has: the others are served, and it is once the address is free.
-func TestOtherOwner(t *testing.T) {
-	s := kubetest.Start(t)
-	rows := &table{rows: map[service.Key]service.Service{}}
-	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
-	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
-	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
-	start(t, s, rows)
-	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
-	s.Put(t, services, serviceAt("three", "10.96.0.3", ""))
-	rows.wants(t, "another", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
-	rows.Lock()
-	rows.other = service.Key{}
-	rows.Unlock()
-	rows.wants(t, "it is free", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
-}
-
 // TestFull has a tenant with more rules than there is room for: the policies of others are in force, and its own without rules.
 func TestFull(t *testing.T) {
 	s := kubetest.Start(t)
@@ -374,8 +357,8 @@ func TestGoneTogether(t *testing.T) {
 			}
 		}
 		changes, _, _ := s.collect(newWarnings(log))
-		if err := changes.write(t.Context(), rows).err(); err != nil {
-			t.Fatal(err)
+		if failed := changes.write(t.Context(), rows); len(failed) > 0 {
+			t.Fatal(failed)
 		}
 		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {
 			t.Errorf("there are %s, want %d", rows, want)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"mustang/internal/datapath"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -207,8 +208,22 @@ func (f failures) add(key service.Key, err error) {
 	}
 }
 
-// err joins all.
-func (f failures) err() error { return errors.Join(slices.Collect(maps.Values(f))...) }
+// errs joins the errors about services whose frontends others have, and all others.
+func (f failures) errs() (refused, failed error) {
+	for _, err := range f {
+		if isRefused(err) {
+			refused = errors.Join(refused, err)
+		} else {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return refused, failed
+}
+
+func isRefused(err error) bool {
+	var conflict *datapath.ConflictError
+	return errors.As(err, &conflict)
+}
 
 // applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
 // the others from it.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"time"
+
+	"mustang/internal/agent/healthz"
+	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestOtherOwner has a Service whose address another owner has: the others are served, the agent is ready, and the Service is served once the
+// address is free.
+func TestOtherOwner(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}
+	s.Put(t, services, serviceAt("one", "10.96.0.1", ""))
+	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := healthz.New()
+	startAgent(t, New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}))
+	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
+	testkit.Eventually(t, 30*time.Second, func() error {
+		w := httptest.NewRecorder()
+		state.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		if w.Code != http.StatusOK {
+			return fmt.Errorf("/readyz: %d", w.Code)
+		}
+		return nil
+	})
+	s.Put(t, services, serviceAt("three", "10.96.0.3", ""))
+	rows.wants(t, "another", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+	rows.Lock()
+	rows.other = service.Key{}
+	rows.Unlock()
+	rows.wants(t, "it is free", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+}
