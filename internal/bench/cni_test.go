@@ -90,9 +90,9 @@ func TestCNIMeasuresEveryRow(t *testing.T) {
 			t.Errorf("%s: median %g %s, latency %v, %g a second", rowName(row), row.Median, row.Unit, row.LatencyUS, row.CallsPerSecond)
 		}
 	}
-	// Six with services against none, two against the reference of the same link, twelve
-	// against the reference bridge, under four workloads.
-	if got, want := len(file.Run.Comparisons), 4*(6+2+12); got != want {
+	// Six with services against none, three by the agent against alone, two against the reference
+	// of the same link, fifteen against the reference bridge, under four workloads.
+	if got, want := len(file.Run.Comparisons), 4*(6+3+2+15); got != want {
 		t.Errorf("%d comparisons, want %d", got, want)
 	}
 }

@@ -99,7 +99,7 @@ func TestMainEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 3 || !strings.HasPrefix(lines[0], `{"id":0,"hello":{"protocol":2,"version":"`) || !strings.Contains(lines[1], `"address":"127.0.0.1:`) ||
+		if len(lines) != 3 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"id":0,"hello":{"protocol":%d,"version":"`, load.Protocol)) || !strings.Contains(lines[1], `"address":"127.0.0.1:`) ||
 			!strings.Contains(lines[2], `unknown command \"dance\"`) {
 			t.Errorf("replies:\n%s", out.String())
 		}
