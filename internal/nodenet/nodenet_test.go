@@ -201,9 +201,12 @@ func TestInterrupted(t *testing.T) {
 				t.Errorf("%s has changed nothing", fault)
 			}
 			c.must(n.network.Apply(n.Node, c.others(n)))
-			if state := c.state(n); normal(state) != normal(whole) {
-				t.Errorf("%s: whole\n%s\nrepaired\n%s", fault, whole, state)
-			}
+			testkit.Eventually(t, 5*time.Second, func() error { // the kernel adds routes of IPv6 addresses later
+				if state := c.state(n); normal(state) != normal(whole) {
+					return fmt.Errorf("%s: whole\n%s\nrepaired\n%s", fault, whole, state)
+				}
+				return nil
+			})
 		}
 		c.reach("repaired")
 	}
