@@ -14,6 +14,7 @@ import (
 	"mustang/internal/bench"
 	"mustang/internal/bench/clusterbench"
 	"mustang/internal/bench/suites"
+	"mustang/internal/kube/podexec"
 )
 
 // clusterImage is the image of the chart.
@@ -104,7 +105,7 @@ func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbe
 // clusterExec is the command that bench starts to reach an agent in a pod.
 func (c *config) clusterExec() *cobra.Command {
 	return hidden(clusterbench.ExecCommand, "Run a command in a pod (started by bench)", func(ctx context.Context, args []string) error {
-		return clusterbench.Exec(ctx, args, clusterbench.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
+		return clusterbench.Exec(ctx, args, podexec.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
 	})
 }
 

@@ -6,18 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"os/exec"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/remotecommand"
+
+	"mustang/internal/kube/podexec"
 )
 
 // ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
@@ -66,15 +64,9 @@ func startApart(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Streams are those of a command in a pod. Stdin may be nil.
-type Streams struct {
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-}
-
 // Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends when the
 // command does, or when ctx ends.
-func Exec(ctx context.Context, args []string, streams Streams) error {
+func Exec(ctx context.Context, args []string, streams podexec.Streams) error {
 	if len(args) < 5 {
 		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
 	}
@@ -86,36 +78,9 @@ func Exec(ctx context.Context, args []string, streams Streams) error {
 	return a.exec(ctx, args[3], args[4:], streams)
 }
 
-// exec runs a command in a pod: by WebSockets, or by SPDY where the API server has none of these.
-func (a *api) exec(ctx context.Context, pod string, command []string, streams Streams) error {
-	target, _, err := rest.DefaultServerUrlFor(a.config)
-	if err != nil {
-		return err
-	}
-	parameters := url.Values{"container": {container}, "stdout": {"true"}, "stderr": {"true"}, "command": command}
-	if streams.Stdin != nil {
-		parameters.Set("stdin", "true")
-	}
-	target = target.JoinPath("api/v1/namespaces", a.namespace, "pods", pod, "exec")
-	target.RawQuery = parameters.Encode()
-	sockets, err := remotecommand.NewWebSocketExecutor(a.config, "GET", target.String())
-	if err != nil {
-		return err
-	}
-	spdy, err := remotecommand.NewSPDYExecutor(a.config, "POST", target)
-	if err != nil {
-		return err
-	}
-	both, err := remotecommand.NewFallbackExecutor(sockets, spdy, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	})
-	if err != nil {
-		return err
-	}
-	if err := both.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr}); err != nil {
-		return fmt.Errorf("exec in pod %s: %w", pod, err)
-	}
-	return nil
+// exec runs a command in a pod.
+func (a *api) exec(ctx context.Context, pod string, command []string, streams podexec.Streams) error {
+	return podexec.Run(ctx, a.config, podexec.Command{Namespace: a.namespace, Pod: pod, Container: container, Words: command}, streams)
 }
 
 // decode converts an object.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mustang/internal/kube"
+	"mustang/internal/kube/podexec"
 	"mustang/internal/sysdump"
 )
 
@@ -82,7 +83,7 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, 
 	if err == nil {
 		var archive, stderr sysdump.Buffer
 		words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}
-		err = client.Exec(within, kube.Command{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, &archive, &stderr)
+		err = client.Exec(within, podexec.Command{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}, podexec.Streams{Stdout: &archive, Stderr: &stderr})
 		if said := bytes.TrimSpace(stderr.Bytes()); err != nil && len(said) > 0 {
 			err = fmt.Errorf("%w: %s", err, said)
 		}

@@ -13,7 +13,9 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -79,29 +81,29 @@ type Cluster struct {
 //go:embed templates
 var templates embed.FS
 
-// name is that of the cluster's control group, and of a file below lockDir that is locked while a cluster runs: a machine has one
-// at a time.
-const (
-	name    = "mustang-k8s"
-	lockDir = "/run/lock"
-)
+// nameOf returns the name of the control group of a directory's cluster. Clusters of other directories share nothing with it.
+func nameOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return "mustang-k8s-" + hex.EncodeToString(sum[:4])
+}
 
-// Start starts a cluster and returns it when its nodes are ready. It removes what a cluster that was killed left behind in o.Dir.
+// Start starts a cluster and returns it when its nodes are ready. A directory has one at a time: Start removes what one that was
+// killed left behind there.
 // ctx is that of the cluster's life.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{Options: o, name: name}
+	c := &Cluster{Options: o, name: nameOf(o.Dir)}
 	c.ctx, c.fail = context.WithCancelCause(ctx)
 	if err := os.MkdirAll(c.path("log"), 0o755); err != nil {
 		return nil, err
 	}
-	if c.lock, err = os.OpenFile(filepath.Join(lockDir, c.name), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if c.lock, err = os.OpenFile(c.path("lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
 	if err := unix.Flock(int(c.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another cluster runs: %s: %w", c.lock.Name(), err), c.lock.Close())
+		return nil, errors.Join(fmt.Errorf("another cluster runs in %s: %w", c.Dir, err), c.lock.Close())
 	}
 	defer func() {
 		if err != nil {
