@@ -13,8 +13,12 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +48,7 @@ type Datapath struct {
 // replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
 // *objects.BPFFSError, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
 func Open(ctx context.Context, o Options) (*Datapath, error) {
-	pinned, err := objects.Create(ctx, o.Root, o.Sizes)
+	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +62,21 @@ func OpenExisting(o Options) (*Datapath, error) {
 		return nil, err
 	}
 	return &Datapath{objects: pinned}, nil
+}
+
+// Remove detaches all programs, and removes all that is pinned under root, objects.DefaultRoot if empty. Errors: those of
+// objects.Remove.
+func Remove(ctx context.Context, root string) error {
+	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil || info.Mode()&os.ModeSymlink != 0 {
+		return objects.Remove(ctx, root) // which says what it is
+	}
+	// Without, or with another layout, all programs are links.
+	if d, err := OpenExisting(Options{Root: root}); err == nil {
+		if err := errors.Join(d.Guards().DeleteAll(ctx), d.Close()); err != nil {
+			return err
+		}
+	}
+	return objects.Remove(ctx, root)
 }
 
 // Close frees what this process holds. Pinned objects stay, and the programs go on running.

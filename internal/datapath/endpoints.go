@@ -221,6 +221,9 @@ func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
 		changed, err = e.attachOn(t, id)
 		return err
 	})
+	if err == nil {
+		err = guard.Supersede(t.Device)
+	}
 	return changed, err
 }
 

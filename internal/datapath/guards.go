@@ -12,6 +12,7 @@ import (
 	"mustang/internal/datapath/guard"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/netns"
 )
 
 // Guards are the pods that have the source guard alone: they are no endpoints, and their packets are not translated.
@@ -44,14 +45,13 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 		return Unchanged, err
 	}
 	if err := guard.Attach(g.o, t.Device); err != nil {
-		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, []uint32{id}))
+		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
 	}
-	link := guard.Link(t.Device, id)
-	if on, err := g.o.Attached(link); err == nil && (on == uint64(t.IfIndex) || on != 0 && link.Hook.InPeer()) {
+	if guard.OnAlone(g.o, t.Device, id) {
 		return change, nil
 	}
-	if err := t.On.Do(func() error { return errors.Join(g.o.Detach(link), g.o.Attach(link, t.IfIndex)) }); err != nil {
-		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, []uint32{id}))
+	if err := guard.AttachAlone(g.o, t.Device, id); err != nil {
+		return Unchanged, errors.Join(err, guard.Remove(context.WithoutCancel(ctx), g.o, t.HostNS, []uint32{id}))
 	}
 	return change, nil
 }
@@ -78,10 +78,10 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 		if err != nil {
 			return err
 		}
-		switch on, err := g.o.Attached(guard.Link(t.Device, have.Endpoint)); {
+		switch {
 		case ok && have.Flags&objects.SenderAlone == 0 && Endpoints(g).alive(have.Endpoint):
 			return &ConflictError{What: fmt.Sprintf("interface %s is endpoint %d", spec, have.Endpoint)}
-		case ok && have.Flags&objects.SenderAlone != 0 && err == nil && on != 0:
+		case ok && have.Flags&objects.SenderAlone != 0 && guard.OnAlone(g.o, t.Device, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
 			state, err := readState(g.o)
@@ -111,11 +111,11 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 // such pod.
 func (g Guards) DeleteIP(ctx context.Context, ip netip.Addr) error {
 	found := false
-	err := g.remove(ctx, func(row objects.Sender) bool {
+	err := g.remove(ctx, func(_ *netns.Namespace, row guard.SenderRow) bool {
 		if found {
 			return false
 		}
-		for _, own := range row.Prefix[row.Prefixes-row.Addresses : row.Prefixes] {
+		for _, own := range row.Value.Prefix[row.Value.Prefixes-row.Value.Addresses : row.Value.Prefixes] {
 			found = found || rows.DecodeAddr(own.Addr) == ip.Unmap()
 		}
 		return found
@@ -129,11 +129,31 @@ func (g Guards) DeleteIP(ctx context.Context, ip netip.Addr) error {
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what killed
 // processes left.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	return g.remove(ctx, func(row objects.Sender) bool { return !keep(row.Netns) && !guard.Alive(g.o, row.Endpoint) })
+	return g.remove(ctx, func(host *netns.Namespace, row guard.SenderRow) bool {
+		return !keep(row.Value.Netns) && !guard.Alive(g.o, host, row)
+	})
+}
+
+// DeleteAll ends the guards of all pods.
+func (g Guards) DeleteAll(ctx context.Context) error {
+	return g.remove(ctx, func(*netns.Namespace, guard.SenderRow) bool { return true })
+}
+
+// replaceFilters replaces the guards of another build that are no links.
+func replaceFilters(o *objects.Objects) error {
+	if err := o.OpenTables(); err != nil {
+		return err
+	}
+	return withHost(o, func(host *netns.Namespace) error {
+		if host == nil {
+			return nil
+		}
+		return guard.ReplaceFilters(o, host)
+	})
 }
 
 // remove ends the guards that match, and what killed processes left.
-func (g Guards) remove(ctx context.Context, match func(objects.Sender) bool) error {
+func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, guard.SenderRow) bool) error {
 	links, err := lockLinks(ctx, g.o)
 	if err != nil {
 		return err
@@ -143,13 +163,15 @@ func (g Guards) remove(ctx context.Context, match func(objects.Sender) bool) err
 	if err != nil {
 		return err
 	}
-	var ids []uint32
-	for _, row := range all {
-		if match(row.Value) {
-			ids = append(ids, row.Value.Endpoint)
+	return withHost(g.o, func(host *netns.Namespace) error {
+		var ids []uint32
+		for _, row := range all {
+			if match(host, row) {
+				ids = append(ids, row.Value.Endpoint)
+			}
 		}
-	}
-	return errors.Join(guard.Remove(ctx, g.o, ids), guard.Sweep(g.o))
+		return errors.Join(guard.Remove(ctx, g.o, host, ids), guard.Sweep(g.o))
+	})
 }
 
 // Check returns a *DeviationError unless a pod is guarded as the spec says. It takes no lock and changes nothing.
@@ -171,7 +193,7 @@ func (g Guards) Check(spec EndpointSpec) error {
 	if err != nil {
 		return err
 	}
-	if on, err := g.o.Attached(guard.Link(t.Device, have.Endpoint)); err != nil || on == 0 {
+	if !guard.OnAlone(g.o, t.Device, have.Endpoint) {
 		found = append(found, "its program is not attached")
 	}
 	return deviation("source guard of "+spec.String(), found...)

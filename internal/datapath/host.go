@@ -57,6 +57,30 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 	return endpoints.remove(ctx, all, all)
 }
 
+// withHost calls fn with the network namespace of the host, nil if there is none or nothing leads to it.
+func withHost(o *objects.Objects, fn func(*netns.Namespace) error) error {
+	state, err := readState(o)
+	if err != nil {
+		return err
+	}
+	if state.Host == 0 {
+		return fn(nil)
+	}
+	own, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = own.Close() }()
+	cookie, err := own.Cookie()
+	if err != nil {
+		return err
+	}
+	if cookie == state.Host {
+		return fn(own)
+	}
+	return withNamespaces(func(_ []uint64, by map[uint64]*netns.Namespace) error { return fn(by[state.Host]) })
+}
+
 // isElsewhere reports whether endpoints and uplinks are those of another host.
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 	state, err := readState(o)

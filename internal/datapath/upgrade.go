@@ -29,7 +29,7 @@ func Upgrade(ctx context.Context, o Options) (Change, error) {
 	if err != nil {
 		return change, err
 	}
-	pinned, err := objects.Create(ctx, o.Root, o.Sizes) // replaces programs of other builds
+	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters) // replaces programs of other builds
 	if err != nil {
 		return change, err
 	}

@@ -9,7 +9,12 @@ import (
 
 	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/qdisc"
 )
+
+// SenderRow is the row of a device.
+type SenderRow = objects.Row[objects.SenderKey, objects.Sender]
 
 // Link returns the link of the program on the device of a pod that is no endpoint.
 func Link(d *device.Device, id uint32) objects.Link {
@@ -17,7 +22,7 @@ func Link(d *device.Device, id uint32) objects.Link {
 }
 
 // Alone returns the rows of pods that are no endpoints.
-func Alone(o *objects.Objects) (all []objects.Row[objects.SenderKey, objects.Sender], err error) {
+func Alone(o *objects.Objects) (all []SenderRow, err error) {
 	for row, err := range o.Senders.All() {
 		if err != nil {
 			return nil, err
@@ -29,25 +34,58 @@ func Alone(o *objects.Objects) (all []objects.Row[objects.SenderKey, objects.Sen
 	return all, nil
 }
 
-// Alive reports whether a device still has the program of a pod that is no endpoint.
-func Alive(o *objects.Objects, id uint32) bool {
-	return slices.ContainsFunc(objects.GuardHooks(), func(h objects.Hook) bool {
-		on, err := o.Attached(objects.Link{Hook: h, ID: uint64(id)})
-		return err == nil && on != 0
-	})
+// AttachAlone attaches the program of a pod that is no endpoint, in place of an earlier one.
+func AttachAlone(o *objects.Objects, d *device.Device, id uint32) error {
+	link := Link(d, id)
+	if isFilter(d.Point) {
+		if err := setFilter(o, link.Hook, d.On, d.IfIndex); !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return d.On.Do(func() error { return errors.Join(o.Detach(link), o.Attach(link, d.IfIndex)) })
 }
 
-// Remove deletes the rows of pods that are no endpoints, and then detaches their programs: until then these let nothing pass.
-func Remove(ctx context.Context, o *objects.Objects, ids []uint32) error {
+// OnAlone reports whether a device has the program of a pod that is no endpoint.
+func OnAlone(o *objects.Objects, d *device.Device, id uint32) bool {
+	link := Link(d, id)
+	on, err := o.Attached(link)
+	if err == nil && (on == uint64(d.IfIndex) || on != 0 && link.Hook.InPeer()) {
+		return true
+	}
+	return isFilter(d.Point) && hasFilter(d.On, d.IfIndex)
+}
+
+// Alive reports whether a device still has the program of a pod that is no endpoint. The host is nil if it is gone.
+func Alive(o *objects.Objects, host *netns.Namespace, row SenderRow) bool {
+	return row.Key.Netns == 0 && host != nil && hasFilter(host, int(row.Key.Ifindex)) ||
+		slices.ContainsFunc(objects.GuardHooks(), func(h objects.Hook) bool {
+			on, err := o.Attached(objects.Link{Hook: h, ID: uint64(row.Value.Endpoint)})
+			return err == nil && on != 0
+		})
+}
+
+// Remove ends the guard of pods that are no endpoints. The host is nil if it is gone. It deletes their rows and then
+// detaches their programs: until then these let nothing pass. Filters go before their rows, which tell where they are.
+// Callers have the lock of the links.
+func Remove(ctx context.Context, o *objects.Objects, host *netns.Namespace, ids []uint32) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	err := o.WithTables(ctx, func() error {
-		all, err := Alone(o)
-		for _, row := range all {
-			if slices.Contains(ids, row.Value.Endpoint) {
-				err = errors.Join(err, Delete(o, row.Key))
+	all, err := Alone(o)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(row SenderRow) bool { return !slices.Contains(ids, row.Value.Endpoint) })
+	for _, row := range all {
+		if row.Key.Netns == 0 && host != nil {
+			if err := qdisc.DeleteIngress(host, int(row.Key.Ifindex)); err != nil {
+				return err
 			}
+		}
+	}
+	err = o.WithTables(ctx, func() error {
+		for _, row := range all {
+			err = errors.Join(err, Delete(o, row.Key))
 		}
 		return errors.Join(err, o.Filter.Change())
 	})
@@ -71,7 +109,7 @@ func Orphans(o *objects.Objects) (orphans []objects.Link, err error) {
 	}
 	hooks := objects.GuardHooks()
 	for _, k := range links {
-		known := func(row objects.Row[objects.SenderKey, objects.Sender]) bool {
+		known := func(row SenderRow) bool {
 			return uint64(row.Value.Endpoint) == k.ID
 		}
 		if slices.Contains(hooks, k.Hook) && !slices.ContainsFunc(all, known) {

@@ -99,7 +99,7 @@ type root struct {
 
 func create(path string) (*root, error) {
 	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 256}
-	o, err := objects.Create(context.Background(), path, sizes)
+	o, err := objects.Create(context.Background(), path, sizes, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -60,8 +60,9 @@ type Tables struct {
 
 // Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build than
 // this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for maps that
-// are created. Errors: ErrNotRoot, *BPFFSError, *LayoutError, *dirlock.Error, *UnsupportedError on a kernel before 6.6.
-func Create(ctx context.Context, root string, sizes Sizes) (*Objects, error) {
+// are created. also replaces what is attached without a link, before the other builds' programs are removed; nil: there is none.
+// Errors: ErrNotRoot, *BPFFSError, *LayoutError, *dirlock.Error, *UnsupportedError on a kernel before 6.6.
+func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func Create(ctx context.Context, root string, sizes Sizes) (*Objects, error) {
 	for {
 		o, err := create(ctx, l, sizes)
 		if err == nil {
-			if err = o.replaceBuilds(ctx); err != nil {
+			if err = o.replaceBuilds(ctx, also); err != nil {
 				_ = o.Close()
 				o = nil
 			}

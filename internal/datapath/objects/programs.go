@@ -47,13 +47,13 @@ func (h Hook) PinName() string {
 
 // replaceBuilds replaces the programs of other builds, and completes those for sockets. It takes the lock of the links only
 // if there is something to do.
-func (o *Objects) replaceBuilds(ctx context.Context) error {
+func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	complete, err := o.programsComplete()
 	if err == nil && !complete {
 		var held *dirlock.Lock
 		if held, err = o.LockLinks(ctx); err == nil {
 			defer held.Unlock()
-			err = errors.Join(o.ensurePrograms(), o.ensureSocketPrograms())
+			err = errors.Join(o.ensurePrograms(also), o.ensureSocketPrograms())
 		}
 	}
 	if err != nil && o.CheckPinned() != nil {
@@ -76,13 +76,18 @@ func (o *Objects) programsComplete() (bool, error) {
 }
 
 // ensurePrograms replaces the programs of other builds wherever they are attached. Callers have the lock of the links.
-func (o *Objects) ensurePrograms() error {
+func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
 	if err != nil || len(others) == 0 {
 		return err
 	}
 	if err := o.updateLinks(false); err != nil {
 		return err
+	}
+	if also != nil {
+		if err := also(o); err != nil {
+			return err
+		}
 	}
 	return removeAll(others)
 }

@@ -21,7 +21,7 @@ const pods = 6
 // openPods returns the policies of a datapath with some endpoints.
 func openPods(t *testing.T) Policies {
 	t.Helper()
-	o, err := objects.Create(t.Context(), testkit.BPFFS(t)+"/root", objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16})
+	o, err := objects.Create(t.Context(), testkit.BPFFS(t)+"/root", objects.Sizes{Services: 16, Backends: 16, Connections: 64, Endpoints: 16}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

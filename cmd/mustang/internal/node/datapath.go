@@ -35,7 +35,7 @@ there were no policies. Labs are not touched. ` + other + ` does the same.`,
 				return err
 			}
 			had := c.contents(cmd.Context())
-			if err := objects.Remove(cmd.Context(), c.BPFRoot); err != nil {
+			if err := datapath.Remove(cmd.Context(), c.BPFRoot); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(c.Stdout, had)

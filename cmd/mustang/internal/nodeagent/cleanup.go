@@ -18,7 +18,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/record"
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -102,7 +102,7 @@ func (o cleanup) run(ctx context.Context) error {
 		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached), named)
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
-		o.step("programs, services and policies", func() error { return objects.Remove(ctx, o.BPFRoot) }))
+		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
 	if err == nil && len(attached) == 0 {
 		err = o.step("records and reserved addresses", func() error { return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir)) })
 	}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/guard"
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// alone is a pod that is no endpoint, and whose guard is a tc filter, beside another.
+type alone struct {
+	network
+	d      *Datapath
+	device int // of the host
+}
+
+func newAlone(t *testing.T) alone {
+	t.Helper()
+	g := alone{network: routed(t), d: openTest(t)}
+	device, err := rtnl.In(g.host).Device("vb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.device = device.Index
+	g.run(t, "-n PODB addr add 192.168.10.99/32 dev eth0") // which is not the pod's
+	if err := rtnl.In(g.host).SetSysctl("net/ipv4/conf/vb/rp_filter", "0"); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func (g alone) spec() EndpointSpec {
+	spec := g.attachment(1)
+	spec.Addresses = []netip.Addr{netip.MustParseAddr(podB4), netip.MustParseAddr(podB6)}
+	return spec
+}
+
+func (g alone) put(t *testing.T, want Change) {
+	t.Helper()
+	if change, err := g.d.Guards().Put(t.Context(), g.spec()); err != nil || change != want {
+		t.Fatalf("Put: %v, %v, want %v", change, err, want)
+	}
+}
+
+// program returns the filter's program, 0 if there is none.
+func (g alone) program(t *testing.T) uint32 {
+	t.Helper()
+	id, err := qdisc.Ingress(g.host, g.device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// wants sends as the pod, and as another.
+func (g alone) wants(t *testing.T, isGuarded bool, when string) {
+	t.Helper()
+	victim := listenIn(t, g.pods[0], podA4)
+	defer victim.Close()
+	testkit.Eventually(t, 10*time.Second, func() error { return sendUDP(g.pods[1], podB4, victim) })
+	before := counts(t, g.d)
+	err := sendUDP(g.pods[1], "192.168.10.99", victim)
+	if dropped := delta(t, g.d, before)["drop_source"] > 0; dropped != isGuarded || isGuarded == (err == nil) {
+		t.Errorf("%s: forged: %v, dropped as such: %v", when, err, dropped)
+	}
+}
+
+// rows returns the number of pods that are no endpoints.
+func (g alone) rows(t *testing.T) int {
+	t.Helper()
+	all, err := guard.Alone(g.d.objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+func none(uint64) bool { return false }
+
+// TestGuardFilter goes through the life of the guard of a pod that is no endpoint: nothing is forged as long as it is there.
+func TestGuardFilter(t *testing.T) {
+	g := newAlone(t)
+	g.wants(t, false, "before")
+	g.put(t, Added)
+	g.wants(t, true, "added")
+	first := g.program(t)
+	g.put(t, Unchanged)
+	if links, err := g.d.objects.Links(); err != nil || len(links) != 0 {
+		t.Errorf("links %v, %v: attaching them takes a grace period", links, err)
+	}
+	if err := g.d.Guards().Sweep(t.Context(), none); err != nil || g.rows(t) != 1 {
+		t.Errorf("Sweep: %v, %d pods are left", err, g.rows(t))
+	}
+
+	for _, name := range programPins(t, g.d) { // of another build
+		_, rest, _ := strings.Cut(name, "-")
+		if err := os.Rename(filepath.Join(pins(g.d, "progs"), name), filepath.Join(pins(g.d, "progs"), "0000-"+rest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openAgain(t, g.d)
+	if next := g.program(t); next == first || next == 0 {
+		t.Errorf("program %d after that of another build, %d", next, first)
+	}
+	g.wants(t, true, "replaced")
+	if err := g.d.Guards().Check(g.spec()); err != nil {
+		t.Error(err)
+	}
+
+	g.tc(t, "qdisc del dev vb clsact")
+	var deviation *DeviationError
+	if err := g.d.Guards().Check(g.spec()); !errors.As(err, &deviation) {
+		t.Errorf("Check without the filter: %v", err)
+	}
+	g.put(t, Added)
+	g.wants(t, true, "repaired")
+
+	if err := g.d.Guards().DeleteIP(t.Context(), netip.MustParseAddr(podB6)); err != nil {
+		t.Fatal(err)
+	}
+	g.wants(t, false, "deleted")
+	if out := g.tc(t, "qdisc show dev vb"); strings.Contains(out, "clsact") || g.rows(t) != 0 {
+		t.Errorf("left: %d rows, %q", g.rows(t), out)
+	}
+}
+
+// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, and there is no moment without.
+func TestGuardFilterOfEndpoint(t *testing.T) {
+	g := newAlone(t)
+	g.put(t, Added)
+	spec := g.spec()
+	if _, _, err := g.d.Endpoints().Put(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if id := g.program(t); id != 0 {
+		t.Errorf("the filter is there still: program %d", id)
+	}
+	g.wants(t, true, "endpoint")
+}
+
+// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: what comes next leaves no row.
+func TestGuardFilterRemains(t *testing.T) {
+	g := newAlone(t)
+	half := func(t *testing.T) {
+		t.Helper()
+		g.put(t, Added)
+		if err := qdisc.DeleteIngress(g.host, g.device); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := map[string]func(t *testing.T) error{
+		"Put": func(t *testing.T) error {
+			g.put(t, Added)
+			g.wants(t, true, "put")
+			return g.d.Guards().DeleteAll(t.Context())
+		},
+		"DeleteIP": func(t *testing.T) error { return g.d.Guards().DeleteIP(t.Context(), netip.MustParseAddr(podB4)) },
+		"Sweep":    func(t *testing.T) error { return g.d.Guards().Sweep(t.Context(), none) },
+		"Sweep inside": func(t *testing.T) error {
+			return g.host.Do(func() error { return g.d.Guards().Sweep(t.Context(), none) })
+		},
+	}
+	for name, do := range next {
+		t.Run(name, func(t *testing.T) {
+			half(t)
+			if err := do(t); err != nil || g.rows(t) != 0 {
+				t.Errorf("%v; %d rows are left", err, g.rows(t))
+			}
+		})
+	}
+	g.put(t, Added)
+	g.run(t, "-n HOST link del vb")
+	if err := next["Sweep"](t); err != nil || g.rows(t) != 0 {
+		t.Errorf("Sweep without the device: %v; %d rows are left", err, g.rows(t))
+	}
+}
+
+// TestRemoveGuardFilter removes a datapath: no device keeps its program.
+func TestRemoveGuardFilter(t *testing.T) {
+	g := alone{network: routed(t)}
+	root := filepath.Join(testkit.BPFFS(t), "root")
+	var err error
+	if g.d, err = Open(t.Context(), Options{Root: root}); err != nil {
+		t.Fatal(err)
+	}
+	defer g.d.Close()
+	device, err := rtnl.In(g.host).Device("vb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.device = device.Index
+	g.put(t, Added)
+	for _, name := range []string{"first", "again"} {
+		if err := Remove(t.Context(), root); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if id := g.program(t); id != 0 {
+			t.Errorf("%s: program %d is there still", name, id)
+		}
+	}
+	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the root: %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package qdisc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// Our filter on ingress: it runs first among filters, and its handle sets it apart from others of that priority.
+const (
+	ingressPriority = 1
+	ingressHandle   = paceMajor
+)
+
+// SetIngress runs a program (of type sched_cls, by its descriptor) on what a device receives from its link, behind tcx programs
+// and before other filters, or in place of an earlier one of SetIngress: each packet sees one of the two. It ends with the
+// device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is deleted. Errors: fs.ErrNotExist
+// if there is no device with the index; errors.ErrUnsupported if the kernel lacks clsact or cls_bpf, or another's filter is in the way.
+func SetIngress(n *netns.Namespace, index, program int) error {
+	return onIndex(n, "attach an ingress program to", index, func(handle *netlink.Handle, link netlink.Link) error {
+		if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		err := handle.FilterReplace(ingressFilter(link, program))
+		if err != nil {
+			err = errors.Join(err, removeIdle(handle, link))
+		}
+		return err
+	})
+}
+
+// Ingress returns the id of the program of SetIngress, 0 if there is none, or no device with the index.
+func Ingress(n *netns.Namespace, index int) (program uint32, err error) {
+	err = onIndex(n, "read the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
+		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, netlink.HANDLE_MIN_INGRESS) })
+		for _, filter := range filters {
+			bpf, ok := filter.(*netlink.BpfFilter)
+			if ok && bpf.Priority == ingressPriority && bpf.Handle == ingressHandle && bpf.DirectAction {
+				program = uint32(bpf.Id)
+			}
+		}
+		if errors.Is(err, unix.EINVAL) { // no clsact
+			err = nil
+		}
+		return err
+	})
+	return program, err
+}
+
+// DeleteIngress ends what SetIngress began. It succeeds if there is no such program, or no such device.
+func DeleteIngress(n *netns.Namespace, index int) error {
+	err := onIndex(n, "remove the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
+		if err := handle.FilterDel(ingressFilter(link, -1)); err != nil {
+			return gone(err)
+		}
+		return removeIdle(handle, link)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// onIndex calls do with the device of an index, which alone is set.
+func onIndex(n *netns.Namespace, try string, index int, do func(*netlink.Handle, netlink.Link) error) error {
+	handle, err := rtnl.In(n).Handle()
+	if err == nil {
+		defer handle.Close()
+		err = do(handle, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENODEV):
+		err = errors.Join(fs.ErrNotExist, err)
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
+		err = errors.Join(errors.ErrUnsupported, err)
+	}
+	return fmt.Errorf("%s interface %d in %q: %w", try, index, n.Name(), err)
+}
+
+// ingressFilter is our filter on what a device receives.
+func ingressFilter(link netlink.Link, program int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,
+			Handle: ingressHandle, Priority: ingressPriority, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: program, Name: "mustang", DirectAction: true,
+	}
+}
