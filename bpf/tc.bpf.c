@@ -68,8 +68,8 @@ int outer_guard(struct __sk_buff *skb)
 }
 
 /*
- * On devices of the host, for packets of pods that the host passes on to pods of another parent: these have lost their seal on
- * the way, and outer_guard let them pass where they came to the host.
+ * On devices of the host, for packets to pods: those that the host passes on from pods of another parent have lost their seal on
+ * the way, and outer_guard let them pass where they came to the host. The host's own get one too: a pod could pose as the host.
  */
 SEC("tc")
 int outer_seal(struct __sk_buff *skb)

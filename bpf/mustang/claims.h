@@ -4,12 +4,13 @@
 
 #include "guard.h"
 #include "origin.h"
+#include "policy.h"
 #include "seal.h"
 
 /*
  * The source guard once more, where packets enter a pod's own device. The sender can get past the programs on its device: by a
  * packet socket that skips the queue, by AF_XDP, by a second device on the same parent. Then its packets have no seal, and may
- * not claim to come from a pod of this node whose packets have one.
+ * not claim to come from a pod of this node whose packets have one, nor from the node, which policies let reach its pods.
  */
 
 /* Whether packets from an address come by a pod's own device, with a seal. */
@@ -18,6 +19,14 @@ static __always_inline bool is_sealed_pod(const union addr *addr)
 	const struct way *way = way_find(addr);
 
 	return way && way->endpoint && !(way->path.flags & ENDPOINT_ON_HOST);
+}
+
+/* Whether packets from an address come with a seal: those of such a pod, and those of the node while policies are in force. */
+static __always_inline bool is_sealed_source(const union addr *addr)
+{
+	const struct way *way = way_find(addr);
+
+	return way && way->endpoint ? !(way->path.flags & ENDPOINT_ON_HOST) : is_own_node(addr);
 }
 
 /* Whether an ICMPv6 message announces the address of such a pod. */
@@ -117,7 +126,7 @@ __noinline int guard_claims(struct __sk_buff *skb, bool sealed)
 	if (!sealed && is_past_guard(skb))
 		return skb->protocol == bpf_htons(ETH_P_ARP) ? DROP_NEIGHBOUR : DROP_SOURCE;
 	l3 = network_header(skb, &proto);
-	if (!sealed && claimed_source(skb, l3, proto, &from) && is_sealed_pod(&from))
+	if (!sealed && claimed_source(skb, l3, proto, &from) && is_sealed_source(&from))
 		return DROP_SOURCE;
 	return announces(skb, l3, proto) ? DROP_NEIGHBOUR : DROP_UNSPECIFIED;
 }
@@ -131,7 +140,7 @@ static __always_inline bool may_enter(struct __sk_buff *skb, struct metrics *row
 
 	if (likely(sealed && !has_extensions(skb)))
 		return true;
-	if (!sealed && plain_source(skb, &from) && !is_sealed_pod(&from) && !is_past_guard(skb))
+	if (!sealed && plain_source(skb, &from) && !is_sealed_source(&from) && !is_past_guard(skb))
 		return true;
 	reason = guard_claims(skb, sealed);
 	if (!reason)

@@ -86,7 +86,10 @@ static __always_inline bool is_reset(struct __sk_buff *skb, __u32 l3, __be16 pro
 	return kind == IPPROTO_TCP && !bpf_skb_load_bytes(skb, l4, &tcp, sizeof(tcp)) && tcp.rst;
 }
 
-/* Whether a packet without a seal that the host has routed comes from a pod in layer 3, which is not the one whose address it has. */
+/*
+ * Whether a packet without a seal that the host has routed comes from a pod in layer 3, which is not the one whose address it has. No
+ * way: the address is the node's.
+ */
 static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *way, __u32 l3, __be16 proto)
 {
 	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
@@ -98,7 +101,7 @@ static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *
 	if (!sk)
 		return !is_reset(skb, l3, proto);
 	netns = sk->__sk_common.skc_net.net->net_cookie;
-	return netns != netns_of(skb) && netns != way->netns;
+	return netns != netns_of(skb) && (!way || netns != way->netns);
 }
 
 /* Looks closely at a packet that the host has routed to a pod, and not received by a device. As guard_claims(). */
@@ -115,8 +118,11 @@ __noinline int guard_crossing(struct __sk_buff *skb)
 	if (is_past_guard(skb) && !is_translated(skb))
 		return DROP_SOURCE;
 	way = way_find(&from);
-	if (!way || !way->endpoint)
-		return DROP_UNSPECIFIED;
+	if (!way || !way->endpoint) {
+		if (!is_own_node(&from))
+			return DROP_UNSPECIFIED;
+		way = NULL;
+	}
 	return crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
 }
 

@@ -105,24 +105,34 @@ static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *
 	return false;
 }
 
-/*
- * Whether the source guard has let a packet of a pod pass that the host sends to a pod: it came by an entrance or, from ipvlan in layer
- * 3, has what is left of a seal.
- */
-static __always_inline bool is_passed_on(struct __sk_buff *skb)
+/* Whether the host itself sends a packet: a process of its own, or its kernel. */
+static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 {
-	if (origin_of(skb) == netns_of(skb))
-		return false; /* it is the host's own */
-	return skb->ingress_ifindex ? is_entrance(skb->ingress_ifindex) : is_sealed_outside(skb, seal_of(skb));
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sock *sk = kernel->sk;
+
+	return !skb->ingress_ifindex && sk && sk->__sk_common.skc_net.net->net_cookie == netns_of(skb);
 }
 
-/* Seals a packet that the host passes on from a pod. */
+/*
+ * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its
+ * own, as it routes none that comes with such; or the source guard has let it pass: it came by an entrance or, from ipvlan in layer 3,
+ * has what is left of a seal.
+ */
+static __always_inline bool has_true_source(struct __sk_buff *skb, const union addr *from)
+{
+	if (!skb->ingress_ifindex)
+		return is_hosts_own(skb) || is_sealed_outside(skb, seal_of(skb));
+	return is_entrance(skb->ingress_ifindex) || is_own_node(from);
+}
+
+/* Seals a packet of the host, or one that it passes on from a pod. */
 static __always_inline void seal_again(struct __sk_buff *skb)
 {
 	const struct way *way;
 	union addr from;
 
-	if (!is_passed_on(skb) || !claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from))
+	if (!claimed_source(skb, sizeof(struct ethhdr), skb->protocol, &from) || !has_true_source(skb, &from))
 		return;
 	way = way_find(&from);
 	seal_as(skb, way && way->endpoint ? way->netns : 0);

@@ -90,6 +90,9 @@ struct {
 	__type(value, __u32);
 } identities SEC(".maps");
 
+/* A bit of the identities of the node's own addresses. */
+#define IDENTITY_OWN_NODE 0x80000000
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -156,6 +159,19 @@ static __always_inline const struct policy_settings *policies_in_force(void)
 		return NULL;
 	row = filter->policies - 1;
 	return bpf_map_lookup_elem(&policy_settings, &row);
+}
+
+/* Whether an address is the node's, to policies: 0 while none are in force. */
+static __noinline int is_own_node(const union addr *addr)
+{
+	struct prefix prefix = { .length = 128 };
+	const __u32 *identity;
+
+	if (!addr || !policies_in_force())
+		return 0;
+	prefix.addr = *addr;
+	identity = bpf_map_lookup_elem(&identities, &prefix);
+	return identity && *identity & IDENTITY_OWN_NODE;
 }
 
 /* Room for a judgement on each CPU: its callers have little stack left. */

@@ -260,17 +260,21 @@ func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*ident
 		was, want := c.prefixes[p], (*identity)(nil)
 		there := host != nil || c.blocks.begins(p)
 		if in := c.blocks.of(p); there && (host != nil || len(in) > 0) {
-			f := newForm("identity")
+			f, from := newForm("identity"), uint32(0)
 			if host != nil {
 				f.bytes(host.id[:]...)
+				if host.ownNode {
+					from = ownNodes
+				}
 			}
+			f.number(uint64(from))
 			for _, b := range in {
 				f.text(b.key)
 			}
 			id := f.digest()
 			if want = c.identities[id]; want == nil {
 				want = &identity{content: host, blocks: in, id: id, fresh: true}
-				want.number, _ = c.numbers.acquire(id)
+				want.number, _ = c.numbers.acquireFrom(id, from)
 				c.identities[id] = want
 				fresh = append(fresh, want)
 				for _, b := range in {

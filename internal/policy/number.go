@@ -23,17 +23,24 @@ func newNumbers(have Rows) numbers {
 	return n
 }
 
+// ownNodes is where the numbers of the identities begin that are of the node's own addresses. The datapath takes a packet from these only
+// if the node has sent it.
+const ownNodes = 1 << 31
+
 // acquire returns the number of what a digest stands for, and whether it is new here. Each call needs a release.
-func (n *numbers) acquire(d Digest) (number uint32, fresh bool) {
+func (n *numbers) acquire(d Digest) (number uint32, fresh bool) { return n.acquireFrom(d, 0) }
+
+// acquireFrom is acquire for numbers above another one.
+func (n *numbers) acquireFrom(d Digest, from uint32) (number uint32, fresh bool) {
 	if number, ok := n.rows[d]; ok {
 		n.more[d]++
 		return number, false
 	}
 	number, ok := n.before[d]
 	if !ok {
-		for n.last++; n.taken[n.last]; n.last++ {
+		for n.last++; n.taken[n.last+from]; n.last++ {
 		}
-		number = n.last
+		number = n.last + from
 	}
 	n.put(d, number)
 	return number, true

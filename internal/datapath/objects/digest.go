@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "e3b3e4823338104c"
+	tcDigest     = "f07397010f895885"
 	socklbDigest = "8b4c6b8ffdeafb5a"
 )
