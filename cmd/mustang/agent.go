@@ -116,6 +116,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
+	if err := mountBPF(c.BPFRoot); err != nil {
+		return err
+	}
 	debug.SetGCPercent(collectAt)
 	state := healthz.New()
 	checks := health.New()

@@ -44,11 +44,17 @@ func TestCleanupAll(t *testing.T) {
 	n.must(err)
 	n.must(os.Mkdir(n.dir+"/bin", 0o755))
 	n.must(os.WriteFile(n.dir+"/bin/"+netconf.PluginType, program, 0o755))
+	devices := func() string {
+		out, err := exec.Command("ip", "-n", n.ns.Name(), "-brief", "addr").CombinedOutput()
+		n.must(err)
+		return string(out)
+	}
+	before := devices()
 	n.start("vxlan")
 	config := n.attach()
 	n.refuses("an agent", "an agent runs")
 	n.kill()
-	n.refuses("a pod", "pods are attached, 1 in all (interface eth0 of container pod)")
+	n.refuses("a pod", "pods are attached, 1 in all (interface eth0 of container pod at ")
 	n.call("DEL", config)
 	cmd := n.cleanup("--stay")
 	stdout, err := cmd.StdoutPipe()
@@ -63,6 +69,9 @@ func TestCleanupAll(t *testing.T) {
 	}
 	if routes := n.routes(); routes != "" {
 		t.Errorf("there is %s", routes)
+	}
+	if after := devices(); after != before {
+		t.Errorf("devices and addresses were\n%sand are\n%s", before, after)
 	}
 	if out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "mustang-agent") {
 		t.Errorf("there is %s, %v", out, err)

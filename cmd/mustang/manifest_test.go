@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/nodeagent"
@@ -112,5 +114,58 @@ func TestCleanupArguments(t *testing.T) {
 				t.Errorf("%q: --%s is %v", args, flag, on)
 			}
 		}
+	}
+}
+
+// TestDocumentedValues compares the table of the chart's values in the documentation with the values and with the flags that they set.
+func TestDocumentedValues(t *testing.T) {
+	read := func(path string) string {
+		data, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(read("packaging/chart/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	leaves := map[string]any{}
+	for name, value := range values {
+		group, ok := value.(map[string]any)
+		if !ok || !slices.Contains([]string{"image", "apiServer", "agent", "cni"}, name) {
+			leaves[name] = value
+		}
+		for key, value := range group {
+			if _, whole := leaves[name]; !whole {
+				leaves[name+"."+key] = value
+			}
+		}
+	}
+	template, agent := read("packaging/chart/templates/daemonset.yaml"), new(config).agent()
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\| (.*?) \\| (.*)\\|$").FindAllStringSubmatch(read("docs/kubernetes.md"), -1) {
+		name, standard, text := row[1], row[2], row[3]
+		value, ok := leaves[name]
+		if !ok {
+			continue // of another table
+		}
+		delete(leaves, name)
+		if plain, ok := strings.CutPrefix(standard, "`"); ok && !strings.Contains(standard, ": ") && fmt.Sprint(value) != strings.TrimSuffix(plain, "`") {
+			t.Errorf("%s is documented to be %s by default, and is %v", name, standard, value)
+		}
+		flag := regexp.MustCompile("^`--([a-z-]+)`").FindStringSubmatch(text)
+		if flag == nil {
+			continue
+		}
+		if agent.Flags().Lookup(flag[1]) == nil {
+			t.Errorf("%s: the agent has no flag --%s", name, flag[1])
+		}
+		set := regexp.MustCompile(`(range \.Values\.` + regexp.QuoteMeta(name) + ` }}\s+- --` + flag[1] + `=|--` + flag[1] + `={{ \.Values\.` + regexp.QuoteMeta(name) + ` }})`)
+		if !set.MatchString(template) {
+			t.Errorf("the chart does not set --%s to %s", flag[1], name)
+		}
+	}
+	for name := range leaves {
+		t.Errorf("%s is not documented", name)
 	}
 }

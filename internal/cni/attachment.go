@@ -117,13 +117,9 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	if a.mode, err = podlink.Lookup(n.Link); err != nil {
 		return err
 	}
-	a.network = podlink.Network{
-		Host: a.host, Bridge: a.config.Bridge, OVSDB: a.config.OVSDB, MTU: n.MTU, BigTCP: n.BigTCP,
-		Gateways: n.Gateways, Routers: n.Routers, DeleteDevice: a.plugin.DeleteDevice,
-	}
-	if a.mode.Traits().Needs == podlink.NeedsUplink {
-		a.network.Uplink = n.Parent
-	}
+	n.Bridge, n.OVSDB = a.config.Bridge, a.config.OVSDB // records of earlier versions have none
+	a.network = networkOf(n, a.host, a.mode)
+	a.network.DeleteDevice = a.plugin.DeleteDevice
 	return nil
 }
 

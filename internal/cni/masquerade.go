@@ -43,6 +43,25 @@ func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefi
 	return nil
 }
 
+// removeMasquerade removes the network's table, if there is one.
+func removeMasquerade(host *netns.Namespace, network string) error {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	for _, table := range tables {
+		if table.Name == tableName(network) {
+			conn.DelTable(table)
+			err = conn.Flush()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove masquerading of network %s: %w", network, err)
+	}
+	return nil
+}
+
 // masqueradeRule matches packets from a prefix to other destinations and masquerades them.
 func masqueradeRule(prefix netip.Prefix) []expr.Any {
 	// Offsets of the addresses in the headers (RFC 791, RFC 8200).

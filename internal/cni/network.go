@@ -14,6 +14,7 @@ import (
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/ipam"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
@@ -80,6 +81,40 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	return store.SaveNetwork(a.config.Name, want)
 }
 
+// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the device that has
+// these, and masquerading. No pod may be attached. Errors: those of the link modes and of nftables.
+func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
+	boot, err := ipam.BootID()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range p.records().Networks() {
+		n, ok := p.records().Network(name)
+		if !ok || n.Boot != boot {
+			continue
+		}
+		mode, err := podlink.Lookup(n.Link)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, mode.Teardown(networkOf(n, host, mode)), removeMasquerade(host, name))
+	}
+	return errors.Join(errs...)
+}
+
+// networkOf returns a network as package podlink takes it.
+func networkOf(n record.Network, host *netns.Namespace, mode podlink.Mode) podlink.Network {
+	network := podlink.Network{
+		Host: host, Bridge: n.Bridge, OVSDB: n.OVSDB, MTU: n.MTU, BigTCP: n.BigTCP, Gateways: n.Gateways, Routers: n.Routers,
+	}
+	if mode.Traits().Needs == podlink.NeedsUplink {
+		network.Uplink = n.Parent
+	}
+	return network
+}
+
 // digest covers all values that the shared state depends on.
 func digest(c netconf.Config, n record.Network) string {
 	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP, "|", c.Services, "|",
@@ -98,6 +133,7 @@ func (a *attachment) networkIntact() bool {
 // the plugin. The link mode stays the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	want.Link, want.Parent, want.MTU = a.config.Link, a.config.Parent, a.config.MTU
+	want.Bridge, want.OVSDB = a.config.Bridge, a.config.OVSDB
 	have, _ := a.plugin.records().Network(a.config.Name)
 	if want.Parent == "" {
 		if want.Parent, err = rtnl.In(a.host).DefaultDevice(); err != nil && !errors.Is(err, fs.ErrNotExist) {

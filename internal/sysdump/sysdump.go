@@ -125,7 +125,7 @@ type Item struct {
 	Collect func(ctx context.Context, to io.Writer) error
 }
 
-// Collect adds items one after the other, each within some time. What fails is missing, with what it had written, and so is what is left
+// Collect adds items one after the other, each within some time. What fails is missing, but for what it had written, and so is what is left
 // when the context ends. Errors: those of the archive.
 func (a *Archive) Collect(ctx context.Context, each time.Duration, items []Item) error {
 	for _, item := range items {
@@ -137,7 +137,7 @@ func (a *Archive) Collect(ctx context.Context, each time.Duration, items []Item)
 		if err != nil {
 			a.Missing(item.Name, err)
 		}
-		if len(data) == 0 {
+		if err != nil && len(data) == 0 {
 			continue
 		}
 		if err := a.Add(item.Name, data); err != nil {

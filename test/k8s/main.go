@@ -88,6 +88,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
 	flags.StringVar(&r.cluster.Image, "image", "build/mustang-image.tar", "`archive` of Mustang's image")
+	flags.StringVar(&r.cluster.Program, "program", "build/image/mustang", "`file` that is mustang in that image")
 	flags.StringVar(&r.cluster.Manifest, "manifest", "deploy/mustang.yaml", "`file` that installs Mustang")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
 	split := slices.Index(args, "--")
@@ -155,7 +156,7 @@ func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) 
 			}
 		}
 	}
-	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest} {
+	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
@@ -198,14 +199,39 @@ func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 	return c.Wait()
 }
 
-// test runs the smoke test and specs, and keeps how they ended.
+// loadTime is how long agents restart under load.
+const loadTime = 5 * time.Second
+
+// test runs the smoke test and specs, and keeps how these ended. Unless specs are chosen by name, it tries what users do with a
+// cluster too, and removes Mustang in the end.
 func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
 	passed, err := c.Smoke()
-	fmt.Fprintf(r.stdout, "%v: smoke test: %d requests passed\n", c.Setup, passed)
+	r.tell(c, fmt.Sprintf("smoke test: %d requests passed", passed), err)
+	if r.selection.Focus != "" {
+		return r.specs(ctx, c, group)
+	}
+	r.tell(c, "commands for users tried", c.Tools())
+	count, err := c.Restart(loadTime)
+	r.tell(c, fmt.Sprintf("agents restarted under load: %d connections", count), err)
+	if err := r.specs(ctx, c, group); err != nil {
+		return err
+	}
+	r.tell(c, "flags that exclude each other tried", c.Refused())
+	r.tell(c, "Mustang removed", c.Uninstall())
+	return nil
+}
+
+// tell prints what was done, and what went wrong.
+func (r *runner) tell(c *cluster.Cluster, what string, err error) {
+	fmt.Fprintf(r.stdout, "%v: %s\n", c.Setup, what)
 	if err != nil {
 		r.failed = true
 		fmt.Fprintln(r.stdout, err)
 	}
+}
+
+// specs runs specs, and keeps how they ended.
+func (r *runner) specs(ctx context.Context, c *cluster.Cluster, group string) error {
 	s := r.selection
 	if g, ok := groups[group]; ok {
 		g.Timeout = s.Timeout

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // settingsFile has the settings of the host that the first ADD has changed, as they were before.
@@ -58,12 +57,8 @@ func (s Store) RemoveSettings() error { return os.Remove(filepath.Join(s.Root, s
 
 // Empty reports whether no network has an attachment.
 func (s Store) Empty() bool {
-	networks, _ := os.ReadDir(s.Root)
-	for _, n := range networks {
-		if strings.HasPrefix(n.Name(), ".") {
-			continue
-		}
-		if owners, err := s.Owners(n.Name()); err != nil || len(owners) > 0 {
+	for _, name := range s.Networks() {
+		if owners, err := s.Owners(name); err != nil || len(owners) > 0 {
 			return false
 		}
 	}

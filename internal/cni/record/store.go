@@ -143,9 +143,23 @@ type Network struct {
 	Parent string `json:"parent"`
 	MTU    int    `json:"mtu"`
 	BigTCP bool   `json:"big_tcp,omitempty"`
+	// Bridge and OVSDB are those of the configuration.
+	Bridge string `json:"bridge,omitempty"`
+	OVSDB  string `json:"ovsdb,omitempty"`
 	// Gateways are the host's own addresses, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
+}
+
+// Networks returns the names of the networks.
+func (s Store) Networks() (names []string) {
+	entries, _ := os.ReadDir(s.Root) // there may be none
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // Network reads the record of a network; ok is false if there is no valid one.

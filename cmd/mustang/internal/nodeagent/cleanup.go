@@ -7,14 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent/control"
+	"mustang/internal/agent/healthz"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/record"
@@ -26,11 +32,15 @@ import (
 // namedPods is how many attached pods an error names.
 const namedPods = 3
 
+// retryPause is the pause after a removal that failed.
+const retryPause = 2 * time.Second
+
 // cleanup holds the flags of the command.
 type cleanup struct {
 	*cli.Config
 	all, force, stay bool
 	namespace, dir   string
+	healthz          string
 	place            install.Place
 	stateDir, runDir string // of the plugin
 }
@@ -51,7 +61,7 @@ mst-vxlan, and the nftables table mustang-agent. End the agent first. Services a
 so does the CNI plugin.
 
 With --all, remove the CNI configuration and plugins, the eBPF programs and maps with services,
-policies and endpoints, and the plugin's own files as well: nothing of Mustang is left but this
+policies and endpoints, what pods shared on the node, and the plugin's own files as well: nothing of Mustang is left but this
 program. That is an error while pods are attached, since only the plugin can detach them: drain the
 node first, or --force. Files of other projects stay. The same command again completes one that
 failed or was killed.`,
@@ -61,6 +71,9 @@ failed or was killed.`,
 			if !o.all && (o.force || o.stay) {
 				return cli.Usage(errors.New("--force and --stay are for --all"))
 			}
+			if o.healthz != "" && !o.stay {
+				return cli.Usage(errors.New("--healthz-address is for --stay"))
+			}
 			if err := o.place.Check(); err != nil {
 				return cli.Usage(err)
 			}
@@ -68,13 +81,17 @@ failed or was killed.`,
 				return err
 			}
 			o.stateDir, o.runDir = cmp.Or(c.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir), cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
+			if o.stay {
+				return o.untilDone(cmd.Context())
+			}
 			return o.run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.all, "all", false, "remove all of Mustang from this node")
 	flags.BoolVar(&o.force, "force", false, "with --all, also while pods are attached: they lose their services and policies, and stay until their runtime is told otherwise")
-	flags.BoolVar(&o.stay, "stay", false, "with --all, wait for a signal after the removal, as a container of a DaemonSet has to")
+	flags.BoolVar(&o.stay, "stay", false, "with --all, try again until all is removed, then wait for a signal, as a container of a DaemonSet has to")
+	flags.StringVar(&o.healthz, "healthz-address", "", "with --stay, `address` and port that answer at /livez, and at /readyz once all is removed; empty: none")
 	flags.StringVar(&o.place.ConfDir, "cni-conf-dir", install.DefaultConfDir, "`directory` with the CNI configuration")
 	flags.StringVar(&o.place.BinDir, "cni-bin-dir", install.DefaultBinDir, "`directory` with the CNI plugins")
 	AddNodeNamespace(flags, &o.namespace)
@@ -82,6 +99,49 @@ failed or was killed.`,
 	return cmd
 }
 
+// untilDone removes all, tries again after a failure, answers probes, and waits for a signal.
+func (o cleanup) untilDone(ctx context.Context) error {
+	var done atomic.Bool
+	all, ctx := errgroup.WithContext(ctx)
+	if o.healthz != "" {
+		all.Go(func() error { return healthz.Serve(ctx, o.healthz, probes(&done)) })
+	}
+	all.Go(func() error {
+		said := ""
+		for err := o.run(ctx); err != nil && ctx.Err() == nil; err = o.run(ctx) {
+			if said != err.Error() {
+				said = err.Error()
+				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", said, retryPause) // the probes tell too
+			}
+			select {
+			case <-time.After(retryPause):
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done.Store(true)
+		_, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal")
+		<-ctx.Done()
+		return err
+	})
+	return all.Wait()
+}
+
+// probes answers those of a container that removes.
+func probes(done *atomic.Bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !done.Load() {
+			http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
+		}
+	})
+	return mux
+}
+
+// run removes what there is to remove, once.
 func (o cleanup) run(ctx context.Context) error {
 	var none *control.NoAgentError
 	if _, err := control.Get(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
@@ -103,24 +163,30 @@ func (o cleanup) run(ctx context.Context) error {
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
 		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
-	if err == nil && len(attached) == 0 {
-		err = o.step("records and reserved addresses", func() error { return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir)) })
-	}
-	if err != nil || !o.stay {
+	if err != nil || len(attached) > 0 {
 		return err
 	}
-	if _, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal"); err != nil {
+	err = o.step("addresses, devices and masquerading of networks of pods", func() error {
+		return cli.WithNamespace(o.namespace, func(ns *netns.Namespace) error { return (&cni.Plugin{RunDir: o.runDir}).RemoveNetworks(ns) })
+	})
+	if err != nil {
 		return err
 	}
-	<-ctx.Done()
-	return nil
+	return o.step("records and reserved addresses", func() error {
+		_ = os.Remove(filepath.Join(o.dir, "agent")) // of the agent's socket for the plugin; others may have files there
+		return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir))
+	})
 }
 
 // attached returns the pods that the plugin has attached.
 func (o cleanup) attached() (names []string, err error) {
 	records, err := record.Store{Root: o.runDir}.List("")
 	for _, r := range records {
-		names = append(names, r.Owner.String())
+		name := r.Owner.String()
+		if len(r.Addresses) > 0 {
+			name += " at " + r.Addresses[0].String()
+		}
+		names = append(names, name)
 	}
 	return names, err
 }

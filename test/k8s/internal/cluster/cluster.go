@@ -61,8 +61,8 @@ func (s Setup) Validate() error {
 type Options struct {
 	Setup
 	Programs programs.Set
-	// Image is the archive of Mustang's image, Manifest the file that installs it.
-	Image, Manifest string
+	// Image is the archive of Mustang's image, Manifest the file that installs it. Program is the image's.
+	Image, Manifest, Program string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.
 	Dir string
 }

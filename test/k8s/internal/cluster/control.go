@@ -120,6 +120,12 @@ func (n *node) startKubelet() error {
 
 // install installs Mustang by its manifest, with the flags of the set-up.
 func (c *Cluster) install() error {
+	for _, n := range c.nodes {
+		var err error
+		if n.before, err = n.state(); err != nil {
+			return err
+		}
+	}
 	manifest, err := os.ReadFile(c.Manifest)
 	if err != nil {
 		return err

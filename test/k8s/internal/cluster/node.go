@@ -29,6 +29,8 @@ type node struct {
 	init  *exec.Cmd
 	life  io.Closer // the node ends when it is closed
 	ns    *netns.Namespace
+	// before is the node's state without Mustang.
+	before []string
 }
 
 // initName is the command by which this program becomes a node's PID 1.
@@ -221,7 +223,7 @@ func initNode(dir string) error {
 	}
 }
 
-// mountNode mounts the file systems and directories of a node.
+// mountNode mounts the file systems and directories of a node. Nothing mounts the BPF file system, as in nodes that are containers.
 func mountNode(dir string) error {
 	control := filepath.Join(dir, "cgroup")
 	steps := [][3]string{ // what, where, type or nothing to bind
@@ -231,7 +233,6 @@ func mountNode(dir string) error {
 		{"/sys/fs/cgroup", control, ""},
 		{"sysfs", "/sys", "sysfs"},
 		{control, "/sys/fs/cgroup", ""},
-		{"bpf", "/sys/fs/bpf", "bpf"},
 		{filepath.Join(dir, "cni-bin"), "/opt/cni/bin", ""},
 		{filepath.Join(dir, "cni-conf"), "/etc/cni/net.d", ""},
 		{filepath.Join(dir, "cni-state"), "/var/lib/cni", ""},

@@ -29,24 +29,10 @@ type smoke struct {
 }
 
 // Smoke starts pods on each node and sees what reaches what, in each family: pods, services, node ports and host ports, from pods,
-// nodes and outside. It returns how many requests were answered as they should; the error names the others.
+// nodes and outside; and compares what the agent says of its work with that. It returns how many requests were answered as they
+// should; the error names the others.
 func (c *Cluster) Smoke() (int, error) {
-	image, err := c.Programs.Agnhost(c.ctx)
-	if err != nil {
-		return 0, err
-	}
-	var nodes []string
-	for _, n := range c.nodes {
-		nodes = append(nodes, n.name)
-	}
-	objects, err := render("smoke.yaml", map[string]any{"Image": image, "Nodes": nodes})
-	if err == nil { // pods are refused until the namespace has its account
-		err = c.await(time.Minute, func() error { return c.apply(objects) })
-	}
-	if err == nil {
-		_, err = c.kubectl(nil, "-n", "smoke", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=120s")
-	}
-	if err != nil {
+	if err := c.startPods(); err != nil {
 		return 0, err
 	}
 	s := smoke{Cluster: c, pods: map[string][]string{}}
@@ -60,8 +46,32 @@ func (c *Cluster) Smoke() (int, error) {
 			errs = append(errs, fmt.Errorf("%s: %s to %s: %w", t.what, t.from, t.to, err))
 		}
 	}
-	_, err = c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
-	return len(s.tries) - len(errs), errors.Join(append(errs, err)...)
+	passed := len(s.tries) - len(errs)
+	if err := s.status(); err != nil {
+		errs = append(errs, fmt.Errorf("agent status: %w", err))
+	}
+	_, err := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
+	return passed, errors.Join(append(errs, err)...)
+}
+
+// startPods starts pods on each node, with Services.
+func (c *Cluster) startPods() error {
+	image, err := c.Programs.Agnhost(c.ctx)
+	if err != nil {
+		return err
+	}
+	var nodes []string
+	for _, n := range c.nodes {
+		nodes = append(nodes, n.name)
+	}
+	objects, err := render("smoke.yaml", map[string]any{"Image": image, "Nodes": nodes})
+	if err == nil { // pods are refused until the namespace has its account
+		err = c.await(time.Minute, func() error { return c.apply(objects) })
+	}
+	if err == nil {
+		_, err = c.kubectl(nil, "-n", "smoke", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=120s")
+	}
+	return err
 }
 
 // plan lists the requests.

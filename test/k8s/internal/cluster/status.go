@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// answer is what `mustang agent status -o json` says, as far as the test reads it.
+type answer struct {
+	Objects []struct {
+		Kind, Namespace, Name, State string
+		Why, Notes                   []string
+		Entries                      []struct {
+			What, Detail string
+			InTables     bool
+		}
+	}
+}
+
+// agent runs a command in the agent's pod of node 1. That it tells of something wrong is no error.
+func (c *Cluster) agent(args ...string) (string, error) {
+	pod, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang", "--field-selector", "spec.nodeName="+c.nodes[0].name, "-o", "name")
+	if err != nil {
+		return "", err
+	}
+	out, err := c.kubectl(nil, append([]string{"-n", "kube-system", "exec", pod, "--", "mustang"}, args...)...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && strings.Contains(err.Error(), "wrong") {
+		err = nil
+	}
+	return out, err
+}
+
+// ask returns what the agent says of a kind, and of each object in one line.
+func (s *smoke) ask(kind string) (answer, map[string]string, error) {
+	var a answer
+	text, err := s.agent("agent", "status", kind, "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &a)
+	}
+	said := map[string]string{}
+	for _, o := range a.Objects {
+		line := o.State
+		for _, e := range o.Entries {
+			line += fmt.Sprintf(" %s in tables: %t;", e.Detail, e.InTables)
+		}
+		said[o.Namespace+"/"+o.Name] = line + " " + strings.Join(append(o.Why, o.Notes...), "; ")
+	}
+	return a, said, err
+}
+
+// expect waits until the agent says of each of some objects what begins and ends so.
+func (s *smoke) expect(kind string, want map[string][2]string) error {
+	return s.await(10*time.Second, func() error {
+		_, said, err := s.ask(kind)
+		for name, line := range want {
+			if has := said[name]; !strings.HasPrefix(has, line[0]) || !strings.HasSuffix(has, line[1]) {
+				err = errors.Join(err, fmt.Errorf("status of %s: %q, want %q ... %q", name, has, line[0], line[1]))
+			}
+		}
+		return err
+	})
+}
+
+// status compares what `mustang agent status` says with what is in the tables, and with what clients see.
+func (s *smoke) status() error {
+	objects, err := render("status.yaml", map[string]any{"External": s.externalIP()})
+	if err != nil {
+		return err
+	}
+	if err := s.apply(objects); err != nil {
+		return err
+	}
+	err = errors.Join(s.expect("services", map[string][2]string{
+		"smoke/empty":    {"well 0 backends in tables: true;", " "},
+		"smoke/web":      {fmt.Sprintf("well %d backend", len(s.nodes)), "in tables: true; "},
+		"smoke/headless": {"well Service smoke/headless: left out: it is headless", ""},
+		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + s.podRange() + " of node node1"},
+	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong it cannot be read", `is not a range of addresses like 10.0.0.0/8`}}))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.sameRows(), s.noBackends(), s.reaches(true)); err != nil {
+		return err
+	}
+	// A policy that can be read is in force: of all pods, none is let in.
+	patch := `[{"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": "192.0.2.0/24"}]`
+	if _, err := s.kubectl(nil, "-n", "smoke", "patch", "networkpolicy", "part", "--type=json", "-p", patch); err != nil {
+		return err
+	}
+	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"well 1 pod here in tables: true;", " "}}), s.reaches(false))
+}
+
+// externalIP is an address that cannot be served: that of a pod.
+func (s *smoke) externalIP() string { return s.pods["web-node1"][0] }
+
+// podRange is the range of pods of node 1, of its first family.
+func (s *smoke) podRange() string {
+	ranges, err := s.kubectl(nil, "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs[0]}")
+	if err != nil {
+		return err.Error()
+	}
+	return ranges
+}
+
+// sameRows compares all frontends that the agent says are in the tables with the tables.
+func (s *smoke) sameRows() error {
+	a, _, err := s.ask("services")
+	if err != nil {
+		return err
+	}
+	var said, there []string
+	for _, o := range a.Objects {
+		for _, e := range o.Entries {
+			if e.InTables {
+				said = append(said, e.What)
+			}
+		}
+	}
+	var rows struct {
+		Services []struct {
+			Owner, Protocol, Service string
+			Port                     int
+		}
+	}
+	text, err := s.agent("svc", "ls", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &rows)
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range rows.Services {
+		if r.Owner == "agent" {
+			there = append(there, net.JoinHostPort(r.Service, fmt.Sprint(r.Port))+"/"+r.Protocol)
+		}
+	}
+	slices.Sort(said)
+	slices.Sort(there)
+	if !slices.Equal(said, there) {
+		return fmt.Errorf("status has the frontends %q, the tables have %q", said, there)
+	}
+	return nil
+}
+
+// noBackends sees that a Service without backends refuses connections, as its row says.
+func (s *smoke) noBackends() error {
+	ip, err := s.kubectl(nil, "-n", "smoke", "get", "service", "empty", "-o", "jsonpath={.spec.clusterIP}")
+	if err != nil {
+		return err
+	}
+	err = s.do(try{from: "client-node1", to: net.JoinHostPort(ip, "80"), want: "nobody"})
+	if err == nil || !strings.Contains(err.Error(), "refused") {
+		return fmt.Errorf("a Service without backends: %v, want that it refuses", err)
+	}
+	return nil
+}
+
+// reaches sees whether the pod that a policy selects takes connections of another pod.
+func (s *smoke) reaches(want bool) error {
+	return s.await(10*time.Second, func() error {
+		err := s.do(try{from: "client-node1", to: net.JoinHostPort(s.pods["web-node1"][0], "8080"), want: "web-node1"})
+		if want != (err == nil) {
+			return fmt.Errorf("pod client-node1 reaches web-node1: %v, want %t", err, want)
+		}
+		return nil
+	})
+}
