@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,15 +26,12 @@ func (v *verbs) handOver() (exit int, done bool) {
 	if v.loopback || verb == "" || verb == "VERSION" {
 		return 0, false
 	}
-	agent, err := handover.Dial(cmp.Or(os.Getenv(handover.SocketVariable), handover.DefaultSocket))
+	agent, err := handover.Dial(socket())
 	if err != nil {
 		return 0, false
 	}
 	defer agent.Close()
-	r := handover.Request{Environment: map[string]string{}}
-	for _, name := range handover.Variables() {
-		r.Environment[name] = os.Getenv(name)
-	}
+	r := request()
 	if r.Config, err = io.ReadAll(os.Stdin); err == nil {
 		r.Call, err = handover.NewCall()
 	}
@@ -63,6 +61,26 @@ func (v *verbs) handOver() (exit int, done bool) {
 		return 1, true
 	}
 	return int(answer.Exit), true
+}
+
+// socket returns the path at which an agent is looked for.
+func socket() string { return cmp.Or(os.Getenv(handover.SocketVariable), handover.DefaultSocket) }
+
+// request returns a request with the environment of this process.
+func request() handover.Request {
+	r := handover.Request{Environment: map[string]string{}}
+	for _, name := range handover.Variables() {
+		r.Environment[name] = os.Getenv(name)
+	}
+	return r
+}
+
+// await asks the agent of this node whether the policies of the pod hold, which CNI_ARGS name. It waits for an agent that is away: new
+// ones begin while pods start.
+func await(ctx context.Context, _, _, _ string) error {
+	r := request()
+	r.Environment["CNI_COMMAND"], r.Environment[handover.LayoutVariable] = handover.Await, cni.Layout()
+	return handover.AwaitPolicies(ctx, socket(), r)
 }
 
 // putBack makes the configuration that was read from stdin readable there again.

@@ -30,7 +30,7 @@ func main() {
 		plugin: &cni.Plugin{
 			StateDir: os.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: os.Getenv("MUSTANG_CNI_RUN_DIR"),
 			BPFRoot: os.Getenv("MUSTANG_BPF_ROOT"), Cgroup: os.Getenv("MUSTANG_CNI_CGROUP"), Stderr: os.Stderr,
-			DeleteDevice: unlink.Device,
+			DeleteDevice: unlink.Device, Await: await,
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}

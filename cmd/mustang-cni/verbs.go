@@ -36,7 +36,7 @@ func (v *verbs) funcs() skel.CNIFuncs {
 }
 
 func (v *verbs) add(args *skel.CmdArgs) error {
-	ctx, request := v.begin(args, false)
+	ctx, request := v.begin(args, netconf.ParseHead(args.StdinData).Policies == netconf.PoliciesAgent)
 	add := func() (*types100.Result, error) { return v.plugin.Add(ctx, request) }
 	if v.loopback {
 		add = func() (*types100.Result, error) { return v.plugin.AddLoopback(request) }

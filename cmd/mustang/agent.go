@@ -22,7 +22,9 @@ import (
 	"mustang/internal/agent/control"
 	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
+	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
@@ -119,6 +121,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if err := mountBPF(c.BPFRoot); err != nil {
 		return err
 	}
+	o.nodes.pods.AwaitsAgent = o.cniSocket != nothing && o.nodes.pods.Services != netconf.ServicesOff
 	debug.SetGCPercent(collectAt)
 	state := healthz.New()
 	checks := health.New()
@@ -138,14 +141,15 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 					all.Go(func() error { return healthz.Serve(ctx, address, handler) })
 				}
 			}
-			all.Go(func() error {
-				return c.serveCNI(ctx, server.Options{Socket: o.cniSocket, Host: ns, Observe: state.Verb, Log: log})
-			})
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(),
+			})
+			all.Go(func() error {
+				plugin := cni.Plugin{Await: a.AwaitPod}
+				return c.serveCNI(ctx, server.Options{Socket: o.cniSocket, Host: ns, Plugin: plugin, Observe: state.Verb, Log: log})
 			})
 			all.Go(func() error {
 				// Services matter more than whoever asks for them.

@@ -19,14 +19,14 @@ func (c *config) serveCNI(ctx context.Context, o server.Options) (err error) {
 	}
 	o.Plugin = cni.Plugin{
 		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"), BPFRoot: c.BPFRoot,
-		Cgroup: c.Getenv("MUSTANG_CNI_CGROUP"),
+		Cgroup: c.Getenv("MUSTANG_CNI_CGROUP"), Await: o.Plugin.Await,
 	}
-	var s *server.Server
-	if o.Program, err = ownPlugin(); err == nil {
-		s, err = server.Listen(o)
+	if o.Program, err = ownPlugin(); err != nil {
+		o.Log.Warn("the CNI plugin works without the agent, but for policies", "error", err)
 	}
+	s, err := server.Listen(o)
 	if err != nil {
-		o.Log.Warn("the CNI plugin works without the agent", "error", err)
+		o.Log.Error("no pod can be attached whose configuration has it wait for the agent", "error", err)
 		return nil
 	}
 	return s.Run(ctx)

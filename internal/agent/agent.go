@@ -111,12 +111,13 @@ type Agent struct {
 	attach    bool                     // the programs at addresses may not be attached
 	changed   chan struct{}            // has room for one
 	round     chan struct{}            // has one in it while a round is written
+	progress  chan struct{}            // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
 	return &Agent{
-		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
+		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
 	}
 }
@@ -142,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	a.synced = true
+	a.proceed()
 	a.mu.Unlock()
 	if a.Nodes != nil {
 		watching.Go(func() { a.joinNodes(ctx) })
@@ -226,6 +228,7 @@ func (a *Agent) on(e kube.Event) {
 		a.unread[at] = err.Error()
 		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error()})
 	}
+	a.proceed()
 	a.wake()
 }
 
@@ -265,7 +268,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
-	changed := a.policies.changed
+	changed, version := a.policies.changed, a.policies.version
 	if changed {
 		rules = a.policies.set()
 	}
@@ -279,7 +282,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.mu.Unlock()
 	if changed {
-		err = a.applyPolicies(ctx, rules)
+		err = a.applyPolicies(ctx, rules, version)
 	}
 	var failed failures
 	if all {
@@ -298,17 +301,21 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	return all, refused, errors.Join(err, a.Health.Apply(checked))
 }
 
-// applyPolicies writes the policies, and notes which have no rules in force.
-func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set) error {
-	full, err := applyPolicies(ctx, a.Policies, rules)
+// applyPolicies writes the policies of a version, and notes which have no rules in force.
+func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) error {
+	full, lost, err := applyPolicies(ctx, a.Policies, rules)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.policies.failure = err; err == nil {
+		a.policies.written = version
+	}
+	a.proceed()
 	a.noRoom = map[manifest.Name]string{}
 	for _, w := range full {
 		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
 		a.warnings.add(w)
 	}
-	return err
+	return errors.Join(lost, err)
 }
 
 // note notes which services could not be written.

@@ -41,6 +41,7 @@ type table struct {
 	puts    int
 	other   service.Key // another owner's
 	room    int         // for peers, 0: for any number
+	refuses error       // of policies
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
 	ports   []uint16     // that are answered
@@ -57,6 +58,9 @@ type applied struct{ *table }
 func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (policies.Result, error) {
 	a.Lock()
 	defer a.Unlock()
+	if a.refuses != nil {
+		return policies.Result{}, a.refuses
+	}
 	peers := 0
 	for _, p := range want.Policies {
 		for _, r := range p.Ingress {

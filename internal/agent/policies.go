@@ -27,17 +27,26 @@ type (
 	fragment struct {
 		policy.Snapshot
 		created string // in RFC 3339, so that later is greater
+		pod     podUIDs
 		notes   []string
 	}
+	// podUIDs are the UIDs by which a runtime of this node may know a pod.
+	podUIDs struct{ uid, mirrors string }
 )
 
 // policySet is what the objects of a cluster say of policies.
 type policySet struct {
+	node    string
 	of      map[object]fragment
 	changed bool
+	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
+	version, written uint64
+	failure          error
 }
 
-func newPolicySet() *policySet { return &policySet{of: map[object]fragment{}} }
+func newPolicySet(node string) *policySet {
+	return &policySet{node: node, of: map[object]fragment{}, version: 1}
+}
 
 // on notes an event. An object that cannot be read leaves what it said before: less policy may allow more.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
@@ -45,23 +54,34 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if e.Object == nil {
 		_, had := p.of[at]
 		delete(p.of, at)
-		p.changed = p.changed || had
+		if had {
+			p.change()
+		}
 		return nil, nil
 	}
 	set, err := manifest.Read(bytes.NewReader(e.Object))
 	if err != nil {
 		return nil, err
 	}
-	created, err := kube.CreatedAt(e.Object)
+	id, err := kube.IdentityOf(e.Object)
 	if err != nil {
 		return nil, err
 	}
-	now := fragment{set.Snapshot, created, set.Notes}
+	now := fragment{Snapshot: set.Snapshot, created: id.Created, notes: set.Notes}
+	if slices.ContainsFunc(set.Snapshot.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
+		now.pod = podUIDs{id.UID, id.Mirrors}
+	}
 	if had, ok := p.of[at]; ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, nil
 	}
-	p.of[at], p.changed = now, true
+	p.of[at] = now
+	p.change()
 	return set.Notes, nil
+}
+
+func (p *policySet) change() {
+	p.changed = true
+	p.version++
 }
 
 // set returns all, and that nothing has changed since.
@@ -107,15 +127,14 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 }
 
 // applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, the NetworkPolicy
-// with the most loses its rules: the pods that it isolates are then reached by what other policies allow alone.
-func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []kube.Warning, err error) {
+// with the most loses its rules, of which lost tells: the pods that it isolates are then reached by what other policies allow alone.
+func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []kube.Warning, lost, err error) {
 	want.Policies = slices.Clone(want.Policies)
-	var errs []error
 	for {
 		_, err := to.Apply(ctx, service.Agent, want)
 		var none *objects.FullError
 		if !errors.As(err, &none) {
-			return full, errors.Join(append(errs, err)...)
+			return full, lost, err
 		}
 		largest := -1
 		for i, p := range want.Policies {
@@ -124,10 +143,10 @@ func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []
 			}
 		}
 		if largest < 0 {
-			return full, errors.Join(append(errs, err)...)
+			return full, lost, err
 		}
 		p := &want.Policies[largest]
-		errs = append(errs, fmt.Errorf("%s/%s has no rules in force: %w", p.Namespace, p.Name, err))
+		lost = errors.Join(lost, fmt.Errorf("%s/%s has no rules in force: %w", p.Namespace, p.Name, err))
 		full = append(full, kube.Warning{
 			Kind: kube.NetworkPolicies, Namespace: p.Namespace, Name: p.Name, Reason: "NoRoom", Text: "no rules of it are in force: " + err.Error(),
 		})

@@ -30,11 +30,14 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	if err != nil {
 		return nil, err
 	}
+	if c.PrevResult != nil && !c.Chained {
+		return nil, netconf.Invalidf("prevResult: %s creates the interface; set chained to add services to another plugin's", c)
+	}
+	if err := p.await(ctx, c, r); err != nil {
+		return nil, err
+	}
 	if c.Chained {
 		return p.addChained(ctx, c, r)
-	}
-	if c.PrevResult != nil {
-		return nil, netconf.Invalidf("prevResult: %s creates the interface; set chained to add services to another plugin's", c)
 	}
 	a, err := p.begin(ctx, c, r)
 	if err != nil {

@@ -9,9 +9,13 @@ package cni
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -44,6 +48,9 @@ type Plugin struct {
 	DeleteDevice func(ns *netns.Namespace, index int) error
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
+	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a name, those
+	// that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent, before it changes anything.
+	Await func(ctx context.Context, namespace, name, uid string) error
 	// Parsed is called once a verb has parsed its configuration, before it changes anything; nil calls nothing.
 	Parsed func()
 
@@ -82,6 +89,28 @@ func (p *Plugin) parse(r Request) (netconf.Config, error) {
 		p.Parsed()
 	}
 	return c, err
+}
+
+// awaitTime is how long ADD waits for policies. Then the runtime tries again.
+const awaitTime = 10 * time.Second
+
+// await waits until the policies of the cluster hold for the pod of an ADD, if the configuration asks for it. The error has the code of
+// what may succeed later.
+func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
+	if !c.AwaitsAgent() {
+		return nil
+	}
+	err := errors.New("nothing here asks the agent")
+	if p.Await != nil {
+		ctx, cancel := context.WithTimeout(ctx, awaitTime)
+		defer cancel()
+		namespace, name, uid := netconf.KubernetesPod(r.Args)
+		err = p.Await(ctx, namespace, name, uid)
+	}
+	if err != nil {
+		return types.NewError(types.ErrTryAgainLater, "policies of the pod: "+oneLine(err), "")
+	}
+	return nil
 }
 
 // stepDone is called after each step of ADD.
@@ -146,6 +175,9 @@ func (r Request) namespace(path string) (*netns.Namespace, error) {
 	}
 	return netns.Open(path)
 }
+
+// Layout names the layout of the datapath's maps: policies in another one do not hold for the pods of this plugin.
+func Layout() string { return strconv.Itoa(objects.LayoutVersion) }
 
 // Versions are the versions of the CNI specification that the plugin supports.
 func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }

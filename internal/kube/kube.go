@@ -67,15 +67,28 @@ var (
 	EndpointSlices         = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// CreatedAt returns when an object was created, in RFC 3339.
-func CreatedAt(object jsontext.Value) (string, error) {
+// Identity is what tells an object from another of its name.
+type Identity struct {
+	// Created is when it was created, in RFC 3339, and UID is the cluster's.
+	Created, UID string
+	// Mirrors is the UID by which a kubelet knows a static Pod, of which this object is the mirror; empty: it is none.
+	Mirrors string
+}
+
+// mirror is the annotation of a mirror Pod.
+const mirror = "kubernetes.io/config.mirror"
+
+// IdentityOf reads the identity of an object.
+func IdentityOf(object jsontext.Value) (Identity, error) {
 	var o struct {
 		Metadata struct {
-			Created string `json:"creationTimestamp"`
+			Created     string            `json:"creationTimestamp"`
+			UID         string            `json:"uid"`
+			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
 	}
 	err := document.Decode(object, &o)
-	return o.Metadata.Created, err
+	return Identity{o.Metadata.Created, o.Metadata.UID, o.Metadata.Annotations[mirror]}, err
 }
 
 // triggered is the annotation of an EndpointSlice with the time of what it tells of: when a pod or the Service changed.

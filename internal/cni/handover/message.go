@@ -33,7 +33,7 @@ const protocol = "mustang-cni 1"
 func Variables() []string {
 	return []string{
 		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
-		"MUSTANG_CNI_STATE_DIR", "MUSTANG_CNI_RUN_DIR", "MUSTANG_BPF_ROOT", "MUSTANG_CNI_CGROUP",
+		"MUSTANG_CNI_STATE_DIR", "MUSTANG_CNI_RUN_DIR", "MUSTANG_BPF_ROOT", "MUSTANG_CNI_CGROUP", LayoutVariable,
 	}
 }
 

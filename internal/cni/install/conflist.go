@@ -34,6 +34,8 @@ type Network struct {
 	Connections uint32
 	// Services is one of the Services constants of package netconf.
 	Services string
+	// AwaitsAgent has ADD wait for the policies of the node's agent: netconf.PoliciesAgent.
+	AwaitsAgent bool
 	// Masquerade translates the source addresses of packets that leave the network.
 	Masquerade bool
 	// Subnets are the pod subnets, one for each family.
@@ -59,6 +61,7 @@ type plugin struct {
 	MTU          int             `json:"mtu,omitempty"`
 	Connections  uint32          `json:"connections,omitempty"`
 	Services     string          `json:"services,omitempty"`
+	Policies     string          `json:"policies,omitempty"`
 	Masquerade   bool            `json:"masquerade,omitempty"`
 	Hosts        []netip.Addr    `json:"hostAddresses,omitempty"`
 	Capabilities map[string]bool `json:"capabilities"`
@@ -89,6 +92,9 @@ func (n Network) Conflist() ([]byte, error) {
 		Connections: n.Connections, Services: n.Services, Masquerade: n.Masquerade,
 		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
 		Hosts:        n.HostAddresses, IPAM: addresses{Type: netconf.IPAMType},
+	}
+	if n.AwaitsAgent {
+		p.Policies = netconf.PoliciesAgent
 	}
 	for _, prefix := range n.Subnets {
 		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{Subnet: prefix}})

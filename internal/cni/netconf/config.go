@@ -177,6 +177,8 @@ type Head struct {
 	Link string `json:"link"`
 	// Type is [PluginType] or [LoopbackType].
 	Type string `json:"type"`
+	// Policies is [PoliciesAgent], or another word.
+	Policies string `json:"policies"`
 	// PrevResult is the result of the previous plugin; nil if absent.
 	PrevResult json.RawMessage `json:"prevResult"`
 	// IPAM names the IPAM plugin.

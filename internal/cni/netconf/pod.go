@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -19,12 +20,16 @@ const (
 	policiesAuto = "auto" // those that have a namespace or labels
 	policiesOn   = "on"
 	policiesOff  = "off"
+
+	// PoliciesAgent is as auto, and ADD waits for the agent of the node: until the policies hold that the cluster has for the pod.
+	PoliciesAgent = "agent"
 )
 
 // Keys of CNI_ARGS. Those of Kubernetes come from its runtimes, LABELS from who has no Kubernetes.
 const (
 	argNamespace = "K8S_POD_NAMESPACE"
 	argPod       = "K8S_POD_NAME"
+	argUID       = "K8S_POD_UID"
 	argLabels    = "LABELS"
 )
 
@@ -78,11 +83,11 @@ func parseArgs(raw json.RawMessage) (map[string]string, error) {
 func (p PodInfo) validate(services string) error {
 	said := p.Namespace != "" || len(p.Labels) > 0
 	switch {
-	case p.policies != policiesAuto && p.policies != policiesOn && p.policies != policiesOff:
-		return Invalidf("policies: want auto, on or off, got %q", p.policies)
+	case !slices.Contains([]string{policiesAuto, policiesOn, policiesOff, PoliciesAgent}, p.policies):
+		return Invalidf("policies: want auto, on, off or agent, got %q", p.policies)
 	case p.policies == policiesOff && said:
 		return Invalidf("policies: with off, no policy selects a pod by namespace or labels")
-	case (said || p.policies == policiesOn) && services == ServicesOff:
+	case (said || p.policies == policiesOn || p.policies == PoliciesAgent) && services == ServicesOff:
 		return Invalidf("services: with off, pods have no programs that enforce policies, and policies, namespace or labels ask for them")
 	case len(p.Labels) > maxLabels:
 		return Invalidf("labels: %d of them, at most %d", len(p.Labels), maxLabels)
@@ -118,7 +123,7 @@ func (c Config) Pod(args string) (*policy.Pod, error) {
 		}
 	}
 	p, said := c.PodInfo.policies, pod.Namespace != "" || len(pod.Labels) > 0
-	switch asked := p == policiesOn || p == policiesAuto && said; {
+	switch asked := p == policiesOn || p != policiesOff && said; {
 	case c.TranslatesPackets() && !said:
 		return nil, nil // an endpoint anyway
 	case c.TranslatesPackets() || asked && c.Services != ServicesOff:
@@ -128,6 +133,24 @@ func (c Config) Pod(args string) (*policy.Pod, error) {
 		return nil, Invalidf("policies: with policies or services off, no policy selects the pod, which has labels")
 	}
 	return nil, nil
+}
+
+// AwaitsAgent reports whether ADD waits for the agent of the node: [PoliciesAgent].
+func (c Config) AwaitsAgent() bool { return c.PodInfo.policies == PoliciesAgent }
+
+// KubernetesPod returns which Pod of Kubernetes CNI_ARGS name; what they do not name is empty.
+func KubernetesPod(args string) (namespace, name, uid string) {
+	for pair := range strings.SplitSeq(args, ";") {
+		switch key, value, _ := strings.Cut(pair, "="); key {
+		case argNamespace:
+			namespace = value
+		case argPod:
+			name = value
+		case argUID:
+			uid = value
+		}
+	}
+	return namespace, name, uid
 }
 
 // addLabels adds labels in the form app:web,tier:db. Other plugins refuse CNI_ARGS with a second "=" in a pair; it is taken, too.

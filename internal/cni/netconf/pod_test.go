@@ -38,6 +38,8 @@ func TestPod(t *testing.T) {
 		{`,"policies":"off","services":"tc"`, kubernetes, pod("shop", "web-0")}, // an endpoint anyway
 		{`,"services":"tc"`, "", nil},
 		{`,"policies":"on"`, "", pod("default", "")},
+		{`,"policies":"agent"`, "", nil},
+		{`,"policies":"agent"`, kubernetes, pod("shop", "web-0")},
 		{"", "LABELS=app:web", pod("default", "", "app", "web")},
 		{"", kubernetes + ";LABELS=app=web,example.org/tier:db,empty:", pod("shop", "web-0", "app", "web", "example.org/tier", "db", "empty", "")},
 		{network, "", pod("all", "", "app", "web", "tier", "x")},

@@ -78,11 +78,16 @@ func (s *Server) sameHost(c *handover.Call) (bool, error) {
 	if err := s.programs.runs(c.PID); err != nil {
 		return false, err
 	}
+	return s.samePlace(c)
+}
+
+// samePlace is sameHost for any build.
+func (s *Server) samePlace(c *handover.Call) (bool, error) {
 	theirs := cni.Plugin{
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
 		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
 	}
-	if !slices.Equal(directories(theirs), s.directories()) || theirs.Cgroup != s.Plugin.Cgroup {
+	if !slices.Equal(directories(theirs), s.directories()) || bpfRoot(theirs) != bpfRoot(s.Plugin) || theirs.Cgroup != s.Plugin.Cgroup {
 		return false, errors.New("the plugin has other directories")
 	}
 	proc := fmt.Sprintf("/proc/%d/", c.PID)
@@ -137,9 +142,11 @@ func (s *Server) directories() []string { return directories(s.Plugin) }
 func directories(p cni.Plugin) []string {
 	return []string{
 		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
-		filepath.Dir(cmp.Or(p.BPFRoot, objects.DefaultRoot)), // the datapath may not exist yet
+		filepath.Dir(bpfRoot(p)), // the datapath may not exist yet
 	}
 }
+
+func bpfRoot(p cni.Plugin) string { return cmp.Or(p.BPFRoot, objects.DefaultRoot) }
 
 // acceptConfig returns an error for configurations that the plugin refuses, and for those that run a program or use a
 // socket of the host, unless this process sees the same files.

@@ -19,6 +19,7 @@ const maxKnown = 64
 // programs tells whether processes run the program that belongs to this one: the same bytes, since two builds can have one
 // version, or none.
 type programs struct {
+	none   bool // none belongs to this process
 	digest [sha256.Size]byte
 
 	mu    sync.Mutex
@@ -26,12 +27,18 @@ type programs struct {
 }
 
 func newPrograms(path string) (*programs, error) {
+	if path == "" {
+		return &programs{none: true}, nil
+	}
 	digest, err := digestOf(path)
 	return &programs{digest: digest, known: map[unix.Stat_t]bool{}}, err
 }
 
 // runs returns nil if a process runs the program.
 func (p *programs) runs(pid int) error {
+	if p.none {
+		return errors.New("no plugin belongs to this program")
+	}
 	path := fmt.Sprintf("/proc/%d/exe", pid)
 	var file unix.Stat_t
 	if err := unix.Stat(path, &file); err != nil {

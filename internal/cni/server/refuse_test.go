@@ -29,6 +29,7 @@ func TestWorksAlone(t *testing.T) {
 		"other directory": {options: func(o *Options) {
 			o.Plugin.RunDir += "2"
 		}},
+		"other datapath":  {options: func(o *Options) { o.Plugin.BPFRoot += "2" }},
 		"other cgroup":    {options: func(o *Options) { o.Plugin.Cgroup = "/sys/fs/cgroup" }},
 		"other namespace": {options: func(o *Options) { o.Host = nil }},
 		"other directory at the same path": {before: func(f *fixture) []string {

@@ -31,6 +31,10 @@ const (
 	maxWorkers = 16
 	// maxCalls is the number of requests that it has at once. It closes the connections of more, whose plugins work alone.
 	maxCalls = 512
+	// patience is how long an ADD waits here for its policies. Then its plugin works alone, and waits longer.
+	patience = time.Second
+	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
+	longest = 30 * time.Second
 )
 
 // Options describe a server.
@@ -41,7 +45,7 @@ type Options struct {
 	Host *netns.Namespace
 	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is nil.
 	Plugin cni.Plugin
-	// Program is the file of the plugin that belongs to this process. Plugins with other contents work alone.
+	// Program is the file of the plugin that belongs to this process. Plugins with other contents work alone; empty: all do.
 	Program string
 	// Observe is called after each verb; nil calls nothing. failed is that the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
@@ -177,14 +181,21 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	defer call.Close()
+	if call.Environment["CNI_COMMAND"] == handover.Await {
+		s.await(ctx, call)
+		return
+	}
 	verb, request, err := s.accept(call)
+	if err == nil && request.Pod != nil {
+		call.Netns = -1
+		defer request.Pod.Close()
+	}
+	if err == nil {
+		err = s.awaitBriefly(ctx, verb, request)
+	}
 	if err != nil {
 		s.Log.Debug("the CNI plugin works alone", "verb", verb, "container", request.ContainerID, "reason", err)
 		return
-	}
-	if request.Pod != nil {
-		call.Netns = -1
-		defer request.Pod.Close()
 	}
 	select {
 	case s.workers <- struct{}{}:

@@ -85,7 +85,7 @@ func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) 
 }
 
 // addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and ports are
-// those of the first document that has a pod by this name, and otherwise those that the endpoint was added with. An address of
+// those of the first document that has a pod by this name, for all endpoints of the name, and otherwise those that the endpoint was added with. An address of
 // another node's pods is that of the first that has it.
 func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip.Addr]uint32) {
 	taken := map[netip.Addr]bool{}
@@ -95,18 +95,21 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 		}
 	}
 	by := map[uint32]*policy.Pod{}
-	named := map[[2]string]uint32{}
+	named := map[[2]string][]uint32{} // one of them may be about to go, as of a pod that was deleted by force
 	for id, pod := range labelled {
 		by[id] = &pod
 		if pod.Name != "" {
-			named[[2]string{pod.Namespace, pod.Name}] = id
+			name := [2]string{pod.Namespace, pod.Name}
+			named[name] = append(named[name], id)
 		}
 	}
 	var pods []policy.Pod
 	for _, pod := range s.Pods {
-		if id, ok := named[[2]string{pod.Namespace, pod.Name}]; ok && !pod.HostNetwork { // labels change while a pod lives
-			by[id].Labels, by[id].Ports = pod.Labels, pod.Ports
-			delete(named, [2]string{pod.Namespace, pod.Name})
+		if name := [2]string{pod.Namespace, pod.Name}; !pod.HostNetwork {
+			for _, id := range named[name] { // labels change while a pod lives
+				by[id].Labels, by[id].Ports = pod.Labels, pod.Ports
+			}
+			delete(named, name)
 		}
 		if pod.HostNetwork {
 			pods = append(pods, pod)

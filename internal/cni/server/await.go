@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"mustang/internal/cni"
+	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
+)
+
+// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which waits longer.
+func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
+	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	namespace, name, uid := netconf.KubernetesPod(r.Args)
+	return s.Plugin.Await(ctx, namespace, name, uid)
+}
+
+// await answers once the policies of a Pod hold. The plugin may be any build that knows the layout of this one's maps.
+func (s *Server) await(ctx context.Context, c *handover.Call) {
+	if _, err := s.samePlace(c); err != nil {
+		s.Log.Warn("CNI socket: policies are not those of the plugin's datapath", "reason", err)
+		return
+	}
+	if s.Plugin.Await == nil || c.Environment[handover.LayoutVariable] != cni.Layout() || c.Begin() != nil {
+		return
+	}
+	waiting, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	go func() {
+		<-c.Gone()
+		cancel()
+	}()
+	var answer handover.Answer
+	namespace, name, uid := netconf.KubernetesPod(c.Environment["CNI_ARGS"])
+	if err := s.Plugin.Await(waiting, namespace, name, uid); err != nil {
+		if ctx.Err() != nil {
+			return // the plugin asks the next agent
+		}
+		answer = handover.Answer{Exit: 1, Stderr: fmt.Append(nil, err)}
+	}
+	if err := c.Answer(answer); err != nil {
+		s.Log.Debug("CNI socket", "error", err)
+	}
+}
