@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -61,7 +62,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	}
 	set, err := manifest.Read(bytes.NewReader(e.Object))
 	if err != nil {
-		return nil, err
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
 	}
 	id, err := kube.IdentityOf(e.Object)
 	if err != nil {
