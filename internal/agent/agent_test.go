@@ -312,7 +312,7 @@ func (t *table) wantsRules(test *testing.T, what string, want rules) {
 	})
 }
 
-// TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read leaves the one of before.
+// TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there too.
 func TestPolicies(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}}

@@ -49,7 +49,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, version: 1}
 }
 
-// on notes an event. An object that cannot be read leaves what it said before: less policy may allow more.
+// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds depends on the
+// objects alone. Another object that cannot be read leaves what it said before.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	if e.Object == nil {
@@ -60,24 +61,52 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 		}
 		return nil, nil
 	}
-	set, err := manifest.Read(bytes.NewReader(e.Object))
-	if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
-	}
-	id, err := kube.IdentityOf(e.Object)
-	if err != nil {
+	now, err := p.read(e)
+	switch {
+	case err != nil && policyKinds[e.Kind.Resource] != "":
+		closed, invalid := manifest.Closed(e.Namespace, e.Name, e.Object)
+		if invalid != nil {
+			return nil, errors.Join(err, invalid)
+		}
+		now = fragment{Snapshot: policy.Snapshot{Policies: []policy.Policy{closed}}}
+		err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
+	case err != nil:
 		return nil, err
 	}
-	now := fragment{Snapshot: set.Snapshot, created: id.Created, notes: set.Notes}
-	if slices.ContainsFunc(set.Snapshot.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
-		now.pod = podUIDs{id.UID, id.Mirrors}
-	}
 	if had, ok := p.of[at]; ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
-		return nil, nil
+		return nil, err
 	}
 	p.of[at] = now
 	p.change()
-	return set.Notes, nil
+	return now.notes, err
+}
+
+// read reads an object.
+func (p *policySet) read(e kube.Event) (f fragment, err error) {
+	set, err := manifest.Read(bytes.NewReader(e.Object))
+	if err != nil {
+		return f, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
+	}
+	id, err := kube.IdentityOf(e.Object)
+	if err != nil {
+		return f, err
+	}
+	f = fragment{Snapshot: set.Snapshot, created: id.Created, notes: set.Notes}
+	if slices.ContainsFunc(set.Snapshot.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
+		f.pod = podUIDs{id.UID, id.Mirrors}
+	}
+	return f, nil
+}
+
+// directionsOf names the directions in which a policy has a say.
+func directionsOf(p policy.Policy) string {
+	var names []string
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		if p.Concerns(d) {
+			names = append(names, d.String())
+		}
+	}
+	return strings.Join(names, " and ")
 }
 
 func (p *policySet) change() {

@@ -337,7 +337,7 @@ func unreadObjects(v view, objects []status.Object) []status.Object {
 			kind = k
 		}
 		text := "it cannot be read: " + why
-		if _, had := v.policies[at]; had {
+		if _, had := v.policies[at]; had && policyKinds[at.resource] == "" {
 			text += "; what it said before is in force"
 		}
 		i := slices.IndexFunc(objects, func(o status.Object) bool { return o.Kind == kind && o.Namespace == at.namespace && o.Name == at.name })

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/document"
+	"mustang/internal/policy"
+)
+
+// Closed returns what stands for a policy that [Read] refuses, of which the names are known; without a namespace it is a
+// ClusterNetworkPolicy. It denies the pods that the object selects all traffic in the directions that it names. What of that cannot be read
+// is taken for all: all pods of the namespace, or of the cluster; both directions; the tier Admin, and the first priority. The error is
+// that nothing can have these names.
+func Closed(namespace, name string, object []byte) (policy.Policy, error) {
+	var o struct {
+		Spec fields `json:"spec"`
+	}
+	if document.Decode(object, &o) != nil {
+		o.Spec = nil
+	}
+	p := policy.Policy{Namespace: namespace, Name: name}
+	if namespace != "" {
+		o.Spec.closeNamespaced(&p)
+	} else {
+		o.Spec.closeCluster(&p)
+	}
+	return p, p.Validate()
+}
+
+// fields are those of a spec, unread.
+type fields map[string]jsontext.Value
+
+// read reads a field as strictly as a policy that is in force, and reports whether it could.
+func (f fields) read(name string, to any) bool {
+	return f[name] != nil && document.Decode(f[name], to, json.RejectUnknownMembers(true)) == nil
+}
+
+// has reports whether a field says something, be it what it may.
+func (f fields) has(name string) bool {
+	return !slices.Contains([]string{"", "null", "[]"}, string(f[name]))
+}
+
+func (f fields) closeNamespaced(p *policy.Policy) {
+	p.Tier, p.Subject.Namespaces = policy.Namespaced, inNamespace(p.Namespace)
+	var pods labelSelector
+	if f.read("podSelector", &pods) {
+		if s, err := pods.selector(); err == nil {
+			p.Subject.Pods = s
+		}
+	}
+	var types []string
+	switch {
+	case !f.has("policyTypes"):
+		p.IsolatesIngress, p.IsolatesEgress = f != nil, f.has("egress")
+	case f.read("policyTypes", &types):
+		p.IsolatesIngress, p.IsolatesEgress = slices.Contains(types, "Ingress"), slices.Contains(types, "Egress")
+	}
+	if !p.IsolatesIngress && !p.IsolatesEgress {
+		p.IsolatesIngress, p.IsolatesEgress = true, true
+	}
+}
+
+func (f fields) closeCluster(p *policy.Policy) {
+	p.Tier = policy.Admin
+	var tier string
+	if f.read("tier", &tier) && tier == "Baseline" {
+		p.Tier = policy.Baseline
+	}
+	var priority uint16
+	if f.read("priority", &priority) && priority <= 1000 {
+		p.Priority = priority
+	}
+	var subject clusterPeer
+	if f.read("subject", &subject) {
+		if peers, err := subject.peers(); err == nil && peers[0].Pods != nil {
+			p.Subject = *peers[0].Pods
+		}
+	}
+	all := []policy.Rule{{Name: "it cannot be read", Action: policy.Deny}}
+	if f.has("ingress") || !f.has("egress") {
+		p.Ingress = all
+	}
+	if f.has("egress") || !f.has("ingress") {
+		p.Egress = all
+	}
+}
