@@ -147,6 +147,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(),
 			})
+			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {
 				plugin := cni.Plugin{Await: a.AwaitPod}
 				return c.serveCNI(ctx, server.Options{Socket: o.cniSocket, Host: ns, Plugin: plugin, Observe: state.Verb, Log: log})

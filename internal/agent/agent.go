@@ -265,15 +265,13 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about services whose frontends others have: these wait, and no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
+	unknown := a.readPods()
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
 	changed, version := a.policies.changed, a.policies.version
 	if changed {
 		rules = a.policies.set()
-	}
-	if a.nodes.unread {
-		a.services.setPods(a.nodes.pods(a.Node))
 	}
 	changes, services, all := a.services.collect(a.warnings)
 	checked := slices.Collect(maps.Values(a.services.checked))
@@ -284,6 +282,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	if changed {
 		err = a.applyPolicies(ctx, rules, version)
 	}
+	err = errors.Join(unknown, err)
 	var failed failures
 	if all {
 		var failure error

@@ -24,6 +24,7 @@ const (
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
+	Sound(self nodenet.Node, others []nodenet.Node) (sound []nodenet.Node, refused []error, err error)
 	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
@@ -75,7 +76,7 @@ func (s *nodeSet) on(e kube.Event) error {
 // split returns this node and the others.
 func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
 	for at, n := range s.of {
-		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs}
+		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
 		if at == name {
 			self, available, known = node, n.Available, true
 		} else {
@@ -85,18 +86,46 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// pods returns the nodes' ranges of pods, with the names of the nodes.
-func (s *nodeSet) pods(name string) map[netip.Prefix]string {
-	self, others, _, _ := s.split(name)
-	sound, _ := nodenet.Sound(self, others, nodenet.Host{}) // the log has what is refused, when nodes are joined
+// readPods gives services the nodes' ranges of pods, if these may have changed. What no node can have takes no address of a Service.
+func (a *Agent) readPods() error {
+	a.mu.Lock()
+	unread := a.nodes.unread
+	a.nodes.unread = false
+	self, others, _, _ := a.nodes.split(a.Node)
+	clusterIPs := a.services.cluster.ClusterIPs
+	if a.Nodes == nil && unread {
+		others, _ = nodenet.Sound(self, others, nodenet.Host{ClusterIPs: clusterIPs()})
+	}
+	a.mu.Unlock()
+	if !unread {
+		return nil
+	}
+	if a.Nodes != nil {
+		var err error
+		if others, _, err = a.Nodes.Sound(self, others); err != nil { // the log has what is refused, when nodes are joined
+			a.mu.Lock()
+			a.nodes.unread = true
+			a.mu.Unlock()
+			return err
+		}
+	}
 	ranges := map[netip.Prefix]string{}
-	for _, n := range append(sound, self) {
+	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
 			ranges[r] = n.Name
 		}
 	}
-	s.unread = false
-	return ranges
+	a.mu.Lock()
+	a.services.setPods(ranges)
+	a.mu.Unlock()
+	return nil
+}
+
+// ClusterIPs returns the addresses of the cluster's Services that the agent has been told of.
+func (a *Agent) ClusterIPs() []netip.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.services.cluster.ClusterIPs()
 }
 
 // joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of this node all
@@ -154,7 +183,7 @@ func (a *Agent) joinNodes(ctx context.Context) {
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()
-	a.attach = true // a tunnel may be new
+	a.attach, a.nodes.unread = true, true // a tunnel may be new, and the host may have other networks
 	a.mu.Unlock()
 	a.wake()
 	if len(self.Ranges) == 0 {

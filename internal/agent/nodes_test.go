@@ -38,12 +38,25 @@ func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
 	n.Lock()
 	defer n.Unlock()
 	slices.SortFunc(others, func(a, b nodenet.Node) int { return cmp.Compare(a.Name, b.Name) })
-	n.joined = fmt.Sprint(self, " ", others)
+	n.joined = named(self)
+	var names []string
+	for _, o := range others {
+		names = append(names, named(o))
+	}
+	n.joined += " " + fmt.Sprint(names)
 	n.applied++
 	if n.fails {
 		return errors.New("no")
 	}
 	return nil
+}
+
+func named(n nodenet.Node) string { return fmt.Sprintf("{%s %v %v}", n.Name, n.Addresses, n.Ranges) }
+
+// Sound takes the address that the host has, and a network of its own.
+func (n *network) Sound(self nodenet.Node, others []nodenet.Node) ([]nodenet.Node, []error, error) {
+	sound, refused := nodenet.Sound(self, others, nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}})
+	return sound, refused, nil
 }
 
 func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
@@ -160,4 +173,27 @@ func TestExternalIPs(t *testing.T) {
 	rows.wants(t, "its own range", "10.1.2.200:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
 	s.Delete(nodes, "", "here")
 	rows.wants(t, "no range", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
+}
+
+// TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served.
+func TestClaimedExternalIPs(t *testing.T) {
+	s := kubetest.Start(t)
+	rows := &table{rows: map[service.Key]service.Service{}}
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
+	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["198.51.100.0/25"]`, ""))
+	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9"]`))
+	n := &network{}
+	a := New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Nodes: n, Attacher: n, Status: client,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	startAgent(t, a)
+	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
+	if ips := fmt.Sprint(a.ClusterIPs()); ips != "[10.96.0.1]" {
+		t.Errorf("cluster IPs %s", ips)
+	}
 }

@@ -27,6 +27,9 @@ type Node struct {
 	Available bool
 	// Leaving is whether the node is about to go: it is being deleted, or the cluster autoscaler is about to.
 	Leaving bool
+	// Created is when the object was made, and UID its identity.
+	Created time.Time
+	UID     string
 }
 
 const (
@@ -39,6 +42,8 @@ const (
 func NodeOf(object jsontext.Value) (n Node, err error) {
 	var o struct {
 		Metadata struct {
+			Created time.Time         `json:"creationTimestamp"`
+			UID     string            `json:"uid"`
 			Deleted string            `json:"deletionTimestamp"`
 			Labels  map[string]string `json:"labels"`
 		} `json:"metadata"`
@@ -63,6 +68,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 		return n, fmt.Errorf("object Node: %w", err)
 	}
 	n.Zone, n.Leaving = o.Metadata.Labels[zone], o.Metadata.Deleted != ""
+	n.Created, n.UID = o.Metadata.Created, o.Metadata.UID
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}

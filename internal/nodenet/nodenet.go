@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -24,6 +25,9 @@ type Node struct {
 	Addresses []netip.Addr
 	// Ranges are those of its pods.
 	Ranges []netip.Prefix
+	// Created and UID tell which of two nodes is older: when the cluster made the object, and what tells two of one second apart.
+	Created time.Time
+	UID     string
 }
 
 // Routing tells how pods reach those of other nodes.
@@ -69,6 +73,8 @@ type Options struct {
 	Kept       []netip.Prefix
 	// Reserved are addresses outside that no node's pods can have: that of the API server.
 	Reserved []netip.Addr
+	// ClusterIPs returns the addresses of the cluster's Services, which no node and no pod can have; nil: there are none.
+	ClusterIPs func() []netip.Addr
 }
 
 // Network is what a node has to reach the pods of other nodes.
@@ -123,8 +129,21 @@ func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused
 			has.Local = append(has.Local, d.Addrs...)
 		}
 	}
+	if n.ClusterIPs != nil {
+		has.ClusterIPs = n.ClusterIPs()
+	}
 	sound, refused = Sound(self, others, has)
 	return sound, refused, nil
+}
+
+// Sound is the function of that name with what this host has.
+func (n *Network) Sound(self Node, others []Node) (sound []Node, refused []error, err error) {
+	h, err := n.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.Close()
+	return n.sound(h, self, others)
 }
 
 // Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as rtnl.Conn.Watch does.
@@ -155,6 +174,9 @@ func (n *Network) MTU(self Node, others []Node) (int, error) {
 		return 0, err
 	}
 	local := underlay(self, others)
+	if !local.IsValid() && len(self.Addresses) > 0 {
+		local = self.Addresses[0] // no node is reached by a tunnel
+	}
 	base, err := h.underlay(local)
 	if err != nil || n.Routing == Native || n.Routing == Off {
 		return base.MTU, err

@@ -62,7 +62,7 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 				p.refused = append(p.refused, refuse(n.Name, "no address of %v is on a segment of this node, so there is no route to %v",
 					n.Addresses, r))
 			case !p.local.IsValid() || !far.underlay.IsValid():
-				p.refused = append(p.refused, refuse(n.Name, "none of its addresses %v has a family that this node has in %v, so there is no route to %v",
+				p.refused = append(p.refused, refuse(n.Name, "the tunnel is of IPv4, unless all nodes have IPv6; of its addresses %v and those of this node %v some lack that, so there is no route to %v",
 					n.Addresses, self.Addresses, r))
 			default:
 				far.hops = append(far.hops, r.Addr())
@@ -100,15 +100,19 @@ func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
 	return route{dst: r}
 }
 
-// underlay returns the address of this node by which other nodes send it packets of the tunnel. A device has one family, for which
-// all nodes have to decide alike: IPv4, unless a node has none.
+// underlay returns the address of this node by which other nodes send it packets of the tunnel; the zero value if it has none of the
+// family. A device has one family, for which all nodes have to decide alike: IPv4, unless a node has none and all have IPv6, so that a
+// node without IPv4 takes the tunnel from none that has nothing else.
 func underlay(self Node, others []Node) netip.Addr {
-	v4 := netip.IPv4Unspecified()
-	lacks := func(n Node) bool { return len(n.Addresses) > 0 && !ofFamily(n.Addresses, v4).IsValid() }
-	if six := ofFamily(self.Addresses, netip.IPv6Unspecified()); six.IsValid() && (lacks(self) || slices.ContainsFunc(others, lacks)) {
-		return six
+	all := append(slices.Clone(others), self)
+	lack := func(family netip.Addr) bool {
+		return slices.ContainsFunc(all, func(n Node) bool { return len(n.Addresses) > 0 && !ofFamily(n.Addresses, family).IsValid() })
 	}
-	return ofFamily(self.Addresses, v4)
+	family := netip.IPv4Unspecified()
+	if six := netip.IPv6Unspecified(); lack(family) && !lack(six) {
+		family = six
+	}
+	return ofFamily(self.Addresses, family)
 }
 
 // ofFamily returns the first of some addresses that is of a family; the zero value if none is.

@@ -33,47 +33,94 @@ type Host struct {
 	Local []netip.Prefix
 	// Reserved are addresses outside that it needs: that of the API server.
 	Reserved []netip.Addr
+	// ClusterIPs are addresses of Services, which no node and no pod has.
+	ClusterIPs []netip.Addr
 }
 
 // Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim anything, the
-// traffic of this host too. Of ranges that overlap, the first by name stays. The errors are *[NodeError].
+// traffic of this host too. Of two claims that exclude each other that of the older node holds, and of this node in any case. The errors
+// are *[NodeError].
 func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) {
-	var owners []owner
-	for _, a := range self.Addresses {
-		owners = append(owners, owner{a, self.Name})
+	networks := slices.DeleteFunc(slices.Clone(host.Local), func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })
+	for _, a := range host.Reserved {
+		networks = append(networks, single(a))
 	}
-	for _, n := range slices.SortedFunc(slices.Values(others), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
-		claimed := n.Addresses
-		n.Addresses = nil
-		for _, a := range claimed {
-			if why := host.refuseAddress(a, self); why != "" {
+	var services, taken claims
+	for _, a := range host.ClusterIPs {
+		services = append(services, claim{Prefix: single(a)})
+	}
+	slices.SortFunc(services, claim.compare)
+	for _, a := range self.Addresses {
+		taken.add(claim{single(a), self.Name, true})
+	}
+	for _, r := range self.Ranges {
+		taken.add(claim{r, self.Name, false})
+	}
+	for _, n := range slices.SortedFunc(slices.Values(others), Node.compareAge) {
+		addresses, ranges := n.Addresses, n.Ranges
+		n.Addresses, n.Ranges = nil, nil
+		for _, a := range addresses {
+			if why := host.refuseAddress(a, self, services, taken); why != "" {
 				refused = append(refused, refuse(n.Name, "its address %v %s", a, why))
 				continue
 			}
 			if !ofFamily(n.Addresses, a).IsValid() { // the others matter less, and could be as many as there are ranges
-				owners = append(owners, owner{a, n.Name})
+				taken.add(claim{single(a), n.Name, true})
 			}
 			n.Addresses = append(n.Addresses, a)
 		}
-		sound = append(sound, n)
-	}
-	slices.SortFunc(owners, func(a, b owner) int { return a.Compare(b.Addr) })
-	networks := slices.DeleteFunc(slices.Clone(host.Local), func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })
-	for _, a := range host.Reserved {
-		networks = append(networks, netip.PrefixFrom(a, a.BitLen()))
-	}
-	taken := slices.Clone(self.Ranges)
-	for i, n := range sound {
-		sound[i].Ranges = nil
-		for _, r := range n.Ranges {
-			if why := refuseRange(r, owners, networks, taken); why != "" {
+		for _, r := range ranges {
+			if why := refuseRange(r, networks, services, taken); why != "" {
 				refused = append(refused, refuse(n.Name, "its range %v %s", r, why))
 				continue
 			}
-			taken, sound[i].Ranges = append(taken, r), append(sound[i].Ranges, r)
+			taken.add(claim{r, n.Name, false})
+			n.Ranges = append(n.Ranges, r)
 		}
+		sound = append(sound, n)
 	}
+	slices.SortFunc(sound, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return sound, refused
+}
+
+// compareAge puts the older node first. Times are those of the API server, in seconds.
+func (n Node) compareAge(other Node) int {
+	return cmp.Or(n.Created.Compare(other.Created), cmp.Compare(n.UID, other.UID), cmp.Compare(n.Name, other.Name))
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// claim is a range of a node's pods, or an address by which others reach it.
+type claim struct {
+	netip.Prefix
+	node    string
+	address bool
+}
+
+func (c claim) compare(other claim) int { return c.Addr().Compare(other.Addr()) }
+
+// claims are sorted, and do not overlap.
+type claims []claim
+
+// overlapping returns the claim that a range overlaps, if there is one.
+func (c claims) overlapping(p netip.Prefix) (claim, bool) {
+	i, _ := slices.BinarySearchFunc(c, claim{Prefix: p}, claim.compare)
+	if i < len(c) && p.Contains(c[i].Addr()) {
+		return c[i], true
+	}
+	if i > 0 && c[i-1].Contains(p.Addr()) {
+		return c[i-1], true
+	}
+	return claim{}, false
+}
+
+// add adds a claim that overlaps none, or nothing.
+func (c *claims) add(next claim) {
+	if _, taken := c.overlapping(next.Prefix); taken {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(*c, next, claim.compare)
+	*c = slices.Insert(*c, i, next)
 }
 
 // NodeError says what of a node is left out, and why.
@@ -85,30 +132,33 @@ func refuse(node, format string, args ...any) error {
 	return &NodeError{node, fmt.Sprintf(format, args...)}
 }
 
-// owner has an address by which others reach it.
-type owner struct {
-	netip.Addr
-	node string
-}
-
-// refuseAddress tells why another node cannot have an address; empty if it can.
-func (h Host) refuseAddress(a netip.Addr, self Node) string {
+// refuseAddress tells why another node cannot have an address; empty if it can. Two nodes can say to have one: the object of a machine that
+// was replaced stays for a while.
+func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) string {
 	for _, s := range special {
 		if s.Contains(a) {
 			return "is " + s.what
 		}
 	}
-	switch has := func(p netip.Prefix) bool { return p.Addr() == a }; {
-	case slices.Contains(self.Addresses, a) || slices.ContainsFunc(h.Local, has):
+	has := func(p netip.Prefix) bool { return p.Addr() == a }
+	if slices.Contains(self.Addresses, a) || slices.ContainsFunc(h.Local, has) {
 		return "is one of this node"
-	case slices.ContainsFunc(self.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
+	}
+	if _, is := services.overlapping(single(a)); is {
+		return "is that of a Service"
+	}
+	switch in, is := taken.overlapping(single(a)); {
+	case !is || in.address:
+	case in.node == self.Name:
 		return "is in the range of this node's pods"
+	default:
+		return fmt.Sprintf("is in the range %v of node %s", in.Prefix, in.node)
 	}
 	return ""
 }
 
 // refuseRange tells why no route may lead to a range; empty if one may.
-func refuseRange(r netip.Prefix, owners []owner, networks, taken []netip.Prefix) string {
+func refuseRange(r netip.Prefix, networks []netip.Prefix, services, taken claims) string {
 	shortest := shortest4
 	if r.Addr().Is6() {
 		shortest = shortest6
@@ -121,15 +171,18 @@ func refuseRange(r netip.Prefix, owners []owner, networks, taken []netip.Prefix)
 			return fmt.Sprintf("overlaps %v, which is %s", s.Prefix, s.what)
 		}
 	}
-	first, _ := slices.BinarySearchFunc(owners, r.Addr(), func(o owner, a netip.Addr) int { return o.Compare(a) })
-	if first < len(owners) && r.Contains(owners[first].Addr) {
-		return fmt.Sprintf("contains the address %v of node %s", owners[first].Addr, owners[first].node)
+	in, is := taken.overlapping(r)
+	if is && in.address {
+		return fmt.Sprintf("contains the address %v of node %s", in.Addr(), in.node)
 	}
 	if i := slices.IndexFunc(networks, r.Overlaps); i >= 0 {
 		return fmt.Sprintf("overlaps %v, which this node's host has or needs", networks[i].Masked())
 	}
-	if i := slices.IndexFunc(taken, r.Overlaps); i >= 0 {
-		return fmt.Sprintf("overlaps %v of another node", taken[i])
+	if of, is := services.overlapping(r); is {
+		return fmt.Sprintf("contains the address %v of a Service", of.Addr())
+	}
+	if is {
+		return fmt.Sprintf("overlaps %v of node %s", in.Prefix, in.node)
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as ever, the error
@@ -21,6 +22,8 @@ func TestClaims(t *testing.T) {
 	c.ip(n.ns, "link set dock up")
 	far := Node{Name: "node-9", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.9")}}
 	own, address := bad.Ranges, bad.Addresses
+	n.network.ClusterIPs = func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.96.0.1")} }
+	bad.Created = time.Now() // younger than the others
 	kept := func() string { return c.run(n.ns, "nft list set inet mustang-agent kept4") }
 	bad.Ranges = nil
 	c.must(n.network.Apply(n.Node, append(c.others(n), far)))
@@ -29,6 +32,7 @@ func TestClaims(t *testing.T) {
 		"0.0.0.0/1": "/8", "128.0.0.0/2": "/8", "0.0.0.0/8": "unspecified", "127.0.0.0/9": "loopback", "169.254.169.254/32": "link-local",
 		"224.0.0.0/8": "multicast", "192.0.2.3/32": "of node node-3", "203.0.113.9/32": "of node node-9", "192.0.2.1/32": "of node node-1",
 		"192.0.2.128/25": "192.0.2.0/24", "172.16.0.0/12": "172.17.0.0/16", "203.0.113.0/29": "203.0.113.5/32", "10.1.1.128/25": "10.1.1.0/24",
+		"10.96.0.0/12": "10.96.0.1 of a Service", "10.96.0.1": "that of a Service", "10.1.3.7": "in the range 10.1.3.0/24 of node node-3",
 		"127.0.0.1": "loopback", "0.0.0.0": "unspecified", "255.255.255.255": "broadcast", "224.0.0.1": "multicast", "169.254.1.1": "link-local",
 		"192.0.2.1": "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
 	}
@@ -53,24 +57,63 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestSound has ranges that two nodes claim be the first one's, and takes the networks of this node's own pods for no others'.
+// TestSound has ranges that two nodes claim be the older one's, and takes the networks of this node's own pods for no others'.
 func TestSound(t *testing.T) {
-	node := func(name, address string, ranges ...string) Node {
-		n := Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	node := func(name string, age int, address string, ranges ...string) Node {
+		n := Node{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, Created: time.Unix(int64(1000-age), 0), UID: name}
 		for _, r := range ranges {
 			n.Ranges = append(n.Ranges, netip.MustParsePrefix(r))
 		}
 		return n
 	}
-	self := node("a", "10.0.0.1", "10.1.1.0/24", "fd00:1:1::/64")
-	host := Host{Local: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fe80::1/64")}}
-	others := []Node{node("d", "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"), node("c", "2001:db8::3", "fd00::/8"), node("b", "10.0.0.2", "10.1.2.0/25", "fd00:1:2::/64")}
-	sound, refused := Sound(self, others, host)
-	want := []Node{node("b", "10.0.0.2", "10.1.2.0/25", "fd00:1:2::/64"), node("c", "2001:db8::3"), node("d", "10.0.0.4", "10.1.4.0/24")}
-	if fmt.Sprint(sound) != fmt.Sprint(want) || len(refused) != 2 {
-		t.Errorf("%v, %v, want %v", sound, refused, want)
+	self := node("a", 0, "10.0.0.1", "10.1.1.0/24", "fd00:1:1::/64")
+	host := Host{
+		Local:      []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fe80::1/64")},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::1"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.1")},
 	}
-	if !slices.Equal(others[0].Ranges, node("d", "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24").Ranges) {
+	others := []Node{
+		node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"), node("c", 4, "2001:db8::3", "fd00::/8"), node("b", 3, "10.0.0.2", "10.1.2.0/25", "fd00:1:2::/64"),
+		node("e", 2, "10.1.4.9", "10.1.5.0/24"), node("f", 1, "10.0.0.4", "10.96.0.0/28", "fd00:96::/112", "10.96.1.0/24"),
+	}
+	sound, refused := Sound(self, others, host)
+	want := []Node{
+		node("b", 3, "10.0.0.2", "fd00:1:2::/64"), node("c", 4, "2001:db8::3"), node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24"),
+		node("e", 2, "10.1.4.9", "10.1.5.0/24"), node("f", 1, "10.0.0.4", "10.96.1.0/24"),
+	}
+	want[3].Addresses = nil
+	if fmt.Sprint(sound) != fmt.Sprint(want) || len(refused) != 5 {
+		t.Errorf("%v\n%v\nwant %v", sound, refused, want)
+	}
+	if !slices.Equal(others[0].Ranges, node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24").Ranges) {
 		t.Errorf("what was given is changed: %v", others)
+	}
+	others[0].Created = others[2].Created // of one second: the UID decides
+	sound, _ = Sound(self, others, host)
+	if fmt.Sprint(sound[0].Ranges, sound[2].Ranges) != "[10.1.2.0/25 fd00:1:2::/64] [10.1.4.0/24]" {
+		t.Errorf("of one second: %v", sound)
+	}
+}
+
+// TestUnderlay has all nodes decide alike for one family: a node without IPv4 moves the tunnel of others to IPv6 only where all have that.
+func TestUnderlay(t *testing.T) {
+	of := func(addresses ...string) (n Node) {
+		for _, a := range addresses {
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+		}
+		return n
+	}
+	four, six, dual, none := of("192.0.2.1"), of("2001:db8::1"), of("2001:db8::2", "192.0.2.2"), of()
+	for _, c := range []struct {
+		self   Node
+		others []Node
+		want   string
+	}{
+		{four, nil, "192.0.2.1"}, {six, nil, "2001:db8::1"}, {dual, nil, "192.0.2.2"}, {none, nil, "invalid IP"},
+		{dual, []Node{six}, "2001:db8::2"}, {dual, []Node{four}, "192.0.2.2"}, {dual, []Node{none}, "192.0.2.2"},
+		{dual, []Node{four, six}, "192.0.2.2"}, {four, []Node{dual, six}, "192.0.2.1"}, {six, []Node{dual, four}, "invalid IP"}, {six, []Node{dual, none}, "2001:db8::1"},
+	} {
+		if got := underlay(c.self, c.others).String(); got != c.want {
+			t.Errorf("%v with %v: %s, want %s", c.self.Addresses, c.others, got, c.want)
+		}
 	}
 }

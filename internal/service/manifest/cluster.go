@@ -50,6 +50,18 @@ func (c *Cluster) SetPods(ranges map[netip.Prefix]string) (concerned []Name) {
 	return concerned
 }
 
+// ClusterIPs returns the cluster IPs of all Services.
+func (c *Cluster) ClusterIPs() (all []netip.Addr) {
+	for _, k := range c.services {
+		for _, text := range k.clusterIPs() {
+			if addr, err := netip.ParseAddr(text); err == nil { // not that of a headless one
+				all = append(all, addr)
+			}
+		}
+	}
+	return all
+}
+
 // PutService stores the Service of a name, which may be there already. An error says why it cannot be read: the one of before is
 // gone then.
 func (c *Cluster) PutService(n Name, object jsontext.Value) error {

@@ -155,11 +155,7 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 		f.field, f.addr = field, addr
 		out = append(out, f)
 	}
-	clusterIPs := k.Spec.ClusterIPs
-	if len(clusterIPs) == 0 && k.Spec.ClusterIP != "" {
-		clusterIPs = []string{k.Spec.ClusterIP}
-	}
-	for i, ip := range clusterIPs {
+	for i, ip := range k.clusterIPs() {
 		add(fmt.Sprintf("spec.clusterIPs[%d]", i), ip, frontend{policy: internal})
 	}
 	families := k.Spec.IPFamilies
@@ -208,6 +204,14 @@ func (s *set) nodePort(family string, policy service.Policy) (out []frontend) {
 		out = append(out, frontend{field: "nodePort", addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), atNodePort: true})
 	}
 	return out
+}
+
+// clusterIPs returns the cluster IPs of the Service, as it has them.
+func (k *kubeService) clusterIPs() []string {
+	if len(k.Spec.ClusterIPs) == 0 && k.Spec.ClusterIP != "" {
+		return []string{k.Spec.ClusterIP}
+	}
+	return k.Spec.ClusterIPs
 }
 
 // affinity returns how long a client keeps its backend.
