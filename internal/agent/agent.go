@@ -278,6 +278,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	addresses, attach := a.addresses, a.attach
 	a.attach = false
 	a.State.Services(len(a.services.counted), a.services.backends)
+	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
 	if changed {
 		err = a.applyPolicies(ctx, rules, version)

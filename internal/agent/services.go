@@ -32,6 +32,9 @@ type serviceSet struct {
 	counted  map[service.Key]int // backends of each
 	backends int                 // of all
 
+	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though others do.
+	noLocal map[string]map[manifest.Name]bool
+
 	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
 	triggered map[manifest.Name]time.Time
 	// told is what there is to say of Services, if there is something.
@@ -42,9 +45,13 @@ func newServiceSet(node string) *serviceSet {
 	return &serviceSet{
 		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
 		wanted: newWanted(), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}
 }
+
+// Traffic policies, as metrics name them.
+const internalPolicy, externalPolicy = "internal", "external"
 
 // on notes an event.
 func (s *serviceSet) on(e kube.Event) (err error) {
@@ -138,6 +145,7 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		for _, note := range set.Notes {
 			w.log.Info(note)
 		}
+		s.noteLocal(n, set.Services)
 		for _, conflict := range s.wanted.set(n, set.Services, c) {
 			w.add(notServed(n, fmt.Sprintf("%s is the frontend of %s", conflict, s.wanted.holder[conflict])))
 		}
@@ -149,6 +157,22 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		s.count(key, v)
 	}
 	return c, all, isAll
+}
+
+// noteLocal notes whether a Service has no backend here for a traffic policy that wants one.
+func (s *serviceSet) noteLocal(n manifest.Name, services []service.Service) {
+	delete(s.noLocal[internalPolicy], n)
+	delete(s.noLocal[externalPolicy], n)
+	for _, v := range services {
+		name, policy := internalPolicy, v.InternalPolicy
+		v = v.Sorted()
+		if v.NodePort || v.External {
+			name, policy = externalPolicy, v.ExternalPolicy
+		}
+		if _, local := v.LocalServing(); policy == service.Local && len(local) == 0 && len(v.Serving()) > 0 {
+			s.noLocal[name][n] = true
+		}
+	}
 }
 
 func notServed(n manifest.Name, text string) kube.Warning {

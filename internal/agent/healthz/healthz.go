@@ -55,6 +55,12 @@ func (s *State) Services(services, backends int) {
 	s.metrics.backends.Set(float64(backends))
 }
 
+// NoLocalEndpoints notes of how many services the internal or the external traffic policy is Local while no backend on this node serves.
+func (s *State) NoLocalEndpoints(internal, external int) {
+	s.metrics.noLocal.WithLabelValues("internal").Set(float64(internal))
+	s.metrics.noLocal.WithLabelValues("external").Set(float64(external))
+}
+
 // SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez does not.
 func (s *State) SetLeaving(leaving bool) {
 	s.mu.Lock()

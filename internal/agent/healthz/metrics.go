@@ -17,6 +17,7 @@ type metrics struct {
 	services, backends                            prometheus.Gauge
 	endpointsPending, servicesPending             prometheus.Gauge
 	endpointsTotal, servicesTotal                 prometheus.Counter
+	noLocal                                       *prometheus.GaugeVec
 	verbs                                         *prometheus.HistogramVec
 	answers                                       map[string]*prometheus.CounterVec // by the path that was asked
 }
@@ -59,18 +60,24 @@ func newMetrics() metrics {
 		joining:  histogram(ours, "nodes_duration_seconds", "Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds),
 		joined:   gauge(ours, "nodes_last_timestamp_seconds", "When the last round that joins nodes ended without an error."),
 		unjoined: counter(ours, "failed_nodes_rounds_total", "Rounds that join nodes and ended with an error."),
+		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Subsystem: kubeproxy, Name: "sync_proxy_rules_no_local_endpoints_total",
+			Help: "Services with a Local traffic policy and without an endpoint on this node that serves, while others do.",
+		}, []string{"traffic_policy"}),
 		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,
 		}, []string{"verb", "result"}),
 		answers: map[string]*prometheus.CounterVec{"/healthz": answers("proxy_healthz_total", "/healthz"), "/livez": answers("proxy_livez_total", "/livez")},
 	}
 	m.verbs.WithLabelValues("ADD", "done") // it is there before the first pod
+	m.noLocal.WithLabelValues("internal")
+	m.noLocal.WithLabelValues("external")
 	return m
 }
 
 func (m metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.duration, m.full, m.partial, m.programming, m.queued, m.written, m.failed, m.endpointsPending, m.endpointsTotal, m.servicesPending,
-		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.verbs, m.answers["/healthz"], m.answers["/livez"],
+		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.verbs, m.answers["/healthz"], m.answers["/livez"],
 	}
 }
