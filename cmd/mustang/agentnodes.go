@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -47,12 +48,20 @@ func (a *agentNodes) check() error {
 	for _, text := range a.excluded {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
+			return fmt.Errorf("--masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
 		}
 		a.options.Kept = append(a.options.Kept, prefix.Masked())
 	}
 	if a.place.ConfDir == "" {
 		return nil
+	}
+	switch p := a.pods; {
+	case !slices.Contains(netconf.Links(), p.Link):
+		return fmt.Errorf("--link: unknown link mode %q: want %s", p.Link, strings.Join(netconf.Links(), ", "))
+	case !slices.Contains(netconf.Services(), p.Services):
+		return fmt.Errorf("--services: %q: want %s", p.Services, strings.Join(netconf.Services(), ", "))
+	case !slices.Contains(install.Versions(), p.CNIVersion):
+		return fmt.Errorf("--cni-version: %q: want %s", p.CNIVersion, strings.Join(install.Versions(), ", "))
 	}
 	if err := netconf.CheckProxied(a.pods.Link, a.pods.Services); err != nil && !a.proxied {
 		return fmt.Errorf("%w: choose another of them, or --allow-services-off", err)

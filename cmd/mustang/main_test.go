@@ -219,8 +219,13 @@ var badInput = []struct {
 	{"compare a b --threshold -1%", 2, "-1%"},
 	{"compare a b --threshold=", 2, "--threshold"},
 	{"compare a b --threshold nan%", 2, "nan%"},
+	{"agent --node=n --link=foo", 2, `--link: unknown link mode "foo": want auto, veth, `},
+	{"agent --node=n --services=foo", 2, `--services: "foo": want socket, tc, both, off`},
+	{"agent --node=n --cni-version=2", 2, `--cni-version: "2": want 1.1.0, `},
+	{"agent --node=n --masquerade-exclude=x", 2, `--masquerade-exclude "x": want a prefix`},
+	{"agent --node=n --kubeconfig=/etc/hostname", 1, "/etc/hostname is no kubeconfig\n"},
 	{"agent --node=n --link=macvlan --services=off", 2, "--allow-services-off"},
-	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1, "/nonexistent"},
+	{"agent --node=n --link=macvlan --services=off --allow-services-off --kubeconfig=/nonexistent", 1, "--kubeconfig /nonexistent: no such file\n"},
 	{"frob", 2, `unknown command "frob" for "mustang": want agent, bench, cni, `},
 }
 

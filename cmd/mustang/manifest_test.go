@@ -12,12 +12,16 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/nodeagent"
+	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/document"
 	"mustang/internal/kube"
+	"mustang/internal/nodenet"
 )
 
 // TestManifest reads the manifest: the agent knows the flags there, and may read what it watches.
@@ -168,4 +172,75 @@ func TestDocumentedValues(t *testing.T) {
 	for name := range leaves {
 		t.Errorf("%s is not documented", name)
 	}
+}
+
+// TestValuesSchema holds the chart's schema against its values, and against what the flags take.
+func TestValuesSchema(t *testing.T) {
+	const path = "../../packaging/chart/values.schema.json"
+	schema, err := jsonschema.NewCompiler().Compile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var form struct {
+		Properties map[string]struct {
+			Properties map[string]struct{ Enum []string }
+		}
+	}
+	if err := json.Unmarshal(text, &form); err != nil {
+		t.Fatal(err)
+	}
+	routing := func(text string) bool { return new(nodenet.Routing).UnmarshalText([]byte(text)) == nil }
+	for key, takes := range map[string]func(string) bool{
+		"link": among(netconf.Links()), "services": among(netconf.Services()), "cniVersion": among(install.Versions()), "routing": routing,
+	} {
+		enum := form.Properties["agent"].Properties[key].Enum
+		if len(enum) < 4 || slices.ContainsFunc(enum, func(value string) bool { return !takes(value) }) {
+			t.Errorf("agent.%s may be %q", key, enum)
+		}
+	}
+	if links := form.Properties["agent"].Properties["link"].Enum; !slices.Equal(links, netconf.Links()) {
+		t.Errorf("agent.link may be %q, want %q", links, netconf.Links())
+	}
+	defaults, err := os.ReadFile("../../packaging/chart/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(defaults, &values); err != nil {
+		t.Fatal(err)
+	}
+	for name, group := range values {
+		group, ok := group.(map[string]any)
+		for key := range group {
+			if _, known := form.Properties[name].Properties[key]; ok && !known && form.Properties[name].Properties != nil {
+				t.Errorf("the schema does not know %s.%s", name, key)
+			}
+		}
+	}
+	for wrong, change := range map[string]func(){
+		"":                   func() {},
+		"lnk":                func() { values["agent"].(map[string]any)["lnk"] = "veth" },
+		"at '/agent/link'":   func() { values["agent"].(map[string]any)["link"] = "foo" },
+		"clean":              func() { values["clean"] = true },
+		"/apiServer/port":    func() { values["apiServer"].(map[string]any)["port"] = "https" },
+		"/agent/extraFlags/": func() { values["agent"].(map[string]any)["extraFlags"] = []any{7} },
+	} {
+		values = nil
+		if err := yaml.Unmarshal(defaults, &values); err != nil {
+			t.Fatal(err)
+		}
+		change()
+		err := schema.Validate(values)
+		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
+func among(list []string) func(string) bool {
+	return func(text string) bool { return slices.Contains(list, text) }
 }

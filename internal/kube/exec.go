@@ -26,18 +26,24 @@ func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 }
 
 // PodOn is a pod, and the node that it is on; empty: none yet.
-type PodOn struct{ Name, Node string }
+type PodOn struct {
+	Name, Node string
+	// Restarted is whether one of its containers has ended and runs again.
+	Restarted bool
+}
 
 // PodsOf returns the pods of a namespace that labels select, as in `kubectl get -l`.
 func (c *Client) PodsOf(ctx context.Context, namespace, labels string) (pods []PodOn, err error) {
-	data, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector", labels).DoRaw(ctx)
+	// A stream has the API server's own words for an error.
+	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector", labels).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
+	defer body.Close()
 	var list struct {
 		Items []jsontext.Value `json:"items"`
 	}
-	if err := json.Unmarshal(data, &list); err != nil {
+	if err := json.UnmarshalRead(body, &list); err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
 	for _, item := range list.Items {
@@ -46,11 +52,20 @@ func (c *Client) PodsOf(ctx context.Context, namespace, labels string) (pods []P
 			Spec     struct {
 				NodeName string `json:"nodeName"`
 			} `json:"spec"`
+			Status struct {
+				Containers []struct {
+					Restarts int `json:"restartCount"`
+				} `json:"containerStatuses"`
+			} `json:"status"`
 		}
 		if err := document.Decode(item, &o); err != nil {
 			return nil, err
 		}
-		pods = append(pods, PodOn{o.Metadata.Name, o.Spec.NodeName})
+		pod := PodOn{Name: o.Metadata.Name, Node: o.Spec.NodeName}
+		for _, container := range o.Status.Containers {
+			pod.Restarted = pod.Restarted || container.Restarts > 0
+		}
+		pods = append(pods, pod)
 	}
 	return pods, nil
 }

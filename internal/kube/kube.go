@@ -8,9 +8,12 @@ package kube
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,6 +133,9 @@ type Client struct {
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := rest.InClusterConfig()
 	if kubeconfig != "" {
+		if err := readable(kubeconfig); err != nil {
+			return nil, err
+		}
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
@@ -141,6 +147,25 @@ func Connect(kubeconfig string) (*Client, error) {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	return &Client{dynamic.New(plain), plain, config}, nil
+}
+
+// readable returns an error for people if a file is no kubeconfig: that of the library is about Go's types.
+func readable(kubeconfig string) error {
+	data, err := os.ReadFile(kubeconfig)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("--kubeconfig %s: no such file", kubeconfig)
+	}
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if _, err := clientcmd.Load(data); err != nil {
+		where := ""
+		if _, line, ok := strings.Cut(err.Error(), "yaml: line "); ok {
+			where = ": line " + line
+		}
+		return fmt.Errorf("%s is no kubeconfig%s", kubeconfig, where)
+	}
+	return nil
 }
 
 // Address returns the address of the API server; the zero value if a name stands for it.

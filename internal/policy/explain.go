@@ -99,6 +99,27 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	return v.decide(f, Egress), v.decide(f, Ingress), nil
 }
 
+// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they deny what no rule
+// of theirs allows.
+func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
+	v, err := newView(&s)
+	if err != nil {
+		return nil, err
+	}
+	subject := f.Source
+	if d == Ingress {
+		subject = f.Destination
+	}
+	if pod := v.pods[subject.Unmap()]; pod != nil {
+		for _, p := range v.selecting(pod, d) {
+			if p.Tier == Namespaced {
+				names = append(names, p.Namespace+"/"+p.Name)
+			}
+		}
+	}
+	return slices.Compact(names), nil
+}
+
 // view finds what a snapshot has by address.
 type view struct {
 	pods       map[netip.Addr]*Pod

@@ -114,7 +114,7 @@ func (o Object) fullName() string {
 
 // Query selects objects.
 type Query struct {
-	// Kind is one of a report's kinds, its plural, or "policy" for all policies; empty: those that are wrong.
+	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: those that are wrong.
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
@@ -137,7 +137,7 @@ const (
 
 // Validate refuses a kind that there is not.
 func (q Query) Validate() error {
-	kinds := []string{Service, NetworkPolicy, ClusterNetworkPolicy, Node, Pod, EndpointSlice, Namespace}
+	kinds := []string{Service, NetworkPolicy, ClusterNetworkPolicy, Node, Pod}
 	if q.Kind == "" || slices.ContainsFunc(kinds, q.isKind) {
 		return nil
 	}
@@ -154,6 +154,9 @@ func (q Query) matches(o Object) bool {
 	return q.Kind == "" || q.isKind(o.Kind)
 }
 
+// short are kubectl's short names of kinds.
+var short = map[string]string{"svc": Service, "netpol": NetworkPolicy, "no": Node, "po": Pod}
+
 // isKind reports whether a kind is the one that is asked for.
 func (q Query) isKind(kind string) bool {
 	plural := kind + "s"
@@ -161,7 +164,7 @@ func (q Query) isKind(kind string) bool {
 		plural = stem + "ies"
 	}
 	asked := strings.ToLower(q.Kind)
-	return asked == kind || asked == plural || asked == "policy" && strings.HasSuffix(kind, "policy") ||
+	return asked == kind || asked == plural || short[asked] == kind || asked == "policy" && strings.HasSuffix(kind, "policy") ||
 		asked == "policies" && strings.HasSuffix(kind, "policy")
 }
 

@@ -43,6 +43,8 @@ func TestFill(t *testing.T) {
 		{Query{Kind: "policies"}, "clusternetworkpolicy deny, networkpolicy shop/allow", 0},
 		{Query{Kind: "networkpolicies"}, "networkpolicy shop/allow", 0},
 		{Query{Kind: "pods"}, "", 0},
+		{Query{Kind: "svc", Name: "web"}, "service shop/web", 0},
+		{Query{Kind: "netpol"}, "networkpolicy shop/allow", 0},
 	} {
 		if err := test.query.Validate(); err != nil {
 			t.Error(err)
@@ -71,8 +73,10 @@ func TestFill(t *testing.T) {
 			t.Error("it is well")
 		}
 	}
-	if err := (Query{Kind: "secret"}).Validate(); err == nil {
-		t.Error("there is a kind secret")
+	for kind, known := range map[string]bool{"po": true, "no": true, "secret": false, "namespace": false, "endpointslice": false} {
+		if err := (Query{Kind: kind}).Validate(); (err == nil) != known {
+			t.Errorf("kind %s: %v", kind, err)
+		}
 	}
 }
 

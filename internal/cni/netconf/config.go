@@ -43,6 +43,9 @@ const (
 	ServicesOff = "off"
 )
 
+// Services returns the values of key services.
+func Services() []string { return []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff} }
+
 // Values of key bigTCP.
 const (
 	// BigTCPAuto lets IPv4 TCP packets of up to 256 KiB cross pod devices, unless the parent would lose its segmentation
@@ -199,7 +202,7 @@ func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAM
 // validate checks values and their combinations.
 func (c Config) validate() error {
 	bigTCP := []string{BigTCPAuto, BigTCPOn, BigTCPOff}
-	services := []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff}
+	services := Services()
 	switch {
 	case !slices.Contains(Links(), c.Link):
 		return Invalidf("link: unknown link mode %q (known: %s)", c.Link, strings.Join(Links(), ", "))

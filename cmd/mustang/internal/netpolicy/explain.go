@@ -54,6 +54,9 @@ where they are only audited. Its first line tells which pods the addresses are o
 					return nil, err
 				}
 				now, err := know(d)
+				if err == nil {
+					now.cluster, err = followed(cmd.Context(), d, now)
+				}
 				return []known{now}, err
 			})
 			if err != nil {
@@ -89,6 +92,15 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 	return nil
 }
 
+// followed reports whether an agent follows a cluster here: it has written a policy, or a service.
+func followed(ctx context.Context, d *datapath.Datapath, k known) (bool, error) {
+	if slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent }) {
+		return true, nil
+	}
+	services, err := d.Services().List(ctx)
+	return slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }), err
+}
+
 // parsePort parses PORT or PORT/PROTOCOL.
 func parsePort(text string) (f policy.Flow, err error) {
 	port, protocol, ok := strings.Cut(text, "/")
@@ -108,7 +120,7 @@ func parsePort(text string) (f policy.Flow, err error) {
 
 // end returns the address of a pod or the address itself, of the family of another address if that is valid. Of pods by one name, that of
 // this node comes first.
-func end(s policy.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
+func end(s known, text string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a.Unmap(), nil
 	}
@@ -133,7 +145,10 @@ func end(s policy.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 	if found {
 		return netip.Addr{}, fmt.Errorf("pod %s has no address of the family", text)
 	}
-	return netip.Addr{}, fmt.Errorf("pod %s is not known: mustang ep ls has those that are (ep add --pod names one)", text)
+	if s.cluster {
+		return netip.Addr{}, fmt.Errorf("no pod %s: name a pod (kubectl get pods), not a Deployment or Service", text)
+	}
+	return netip.Addr{}, fmt.Errorf("no pod %s: mustang ep ls has those that are known (ep add --pod names one)", text)
 }
 
 // decisionJSON is the decision of one end as policy explain -o json prints it.
@@ -162,10 +177,10 @@ func (e endJSON) String() string {
 }
 
 func (c commands) printFlow(k known, f policy.Flow, args []string, format string) (err error) {
-	if f.Source, err = end(k.Snapshot, args[0], netip.Addr{}); err != nil {
+	if f.Source, err = end(k, args[0], netip.Addr{}); err != nil {
 		return err
 	}
-	if f.Destination, err = end(k.Snapshot, args[1], f.Source); err != nil {
+	if f.Destination, err = end(k, args[1], f.Source); err != nil {
 		return err
 	}
 	egress, ingress, err := policy.Explain(k.Snapshot, f)
@@ -189,6 +204,9 @@ func (c commands) printFlow(k known, f policy.Flow, args []string, format string
 		})
 	}
 	tell := func(d policy.Decision) string {
+		if d.Origin.Reason == policy.DefaultDeny {
+			return isolated(k.Snapshot, f, d.Origin.Direction)
+		}
 		by := " by "
 		if d.Origin.Reason == policy.ToItself || d.Origin.Reason == policy.OwnNode {
 			by = ": "
@@ -204,6 +222,15 @@ func (c commands) printFlow(k known, f policy.Flow, args []string, format string
 		_, err = fmt.Fprintf(c.Stdout, "without the audited policies of owner %s, which are off: others are enforced\n", k.listed[i].Owner)
 	}
 	return err
+}
+
+// isolated tells which policies deny a flow by default.
+func isolated(s policy.Snapshot, f policy.Flow, d policy.Direction) string {
+	names, _ := policy.Isolating(s, f, d) // it has been explained
+	if last := len(names) - 1; last > 0 {
+		return fmt.Sprintf("denied: %s and %s select this pod, and no rule of theirs allows it", strings.Join(names[:last], ", "), names[last])
+	}
+	return fmt.Sprintf("denied: %s selects this pod, and no rule of it allows it", strings.Join(names, ""))
 }
 
 func verdict(allow bool) string {

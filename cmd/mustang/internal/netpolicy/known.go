@@ -17,6 +17,7 @@ type known struct {
 	policy.Snapshot
 	listed  []policies.Listed
 	audited bool
+	cluster bool // whether an agent follows one
 }
 
 // know reads what a datapath decides by.

@@ -58,8 +58,8 @@ tables, and show the differences with their reasons: a frontend of another Servi
 address that cannot be served, an object that cannot be read, a policy without room, a route or a
 pod that is missing. Without arguments, one screen of totals with the first objects that are wrong.
 
-KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod; NAME is that of an object,
-with its namespace or without. WANTED counts what objects want in the tables: frontends, policies,
+KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or kubectl's svc, netpol,
+no or po; NAME is that of an object, with its namespace or without. WANTED counts what objects want in the tables: frontends, policies,
 routes, addresses. An object waits as long as a change of it is to be written yet.
 
 Exit codes: 0 all is well, 1 something is wrong or not all has been written once, 2 misused.`,

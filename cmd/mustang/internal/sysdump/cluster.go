@@ -44,7 +44,7 @@ func (d dump) cluster(ctx context.Context, a *sysdump.Archive) error {
 		return err // no cluster, or no rights
 	}
 	if len(pods) == 0 {
-		a.Missing("nodes", fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector))
+		return fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector)
 	}
 	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
 	objects := map[string]string{
@@ -76,10 +76,13 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, 
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
 	log := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d", url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes)
-	err := a.Collect(within, itemTime, []sysdump.Item{
-		{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }},
-		{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log+"&previous=true", to) }},
-	})
+	items := []sysdump.Item{{Name: dir + "/agent.log", Collect: func(ctx context.Context, to io.Writer) error { return client.Get(ctx, log, to) }}}
+	if pod.Restarted {
+		items = append(items, sysdump.Item{Name: dir + "/agent-before.log", Collect: func(ctx context.Context, to io.Writer) error {
+			return client.Get(ctx, log+"&previous=true", to)
+		}})
+	}
+	err := a.Collect(within, itemTime, items)
 	if err == nil {
 		var archive, stderr sysdump.Buffer
 		words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}

@@ -99,7 +99,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	const pods = "/api/v1/namespaces/kube-system/pods"
-	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": "../bad"}}]}`))
+	s.Handle(pods, text(`{"items": [{"metadata": {"name": "mustang-1"}, "spec": {"nodeName": "good"}, "status": {"containerStatuses": [{"restartCount": 1}]}}, {"metadata": {"name": "mustang-2"}, "spec": {"nodeName": "../bad"}}]}`))
 	s.Handle(pods+"/mustang-1/exec", exec(node.Bytes(), nil, 0))
 	s.Handle(pods+"/mustang-2/exec", exec(nil, []byte("mustang: unknown command password="+secret), 2))
 	s.Handle(pods+"/mustang-1/log", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -138,12 +138,15 @@ func TestCluster(t *testing.T) {
 			t.Errorf("missing.txt lacks %q: %s", want, all["missing.txt"])
 		}
 	}
+	if missing := all["missing.txt"]; strings.Contains(missing, "nodes/bad/agent-before.log") {
+		t.Errorf("a container that never restarted has no log of before: %s", missing)
+	}
 	for name, text := range all {
 		if strings.Contains(text, secret) {
 			t.Errorf("%s has a secret: %s", name, text)
 		}
 	}
-	if !strings.Contains(stdout.String(), "KiB") {
+	if said := stdout.String(); !strings.Contains(said, "KiB\n") || !strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
 		t.Errorf("it says %q", stdout.String())
 	}
 }
@@ -174,6 +177,17 @@ func TestClusterEnds(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(dir, "dump.tar.gz")); err != nil {
 		t.Fatal(err)
+	}
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "default"); err == nil || !strings.Contains(err.Error(), "namespace default has no pods with labels app.kubernetes.io/name=mustang") {
+		t.Errorf("a namespace without agents: %v", err)
+	}
+	s.Handle("/api/v1/namespaces/other/pods", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "pods is forbidden: User \"x\" cannot list", "reason": "Forbidden", "code": 403}`)
+	}))
+	if err := run(t.Context(), "--kubeconfig", s.Kubeconfig(t), "--namespace", "other"); err == nil || !strings.Contains(err.Error(), "list pods of namespace other: pods is forbidden: User") {
+		t.Errorf("without rights: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(500*time.Millisecond, cancel)

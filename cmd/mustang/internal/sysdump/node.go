@@ -83,11 +83,14 @@ func (d dump) command(line string) sysdump.Item {
 		if strings.HasPrefix(line, "agent ") {
 			args = append(args, "--run-dir", d.runDir)
 		}
-		var stderr sysdump.Buffer
-		code := d.run(ctx, to, &stderr, args...)
+		var stdout, stderr sysdump.Buffer
+		code := d.run(ctx, io.MultiWriter(to, &stdout), &stderr, args...)
 		said := strings.TrimSpace(string(stderr.Bytes()))
 		if code != 0 {
-			return fmt.Errorf("exit code %d: %s", code, said)
+			said = fmt.Sprintf("exit code %d: %s", code, said)
+		}
+		if code != 0 && len(stdout.Bytes()) == 0 { // otherwise that is what it tells of what is amiss
+			return errors.New(said)
 		}
 		if said != "" && extension == ".txt" {
 			_, err := fmt.Fprintln(to, said)

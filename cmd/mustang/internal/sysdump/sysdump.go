@@ -122,6 +122,14 @@ func (d dump) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(d.Stdout, "%s: %d KiB, %d missing (missing.txt in it)\n", d.output, (info.Size()+1023)>>10, len(missing))
+	text := fmt.Sprintf("%s: %d KiB\n", d.output, (info.Size()+1023)>>10)
+	switch n := len(missing); n {
+	case 0:
+	case 1:
+		text += "1 file could not be collected: missing.txt in the archive says why\n"
+	default:
+		text += fmt.Sprintf("%d files could not be collected: missing.txt in the archive says why\n", n)
+	}
+	_, err = io.WriteString(d.Stdout, text)
 	return err
 }
