@@ -57,7 +57,7 @@ func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, 
 }
 
 func (a *attachment) close() {
-	if a.dp != nil {
+	if a.dp != nil && a.plugin.Shared == nil {
 		_ = a.dp.Close()
 	}
 	if a.pod != nil {
@@ -84,7 +84,11 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	if a.dp == nil {
 		o := a.plugin.datapathOptions()
 		o.Sizes.Connections = a.config.Connections
-		if a.dp, err = datapath.Open(ctx, o); err != nil || o.Sizes.Connections == 0 {
+		open := datapath.Open
+		if a.plugin.Shared != nil {
+			open = a.plugin.Shared.Open
+		}
+		if a.dp, err = open(ctx, o); err != nil || o.Sizes.Connections == 0 {
 			return err
 		}
 		warnings, err := a.dp.ConnectionTable().Warnings(o.Sizes.Connections)
@@ -99,7 +103,11 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 // findDatapath opens the node's datapath, which must exist.
 func (a *attachment) findDatapath() (err error) {
 	if a.dp == nil {
-		a.dp, err = datapath.OpenExisting(a.plugin.datapathOptions())
+		open := datapath.OpenExisting
+		if a.plugin.Shared != nil {
+			open = a.plugin.Shared.OpenExisting
+		}
+		a.dp, err = open(a.plugin.datapathOptions())
 	}
 	return err
 }

@@ -46,6 +46,8 @@ type Plugin struct {
 	Cgroup string
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
+	// Shared is the datapath of a process that stays; nil: each verb opens it.
+	Shared *datapath.Shared
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
 	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a name, those

@@ -21,6 +21,7 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
+	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl/unlink"
 )
@@ -71,6 +72,9 @@ func Listen(o Options) (_ *Server, err error) {
 	s.Socket = cmp.Or(o.Socket, handover.DefaultSocket)
 	if s.Plugin.DeleteDevice == nil {
 		s.Plugin.DeleteDevice = unlink.Device
+	}
+	if s.Plugin.Shared == nil {
+		s.Plugin.Shared = &datapath.Shared{}
 	}
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)

@@ -75,6 +75,15 @@ func (o *Objects) programsComplete() (bool, error) {
 	return len(others) == 0 && ours == len(socketPrograms()), err
 }
 
+// Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called: they may
+// no longer be pinned.
+func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
+	if err := o.CheckPinned(); err != nil {
+		return err
+	}
+	return o.replaceBuilds(ctx, also)
+}
+
 // ensurePrograms replaces the programs of other builds wherever they are attached. Callers have the lock of the links.
 func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 	_, others, err := pinnedBuilds(o.layout.programs(), tcDigest)
