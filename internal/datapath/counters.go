@@ -9,72 +9,74 @@ type Counter struct {
 	// Drop is whether each packet that was counted was dropped.
 	Drop    bool
 	Packets uint64
+	// Meaning is a line for people.
+	Meaning string
 }
 
-// metricNames returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case.
-func metricNames() []string {
-	return []string{
-		"none",
-		"from_pod",         // runs of the program
-		"to_pod",           // runs of the program
-		"forward",          // translated, from client to backend
-		"reverse",          // translated, from backend to client
-		"new_connection",   // connections that were made
-		"kept_connection",  // repeated SYNs
-		"port_changed",     // connections whose source port was taken
-		"icmp_error",       // ICMP errors translated, with what they quote
-		"redirect_peer",    // delivered from the host's side of one pod into another
-		"redirect_device",  // delivered out of the host's device of another pod
-		"l2_delivered",     // sent to the MAC of another pod, from a pod's own device
-		"hairpin",          // sent back to the pod that it came from, from the pod's own device
-		"delivered",        // came from another pod's program, with nothing left to do
-		"passed",           // left to the kernel, or to the next program
-		"unknown_fragment", // later fragments that came without their first, and were not translated
-		"sock_connect",     // connects to a service that became connects to a backend
-		"sock_sendmsg",     // datagrams of unconnected sockets to a service that were sent to a backend
-		"sock_recvmsg",     // datagrams of a backend that were received as the service's
-		"sock_getpeername", // backends that were named as the service
-		"sock_destroy",     // connected UDP sockets that were ended because their backend was gone
-		"from_uplink",      // runs of the program
-		"to_uplink",        // runs of the program
-		"slot_reused",      // closed connections whose slot another one took, or their port
-		"slot_expired",     // connections that had expired, or lost a pod, and gave up their slot
-		"icmp_echo",        // echo requests to services that were answered
-		"redirect_routed",  // sent out of an uplink, to the next hop of the kernel's routes
-		"encapsulated",     // sent in a tunnel to the node of the backend
-		"decapsulated",     // taken out of a tunnel from the node that the client called
-		"tracked",          // direct connections that were noted because a policy selects one of the ends
-		"audited",          // connections that a policy denies, and that passed as policies are audited only
-		"guard",            // runs of the program
-		"outer_guard",      // runs of the program
+// metricNames returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+func metricNames() [][2]string {
+	return [][2]string{
+		{"none"},
+		{"from_pod", "runs of the program"},
+		{"to_pod", "runs of the program"},
+		{"forward", "translated, from client to backend"},
+		{"reverse", "translated, from backend to client"},
+		{"new_connection", "connections that were made"},
+		{"kept_connection", "repeated SYNs"},
+		{"port_changed", "connections whose source port was taken"},
+		{"icmp_error", "ICMP errors translated, with what they quote"},
+		{"redirect_peer", "delivered from the host's side of one pod into another"},
+		{"redirect_device", "delivered out of the host's device of another pod"},
+		{"l2_delivered", "sent to the MAC of another pod, from a pod's own device"},
+		{"hairpin", "sent back to the pod that it came from, from the pod's own device"},
+		{"delivered", "came from another pod's program, with nothing left to do"},
+		{"passed", "left to the kernel, or to the next program"},
+		{"unknown_fragment", "later fragments that came without their first, and were not translated"},
+		{"sock_connect", "connects to a service that became connects to a backend"},
+		{"sock_sendmsg", "datagrams of unconnected sockets to a service that were sent to a backend"},
+		{"sock_recvmsg", "datagrams of a backend that were received as the service's"},
+		{"sock_getpeername", "backends that were named as the service"},
+		{"sock_destroy", "connected UDP sockets that were ended because their backend was gone"},
+		{"from_uplink", "runs of the program"},
+		{"to_uplink", "runs of the program"},
+		{"slot_reused", "closed connections whose slot another one took, or their port"},
+		{"slot_expired", "connections that had expired, or lost a pod, and gave up their slot"},
+		{"icmp_echo", "echo requests to services that were answered"},
+		{"redirect_routed", "sent out of an uplink, to the next hop of the kernel's routes"},
+		{"encapsulated", "sent in a tunnel to the node of the backend"},
+		{"decapsulated", "taken out of a tunnel from the node that the client called"},
+		{"tracked", "direct connections that were noted because a policy selects one of the ends"},
+		{"audited", "connections that a policy denies, and that passed as policies are audited only"},
+		{"guard", "runs of the program"},
+		{"outer_guard", "runs of the program"},
 	}
 }
 
-// dropNames returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case.
-func dropNames() []string {
-	return []string{
-		"unspecified",
-		"malformed",        // a header is cut off or contradicts itself
-		"extensions",       // too many IPv6 extension headers
-		"no_backend",       // the service has none
-		"backend_missing",  // the service has one, and the table has not
-		"port_exhausted",   // no free source port was found
-		"table_full",       // the connection table took no row
-		"rewrite",          // the packet could not be written
-		"client_share",     // the client has as many connections as its share
-		"no_route",         // the node does not know, or may not take, a way to the backend
-		"no_source",        // the uplink to the backend has no address of the family
-		"too_big",          // the next network takes smaller packets only; the sender is told
-		"ttl",              // the packet has crossed as many routers as it may; the sender is told
-		"no_local_backend", // the policy is local, and the service's backends are on other nodes
-		"source_range",     // the client is in none of the service's source ranges
-		"backend_removed",  // the backend was removed, and the sender got a TCP reset
-		"source",           // the sender may not send from this address
-		"source_mac",       // the sender may not send from this MAC address
-		"neighbour",        // ARP or neighbour discovery announces what is not the sender's
-		"ethertype",        // not IP or ARP, or in a VLAN: pods send no such frames
-		"policy_egress",    // a policy of the sender's pod denies it
-		"policy_ingress",   // a policy of the receiver's pod denies it
+// dropNames returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+func dropNames() [][2]string {
+	return [][2]string{
+		{"unspecified"},
+		{"malformed", "a header is cut off or contradicts itself"},
+		{"extensions", "too many IPv6 extension headers"},
+		{"no_backend", "the service has none"},
+		{"backend_missing", "the service has one, and the table has not"},
+		{"port_exhausted", "no free source port was found"},
+		{"table_full", "the connection table took no row"},
+		{"rewrite", "the packet could not be written"},
+		{"client_share", "the client has as many connections as its share"},
+		{"no_route", "the node does not know, or may not take, a way to the backend"},
+		{"no_source", "the uplink to the backend has no address of the family"},
+		{"too_big", "the next network takes smaller packets only; the sender is told"},
+		{"ttl", "the packet has crossed as many routers as it may; the sender is told"},
+		{"no_local_backend", "the policy is local, and the service's backends are on other nodes"},
+		{"source_range", "the client is in none of the service's source ranges"},
+		{"backend_removed", "the backend was removed, and the sender got a TCP reset"},
+		{"source", "the sender may not send from this address"},
+		{"source_mac", "the sender may not send from this MAC address"},
+		{"neighbour", "ARP or neighbour discovery announces what is not the sender's"},
+		{"ethertype", "not IP or ARP, or in a VLAN: pods send no such frames"},
+		{"policy_egress", "a policy of the sender's pod denies it"},
+		{"policy_ingress", "a policy of the receiver's pod denies it"},
 	}
 }
 
@@ -88,12 +90,12 @@ func (d *Datapath) Counters() ([]Counter, error) {
 		return nil, err
 	}
 	var counters []Counter
-	add := func(names []string, prefix string, count func(cpu, i int) uint64) {
+	add := func(names [][2]string, prefix string, count func(cpu, i int) uint64) {
 		for i, name := range names {
 			if i == 0 {
 				continue // counts nothing
 			}
-			c := Counter{Name: prefix + name, Drop: prefix != ""}
+			c := Counter{Name: prefix + name[0], Drop: prefix != "", Meaning: name[1]}
 			for cpu := range rows {
 				c.Packets += count(cpu, i)
 			}

@@ -98,6 +98,10 @@ func TestUnsupported(t *testing.T) {
 	if !strings.Contains(err.Error(), "tcx") || !strings.Contains(err.Error(), "6.6") || !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("error %v", err)
 	}
+	err = &objects.UnsupportedError{Feature: "netkit", Kernel: "6.7", Option: "CONFIG_NETKIT", Err: syscall.EINVAL}
+	if err.Error() != "this kernel is built without CONFIG_NETKIT" {
+		t.Errorf("error %v", err)
+	}
 }
 
 // TestCounterNames compares the names in Go with those in the type information.
@@ -106,18 +110,18 @@ func TestCounterNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for enum, names := range map[string][]string{"metric": metricNames(), "drop_reason": dropNames()} {
+	for enum, names := range map[string][][2]string{"metric": metricNames(), "drop_reason": dropNames()} {
 		var values *btf.Enum
 		if err := spec.Types.TypeByName(enum, &values); err != nil {
 			t.Fatal(err)
 		}
 		prefix, _, _ := strings.Cut(enum, "_")
-		names = append(names, "count")
+		names = append(names, [2]string{"count", "unused"})
 		if len(values.Values) != len(names) {
 			t.Fatalf("enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
 		}
 		for i, value := range values.Values {
-			if want := strings.ToUpper(prefix + "_" + names[i]); value.Value != uint64(i) || value.Name != want {
+			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 && names[i][1] == "" {
 				t.Errorf("enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
 			}
 		}

@@ -22,10 +22,15 @@ func (e *BPFFSError) Error() string {
 // UnsupportedError names a feature that the running kernel lacks, and the version that has it.
 type UnsupportedError struct {
 	Feature, Kernel string
-	Err             error
+	// Option is that of the kernel's configuration, where a kernel that is new enough lacks it; empty: it is too old.
+	Option string
+	Err    error
 }
 
 func (e *UnsupportedError) Error() string {
+	if e.Option != "" {
+		return "this kernel is built without " + e.Option
+	}
 	return fmt.Sprintf("this kernel has no %s, which is in Linux since %s: %v", e.Feature, e.Kernel, e.Err)
 }
 

@@ -97,9 +97,18 @@ func probeNetkit() (string, error) {
 	defer func() { _ = p.Close() }()
 	_, err = link.AttachNetkit(link.NetkitOptions{Interface: 1 << 30, Program: p, Attach: ebpf.AttachNetkitPrimary})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return "", &UnsupportedError{Feature: "netkit", Kernel: "6.7", Err: err}
+		return "", withoutNetkit(err)
 	}
 	return "", nil
+}
+
+// withoutNetkit tells why a kernel lacks netkit.
+func withoutNetkit(err error) error {
+	e := &UnsupportedError{Feature: "netkit", Kernel: "6.7", Err: err}
+	if version, err := features.LinuxVersionCode(); err == nil && version >= 6<<16|7<<8 {
+		e.Option = "CONFIG_NETKIT"
+	}
+	return e
 }
 
 // probeSocket loads a program for each hook at sockets.

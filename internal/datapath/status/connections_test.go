@@ -5,6 +5,7 @@ package status
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,13 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
+
+// TestNetkitIsAFeature holds the name that the table looks for against those that there are.
+func TestNetkitIsAFeature(t *testing.T) {
+	if !slices.ContainsFunc(objects.Features(""), func(f objects.Feature) bool { return f.Name == netkit }) {
+		t.Errorf("there is no feature %q", netkit)
+	}
+}
 
 // TestConnectionsFull fills a small connection table up to 80 % and beyond, with open connections and with ones that expired.
 func TestConnectionsFull(t *testing.T) {

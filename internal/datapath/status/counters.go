@@ -18,12 +18,12 @@ type counterJSON struct {
 	Packets uint64 `json:"packets"`
 }
 
-// WriteCounters writes counters in a format, table or json.
-func WriteCounters(w io.Writer, format string, counters []datapath.Counter) error {
+// WriteCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
+func WriteCounters(w io.Writer, format string, counters []datapath.Counter, all bool) error {
 	if format == "json" {
 		list := make([]counterJSON, 0, len(counters))
 		for _, c := range counters {
-			list = append(list, counterJSON(c))
+			list = append(list, counterJSON{c.Name, c.Drop, c.Packets})
 		}
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
@@ -33,9 +33,11 @@ func WriteCounters(w io.Writer, format string, counters []datapath.Counter) erro
 		}{schema, list})
 	}
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tab, "COUNTER\tDROP\tPACKETS")
+	fmt.Fprintln(tab, "COUNTER\tDROP\tPACKETS\tMEANING")
 	for _, c := range counters {
-		fmt.Fprintf(tab, "%s\t%t\t%d\n", c.Name, c.Drop, c.Packets)
+		if all || c.Packets > 0 {
+			fmt.Fprintf(tab, "%s\t%t\t%d\t%s\n", c.Name, c.Drop, c.Packets, c.Meaning)
+		}
 	}
 	return tab.Flush()
 }

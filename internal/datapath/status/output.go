@@ -16,6 +16,9 @@ import (
 // schema is the version of the JSON.
 const schema = 1
 
+// netkit is the name of the feature that links of mode netkit alone need.
+const netkit = "netkit programs"
+
 // document is what WriteJSON writes.
 type document struct {
 	Schema   int           `json:"schema"`
@@ -115,9 +118,21 @@ func (r *Report) document() document {
 	return out
 }
 
-// WriteTable writes a report as tables: of drops those that there were, of features those that are missing.
+// WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are missing, but
+// for netkit, which whoever asks for such a link is told of.
 func WriteTable(w io.Writer, r *Report) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	switch n := len(r.Findings); n {
+	case 0:
+		fmt.Fprintln(tab, "ok")
+	case 1:
+		fmt.Fprintln(tab, "1 problem:")
+	default:
+		fmt.Fprintf(tab, "%d problems:\n", n)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(tab, "  %s (what helps: %s)\n", f.What, f.Do)
+	}
 	loaded := "nothing is loaded"
 	if len(r.Layouts) > 0 {
 		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
@@ -154,14 +169,10 @@ func WriteTable(w io.Writer, r *Report) error {
 	for _, d := range drops {
 		fmt.Fprintf(tab, "%s\t%d\n", d.Name, d.Packets)
 	}
-	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool { return f.Missing == nil })
+	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool { return f.Missing == nil || f.Name == netkit })
 	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")
 	for _, f := range missing {
 		fmt.Fprintf(tab, "%s\t%s\t%v\n", f.Name, f.Needs, f.Missing)
-	}
-	begin(len(r.Findings), "AMISS")
-	for _, f := range r.Findings {
-		fmt.Fprintf(tab, "%s (what helps: %s)\n", f.What, f.Do)
 	}
 	return tab.Flush()
 }

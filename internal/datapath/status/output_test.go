@@ -17,17 +17,21 @@ func TestWriteTable(t *testing.T) {
 		report status.Report
 		want   string
 	}{
-		"nothing": {status.Report{Root: "/bpf"}, "/bpf: nothing is loaded\n"},
+		"nothing": {status.Report{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
 			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []datapath.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3}}},
-			"/bpf: maps of layout v7\n\nDROPPED       PACKETS\ndrop_rewrite  3\n",
+			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS\ndrop_rewrite  3\n",
 		},
 		"features": {
 			status.Report{Root: "/bpf", Layouts: []string{"v6", "v7"}, Features: []status.Feature{
-				{Name: "tcx"}, {Name: "netkit", Needs: "CONFIG_NETKIT", Missing: errors.New("not here")},
+				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: errors.New("not here")}, {Name: "netkit programs", Missing: errors.New("not asked for")},
 			}, Findings: []status.Finding{{What: "a map is full", Do: "a larger one"}}},
-			"/bpf: maps of layout v6, v7\n\nMISSING FEATURE  NEEDS          REASON\nnetkit           CONFIG_NETKIT  not here\n" +
-				"\nAMISS\na map is full (what helps: a larger one)\n",
+			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: maps of layout v6, v7\n" +
+				"\nMISSING FEATURE  NEEDS      REASON\nXDP              Linux 4.8  not here\n",
+		},
+		"problems": {
+			status.Report{Root: "/bpf", Findings: []status.Finding{{What: "a", Do: "b"}, {What: "c", Do: "d"}}},
+			"2 problems:\n  a (what helps: b)\n  c (what helps: d)\n/bpf: nothing is loaded\n",
 		},
 	} {
 		var out strings.Builder

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -61,8 +62,12 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr whom they wait for.
+// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they wait.
 func (c *Config) WithWait(ctx context.Context) context.Context {
-	notice := func(held *dirlock.Error) { fmt.Fprintf(c.Stderr, "mustang: %v\n", held) }
+	notice := func(held *dirlock.Error) {
+		if held.PID != os.Getpid() { // of another goroutine of the agent, nobody has to hear
+			fmt.Fprintf(c.Stderr, "mustang: %v\n", held)
+		}
+	}
 	return dirlock.Wait{Limit: c.wait, Notice: notice}.WithContext(ctx)
 }

@@ -23,7 +23,8 @@ func (c commands) conntrackList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List connections",
 		Long: `List connections, also those that are closed and keep their slot until another takes it.
-SERVICE is the address that the client called, - for a direct connection that policies allow, and
+SERVICE is the address that the client called, - for a direct connection that policies allow, also where
+the client called a service and connect() translated the address (mustang socket attach), and
 SOURCE the one that the backend sees as the client, - if it is the client's own. IDLE is the time since the last packet.`,
 		Example: "  mustang conntrack ls --service=10.96.0.100 --state=established\n  mustang conntrack ls --client=192.168.10.11 -o json",
 	}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/datapath/dirlock"
+)
+
+// TestWaitForItself says nothing while another goroutine of the process has the lock.
+func TestWaitForItself(t *testing.T) {
+	root := t.TempDir()
+	held, err := dirlock.Take(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	var said strings.Builder
+	c := Config{Environment: Environment{Stderr: &said}, wait: 1500 * time.Millisecond}
+	if _, err := dirlock.Take(c.WithWait(t.Context()), root, nil); !errors.Is(err, context.DeadlineExceeded) || said.Len() > 0 {
+		t.Errorf("it says %q: %v", said.String(), err)
+	}
+}
