@@ -4,14 +4,17 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/service"
+	"mustang/internal/service/health"
 	"mustang/internal/testkit"
 )
 
@@ -19,6 +22,9 @@ import (
 func (t *table) Attach(_ context.Context, addresses []netip.Addr) error {
 	t.Lock()
 	defer t.Unlock()
+	if t.absent && len(addresses) > 0 {
+		return errors.Join(nil, errors.Join(&AbsentError{addresses}))
+	}
 	t.at = addresses
 	return nil
 }
@@ -34,6 +40,9 @@ func (c checks) Apply(services []service.Service) error {
 	defer c.Unlock()
 	c.ports = nil
 	for _, s := range services {
+		if s.HealthCheckPort == c.busy {
+			return errors.Join(&health.PortError{Port: c.busy, Service: s.String(), Err: syscall.EADDRINUSE})
+		}
 		c.ports = append(c.ports, s.HealthCheckPort)
 	}
 	return nil

@@ -96,22 +96,25 @@ type Options struct {
 type Agent struct {
 	Options
 
-	mu        sync.Mutex
-	services  *serviceSet
-	policies  *policySet
-	nodes     *nodeSet
-	warnings  *warnings
-	joining   atomic.Bool
-	began     time.Time
-	synced    bool                     // all objects are there that there were when it began
-	failed    map[service.Key]string   // why services were not written
-	unread    map[object]string        // why objects were not read
-	noRoom    map[manifest.Name]string // why policies have no rules in force
-	addresses []netip.Addr             // of this node
-	attach    bool                     // the programs at addresses may not be attached
-	changed   chan struct{}            // has room for one
-	round     chan struct{}            // has one in it while a round is written
-	progress  chan struct{}            // nil unless somebody waits until it is closed: an object has come, or policies were written
+	mu       sync.Mutex
+	services *serviceSet
+	policies *policySet
+	nodes    *nodeSet
+	warnings *warnings
+	joining  atomic.Bool
+	began    time.Time
+	synced   bool                     // all objects are there that there were when it began
+	failed   map[service.Key]string   // why services were not written
+	unread   map[object]string        // why objects were not read
+	noRoom   map[manifest.Name]string // why policies have no rules in force
+	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
+	unanswered map[uint16]string
+	absent     string
+	addresses  []netip.Addr  // of this node
+	attach     bool          // the programs at addresses may not be attached
+	changed    chan struct{} // has room for one
+	round      chan struct{} // has one in it while a round is written
+	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
 
 // New returns an agent that has not begun.
@@ -263,7 +266,7 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 // sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
 // deny.
 //
-// refused is about services whose frontends others have: these wait, and no round has failed for them.
+// refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	unknown := a.readPods()
 	a.mu.Lock()
@@ -281,7 +284,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
 	if changed {
-		err = a.applyPolicies(ctx, rules, version)
+		refused, err = a.applyPolicies(ctx, rules, version)
 	}
 	err = errors.Join(unknown, err)
 	var failed failures
@@ -293,16 +296,16 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		failed = changes.write(ctx, a.Services)
 	}
 	a.note(changes, failed, all)
-	refused, failure := failed.errs()
-	err = errors.Join(err, failure)
+	rest := failed.err()
 	if attach {
-		err = errors.Join(err, a.Access.Attach(ctx, addresses), a.findNodePorts(addresses))
+		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
 	}
-	return all, refused, errors.Join(err, a.Health.Apply(checked))
+	waits, failure := split(errors.Join(rest, a.answerChecks(checked)))
+	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }
 
-// applyPolicies writes the policies of a version, and notes which have no rules in force.
-func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) error {
+// applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
+func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
 	full, lost, err := applyPolicies(ctx, a.Policies, rules)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -315,7 +318,7 @@ func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version u
 		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
 		a.warnings.add(w)
 	}
-	return errors.Join(lost, err)
+	return lost, err
 }
 
 // note notes which services could not be written.

@@ -45,6 +45,8 @@ type table struct {
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
 	ports   []uint16     // that are answered
+	busy    uint16       // a port that another process has
+	absent  bool         // no device has the node's addresses
 	kept    []policy.Policy
 	rules
 }

@@ -47,9 +47,16 @@ func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	return ports, err
 }
 
+// AbsentError tells that no device has an address of the node's object.
+type AbsentError struct{ Addresses []netip.Addr }
+
+func (e *AbsentError) Error() string {
+	return fmt.Sprintf("no device has an address of the node: %s", e.Addresses)
+}
+
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
 // nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. What is attached already stays.
-// Errors: that no device has the addresses, and those of datapath.Sockets and datapath.Uplinks.
+// Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses))
 }
@@ -105,7 +112,7 @@ func (h Host) having(addresses []netip.Addr) (names []string, err error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no device has an address of the node: %s", addresses)
+		return nil, &AbsentError{addresses}
 	}
 	return names, nil
 }

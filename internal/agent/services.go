@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/datapath"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -232,21 +231,9 @@ func (f failures) add(key service.Key, err error) {
 	}
 }
 
-// errs joins the errors about services whose frontends others have, and all others.
-func (f failures) errs() (refused, failed error) {
-	for _, err := range f {
-		if isRefused(err) {
-			refused = errors.Join(refused, err)
-		} else {
-			failed = errors.Join(failed, err)
-		}
-	}
-	return refused, failed
-}
-
-func isRefused(err error) bool {
-	var conflict *datapath.ConflictError
-	return errors.As(err, &conflict)
+// err joins the errors.
+func (f failures) err() error {
+	return errors.Join(slices.Collect(maps.Values(f))...)
 }
 
 // applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep

@@ -38,18 +38,19 @@ type told struct{ notServed, notes []string }
 
 // view is what an agent wants at a moment.
 type view struct {
-	synced   bool
-	pending  bool // all may change
-	services []manifest.Name
-	wanted   map[manifest.Name]map[service.Key]service.Service
-	holder   map[service.Key]manifest.Name
-	dirty    map[manifest.Name]bool
-	told     map[manifest.Name]told
-	failed   map[service.Key]string
-	unread   map[object]string
-	noRoom   map[manifest.Name]string
-	policies map[object]fragment
-	rules    bool // policies may change
+	synced     bool
+	pending    bool // all may change
+	services   []manifest.Name
+	wanted     map[manifest.Name]map[service.Key]service.Service
+	holder     map[service.Key]manifest.Name
+	dirty      map[manifest.Name]bool
+	told       map[manifest.Name]told
+	failed     map[service.Key]string
+	unread     map[object]string
+	noRoom     map[manifest.Name]string
+	unanswered map[uint16]string
+	policies   map[object]fragment
+	rules      bool // policies may change
 }
 
 // Report tells what there is to be, what is in the tables, and why they differ. Errors: those of reading the tables.
@@ -112,7 +113,7 @@ func (a *Agent) view() view {
 		synced: a.synced, pending: !a.synced || a.services.all, rules: !a.synced || a.policies.changed,
 		services: a.services.cluster.Names(), wanted: maps.Clone(a.services.wanted.of), holder: maps.Clone(a.services.wanted.holder),
 		dirty: maps.Clone(a.services.dirty), told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
-		noRoom: maps.Clone(a.noRoom), policies: maps.Clone(a.policies.of),
+		noRoom: maps.Clone(a.noRoom), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
 	}
 }
 
@@ -152,6 +153,9 @@ func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Ob
 				e.Why = "it is not there"
 			}
 			o.Entries = append(o.Entries, e)
+			if why := v.unanswered[s.HealthCheckPort]; why != "" && !slices.Contains(o.Why, why) {
+				o.Why = append(slices.Clip(o.Why), why)
+			}
 		}
 		objects = append(objects, o)
 	}
@@ -250,6 +254,7 @@ func same(a, b policy.Policy) bool {
 func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
 	a.mu.Lock()
 	self, others, _, known := a.nodes.split(a.Node)
+	absent := a.absent
 	a.mu.Unlock()
 	of := map[string]*status.Object{}
 	for _, n := range append(slices.Clone(others), self) {
@@ -262,6 +267,9 @@ func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
 	}
 	if len(self.Ranges) == 0 {
 		own.Why = append(own.Why, "its Node object has no podCIDRs: no pod can be attached")
+	}
+	if absent != "" {
+		own.Why = append(own.Why, absent)
 	}
 	ways, refused, err := a.Nodes.Inspect(self, others)
 	if err != nil {

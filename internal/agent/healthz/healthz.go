@@ -19,7 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// timeout is how long a change may wait until it is written: twice the period in which kube-proxy compares all.
+// timeout is how long a change may wait until it is written, and how long a round may take: twice the period in which kube-proxy
+// compares all.
 const timeout = time.Minute
 
 // requestTimeout bounds a request: probes are short.
@@ -33,6 +34,7 @@ type State struct {
 
 	mu      sync.Mutex
 	waiting time.Time // since when a change waits; zero: none does
+	writing time.Time // since when a round has been due or runs, after the first; zero: none is
 	failed  bool      // something has failed, and nothing has compared all since
 	leaving bool      // load balancers are to leave the node alone
 
@@ -77,7 +79,8 @@ func (s *State) Metrics() http.Handler {
 	return mux
 }
 
-// Probes returns what answers at /healthz, /livez, and /readyz, which tells whether all has been written once.
+// Probes returns what answers at /healthz; /livez, which tells whether rounds end, however they do: a new process would meet the same
+// errors; and /readyz, which tells whether all has been written once.
 func (s *State) Probes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, true, false) })
@@ -90,7 +93,11 @@ func (s *State) Probes() http.Handler {
 func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first bool) {
 	s.mu.Lock()
 	now := s.now()
-	updated, healthy := s.rounds.Last, s.waiting.IsZero() || now.Sub(s.waiting) < timeout
+	since := s.writing
+	if ofNode || first {
+		since = s.waiting
+	}
+	updated, healthy := s.rounds.Last, since.IsZero() || now.Sub(since) < timeout
 	if s.waiting.IsZero() {
 		updated = now
 	}

@@ -41,14 +41,22 @@ func TestAnswers(t *testing.T) {
 	wants("a change waits", ok, ok, bad)
 	s.Queued()
 	now = now.Add(time.Second)
-	wants("it waits too long", bad, bad, bad)
+	wants("it waits too long, as the cluster is read", bad, ok, bad)
+	s.Begin()
+	now = now.Add(timeout)
+	wants("a round does not end", bad, bad, bad)
 	s.Written(time.Second, true, nil)
 	wants("written", ok, ok, ok)
 	s.Written(time.Second, false, errors.New("no"))
 	now = now.Add(timeout)
-	wants("failed", bad, bad, bad)
+	wants("failed", bad, ok, bad)
 	s.Written(time.Second, false, nil)
-	wants("others were written", bad, bad, bad)
+	wants("others were written", bad, ok, bad)
+	s.Written(time.Second, true, nil)
+	s.Queued()
+	now = now.Add(timeout)
+	wants("no round begins", bad, bad, bad)
+	s.Begin()
 	s.Written(time.Second, true, nil)
 	s.SetLeaving(true)
 	wants("the node is about to go", bad, ok, ok)
@@ -57,7 +65,7 @@ func TestAnswers(t *testing.T) {
 	}
 	_, body := ask(s.Metrics(), "/metrics")
 	for _, line := range []string{
-		"kubeproxy_sync_proxy_rules_duration_seconds_count 4", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 2",
+		"kubeproxy_sync_proxy_rules_duration_seconds_count 5", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 3",
 		"kubeproxy_sync_partial_proxy_rules_duration_seconds_count 2", "mustang_agent_failed_rounds_total 1",
 		"kubeproxy_sync_proxy_rules_last_timestamp_seconds 1.767225", "process_resident_memory_bytes",
 	} {

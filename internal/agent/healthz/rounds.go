@@ -60,6 +60,9 @@ func (s *State) Queued() {
 	if s.waiting.IsZero() {
 		s.waiting = now
 	}
+	if s.writing.IsZero() && s.rounds.Number > 0 { // before, the cluster is read, which a new process would do no faster
+		s.writing = now
+	}
 	s.metrics.queued.Set(seconds(now))
 }
 
@@ -96,6 +99,9 @@ func (s *State) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken, s.pending = s.taken.plus(s.pending), changes{}
+	if s.writing.IsZero() {
+		s.writing = s.now()
+	}
 }
 
 // Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait: until a
@@ -110,6 +116,7 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 	s.metrics.duration.Observe(since.Seconds())
 	kind.Observe(since.Seconds())
 	before := s.rounds.Error
+	s.writing = time.Time{}
 	s.rounds.add(since, err)
 	if err != nil {
 		s.metrics.failed.Inc()

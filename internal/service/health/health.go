@@ -41,8 +41,22 @@ func New(addresses ...netip.Addr) *Server {
 	return &Server{addresses: addresses, ports: make(map[uint16]*port)}
 }
 
+// PortError tells that the server cannot listen on a health-check port.
+type PortError struct {
+	Port    uint16
+	Service string // whose it is
+	Err     error
+}
+
+func (e *PortError) Error() string {
+	return fmt.Sprintf("health-check port %d of service %s: %v", e.Port, e.Service, e.Err)
+}
+
+// Unwrap returns why.
+func (e *PortError) Unwrap() error { return e.Err }
+
 // Apply makes the server answer for these services and no others. It listens on their health-check ports only. The error
-// has a line for each port that it cannot listen on, which the same call again tries again; the others are answered.
+// joins a *[PortError] for each port that it cannot listen on, which the same call again tries again; the others are answered.
 func (s *Server) Apply(services []service.Service) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +72,7 @@ func (s *Server) Apply(services []service.Service) error {
 		if s.ports[number] == nil {
 			p, err := s.listen(number)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("health-check port %d of service %s: %w", number, a.Service.Name, err))
+				errs = append(errs, &PortError{number, a.Service.Name, err})
 				continue
 			}
 			s.ports[number] = p

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/kube"
+	"mustang/internal/service"
+	"mustang/internal/service/health"
+)
+
+// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the node has it not.
+// Such an object waits, and no round has failed for it: whoever may write one would else take the node out of service.
+func isRefused(err error) bool {
+	var (
+		conflict *datapath.ConflictError
+		full     *objects.FullError
+		port     *health.PortError
+		absent   *AbsentError
+	)
+	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent)
+}
+
+// parts returns the errors that were joined.
+func parts(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	for _, e := range joined.Unwrap() {
+		all = append(all, parts(e)...)
+	}
+	return all
+}
+
+// split returns those of joined errors that are about single objects, and the others.
+func split(err error) (refused, failed error) {
+	var lists [2][]error
+	for _, e := range parts(err) {
+		if isRefused(e) {
+			lists[0] = append(lists[0], e)
+		} else {
+			lists[1] = append(lists[1], e)
+		}
+	}
+	return errors.Join(lists[0]...), errors.Join(lists[1]...)
+}
+
+// attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of its object.
+func (a *Agent) attachAccess(ctx context.Context, addresses []netip.Addr) error {
+	err := a.Access.Attach(ctx, addresses)
+	a.mu.Lock()
+	a.absent = ""
+	if absent := new(AbsentError); errors.As(err, &absent) {
+		a.absent = absent.Error()
+		a.warnings.add(kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotServed", Text: a.absent})
+	}
+	a.mu.Unlock()
+	return errors.Join(err, a.findNodePorts(addresses))
+}
+
+// answerChecks has the health checks of services answered, and notes at which ports they cannot be: a process of the node has them.
+func (a *Agent) answerChecks(checked []service.Service) error {
+	err := a.Health.Apply(checked)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unanswered = map[uint16]string{}
+	for _, e := range parts(err) {
+		if port := new(health.PortError); errors.As(e, &port) {
+			a.unanswered[port.Port] = e.Error()
+		}
+	}
+	for _, s := range checked {
+		if why := a.unanswered[s.HealthCheckPort]; why != "" {
+			a.warnings.add(notServed(a.services.wanted.holder[s.Key()], why))
+		}
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mustang/internal/agent/healthz"
+	"mustang/internal/agent/status"
+	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more rules than there is
+// room for, an address that no device has. Events and the status tell, all else is written, and no round has failed.
+func TestContentOfObjects(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
+	s.Put(t, services, serviceAt("lb", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
+"externalIPs": ["192.0.2.10"]`))
+	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
+		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": {"cidr": "12.0.0.0/8"}}]}]`))
+	state := healthz.New()
+	n := &network{}
+	a := New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
+		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	startAgent(t, a)
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		report, err := a.Report(t.Context(), status.Query{Wrong: true})
+		if err != nil {
+			return err
+		}
+		for object, why := range map[string]string{
+			"service shop/lb":         "health-check port 30100 of service 192.0.2.10:80/tcp: address already in use",
+			"networkpolicy shop/deny": "no rules of it are in force",
+			"node here":               "no device has an address of the node: [192.0.2.1]",
+		} {
+			wrong := slices.ContainsFunc(report.Objects, func(o status.Object) bool {
+				return o.String() == object && strings.Contains(fmt.Sprint(o.Why, o.Entries), why)
+			})
+			if !wrong || !strings.Contains(all, why) {
+				return fmt.Errorf("%s: there are %+v, and the events %s", object, report.Objects, all)
+			}
+		}
+		w := httptest.NewRecorder()
+		state.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil))
+		if rounds, _ := state.Rounds(); w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
+			return fmt.Errorf("/readyz: %d, rounds %+v, services %s", w.Code, rounds, rows)
+		}
+		return nil
+	})
+}
