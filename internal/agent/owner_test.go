@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,4 +52,30 @@ func TestOtherOwner(t *testing.T) {
 	rows.other = service.Key{}
 	rows.Unlock()
 	rows.wants(t, "it is free", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
+}
+
+// TestOlder gives an address that two Services have to the older one, whichever comes first and sorts first, and to the other once the
+// older one is made anew.
+func TestOlder(t *testing.T) {
+	external := `, "externalIPs": ["192.0.2.1"]`
+	at := func(name, ip, created string) string {
+		return strings.Replace(serviceAt(name, ip, external), `"metadata": {`, fmt.Sprintf(`"metadata": {"creationTimestamp": %q, `, created), 1)
+	}
+	old, young := at("web", "10.96.0.1", "2026-01-01T00:00:00Z"), at("api", "10.96.0.2", "2026-01-02T00:00:00Z")
+	for _, first := range []string{old, young} {
+		s := kubetest.Start(t)
+		rows := &table{rows: map[service.Key]service.Service{}}
+		s.Put(t, endpointSlices, sliceOf("web", "web", "a", "10.1.0.1"))
+		s.Put(t, endpointSlices, sliceOf("api", "api", "a", "10.1.0.2"))
+		s.Put(t, services, first)
+		start(t, s, rows)
+		if first == young {
+			rows.wants(t, "the younger one alone", "10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
+		}
+		s.Put(t, services, old)
+		s.Put(t, services, young)
+		rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
+		s.Put(t, services, at("web", "10.96.0.1", "2026-01-03T00:00:00Z"))
+		rows.wants(t, "another of the name", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.2:8080]")
+	}
 }

@@ -41,9 +41,10 @@ type serviceSet struct {
 }
 
 func newServiceSet(node string) *serviceSet {
+	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
 	return &serviceSet{
-		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
-		wanted: newWanted(), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		cluster: cluster, dirty: map[manifest.Name]bool{},
+		wanted: newWanted(cluster.CompareAge), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}
@@ -146,7 +147,7 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		}
 		s.noteLocal(n, set.Services)
 		for _, conflict := range s.wanted.set(n, set.Services, c) {
-			w.add(notServed(n, fmt.Sprintf("%s is the frontend of %s", conflict, s.wanted.holder[conflict])))
+			w.add(notServed(conflict.name, heldBy(conflict.key, s.wanted.holder[conflict.key])))
 		}
 	}
 	if isAll {
@@ -172,6 +173,11 @@ func (s *serviceSet) noteLocal(n manifest.Name, services []service.Service) {
 			s.noLocal[name][n] = true
 		}
 	}
+}
+
+// heldBy says that another Service has a frontend.
+func heldBy(key service.Key, holder manifest.Name) string {
+	return fmt.Sprintf("%s already has %s", holder, key)
 }
 
 func notServed(n manifest.Name, text string) kube.Warning {

@@ -10,8 +10,10 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// wanted are the services that Services of Kubernetes stand for. A frontend that two have is the one's that had it first.
+// wanted are the services that Services of Kubernetes stand for. A frontend that two have is the first one's, in an order of theirs: so
+// it is the same one's after a restart.
 type wanted struct {
+	compare func(a, b manifest.Name) int
 	of      map[manifest.Name]map[service.Key]service.Service
 	holder  map[service.Key]manifest.Name
 	waiting map[service.Key]map[manifest.Name]bool
@@ -20,12 +22,18 @@ type wanted struct {
 // changes are what to write: a service, or nil where there is to be none. Later ones replace earlier ones.
 type changes map[service.Key]*service.Service
 
-func newWanted() *wanted {
-	return &wanted{map[manifest.Name]map[service.Key]service.Service{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
+// conflict is a frontend that a Service has not got, since another has it.
+type conflict struct {
+	name manifest.Name
+	key  service.Key
 }
 
-// set replaces what a Service stands for, adds what that changes, and returns the frontends that another has.
-func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (conflicts []service.Key) {
+func newWanted(compare func(a, b manifest.Name) int) *wanted {
+	return &wanted{compare, map[manifest.Name]map[service.Key]service.Service{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
+}
+
+// set replaces what a Service stands for, adds what that changes, and returns who has not got a frontend since then.
+func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (conflicts []conflict) {
 	before := w.of[n]
 	now := make(map[service.Key]service.Service, len(services))
 	for _, s := range services {
@@ -42,21 +50,47 @@ func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (co
 	}
 	for _, s := range services {
 		key := s.Key()
-		if holder, ok := w.holder[key]; ok && holder != n {
-			if w.waiting[key] == nil {
-				w.waiting[key] = map[manifest.Name]bool{}
+		holder, held := w.holder[key]
+		if held && holder != n || len(w.waiting[key]) > 0 {
+			if loser := w.settle(key, n, c); loser != (manifest.Name{}) {
+				conflicts = append(conflicts, conflict{loser, key})
 			}
-			w.waiting[key][n] = true
-			conflicts = append(conflicts, key)
-			continue
+			if w.holder[key] != n || holder != n {
+				continue
+			}
 		}
-		was, had := before[key]
-		if _, held := w.holder[key]; !held || !had || !was.Equal(s) {
+		if was, had := before[key]; !held || !had || !was.Equal(s) {
 			c[key] = &s
 		}
 		w.holder[key] = n
 	}
 	return conflicts
+}
+
+// settle gives a frontend that a Service wants to the first of all that want it, and returns who has not got it: the Service, or the one
+// that had it.
+func (w *wanted) settle(key service.Key, n manifest.Name, c changes) (loser manifest.Name) {
+	all := w.waiting[key]
+	if all == nil {
+		all = map[manifest.Name]bool{}
+		w.waiting[key] = all
+	}
+	all[n] = true
+	holder, held := w.holder[key]
+	if held {
+		all[holder] = true
+	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(all)), w.compare)
+	delete(all, first)
+	if first != holder {
+		heir := w.of[first][key]
+		c[key], w.holder[key] = &heir, first
+		loser = holder
+	}
+	if first != n {
+		loser = n
+	}
+	return loser
 }
 
 // release gives a frontend that a Service has no more to the first one that waits for it.
@@ -66,7 +100,7 @@ func (w *wanted) release(key service.Key, n manifest.Name, c changes) {
 		return
 	}
 	delete(w.holder, key)
-	next := slices.SortedFunc(maps.Keys(w.waiting[key]), manifest.Name.Compare)
+	next := slices.SortedFunc(maps.Keys(w.waiting[key]), w.compare)
 	if len(next) == 0 {
 		delete(w.waiting, key)
 		c[key] = nil

@@ -21,6 +21,8 @@ type Metadata struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
+	// Created is when the cluster made it, in RFC 3339, so that later is greater.
+	Created string `json:"creationTimestamp"`
 }
 
 // EachObject calls a function for an object, or for each item of a list of objects, until it returns an error.

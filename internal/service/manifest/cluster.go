@@ -100,7 +100,7 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 // add stores a slice, and returns the Service that it is of.
 func (c *Cluster) add(n Name, v *endpointSlice) (of Name) {
 	of = Name{n.Namespace, v.Metadata.Labels[labelService]}
-	v.service, v.Metadata.Labels = of.Name, nil
+	v.service, v.Metadata.Labels, v.Metadata.Created = of.Name, nil, ""
 	c.slices[n] = v
 	if c.of[of] == nil {
 		c.of[of] = map[Name]*endpointSlice{}
@@ -136,6 +136,17 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 // Names returns the names of all Services, sorted.
 func (c *Cluster) Names() []Name {
 	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
+}
+
+// CompareAge orders Services by age, the oldest first, then by name; one that is not there comes last.
+func (c *Cluster) CompareAge(a, b Name) int {
+	created := func(n Name) string {
+		if k := c.services[n]; k != nil {
+			return k.Metadata.Created
+		}
+		return "none" // sorts after all times
+	}
+	return cmp.Or(cmp.Compare(created(a), created(b)), a.Compare(b))
 }
 
 // Compare orders names by namespace, then by name.
