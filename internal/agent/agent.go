@@ -290,10 +290,10 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	var failed failures
 	if all {
 		var failure error
-		failed, failure = applyAll(ctx, a.Services, services)
+		failed, failure = applyAll(ctx, a.Services, services, a.services.wanted)
 		err = errors.Join(err, failure)
 	} else {
-		failed = changes.write(ctx, a.Services)
+		failed = changes.write(ctx, a.Services, a.services.wanted)
 	}
 	a.note(changes, failed, all)
 	rest := failed.err()

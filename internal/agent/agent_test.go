@@ -39,12 +39,14 @@ type table struct {
 	rows    map[service.Key]service.Service
 	fails   int // calls that fail
 	puts    int
+	calls   int         // of Change
 	other   service.Key // another owner's
 	room    int         // for peers, 0: for any number
 	refuses error       // of policies
 	removed bool
 	at      []netip.Addr // addresses of the node that is attached
 	ports   []uint16     // that are answered
+	rowRoom int          // for services, 0: for any number
 	busy    uint16       // a port that another process has
 	absent  bool         // no device has the node's addresses
 	kept    []policy.Policy
@@ -132,6 +134,9 @@ func (t *table) Apply(_ context.Context, owner service.Owner, want []service.Ser
 		rows[s.Key()] = s
 	}
 	err := t.call(slices.Collect(maps.Keys(rows))...)
+	if err == nil && t.rowRoom > 0 && len(rows) > t.rowRoom {
+		err = &objects.FullError{Map: "services"}
+	}
 	if err == nil {
 		t.rows = rows
 	}
@@ -142,6 +147,7 @@ func (t *table) Change(_ context.Context, owner service.Owner, put []service.Ser
 	t.Lock()
 	defer t.Unlock()
 	t.puts += len(put)
+	t.calls++
 	keys := slices.Clone(remove)
 	for _, s := range put {
 		keys = append(keys, s.Key())
@@ -153,6 +159,9 @@ func (t *table) Change(_ context.Context, owner service.Owner, put []service.Ser
 		delete(t.rows, key)
 	}
 	for _, s := range put {
+		if _, has := t.rows[s.Key()]; !has && t.rowRoom > 0 && len(t.rows) >= t.rowRoom {
+			return datapath.Result{}, &objects.FullError{Map: "services"}
+		}
 		s.Owner = owner
 		t.rows[s.Key()] = s
 	}
@@ -363,7 +372,7 @@ func TestGoneTogether(t *testing.T) {
 			}
 		}
 		changes, _, _ := s.collect(newWarnings(log))
-		if failed := changes.write(t.Context(), rows); len(failed) > 0 {
+		if failed := changes.write(t.Context(), rows, s.wanted); len(failed) > 0 {
 			t.Fatal(failed)
 		}
 		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {

@@ -11,6 +11,7 @@ import (
 
 	"mustang/internal/kube"
 	"mustang/internal/nodenet"
+	"mustang/internal/service/manifest"
 )
 
 // How often nodes are joined, at most, and how often what there is is compared with what there should be if nothing has told of a
@@ -24,7 +25,8 @@ const (
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
-	Sound(self nodenet.Node, others []nodenet.Node) (sound []nodenet.Node, refused []error, err error)
+	// Has returns what the host has and needs besides pods.
+	Has() (nodenet.Host, error)
 	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
@@ -86,37 +88,47 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// readPods gives services the nodes' ranges of pods, if these may have changed. What no node can have takes no address of a Service.
+// readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no node can have takes no
+// address of a Service.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread
 	a.nodes.unread = false
 	self, others, _, _ := a.nodes.split(a.Node)
-	clusterIPs := a.services.cluster.ClusterIPs
-	if a.Nodes == nil && unread {
-		others, _ = nodenet.Sound(self, others, nodenet.Host{ClusterIPs: clusterIPs()})
-	}
 	a.mu.Unlock()
 	if !unread {
 		return nil
 	}
-	if a.Nodes != nil {
+	host := nodenet.Host{}
+	if a.Nodes == nil {
+		host.ClusterIPs = a.ClusterIPs()
+	} else {
 		var err error
-		if others, _, err = a.Nodes.Sound(self, others); err != nil { // the log has what is refused, when nodes are joined
+		if host, err = a.Nodes.Has(); err != nil {
 			a.mu.Lock()
 			a.nodes.unread = true
 			a.mu.Unlock()
 			return err
 		}
 	}
-	ranges := map[netip.Prefix]string{}
+	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
+	taken := manifest.Taken{Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Host: map[netip.Addr]bool{}}
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
-			ranges[r] = n.Name
+			taken.Pods[r] = n.Name
+		}
+		for _, addr := range n.Addresses {
+			taken.Nodes[addr] = "node " + n.Name
 		}
 	}
+	for _, addr := range host.Reserved {
+		taken.Nodes[addr] = "the API server"
+	}
+	for _, p := range host.Local {
+		taken.Host[p.Addr()] = true
+	}
 	a.mu.Lock()
-	a.services.setPods(ranges)
+	a.services.setTaken(taken)
 	a.mu.Unlock()
 	return nil
 }

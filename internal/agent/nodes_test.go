@@ -53,10 +53,9 @@ func (n *network) Apply(self nodenet.Node, others []nodenet.Node) error {
 
 func named(n nodenet.Node) string { return fmt.Sprintf("{%s %v %v}", n.Name, n.Addresses, n.Ranges) }
 
-// Sound takes the address that the host has, and a network of its own.
-func (n *network) Sound(self nodenet.Node, others []nodenet.Node) ([]nodenet.Node, []error, error) {
-	sound, refused := nodenet.Sound(self, others, nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}})
-	return sound, refused, nil
+// Has has a network of its own, and an API server.
+func (n *network) Has() (nodenet.Host, error) {
+	return nodenet.Host{Local: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}, Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
 }
 
 func (n *network) MTU(nodenet.Node, []nodenet.Node) (int, error) { return 1450, nil }
@@ -175,7 +174,8 @@ func TestExternalIPs(t *testing.T) {
 	rows.wants(t, "no range", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
 }
 
-// TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served.
+// TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served, and
+// addresses of the node and the API server are not.
 func TestClaimedExternalIPs(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}}
@@ -185,7 +185,7 @@ func TestClaimedExternalIPs(t *testing.T) {
 	}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["198.51.100.0/25"]`, ""))
-	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9"]`))
+	s.Put(t, services, serviceAt("web", "10.96.0.1", `, "externalIPs": ["198.51.100.9", "10.1.1.9", "203.0.113.5", "192.0.2.1", "198.51.100.1"]`))
 	n := &network{}
 	a := New(Options{
 		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: healthz.New(), Events: client, Nodes: n, Attacher: n, Status: client,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -22,9 +23,9 @@ type serviceSet struct {
 	zone    string
 	// nodePorts are the addresses that have the node ports; nil: all have them.
 	nodePorts []netip.Addr
-	pods      map[netip.Prefix]string // the nodes' ranges of pods
-	dirty     map[manifest.Name]bool  // Services to look at
-	all       bool                    // look at all
+	taken     manifest.Taken         // what external addresses cannot be
+	dirty     map[manifest.Name]bool // Services to look at
+	all       bool                   // look at all
 	wanted    *wanted
 	checked   map[service.Key]service.Service // those with a health-check port
 
@@ -110,11 +111,11 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
-// setPods notes the nodes' ranges of pods.
-func (s *serviceSet) setPods(ranges map[netip.Prefix]string) {
-	if !maps.Equal(ranges, s.pods) {
-		s.pods = ranges
-		for _, n := range s.cluster.SetPods(ranges) {
+// setTaken notes what external addresses cannot be.
+func (s *serviceSet) setTaken(taken manifest.Taken) {
+	if !taken.Equal(s.taken) {
+		s.taken = taken
+		for _, n := range s.cluster.SetTaken(taken) {
 			s.dirty[n] = true
 		}
 	}
@@ -199,8 +200,13 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 	}
 }
 
-// write writes what has changed, and returns which of it failed: that does not keep the others from it.
-func (c changes) write(ctx context.Context, to Services) failures {
+// writeLimit bounds how long it takes to find out which of many services cannot be written.
+const writeLimit = 20 * time.Second
+
+// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where there is no room for all,
+// Services with few frontends come first, and with each the addresses that nobody can choose; what else one wants that there was no room
+// for is not tried.
+func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var put []service.Service
 	var remove []service.Key
 	for key, s := range c {
@@ -214,28 +220,57 @@ func (c changes) write(ctx context.Context, to Services) failures {
 	if len(c) == 0 {
 		return failed
 	}
+	slices.SortFunc(put, w.compareNeed) // what was written before there was no room stays
 	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
 		return failed
 	}
-	for _, key := range remove { // first, since others may need its place
-		_, err := to.Change(ctx, service.Agent, nil, []service.Key{key})
-		failed.add(key, err)
+	begin := time.Now()
+	var last error
+	change := func(put []service.Service, remove []service.Key) error {
+		if last != nil && time.Since(begin) > writeLimit {
+			return fmt.Errorf("not tried in this round, of which an error was: %w", last)
+		}
+		_, last = to.Change(ctx, service.Agent, put, remove)
+		return last
 	}
-	for _, s := range put {
-		_, err := to.Change(ctx, service.Agent, []service.Service{s}, nil)
+	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add) // first, since others may need its place
+	last = nil
+	full := map[manifest.Name]error{}
+	halve(put, func(put []service.Service) error {
+		for _, s := range put {
+			if err := full[w.holder[s.Key()]]; err != nil {
+				return err
+			}
+		}
+		return change(put, nil)
+	}, func(s service.Service, err error) {
 		failed.add(s.Key(), err)
-	}
+		if none := new(objects.FullError); errors.As(err, &none) {
+			full[w.holder[s.Key()]] = err
+		}
+	})
 	return failed
+}
+
+// halve does all at once, or else each half, and tells for which single ones that fails.
+func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
+	if len(all) == 0 {
+		return
+	}
+	switch err := do(all); {
+	case err == nil:
+	case len(all) == 1:
+		failed(all[0], err)
+	default:
+		halve(all[:len(all)/2], do, failed)
+		halve(all[len(all)/2:], do, failed)
+	}
 }
 
 // failures are why services could not be written.
 type failures map[service.Key]error
 
-func (f failures) add(key service.Key, err error) {
-	if err != nil {
-		f[key] = err
-	}
-}
+func (f failures) add(key service.Key, err error) { f[key] = err }
 
 // err joins the errors.
 func (f failures) err() error {
@@ -244,7 +279,7 @@ func (f failures) err() error {
 
 // applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
 // the others from it.
-func applyAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
+func applyAll(ctx context.Context, to Services, want []service.Service, w *wanted) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err
 	}
@@ -264,5 +299,5 @@ func applyAll(ctx context.Context, to Services, want []service.Service) (failure
 	for _, u := range difference.Update {
 		c[u.Want.Key()] = &u.Want
 	}
-	return c.write(ctx, to), nil
+	return c.write(ctx, to, w), nil
 }

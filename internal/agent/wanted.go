@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -80,7 +81,7 @@ func (w *wanted) settle(key service.Key, n manifest.Name, c changes) (loser mani
 	if held {
 		all[holder] = true
 	}
-	first := slices.MinFunc(slices.Collect(maps.Keys(all)), w.compare)
+	first := w.inOrder(key, all)[0]
 	delete(all, first)
 	if first != holder {
 		heir := w.of[first][key]
@@ -100,7 +101,7 @@ func (w *wanted) release(key service.Key, n manifest.Name, c changes) {
 		return
 	}
 	delete(w.holder, key)
-	next := slices.SortedFunc(maps.Keys(w.waiting[key]), w.compare)
+	next := w.inOrder(key, w.waiting[key])
 	if len(next) == 0 {
 		delete(w.waiting, key)
 		c[key] = nil
@@ -110,6 +111,31 @@ func (w *wanted) release(key service.Key, n manifest.Name, c changes) {
 	w.holder[key] = next[0]
 	heir := w.of[next[0]][key]
 	c[key] = &heir
+}
+
+// inOrder sorts Services that want a frontend: whose cluster IP it is comes before those that have it as an external address, which
+// anybody can write.
+func (w *wanted) inOrder(key service.Key, all map[manifest.Name]bool) []manifest.Name {
+	external := func(n manifest.Name) int {
+		if w.of[n][key].External {
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedFunc(maps.Keys(all), func(a, b manifest.Name) int { return cmp.Or(external(a)-external(b), w.compare(a, b)) })
+}
+
+// compareNeed puts the services first of which their Service has few, and of one Service those that are no external address.
+func (w *wanted) compareNeed(a, b service.Service) int {
+	external := func(s service.Service) int {
+		if s.External {
+			return 1
+		}
+		return 0
+	}
+	m, n := w.holder[a.Key()], w.holder[b.Key()]
+	return cmp.Or(cmp.Compare(len(w.of[m]), len(w.of[n])), m.Compare(n), external(a)-external(b), a.Frontend.Compare(b.Frontend),
+		cmp.Compare(a.Protocol, b.Protocol))
 }
 
 // services returns all.

@@ -119,9 +119,18 @@ func (n *Network) Apply(self Node, others []Node) error {
 
 // sound is [Sound] with what this host has.
 func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused []error, err error) {
-	devices, err := h.Devices()
+	has, err := n.has(h)
 	if err != nil {
 		return nil, nil, err
+	}
+	sound, refused = Sound(self, others, has)
+	return sound, refused, nil
+}
+
+func (n *Network) has(h host) (Host, error) {
+	devices, err := h.Devices()
+	if err != nil {
+		return Host{}, err
 	}
 	has := Host{Reserved: n.Reserved}
 	for _, d := range devices {
@@ -132,18 +141,17 @@ func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused
 	if n.ClusterIPs != nil {
 		has.ClusterIPs = n.ClusterIPs()
 	}
-	sound, refused = Sound(self, others, has)
-	return sound, refused, nil
+	return has, nil
 }
 
-// Sound is the function of that name with what this host has.
-func (n *Network) Sound(self Node, others []Node) (sound []Node, refused []error, err error) {
+// Has returns what this host has and needs besides pods.
+func (n *Network) Has() (Host, error) {
 	h, err := n.open()
 	if err != nil {
-		return nil, nil, err
+		return Host{}, err
 	}
 	defer h.Close()
-	return n.sound(h, self, others)
+	return n.has(h)
 }
 
 // Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as rtnl.Conn.Watch does.

@@ -91,25 +91,35 @@ func (s Service) validateRanges() error {
 	return nil
 }
 
+// CheckBackend returns an error if the service cannot have a backend, whichever others it has.
+func (s Service) CheckBackend(b Backend) error {
+	if err := validateBackend(b.Addr); err != nil {
+		return fmt.Errorf("backend %q: %w", b.Addr, err)
+	}
+	switch {
+	case b.State > Quarantined:
+		return fmt.Errorf("backend %q: unknown state %d", b.Addr, b.State)
+	case b.Addr.Addr().Is4() != s.Frontend.Addr().Is4():
+		return fmt.Errorf("backend %q: the address family differs from that of service %q", b.Addr, s.Frontend)
+	case b.Addr == s.Frontend:
+		return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
+	case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
+		return fmt.Errorf("backend %q: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
+			b.Addr, s.Frontend)
+	}
+	return nil
+}
+
 func (s Service) validateBackends() error {
 	if len(s.Backends) > MaxBackends {
 		return fmt.Errorf("service %q: %d backends exceed the maximum of %d", s.Frontend, len(s.Backends), MaxBackends)
 	}
 	backends, addresses := make(map[netip.AddrPort]bool, len(s.Backends)), make(map[netip.Addr]bool, len(s.Backends))
 	for _, b := range s.Backends {
-		if err := validateBackend(b.Addr); err != nil {
-			return fmt.Errorf("backend %q: %w", b.Addr, err)
+		if err := s.CheckBackend(b); err != nil {
+			return err
 		}
 		switch {
-		case b.State > Quarantined:
-			return fmt.Errorf("backend %q: unknown state %d", b.Addr, b.State)
-		case b.Addr.Addr().Is4() != s.Frontend.Addr().Is4():
-			return fmt.Errorf("backend %q: the address family differs from that of service %q", b.Addr, s.Frontend)
-		case b.Addr == s.Frontend:
-			return fmt.Errorf("backend %q: equal to the service's own frontend", b.Addr)
-		case s.Protocol == SCTP && b.Addr.Port() != s.Frontend.Port():
-			return fmt.Errorf("backend %q: the port differs from that of service %q, and the kernel cannot mend the checksum of sctp",
-				b.Addr, s.Frontend)
 		case backends[b.Addr]:
 			return fmt.Errorf("backend %q: duplicate", b.Addr)
 		case s.DSR != NoDSR && addresses[b.Addr.Addr()]:

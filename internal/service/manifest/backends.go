@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,14 +39,16 @@ func (s *set) backends(k *kubeService, p servicePort, of []*endpointSlice) ([]ba
 				continue
 			}
 			for j, e := range slice.Endpoints {
-				if len(e.Addresses) == 0 {
-					return nil, fmt.Errorf("%s: endpoints[%d].addresses: empty", slice.origin, j)
+				addr, err := e.address(slice.AddressType)
+				if err != nil {
+					err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin, j, err)
 				}
-				// All addresses of an endpoint reach one pod, and kube-proxy takes the first too.
-				addr, err := netip.ParseAddr(e.Addresses[0])
-				if err != nil || familyOf(addr) != slice.AddressType {
-					return nil, fmt.Errorf("%s: endpoints[%d].addresses[0]: %q is not an address of type %s",
-						slice.origin, j, e.Addresses[0], slice.AddressType)
+				if err != nil && !s.cluster {
+					return nil, err
+				}
+				if err != nil {
+					s.refuse("%v", err)
+					continue
 				}
 				b := backend{service.Backend{
 					Addr: netip.AddrPortFrom(addr, *port.Port), State: e.state(k.Spec.PublishNotReadyAddresses),
@@ -63,6 +66,18 @@ func (s *set) backends(k *kubeService, p servicePort, of []*endpointSlice) ([]ba
 		}
 	}
 	return out, nil
+}
+
+// address returns the address of an endpoint. All that it has reach one pod, and kube-proxy takes the first too.
+func (e *endpoint) address(family string) (netip.Addr, error) {
+	if len(e.Addresses) == 0 {
+		return netip.Addr{}, errors.New("addresses: empty")
+	}
+	addr, err := netip.ParseAddr(e.Addresses[0])
+	if err != nil || familyOf(addr) != family {
+		return netip.Addr{}, fmt.Errorf("addresses[0]: %q is not an address of type %s", e.Addresses[0], family)
+	}
+	return addr, nil
 }
 
 // state returns the state of an endpoint. What is not ready keeps its connections.

@@ -39,15 +39,33 @@ func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 // SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
-// SetPods replaces the nodes' ranges of pods, with the names of the nodes. It returns the Services with external addresses.
-func (c *Cluster) SetPods(ranges map[netip.Prefix]string) (concerned []Name) {
-	c.options.Pods = ranges
+// SetTaken replaces what external addresses cannot be. It returns the Services with such addresses.
+func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
+	c.options.Taken = taken
 	for n, k := range c.services {
-		if len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0 {
+		if k.hasExternal() {
 			concerned = append(concerned, n)
 		}
 	}
 	return concerned
+}
+
+func (k *kubeService) hasExternal() bool {
+	return len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0
+}
+
+// apiServers returns the addresses of the cluster's API, which its servers write.
+func (c *Cluster) apiServers() (all []netip.Addr) {
+	for _, slice := range c.of[Name{"default", "kubernetes"}] {
+		for _, e := range slice.Endpoints {
+			for _, text := range e.Addresses {
+				if addr, err := netip.ParseAddr(text); err == nil {
+					all = append(all, addr)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // ClusterIPs returns the cluster IPs of all Services.
@@ -162,6 +180,9 @@ func (c *Cluster) Set(n Name) (Set, error) {
 		return Set{}, nil
 	}
 	s := &set{Options: c.options, cluster: true}
+	if k.hasExternal() {
+		s.apiServers = c.apiServers()
+	}
 	if why := k.skip(); why != "" {
 		s.note("%s: left out: %s", k.origin, why)
 		return s.Set, nil

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -73,6 +74,9 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	if len(frontends) == 0 {
 		s.note("%s: left out: it has no address yet", k.origin)
 	}
+	if s.cluster {
+		frontends = s.limit(k, s.leave(k, frontends))
+	}
 	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
 		s.note("%s: a traffic policy is Local, and without the name of this node no backend is on it", k.origin)
 	}
@@ -108,26 +112,108 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 				}
 			}
 			v.Backends = s.near(backends, f)
-			err := s.inPods(k, f)
+			if s.cluster {
+				s.limitBackends(k, &v)
+			}
+			err := s.free(k, f)
 			if err == nil {
 				err = s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v)
 			}
 			if err != nil && (!s.cluster || !f.external) {
 				return err
 			}
-			if err != nil && !slices.Contains(s.NotServed, err.Error()) {
-				s.NotServed = append(s.NotServed, err.Error())
+			if err != nil {
+				s.refuse("%v", err)
 			}
 		}
 	}
 	return nil
 }
 
-// inPods returns an error if a frontend is an external address that a pod can have: it would take what is for the pod.
-func (s *set) inPods(k *kubeService, f frontend) error {
-	for bits := f.addr.BitLen(); f.external && bits >= 0; bits-- {
+// leave leaves the addresses of a load balancer to the machines that have them: there it is their own programs that answer, as with the
+// servicelb of k3s.
+func (s *set) leave(k *kubeService, all []frontend) []frontend {
+	return slices.DeleteFunc(all, func(f frontend) bool {
+		of := s.ofMachine(f.addr)
+		if of == "" || !f.ranged {
+			return false
+		}
+		s.note("%s: %s left out: %v is an address of %s, which answers there", k.origin, f.field, f.addr, of)
+		return true
+	})
+}
+
+// ofMachine tells whose address one is that the cluster needs; empty: it is none.
+func (s *set) ofMachine(addr netip.Addr) string {
+	if of := s.Taken.Nodes[addr]; of != "" || !slices.Contains(s.apiServers, addr) {
+		return of
+	}
+	return "the API server"
+}
+
+// maxFrontends is how many a Service of a cluster has at most: one object of 20 KB can ask for more than there is room for.
+const maxFrontends = 1000
+
+// limit returns the frontends of which all ports can be served, cluster IPs and node ports first.
+func (s *set) limit(k *kubeService, all []frontend) []frontend {
+	if len(all)*len(k.Spec.Ports) <= maxFrontends {
+		return all
+	}
+	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
+	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
+	s.refuse("%s: %d ports at %d addresses are more than %d frontends: %d addresses are served", k.origin, len(k.Spec.Ports), len(all), maxFrontends, kept)
+	return all[:kept]
+}
+
+// order puts those first that nobody can choose.
+func (f frontend) order() int {
+	if f.external && !f.atNodePort {
+		return 1
+	}
+	return 0
+}
+
+// limitBackends leaves out the backends that a service cannot have, and of too many those that matter least: active ones and those of this
+// node stay.
+func (s *set) limitBackends(k *kubeService, v *service.Service) {
+	v.Backends = slices.DeleteFunc(v.Backends, func(b service.Backend) bool {
+		err := v.CheckBackend(b)
+		if err != nil {
+			s.refuse("%s: left out: %v", k.origin, err)
+		}
+		return err != nil
+	})
+	if len(v.Backends) <= service.MaxBackends {
+		return
+	}
+	s.refuse("%s: it has more than %d endpoints: the others get no connection; active ones and those of this node come first", k.origin, service.MaxBackends)
+	remote := func(b service.Backend) int {
+		if b.Local {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(v.Backends, func(a, b service.Backend) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), remote(a)-remote(b), a.Addr.Compare(b.Addr))
+	})
+	v.Backends = v.Backends[:service.MaxBackends]
+}
+
+// free returns an error if a frontend is an external address that another than the Service has: it would take what is for that one.
+func (s *set) free(k *kubeService, f frontend) error {
+	if !f.external || f.atNodePort {
+		return nil
+	}
+	of := s.ofMachine(f.addr)
+	if of == "" && s.Taken.Host[f.addr] && !f.ranged {
+		of = "this node"
+	}
+	if of != "" {
+		return fmt.Errorf("%s: %s: external IP %v is an address of %s", k.origin, f.field, f.addr, of)
+	}
+	for bits := f.addr.BitLen(); bits >= 0; bits-- {
 		r, _ := f.addr.Prefix(bits)
-		if node, ok := s.Pods[r]; ok {
+		if node, ok := s.Taken.Pods[r]; ok {
 			return fmt.Errorf("%s: %s: external IP %v is within the pods' range %v of node %s", k.origin, f.field, f.addr, r, node)
 		}
 	}

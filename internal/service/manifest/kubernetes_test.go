@@ -262,7 +262,7 @@ func TestClusterLeavesOut(t *testing.T) {
 "ports": [{"port": 80}, {"port": 81}]}, "status": {"loadBalancer": {"ingress": [{"ip": "224.0.0.1"}, {"ip": "fd00:1::9"}, {"ip": "192.0.2.2"}]}}}`)); err != nil {
 		t.Fatal(err)
 	}
-	concerned := c.SetPods(map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a", netip.MustParsePrefix("fd00:1::/64"): "b"})
+	concerned := c.SetTaken(Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a", netip.MustParsePrefix("fd00:1::/64"): "b"}})
 	if !slices.Equal(concerned, []Name{n}) {
 		t.Errorf("concerned are %v", concerned)
 	}

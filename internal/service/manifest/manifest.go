@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,8 +29,24 @@ type Options struct {
 	Localhost bool
 	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
 	NodePorts []netip.Addr
-	// Pods are the nodes' ranges of pods with the names of the nodes. External addresses are not served there.
+	// Taken are not served as external addresses.
+	Taken Taken
+}
+
+// Taken are addresses that others have than Services: whoever may write a Service would else get what is for them (CVE-2020-8554).
+type Taken struct {
+	// Pods are the nodes' ranges of pods with the names of the nodes.
 	Pods map[netip.Prefix]string
+	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a load balancer is left
+	// to the machine there.
+	Nodes map[netip.Addr]string
+	// Host are all addresses of this node. Load balancers that give a node theirs have them served.
+	Host map[netip.Addr]bool
+}
+
+// Equal reports whether two are the same.
+func (t Taken) Equal(o Taken) bool {
+	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Host, o.Host)
 }
 
 // Set is what a file holds.
@@ -73,8 +90,17 @@ type set struct {
 	origins []string // of each service
 	own     bool     // there is a document of our own form
 	cluster bool     // an external address that cannot be served is no error
-	kube    *Cluster // the objects of Kubernetes that were read; nil: none were
-	order   []Name   // its Services, as they stand
+	// apiServers are the endpoints of the cluster's API.
+	apiServers []netip.Addr
+	kube       *Cluster // the objects of Kubernetes that were read; nil: none were
+	order      []Name   // its Services, as they stand
+}
+
+// refuse notes what a Service of a cluster asks for and does not get.
+func (s *set) refuse(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(s.NotServed, text) {
+		s.NotServed = append(s.NotServed, text)
+	}
 }
 
 // put validates and adds a service.

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/kube"
+	"mustang/internal/service"
+)
+
+// collected returns what Services become in a table with room for some rows, and what could not be written.
+func collected(t *testing.T, rows *table, all bool, services ...[2]string) failures {
+	t.Helper()
+	s := newServiceSet("here")
+	for _, v := range services {
+		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.all = all
+	changes, want, _ := s.collect(newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	if !all {
+		return changes.write(t.Context(), rows, s.wanted)
+	}
+	failed, err := applyAll(t.Context(), rows, want, s.wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return failed
+}
+
+// TestClusterIPWins though an older Service, of a name that sorts before, has the address as an external one.
+func TestClusterIPWins(t *testing.T) {
+	thief := [2]string{"aaa", strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"metadata": {`, `"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z", `, 1)}
+	victim := [2]string{"web", strings.Replace(serviceAt("web", "10.96.0.1", ""), `"metadata": {`, `"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", `, 1)}
+	for _, order := range [][][2]string{{thief, victim}, {victim, thief}} {
+		rows := &table{rows: map[service.Key]service.Service{}}
+		if failed := collected(t, rows, false, order...); len(failed) > 0 || len(rows.rows) != 2 {
+			t.Errorf("there are %s, failed %v", rows, failed)
+		}
+		for _, s := range rows.rows {
+			if s.External {
+				t.Errorf("%s is an external address", s)
+			}
+		}
+	}
+}
+
+// TestFullTable has a Service with more frontends than there is room for: the others are written, with few calls, and what of it has room.
+func TestFullTable(t *testing.T) {
+	var ips []string
+	for i := range 500 {
+		ips = append(ips, fmt.Sprintf("%q", fmt.Sprintf("198.51.%d.%d", i/250, i%250+1)))
+	}
+	of := [][2]string{{"big", serviceAt("big", "10.96.0.1", `, "externalIPs": [`+strings.Join(ips, ",")+`]`)}}
+	for i := range 50 {
+		name := fmt.Sprint("web-", i)
+		of = append(of, [2]string{name, serviceAt(name, fmt.Sprint("10.96.1.", i), "")})
+	}
+	for _, all := range []bool{false, true} {
+		rows := &table{rows: map[service.Key]service.Service{}, rowRoom: 60}
+		failed := collected(t, rows, all, of...)
+		if have := rows.String(); len(rows.rows) != 60 || strings.Count(have, "10.96.1.") != 50 || !strings.Contains(have, "10.96.0.1:80") || len(failed) != 501-10 {
+			t.Errorf("all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
+		}
+		for key, err := range failed {
+			if none := new(objects.FullError); !errors.As(err, &none) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if rows.calls > 40 {
+			t.Errorf("all %v: it took %d calls", all, rows.calls)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/service"
+)
+
+// served returns what a Service of a cluster stands for, with slices of endpoints at port 8080.
+func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
+	t.Helper()
+	n := Name{"shop", "web"}
+	if err := c.PutService(n, []byte(spec)); err != nil {
+		t.Fatal(err)
+	}
+	for i, endpoints := range slices {
+		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)}, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+"ports": [{"port": 8080}], "endpoints": [`+endpoints+`]}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, err := c.Set(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load balancer to these.
+func TestTakenAddresses(t *testing.T) {
+	c := NewCluster(Options{})
+	addr := netip.MustParseAddr
+	c.SetTaken(Taken{
+		Nodes: map[netip.Addr]string{addr("192.0.2.1"): "node far", addr("203.0.113.5"): "the API server"},
+		Host:  map[netip.Addr]bool{addr("198.51.100.7"): true, addr("192.0.2.66"): true},
+	})
+	if _, err := c.PutSlice(Name{"default", "kubernetes"}, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
+"endpoints": [{"addresses": ["203.0.113.9"]}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	set := served(t, c, `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 10250}],
+"externalIPs": ["192.0.2.1", "203.0.113.5", "203.0.113.9", "198.51.100.7", "192.0.2.55"]},
+"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.66"}]}}}`)
+	var have []string
+	for _, s := range set.Services {
+		have = append(have, s.Frontend.Addr().String())
+	}
+	if want := "10.96.0.1 192.0.2.66 192.0.2.55"; strings.Join(have, " ") != want {
+		t.Errorf("served are %s, want %s", have, want)
+	}
+	var refused []string
+	for _, text := range set.NotServed {
+		_, text, _ = strings.Cut(text, "external IP ")
+		refused = append(refused, text)
+	}
+	if want := []string{"192.0.2.1 is an address of node far", "203.0.113.5 is an address of the API server", "203.0.113.9 is an address of the API server",
+		"198.51.100.7 is an address of this node"}; !slices.Equal(refused, want) {
+		t.Errorf("refused are %q, want %q", refused, want)
+	}
+	if want := []string{"Service shop/web: status.loadBalancer.ingress[0].ip left out: 192.0.2.1 is an address of node far, which answers there"}; !slices.Equal(set.Notes, want) {
+		t.Errorf("notes %q, want %q", set.Notes, want)
+	}
+}
+
+// TestManyFrontends serves the cluster IP and node ports of a Service with more frontends than are served of one.
+func TestManyFrontends(t *testing.T) {
+	var ports, ips []string
+	for i := range 400 {
+		ports = append(ports, fmt.Sprintf(`{"name": "p%d", "port": %d, "nodePort": %d}`, i, i+1, 30000+i))
+		ips = append(ips, fmt.Sprintf(`"198.51.%d.%d"`, 100+i/200, i%200+1))
+	}
+	set := served(t, NewCluster(Options{}), fmt.Sprintf(`{"spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "externalIPs": [%s], "ports": [%s]}}`,
+		strings.Join(ips, ","), strings.Join(ports, ",")))
+	count := map[string]int{}
+	for _, s := range set.Services {
+		count[s.Frontend.Addr().String()]++
+	}
+	if len(count) != 2 || count["10.96.0.1"] != 400 || count["0.0.0.0"] != 400 {
+		t.Errorf("there are %v", count)
+	}
+	const want = "Service shop/web: 400 ports at 402 addresses are more than 1000 frontends: 2 addresses are served"
+	if !slices.Equal(set.NotServed, []string{want}) {
+		t.Errorf("it says %q, want %q", set.NotServed, want)
+	}
+}
+
+// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same ones again.
+func TestManyEndpoints(t *testing.T) {
+	var of []string
+	for i := range 50 {
+		var e []string
+		for j := range 100 {
+			e = append(e, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"], "nodeName": %q, "conditions": {"ready": %v}}`, i, j+1, fmt.Sprint("n", i), i > 0))
+		}
+		of = append(of, strings.Join(e, ","))
+	}
+	const spec = `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}`
+	set := served(t, NewCluster(Options{Node: "n49"}), spec, of...)
+	if len(set.Services) != 1 || len(set.Services[0].Backends) != service.MaxBackends || len(set.NotServed) != 1 {
+		t.Fatalf("there are %d services, and %q", len(set.Services), set.NotServed)
+	}
+	kept := map[byte]int{} // by node
+	for _, b := range set.Services[0].Backends {
+		kept[b.Addr.Addr().As4()[2]]++
+	}
+	if kept[0] != 0 || kept[49] != 100 || kept[1] != 100 || kept[39] != 100 {
+		t.Errorf("kept are, by node, %v", kept)
+	}
+	slices.Reverse(of)
+	if again := served(t, NewCluster(Options{Node: "n49"}), spec, of...); !again.Services[0].Equal(set.Services[0]) {
+		t.Error("in another order of slices there are others")
+	}
+}
+
+// TestBadEndpoints leaves out single endpoints that no service can have.
+func TestBadEndpoints(t *testing.T) {
+	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}]}}`,
+		`{"addresses": ["10.1.0.1"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.96.0.1"]}, {"addresses": []}, {"addresses": ["fd00::1"]}`)
+	if len(set.Services) != 1 || fmt.Sprint(set.Services[0].Backends) != "[10.1.0.1:8080]" || len(set.NotServed) != 4 {
+		t.Errorf("there are %v, and %q", set.Services, set.NotServed)
+	}
+}
