@@ -73,12 +73,14 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	case err != nil:
 		return nil, err
 	}
-	if had, ok := p.of[at]; ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
+	had, ok := p.of[at]
+	if ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, err
 	}
 	p.of[at] = now
 	p.change()
-	return now.notes, err
+	said := func(note string) bool { return slices.Contains(had.notes, note) }
+	return slices.DeleteFunc(slices.Clone(now.notes), said), err
 }
 
 // read reads an object.

@@ -136,6 +136,7 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		if err != nil {
 			set.NotServed = append(set.NotServed, err.Error())
 		}
+		said := s.told[n].notes
 		delete(s.told, n)
 		if len(set.NotServed)+len(set.Notes) > 0 {
 			s.told[n] = told{set.NotServed, set.Notes}
@@ -144,7 +145,9 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 			w.add(notServed(n, text))
 		}
 		for _, note := range set.Notes {
-			w.log.Info(note)
+			if !slices.Contains(said, note) {
+				w.log.Info(note)
+			}
 		}
 		s.noteLocal(n, set.Services)
 		for _, conflict := range s.wanted.set(n, set.Services, c) {

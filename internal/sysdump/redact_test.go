@@ -23,6 +23,8 @@ func TestRedact(t *testing.T) {
 		`{"args": ["--password=` + secret + `"]}`, `{"args": ["--token", "` + secret + `"]}`, `{"k8s_auth_token": "` + secret + `", "x": 1}`,
 		`{"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "` + secret + `"}}}`,
 		`{"auths": {"registry.example": {"auth": "` + secret + `"}}}`, "AKIAHUNTER2HUNTER222 unter2"[:20], "ghp_" + secret + secret,
+		"github_pat_" + secret + "_" + secret, "glpat-" + secret + "-" + secret, "DB_PWD=" + secret, `{"name": "DB_PWD", "value": "` + secret + `"}`,
+		"https://user:a/b@" + secret + "@registry.example/x", "postgres://user:" + secret + "/" + secret + "@db/x",
 		`{"message": "got Bearer ` + secret + `"}`, `{"clientKeyData": ["` + secret + `"]}`, `{"credentials": {"x": "` + secret + `"}}`,
 	} {
 		if out := string(Redact([]byte(text))); strings.Contains(strings.ToLower(out), "unter2") || !strings.Contains(out, removed) {
@@ -31,7 +33,7 @@ func TestRedact(t *testing.T) {
 	}
 	for _, text := range []string{
 		"service shop/web: well\n  10.96.0.20:80/tcp  2 backends  in the tables\n", "level=INFO msg=synced services=12\n", "net/ipv4/ip_forward = 1\n",
-		"nodes fd00::1 via 2001:db8::1 dev eth0", "2026-01-01T00:00:00Z keyed by name", "[not json",
+		"PWD=/root", "GET http://192.0.2.1:8080/healthz from pod@x", "nodes fd00::1 via 2001:db8::1 dev eth0", "2026-01-01T00:00:00Z keyed by name", "[not json",
 	} {
 		if out := string(Redact([]byte(text))); out != text {
 			t.Errorf("%s\nis %s", text, out)

@@ -39,6 +39,18 @@ func (e *NoAgentError) Error() string {
 
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
+// temporary begins the names of directories in which sockets are made.
+const temporary = ".agent-"
+
+// sweep removes what agents have left that were killed.
+func sweep(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
 // Serve answers requests at the socket of a directory, which is root's alone, until the context ends. It replaces a socket that nobody
 // answers at. Errors: that another agent answers there, and those of the file system.
 func Serve(ctx context.Context, dir string, handler http.Handler) error {
@@ -50,7 +62,10 @@ func Serve(ctx context.Context, dir string, handler http.Handler) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
-	own, err := os.MkdirTemp(dir, ".agent-") // of mode 0700: nobody reaches the socket before it has its mode
+	if err := sweep(dir); err != nil {
+		return fmt.Errorf("listen at %s: %w", path, err)
+	}
+	own, err := os.MkdirTemp(dir, temporary+"*") // of mode 0700: nobody reaches the socket before it has its mode
 	if err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}

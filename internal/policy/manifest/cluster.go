@@ -5,6 +5,7 @@ package manifest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -100,15 +101,18 @@ func (s *set) addPod(o document.Object, data jsontext.Value) error {
 		}
 		p.Addresses = []netip.Addr{addr}
 	}
-	for field, containers := range map[string][]container{"containers": of.Spec.Containers, "initContainers": of.Spec.InitContainers} {
-		ports, err := each("spec."+field, containers, container.named)
-		if err != nil {
-			return err
-		}
-		for i, list := range ports {
-			if field == "containers" || containers[i].RestartPolicy == "Always" { // a sidecar
-				p.Ports = append(p.Ports, list...)
-			}
+	ports, err := each("spec.containers", of.Spec.Containers, container.named)
+	if err != nil {
+		return err
+	}
+	p.Ports = slices.Concat(ports...)
+	ofInit, err := each("spec.initContainers", of.Spec.InitContainers, container.named)
+	if err != nil {
+		return err
+	}
+	for i, list := range ofInit {
+		if of.Spec.InitContainers[i].RestartPolicy == "Always" { // a sidecar
+			p.Ports = append(p.Ports, list...)
 		}
 	}
 	s.Snapshot.Pods = append(s.Snapshot.Pods, p)

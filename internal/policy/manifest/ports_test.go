@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestPodStaysTheSame however often it is read: its named ports too, those of a sidecar after the others.
+func TestPodStaysTheSame(t *testing.T) {
+	const pod = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"}, "spec": {
+"containers": [{"ports": [{"name": "http", "containerPort": 80}]}],
+"initContainers": [{"ports": [{"name": "once", "containerPort": 81}]}, {"restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 82}]}]}}`
+	for range 50 {
+		set, err := Read(strings.NewReader(pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range set.Snapshot.Pods[0].Ports {
+			names = append(names, p.Name)
+		}
+		if !reflect.DeepEqual(names, []string{"http", "mesh"}) {
+			t.Fatalf("named ports are %q", names)
+		}
+	}
+}
