@@ -125,7 +125,9 @@ func (a *Agent) readPods() error {
 		taken.Nodes[addr] = "the API server"
 	}
 	for _, p := range host.Local {
-		taken.Host[p.Addr()] = true
+		if !p.Addr().IsLinkLocalUnicast() { // each device of a pod has one
+			taken.Host[p.Addr()] = true
+		}
 	}
 	a.mu.Lock()
 	a.services.setTaken(taken)

@@ -207,7 +207,7 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 const writeLimit = 20 * time.Second
 
 // write writes what has changed, and returns which of it failed: that does not keep the others from it. Where there is no room for all,
-// Services with few frontends come first, and with each the addresses that nobody can choose; what else one wants that there was no room
+// Services with few frontends and backends come first, and with each the addresses that nobody can choose; what else one wants that there was no room
 // for is not tried.
 func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var put []service.Service
@@ -223,7 +223,7 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	if len(c) == 0 {
 		return failed
 	}
-	slices.SortFunc(put, w.compareNeed) // what was written before there was no room stays
+	w.sort(put) // what was written before there was no room stays
 	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
 		return failed
 	}

@@ -125,17 +125,22 @@ func (w *wanted) inOrder(key service.Key, all map[manifest.Name]bool) []manifest
 	return slices.SortedFunc(maps.Keys(all), func(a, b manifest.Name) int { return cmp.Or(external(a)-external(b), w.compare(a, b)) })
 }
 
-// compareNeed puts the services first of which their Service has few, and of one Service those that are no external address.
-func (w *wanted) compareNeed(a, b service.Service) int {
+// sort puts the services first whose Service needs little, and of one Service those that are no external address.
+func (w *wanted) sort(services []service.Service) {
+	need := map[manifest.Name]int{}
+	for _, s := range services {
+		need[w.holder[s.Key()]] += 1 + len(s.Backends)
+	}
 	external := func(s service.Service) int {
 		if s.External {
 			return 1
 		}
 		return 0
 	}
-	m, n := w.holder[a.Key()], w.holder[b.Key()]
-	return cmp.Or(cmp.Compare(len(w.of[m]), len(w.of[n])), m.Compare(n), external(a)-external(b), a.Frontend.Compare(b.Frontend),
-		cmp.Compare(a.Protocol, b.Protocol))
+	slices.SortFunc(services, func(a, b service.Service) int {
+		m, n := w.holder[a.Key()], w.holder[b.Key()]
+		return cmp.Or(cmp.Compare(need[m], need[n]), m.Compare(n), external(a)-external(b), a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
+	})
 }
 
 // services returns all.

@@ -127,6 +127,9 @@ func (n *Network) sound(h host, self Node, others []Node) (sound []Node, refused
 	return sound, refused, nil
 }
 
+// addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of the host.
+const addressesOfIPVS = "kube-ipvs0"
+
 func (n *Network) has(h host) (Host, error) {
 	devices, err := h.Devices()
 	if err != nil {
@@ -134,7 +137,7 @@ func (n *Network) has(h host) (Host, error) {
 	}
 	has := Host{Reserved: n.Reserved}
 	for _, d := range devices {
-		if d.Name != DeviceName {
+		if d.Name != DeviceName && d.Name != addressesOfIPVS {
 			has.Local = append(has.Local, d.Addrs...)
 		}
 	}

@@ -29,8 +29,8 @@ var patterns = []struct {
 	{[]string{"pass", "pwd", "secret", "token", "credential", "key", "authorization", "cookie"}, regexp.MustCompile(
 		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|authorization|cookie)[\w.-]*\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
 	{[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key)[\w-]*\s+)[^\s-]\S*`)},
-	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},                                                                   // user and password of a URL, which may have a slash
-	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)},                                                                                 // bootstrap tokens of Kubernetes
+	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},                                                                                  // user and password of a URL, which may have a slash
+	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)},                                                                                                // bootstrap tokens of Kubernetes
 	{[]string{"akia", "asia", "gh", "github_pat_", "glpat-"}, regexp.MustCompile(`()\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|(?:gh[pousr]_|github_pat_)\w{20,}|glpat-[\w-]{20,})`)}, // keys of clouds and forges
 }
 

@@ -118,6 +118,18 @@ func TestManyEndpoints(t *testing.T) {
 	}
 }
 
+// TestManyBadEndpoints tells of some of them.
+func TestManyBadEndpoints(t *testing.T) {
+	var of []string
+	for i := range 250 {
+		of = append(of, fmt.Sprintf(`{"addresses": ["127.0.0.%d"]}`, i+1))
+	}
+	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}`, strings.Join(of, ","))
+	if n := len(set.NotServed); len(set.Services) != 1 || n != maxRefused || set.NotServed[n-1] != "more is not served" {
+		t.Errorf("there are %d lines, the last %q", n, set.NotServed[max(0, n-1):])
+	}
+}
+
 // TestBadEndpoints leaves out single endpoints that no service can have.
 func TestBadEndpoints(t *testing.T) {
 	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}]}}`,

@@ -96,9 +96,19 @@ type set struct {
 	order      []Name   // its Services, as they stand
 }
 
+// maxRefused is how much of what a Service does not get is told of: it can be millions of backends.
+const maxRefused = 100
+
 // refuse notes what a Service of a cluster asks for and does not get.
 func (s *set) refuse(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(s.NotServed, text) {
+	if len(s.NotServed) >= maxRefused {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if len(s.NotServed) == maxRefused-1 {
+		text = "more is not served"
+	}
+	if !slices.Contains(s.NotServed, text) {
 		s.NotServed = append(s.NotServed, text)
 	}
 }
