@@ -274,7 +274,11 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	var rules policies.Set
 	changed, version := a.policies.changed, a.policies.version
 	if changed {
-		rules = a.policies.set()
+		var cut []kube.Warning
+		rules, cut = a.policies.set()
+		for _, w := range cut {
+			a.warnings.add(w)
+		}
 	}
 	changes, services, all := a.services.collect(a.warnings)
 	checked := slices.Collect(maps.Values(a.services.checked))

@@ -116,10 +116,9 @@ func (p *policySet) change() {
 	p.version++
 }
 
-// set returns all, and that nothing has changed since.
-func (p *policySet) set() policies.Set {
+// set returns all, and that nothing has changed since. Of some pods it is not all that policies ask for: of these cut tells.
+func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	p.changed = false
-	var s policies.Set
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
 		f := p.of[at]
@@ -134,9 +133,13 @@ func (p *policySet) set() policies.Set {
 		}
 	}
 	if len(s.Policies) == 0 {
-		return policies.Set{} // labels matter to nobody
+		return policies.Set{}, nil // labels matter to nobody
 	}
-	return s
+	for _, pod := range s.Trim(p.node) {
+		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
+			"policies ask for more than %d of its labels or named ports: they know no others", policy.MostLabels)})
+	}
+	return s, cut
 }
 
 // ordered returns the objects by kind, the younger ones of a kind first.
@@ -158,8 +161,9 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 	return out
 }
 
-// applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, the NetworkPolicy
-// with the most loses its rules, of which lost tells: the pods that it isolates are then reached by what other policies allow alone.
+// applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, NetworkPolicies of the
+// namespace with the most lose their rules, of which lost tells: the pods that they isolate are then reached by what other policies allow
+// alone.
 func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []kube.Warning, lost, err error) {
 	want.Policies = slices.Clone(want.Policies)
 	for {
@@ -168,30 +172,57 @@ func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []
 		if !errors.As(err, &none) {
 			return full, lost, err
 		}
-		largest := -1
-		for i, p := range want.Policies {
-			if p.Tier == policy.Namespaced && size(p) > 0 && (largest < 0 || size(p) > size(want.Policies[largest])) {
-				largest = i
-			}
-		}
-		if largest < 0 {
+		strip := heaviest(want.Policies, leastToStrip(none))
+		if len(strip) == 0 {
 			return full, lost, err
 		}
-		p := &want.Policies[largest]
-		lost = errors.Join(lost, fmt.Errorf("%s/%s has no rules in force: %w", p.Namespace, p.Name, err))
-		full = append(full, kube.Warning{
-			Kind: kube.NetworkPolicies, Namespace: p.Namespace, Name: p.Name, Reason: "NoRoom", Text: "no rules of it are in force: " + err.Error(),
-		})
-		p.Ingress, p.Egress = nil, nil
+		first := want.Policies[strip[0]]
+		lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s have no rules in force, %d with %s: %w", first.Namespace, len(strip), first.Name, err))
+		for _, i := range strip {
+			p := &want.Policies[i]
+			full = append(full, kube.Warning{
+				Kind: kube.NetworkPolicies, Namespace: p.Namespace, Name: p.Name, Reason: "NoRoom", Text: "no rules of it are in force: " + err.Error(),
+			})
+			p.Strip()
+		}
 	}
 }
 
-// size is the number of a policy's peers.
-func size(p policy.Policy) (n int) {
-	for _, rules := range [][]policy.Rule{p.Ingress, p.Egress} {
-		for _, r := range rules {
-			n += 1 + len(r.Peers)
+// leastToStrip is how many bytes of rules a namespace has at least that has filled a map. Documents are of pods too: what they have no room
+// for is no policy's fault unless those of one namespace take a sixteenth.
+func leastToStrip(full *objects.FullError) int {
+	if full.Map == policies.Documents {
+		return int(full.Size) * policies.DocumentPiece / 16
+	}
+	return 1
+}
+
+// heaviest returns the largest NetworkPolicies of the namespace whose rules are largest: those that have half of them. It returns none if
+// these are smaller than least, in bytes.
+func heaviest(all []policy.Policy, least int) (out []int) {
+	sizes, sums := make([]int, len(all)), map[string]int{}
+	most := ""
+	for i := range all {
+		if p := &all[i]; p.Tier == policy.Namespaced {
+			sizes[i] = p.Bulk()
+			sums[p.Namespace] += sizes[i]
+			if sums[p.Namespace] > sums[most] || sums[p.Namespace] == sums[most] && p.Namespace < most { // each time the same
+				most = p.Namespace
+			}
 		}
 	}
-	return n
+	if sums[most] < least {
+		return nil
+	}
+	for i := range all {
+		if sizes[i] > 0 && all[i].Namespace == most {
+			out = append(out, i)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(sizes[b], sizes[a]) })
+	n := 0
+	for sum := 0; 2*sum < sums[most]; n++ {
+		sum += sizes[out[n]]
+	}
+	return out[:n]
 }

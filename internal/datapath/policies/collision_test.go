@@ -164,3 +164,27 @@ func TestNodeAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
+func TestPodsOfOneName(t *testing.T) {
+	testkit.RequireRoot(t)
+	for range 8 { // what a map's order gives differs
+		p := openPods(t)
+		for i := range 2 {
+			known := policy.Pod{Namespace: "n", Name: "p"}
+			if _, err := p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set := Set{Snapshot: policy.Snapshot{
+			Policies: []policy.Policy{allow("deny", "secret")},
+			Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
+		}}
+		if _, err := p.Apply(t.Context(), service.Agent, set); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
+		}
+	}
+}

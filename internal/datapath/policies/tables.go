@@ -4,6 +4,12 @@ package policies
 
 import "mustang/internal/datapath/objects"
 
+// Documents is the map of all that policies, pods and nodes are known by. The others are of rules. A row of it has DocumentPiece bytes.
+const (
+	Documents     = "policy_documents"
+	DocumentPiece = 512
+)
+
 // Rows as bpf/mustang/policy.h has them.
 type (
 	settings struct {
@@ -24,7 +30,7 @@ type (
 	}
 	portVerdict   struct{ Rule, Allow uint32 }
 	documentKey   struct{ Kind, ID, Revision, Piece uint32 }
-	documentPiece [512]byte
+	documentPiece [DocumentPiece]byte
 	address       [16]byte
 	event         struct {
 		Source, Destination         address
@@ -52,7 +58,7 @@ func (p Policies) tables() tables {
 	return tables{
 		table[uint32, settings](p, "policy_settings"), table[prefix, uint32](p, "identities"), table[verdictKey, verdict](p, "verdicts"),
 		table[portKey, portVerdict](p, "policy_ports"), table[[16]byte, uint32](p, "policy_numbers"),
-		table[documentKey, documentPiece](p, "policy_documents"),
+		table[documentKey, documentPiece](p, Documents),
 	}
 }
 

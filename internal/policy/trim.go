@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// MostLabels is how many labels, and how many named ports, [Snapshot.Trim] leaves a pod.
+const MostLabels = 64
+
+// named are the keys of labels and the names of ports that policies name.
+type named struct {
+	pods              map[string]Tier // Namespaced if no policy of the cluster names it
+	namespaces, nodes map[string]bool
+	ports             map[string]bool
+}
+
+// Trim drops what no policy of the snapshot asks for: labels by their keys, named ports, and pods that have no address and are not of a
+// node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels: those that policies of the tiers Admin and
+// Baseline ask for come first. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
+func (s *Snapshot) Trim(node string) (cut []Pod) {
+	n := named{map[string]Tier{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	for i := range s.Policies {
+		n.add(&s.Policies[i])
+	}
+	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
+	for i := range s.Pods {
+		if p := &s.Pods[i]; n.trim(p, p.Node == node) {
+			cut = append(cut, *p)
+		}
+	}
+	s.Nodes = slices.Clone(s.Nodes)
+	for i := range s.Nodes {
+		s.Nodes[i].Labels = keep(s.Nodes[i].Labels, n.nodes)
+	}
+	s.Namespaces = slices.Clone(s.Namespaces)
+	for i := range s.Namespaces {
+		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, n.namespaces)
+	}
+	return cut
+}
+
+// add notes what a policy names.
+func (n *named) add(p *Policy) {
+	keys := func(s Selector, add func(string)) {
+		for k := range s.Labels {
+			add(k)
+		}
+		for _, r := range s.Requirements {
+			add(r.Key)
+		}
+	}
+	pods := func(s PodSelector) {
+		keys(s.Namespaces, func(k string) { n.namespaces[k] = true })
+		keys(s.Pods, func(k string) {
+			if had, ok := n.pods[k]; !ok || had == Namespaced {
+				n.pods[k] = p.Tier
+			}
+		})
+	}
+	pods(p.Subject)
+	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+		for i := range rules {
+			for _, peer := range rules[i].Peers {
+				switch {
+				case peer.Pods != nil:
+					pods(*peer.Pods)
+				case peer.Nodes != nil:
+					keys(*peer.Nodes, func(k string) { n.nodes[k] = true })
+				}
+			}
+			for _, port := range rules[i].Ports {
+				if port.Name != "" {
+					n.ports[port.Name] = true
+				}
+			}
+		}
+	}
+}
+
+// trim trims a pod, and reports whether it has more than there is room for that policies ask for.
+func (n *named) trim(p *Pod, others bool) (cut bool) {
+	isNamed := func(port NamedPort) bool { return n.ports[port.Name] }
+	if !slices.ContainsFunc(p.Ports, isNamed) {
+		p.Ports = nil
+	} else {
+		p.Ports = slices.DeleteFunc(slices.Clone(p.Ports), func(port NamedPort) bool { return !isNamed(port) })
+	}
+	if len(p.Ports) > MostLabels {
+		p.Ports, cut = p.Ports[:MostLabels], true
+	}
+	asked := 0
+	for k := range p.Labels {
+		if _, ok := n.pods[k]; ok {
+			asked++
+		}
+	}
+	switch {
+	case len(p.Labels) <= MostLabels && (others || asked == len(p.Labels)):
+		return cut
+	case asked == 0 && !others:
+		p.Labels = nil
+		return cut
+	}
+	rank := func(k string) int {
+		switch tier, ok := n.pods[k]; {
+		case !ok:
+			return 2
+		case tier == Namespaced:
+			return 1
+		}
+		return 0
+	}
+	order := slices.SortedFunc(maps.Keys(p.Labels), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	if !others {
+		order = order[:asked]
+	}
+	order = order[:min(len(order), MostLabels)]
+	labels := make(map[string]string, len(order))
+	for _, k := range order {
+		labels[k] = p.Labels[k]
+	}
+	p.Labels = labels
+	return cut || asked > MostLabels
+}
+
+// keep returns the labels with some keys.
+func keep(labels map[string]string, keys map[string]bool) map[string]string {
+	var out map[string]string
+	for k, v := range labels {
+		if keys[k] {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+)
+
+// TestTrim drops what no policy asks for, and leaves the rows as they are.
+func TestTrim(t *testing.T) {
+	many := map[string]string{}
+	for i := range 9000 {
+		many[fmt.Sprint("k", i)] = "v"
+	}
+	own := maps.Clone(many)
+	own["app"], own["zone"] = "db", "x"
+	at := func(i byte) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, i})} }
+	labels := func(key string) PodSelector {
+		return PodSelector{Pods: Selector{Labels: map[string]string{key: own[key]}}}
+	}
+	asks := Policy{Tier: Namespaced, Namespace: "n", Name: "asks", Subject: labels("app"), IsolatesIngress: true}
+	asks.Subject.Namespaces.Requirements = []Requirement{{Key: "team", Operator: "Exists"}}
+	from := labels("app")
+	asks.Ingress = []Rule{{Peers: []Peer{{Pods: &from}, {Nodes: &Selector{Labels: map[string]string{"role": "x"}}}}, Ports: []Port{{Protocol: 6, Name: "web"}}}}
+	s := Snapshot{
+		Node: "here", Policies: []Policy{asks},
+		Namespaces: []Namespace{{Name: "n", Labels: map[string]string{"team": "a", "other": "b"}}},
+		Nodes:      []Node{{Name: "far", Labels: map[string]string{"role": "x", "other": "b"}, Addresses: at(9)}},
+		Pods: []Pod{
+			{Namespace: "n", Name: "unscheduled", Labels: own},
+			{Namespace: "n", Name: "far", Node: "far", Labels: own, Addresses: at(1), Ports: []NamedPort{{"web", 6, 80}, {"other", 6, 81}}},
+			{Namespace: "n", Name: "large", Node: "here", Labels: own, Addresses: at(2)},
+			{Namespace: "n", Name: "starting", Node: "here", Labels: map[string]string{"app": "db", "free": "y"}},
+		},
+	}
+	before, err := Compile(s, Rows{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cut := s.Trim("here"); len(cut) > 0 {
+		t.Errorf("it cut %v", cut)
+	}
+	after, err := Compile(s, Rows{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(before.Verdicts) == 0 || len(after.Verdicts) != len(before.Verdicts) || len(after.Addresses) != len(before.Addresses) {
+		t.Errorf("there were %+v, and there are %+v", before, after)
+	}
+	for what, ok := range map[string]bool{
+		"unscheduled": len(s.Pods) == 3, "far": fmt.Sprint(s.Pods[0].Labels, s.Pods[0].Ports) == "map[app:db] [{web tcp 80}]",
+		"large": len(s.Pods[1].Labels) == MostLabels && s.Pods[1].Labels["app"] == "db", "starting": len(s.Pods[2].Labels) == 2,
+		"node": fmt.Sprint(s.Nodes[0].Labels) == "map[role:x]", "namespace": fmt.Sprint(s.Namespaces[0].Labels) == "map[team:a]", "copies": len(own) == 9002,
+	} {
+		if !ok {
+			t.Errorf("%s: there is %+v", what, s)
+		}
+	}
+	asksAll := Policy{Tier: Namespaced, Namespace: "n", Name: "all"}
+	for key := range many {
+		asksAll.Subject.Pods.Requirements = append(asksAll.Subject.Pods.Requirements, Requirement{Key: key, Operator: "Exists"})
+	}
+	cluster := Policy{Tier: Admin, Name: "cluster", Subject: labels("zone")}
+	s.Policies = []Policy{asksAll, cluster}
+	s.Pods = []Pod{{Namespace: "n", Name: "far", Node: "far", Labels: own, Addresses: at(1)}}
+	if cut := s.Trim("here"); len(cut) != 1 || len(s.Pods[0].Labels) != MostLabels || s.Pods[0].Labels["zone"] != "x" {
+		t.Errorf("it cut %v, and there is %+v", cut, s.Pods)
+	}
+}
