@@ -310,7 +310,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 
 // applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
 func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
-	full, lost, err := applyPolicies(ctx, a.Policies, rules)
+	full, lost, err := applyPolicies(ctx, a.Policies, a.Node, rules)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.policies.failure = err; err == nil {

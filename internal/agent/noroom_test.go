@@ -55,7 +55,7 @@ func TestNoRoom(t *testing.T) {
 		want.Policies = append(want.Policies, with("tenant", fmt.Sprint("p", i), 10))
 	}
 	rows := &small{room: 5000, full: objects.FullError{Map: "identities", Size: 16}}
-	full, lost, err := applyPolicies(t.Context(), rows, want)
+	full, lost, err := applyPolicies(t.Context(), rows, "here", want)
 	if err != nil || lost == nil || rows.calls > 12 {
 		t.Errorf("%d calls, %v: %v", rows.calls, lost, err)
 	}
@@ -73,7 +73,7 @@ func TestNoRoom(t *testing.T) {
 func TestDocumentsFull(t *testing.T) {
 	rows := &small{full: objects.FullError{Map: policies.Documents, Size: 16384}}
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "large", 1000)}}}
-	full, lost, err := applyPolicies(t.Context(), rows, want)
+	full, lost, err := applyPolicies(t.Context(), rows, "here", want)
 	if none := (*objects.FullError)(nil); !errors.As(err, &none) || lost != nil || full != nil || rows.calls != 1 {
 		t.Errorf("%d calls: %v, %v, %v", rows.calls, full, lost, err)
 	}
@@ -83,11 +83,39 @@ func TestDocumentsFull(t *testing.T) {
 	}
 	rows.room = 100_000
 	want.Policies = append(want.Policies, huge, with("tenant", "one", 1))
-	full, _, err = applyPolicies(t.Context(), rows, want)
+	full, _, err = applyPolicies(t.Context(), rows, "here", want)
 	if err != nil || len(full) != 1 || full[0].Name != "huge" || len(rows.last.Policies[1].Subject.Pods.Requirements) > 0 {
 		t.Errorf("%v, %v", full, err)
 	}
 	if !slices.ContainsFunc(rows.last.Policies[1:], func(p policy.Policy) bool { return len(p.Ingress) > 0 }) {
 		t.Error("its small policy has lost its rules too")
+	}
+}
+
+// TestOverlaps closes the pods of a tenant whose ranges overlap too much for the node, and leaves alone whoever has more ranges.
+func TestOverlaps(t *testing.T) {
+	nested := with("tenant", "nested", 0)
+	for i := range 1000 {
+		out := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), 32)
+		block := &policy.Block{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Except: []netip.Prefix{out}}
+		nested.Ingress[0].Peers = append(nested.Ingress[0].Peers, policy.Peer{Block: block})
+	}
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "large", 5000), nested, with("away", "large", 5000)}}}
+	for i := range want.Policies {
+		want.Policies[i].Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: want.Policies[i].Namespace}
+	}
+	for _, namespace := range []string{"shop", "tenant"} {
+		want.Pods = append(want.Pods, policy.Pod{Namespace: namespace, Name: "starting", Node: "here"})
+	}
+	rows := &small{room: 1 << 30}
+	full, lost, err := applyPolicies(t.Context(), rows, "here", want)
+	if err != nil || lost == nil || rows.calls != 1 || len(full) != 1 || full[0].Name != "nested" || !strings.Contains(full[0].Text, "at most 262144") {
+		t.Errorf("%d calls, %v: %v, %v", rows.calls, full, lost, err)
+	}
+	if p := rows.last.Policies[1]; len(p.Ingress) > 0 || !p.IsolatesIngress || len(rows.last.Policies[0].Ingress[0].Peers) != 5000 {
+		t.Errorf("there is %+v", p)
+	}
+	if full, _, err := applyPolicies(t.Context(), rows, "elsewhere", want); err != nil || full != nil {
+		t.Errorf("a node without their pods: %v, %v", full, err)
 	}
 }

@@ -161,18 +161,27 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 	return out
 }
 
-// applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, NetworkPolicies of the
-// namespace with the most lose their rules, of which lost tells: the pods that they isolate are then reached by what other policies allow
-// alone.
-func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []kube.Warning, lost, err error) {
+// applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, or ranges that overlap too
+// much for this node, NetworkPolicies of the namespace with the most lose their rules, of which lost tells: the pods that they isolate are then
+// reached by what other policies allow alone.
+func applyPolicies(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
 	want.Policies = slices.Clone(want.Policies)
 	for {
-		_, err := to.Apply(ctx, service.Agent, want)
-		var none *objects.FullError
-		if !errors.As(err, &none) {
-			return full, lost, err
+		here := want.Snapshot
+		here.Node = node
+		err := here.CheckOverlaps()
+		if err == nil {
+			_, err = to.Apply(ctx, service.Agent, want)
 		}
-		strip := heaviest(want.Policies, leastToStrip(none))
+		var none *objects.FullError
+		var over *policy.OverlapError
+		var strip []int
+		switch {
+		case errors.As(err, &over):
+			strip = overlapping(here)
+		case errors.As(err, &none):
+			strip = heaviest(want.Policies, leastToStrip(none))
+		}
 		if len(strip) == 0 {
 			return full, lost, err
 		}
@@ -186,6 +195,28 @@ func applyPolicies(ctx context.Context, to Policies, want policies.Set) (full []
 			p.Strip()
 		}
 	}
+}
+
+// overlapping returns, of the NetworkPolicies that select pods of the node, the largest of the namespace whose own ranges overlap most.
+func overlapping(s policy.Snapshot) []int {
+	of, at := map[string][]policy.Policy{}, map[string][]int{}
+	for i, here := range s.Here() {
+		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Bulk() > 0 {
+			of[p.Namespace], at[p.Namespace] = append(of[p.Namespace], p), append(at[p.Namespace], i)
+		}
+	}
+	most, overlaps := "", 0
+	for namespace, all := range of {
+		own := policy.Snapshot{Policies: all}
+		if n := own.Overlaps(); n > overlaps || n == overlaps && namespace < most {
+			most, overlaps = namespace, n
+		}
+	}
+	var out []int
+	for _, i := range heaviest(of[most], 1) {
+		out = append(out, at[most][i])
+	}
+	return out
 }
 
 // leastToStrip is how many bytes of rules a namespace has at least that has filled a map. Documents are of pods too: what they have no room

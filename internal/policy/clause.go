@@ -66,7 +66,8 @@ func (q *clause) matches(i *identity) bool {
 	return slices.ContainsFunc(q.peers, func(p peer) bool {
 		switch {
 		case p.block != nil:
-			return slices.Contains(i.blocks, p.block)
+			_, in := p.block.covers[i.in]
+			return in
 		case i.content == nil:
 			return false
 		case p.pods != nil:
@@ -96,8 +97,10 @@ func (c *Compiler) members(q *clause, each func(*identity)) {
 	for _, p := range q.peers {
 		switch {
 		case p.block != nil:
-			for i := range p.block.identities {
-				each(i)
+			for in := range p.block.covers {
+				for i := range in.identities {
+					each(i)
+				}
 			}
 		case p.pods != nil:
 			for _, of := range c.selected(*p.pods) {

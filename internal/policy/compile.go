@@ -82,8 +82,17 @@ func (c *Compiler) Rows() Rows {
 }
 
 // Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
-// snapshot must not be edited before the next change. The error names a policy and its field, or an address that two have.
-func (c *Compiler) Change(s Snapshot) (Changes, error) {
+// snapshot must not be edited before the next change. The error names a policy and its field, or an address that
+// two have, or is an *OverlapError.
+func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, true) }
+
+// Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap.
+func (c *Compiler) Resume(s Snapshot) error {
+	_, err := c.change(s, false)
+	return err
+}
+
+func (c *Compiler) change(s Snapshot, check bool) (Changes, error) {
 	if err := s.validatePods(); err != nil {
 		return Changes{}, err
 	}
@@ -93,7 +102,13 @@ func (c *Compiler) Change(s Snapshot) (Changes, error) {
 		return Changes{}, err
 	}
 	c.selectPods(pods)
-	inPlace := c.settle(pods, touched, len(s.Previous) > 0)
+	gone := c.activate(pods)
+	if check {
+		if err := c.checkOverlaps(); err != nil {
+			return Changes{}, err
+		}
+	}
+	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0)
 	changes := c.changes()
 	changes.InPlace = inPlace
 	return changes, nil
@@ -104,7 +119,8 @@ func (c *Compiler) Settle() Changes {
 	for _, e := range c.entries {
 		e.in[previous] = e.in[enforced]
 	}
-	c.settle(map[*pod]bool{}, map[netip.Prefix]bool{}, false)
+	pods := map[*pod]bool{}
+	c.settle(pods, map[netip.Prefix]bool{}, c.activate(pods), false)
 	return c.changes()
 }
 
@@ -259,14 +275,9 @@ func (c *Compiler) selectPods(changed map[*pod]bool) {
 	}
 }
 
-// settle makes all that follows from policies, pods and addresses. Verdicts depend on no policy that selects no pod of this node. It
-// returns the digest that a rule set had which has changed in place.
-func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, protect bool) (inPlace Digest) {
-	if c.renamed != nil {
-		c.numbers.put(c.renamed.id, c.renamed.number)
-		c.renamed = nil
-	}
-	var gone []*entry
+// activate prepares the policies that have come to hold for pods of this node, and returns those that no longer do. Verdicts depend on no
+// policy that selects no pod of this node. It notes the pods that are concerned.
+func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
 	for id, e := range c.entries {
 		if e.in[enforced] != e.were[enforced] || e.differs() != (e.were[enforced] != e.were[previous]) {
 			for p := range e.pods {
@@ -286,6 +297,16 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, 
 				delete(p.entries, e)
 			}
 		}
+	}
+	return gone
+}
+
+// settle makes all that follows from policies, pods and addresses, once policies are active. It returns the digest that a rule set had which
+// has changed in place.
+func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, gone []*entry, protect bool) (inPlace Digest) {
+	if c.renamed != nil {
+		c.numbers.put(c.renamed.id, c.renamed.number)
+		c.renamed = nil
 	}
 	for _, e := range gone {
 		c.dismiss(e)
@@ -352,9 +373,7 @@ func (c *Compiler) forget(gone []*identity) {
 		for _, set := range c.sets {
 			c.setVerdict(VerdictKey{set.number, i.number}, nil)
 		}
-		for _, b := range i.blocks {
-			delete(b.identities, i)
-		}
+		c.blocks.leave(i)
 		if i.content != nil {
 			delete(i.identities, i)
 		}

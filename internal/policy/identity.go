@@ -32,8 +32,8 @@ type content struct {
 
 // identity is what policies can know of a peer. Addresses that no policy tells apart share one.
 type identity struct {
-	*content          // nil: of an address of neither
-	blocks   []*block // that the address is in, sorted
+	*content        // nil: of an address of neither
+	in       *cover // nil: the address is in no block
 	id       Digest
 	number   uint32
 	prefixes int
@@ -44,10 +44,17 @@ type identity struct {
 
 // block is a range of addresses of rules.
 type block struct {
-	key        string
-	rules      int
-	identities map[*identity]struct{} // in it
+	key    string
+	rules  int
+	covers map[*cover]struct{} // with it
 	Block
+}
+
+// cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever blocks there are.
+type cover struct {
+	id         Digest
+	blocks     []*block // sorted
+	identities map[*identity]struct{}
 }
 
 // key identifies a block.
@@ -67,6 +74,7 @@ func comparePrefix(a, b netip.Prefix) int {
 // blocks finds the blocks that a prefix is in.
 type blocks struct {
 	byKey   map[string]*block
+	covers  map[Digest]*cover
 	in, out map[netip.Prefix][]*block // by a block's range, and by what it leaves out
 	lengths [2][129]int               // how many prefixes of in and out have a length, of IPv4 and IPv6
 	changed map[netip.Prefix]bool     // ranges of blocks that have come or gone
@@ -74,7 +82,7 @@ type blocks struct {
 }
 
 func newBlocks() blocks {
-	return blocks{byKey: map[string]*block{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{}, changed: map[netip.Prefix]bool{}}
+	return blocks{byKey: map[string]*block{}, covers: map[Digest]*cover{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{}, changed: map[netip.Prefix]bool{}}
 }
 
 // acquire returns the block, which a rule has.
@@ -82,7 +90,7 @@ func (b *blocks) acquire(of *Block) *block {
 	key := of.key()
 	found := b.byKey[key]
 	if found == nil {
-		found = &block{key: key, identities: map[*identity]struct{}{}, Block: Block{of.CIDR, slices.Clone(of.Except)}}
+		found = &block{key: key, covers: map[*cover]struct{}{}, Block: Block{of.CIDR, slices.Clone(of.Except)}}
 		b.byKey[key] = found
 		b.changed[of.CIDR] = true
 		b.list(b.in, of.CIDR, found)
@@ -126,20 +134,74 @@ func (b *blocks) unlist(m map[netip.Prefix][]*block, p netip.Prefix, gone *block
 	}
 }
 
-// of returns the blocks that a prefix is in, sorted. No block begins or ends inside it, but at a longer prefix of its own.
-func (b *blocks) of(p netip.Prefix) (covering []*block) {
+// of returns the blocks that a prefix is in, which is at least as long as any prefix at which a block begins or ends and that it holds. found has what
+// it returned for others, by the longest prefix at which a block begins or ends.
+func (b *blocks) of(p netip.Prefix, found map[netip.Prefix]*cover) *cover {
+	var at []netip.Prefix
 	for bits, n := range b.lengths[family(p.Addr())][:p.Bits()+1] {
 		if n == 0 {
 			continue
 		}
-		at := netip.PrefixFrom(p.Addr(), bits).Masked()
-		covering = append(covering, b.in[at]...)
-		for _, out := range b.out[at] { // an exception lies inside its block, so it comes later
-			covering = slices.DeleteFunc(covering, func(in *block) bool { return in == out })
+		if q := netip.PrefixFrom(p.Addr(), bits).Masked(); b.in[q] != nil || b.out[q] != nil {
+			at = append(at, q)
 		}
 	}
-	slices.SortFunc(covering, func(a, b *block) int { return cmp.Compare(a.key, b.key) })
-	return covering
+	if len(at) == 0 {
+		return nil
+	}
+	last := at[len(at)-1]
+	in, ok := found[last]
+	if !ok {
+		in = b.cover(at)
+		found[last] = in
+	}
+	return in
+}
+
+// cover returns the blocks that what is in some prefixes is in, the longest last.
+func (b *blocks) cover(at []netip.Prefix) *cover {
+	var all []*block
+	for _, q := range at {
+		all = append(all, b.in[q]...)
+		if out := b.out[q]; len(out) > 0 { // an exception lies inside its block, so it comes later
+			gone := make(map[*block]bool, len(out))
+			for _, o := range out {
+				gone[o] = true
+			}
+			all = slices.DeleteFunc(all, func(in *block) bool { return gone[in] })
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *block) int { return cmp.Compare(a.key, b.key) })
+	f := newForm("cover")
+	for _, in := range all {
+		f.text(in.key)
+	}
+	id := f.digest()
+	c := b.covers[id]
+	if c == nil {
+		c = &cover{id, all, map[*identity]struct{}{}}
+		b.covers[id] = c
+		for _, in := range all {
+			in.covers[c] = struct{}{}
+		}
+	}
+	return c
+}
+
+// leave takes an identity out of the blocks that it is in.
+func (b *blocks) leave(i *identity) {
+	if i.in == nil {
+		return
+	}
+	if delete(i.in.identities, i); len(i.in.identities) == 0 {
+		delete(b.covers, i.in.id)
+		for _, in := range i.in.blocks {
+			delete(in.covers, i.in)
+		}
+	}
 }
 
 // begins reports whether the blocks that an address is in can change at a prefix. An IPv6 range that holds all mapped addresses does
@@ -255,11 +317,12 @@ func (c *Compiler) selected(s PodSelector) (out []*content) {
 
 // identify brings the rows of some prefixes up to date. Identities that come are fresh; those that go have their rows still.
 func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*identity) {
+	found := map[netip.Prefix]*cover{}
 	for p := range touched {
 		host := c.hosts[p]
 		was, want := c.prefixes[p], (*identity)(nil)
 		there := host != nil || c.blocks.begins(p)
-		if in := c.blocks.of(p); there && (host != nil || len(in) > 0) {
+		if in := c.blocks.of(p, found); there && (host != nil || in != nil) {
 			f, from := newForm("identity"), uint32(0)
 			if host != nil {
 				f.bytes(host.id[:]...)
@@ -268,17 +331,17 @@ func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*ident
 				}
 			}
 			f.number(uint64(from))
-			for _, b := range in {
-				f.text(b.key)
+			if in != nil {
+				f.bytes(in.id[:]...)
 			}
 			id := f.digest()
 			if want = c.identities[id]; want == nil {
-				want = &identity{content: host, blocks: in, id: id, fresh: true}
+				want = &identity{content: host, in: in, id: id, fresh: true}
 				want.number, _ = c.numbers.acquireFrom(id, from)
 				c.identities[id] = want
 				fresh = append(fresh, want)
-				for _, b := range in {
-					b.identities[want] = struct{}{}
+				if in != nil {
+					in.identities[want] = struct{}{}
 				}
 				if host != nil {
 					host.identities[want] = struct{}{}

@@ -8,9 +8,6 @@ import (
 	"slices"
 )
 
-// MostLabels is how many labels, and how many named ports, [Snapshot.Trim] leaves a pod.
-const MostLabels = 64
-
 // named are the keys of labels and the names of ports that policies name.
 type named struct {
 	pods              map[string]Tier // Namespaced if no policy of the cluster names it

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -186,5 +187,40 @@ func TestPodsOfOneName(t *testing.T) {
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
 		}
+	}
+}
+
+// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after another change and for a
+// handle that remembers nothing, until its endpoint goes.
+func TestPodWithoutObject(t *testing.T) {
+	testkit.RequireRoot(t)
+	p := openPods(t)
+	known := policy.Pod{Namespace: "n", Name: "p"}
+	if _, err := p.Admit(1, []netip.Addr{address4(0)}, &known, func(map[netip.Addr]policy.Sets) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	remembers := p
+	remembers.Memory = &Memory{}
+	pod := policy.Pod{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(0)}}
+	deny := allow("deny", "secret")
+	for i, h := range []Policies{remembers, remembers, remembers, p, remembers} {
+		s := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{deny}}}
+		if i == 0 {
+			s.Pods = []policy.Pod{pod}
+		}
+		if i == 2 { // a change of something else
+			s.Policies = append(s.Policies, allow("other", "other"))
+		}
+		if _, err := h.Apply(t.Context(), service.Agent, s); err != nil {
+			t.Fatal(err)
+		}
+		judged{t, p}.wants(fmt.Sprint("change ", i), farAddress, address4(0), false)
+		checkRows(t, p, map[service.Owner][]policy.Policy{}, fmt.Sprint("change ", i))
+	}
+	if err := p.Forget([]uint32{1}, func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }); err != nil {
+		t.Fatal(err)
+	}
+	if docs, err := p.read(); err != nil || len(docs.pods) > 0 {
+		t.Errorf("it knows %v: %v", docs.pods, err)
 	}
 }

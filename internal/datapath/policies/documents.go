@@ -249,7 +249,16 @@ func (p Policies) put(d documents, key documentKey, document any) error {
 	if h.length, err = all.add(at, document); err != nil {
 		return err
 	}
+	d.heads[key] = h
 	return p.publish(key, h, all)
+}
+
+// pieces returns the keys of the pieces of a document, or of a part of one, that begins with a key.
+func (k documentKey) pieces(length uint32) (all []documentKey) {
+	for end := k.Piece + (length+DocumentPiece-1)/DocumentPiece; k.Piece < end; k.Piece++ {
+		all = append(all, k)
+	}
+	return all
 }
 
 // publish stores pieces of a document, then the head that names them.

@@ -90,6 +90,48 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	return p.refresh(docs, nil, nil)
 }
 
+// left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
+// ports until they are deleted.
+func (d documents) left(was, now *Set) map[uint32]policy.Pod {
+	left := map[uint32]policy.Pod{}
+	if len(d.pods) == 0 {
+		return left
+	}
+	stay := map[[2]string]bool{}
+	for i := range now.Pods {
+		stay[[2]string{now.Pods[i].Namespace, now.Pods[i].Name}] = true
+	}
+	gone := map[[2]string]*policy.Pod{}
+	for i := range was.Pods {
+		if p := &was.Pods[i]; !p.HostNetwork && !stay[[2]string{p.Namespace, p.Name}] {
+			gone[[2]string{p.Namespace, p.Name}] = p
+		}
+	}
+	for id, pod := range d.pods {
+		if p := gone[[2]string{pod.Namespace, pod.Name}]; p != nil && pod.Name != "" {
+			pod.Labels, pod.Ports = p.Labels, p.Ports
+			left[id] = pod
+		}
+	}
+	return left
+}
+
+// putLeft stores what left has returned. It returns the keys of the pieces of before.
+func (p Policies) putLeft(d documents, left map[uint32]policy.Pod) (gone []documentKey, err error) {
+	for id, pod := range left {
+		key := podKey(id)
+		old := d.heads[key]
+		if same(d.pods[id], pod) {
+			continue
+		}
+		if err := p.put(d, key, pod); err != nil {
+			return gone, err
+		}
+		gone = append(gone, documentKey{key.Kind, key.ID, old.revision, 0}.pieces(old.length)...)
+	}
+	return gone, nil
+}
+
 // refresh brings rows up to date with the documents and the endpoints. The caller has the lock of the rows.
 func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
 	docs.joining = joining

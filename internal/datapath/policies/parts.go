@@ -152,11 +152,7 @@ func (p Policies) putContent(d documents, owner service.Owner, was, now *content
 	piece := func(part int, revision uint32) documentKey {
 		return documentKey{key.Kind, key.ID, revision, uint32(part) * piecesOfPart}
 	}
-	drop := func(at documentKey, length uint32) {
-		for end := at.Piece + (length+uint32(len(documentPiece{}))-1)/uint32(len(documentPiece{})); at.Piece < end; at.Piece++ {
-			gone = append(gone, at)
-		}
-	}
+	drop := func(at documentKey, length uint32) { gone = append(gone, at.pieces(length)...) }
 	var all packed
 	for i := range now.parts {
 		at := &now.parts[i]

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -135,11 +136,11 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 		return result, err
 	}
 	was := docs.sets[owner].content
-	next, err := edit(docs, was.now)
+	said, err := edit(docs, was.now)
 	if err != nil {
 		return result, err
 	}
-	want := newContent(next)
+	want := newContent(said)
 	result.count(&was, &want)
 	unchanged := was.equal(&want)
 	if unchanged && !docs.pending && !try {
@@ -149,18 +150,27 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 	if docs.node, err = p.Node(); err != nil {
 		return result, err
 	}
-	w, err := p.plan(docs, docs.with(owner, want), compiler)
+	left := docs.left(&was.now, &want.now)
+	next := docs.with(owner, want)
+	next.pods = maps.Clone(docs.pods)
+	maps.Copy(next.pods, left)
+	w, err := p.plan(docs, next, compiler)
 	if err != nil || try {
 		return result, err
 	}
 	if err := p.mark(); err != nil {
 		return result, err
 	}
-	var gone []documentKey
+	gone, err := p.putLeft(docs, left)
+	if err != nil {
+		return result, err
+	}
 	if !unchanged {
-		if gone, err = p.putContent(docs, owner, &was, &want); err != nil {
+		more, err := p.putContent(docs, owner, &was, &want)
+		if err != nil {
 			return result, err
 		}
+		gone = append(gone, more...)
 	}
 	if result.Rows, err = w.write(nil); err != nil {
 		return result, err
@@ -171,7 +181,7 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 	if err := p.settle(docs, owner, gone); err != nil {
 		return result, err
 	}
-	p.keep(docs.with(owner, want).without(), w.compiler)
+	p.keep(next.without(), w.compiler)
 	return result, nil
 }
 

@@ -114,14 +114,15 @@ func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error)
 		if err != nil {
 			return nil, err
 		}
-		old := s
-		if !before.pending {
-			if old, err = p.snapshot(before); err != nil {
-				return nil, err
-			}
-		}
 		w.compiler = policy.NewCompiler(have)
-		if _, err := w.compiler.Change(old); err != nil {
+		if before.pending {
+			_, err = w.compiler.Change(s)
+		} else if old, failure := p.snapshot(before); failure != nil {
+			err = failure
+		} else {
+			err = w.compiler.Resume(old)
+		}
+		if err != nil {
 			return nil, err
 		}
 		changes := policy.Diff(have, w.compiler.Rows())

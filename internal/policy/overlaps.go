@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Limits.
+const (
+	// MostLabels is how many labels, and how many named ports, [Snapshot.Trim] leaves a pod.
+	MostLabels = 64
+	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an exception's, that lies
+	// in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
+	MostOverlaps = 1 << 18
+)
+
+// OverlapError tells that blocks overlap too much.
+type OverlapError struct {
+	Overlaps int
+	// Most is the policy with the most blocks.
+	Most Origin
+}
+
+func (e *OverlapError) Error() string {
+	return fmt.Sprintf("%s: ranges of addresses lie in ranges of rules %d times, at most %d are possible for all policies of a node", e.Most, e.Overlaps, MostOverlaps)
+}
+
+// CheckOverlaps returns an *OverlapError if the blocks of the policies that select pods of this node overlap too much, pods that have no
+// address yet among them.
+func (s *Snapshot) CheckOverlaps() error {
+	blocks, ranges := 0, 0
+	for i := range s.Policies {
+		b, r := s.Policies[i].ranges()
+		blocks, ranges = blocks+b, ranges+r
+	}
+	if blocks*ranges <= MostOverlaps {
+		return nil
+	}
+	var here []Policy
+	most := -1
+	for i, is := range s.Here() {
+		if !is {
+			continue
+		}
+		if here = append(here, s.Policies[i]); most < 0 || s.Policies[i].Bulk() > s.Policies[most].Bulk() {
+			most = i
+		}
+	}
+	if n := overlaps(here); n > MostOverlaps {
+		return &OverlapError{n, s.Policies[most].origin()}
+	}
+	return nil
+}
+
+// Here tells of each policy whether it selects pods of this node, with an address or without.
+func (s *Snapshot) Here() []bool {
+	all := Snapshot{Node: s.Node, Namespaces: s.Namespaces, Policies: s.Policies}
+	for _, p := range s.Pods {
+		if p.Node == s.Node {
+			p.Addresses = []netip.Addr{{}}
+			all.Pods = append(all.Pods, p)
+		}
+	}
+	here := make([]bool, len(s.Policies))
+	for i, n := range all.Selected() {
+		here[i] = n > 0
+	}
+	return here
+}
+
+// Overlaps returns how many pairs there are of a block of the policies and a range that lies in it.
+func (s *Snapshot) Overlaps() int { return overlaps(s.Policies) }
+
+func overlaps(policies []Policy) int {
+	b := newBlocks()
+	for i := range policies {
+		policies[i].blocks(func(of *Block) { b.acquire(of) })
+	}
+	return b.overlaps()
+}
+
+// blocks calls a function for each block.
+func (p *Policy) blocks(each func(*Block)) {
+	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+		for i := range rules {
+			for _, peer := range rules[i].Peers {
+				if peer.Block != nil {
+					each(peer.Block)
+				}
+			}
+		}
+	}
+}
+
+// ranges returns how many blocks the policy has, and how many ranges these have.
+func (p *Policy) ranges() (blocks, ranges int) {
+	p.blocks(func(b *Block) {
+		blocks++
+		ranges += 1 + len(b.Except)
+	})
+	return blocks, ranges
+}
+
+// overlaps returns how many pairs there are of a block and a range that lies in it.
+func (b *blocks) overlaps() (n int) {
+	count := func(p netip.Prefix) {
+		for bits, there := range b.lengths[family(p.Addr())][:p.Bits()+1] {
+			if there > 0 {
+				n += len(b.in[netip.PrefixFrom(p.Addr(), bits).Masked()])
+			}
+		}
+	}
+	for p := range b.in {
+		count(p)
+	}
+	for p := range b.out {
+		if b.in[p] == nil {
+			count(p)
+		}
+	}
+	return n
+}
+
+// checkOverlaps returns an *OverlapError if the blocks of the policies that are in force overlap too much. Those that go are there still.
+func (c *Compiler) checkOverlaps() error {
+	if len(c.blocks.changed) == 0 || len(c.blocks.byKey)*(len(c.blocks.in)+len(c.blocks.out)) <= MostOverlaps || c.blocks.overlaps() <= MostOverlaps {
+		return nil
+	}
+	var all []Policy
+	most, bulk := Origin{}, 0
+	for _, e := range c.entries {
+		if !e.in[enforced] || !e.active() {
+			continue
+		}
+		all = append(all, e.Policy)
+		if n := e.Bulk(); n > bulk {
+			most, bulk = e.origin(), n
+		}
+	}
+	if n := overlaps(all); n > MostOverlaps {
+		return &OverlapError{n, most}
+	}
+	return nil
+}
