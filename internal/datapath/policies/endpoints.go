@@ -93,22 +93,24 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 // left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
 // ports until they are deleted.
 func (d documents) left(was, now *Set) map[uint32]policy.Pod {
-	left := map[uint32]policy.Pod{}
-	if len(d.pods) == 0 {
-		return left
-	}
-	stay := map[[2]string]bool{}
-	for i := range now.Pods {
-		stay[[2]string{now.Pods[i].Namespace, now.Pods[i].Name}] = true
-	}
-	gone := map[[2]string]*policy.Pod{}
-	for i := range was.Pods {
-		if p := &was.Pods[i]; !p.HostNetwork && !stay[[2]string{p.Namespace, p.Name}] {
-			gone[[2]string{p.Namespace, p.Name}] = p
+	gone := make(map[[2]string]*policy.Pod, len(d.pods))
+	for _, pod := range d.pods {
+		if pod.Name != "" {
+			gone[[2]string{pod.Namespace, pod.Name}] = nil
 		}
 	}
+	for i := range was.Pods {
+		at := [2]string{was.Pods[i].Namespace, was.Pods[i].Name}
+		if _, here := gone[at]; here && !was.Pods[i].HostNetwork {
+			gone[at] = &was.Pods[i]
+		}
+	}
+	for i := range now.Pods {
+		delete(gone, [2]string{now.Pods[i].Namespace, now.Pods[i].Name})
+	}
+	left := map[uint32]policy.Pod{}
 	for id, pod := range d.pods {
-		if p := gone[[2]string{pod.Namespace, pod.Name}]; p != nil && pod.Name != "" {
+		if p := gone[[2]string{pod.Namespace, pod.Name}]; p != nil {
 			pod.Labels, pod.Ports = p.Labels, p.Ports
 			left[id] = pod
 		}
