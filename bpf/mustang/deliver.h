@@ -71,8 +71,11 @@ static __always_inline bool is_delivered(struct __sk_buff *skb, struct metrics *
 	if (likely(skb->tc_index != DELIVERED))
 		return false;
 	skb->tc_index = 0;
-	if (is_at_host() && skb->cb[DELIVERED_WORD] != delivered_word())
-		return false;
+	if (is_at_host()) {
+		if (skb->cb[DELIVERED_WORD] != delivered_word())
+			return false;
+		skb->cb[DELIVERED_WORD] = 0; /* a pod that forwards the packet could show it again */
+	}
 	row->count[METRIC_DELIVERED]++;
 	return true;
 }

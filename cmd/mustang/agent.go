@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -134,6 +135,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network := o.nodes.network(ns, client.Address())
+		// A rollout brings this build to nodes that have the maps of an earlier one.
+		if _, err := datapath.Upgrade(ctx, datapath.Options{Root: c.BPFRoot}); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
 			for address, handler := range map[string]http.Handler{o.healthz: state.Probes(), o.metrics: state.Metrics()} {
