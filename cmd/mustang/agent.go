@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -119,20 +120,34 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
+	ranges, primary, err := o.nodePortRanges()
+	if err != nil {
+		return err
+	}
+	claim, err := control.Claim(ctx, o.runDir)
+	if err != nil {
+		return err
+	}
+	defer claim.Unlock()
+	state := healthz.New()
+	listeners, err := o.listen(ctx, state)
+	defer func() {
+		for l := range listeners {
+			_ = l.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
 	if err := mountBPF(c.BPFRoot); err != nil {
 		return err
 	}
 	o.nodes.pods.AwaitsAgent = o.cniSocket != nothing && o.nodes.pods.Services != netconf.ServicesOff
 	debug.SetGCPercent(collectAt)
-	state := healthz.New()
 	checks := health.New()
 	defer func() { err = errors.Join(err, checks.Close()) }()
 	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
 	kube.LogTo(log)
-	ranges, primary, err := o.nodePortRanges()
-	if err != nil {
-		return err
-	}
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network := o.nodes.network(ns, client.Address())
 		// A rollout brings this build to nodes that have the maps of an earlier one.
@@ -141,10 +156,8 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		}
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
-			for address, handler := range map[string]http.Handler{o.healthz: state.Probes(), o.metrics: state.Metrics()} {
-				if address != "" {
-					all.Go(func() error { return healthz.Serve(ctx, address, handler) })
-				}
+			for l, handler := range listeners {
+				all.Go(func() error { return healthz.ServeAt(ctx, l, handler) })
 			}
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
@@ -168,6 +181,23 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			return all.Wait()
 		})
 	})
+}
+
+// listen opens the addresses of probes and metrics, also those before an error.
+func (o agentOptions) listen(ctx context.Context, state *healthz.State) (map[net.Listener]http.Handler, error) {
+	all := map[net.Listener]http.Handler{}
+	for flag, handler := range map[string]http.Handler{"healthz-address": state.Probes(), "metrics-address": state.Metrics()} {
+		address := map[string]string{"healthz-address": o.healthz, "metrics-address": o.metrics}[flag]
+		if address == "" {
+			continue
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			return all, fmt.Errorf("--%s=%s: %w", flag, address, err)
+		}
+		all[l] = handler
+	}
+	return all, nil
 }
 
 // status is what the agent tells of how it was started.

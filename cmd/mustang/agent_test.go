@@ -3,10 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,12 +34,18 @@ const (
 const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"},
 "spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
 
-// agent starts an agent as a process of its own.
-func (n *killNetwork) agent(kubeconfig, runDir string) *exec.Cmd {
-	n.t.Helper()
+// agentCommand is an agent as a process of its own, which has not begun.
+func (n *killNetwork) agentCommand(kubeconfig, runDir string) *exec.Cmd {
 	args := "agent --node=here --netns=HOST --cgroup=CGROUP --uplink=wire --cni-conf-dir= --cni-socket=none --run-dir=" + runDir + " --kubeconfig=" + kubeconfig
 	cmd := exec.Command("mustang", n.args(args)...)
 	cmd.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
+	return cmd
+}
+
+// agent starts an agent.
+func (n *killNetwork) agent(kubeconfig, runDir string) *exec.Cmd {
+	n.t.Helper()
+	cmd := n.agentCommand(kubeconfig, runDir)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -81,6 +90,37 @@ func (n *killNetwork) tells(runDir, what string, want answer, args ...string) {
 	})
 }
 
+// refusesSecond starts a second agent, which has to end at once.
+func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
+	n.t.Helper()
+	var stderr strings.Builder
+	second := n.agentCommand(kubeconfig, runDir)
+	second.Stderr = &stderr
+	if err := second.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	late := time.AfterFunc(20*time.Second, func() { _ = second.Process.Kill() })
+	defer late.Stop()
+	_ = second.Wait()
+	want := fmt.Sprintf("mustang: an agent already runs on this node, process %d (%s/agent.sock); to ask it: mustang agent status\n", first, runDir)
+	if code := second.ProcessState.ExitCode(); code != exitFailed || stderr.String() != want {
+		n.t.Errorf("a second agent has code %d, stderr %q, want %q", code, &stderr, want)
+	}
+}
+
+// TestAgentAddress refuses an address of probes before it changes anything.
+func TestAgentAddress(t *testing.T) {
+	root := filepath.Join(testkit.BPFFS(t), "root")
+	args := []string{"agent", "--node=here", "--kubeconfig", kubetest.Start(t).Kubeconfig(t), "--run-dir", t.TempDir(), "--cni-conf-dir=", "--cni-socket=none", "--healthz-address=10256"}
+	code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, args...)
+	if code != exitFailed || !strings.HasPrefix(stderr, "mustang: --healthz-address=10256: ") {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+	if _, err := os.Stat(root); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it has changed the node: %v", err)
+	}
+}
+
 // TestAgentServes has pods call a cluster IP that an agent makes of Kubernetes' objects: it is killed, the API server is away, and
 // what others have made stays.
 func TestAgentServes(t *testing.T) {
@@ -106,9 +146,10 @@ func TestAgentServes(t *testing.T) {
 	n.tells(run, "one service", answer{exitDone, "service shop/web: well\n  10.96.0.20:80/tcp  1 backend  in the tables\n", ""}, "service", "shop/web")
 	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service", "shop/other")
 	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
-	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"other"`, 1))
+	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"web2"`, 1))
 	n.tells(run, "one of the same address", answer{exitFailed, "not in the tables: it is the frontend of shop/web", "some of it is wrong"}, "services")
-	api.Delete("/api/v1/services", "shop", "other")
+	api.Delete("/api/v1/services", "shop", "web2")
+	n.refusesSecond(config, run, agent.Process.Pid)
 	api.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", agentPolicy)
 	n.serves("a policy denies it", false)
 	api.Delete("/apis/networking.k8s.io/v1/networkpolicies", "shop", "deny")

@@ -4,6 +4,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/dirlock"
 )
 
 // DefaultDir is the directory of an agent's sockets, and Name the file name of this one.
@@ -26,6 +30,48 @@ const (
 
 // timeout bounds a request. An answer can wait for a round of the agent, and that for a lock.
 const timeout = 30 * time.Second
+
+// askTimeout bounds the question who an agent is.
+const askTimeout = 2 * time.Second
+
+// RunningError says that an agent answers already.
+type RunningError struct {
+	// PID is its process, in its own PID namespace.
+	PID  int
+	Path string
+}
+
+func (e *RunningError) Error() string {
+	return fmt.Sprintf("an agent already runs on this node, process %d (%s); to ask it: mustang agent status", e.PID, e.Path)
+}
+
+// Claim makes the caller the only agent whose sockets are in a directory, until it unlocks that or dies. It waits for one that ends, as
+// [dirlock.Take] does. Errors: *[RunningError] at once if an agent answers; those of dirlock.Take.
+func Claim(ctx context.Context, dir string) (*dirlock.Lock, error) {
+	if err := running(ctx, dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := dirlock.Take(ctx, dir, nil)
+	if err != nil {
+		return nil, cmp.Or(running(ctx, dir), err) // it had the lock, and answers by now
+	}
+	return lock, nil
+}
+
+// running returns a *RunningError if an agent answers at the socket of a directory.
+func running(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	answer, err := Get(ctx, dir, "/process", 64)
+	if err != nil {
+		return nil
+	}
+	pid, _ := strconv.Atoi(string(answer)) // 0 if it says none
+	return &RunningError{pid, filepath.Join(dir, Name)}
+}
 
 // NoAgentError says that no agent answers.
 type NoAgentError struct {
@@ -51,7 +97,8 @@ func sweep(dir string) error {
 	return err
 }
 
-// Serve answers requests at the socket of a directory, which is root's alone, until the context ends. It replaces a socket that nobody
+// Serve answers requests at the socket of a directory, which is root's alone, until the context ends; at /process with the number of
+// its process. It replaces a socket that nobody
 // answers at. Errors: that another agent answers there, and those of the file system.
 func Serve(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, Name)
@@ -86,7 +133,10 @@ func Serve(ctx context.Context, dir string, handler http.Handler) error {
 			_ = os.Remove(path)
 		}
 	}()
-	server := &http.Server{Handler: handler, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 13}
+	mux := http.NewServeMux()
+	mux.Handle("/", handler)
+	mux.HandleFunc("GET /process", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })
+	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 13}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/dirlock"
 	"mustang/internal/testkit"
 )
 
@@ -36,6 +37,46 @@ func serve(t *testing.T, dir string) (stop func() error) {
 		return err
 	})
 	return func() error { cancel(); return <-done }
+}
+
+// TestClaim refuses an agent beside one that answers, waits for one that ends, and takes the place of one that was killed.
+func TestClaim(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	stop := serve(t, dir)
+	var other *RunningError
+	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) || *other != (RunningError{os.Getpid(), filepath.Join(dir, Name)}) {
+		t.Errorf("beside an agent: %v", err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	first, err := Claim(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy *dirlock.Error
+	if _, err := Claim(dirlock.Wait{Limit: 50 * time.Millisecond}.WithContext(t.Context()), dir); !errors.As(err, &busy) {
+		t.Errorf("beside one that does not answer: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, first.Unlock)
+	second, err := Claim(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("after one that ends: %v", err)
+	}
+	second.Unlock()
+	hung, err := net.Listen("unix", filepath.Join(dir, Name)) // it takes connections, and answers none
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung.(*net.UnixListener).SetUnlinkOnClose(false)
+	for _, what := range []string{"one that hangs", "a socket of nobody"} {
+		lock, err := Claim(t.Context(), dir)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		lock.Unlock()
+		_ = hung.Close()
+	}
 }
 
 // TestServe answers root alone, refuses a second agent, replaces the socket of a dead one, and leaves nothing.

@@ -132,6 +132,11 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 	if err != nil {
 		return err
 	}
+	return ServeAt(ctx, listener, handler)
+}
+
+// ServeAt is as Serve, at a listener, which it closes.
+func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: timeout,
 		MaxHeaderBytes: 1 << 13,
