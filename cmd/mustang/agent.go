@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
@@ -163,7 +165,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
-				Config: o.status(), Endpoints: d.Endpoints(),
+				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
+					records, _ := record.Store{Root: cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)}.List("") // those that can be read
+					return o.nodes.apart(records)
+				},
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {

@@ -142,12 +142,12 @@ func TestAgentServes(t *testing.T) {
 	agent := n.agent(config, run)
 	put()
 	n.serves("a new Service", true)
-	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0\n", "wrong: 1"}) // no Node object
-	n.tells(run, "one service", answer{exitDone, "service shop/web: well\n  10.96.0.20:80/tcp  1 backend  in the tables\n", ""}, "service", "shop/web")
+	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0\n", "1 object is wrong"}) // no Node object
+	n.tells(run, "one service", answer{exitDone, "service shop/web: ok\n  10.96.0.20:80/tcp  1 backend  installed\n", ""}, "service", "shop/web")
 	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service", "shop/other")
 	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
 	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"web2"`, 1))
-	n.tells(run, "one of the same address", answer{exitFailed, "not in the tables: it is the frontend of shop/web", "some of it is wrong"}, "services")
+	n.tells(run, "one of the same address", answer{exitFailed, "not served: shop/web already has 10.96.0.20:80", "1 object is wrong"}, "services")
 	api.Delete("/api/v1/services", "shop", "web2")
 	n.refusesSecond(config, run, agent.Process.Pid)
 	api.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", agentPolicy)

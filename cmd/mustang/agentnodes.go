@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/record"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -70,6 +72,24 @@ func (a *agentNodes) check() error {
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
 	_, err := pods.Conflist()
 	return err
+}
+
+// apart warns of pods whose link mode is another one than that of new pods, which may not reach them.
+func (a *agentNodes) apart(records []record.Record) (warnings []string) {
+	of := map[string]int{}
+	for _, r := range records {
+		if a.place.ConfDir != "" && r.Network == a.pods.Name && r.Link != "" && !netconf.Together(r.Link, a.pods.Link) {
+			of[r.Link]++
+		}
+	}
+	for _, link := range slices.Sorted(maps.Keys(of)) {
+		who := fmt.Sprintf("%d pods are attached by %s: they", of[link], link)
+		if of[link] == 1 {
+			who = fmt.Sprintf("1 pod is attached by %s: it", link)
+		}
+		warnings = append(warnings, fmt.Sprintf("%s and new pods by %s may not reach each other; drain the node before you change agent.link", who, a.pods.Link))
+	}
+	return warnings
 }
 
 // network returns what joins the pods of nodes. The address of the API server is the zero value if it is not known.

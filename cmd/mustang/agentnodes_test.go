@@ -22,6 +22,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/cni/install"
+	"mustang/internal/cni/record"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -194,6 +195,21 @@ func (n *agentNode) routes() string {
 	n.t.Helper()
 	name := n.ns.Name()
 	return n.ip("-n "+name+" -4 route show proto 109") + n.ip("-n "+name+" -6 route show proto 109") + n.ip("-n "+name+" -o link show type vxlan")
+}
+
+// TestApart warns of pods that new ones may not reach, by their link mode.
+func TestApart(t *testing.T) {
+	records := []record.Record{{Network: "mustang", Link: "veth"}, {Network: "mustang", Link: "veth"}, {Network: "mustang", Link: "macvlan"}, {Network: "other", Link: "veth"}, {Network: "mustang"}}
+	for link, want := range map[string]string{
+		"bridge": "1 pod is attached by macvlan: it and new pods by bridge may not reach each other; drain the node before you change agent.link|" +
+			"2 pods are attached by veth: they and new pods by bridge may not reach each other; drain the node before you change agent.link",
+		"auto": "1 pod is attached by macvlan: it and new pods by auto may not reach each other; drain the node before you change agent.link",
+	} {
+		a := agentNodes{place: install.Place{ConfDir: "/conf"}, pods: install.Network{Name: "mustang", Link: link}}
+		if have := strings.Join(a.apart(records), "|"); have != want {
+			t.Errorf("%s: %q, want %q", link, have, want)
+		}
+	}
 }
 
 // TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing, agents are killed

@@ -39,7 +39,7 @@ const (
 
 // Source hands out the objects of a cluster. *kube.Client is one.
 type Source interface {
-	Watch(ctx context.Context, kinds []kube.Kind, on func(kube.Event), synced func())
+	Watch(ctx context.Context, kinds []kube.Kind, calls kube.Calls)
 }
 
 // Services are those of a datapath.
@@ -90,6 +90,8 @@ type Options struct {
 	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
 	Config    status.Config
 	Endpoints Endpoints
+	// Warnings returns what a report warns of besides objects; nil: nothing.
+	Warnings func() []string
 }
 
 // Agent is a node's agent. It keeps nothing but what it has been told: the datapath keeps what it has written.
@@ -138,7 +140,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	synced := make(chan struct{})
 	var watching sync.WaitGroup
 	defer func() { cancel(); watching.Wait() }()
-	watching.Go(func() { a.Source.Watch(ctx, watched, a.on, func() { close(synced) }) })
+	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing", a.Config.Routing)
+	for _, text := range a.warned() {
+		a.Log.Warn(text)
+	}
+	watching.Go(func() {
+		a.Source.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
+	})
 	select {
 	case <-ctx.Done():
 		return nil
@@ -155,7 +163,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.setAll()
 	next := time.NewTimer(resync)
 	defer next.Stop()
-	retry := firstRetry
+	retry, failed := firstRetry, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -173,12 +181,16 @@ func (a *Agent) Run(ctx context.Context) error {
 		err = errors.Join(err, refused)
 		switch {
 		case err == nil && all:
-			retry = firstRetry
+			if failed {
+				a.Log.Info("written again")
+			}
+			retry, failed = firstRetry, false
 			debug.FreeOSMemory() // reading and comparing all takes several times what is kept
 		case err != nil && ctx.Err() == nil:
 			if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
 				return gone
 			}
+			failed = true
 			a.Log.Error("not written", "error", err, "again", retry)
 			next.Reset(retry)
 			retry = min(2*retry, lastRetry)
@@ -188,6 +200,24 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// failing notes why the cluster cannot be read; nil: it can.
+func (a *Agent) failing(err error) {
+	a.State.SetUnread(err)
+	if err != nil {
+		a.Log.Error(err.Error())
+		return
+	}
+	a.Log.Info("the cluster can be read again")
+}
+
+// warned is what there is to warn of at the node.
+func (a *Agent) warned() []string {
+	if a.Warnings == nil {
+		return nil
+	}
+	return a.Warnings()
 }
 
 func (a *Agent) setAll() {

@@ -276,7 +276,7 @@ func TestConflict(t *testing.T) {
 	s.Put(t, endpointSlices, sliceOf("two", "two", "a", "10.1.0.2"))
 	rows.wants(t, "both", "10.96.0.1:80/tcp [10.1.0.1:8080]; 10.96.0.2:80/tcp [10.1.0.2:8080]; 192.0.2.1:80/tcp [10.1.0.1:8080]")
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, `"message":"shop/one already has 192.0.2.1:80/tcp"`) ||
+		if all := s.Objects(t, "/api/v1/events"); !strings.Contains(all, `"message":"shop/one already has 192.0.2.1:80"`) ||
 			!strings.Contains(all, `"name":"two","namespace":"shop"`) || strings.Count(all, `"involvedObject"`) != 1 {
 			return fmt.Errorf("there are the events %s", all)
 		}

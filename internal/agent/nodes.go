@@ -184,6 +184,9 @@ func (a *Agent) joinNodes(ctx context.Context) {
 		if now != "" && now != said && ctx.Err() == nil {
 			a.Log.Error("nodes not joined", "error", now)
 		}
+		if now == "" && said != "" {
+			a.Log.Info("nodes joined again")
+		}
 		said = now
 		select {
 		case <-ctx.Done():

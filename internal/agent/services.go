@@ -138,8 +138,8 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 		}
 		said := s.told[n].notes
 		delete(s.told, n)
-		if len(set.NotServed)+len(set.Notes) > 0 {
-			s.told[n] = told{set.NotServed, set.Notes}
+		if len(set.NotServed)+len(set.Notes)+len(set.Remarks) > 0 {
+			s.told[n] = told{set.NotServed, slices.Concat(set.Notes, set.Remarks)}
 		}
 		for _, text := range set.NotServed {
 			w.add(notServed(n, text))
@@ -181,7 +181,7 @@ func (s *serviceSet) noteLocal(n manifest.Name, services []service.Service) {
 
 // heldBy says that another Service has a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
-	return fmt.Sprintf("%s already has %s", holder, key)
+	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
 }
 
 func notServed(n manifest.Name, text string) kube.Warning {

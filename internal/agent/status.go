@@ -64,6 +64,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 		return r, ctx.Err()
 	}
 	v := a.view()
+	r.Unread, r.Warnings = a.State.Unread(), a.warned()
 	rounds, nodes := a.State.Rounds()
 	r.Synced, r.Sync, r.Nodes = v.synced && !rounds.Began.IsZero(), describe(rounds), describe(nodes)
 	kinds := []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy}
@@ -77,7 +78,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	}
 	objects := slices.Concat(services, rules)
 	if a.Nodes != nil {
-		joined, err := a.nodeObjects(nodes.Error)
+		joined, err := a.nodeObjects(v.synced, nodes.Error)
 		if err != nil {
 			return r, err
 		}
@@ -140,7 +141,7 @@ func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Ob
 			row, there := have[key]
 			switch holder := v.holder[key]; {
 			case holder != n:
-				e.Why = fmt.Sprintf("it is the frontend of %s", holder)
+				e.Why = heldBy(key, holder)
 			case there && row.Owner != service.Agent:
 				e.Why = fmt.Sprintf("owner %s has it", row.Owner)
 			case there && row.Equal(s):
@@ -201,12 +202,13 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 			have[name{p.Tier, p.Namespace, p.Name}] = p
 		}
 	}
+	remarks := v.remarks()
 	for at, f := range v.policies {
 		kind := policyKinds[at.resource]
 		if kind == "" {
 			continue
 		}
-		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: f.notes}
+		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: slices.Concat(f.notes, remarks[at])}
 		if v.rules {
 			o.State = status.Waiting
 		}
@@ -243,6 +245,26 @@ func (a *Agent) policyObjects(v view) (objects []status.Object, err error) {
 	return objects, nil
 }
 
+// remarks are what authors of policies may not have meant.
+func (v view) remarks() map[object][]string {
+	var all policy.Snapshot
+	var of []object
+	for at, f := range v.policies {
+		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...), append(all.Policies, f.Policies...)
+		for range f.Policies {
+			of = append(of, at)
+		}
+	}
+	out := map[object][]string{}
+	if len(of) == 0 {
+		return out
+	}
+	for i, texts := range all.Remarks() {
+		out[of[i]] = append(out[of[i]], texts...)
+	}
+	return out
+}
+
 // same reports whether two policies are stored alike.
 func same(a, b policy.Policy) bool {
 	x, errX := json.Marshal(a)
@@ -250,8 +272,9 @@ func same(a, b policy.Policy) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// nodeObjects are the other nodes, and this one with what concerns none of them. said is why the last round failed.
-func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
+// nodeObjects are the other nodes, and this one with what concerns none of them. synced is whether all Node objects are there, and said
+// why the last round failed.
+func (a *Agent) nodeObjects(synced bool, said string) (objects []status.Object, err error) {
 	a.mu.Lock()
 	self, others, _, known := a.nodes.split(a.Node)
 	absent := a.absent
@@ -261,6 +284,10 @@ func (a *Agent) nodeObjects(said string) (objects []status.Object, err error) {
 		of[n.Name] = &status.Object{Kind: status.Node, Name: n.Name}
 	}
 	own := of[self.Name]
+	if !known && !synced {
+		own.Name, own.State = a.Node, status.Waiting
+		return []status.Object{*own}, nil
+	}
 	if !known {
 		own.Name, own.Why = a.Node, []string{"there is no Node object of it: nothing is joined"}
 		return []status.Object{*own}, nil

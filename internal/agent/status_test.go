@@ -5,14 +5,18 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +61,90 @@ func golden(t *testing.T, name, have string) {
 
 // times are what differs from run to run.
 var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds|[0-9]+ failed`)
+
+// TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing else is blamed.
+func TestUnread(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forbid := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: User \"joe\" cannot list"}`)
+	})
+	for _, k := range watched {
+		s.Handle(listOf(k), forbid)
+	}
+	rows := &table{rows: map[service.Key]service.Service{}}
+	state, n := healthz.New(), &network{}
+	var log syncBuffer
+	a := New(Options{
+		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
+		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(&log, nil)), Warnings: func() []string { return []string{"look out"} },
+	})
+	startAgent(t, a)
+	const want = "cannot list services, endpointslices and 5 more: forbidden for joe (apply the ClusterRoleBinding)"
+	testkit.Eventually(t, 30*time.Second, func() error {
+		var text bytes.Buffer
+		r, err := a.Report(t.Context(), status.Query{})
+		if err == nil {
+			err = status.WriteText(&text, r, status.Query{})
+		}
+		if err != nil {
+			return err
+		}
+		if r.Well() || !strings.Contains(text.String(), "cluster  error: "+want+"\n") || !strings.Contains(text.String(), "warning: look out\n") || strings.Contains(text.String(), "Node object") {
+			return fmt.Errorf("the status is\n%s", &text)
+		}
+		w := httptest.NewRecorder()
+		state.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), want) {
+			return fmt.Errorf("/readyz: %d, %s", w.Code, w.Body)
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second) // some tries more
+	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, want) {
+		t.Errorf("the log is\n%s", text)
+	}
+	for _, k := range watched {
+		s.Handle(listOf(k), nil)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if text := state.Unread(); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	})
+}
+
+// listOf is the path of a kind's list.
+func listOf(k kube.Kind) string {
+	if k.Group == "" {
+		return "/api/" + k.Version + "/" + k.Resource
+	}
+	return "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	sync.Mutex
+	bytes.Buffer
+}
+
+func (b *syncBuffer) Write(data []byte) (int, error) {
+	b.Lock()
+	defer b.Unlock()
+	return b.Buffer.Write(data)
+}
+
+func (b *syncBuffer) String() string {
+	b.Lock()
+	defer b.Unlock()
+	return b.Buffer.String()
+}
 
 // TestReport has objects that are well, and one of each kind that is wrong, with names that no terminal should see.
 func TestReport(t *testing.T) {

@@ -126,6 +126,7 @@ type Client struct {
 	dynamic dynamic.Interface
 	rest    rest.Interface
 	config  *rest.Config
+	host    string // "https://192.0.2.1:6443"
 }
 
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
@@ -146,7 +147,8 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return &Client{dynamic.New(plain), plain, config}, nil
+	at := plain.Get().URL()
+	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host}, nil
 }
 
 // readable returns an error for people if a file is no kubeconfig: that of the library is about Go's types.
@@ -174,19 +176,31 @@ func (c *Client) Address() netip.Addr {
 	return addr.Unmap()
 }
 
-// LogTo has what the library of Kubernetes says written to a log: that the API server cannot be reached, for one.
+// LogTo has what the library of Kubernetes says written to a log, but what Watch tells.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// Watch calls on for each object of the kinds, and again whenever one changes or goes, one call after the other, until the context
-// ends. Then it calls on no more. It calls synced once, when on has had all objects that there were at the begin. While the API
-// server cannot be reached, it tries again, at most once in 30 seconds, and objects stay as they are.
-func (c *Client) Watch(ctx context.Context, kinds []Kind, on func(Event), synced func()) {
-	w := &watcher{on: on, synced: synced, missing: len(kinds)}
+// Calls are what a watch calls, none after its end.
+type Calls struct {
+	// On is called for each object, and again whenever one changes or goes, one call after the other.
+	On func(Event)
+	// Synced is called once, when On has had all objects that there were at the begin.
+	Synced func()
+	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
+	Failing func(error)
+}
+
+// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries again, at most once
+// in 30 seconds, and objects stay as they are.
+func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
+	w := &watcher{on: calls.On, synced: calls.Synced, missing: len(kinds)}
+	t := newTrouble(c.host, kinds, calls.Failing)
+	defer t.stop()
+	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
 	var all sync.WaitGroup
 	for _, kind := range kinds {
 		all.Go(func() {
 			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
-			r := cache.NewReflectorWithOptions(c.list(kind, s.listing), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
+			r := cache.NewReflectorWithOptions(c.list(kind, s.listing, t), &unstructured.Unstructured{}, s, cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
 		})
 	}
@@ -194,7 +208,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, on func(Event), synced
 }
 
 // list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
-func (c *Client) list(k Kind, on func(Event)) *cache.ListWatch {
+func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 	resource := c.dynamic.Resource(k.resource())
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = k.Labels
@@ -204,15 +218,19 @@ func (c *Client) list(k Kind, on func(Event)) *cache.ListWatch {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			names, err := c.stream(ctx, k, with(o), on)
 			if k.Optional && apierrors.IsNotFound(err) {
+				t.note(ctx, k, nil)
 				return &unstructured.UnstructuredList{}, nil
 			}
+			t.note(ctx, k, err)
 			return names, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := resource.Watch(ctx, with(o))
 			if k.Optional && apierrors.IsNotFound(err) {
+				t.note(ctx, k, nil)
 				return idle(ctx), nil
 			}
+			t.note(ctx, k, err)
 			return w, err
 		},
 	}

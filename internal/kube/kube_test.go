@@ -5,6 +5,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +15,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-const services = "/api/v1/services"
+const (
+	services       = "/api/v1/services"
+	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
+)
 
 func object(name, value string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": %q, "labels": {"a": %q}}}`, name, value)
@@ -24,6 +29,7 @@ type watched struct {
 	sync.Mutex
 	objects map[string]string
 	synced  int
+	failing []string
 }
 
 func (w *watched) on(e Event) {
@@ -49,11 +55,15 @@ func start(t *testing.T, s *kubetest.Server) *watched {
 	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		c.Watch(ctx, []Kind{Services, EndpointSlices}, w.on, func() {
+		c.Watch(ctx, []Kind{Services, EndpointSlices}, Calls{w.on, func() {
 			w.Lock()
 			defer w.Unlock()
 			w.synced = len(w.objects)
-		})
+		}, func(err error) {
+			w.Lock()
+			defer w.Unlock()
+			w.failing = append(w.failing, fmt.Sprint(err))
+		}})
 	}()
 	return w
 }
@@ -105,6 +115,33 @@ func TestWatch(t *testing.T) {
 	w.eventually(t, "after an expired watch", func() bool {
 		return len(w.objects) == 2 && w.objects["services shop/four"] != "" && w.objects["services shop/one"] != ""
 	})
+}
+
+// TestFailing tells once of all kinds why they cannot be read, and once that they can be again.
+func TestFailing(t *testing.T) {
+	s := kubetest.Start(t)
+	deny := func(resource string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = fmt.Fprintf(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+"message": "%s is forbidden: User \"joe\" cannot list resource"}`, resource)
+		}
+	}
+	s.Handle(services, deny("services"))
+	s.Handle(endpointSlices, deny("endpointslices"))
+	w := start(t, s)
+	const forbidden = "cannot list services and endpointslices: forbidden for joe (apply the ClusterRoleBinding)"
+	w.eventually(t, "forbidden", func() bool { return strings.Join(w.failing, "|") == forbidden })
+	s.Handle(services, nil)
+	s.Handle(endpointSlices, nil)
+	w.eventually(t, "allowed", func() bool { return w.failing[len(w.failing)-1] == "<nil>" })
+	w.failing = nil
+	s.Stop()
+	w.eventually(t, "no server", func() bool { return len(w.failing) == 1 })
+	if text := w.failing[0]; !strings.HasPrefix(text, "cannot read the cluster: http://127.0.0.1:") || !strings.HasSuffix(text, "connect: connection refused") || strings.Count(text, "127.0.0.1") != 1 {
+		t.Errorf("without a server: %s", text)
+	}
 }
 
 // TestConnect refuses a file that is none.

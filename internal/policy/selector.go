@@ -110,6 +110,49 @@ func (s *Snapshot) Selected() []int {
 	return out
 }
 
+// Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which port of its ingress
+// rules no pod that it selects has.
+func (s *Snapshot) Remarks() [][]string {
+	namespaces := s.namespaceLabels()
+	pods := map[string][]Pod{}
+	for _, p := range s.Pods {
+		if !p.HostNetwork {
+			pods[p.Namespace] = append(pods[p.Namespace], p)
+		}
+	}
+	out := make([][]string, len(s.Policies))
+	for i := range s.Policies {
+		ingress := Policy{Ingress: s.Policies[i].Ingress}
+		subjects := s.Policies[i].Subject.of(namespaces, pods, len(ingress.MissingPorts(nil)) == 0)
+		if len(subjects) == 0 {
+			out[i] = []string{"selects no pod of the cluster"}
+			continue
+		}
+		for _, name := range ingress.MissingPorts(subjects) {
+			out[i] = append(out[i], fmt.Sprintf("no pod that it selects has the port %q", name))
+		}
+	}
+	return out
+}
+
+// of returns the pods of namespaces that the selector selects, or any one of them.
+func (s PodSelector) of(namespaces map[string]map[string]string, pods map[string][]Pod, one bool) (out []Pod) {
+	for name, in := range pods {
+		if !s.Namespaces.Matches(namespaces[name]) {
+			continue
+		}
+		for _, p := range in {
+			if s.Pods.Matches(p.Labels) {
+				out = append(out, p)
+			}
+			if one && len(out) > 0 {
+				return out
+			}
+		}
+	}
+	return out
+}
+
 // enforced reports whether policies are enforced for a pod on a node.
 func (p *Pod) enforced(node string) bool {
 	return !p.HostNetwork && p.Node == node && len(p.Addresses) > 0

@@ -32,7 +32,7 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"service shop/web: well\n  10.96.0.20:80/tcp  2 backends  in the tables\n", "level=INFO msg=synced services=12\n", "net/ipv4/ip_forward = 1\n",
+		"service shop/web: ok\n  10.96.0.20:80/tcp  2 backends  installed\n", "level=INFO msg=synced services=12\n", "net/ipv4/ip_forward = 1\n",
 		"PWD=/root", "GET http://192.0.2.1:8080/healthz from pod@x", "nodes fd00::1 via 2001:db8::1 dev eth0", "2026-01-01T00:00:00Z keyed by name", "[not json",
 	} {
 		if out := string(Redact([]byte(text))); out != text {

@@ -37,6 +37,7 @@ type State struct {
 	writing time.Time // since when a round has been due or runs, after the first; zero: none is
 	failed  bool      // something has failed, and nothing has compared all since
 	leaving bool      // load balancers are to leave the node alone
+	unread  string    // why the cluster cannot be read
 
 	rounds         Rounds
 	nodes          Rounds
@@ -70,6 +71,22 @@ func (s *State) SetLeaving(leaving bool) {
 	s.leaving = leaving
 }
 
+// SetUnread notes why the cluster cannot be read; nil: it can.
+func (s *State) SetUnread(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unread = ""; err != nil {
+		s.unread = err.Error()
+	}
+}
+
+// Unread returns why the cluster cannot be read; empty: it can.
+func (s *State) Unread() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unread
+}
+
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // Metrics returns what answers at /metrics.
@@ -101,7 +118,7 @@ func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first boo
 	if s.waiting.IsZero() {
 		updated = now
 	}
-	eligible, written := !s.leaving, !s.rounds.Last.IsZero()
+	eligible, written, unread := !s.leaving, !s.rounds.Last.IsZero(), s.unread
 	s.mu.Unlock()
 	if ofNode {
 		healthy = healthy && eligible
@@ -119,11 +136,14 @@ func (s *State) answer(w http.ResponseWriter, r *http.Request, ofNode, first boo
 		counter.WithLabelValues(strconv.Itoa(code)).Inc()
 	}
 	w.WriteHeader(code)
-	node := ""
+	more := ""
 	if ofNode {
-		node = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
+		more = fmt.Sprintf(`,"nodeEligible": %t`, eligible)
 	}
-	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, node) // whoever asked is gone
+	if first && unread != "" {
+		more = fmt.Sprintf(`,"error": %q`, unread)
+	}
+	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, more) // whoever asked is gone
 }
 
 // Serve lets a handler answer at an address, "192.0.2.1:10256", until the context ends. Errors: those of net.Listen.

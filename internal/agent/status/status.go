@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status is what an agent tells of its work: what there is to be, what is in the tables, and why they differ.
+// Package status is what an agent tells of its work: what there is to be, what is installed, and why they differ.
 package status
 
 import (
@@ -33,6 +33,9 @@ type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
 	Config
+	// Unread is why the cluster cannot be read; empty: it can. Warnings are about the node.
+	Unread   string   `json:"unread,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
 	// Synced is whether all has been written once.
 	Synced bool `json:"synced"`
 	// Sync are the rounds that write services and policies, Nodes those that join the node with others.
@@ -46,7 +49,7 @@ type Report struct {
 
 // Well reports whether all has been written once, and nothing is wrong.
 func (r Report) Well() bool {
-	return r.Synced && r.Sync.Error == "" && r.Nodes.Error == "" && !slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
+	return r.Unread == "" && r.Synced && r.Sync.Error == "" && r.Nodes.Error == "" && !slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
 }
 
 // Rounds tell how rounds of writing went. Durations are in seconds.
@@ -77,7 +80,7 @@ type State string
 
 // The states: as it should be; to be written yet; not as it should be.
 const (
-	Well    State = "well"
+	Well    State = "ok"
 	Waiting State = "waiting"
 	Wrong   State = "wrong"
 )

@@ -102,6 +102,30 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// TestWords has a line for each entry, also of an error of several lines.
+func TestWords(t *testing.T) {
+	r := Report{Objects: []Object{
+		{Kind: Service, Namespace: "shop", Name: "web", State: Well, Entries: []Entry{{What: "10.96.0.1:80/tcp", Detail: "1 backend", InTables: true}}, Notes: []string{"no ready endpoints"}},
+		{Kind: Service, Namespace: "shop", Name: "two", State: Wrong, Entries: []Entry{{What: "192.0.2.9:80/tcp", Why: "shop/web already has 192.0.2.9:80"}}},
+		{Kind: Node, Name: "far", State: Wrong, Entries: []Entry{{What: "10.1.2.0/24", Why: "there is no device mst-vxlan\nthere is no route"}}},
+	}}
+	var out bytes.Buffer
+	if err := WriteText(&out, r, Query{Kind: Service}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `service shop/web: ok
+  10.96.0.1:80/tcp  1 backend  installed
+  note: no ready endpoints
+service shop/two: wrong
+  192.0.2.9:80/tcp    not served: shop/web already has 192.0.2.9:80
+node far: wrong
+  10.1.2.0/24    not installed: there is no device mst-vxlan; there is no route
+`
+	if have := out.String(); have != want {
+		t.Errorf("it is\n%s\nwant\n%s", have, want)
+	}
+}
+
 // TestText escapes what a terminal would obey.
 func TestText(t *testing.T) {
 	const evil = "a\x1b[2J\r\u202eb\nc"

@@ -54,12 +54,18 @@ func (t *text) head(r Report) {
 	t.line("node\t%s", r.Node)
 	t.line("agent\tmustang %s, process %d", r.Version, r.PID)
 	t.line("pods\tlink %s, services %s, routing %s", r.Link, r.Services, r.Routing)
+	for _, text := range r.Warnings {
+		t.line("\twarning: %s", text)
+	}
+	if r.Unread != "" {
+		t.line("cluster\terror: %s", r.Unread)
+	}
 	t.rounds("sync", r.Sync, r.Time)
 	if r.Nodes.Number > 0 {
 		t.rounds("nodes", r.Nodes, r.Time)
 	}
 	t.line("")
-	t.line("KIND\tOBJECTS\tWANTED\tIN TABLES\tWAITING\tWRONG")
+	t.line("KIND\tOBJECTS\tWANTED\tINSTALLED\tWAITING\tWRONG")
 	for _, c := range r.Kinds {
 		t.line("%s\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong)
 	}
@@ -88,22 +94,29 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 func (t *text) object(o Object) {
 	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
 	for _, e := range o.Entries {
-		in := "in the tables"
-		if !e.InTables {
-			in = "not in the tables"
+		in := "installed"
+		switch {
+		case e.InTables:
+		case o.Kind == Service:
+			in = "not served"
+		default:
+			in = "not installed"
 		}
 		if e.Why != "" {
-			in += ": " + e.Why
+			in += ": " + oneLine(e.Why)
 		}
 		t.line("  %s\t%s\t%s", e.What, e.Detail, in)
 	}
 	for _, why := range o.Why {
-		t.line("  %s", why)
+		t.line("  %s", oneLine(why))
 	}
 	for _, note := range o.Notes {
-		t.line("  note: %s", note)
+		t.line("  note: %s", oneLine(note))
 	}
 }
+
+// oneLine joins the lines of errors.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // ago returns "4 s ago", and days as such.
 func ago(at, now time.Time) string {

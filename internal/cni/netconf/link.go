@@ -45,6 +45,13 @@ func CheckProxied(link, services string) error {
 	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of kube-proxy fail between them", link)
 }
 
+// Together reports whether pods of a network reach each other if they have these two link modes: they are the same, or the host routes
+// for both.
+func Together(a, b string) bool {
+	routed := append([]string{LinkAuto}, linksWith(func(t podlink.Traits) bool { return t.Routed })...)
+	return a == b || slices.Contains(routed, a) && slices.Contains(routed, b)
+}
+
 func autoModes() []podlink.Mode {
 	modes := slices.DeleteFunc(podlink.Modes(), func(m podlink.Mode) bool { return m.Traits().AutoRank == 0 })
 	slices.SortFunc(modes, func(a, b podlink.Mode) int { return cmp.Compare(a.Traits().AutoRank, b.Traits().AutoRank) })

@@ -52,7 +52,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Handle has something else answer at a path: logs of pods, or a command there.
+// Handle has something else answer at a path: logs of pods, or a command there; nil: nothing else any more.
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

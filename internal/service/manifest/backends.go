@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -78,6 +79,25 @@ func (e *endpoint) address(family string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("addresses[0]: %q is not an address of type %s", e.Addresses[0], family)
 	}
 	return addr, nil
+}
+
+// remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
+func (s *set) remark(k *kubeService, of []*endpointSlice) {
+	ready := func(slice *endpointSlice) bool {
+		return slices.ContainsFunc(slice.Endpoints, func(e endpoint) bool { return e.state(k.Spec.PublishNotReadyAddresses) == service.Active })
+	}
+	if !slices.ContainsFunc(of, ready) {
+		s.Remarks = append(s.Remarks, "no ready endpoints")
+		return
+	}
+	for i, p := range k.Spec.Ports {
+		has := func(slice *endpointSlice) bool {
+			return slices.ContainsFunc(slice.Ports, func(port endpointPort) bool { return port.Name == p.Name })
+		}
+		if !slices.ContainsFunc(of, has) {
+			s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i, cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
+		}
+	}
 }
 
 // state returns the state of an endpoint. What is not ready keeps its connections.

@@ -184,11 +184,12 @@ func (c *Cluster) Set(n Name) (Set, error) {
 		s.apiServers = c.apiServers()
 	}
 	if why := k.skip(); why != "" {
-		s.note("%s: left out: %s", k.origin, why)
+		s.Remarks = append(s.Remarks, why)
 		return s.Set, nil
 	}
 	if err := s.joinOne(k, c.slicesOf(n)); err != nil {
 		return Set{}, err
 	}
+	s.remark(k, c.slicesOf(n))
 	return s.Set, nil
 }

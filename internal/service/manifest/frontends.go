@@ -60,7 +60,7 @@ func (k *kubeService) skip() string {
 	case proxy != "":
 		return fmt.Sprintf("label %s names the proxy %q", labelProxy, proxy)
 	case k.Spec.ClusterIP == "None":
-		return "it is headless"
+		return "headless: no cluster IP to serve"
 	}
 	return ""
 }

@@ -49,6 +49,8 @@ type servicePort struct {
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port"`
 	NodePort uint16 `json:"nodePort"`
+	// TargetPort is a number, or the name of a port of the pods.
+	TargetPort jsontext.Value `json:"targetPort"`
 }
 
 type affinity struct {

@@ -186,7 +186,7 @@ func TestLeftOut(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}}`:                                                         "Deployment default/d: not read",
 		`{"kind": "Service", "apiVersion": "serving.knative.dev/v1", "metadata": {"name": "d"}}`:                                             "Service default/d: not read",
-		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": "None"}}`:                                  "Service default/d: left out: it is headless",
+		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": "None"}}`:                                  "Service default/d: left out: headless: no cluster IP to serve",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"type": "ExternalName"}}`:                               "left out: its type is ExternalName",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {"clusterIP": ""}}`:                                      "left out: it has no address yet",
 		`{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "d", "labels": {"` + labelProxy + `": "p"}}}`:                          `names the proxy "p"`,

@@ -57,6 +57,8 @@ type Set struct {
 	Notes []string
 	// NotServed tell, a line each, which frontends a Service of a cluster asks for and does not get.
 	NotServed []string
+	// Remarks tell what the user of a Service of a cluster may not have meant: that it has no ready endpoints, or no cluster IP.
+	Remarks []string
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a

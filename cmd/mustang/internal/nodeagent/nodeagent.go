@@ -52,17 +52,19 @@ func Status(c *cli.Config) *cobra.Command {
 	q := status.Query{}
 	cmd := &cobra.Command{
 		Use:   "status [KIND [NAME]]",
-		Short: "Show what the agent of this node has to write, what is in the tables, and why they differ",
-		Long: `Ask the agent that runs on this node what the cluster wants of it, compare that with what is in the
-tables, and show the differences with their reasons: a frontend of another Service or owner, an
+		Short: "Show what the agent of this node has to install, what is installed, and why they differ",
+		Long: `Ask the agent that runs on this node what the cluster wants of it, compare that with what is
+installed, and show the differences with their reasons: a frontend of another Service or owner, an
 address that cannot be served, an object that cannot be read, a policy without room, a route or a
 pod that is missing. Without arguments, one screen of totals with the first objects that are wrong.
 
 KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or kubectl's svc, netpol,
-no or po; NAME is that of an object, with its namespace or without. WANTED counts what objects want in the tables: frontends, policies,
-routes, addresses. An object waits as long as a change of it is to be written yet.
+no or po; NAME is that of an object, with its namespace or without. WANTED counts what objects want
+installed: frontends, policies, routes, addresses. Notes tell what is no error, but may not be meant:
+a Service without ready endpoints, a policy that selects no pod. An object waits as long as a change
+of it is to be written yet.
 
-Exit codes: 0 all is well, 1 something is wrong or not all has been written once, 2 misused.`,
+Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 2 misused.`,
 		Example: `  mustang agent status
   mustang agent status --wrong
   mustang agent status service shop/web
@@ -127,25 +129,23 @@ func (a asking) show(ctx context.Context, q status.Query) error {
 
 // verdict returns an error if something that was asked for is wrong, or nothing has been written yet.
 func verdict(r status.Report, q status.Query) error {
-	if q.Kind != "" {
-		if slices.ContainsFunc(r.Objects, func(o status.Object) bool { return o.State == status.Wrong }) {
-			return errors.New("some of it is wrong")
-		}
-		if !r.Synced {
-			return errors.New("not all has been written yet")
-		}
-		return nil
-	}
 	wrong := 0
 	for _, k := range r.Kinds {
 		wrong += k.Wrong
 	}
+	if q.Kind != "" {
+		wrong = len(slices.DeleteFunc(slices.Clone(r.Objects), func(o status.Object) bool { return o.State != status.Wrong }))
+	}
 	switch {
-	case wrong > 0:
-		return fmt.Errorf("wrong: %d", wrong)
+	case r.Unread != "":
+		return errors.New(r.Unread)
+	case wrong == 1:
+		return errors.New("1 object is wrong")
+	case wrong > 1:
+		return fmt.Errorf("%d objects are wrong", wrong)
 	case !r.Synced:
 		return errors.New("not all has been written yet")
-	case !r.Well():
+	case q.Kind == "" && !r.Well():
 		return errors.New("the last round failed")
 	}
 	return nil

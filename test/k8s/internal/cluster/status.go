@@ -80,9 +80,9 @@ func (s *smoke) status() error {
 		return err
 	}
 	err = errors.Join(s.expect("services", map[string][2]string{
-		"smoke/empty":    {"well 0 backends in tables: true;", " "},
-		"smoke/web":      {fmt.Sprintf("well %d backend", len(s.nodes)), "in tables: true; "},
-		"smoke/headless": {"well Service smoke/headless: left out: it is headless", ""},
+		"smoke/empty":    {"ok 0 backends in tables: true;", " no ready endpoints"},
+		"smoke/web":      {fmt.Sprintf("ok %d backend", len(s.nodes)), "in tables: true; "},
+		"smoke/headless": {"ok headless: no cluster IP to serve", ""},
 		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + s.podRange() + " of node node1"},
 	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong it cannot be read", `is not a range of addresses like 10.0.0.0/8`}}))
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *smoke) status() error {
 	if _, err := s.kubectl(nil, "-n", "smoke", "patch", "networkpolicy", "part", "--type=json", "-p", patch); err != nil {
 		return err
 	}
-	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"well 1 pod here in tables: true;", " "}}), s.reaches(false))
+	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}), s.reaches(false))
 }
 
 // externalIP is an address that cannot be served: that of a pod.

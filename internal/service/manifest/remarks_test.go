@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestRemarks tells of a Service of a cluster what its user may not have meant.
+func TestRemarks(t *testing.T) {
+	const ready, unready = `{"addresses": ["10.1.0.1"]}`, `{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}`
+	const http = `{"name": "http", "port": 8080}`
+	for what, test := range map[string]struct{ clusterIP, port, slicePorts, endpoint, want string }{
+		"as it should be":         {"10.96.0.1", `"web"`, http, ready, "[]"},
+		"no endpoint":             {"10.96.0.1", `"web"`, http, "", "[no ready endpoints]"},
+		"none that is ready":      {"10.96.0.1", `"web"`, http, unready, "[no ready endpoints]"},
+		"none that has the name":  {"10.96.0.1", `"wbe"`, "", ready, `[spec.ports[0]: no endpoint has the port "wbe"]`},
+		"none that has the other": {"10.96.0.1", "8080", `{"name": "metrics", "port": 9090}`, ready, "[spec.ports[0]: no endpoint has the port 8080]"},
+		"headless":                {"None", `"web"`, http, ready, "[headless: no cluster IP to serve]"},
+	} {
+		c := NewCluster(Options{})
+		n := Name{"shop", "web"}
+		err := c.PutService(n, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+"spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`, test.clusterIP, test.port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.PutSlice(n, fmt.Appendf(nil, `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+"metadata": {"namespace": "shop", "name": "web", "labels": {"kubernetes.io/service-name": "web"}}, "ports": [%s], "endpoints": [%s]}`, test.slicePorts, test.endpoint))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := c.Set(n)
+		if have := fmt.Sprint(set.Remarks); err != nil || have != test.want || len(set.Notes) > 0 {
+			t.Errorf("%s: %s, notes %v, %v, want %s", what, have, set.Notes, err, test.want)
+		}
+	}
+}
