@@ -84,19 +84,19 @@ func (s *smoke) status() error {
 		"smoke/web":      {fmt.Sprintf("ok %d backend", len(s.nodes)), "in tables: true; "},
 		"smoke/headless": {"ok headless: no cluster IP to serve", ""},
 		"smoke/partly":   {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + s.podRange() + " of node node1"},
-	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong it cannot be read", `is not a range of addresses like 10.0.0.0/8`}}))
+	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong 1 pod here in tables: true; it cannot be read", "it denies the pods that it selects all ingress"}}))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.sameRows(), s.noBackends(), s.reaches(true)); err != nil {
+	if err := errors.Join(s.sameRows(), s.noBackends(), s.reaches(false)); err != nil {
 		return err
 	}
-	// A policy that can be read is in force: of all pods, none is let in.
-	patch := `[{"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": "192.0.2.0/24"}]`
+	// Once it can be read, it lets pods in.
+	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/ingress/0/from/0/ipBlock/cidr", "value": %q}]`, s.each("10.199.0.0/16", "fd00:199::/48")[0])
 	if _, err := s.kubectl(nil, "-n", "smoke", "patch", "networkpolicy", "part", "--type=json", "-p", patch); err != nil {
 		return err
 	}
-	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}), s.reaches(false))
+	return errors.Join(s.expect("policies", map[string][2]string{"smoke/part": {"ok 1 pod here in tables: true;", " "}}), s.reaches(true))
 }
 
 // externalIP is an address that cannot be served: that of a pod.
