@@ -353,3 +353,28 @@ func TestGrid(t *testing.T) {
 		t.Errorf("brief %v, %v", a, b)
 	}
 }
+
+// TestFewStatedPairs says of each pair of rows what was found, whole, and what the ratios are of.
+func TestFewStatedPairs(t *testing.T) {
+	f := result.File{Schema: result.Schema, Run: result.Run{Suite: "pod-links"}, Suites: []result.Suite{{
+		Name: "pod-links", Question: "q", Layout: result.LayoutList, Answer: []string{result.AnswerStatements},
+		Statements: []result.Statement{
+			{Caption: "Pod IP against host", Subject: "by pod IP", Object: "between hosts", Pairs: []result.Pair{
+				{Numerator: "a/pod-ip", Denominator: "a-host/pod-ip", Label: "same node"}, {Numerator: "b/pod-ip", Denominator: "b-host/pod-ip", Label: "two nodes"}}},
+			{Caption: "Cluster IP against pod IP", Subject: "by cluster IP", Object: "by pod IP", Pairs: []result.Pair{
+				{Numerator: "a-svc/pod-ip", Denominator: "a/pod-ip", Label: "same node"}, {Numerator: "b-svc/pod-ip", Denominator: "b/pod-ip", Label: "two nodes"}}},
+		},
+	}}}
+	for _, link := range []string{"a-host", "b-host", "a", "b", "a-svc", "b-svc"} {
+		f.Rows = append(f.Rows, podRow(link, 10, 9, 11))
+	}
+	f.Run.Comparisons = []result.Comparison{
+		versus("a/pod-ip", "a-host/pod-ip", 10, [3]float64{0.98, 0.96, 1.01}), versus("b/pod-ip", "b-host/pod-ip", 10, [3]float64{0.7, 0.4, 1.2}),
+		versus("a-svc/pod-ip", "a/pod-ip", 10, [3]float64{0.33, 0.32, 0.34}), versus("b-svc/pod-ip", "b/pod-ip", 5, [3]float64{0.5, 0, 0}),
+	}
+	checkSays(t, strings.Join(strings.Fields(briefOf(t, f, 60)), " "), []string{
+		"by pod IP, of that between hosts: same node: no difference found; two nodes: too noisy to tell.",
+		"by cluster IP, of that by pod IP: same node: 33 %; two nodes: too few rounds to tell.",
+		"ratio: Pod IP against host; Cluster IP against pod IP.",
+	}, []string{"…"})
+}

@@ -339,10 +339,16 @@ func (st *suiteTables) briefLegend(table Table, style int) string {
 	costs := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.vias()) > 0 })
 	var parts []string
 	switch of := st.Statements; {
-	case !st.statesPairs() || len(of) != 1 || of[0].Subject == "":
+	case !st.statesPairs() || len(of) == 0 || of[0].Subject == "":
+	case st.list() && len(of) > 1:
+		var captions []string
+		for _, one := range of {
+			captions = append(captions, format.Clean(one.Caption))
+		}
+		parts = append(parts, "ratio: "+strings.Join(captions, "; ")+".")
 	case st.list():
 		parts = append(parts, "ratio: "+format.Clean(of[0].Subject)+" over "+format.Clean(of[0].Object)+".")
-	default:
+	case len(of) == 1:
 		parts = append(parts, "cost: how much less "+format.Clean(of[0].Subject)+" than "+format.Clean(of[0].Object)+", in\u00a0%.")
 	}
 	if costs {

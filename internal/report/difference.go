@@ -168,7 +168,7 @@ func (d difference) size(words, asFactor string) string {
 	case d.rough() && d.ratio >= 2:
 		return "about " + text
 	case d.rough():
-		return "about " + roughly(d.ratio) + words
+		return "about " + format.Roughly(d.ratio) + words
 	case d.ratio >= 2:
 		return text + " (" + format.Number(d.ci[0], 1) + "\u00a0to\u00a0" + format.Number(d.ci[1], 1) + ")"
 	}
@@ -184,14 +184,6 @@ func (d difference) size(words, asFactor string) string {
 // rough reports whether the interval is wider than the difference itself.
 func (d difference) rough() bool {
 	return d.ci != nil && d.ci[1]-d.ci[0] > math.Abs(d.ratio-1)
-}
-
-// roughly prints a difference without decimals.
-func roughly(ratio float64) string {
-	if ratio >= 2 || math.Abs(ratio-1) < 0.01 {
-		return format.Amount(ratio)
-	}
-	return format.Number(100*math.Abs(ratio-1), 0) + "\u00a0%"
 }
 
 // describe puts a difference in words.

@@ -34,7 +34,7 @@ func (t *workloadTable) evidence() []Evidence {
 		}
 		out = append(out, Evidence{
 			ID: format.Clean(e.ID), Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.devices(), Programs: e.programs(" "),
-			Ends: append(e.ends(), e.attachments()...), Hooks: cleanAll(e.Row.Evidence.Hooks), Findings: cleanAll(e.Row.Evidence.Findings),
+			Ends: append(e.ends(), e.attachments()...), Hooks: format.CleanAll(e.Row.Evidence.Hooks), Findings: format.CleanAll(e.Row.Evidence.Findings),
 		})
 	}
 	return out
@@ -101,15 +101,6 @@ func (e *entry) attachments() []string {
 	}
 	if n := e.Evidence.Connections; n > 0 {
 		out = append(out, strconv.Itoa(n)+" in the connection table")
-	}
-	return out
-}
-
-// cleanAll cleans each string.
-func cleanAll(texts []string) []string {
-	var out []string
-	for _, s := range texts {
-		out = append(out, format.Clean(s))
 	}
 	return out
 }

@@ -36,7 +36,7 @@ func (st *suiteTables) failures() []Failure {
 			rows := byReason[reason]
 			f := Failure{Status: status, Rows: nameRows(rows, total), Reason: reason}
 			for _, row := range rows {
-				found := strings.Join(cleanAll(row.Evidence.Findings), "; ")
+				found := strings.Join(format.CleanAll(row.Evidence.Findings), "; ")
 				switch {
 				case found == "":
 				case len(rows) > 1:

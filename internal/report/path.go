@@ -49,7 +49,7 @@ func (t *workloadTable) paths() []Path {
 	var out []Path
 	for _, e := range t.measured() {
 		out = append(out, Path{
-			Name: e.name, Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.busyDevices(), Hooks: cleanAll(e.Evidence.Hooks),
+			Name: e.name, Color: t.kindOf(e).Color, Softirqs: e.softirqs(), Devices: e.busyDevices(), Hooks: format.CleanAll(e.Evidence.Hooks),
 		})
 	}
 	return out
@@ -93,7 +93,7 @@ func (st *suiteTables) traces() []steps.Path {
 		}
 		p := steps.Path{Title: format.Clean(t.ID), Note: steps.Note(t.UntracedNS, "ns", t.Alike), Clock: "ns"}
 		if len(t.Omitted) > 0 {
-			p.Note += "; not shown: " + strings.Join(cleanAll(t.Omitted), ", ")
+			p.Note += "; not shown: " + strings.Join(format.CleanAll(t.Omitted), ", ")
 		}
 		for _, s := range t.Steps {
 			s.Class, s.Kind, s.Place, s.Device, s.Name = format.Clean(s.Class), format.Clean(s.Kind), format.Clean(s.Place), format.Clean(s.Device), format.Clean(s.Name)

@@ -128,7 +128,7 @@ func New(f result.File) (*Report, error) {
 	}
 	run := runFacts{Run: f.Run, rows: f.Rows}
 	r := &Report{
-		Title: format.Clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(f.Run.Started),
+		Title: format.Clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: format.Timestamp(f.Run.Started),
 		Warnings: run.warnings(), Command: run.command(),
 		Facts: []FactGroup{{"Machine", run.machine()}, {"Settings", run.settings()}, {"Method", run.method()}},
 	}

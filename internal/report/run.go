@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"mustang/internal/report/format"
 	"mustang/internal/result"
@@ -168,8 +167,8 @@ func (r runFacts) method() []Fact {
 		{"Order", "in each round every row once, in random order"},
 		{"Seed", strconv.FormatUint(r.Seed, 10)},
 		{"Engines", strings.Join(r.engines(), ", ")},
-		{"Started", timestamp(r.Started)},
-		{"Finished", timestamp(r.Finished)},
+		{"Started", format.Timestamp(r.Started)},
+		{"Finished", format.Timestamp(r.Finished)},
 	}
 	if r.Counted() {
 		facts[1].Value = "one network after the other; in each round every row of it once, in random order"
@@ -259,14 +258,6 @@ func positive(n int) string {
 		return ""
 	}
 	return strconv.Itoa(n)
-}
-
-// timestamp prints a time; empty if there is none.
-func timestamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // present drops facts without a value.

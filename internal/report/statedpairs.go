@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"mustang/internal/report/format"
 	"mustang/internal/result"
@@ -36,6 +37,10 @@ func (t *workloadTable) stated() []string {
 		if st.Subject == "" || len(all) == 0 {
 			continue
 		}
+		if len(all) <= 2 && all[0].label != "" && !st.Range {
+			out = append(out, t.name+" "+format.Clean(st.Subject)+", of that "+format.Clean(st.Object)+": "+pairwise(all)+".")
+			continue
+		}
 		least, most := extent(all)
 		is := "is"
 		claimed := slices.ContainsFunc(all, func(d statedDifference) bool { return d.verdict == lower || d.verdict == higher })
@@ -47,7 +52,7 @@ func (t *workloadTable) stated() []string {
 		case least > 1:
 			is = "rises to"
 		}
-		out = append(out, fmt.Sprintf("%s %s %s %s of that %s%s.", t.name, format.Clean(st.Subject), is, shares(least, most), format.Clean(st.Object), unclaimed(all)))
+		out = append(out, fmt.Sprintf("%s %s %s %s of that %s%s.", t.name, format.Clean(st.Subject), is, format.Shares(least, most), format.Clean(st.Object), unclaimed(all)))
 	}
 	if len(out) == 0 {
 		return []string{t.name + ": no pair has figures."}
@@ -64,16 +69,22 @@ func extent(all []statedDifference) (least, most float64) {
 	return least, most
 }
 
-// shares prints a range of ratios in per cent.
-func shares(least, most float64) string {
-	places := 0
-	if least < 0.02 || least > 0.95 && most < 1.05 {
-		places = 1
+// pairwise gives the ratio of each of a few pairs, or why none is claimed.
+func pairwise(all []statedDifference) string {
+	var parts []string
+	for _, d := range all {
+		found := format.Shares(d.ratio, d.ratio)
+		switch {
+		case d.verdict == tied && math.Abs(d.ratio-1) < 0.05:
+			found = "no difference found"
+		case d.verdict == tooFew:
+			found = "too few rounds to tell"
+		case d.verdict == tied || d.verdict == unclear:
+			found = "too noisy to tell"
+		}
+		parts = append(parts, d.label+": "+found)
 	}
-	if a, b := format.Number(100*least, places), format.Number(100*most, places); a != b {
-		return a + " to " + b + "\u00a0%"
-	}
-	return format.Number(100*least, places) + "\u00a0%"
+	return strings.Join(parts, "; ")
 }
 
 // unclaimed counts pairs, and those of them in which no difference is claimed.

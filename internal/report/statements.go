@@ -99,5 +99,5 @@ func (t *workloadTable) tally() string {
 	if _, better, worse := t.tallied(); better+worse > 0 {
 		outcome = fmt.Sprintf(" in %s; better in %d, worse in %d", format.Count(len(all), "pair"), better, worse)
 	}
-	return format.Clean(t.suite.Subject) + ": " + shares(least, most) + " of " + format.Clean(t.suite.Object) + outcome + "."
+	return format.Clean(t.suite.Subject) + ": " + format.Shares(least, most) + " of " + format.Clean(t.suite.Object) + outcome + "."
 }

@@ -257,7 +257,7 @@ func marksLegend(holm bool, texts ...string) string {
 	var parts []string
 	switch {
 	case marked("~") && holm:
-		parts = append(parts, "~ no difference found that stands Holm's correction for all comparisons, whatever its own interval says.")
+		parts = append(parts, "~ not significant, corrected for the number of comparisons (Holm).")
 	case marked("~"):
 		parts = append(parts, "~ no difference found.")
 	}

@@ -2,7 +2,11 @@
 
 package format
 
-import "strings"
+import (
+	"math"
+	"strings"
+	"time"
+)
 
 // List joins names as a sentence does.
 func List(names []string) string {
@@ -68,4 +72,41 @@ func ShortRatio(r float64, places int) string {
 		return Number(r, FewDecimals(r))
 	}
 	return Number(r, places)
+}
+
+// Shares prints a range of ratios in per cent.
+func Shares(least, most float64) string {
+	places := 0
+	if least < 0.02 || least > 0.95 && most < 1.05 {
+		places = 1
+	}
+	if a, b := Number(100*least, places), Number(100*most, places); a != b {
+		return a + " to " + b + "\u00a0%"
+	}
+	return Number(100*least, places) + "\u00a0%"
+}
+
+// Roughly prints a difference without decimals.
+func Roughly(ratio float64) string {
+	if ratio >= 2 || math.Abs(ratio-1) < 0.01 {
+		return Amount(ratio)
+	}
+	return Number(100*math.Abs(ratio-1), 0) + "\u00a0%"
+}
+
+// CleanAll cleans each string.
+func CleanAll(texts []string) []string {
+	var out []string
+	for _, s := range texts {
+		out = append(out, Clean(s))
+	}
+	return out
+}
+
+// Timestamp prints a time; empty if there is none.
+func Timestamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }

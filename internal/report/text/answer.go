@@ -19,10 +19,11 @@ const (
 	answerWidth = 100
 )
 
-// The most workloads and reasons of failures that an answer shows.
+// The most workloads and reasons of failures that an answer shows, and the most workloads with two lines each.
 const (
 	mostWinners = 8
 	mostFailed  = 3
+	mostWrapped = 6
 )
 
 // Answer prints the answers of r to w, one block for each suite: a block fits on a screen.
@@ -81,7 +82,7 @@ func (p *printer) answer(s report.Suite, room int) {
 			break
 		}
 		most := width
-		if len(s.Brief.Winners) <= 4 {
+		if len(s.Brief.Winners) <= mostWrapped {
 			most = 2*width - 10
 		}
 		before = append(before, wrap(clip(winner, most), width, 0)...)
