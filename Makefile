@@ -220,9 +220,9 @@ test-k8s: k8s
 test-k8s-short: k8s
 	$(K8S) test short
 
-# The tables of docs/kubernetes.md, of what test-k8s has recorded.
+# The tables of docs/kubernetes-specs.md, of what test-k8s has recorded.
 test-k8s-table:
-	$(GO) run ./test/k8s -record $(K8S_SUMMARY) table docs/kubernetes.md
+	$(GO) run ./test/k8s -record $(K8S_SUMMARY) table docs/kubernetes-specs.md
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

@@ -12,7 +12,7 @@
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
-// `k8s table` writes the tables of docs/kubernetes.md.
+// `k8s table` writes the tables of docs/kubernetes-specs.md.
 package main
 
 import (

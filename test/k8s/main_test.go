@@ -43,7 +43,7 @@ func TestUnknownSetups(t *testing.T) {
 
 // TestDocument compares the document with what its summary says, and with the specs that no group runs.
 func TestDocument(t *testing.T) {
-	data, err := os.ReadFile("../../docs/kubernetes.md")
+	data, err := os.ReadFile("../../docs/kubernetes-specs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +60,11 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if document != want {
-		t.Error("docs/kubernetes.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
+		t.Error("docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
 	}
 	for _, r := range reasons {
 		if row := "| `" + strings.ReplaceAll(r[0], "|", `\|`) + "` | " + r[1] + " |"; !strings.Contains(document, row) {
-			t.Errorf("docs/kubernetes.md lacks the row %s", row)
+			t.Errorf("docs/kubernetes-specs.md lacks the row %s", row)
 		}
 	}
 }
