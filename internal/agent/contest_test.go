@@ -86,14 +86,14 @@ func TestNotesOnce(t *testing.T) {
 	s := newServiceSet("here")
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
-	for _, ip := range []string{"None", "None", "10.96.0.1", "None"} {
+	for _, ip := range []string{"", "", "10.96.0.1", ""} {
 		if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(serviceAt("web", ip, ""))}); err != nil {
 			t.Fatal(err)
 		}
 		s.all = true
 		s.collect(w)
 	}
-	if n := strings.Count(text.String(), "it is headless"); n != 2 {
+	if n := strings.Count(text.String(), "it has no address yet"); n != 2 {
 		t.Errorf("it says %d times, want 2:\n%s", n, &text)
 	}
 }
