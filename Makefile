@@ -19,10 +19,17 @@ CNI_BIN   ?= /opt/cni/bin
 CNI_CONF  ?= /etc/cni/net.d
 CNI_FLAGS ?= --link auto --masquerade
 
-# The Debian package: its version sorts before any release, by the time of the commit.
-DEB_ARCH       ?= amd64
-VERSION        ?= $(shell git log -1 --date=format:%Y%m%d.%H%M%S --format=0~git%cd.%h)
+# The version is that of CHANGELOG.md; packaging/version says how it names other commits. make release builds for RELEASE_ARCHS.
+ifndef VERSION
+VERSION        := $(shell packaging/version)
+endif
+ARCH           ?= amd64
+RELEASE        := $(BUILD)/release
+RELEASE_ARCHS  ?= amd64 arm64
 DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')
+LDFLAGS         = -X mustang/internal/version.stamp=$(VERSION)
+# The time in all that a release has, so that the same commit makes the same files.
+RELEASE_TIME    = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct)
 
 # Debian packages: what each task needs on a bare Debian 12. make bench runs suite pod-links;
 # bench all needs SUITE_PACKAGES and VM_PACKAGES too.
@@ -32,7 +39,8 @@ SUITE_PACKAGES    := docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod zstd
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
 K8S_PACKAGES      := containernetworking-plugins containerd runc busybox-static iproute2
-TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace
+RELEASE_PACKAGES  := lintian qemu-user-static
+TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) lintian iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace prometheus
 
 # Packages whose tests depend most on the kernel.
 GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal/linkinfo ./internal/qdisc ./internal/podlink \
@@ -45,7 +53,7 @@ SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
 GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
 	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|Refuse/(ipvlan-l2|netkit)|Echo/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	HostBackend/(ipvlan-l2|netkit)|Remote/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
-	LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
+	FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
 	Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|netkit-l2|ovs-veth)|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
 
 # How long each fuzz target runs.
@@ -54,7 +62,7 @@ FUZZTIME ?= 10s
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate build install uninstall deb image manifest lint bench clean
+.PHONY: all setup generate page build install uninstall programs extras deb image release release-arch manifest lint bench clean
 .PHONY: test-k8s test-k8s-short test-k8s-table k8s
 .PHONY: test test-unit test-host test-kernel test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
@@ -67,6 +75,7 @@ $(BUILD)/packages-generate.stamp: PACKAGES = $(GENERATE_PACKAGES)
 $(BUILD)/packages-bench.stamp: PACKAGES = $(BENCH_PACKAGES)
 $(BUILD)/packages-test.stamp: PACKAGES = $(TEST_PACKAGES)
 $(BUILD)/packages-k8s.stamp: PACKAGES = $(K8S_PACKAGES)
+$(BUILD)/packages-release.stamp: PACKAGES = $(RELEASE_PACKAGES)
 $(BUILD)/packages-%.stamp: Makefile .ci/install
 	@mkdir -p $(BUILD)
 	@.ci/install $(PACKAGES)
@@ -84,9 +93,33 @@ $(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go
 	$(GO) generate ./...
 	@touch $@
 
-build:
+# The JavaScript of the report's page: libraries of npm in the versions of the lock file, and esbuild, which has a module file of
+# its own. The file is written at once: another build may read it.
+PAGE    := internal/report/html
+PAGE_JS := $(PAGE)/bundle/page.js
+NPM     := build/npm
+
+page: $(PAGE_JS)
+
+$(NPM).stamp: $(PAGE)/script/package.json $(PAGE)/script/package-lock.json
+	@command -v npm >/dev/null || .ci/install nodejs npm
+	@mkdir -p $(NPM)
+	cp $^ $(NPM)
+	cd $(NPM) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+# What page.js has of npm, whose licences stand at its end.
+PAGE_LIBRARIES := @floating-ui/core @floating-ui/dom @floating-ui/utils @tanstack/store @tanstack/table-core d3-dsv
+
+$(PAGE_JS): $(wildcard $(PAGE)/script/*.js) $(NPM).stamp packaging/esbuild.mod
+	NODE_PATH=$(NPM)/node_modules $(GO) tool -modfile=packaging/esbuild.mod esbuild $(PAGE)/script/page.js \
+		--bundle --minify --charset=utf8 --format=iife --target=es2022 --log-level=warning --outfile=$@.new
+	cd $(NPM)/node_modules && { echo '/*'; for library in $(PAGE_LIBRARIES); do echo "$$library:"; cat $$library/LICENSE; done; echo '*/'; } >>$(CURDIR)/$@.new
+	mv $@.new $@
+
+build: page
 	@mkdir -p $(BUILD)
-	$(GO) build -o $(BUILD)/ ./cmd/mustang ./cmd/mustang-cni
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BUILD)/ ./cmd/mustang ./cmd/mustang-cni
 
 install: build
 	$(MUSTANG) cni install --bin-dir $(CNI_BIN) --conf-dir $(CNI_CONF) $(CNI_FLAGS)
@@ -94,22 +127,70 @@ install: build
 uninstall: build
 	$(MUSTANG) cni uninstall --bin-dir $(CNI_BIN) --conf-dir $(CNI_CONF)
 
+# The programs of packages, images and releases, without symbols.
+PROGRAMS = $(BUILD)/programs/$(ARCH)
+
+programs: page
+	@mkdir -p $(PROGRAMS)
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w $(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/mustang ./cmd/mustang-cni
+
+# What packages have beside the programs: manual pages and completions, which the program itself writes, and Debian's change log.
+EXTRAS    := $(BUILD)/extras
+HOST_ARCH := $(shell $(GO) env GOHOSTARCH)
+HERE      := $(BUILD)/programs/$(HOST_ARCH)/mustang
+
+extras: programs
+	@[ '$(ARCH)' = '$(HOST_ARCH)' ] || $(MAKE) programs ARCH=$(HOST_ARCH) VERSION='$(VERSION)'
+	@rm -rf $(EXTRAS) && mkdir -p $(EXTRAS)
+	env -u MUSTANG_BPF_ROOT -u MUSTANG_STATE_DIR $(RELEASE_TIME) $(HERE) man $(EXTRAS)/man
+	gzip -9n $(EXTRAS)/man/*
+	for shell in bash zsh fish; do $(HERE) completion $$shell >$(EXTRAS)/completion.$$shell || exit 1; done
+	{ printf 'mustang (%s) unstable; urgency=medium\n\n' '$(VERSION)'; \
+		printf '  * What changed is in /usr/share/doc/mustang/CHANGELOG.md.gz.\n\n'; \
+		printf ' -- %s  %s\n' '$(DEB_MAINTAINER)' "$$(git log -1 --format=%cD)"; } | gzip -9n >$(EXTRAS)/changelog.gz
+	gzip -9nc CHANGELOG.md >$(EXTRAS)/CHANGELOG.md.gz
+
 # nfpm has a module file of its own: it needs some sixty modules.
-deb:
-	@mkdir -p $(BUILD)/deb
-	GOARCH=$(DEB_ARCH) $(GO) build -ldflags '-s -w' -o $(BUILD)/deb/ ./cmd/mustang ./cmd/mustang-cni
-	ARCH='$(DEB_ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(BUILD)/deb' \
-		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
-		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(BUILD)/mustang_$(VERSION)_$(DEB_ARCH).deb'
+DEB ?= $(BUILD)/mustang_$(VERSION)_$(ARCH).deb
 
-# The container image, without a daemon: an archive for docker load and ctr images import. It has a module file of its own.
-IMAGE ?= docker.io/library/mustang:$(shell sed -n 's/^appVersion: //p' packaging/chart/Chart.yaml)
+deb: programs extras
+	ARCH='$(ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(PROGRAMS)' EXTRAS='$(EXTRAS)' $(RELEASE_TIME) \
+		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(DEB)'
 
-image:
-	@mkdir -p $(BUILD)/image
-	GOARCH=$(DEB_ARCH) $(GO) build -ldflags '-s -w' -o $(BUILD)/image/ ./cmd/mustang ./cmd/mustang-cni
-	cd packaging/image && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(GO) run . -arch '$(DEB_ARCH)' -tag '$(IMAGE)' \
-		-o '$(CURDIR)/$(BUILD)/mustang-image.tar' '$(CURDIR)/$(BUILD)/image/mustang' '$(CURDIR)/$(BUILD)/image/mustang-cni'
+# The container image, without a daemon: an OCI archive, also for docker load and ctr images import. It has a module file of its own.
+IMAGE      ?= docker.io/library/mustang:$(shell sed -n 's/^appVersion: //p' packaging/chart/Chart.yaml)
+IMAGE_FILE ?= $(BUILD)/mustang-image.tar
+
+image: programs
+	cd packaging/image && $(RELEASE_TIME) $(GO) run . -arch '$(ARCH)' -tag '$(IMAGE)' -version '$(VERSION)' \
+		-o '$(abspath $(IMAGE_FILE))' '$(abspath $(PROGRAMS))/mustang' '$(abspath $(PROGRAMS))/mustang-cni'
+
+# What is in the programs, in CycloneDX: cyclonedx-gomod reads it from the binaries. It has a module file of its own.
+SBOM := $(GO) tool -modfile=packaging/sbom.mod cyclonedx-gomod bin -json -std -noserial -notimestamp
+
+# All files of a release, for RELEASE_ARCHS, checked: lintian has nothing to say, and each program starts, in emulation
+# where it is for another processor.
+release: $(BUILD)/packages-release.stamp $(BUILD)/modules.stamp
+	rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	for arch in $(RELEASE_ARCHS); do $(MAKE) release-arch ARCH=$$arch VERSION='$(VERSION)' || exit 1; done
+	cd $(RELEASE) && sha256sum -- * >SHA256SUMS
+	lintian --fail-on error,warning --tag-display-limit 0 $(RELEASE)/*.deb
+
+QEMU_amd64 := qemu-x86_64-static
+QEMU_arm64 := qemu-aarch64-static
+
+release-arch: NAME = $(RELEASE)/mustang_$(VERSION)_$(ARCH)
+release-arch: programs extras
+	$(MAKE) deb DEB=$(NAME).deb
+	$(MAKE) image IMAGE_FILE=$(NAME)_image.tar
+	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$$(git log -1 --format=%ct)" --transform='s|^|mustang-$(VERSION)/|' -cf - \
+		-C $(PROGRAMS) mustang mustang-cni -C $(CURDIR) LICENSE README.md CHANGELOG.md docs -C $(abspath $(EXTRAS)) \
+		man completion.bash completion.fish completion.zsh | gzip -9n >$(NAME).tar.gz
+	for program in mustang mustang-cni; do \
+		$(SBOM) -version 'v$(VERSION)' -output $(RELEASE)/$${program}_$(VERSION)_$(ARCH).cdx.json $(PROGRAMS)/$$program || exit 1; \
+	done
+	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang version | grep -F 'mustang $(VERSION) go' | grep -F 'linux/$(ARCH)'
+	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang-cni 2>&1 </dev/null | grep -F 'CNI plugin mustang-cni $(VERSION)'
 
 # The manifest is what Helm makes of the chart. Helm needs some two hundred modules.
 HELM := $(GO) tool -modfile=packaging/helm.mod helm
@@ -134,11 +215,11 @@ RACE_PACKAGES := ./cmd/mustang/internal/svc ./internal/agent ./internal/kube ./i
 	./internal/service/manifest ./internal/service/saved
 
 # Without root and without network namespaces.
-test-unit: $(BUILD)/modules.stamp
+test-unit: $(BUILD)/modules.stamp page
 	MUSTANG_TIER=unit $(GO) test ./...
 
 # Likewise, with the race detector, which needs a C compiler.
-test-race: $(BUILD)/packages-generate.stamp $(BUILD)/modules.stamp
+test-race: $(BUILD)/packages-generate.stamp $(BUILD)/modules.stamp page
 	MUSTANG_TIER=unit CGO_ENABLED=1 CC=clang-19 $(GO) test -race -timeout 10m $(RACE_PACKAGES)
 
 # Neither tests nor guests use all CPUs all the time: the tests that guests need not wait for run beside them.

@@ -31,7 +31,7 @@ int from_pod(struct __sk_buff *skb)
 		seal(skb);
 		if (parsed == PARSE_OTHER && policies_in_force())
 			return police_stray(skb, &packet, true, row, &d);
-		return handle_unparsed(parsed, row);
+		return handle_unparsed(skb, parsed, row);
 	}
 	decide_from_pod(skb, &packet, row, &d);
 	if (unlikely(!apply(skb, &packet, &d, row)))
@@ -99,7 +99,7 @@ int to_pod(struct __sk_buff *skb)
 	if (unlikely(parsed == PARSE_OTHER) && policies_in_force())
 		return police_stray(skb, &packet, false, row, &d);
 	if (unlikely(parsed != PARSE_IP))
-		return handle_unparsed(parsed, row);
+		return handle_unparsed(skb, parsed, row);
 	if (unlikely(delivered))
 		decide_delivered(skb, &packet, row, &d);
 	else
@@ -160,7 +160,8 @@ struct enums {
 	enum backend_flag backend_flag;
 	enum owner owner;
 	enum attach_point attach_point;
-	struct policy_event policy_event;
+	enum event_kind event_kind;
+	struct event event;
 };
 
 const volatile struct enums enums SEC(".rodata");

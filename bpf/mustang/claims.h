@@ -145,7 +145,7 @@ static __always_inline bool may_enter(struct __sk_buff *skb, struct metrics *row
 	reason = guard_claims(skb, sealed);
 	if (!reason)
 		return true;
-	count_drop(row, reason);
+	count_drop(skb, row, reason);
 	return false;
 }
 

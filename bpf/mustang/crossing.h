@@ -136,7 +136,7 @@ static __always_inline bool may_cross(struct __sk_buff *skb, struct metrics *row
 	reason = guard_crossing(skb);
 	if (!reason)
 		return true;
-	count_drop(row, reason);
+	count_drop(skb, row, reason);
 	return false;
 }
 

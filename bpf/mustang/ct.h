@@ -272,6 +272,7 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 		if (ct->flags & CT_REMOVED)
 			traits |= TRAIT_RST;
 	}
+	ct->flags = (ct->flags & CT_FLAGS) | counts_of(slot->service) << CT_COUNTS_SHIFT;
 	if (slot->seen != now)
 		slot->seen = now;
 	if (SLOT_STATE(state) == CT_SYN) {

@@ -95,7 +95,7 @@ static __noinline void ct_fill_row(const struct ct_new *n, struct ct_entry *row,
 	row->use = n->use;
 	row->checked = n->rows;
 	row->denied = 0;
-	row->flags = n->flags | direction;
+	row->flags = n->flags | direction | counts_of(n->service) << CT_COUNTS_SHIFT;
 	row->path = direction & CT_FORWARD ? n->backend_path : n->client_path;
 }
 
@@ -249,6 +249,22 @@ static __always_inline bool has_states(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_SCTP;
 }
 
+/* Tells of a connection that is made. */
+static __noinline void tell_made(const struct ct_new *n)
+{
+	struct event *event = event_begin(EVENT_MADE, config.attach_point);
+
+	if (!event)
+		return;
+	event->tuple = n->from;
+	event->service = n->service;
+	if (!(n->flags & CT_DIRECT)) {
+		event->backend = n->to.daddr;
+		event->backend_port = n->to.dport;
+	}
+	event_end(event);
+}
+
 /* Completes the slot of a connection whose rows are stored. */
 static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *slot)
 {
@@ -267,6 +283,8 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 	/* Only now: a program that finds the slot claimed takes the connection for absent until its generation changes. */
 	filter_change(&slot->reply);
 	filter_change(&slot->from);
+	if (is_watched(EVENT_MADE))
+		tell_made(n);
 }
 
 /*
@@ -276,7 +294,7 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 static __always_inline bool ct_has_same_rows(const struct ct_new *n, const struct ct_slot *slot)
 {
 	struct tuple reply = tuple_reverse(&n->to);
-	__u32 differ = n->row.flags ^ (n->flags | CT_FORWARD);
+	__u32 differ = (n->row.flags & CT_FLAGS) ^ (n->flags | CT_FORWARD);
 
 	/* CT_SEGMENT is brought up to date by ct_check(), and the path of a client outside by follow_client(). */
 	return !(n->flags & CT_UPLINK) && !(differ & ~(CT_SEGMENT | CT_REMOVED | CT_OPENING)) &&

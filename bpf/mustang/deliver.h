@@ -2,8 +2,9 @@
 #ifndef MUSTANG_DELIVER_H
 #define MUSTANG_DELIVER_H
 
-#include "metrics.h"
+#include "drops.h"
 #include "rewrite.h"
+#include "service_counts.h"
 #include "translate.h"
 
 /*
@@ -40,9 +41,9 @@ static __always_inline bool is_at_host(void)
 	       config.attach_point == ATTACH_NETKIT;
 }
 
-static __always_inline int drop(struct metrics *row, __u32 reason)
+static __always_inline int drop(struct __sk_buff *skb, struct metrics *row, __u32 reason)
 {
-	count_drop(row, reason);
+	count_drop(skb, row, reason);
 	return ACTION_DROP;
 }
 
@@ -53,15 +54,15 @@ static __always_inline int pass(struct metrics *row)
 }
 
 /* The action for a packet that parse_packet() did not parse. */
-static __always_inline int handle_unparsed(enum parse_result parsed, struct metrics *row)
+static __always_inline int handle_unparsed(struct __sk_buff *skb, enum parse_result parsed, struct metrics *row)
 {
 	switch (parsed) {
 	case PARSE_OTHER:
 		return pass(row);
 	case PARSE_EXTENSIONS:
-		return drop(row, DROP_EXTENSIONS);
+		return drop(skb, row, DROP_EXTENSIONS);
 	default:
-		return drop(row, DROP_MALFORMED);
+		return drop(skb, row, DROP_MALFORMED);
 	}
 }
 
@@ -85,7 +86,7 @@ static __always_inline bool apply(struct __sk_buff *skb, const struct packet *pa
 				  struct metrics *row)
 {
 	if (unlikely(d->verdict == VERDICT_DROP)) {
-		count_drop(row, d->reason);
+		count_drop(skb, row, d->reason);
 		return false;
 	}
 	if (unlikely(d->verdict == VERDICT_ANSWER))
@@ -93,8 +94,9 @@ static __always_inline bool apply(struct __sk_buff *skb, const struct packet *pa
 	if (d->verdict == VERDICT_PASS || !d->ct)
 		return true;
 	row->count[d->ct->flags & CT_FORWARD ? METRIC_FORWARD : METRIC_REVERSE]++;
+	count_of_service(skb, d->ct);
 	if (unlikely(rewrite(skb, packet, d->ct))) {
-		count_drop(row, DROP_REWRITE);
+		count_drop(skb, row, DROP_REWRITE);
 		return false;
 	}
 	return true;
@@ -148,7 +150,7 @@ static __always_inline int write_ethernet(struct __sk_buff *skb, const struct ep
 static __always_inline int deliver_to_peer(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
 {
 	if (write_ethernet(skb, path))
-		return drop(row, DROP_REWRITE);
+		return drop(skb, row, DROP_REWRITE);
 	row->count[METRIC_REDIRECT_PEER]++;
 	/* A port of a bridge receives frames for other pods too. The pod would drop them as another host's. */
 	if (unlikely(skb->pkt_type != PACKET_HOST))
@@ -160,7 +162,7 @@ static __always_inline int deliver_to_peer(struct __sk_buff *skb, const struct e
 static __always_inline int deliver_to_device(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
 {
 	if (write_ethernet(skb, path))
-		return drop(row, DROP_REWRITE);
+		return drop(skb, row, DROP_REWRITE);
 	row->count[METRIC_REDIRECT_DEVICE]++;
 	mark_delivered(skb);
 	return bpf_redirect(path->ifindex, 0);
@@ -180,7 +182,7 @@ static __always_inline int deliver_to_self(struct __sk_buff *skb, struct metrics
 	struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	if (!eth)
-		return drop(row, DROP_REWRITE);
+		return drop(skb, row, DROP_REWRITE);
 	row->count[METRIC_HAIRPIN]++;
 	skb->tc_index = DELIVERED;
 	mac_copy(eth->h_dest, eth->h_source);
@@ -196,7 +198,7 @@ static __always_inline int deliver_to_segment(struct __sk_buff *skb, const struc
 	struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
 
 	if (!eth)
-		return drop(row, DROP_REWRITE);
+		return drop(skb, row, DROP_REWRITE);
 	row->count[METRIC_L2_DELIVERED]++;
 	skb->tc_index = DELIVERED;
 	mac_copy(eth->h_dest, path->pod_mac);

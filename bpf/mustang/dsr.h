@@ -67,8 +67,9 @@ static __always_inline bool apply_outside(struct __sk_buff *skb, const struct pa
 	if (d->verdict != VERDICT_TRANSLATE || !d->ct || !into_tunnel(d->ct))
 		return apply(skb, packet, d, row);
 	row->count[METRIC_ENCAPSULATED]++;
+	count_of_service(skb, d->ct);
 	if (encapsulate(skb, packet, d->ct)) {
-		count_drop(row, DROP_REWRITE);
+		count_drop(skb, row, DROP_REWRITE);
 		return false;
 	}
 	return true;

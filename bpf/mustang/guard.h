@@ -177,7 +177,7 @@ static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *
 	reason = guard_closely(skb);
 	if (!reason)
 		return true;
-	count_drop(row, reason);
+	count_drop(skb, row, reason);
 	return false;
 }
 
@@ -210,7 +210,7 @@ static __always_inline bool guard_passes_alone(struct __sk_buff *skb, struct met
 	}
 	reason = guard_closely(skb);
 	if (reason) {
-		count_drop(row, reason);
+		count_drop(skb, row, reason);
 		return false;
 	}
 	if (proof)

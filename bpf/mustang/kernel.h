@@ -2,6 +2,8 @@
 #ifndef MUSTANG_KERNEL_H
 #define MUSTANG_KERNEL_H
 
+#include <bpf/bpf_core_read.h>
+
 #include "consts.h"
 
 /* The fields used of the kernel's structs. Their places are those in the running kernel (CO-RE). */
@@ -35,5 +37,27 @@ struct sk_buff {
 
 extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
 extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
+
+/* The cookie of the network namespace that a packet is in. Before Linux 6.15, no helper tells. */
+static __always_inline __u64 netns_of(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+
+	return kernel->dev->nd_net.net->net_cookie;
+}
+
+/*
+ * The cookie of the network namespace of the socket that sent a packet, which no pod can change; 0 if none of a process did. The
+ * kernel's own sockets serve all namespaces, one after the other. Packets lose their socket when they are forwarded or copied.
+ */
+static __always_inline __u64 origin_of(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sock *sk = kernel->sk;
+
+	if (!sk || !BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_net_refcnt))
+		return 0;
+	return sk->__sk_common.skc_net.net->net_cookie;
+}
 
 #endif

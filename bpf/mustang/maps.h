@@ -110,6 +110,10 @@ enum ct_flag {
 	CT_DIRECT = 2048,   /* not translated: the row is there because a policy selects one of the ends */
 };
 
+/* Where flags are in the flags of a row; above them is the row of service_counts. Rows of earlier builds have none until they are used. */
+#define CT_FLAGS 0xffff
+#define CT_COUNTS_SHIFT 16
+
 /* The state of a connection. Each has a time-out in settings. */
 enum ct_state {
 	CT_FREE,    /* the slot has no connection */
@@ -247,13 +251,22 @@ struct filter {
 	__u64 words[1 << (FILTER_LOG - 6)];
 	/* Raised by user space with each change of services and endpoints. */
 	__u64 rows;
-	__u64 policies;  /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
-	__u64 watched;   /* until when someone reads what policies drop: ns of CLOCK_MONOTONIC */
-	__u64 secret[2]; /* of seals */
-	__u64 reserved[3];
+	__u64 policies;      /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
+	__u64 watched;       /* until when someone reads events: ns of CLOCK_MONOTONIC; 0: nobody does */
+	__u64 secret[2];     /* of seals */
+	__u64 watched_kinds; /* of events that are read: a bit for each enum event_kind */
+	__u64 reserved[2];
 	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
 	__u64 generations[GENERATIONS];
 };
+
+/* Services whose packets are counted: user space gives out ids of which no two have one row, as far as there are rows. */
+#define COUNTED_SERVICES 16384
+/* The row of service_counts of a service; 0 if there is none, and then nobody reads it. */
+static __always_inline __u32 counts_of(__u32 service)
+{
+	return service ? 1 + (service - 1) % COUNTED_SERVICES : 0;
+}
 
 /* How long a copy of a row may be used. */
 struct validity {

@@ -42,6 +42,7 @@ enum metric {
 	METRIC_AUDITED,
 	METRIC_GUARD,
 	METRIC_OUTER_GUARD,
+	METRIC_EVENT_LEFT_OUT,
 	METRIC_COUNT,
 };
 
@@ -108,14 +109,6 @@ static __always_inline void count(struct metrics *row, __u32 metric)
 	asm volatile("" : "+r"(metric));
 	if (metric < METRIC_SLOTS)
 		row->count[metric]++;
-}
-
-/* Counts a drop whose reason is not a constant. */
-static __always_inline void count_drop(struct metrics *row, __u32 reason)
-{
-	asm volatile("" : "+r"(reason));
-	if (reason < DROP_SLOTS)
-		row->drops[reason]++;
 }
 
 #endif

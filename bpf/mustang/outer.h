@@ -39,6 +39,17 @@ static __always_inline bool is_forged(struct __sk_buff *skb, const struct way *w
 	return !has_departed(value) && !is_from_bridge(skb, way);
 }
 
+/*
+ * Whether a packet comes to the host with the node's own address: IPv6 would route it on to pods, which policies let the node reach. It
+ * routes none from link-local addresses, and those come back where two devices of the host are on one network.
+ */
+static __always_inline bool enters_as_node(const union addr *from)
+{
+	bool local = from->bytes[0] == 0xfe && (from->bytes[1] & 0xc0) == 0x80;
+
+	return config.attach_point == ATTACH_ENTRANCE && !local && is_own_node(from);
+}
+
 /* Why a packet that no process of a guarded pod has sent, or that is sealed, must be dropped, or DROP_UNSPECIFIED. */
 static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool sealed)
 {
@@ -57,7 +68,7 @@ static __always_inline enum drop_reason poses_as_pod(struct __sk_buff *skb, bool
 		return DROP_UNSPECIFIED;
 	way = way_find(&from);
 	if (!way || !way->endpoint)
-		return DROP_UNSPECIFIED;
+		return !sealed && enters_as_node(&from) ? DROP_SOURCE : DROP_UNSPECIFIED;
 	value = seal_of(skb);
 	if (!sealed && is_forged(skb, way, value, l3, proto))
 		return DROP_SOURCE;
@@ -101,7 +112,7 @@ static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *
 	reason = guard_outer(skb, sealed);
 	if (!reason)
 		return true;
-	count_drop(row, reason);
+	count_drop(skb, row, reason);
 	return false;
 }
 
@@ -116,7 +127,7 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 
 /*
  * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its
- * own, as it routes none that comes with such; or the source guard has let it pass: it came by an entrance or, from ipvlan in layer 3,
+ * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by an entrance or, from ipvlan in layer 3,
  * has what is left of a seal.
  */
 static __always_inline bool has_true_source(struct __sk_buff *skb, const union addr *from)

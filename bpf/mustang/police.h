@@ -249,7 +249,7 @@ static __always_inline int police_stray(struct __sk_buff *skb, struct packet *pa
 		else
 			decide_drop(d, reason);
 	}
-	return d->verdict == VERDICT_DROP ? drop(row, d->reason) : pass(row);
+	return d->verdict == VERDICT_DROP ? drop(skb, row, d->reason) : pass(row);
 }
 
 #endif

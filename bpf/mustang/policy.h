@@ -2,7 +2,8 @@
 #ifndef MUSTANG_POLICY_H
 #define MUSTANG_POLICY_H
 
-#include "metrics.h"
+#include "config.h"
+#include "events.h"
 #include "ways.h"
 
 /*
@@ -57,21 +58,10 @@ struct port_row {
 	__u32 allow;
 };
 
-/* A connection that policies denied. */
-struct policy_event {
-	struct tuple tuple; /* the connection's first packet, with the backend for a service */
-	__u64 time;         /* ns of CLOCK_MONOTONIC */
-	__u32 rule;
-	__u32 reason; /* enum drop_reason */
-	__u32 audited;
-	__u32 reserved;
-};
-
 _Static_assert(sizeof(struct policy_settings) == 136, "hidden padding");
 _Static_assert(sizeof(struct prefix) == 20, "hidden padding");
 _Static_assert(sizeof(struct verdict_row) == 16, "hidden padding");
 _Static_assert(sizeof(struct port_key) == 8, "hidden padding");
-_Static_assert(sizeof(struct policy_event) == 64, "hidden padding");
 
 /* Two rows, of which filter.policies names one: they are changed as one. */
 struct {
@@ -142,12 +132,6 @@ struct {
 	__type(key, struct document_key);
 	__type(value, struct document_piece);
 } policy_documents SEC(".maps");
-
-/* What policies deny, while someone reads it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} policy_events SEC(".maps");
 
 /* The settings in force; NULL if no pod has a rule set. */
 static __always_inline const struct policy_settings *policies_in_force(void)
@@ -315,18 +299,16 @@ static __noinline __u32 decide_by_set(__u32 set, const union addr *peer, __u64 f
 	return j->allow ? j->rule : j->rule | RULE_DENIES;
 }
 
-/* Tells who watches of a connection that is denied. */
+/* Tells of a connection that is denied. */
 static __noinline void tell_denied(const union addr *source, const union addr *destination, __u64 flow, __u32 rule,
 				   __u32 reason)
 {
 	const struct policy_settings *settings = policies_in_force();
-	const struct filter *filter = filter_row();
-	struct policy_event *event;
-	__u64 now = bpf_ktime_get_ns();
+	struct event *event;
 
-	if (!filter || !settings || *(volatile const __u64 *)&filter->watched < now)
+	if (!settings || !is_watched(EVENT_DENIED))
 		return;
-	event = bpf_ringbuf_reserve(&policy_events, sizeof(*event), 0);
+	event = event_begin(EVENT_DENIED, config.attach_point);
 	if (!event)
 		return;
 	event->tuple.saddr = *source;
@@ -334,12 +316,10 @@ static __noinline void tell_denied(const union addr *source, const union addr *d
 	event->tuple.sport = flow >> 32;
 	event->tuple.dport = flow_dport(flow);
 	event->tuple.proto = flow_proto(flow);
-	event->time = now;
 	event->rule = rule;
 	event->reason = reason;
 	event->audited = settings->audit;
-	event->reserved = 0;
-	bpf_ringbuf_submit(event, 0);
+	event_end(event);
 }
 
 /*

@@ -73,14 +73,6 @@ struct {
 	__type(value, struct proof);
 } proofs SEC(".maps");
 
-/* The cookie of the network namespace that a packet is in. Before Linux 6.15, no helper tells. */
-static __always_inline __u64 netns_of(struct __sk_buff *skb)
-{
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
-
-	return kernel->dev->nd_net.net->net_cookie;
-}
-
 /* Whether the row of a pod's address has the device at which a program has the packet. All devices of the host are in one namespace. */
 static __always_inline bool leads_here(struct __sk_buff *skb, const struct ep_path *path, __u64 netns)
 {

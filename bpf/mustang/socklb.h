@@ -5,6 +5,7 @@
 #include "affinity.h"
 #include "answers.h"
 #include "clients.h"
+#include "events.h"
 
 /* Backends tried for a datagram, if the socket already sends to the first one for another service. */
 #define BACKEND_TRIES 4
@@ -26,6 +27,24 @@ static __always_inline void sk_count_drop(__u32 reason)
 	asm volatile("" : "+r"(reason));
 	if (row && reason < DROP_SLOTS)
 		__sync_fetch_and_add(&row->drops[reason], 1);
+}
+
+/* Tells of a call that was refused, or of a socket that has got its backend. */
+static __noinline void sk_tell(const struct sk_request *r, enum event_kind kind, __u32 reason)
+{
+	struct event *event = event_begin(kind, EVENT_AT_SOCKET);
+
+	if (!event)
+		return;
+	event->tuple.saddr = r->source;
+	event->tuple.daddr = r->dst.addr;
+	event->tuple.dport = r->dst.port;
+	event->tuple.proto = r->proto;
+	event->backend = r->backend.addr;
+	event->backend_port = r->backend.port;
+	event->netns = r->client.halves[1];
+	event->reason = reason;
+	event_end(event);
 }
 
 /* Copies the service of a frontend; false if there is none. */

@@ -89,9 +89,11 @@ static __always_inline int errno_of(__u32 reason)
 	}
 }
 
-static __always_inline int refuse(__u32 reason)
+static __always_inline int refuse(const struct sk_request *r, __u32 reason)
 {
 	sk_count_drop(reason);
+	if (is_watched(EVENT_DROPPED))
+		sk_tell(r, EVENT_DROPPED, reason);
 	bpf_set_retval(errno_of(reason));
 	return SOCK_REFUSE;
 }
@@ -113,7 +115,7 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 	if (read_request(ctx, v6, &r))
 		outcome = choose_backend_connect(&r);
 	if (outcome.verdict == VERDICT_DROP)
-		return refuse(outcome.reason);
+		return refuse(&r, outcome.reason);
 	if (outcome.verdict == VERDICT_PASS) {
 		/* A datagram socket may have been connected to a service before. */
 		row = sk_service_row(ctx, 0);
@@ -125,12 +127,14 @@ static __always_inline int do_connect(struct bpf_sock_addr *ctx, bool v6)
 	}
 	row = sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!row)
-		return refuse(DROP_TABLE_FULL);
+		return refuse(&r, DROP_TABLE_FULL);
 	row->service = r.dst;
 	row->service.resets = r.resets;
 	row->backend = r.backend;
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);
+	if (is_watched(EVENT_MADE))
+		sk_tell(&r, EVENT_MADE, 0);
 	return SOCK_PROCEED;
 }
 
@@ -138,19 +142,23 @@ static __always_inline int do_sendmsg(struct bpf_sock_addr *ctx, bool v6)
 {
 	struct outcome outcome = outcome_pass(METRIC_NONE);
 	struct sk_request r = {};
+	bool first;
 
 	if (read_request(ctx, v6, &r))
 		outcome = choose_backend_datagram(&r);
 	if (outcome.verdict == VERDICT_DROP)
-		return refuse(outcome.reason);
+		return refuse(&r, outcome.reason);
 	if (outcome.verdict == VERDICT_PASS) {
 		if (sk_service_row(ctx, 0))
 			answers_delete(&r);
 		return SOCK_PROCEED;
 	}
 	/* The row marks sockets that have used a service, so that the others cost little in recvmsg. */
-	if (!sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE))
-		return refuse(DROP_TABLE_FULL);
+	first = !sk_service_row(ctx, 0);
+	if (first && !sk_service_row(ctx, BPF_SK_STORAGE_GET_F_CREATE))
+		return refuse(&r, DROP_TABLE_FULL);
+	if (first && is_watched(EVENT_MADE))
+		sk_tell(&r, EVENT_MADE, 0);
 	write_addr(ctx, v6, &r.backend);
 	sk_count(outcome.metric);
 	return SOCK_PROCEED;

@@ -23,6 +23,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/rtnl/unlink"
+	release "mustang/internal/version"
 )
 
 func main() {
@@ -44,7 +45,7 @@ func main() {
 			ended <- outcome{exit: exit}
 			return
 		}
-		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType)
+		err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+release.Program())
 		fail(v.version, err)
 	}()
 	end := <-ended

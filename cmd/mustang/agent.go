@@ -25,16 +25,18 @@ import (
 	"mustang/internal/agent/control"
 	"mustang/internal/agent/healthz"
 	"mustang/internal/agent/status"
+	"mustang/internal/cgroup"
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/metrics"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
 	"mustang/internal/service/health"
+	"mustang/internal/version"
 )
 
 // agentOptions are the flags of an agent.
@@ -113,7 +115,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	switch o.cgroup {
 	case "":
-		if o.cgroup, err = objects.CgroupRoot(); err != nil {
+		if o.cgroup, err = cgroup.Root(); err != nil {
 			return err
 		}
 	case nothing:
@@ -132,6 +134,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	}
 	defer claim.Unlock()
 	state := healthz.New()
+	state.Tell(metrics.Collector{Root: c.BPFRoot})
 	listeners, err := o.listen(ctx, state)
 	defer func() {
 		for l := range listeners {
@@ -208,7 +211,7 @@ func (o agentOptions) listen(ctx context.Context, state *healthz.State) (map[net
 // status is what the agent tells of how it was started.
 func (o agentOptions) status() status.Config {
 	return status.Config{
-		Node: o.node, Version: programVersion(), PID: os.Getpid(), Link: o.nodes.pods.Link, Services: o.nodes.pods.Services,
+		Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link, Services: o.nodes.pods.Services,
 		Routing: string(o.nodes.options.Routing),
 	}
 }

@@ -19,10 +19,11 @@ import (
 	"mustang/internal/bench"
 	"mustang/internal/bench/engine"
 	"mustang/internal/bench/host"
+	"mustang/internal/bench/progress"
 	"mustang/internal/bench/suites"
-	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/worker"
+	"mustang/internal/qdisc"
 	"mustang/internal/report"
 	"mustang/internal/result"
 	"mustang/internal/result/rundir"
@@ -32,7 +33,7 @@ import (
 func benchHelp() string {
 	return `Build the networks of a suite in network namespaces, measure them side by side in
 interleaved rounds, and prove with counters that traffic took the path that each row
-claims. The suites (pod-links if none is named):
+claims. Several suites run one after the other, in this order (pod-links if none is named):
 
 ` + suiteList() + `
 Each run makes a directory in the output directory, named by its start in UTC, with
@@ -64,10 +65,11 @@ func (c *config) bench() *cobra.Command {
 	var list, guest, selfTest bool
 	var flags benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench [SUITE]",
+		Use:   "bench [SUITE...]",
 		Short: "Measure which way of connecting pods is the fastest on this machine",
 		Long:  benchHelp(),
 		Example: `  mustang bench pod-links
+  mustang bench latency switching --time 1m
   mustang bench all --quick
   mustang bench pod-links --quick -o json
   mustang bench switching --wire-rate 10gbit
@@ -81,17 +83,16 @@ func (c *config) bench() *cobra.Command {
   mustang bench --vm pod-links --only ipvlan-l2 --only 'ipvlan-l2+ebpf'
   mustang bench --self-test
   mustang bench --list all`,
-		Args: cli.Arguments("[SUITE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(flags.format, []string{"table", "wide", "json"}); err != nil {
+			if err := cli.CheckOutput(flags.format); err != nil {
 				return err
 			}
-			name := suites.Default
-			if len(args) == 1 {
-				name = args[0]
+			names := args
+			if len(names) == 0 {
+				names = []string{suites.Default}
 			}
 			var err error
-			if o.Suites, err = suites.Lookup(name); err != nil {
+			if o.Suites, err = suites.Lookup(names...); err != nil {
 				return cli.Usage(err)
 			}
 			if selfTest {
@@ -120,11 +121,12 @@ func (c *config) bench() *cobra.Command {
 	flags.addSampling(f, &o)
 	flags.addLabs(f, &o)
 	flags.addTraffic(f)
-	flags.addOutput(f)
+	flags.addOutput(cmd)
 	f.BoolVar(&list, "list", false, "list the rows, and whether this machine can measure them")
 	f.BoolVar(&selfTest, "self-test", false, "test the measurement itself: paths that are the same, and differences of known size")
 	flags.peer.add(f)
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
+	completeBench(cmd)
 	cmd.AddCommand(c.benchCluster())
 	return cmd
 }
@@ -138,9 +140,9 @@ type benchFlags struct {
 }
 
 // addOutput adds the flags that say what becomes of the result.
-func (t *benchFlags) addOutput(f *pflag.FlagSet) {
-	f.StringVarP(&t.format, "output", "o", "table", "output format: table (the answer), wide (all tables too) or json")
-	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
+func (t *benchFlags) addOutput(cmd *cobra.Command) {
+	cli.AddOutput(cmd, &t.format)
+	cmd.Flags().StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }
 
 // addTraffic adds the flags that say what the paths carry.
@@ -225,7 +227,7 @@ func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 		}
 	}
 	if t.wireRate != "" {
-		if o.WireRate, err = lab.ParseRate(t.wireRate); err != nil {
+		if o.WireRate, err = qdisc.ParseRate(t.wireRate); err != nil {
 			return fmt.Errorf("--wire-rate: %w", err)
 		}
 	}
@@ -273,7 +275,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
-	o.Progress = bench.NewProgress(c.Stderr, c.Terminal)
+	o.Progress = progress.New(c.Stderr, c.Terminal)
 	file, err = bench.Run(cmd.Context(), o)
 	return file, filepath.Join(o.Out.Path, rundir.Results), err
 }

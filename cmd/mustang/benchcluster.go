@@ -13,6 +13,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/clusterbench"
+	"mustang/internal/bench/progress"
 	"mustang/internal/bench/suites"
 	"mustang/internal/kube/podexec"
 )
@@ -49,7 +50,7 @@ next bench removes. The exit code is 1 if a row failed.`,
   mustang compare results/before results/after`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(flags.format, []string{"table", "wide", "json"}); err != nil {
+			if err := cli.CheckOutput(flags.format); err != nil {
 				return err
 			}
 			if n := len(where.Nodes); n > 2 {
@@ -78,14 +79,13 @@ next bench removes. The exit code is 1 if a row failed.`,
 	flags.addSampling(f, &o)
 	f.Lookup("slice").Usage = "length of the turns that rows take (default 20ms)"
 	flags.addTraffic(f)
-	flags.addOutput(f)
+	flags.addOutput(cmd)
 	return cmd
 }
 
 // runCluster makes the pods, measures, and removes them.
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options, flags benchFlags) (err error) {
-	progress := bench.NewProgress(c.Stderr, c.Terminal)
-	where.Note = progress.Note
+	where.Note = progress.New(c.Stderr, c.Terminal).Note
 	where.Longest = max(o.Time, 0) + clusterMargin
 	if where.Exe, err = os.Executable(); err != nil {
 		return err

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
 	"mustang/internal/bench/host"
-	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 	"mustang/internal/result/rundir"
 	"mustang/internal/vm"
@@ -44,7 +42,7 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error 
 
 // guestArguments returns the arguments of cmd without flags that concern this machine.
 func guestArguments(cmd *cobra.Command) []string {
-	args := []string{cmp.Or(cmd.Flags().Arg(0), suites.Default)}
+	args := cmd.Flags().Args()
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		switch f.Name {
 		case "vm", "out", "count", "state-dir", "bpf-root":

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/result/rundir"
 )
 
-// compareFormats are the values of compare's -o.
-var compareFormats = []string{"table", "wide", "json", "csv", "markdown", "benchfmt"}
+// compareFormats are the words of compare's -o besides those of all commands.
+var compareFormats = []string{"csv", "markdown", "benchfmt"}
 
 // compare is the command that compares runs.
 func (c *config) compare() *cobra.Command {
@@ -51,7 +51,7 @@ difference was found with significance.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, compareFormats); err != nil {
+			if err := cli.CheckOutput(format, compareFormats...); err != nil {
 				return err
 			}
 			limit := math.Inf(1)
@@ -64,7 +64,7 @@ difference was found with significance.`,
 			return interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, threshold, limit) })
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(compareFormats))
+	cli.AddOutput(cmd, &format, compareFormats...)
 	cmd.Flags().StringVar(&threshold, "threshold", "", "exit with code 3 if a row got worse by more than this, such as 5%")
 	return cmd
 }

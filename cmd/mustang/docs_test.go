@@ -24,8 +24,12 @@ import (
 
 const (
 	readme        = "../../README.md"
+	tutorial      = "../../docs/tutorial.md"
+	measuringPage = "../../docs/measuring.md"
 	resultsPage   = "../../docs/results.md"
 	explainPage   = "../../docs/explain.md"
+	monitorPage   = "../../docs/monitor.md"
+	labsPage      = "../../docs/labs.md"
 	servicesPage  = "../../docs/services.md"
 	resultsSchema = "../../docs/results.schema.json"
 )
@@ -49,15 +53,15 @@ func shellBlocks(t *testing.T, page, heading string) []string {
 	return lines
 }
 
-// TestReadmeHandsOn runs the README's commands as they stand there, and those of the page on labs.
-func TestReadmeHandsOn(t *testing.T) {
+// TestTutorial runs the tutorial's commands as they stand there, and those of the page on labs.
+func TestTutorial(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "iperf3")
 	testkit.RequireTool(t, "ip")
 	bpffs := testkit.BPFFS(t)
 	var script strings.Builder
 	for _, section := range [][2]string{
-		{readme, "Try it by hand"}, {readme, "Services for your own pods"}, {readme, "TUN"}, {"../../docs/labs.md", "BIG TCP"},
+		{tutorial, "Try it by hand"}, {tutorial, "Services for your own pods"}, {tutorial, "TUN"}, {labsPage, "BIG TCP"},
 	} {
 		for _, line := range shellBlocks(t, section[0], section[1]) {
 			line, _, _ = strings.Cut(line, "  #")
@@ -134,6 +138,46 @@ func TestServicesPage(t *testing.T) {
 	})
 }
 
+// TestLabsPage runs the commands of the page on labs with its file, which is one of the repository, and holds the page to the
+// fields of such files.
+func TestLabsPage(t *testing.T) {
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "iperf3")
+	text, err := os.ReadFile(labsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile("../../docs/two-racks.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "```yaml\n"+string(file)+"```\n") {
+		t.Error("the page has not the file docs/two-racks.yaml")
+	}
+	var script strings.Builder
+	for _, line := range shellBlocks(t, labsPage, "Labs from a file") {
+		line, _, _ = strings.Cut(line, "  #")
+		how := "exec "
+		if strings.Contains(line, "iperf3 -") && !strings.Contains(line, " -s ") {
+			how = "retry " // the server was started a moment ago
+		}
+		script.WriteString(how + line + "\n")
+	}
+	if strings.Count(script.String(), "mustang") != 8 {
+		t.Fatalf("the commands are not those expected:\n%s", script.String())
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/labs.txtar", []byte(script.String()+"-- two-racks.yaml --\n"+string(file)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
+		Setup:               func(env *testscript.Env) error { return ownLabs(t, env) },
+	})
+}
+
 // TestServicesPageHasTheFlags of svc add, and the fields of the file.
 func TestServicesPageHasTheFlags(t *testing.T) {
 	text, err := os.ReadFile(servicesPage)
@@ -182,8 +226,8 @@ func TestReadmeTargets(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples in the help texts, in the README and on the pages of
-// the CNI plugin, of results and of explain to the commands and flags that there are.
+// TestExamples holds the examples in the help texts, on the pages of measuring,
+// the CNI plugin, of results, of explain and of monitor to the commands and flags that there are.
 func TestExamples(t *testing.T) {
 	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var lines []string
@@ -195,11 +239,15 @@ func TestExamples(t *testing.T) {
 		}
 	}
 	walk(commandTree(e))
-	lines = append(lines, shellBlocks(t, readme, "Measuring")...)
+	lines = append(lines, shellBlocks(t, measuringPage, "Commands")...)
+	lines = append(lines, shellBlocks(t, measuringPage, "Two machines")...)
 	lines = append(lines, shellBlocks(t, cniPage, "Install")...)
 	lines = append(lines, shellBlocks(t, resultsPage, "Commands")...)
 	lines = append(lines, shellBlocks(t, explainPage, "Commands")...)
+	lines = append(lines, shellBlocks(t, monitorPage, "Commands")...)
+	lines = append(lines, shellBlocks(t, monitorPage, "Metrics for Prometheus")...)
 	lines = append(lines, shellBlocks(t, servicesPage, "One service")...)
+	lines = append(lines, shellBlocks(t, labsPage, "Labs from a file")...)
 	seen := 0
 	for _, line := range lines {
 		line, _, _ = strings.Cut(line, "  #")

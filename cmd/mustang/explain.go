@@ -80,6 +80,7 @@ link modes, and steps have instructions in place of nanoseconds.`,
 	f.BoolVar(&o.Instructions, "instructions", false, "count instructions, on a machine whose clock counts them (set by --vm)")
 	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
+	completeExplain(cmd)
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/suggest"
 )
 
 // wanted are the values that flags take, by the type of the flag.
@@ -20,8 +21,9 @@ var wanted = map[string]string{
 	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
 }
 
-// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met.
-func flagError(_ *cobra.Command, err error) error {
+// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and of an
+// unknown flag which one may be meant.
+func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		name := invalid.GetFlag().Name
@@ -30,6 +32,16 @@ func flagError(_ *cobra.Command, err error) error {
 		} else {
 			err = fmt.Errorf("--%s: %w", name, invalid.Unwrap())
 		}
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if !flag.Hidden {
+				known = append(known, "--"+flag.Name)
+			}
+		})
+		err = fmt.Errorf("%w%s", err, suggest.Text("--"+unknown.GetSpecifiedName(), known))
 	}
 	return cli.Usage(err)
 }

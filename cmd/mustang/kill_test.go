@@ -69,11 +69,16 @@ func (s started) awaitRows(t *testing.T, rows int) {
 	})
 }
 
-// remains lists what is there of a process's labs: namespaces, mounts, records,
-// control groups, processes.
+// remains lists what is there of the labs of a bench.
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
-	prefix := fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid)
+	return remains(t, fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid), s.state)
+}
+
+// remains lists what is there of labs whose names have a prefix: namespaces, mounts, records,
+// control groups, processes.
+func remains(t *testing.T, prefix, state string) []string {
+	t.Helper()
 	left, err := netns.List(prefix)
 	if err != nil {
 		t.Fatal(err)
@@ -83,11 +88,11 @@ func (s started) remains(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, prefix) || strings.Contains(line, s.state) {
+		if strings.Contains(line, prefix) || strings.Contains(line, state) {
 			left = append(left, strings.TrimSpace(line))
 		}
 	}
-	records, err := os.ReadDir(filepath.Join(s.state, "labs"))
+	records, err := os.ReadDir(filepath.Join(state, "labs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -101,7 +106,7 @@ func (s started) remains(t *testing.T) []string {
 		}
 		left = append(left, groups...)
 	}
-	return append(left, processes(t, prefix, s.state)...)
+	return append(left, processes(t, prefix, state)...)
 }
 
 // processes returns the command lines of processes that are in a control group

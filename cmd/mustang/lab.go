@@ -7,20 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"slices"
+	"math"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
 	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
 	"mustang/internal/tun"
 )
 
@@ -35,7 +33,7 @@ func (c *config) labUp() *cobra.Command {
 	var o lab.Options
 	var flags labFlags
 	cmd := &cobra.Command{
-		Use:   "up TOPOLOGY",
+		Use:   "up {TOPOLOGY | -f FILE}",
 		Short: "Build a lab, which exists until lab down removes it",
 		Long: `Build a lab, which exists until lab down removes it:
 
@@ -43,19 +41,36 @@ func (c *config) labUp() *cobra.Command {
 The service of pod-links is 10.96.0.100:5201 (and [fd00:96::100]:5201). On the wire
 host-a is 10.0.0.1 (and fd00:1::1), host-b 10.0.0.2 (and fd00:1::2). In docker host-a
 publishes port 5201 of container-a, 172.17.0.2, as 6201. Only pod-to-network leads
-out of this machine. It does not change the device that it shares.`,
+out of this machine. It does not change the device that it shares.
+
+A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs.md has its form.`,
 		Example: `  mustang lab up pod-links --link veth --datapath ebpf
   mustang lab up pod-links --link ipvlan-l2 --via ebpf-socket
   mustang lab up pod-links --link bridge --datapath kernel --via nftables --netfilter-call
+  mustang lab up pod-links --service-port 80,443
   mustang lab up two-hosts --link bridge --overlay vxlan
   mustang lab up pod-to-host --link veth --nat --wire-rate 1gbit
   mustang lab up pod-to-network --link macvlan --uplink eth1 --uplink-addresses 10.0.0.50/24,10.0.0.51/24
-  mustang lab up docker`,
-		Args: cli.Arguments("TOPOLOGY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Topology = args[0]
-			if err := flags.apply(&o, cmd.Flags().Changed); err != nil {
-				return cli.Usage(err)
+  mustang lab up docker
+  mustang lab up -f docs/two-racks.yaml`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case flags.file == "":
+				return cli.Arguments("TOPOLOGY")(cmd, args)
+			case len(args) > 0:
+				return cli.Usage(fmt.Errorf("%s and -f %s: want a topology or a file", args[0], flags.file))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if flags.file != "" {
+				err = c.readLab(cmd, flags.file, &o)
+			} else {
+				o.Topology = args[0]
+				err = cli.Usage(flags.apply(&o, cmd.Flags().Changed))
+			}
+			if err != nil {
+				return err
 			}
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
@@ -74,11 +89,30 @@ out of this machine. It does not change the device that it shares.`,
 			if err := l.Keep(); err != nil {
 				return errors.Join(err, l.Close())
 			}
-			fmt.Fprintf(c.Stdout, "lab %s is up: %s\n", o.Name, strings.Join(l.Places(), ", "))
-			return l.Close()
+			info, places := lab.Info{Options: l.Options}, l.Places()
+			if o.File != nil {
+				places = store.Places(info)
+			}
+			return errors.Join(c.describeLab(info, places), l.Close())
 		},
 	}
-	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's)")
+	flags.add(cmd, &o)
+	completeLabUp(cmd)
+	return cmd
+}
+
+// labFlags are the flags of lab up that need parsing.
+type labFlags struct {
+	file     string
+	wireRate string
+	ports    []uint
+	uplink   uplinkFlags
+}
+
+// add adds the flags of lab up.
+func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
+	cmd.Flags().StringVarP(&f.file, "file", "f", "", "`FILE` that describes the lab; - is standard input")
+	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's, or that in the file)")
 	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+";\nwith two hosts also host and host-bridge (no pods)")
 	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
 	cmd.Flags().StringVar(&o.Via, "via", "", "implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
@@ -88,16 +122,10 @@ out of this machine. It does not change the device that it shares.`,
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
-	cmd.Flags().StringVar(&flags.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
-	flags.uplink.add(cmd.Flags(), "topology pod-to-network")
+	cmd.Flags().StringVar(&f.wireRate, "wire-rate", "", "rate of the wire between two hosts, such as 10gbit (default: no limit)")
+	f.uplink.add(cmd.Flags(), "topology pod-to-network")
+	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil, fmt.Sprintf("port of the service besides %d, which pod-a has too (topology pod-links; repeatable)", lab.ServicePort))
 	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
-	return cmd
-}
-
-// labFlags are the flags of lab up that need parsing.
-type labFlags struct {
-	wireRate string
-	uplink   uplinkFlags
 }
 
 // apply sets the options of a topology from the flags, and its defaults where a flag
@@ -120,8 +148,17 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 			return err
 		}
 	}
+	if len(f.ports) > len(o.Ports) {
+		return fmt.Errorf("--service-port: %d are named, at most %d can be", len(f.ports), len(o.Ports))
+	}
+	for i, port := range f.ports {
+		if port == 0 || port > math.MaxUint16 {
+			return fmt.Errorf("--service-port %d: want 1 to 65535", port)
+		}
+		o.Ports[i] = uint16(port)
+	}
 	if f.wireRate != "" {
-		if o.WireRate, err = lab.ParseRate(f.wireRate); err != nil {
+		if o.WireRate, err = qdisc.ParseRate(f.wireRate); err != nil {
 			return fmt.Errorf("wire-rate: %w", err)
 		}
 	}
@@ -207,64 +244,13 @@ func (c *config) labList() *cobra.Command {
 	})
 }
 
-func (c *config) labExec() *cobra.Command {
-	var name string
-	cmd := &cobra.Command{
-		Use:   "exec [--lab NAME] PLACE -- COMMAND [ARGUMENT...]",
-		Short: "Run a command in a lab",
-		Long: `Run a command in the network namespace of a place in a lab, such as host or pod-a.
-The command sees the files and processes of this machine. $` + cli.EnvBPFRoot + ` is set
-to the maps of the lab, so that mustang svc and mustang ep act on the lab. The exit code
-is that of the command.`,
-		Example: `  mustang lab exec pod-a -- iperf3 -s -D -1
-  mustang lab exec pod-b -- iperf3 -c 10.96.0.100`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 && args[1] == "--" {
-				args = slices.Delete(args, 1, 2)
-			}
-			if len(args) < 2 {
-				return cli.Usage(errors.New("want a place and a command: mustang lab exec pod-a -- COMMAND"))
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			store, err := c.reaped()
-			if err != nil {
-				return err
-			}
-			info, err := store.Find(name)
-			if err != nil {
-				return err
-			}
-			command := args[1:]
-			path, err := exec.LookPath(command[0])
-			if err != nil {
-				return err
-			}
-			ns, err := store.Enter(info, args[0])
-			if err != nil {
-				return err
-			}
-			if err := store.Join(info); err != nil {
-				return err
-			}
-			env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") })
-			env = append(env, cli.EnvBPFRoot+"="+store.BPFRoot(info))
-			// The new program keeps the namespace of the thread that executes it.
-			err = ns.Do(func() error { return unix.Exec(path, command, env) })
-			return fmt.Errorf("run %s: %w", path, err)
-		},
-	}
-	cmd.Flags().StringVar(&name, "lab", "", "name of the lab (default: the only one)")
-	cmd.Flags().SetInterspersed(false)
-	return cmd
-}
-
 func (c *config) labDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down [NAME]",
 		Short: "Remove a lab with all processes in it",
 		Args:  cli.Arguments("[NAME]"),
+
+		ValidArgsFunction: cli.Word(c.labNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err

@@ -4,22 +4,21 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/attached"
 	"mustang/internal/linkinfo"
+	"mustang/internal/linkinfo/drawing"
 	"mustang/internal/netns"
 )
 
 // linksOptions are the flags of mustang links.
 type linksOptions struct {
-	netns, format string
-	all           bool
+	netns, lab, format string
+	all                bool
 }
 
 func (c *config) links() *cobra.Command {
@@ -38,7 +37,8 @@ device. Needs root.`,
 		Example: `  mustang links
   mustang links --netns pod-a -o json
   mustang links --netns /proc/1234/ns/net -o table
-  mustang links --all`,
+  mustang links --all
+  mustang links --lab pod-links -o svg`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -52,16 +52,20 @@ device. Needs root.`,
 	}
 	cmd.Flags().StringVar(&o.netns, "netns", "", "network namespace, by name or path (default: the current one)")
 	cmd.Flags().BoolVar(&o.all, "all", false, "the current network namespace and all that have a name")
-	cmd.Flags().StringVarP(&o.format, "output", "o", "tree", "output format: tree, table or json")
+	cmd.Flags().StringVar(&o.lab, "lab", "", "the places of a lab, by its name")
+	cli.AddOutput(cmd, &o.format, "tree", "svg")
+	cmd.Flags().Lookup("output").DefValue = "tree"
+	o.format = "tree"
+	cli.CompleteFlag(cmd, "lab", c.labNames)
 	return cmd
 }
 
 func (o linksOptions) check() error {
-	if !slices.Contains([]string{"tree", "table", "json"}, o.format) {
-		return cli.Usage(fmt.Errorf("output %q: want tree, table or json", o.format))
+	if err := cli.CheckOutput(o.format, "tree", "svg"); err != nil {
+		return err
 	}
-	if o.all && o.netns != "" {
-		return cli.Usage(errors.New("--all and --netns exclude each other"))
+	if o.all && o.netns != "" || o.lab != "" && (o.all || o.netns != "") {
+		return cli.Usage(errors.New("--all, --lab and --netns exclude each other"))
 	}
 	return nil
 }
@@ -72,15 +76,15 @@ func (c *config) showLinks(o linksOptions) error {
 		return err
 	}
 	defer snapshot.Close()
-	namespaces, err := o.namespaces()
-	if err != nil {
-		return err
-	}
+	namespaces, err := c.namespaces(o)
 	defer func() {
 		for _, ns := range namespaces {
 			_ = ns.Close()
 		}
 	}()
+	if err != nil {
+		return err
+	}
 	var inventories []linkinfo.Inventory
 	for _, ns := range namespaces {
 		i, err := takeInventory(snapshot, ns)
@@ -90,25 +94,36 @@ func (c *config) showLinks(o linksOptions) error {
 		inventories = append(inventories, i)
 	}
 	switch {
-	case o.format == "table":
+	case o.format == "table", o.format == "wide":
 		return linkinfo.WriteTable(c.Stdout, inventories)
 	case o.format == "tree":
 		return linkinfo.WriteTree(c.Stdout, inventories)
-	case o.all:
+	case o.format == "svg":
+		return drawing.Draw(c.Stdout, inventories)
+	case o.all || o.lab != "":
 		return linkinfo.WriteAllJSON(c.Stdout, inventories)
 	}
 	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
 // namespaces opens the namespaces that the flags select.
-func (o linksOptions) namespaces() (_ []*netns.Namespace, err error) {
+func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
+	if o.lab != "" {
+		return c.places(o.lab)
+	}
 	if o.netns != "" {
 		ns, err := cli.OpenNamespace(o.netns)
-		return []*netns.Namespace{ns}, err
+		if err != nil {
+			return nil, err
+		}
+		return []*netns.Namespace{ns}, nil
 	}
 	current, err := netns.Current()
-	if err != nil || !o.all {
-		return []*netns.Namespace{current}, err
+	if err != nil {
+		return nil, err
+	}
+	if !o.all {
+		return []*netns.Namespace{current}, nil
 	}
 	own, err := current.Inode()
 	if err != nil {
@@ -132,6 +147,26 @@ func (o linksOptions) namespaces() (_ []*netns.Namespace, err error) {
 		all = append(all, ns)
 	}
 	return all, nil
+}
+
+// places opens the namespaces of a lab.
+func (c *config) places(name string) (places []*netns.Namespace, err error) {
+	store, err := c.reaped()
+	if err != nil {
+		return nil, err
+	}
+	info, err := store.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, place := range store.Places(info) {
+		ns, err := store.Enter(info, place)
+		if err != nil {
+			return places, err
+		}
+		places = append(places, ns)
+	}
+	return places, nil
 }
 
 // takeInventory reads the links of a namespace with their programs.

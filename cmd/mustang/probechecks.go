@@ -39,9 +39,9 @@ func featureChecks() []check {
 		device("vxlan", "pod networks across hosts"),
 		device("geneve", "pod networks across hosts"),
 		device("dummy", "uplinks without a network"),
-		qdisc("netem", "wires with delay and loss"),
-		qdisc("fq", "bandwidth of pods with departure times"),
-		qdisc("tbf", "wires with a rate, bandwidth of pods without fq"),
+		queue("netem", "wires with delay and loss"),
+		queue("fq", "bandwidth of pods with departure times"),
+		queue("tbf", "wires with a rate, bandwidth of pods without fq"),
 		check{
 			group: "vm", name: "kvm", use: "VMs at full speed instead of emulation",
 			needs: "a processor with virtualization, module kvm_intel or kvm_amd", run: file("/dev/kvm"),
@@ -105,8 +105,8 @@ func device(kind, use string) check {
 	return module("device", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryDevice(kind) })
 }
 
-// qdisc returns the check of a queueing discipline.
-func qdisc(kind, use string) check {
+// queue returns the check of a queueing discipline.
+func queue(kind, use string) check {
 	c := module("queue", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryQdisc(kind) })
 	c.module = "sch_" + kind
 	return c

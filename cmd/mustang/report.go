@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -24,8 +21,8 @@ import (
 	"mustang/internal/result/rundir"
 )
 
-// reportFormats are the values of report's -o.
-var reportFormats = []string{"table", "wide", "html", "csv", "markdown", "benchfmt"}
+// reportFormats are the words of report's -o besides those of all commands.
+var reportFormats = []string{"html", "csv", "markdown", "benchfmt"}
 
 func (c *config) report() *cobra.Command {
 	var format string
@@ -39,7 +36,7 @@ which stands for the latest run.
 
 Print the answer too, or with -o wide all tables before it. With -o html print only the
 name of the page. With -o csv or -o markdown print the figures of each row instead; with
--o benchfmt each sample in the format of Go's benchmarks, for benchstat.`,
+-o json the result file, and with -o benchfmt each sample in the format of Go's benchmarks, for benchstat.`,
 		Example: `  mustang report mustang-results
   mustang report mustang-results/20261122T073512Z -o wide
   mustang report mustang-results/latest/results.json -o html
@@ -47,13 +44,13 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, reportFormats); err != nil {
+			if err := cli.CheckOutput(format, reportFormats...); err != nil {
 				return err
 			}
 			return interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "output format: "+alternatives(reportFormats))
+	cli.AddOutput(cmd, &format, reportFormats...)
 	return cmd
 }
 
@@ -68,6 +65,13 @@ func (c *config) reportOn(results, format string) error {
 		return err
 	}
 	switch format {
+	case "json":
+		data, err := result.Marshal(file)
+		if err != nil {
+			return err
+		}
+		_, err = c.Stdout.Write(data)
+		return err
 	case "csv":
 		return export.CSV(c.Stdout, file)
 	case "markdown":
@@ -123,20 +127,6 @@ func readResults(path string) (result.File, error) {
 	return result.Read(path)
 }
 
-// checkFormat refuses an output format that is none of these.
-func checkFormat(format string, formats []string) error {
-	if slices.Contains(formats, format) {
-		return nil
-	}
-	return cli.Usage(fmt.Errorf("output %q: want %s", format, alternatives(formats)))
-}
-
-// alternatives lists words: "a, b or c".
-func alternatives(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
 // printReport prints the answer of a report whose results are in a file, in format wide
 // after all tables, which are as wide as the terminal; what goes elsewhere has all columns.
 func (c *config) printReport(r *report.Report, results, format string) error {
@@ -163,24 +153,4 @@ func (c *config) textOptions() (o text.Options) {
 		}
 	}
 	return o
-}
-
-func (c *config) version() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cli.Arguments(),
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(c.Stdout, "mustang", programVersion())
-			return err
-		},
-	}
-}
-
-// programVersion returns the version of the program, and of Go.
-func programVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version + " " + info.GoVersion
-	}
-	return "unknown"
 }

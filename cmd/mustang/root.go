@@ -14,11 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/monitor"
 	"mustang/cmd/mustang/internal/netpolicy"
 	"mustang/cmd/mustang/internal/node"
 	"mustang/cmd/mustang/internal/svc"
 	"mustang/cmd/mustang/internal/sysdump"
 	"mustang/internal/lab"
+	"mustang/internal/version"
 )
 
 // Exit codes.
@@ -77,12 +79,15 @@ func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
 		c.bench(), c.explain(), c.report(), c.compare(), svc.Command(c.Config), netpolicy.Command(c.Config), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), sysdump.Command(c.Config, c.runHere), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), c.version())
+		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), sysdump.Command(c.Config, c.runHere), c.loadAgent(), c.clusterExec(), c.clusterPod(), c.labRelay(), c.labGuest(), c.labPause(), manual(), c.version())
 	root.AddCommand(node.Commands(c.Config)...)
+	root.AddCommand(monitor.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
 way of doing so is the fastest on this machine.
 
 Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
+	root.Version = version.Program()
+	root.SetVersionTemplate("mustang {{.Version}}\n")
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.Check(); err != nil {
@@ -96,7 +101,6 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		}
 		return nil
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	c.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(env.Getenv(envStateDir), lab.DefaultDir),

@@ -163,12 +163,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.setAll()
 	next := time.NewTimer(resync)
 	defer next.Stop()
-	retry, failed := firstRetry, false
+	retry, failed, due := firstRetry, false, false // due: all is tried again after an error
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-next.C:
+			due = false
 			a.setAll()
 			next.Reset(resync)
 		case <-a.changed:
@@ -191,9 +192,12 @@ func (a *Agent) Run(ctx context.Context) error {
 				return gone
 			}
 			failed = true
-			a.Log.Error("not written", "error", err, "again", retry)
-			next.Reset(retry)
-			retry = min(2*retry, lastRetry)
+			if !due { // changes that fail too do not put it off, nor fill the log
+				due = true
+				next.Reset(retry)
+				a.Log.Error("not written", "error", err, "again", retry)
+				retry = min(2*retry, lastRetry)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -53,6 +53,33 @@ func TestClusterIPWins(t *testing.T) {
 	}
 }
 
+// TestClusterIPAtOtherPorts keeps an external IP from ports of another Service's cluster IP that this has not, whichever came first, until that
+// goes.
+func TestClusterIPAtOtherPorts(t *testing.T) {
+	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`, `"port": 8080`, 1)
+	s := newServiceSet("here")
+	quiet := newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	for i, step := range []struct {
+		name, object string
+		want         int
+	}{
+		{"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.1", ""), 2}, {"aaa", thief, 2}, {"web", serviceAt("web", "10.96.0.2", ""), 3},
+		{"web", serviceAt("web", "10.96.0.1", ""), 2}, {"web", "", 2},
+	} {
+		e := kube.Event{Kind: kube.Services, Namespace: "shop", Name: step.name}
+		if step.object != "" {
+			e.Object = []byte(step.object)
+		}
+		if err := s.on(e); err != nil {
+			t.Fatal(err)
+		}
+		s.collect(quiet)
+		if all := s.wanted.services(); len(all) != step.want {
+			t.Errorf("step %d: there are %v, want %d", i, all, step.want)
+		}
+	}
+}
+
 // TestFullTable has a Service with more frontends than there is room for: the others are written, with few calls, and what of it has room.
 func TestFullTable(t *testing.T) {
 	var ips []string

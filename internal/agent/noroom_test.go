@@ -6,15 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // small has room for some bytes of rules, and counts calls.
@@ -89,6 +93,72 @@ func TestDocumentsFull(t *testing.T) {
 	}
 	if !slices.ContainsFunc(rows.last.Policies[1:], func(p policy.Policy) bool { return len(p.Ingress) > 0 }) {
 		t.Error("its small policy has lost its rules too")
+	}
+}
+
+// selects returns a selector of one label.
+func selects(key, value string) policy.Selector {
+	return policy.Selector{Labels: map[string]string{key: value}}
+}
+
+// TestLabelsFull forgets the labels of the namespace whose pods have the most: its pods are isolated, and others keep theirs.
+func TestLabelsFull(t *testing.T) {
+	testkit.RequireRoot(t)
+	bpffs := testkit.BPFFS(t)
+	p, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(bpffs, "mustang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	random := rand.New(rand.NewPCG(1, 2))
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	text := func(n int) string {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = letters[random.IntN(len(letters))]
+		}
+		return string(b)
+	}
+	ask := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "ask", IsolatesIngress: true}
+	ask.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "tenant"), Pods: policy.Selector{Labels: map[string]string{}}}
+	for range 64 {
+		ask.Subject.Pods.Labels[text(253)+"/"+text(63)] = ""
+	}
+	web := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "web", IsolatesIngress: true, Ingress: []policy.Rule{{
+		Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "shop"), Pods: selects("app", "client")}}},
+	}}}
+	web.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "shop"), Pods: selects("app", "web")}
+	admin := policy.Policy{Tier: policy.Admin, Name: "quarantine", Ingress: []policy.Rule{{
+		Action: policy.Deny, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: selects("quarantine", "yes")}}},
+	}}}
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{ask, web, admin}, Namespaces: []policy.Namespace{{Name: "shop"}, {Name: "tenant"}}}}
+	for i := range 2000 {
+		labels := map[string]string{"quarantine": "yes"}
+		for k := range ask.Subject.Pods.Labels {
+			labels[k] = text(63)
+		}
+		at := netip.AddrFrom4([4]byte{10, 200, byte(i / 250), byte(i%250 + 1)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "tenant", Name: fmt.Sprint("p", i), Labels: labels, Addresses: []netip.Addr{at}})
+	}
+	for i, app := range []string{"web", "client", "other"} {
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "shop", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 201, 0, byte(i + 1)})}})
+	}
+	full, lost, err := applyPolicies(t.Context(), p.Policies(), "here", want)
+	if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" || full[0].Name != "ask" {
+		t.Errorf("%v, %v: %v", full, lost, err)
+	}
+	now, err := p.Policies().Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		from, to string
+		allowed  bool
+	}{{"10.201.0.2", "10.201.0.1", true}, {"10.201.0.3", "10.201.0.1", false}, {"10.200.0.1", "10.201.0.2", false}, {"10.201.0.2", "10.200.0.1", false}} {
+		flow := policy.Flow{Source: netip.MustParseAddr(c.from), Destination: netip.MustParseAddr(c.to), Protocol: service.TCP, Port: 80}
+		if egress, ingress, err := policy.Explain(now, flow); err != nil || (egress.Allow && ingress.Allow) != c.allowed {
+			t.Errorf("%s to %s: %+v, %+v: %v", c.from, c.to, egress, ingress, err)
+		}
 	}
 }
 

@@ -163,7 +163,7 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 
 // applyPolicies makes the agent's policies exactly those. While they have more rules than the datapath has room for, or ranges that overlap too
 // much for this node, NetworkPolicies of the namespace with the most lose their rules, of which lost tells: the pods that they isolate are then
-// reached by what other policies allow alone.
+// reached by what other policies allow alone. Where it is the labels of pods that are too large, those of one namespace are forgotten.
 func applyPolicies(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
 	want.Policies = slices.Clone(want.Policies)
 	for {
@@ -182,6 +182,13 @@ func applyPolicies(ctx context.Context, to Policies, node string, want policies.
 		case errors.As(err, &none):
 			strip = heaviest(want.Policies, leastToStrip(none))
 		}
+		if len(strip) == 0 && none != nil && none.Map == policies.Documents {
+			if namespace := labelled(want.Snapshot, leastToStrip(none)); namespace != "" {
+				lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
+				full = append(full, forget(&want, namespace, err)...)
+				continue
+			}
+		}
 		if len(strip) == 0 {
 			return full, lost, err
 		}
@@ -195,6 +202,31 @@ func applyPolicies(ctx context.Context, to Policies, node string, want policies.
 			p.Strip()
 		}
 	}
+}
+
+// labelled returns the namespace whose pods' labels are largest, or none if these are smaller than least, in bytes.
+func labelled(s policy.Snapshot, least int) (most string) {
+	sizes := s.Labelled()
+	for namespace, size := range sizes {
+		if size >= least && (most == "" || size > sizes[most] || size == sizes[most] && namespace < most) {
+			most = namespace
+		}
+	}
+	return most
+}
+
+// forget takes the labels of a namespace's pods, and says so of its NetworkPolicies.
+func forget(want *policies.Set, namespace string, why error) (full []kube.Warning) {
+	want.Forget(namespace)
+	for i := range want.Policies {
+		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
+			full = append(full, kube.Warning{
+				Kind: kube.NetworkPolicies, Namespace: namespace, Name: p.Name, Reason: "NoRoom",
+				Text: "it isolates all pods of its namespace, and no rules of it are in force: their labels are too large: " + why.Error(),
+			})
+		}
+	}
+	return full
 }
 
 // overlapping returns, of the NetworkPolicies that select pods of the node, the largest of the namespace whose own ranges overlap most.

@@ -57,24 +57,24 @@ const internalPolicy, externalPolicy = "internal", "external"
 // on notes an event.
 func (s *serviceSet) on(e kube.Event) (err error) {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
+	var concerned []manifest.Name
 	switch e.Kind {
 	case kube.Services:
 		s.dirty[name] = true
 		if e.Object == nil {
-			s.cluster.DeleteService(name)
-			return nil
+			concerned = s.cluster.DeleteService(name)
+		} else {
+			concerned, err = s.cluster.PutService(name, e.Object)
 		}
-		return s.cluster.PutService(name, e.Object)
 	case kube.EndpointSlices:
-		var concerned []manifest.Name
 		if e.Object == nil {
 			concerned = s.cluster.DeleteSlice(name)
 		} else {
 			concerned, err = s.cluster.PutSlice(name, e.Object)
 		}
-		for _, c := range concerned {
-			s.dirty[c] = true
-		}
+	}
+	for _, c := range concerned {
+		s.dirty[c] = true
 	}
 	return err
 }
@@ -169,11 +169,14 @@ func (s *serviceSet) noteLocal(n manifest.Name, services []service.Service) {
 	delete(s.noLocal[externalPolicy], n)
 	for _, v := range services {
 		name, policy := internalPolicy, v.InternalPolicy
-		v = v.Sorted()
 		if v.NodePort || v.External {
 			name, policy = externalPolicy, v.ExternalPolicy
 		}
-		if _, local := v.LocalServing(); policy == service.Local && len(local) == 0 && len(v.Serving()) > 0 {
+		if policy != service.Local {
+			continue
+		}
+		v = v.Sorted()
+		if _, local := v.LocalServing(); len(local) == 0 && len(v.Serving()) > 0 {
 			s.noLocal[name][n] = true
 		}
 	}

@@ -209,6 +209,7 @@ func TestReport(t *testing.T) {
 		var text bytes.Buffer
 		r := report(q)
 		r.Sync.Error, r.Nodes.Error = "it is the last error", "" // the order of joined ones differs
+		r.Sync.Waiting = time.Time{}                             // it does only between a change and the next try
 		if err := status.WriteText(&text, r, q); err != nil {
 			t.Fatal(err)
 		}

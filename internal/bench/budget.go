@@ -36,6 +36,9 @@ const leastRounds, pilotRounds = 3, mostRounds
 // batchTime is the time after which an interrupt ends the turns, and progress is shown.
 const batchTime = 500 * time.Millisecond
 
+// roundTime is about how long a round of one workload takes.
+const roundTime = 200 * time.Millisecond
+
 // mostBatch is the greatest number of rounds in that time.
 const mostBatch = 1000
 
@@ -70,7 +73,7 @@ func newBudget(o Options, started time.Time, workloads int) *budget {
 	switch {
 	case o.Rounds > 0:
 		p.left = min(usualInstances, (o.Rounds+leastRounds-1)/leastRounds)
-		o.Progress.Start(o.Rounds*workloads, 200*time.Millisecond)
+		o.Progress.Start(o.Rounds*workloads, roundTime)
 		return p
 	case o.Quick:
 		p.left = quickInstances
@@ -79,6 +82,21 @@ func newBudget(o Options, started time.Time, workloads int) *budget {
 	p.planned = max(p.remaining(), minInstances*p.proved.Sub(started))
 	o.Progress.Start(int(p.planned/time.Second), time.Second)
 	return p
+}
+
+// expected is about how long groups of rows take, without those that have none to measure.
+func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
+	for _, rows := range groups {
+		switch suite := rows[0].spec.suite; {
+		case pending(rows) > 0 && o.Rounds == 0 && (o.sliced(suite) || suite.BesideEngines()):
+			d += o.Time
+		case pending(rows) > 0 && o.sliced(suite):
+			d += time.Duration(o.Rounds*len(o.workloads(suite))) * roundTime
+		default:
+			d += time.Duration(pending(rows)*o.rounds()) * o.sampleTime(rows[0].spec.path)
+		}
+	}
+	return d
 }
 
 // remaining is the time to come.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"mustang/internal/bench/progress"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
@@ -61,7 +62,7 @@ func TestBudgetEstimate(t *testing.T) {
 			var out bytes.Buffer
 			started := time.Now()
 			time.Sleep(10 * time.Second)
-			newBudget(Options{Time: planned, Progress: NewProgress(&out, false)}, started, 1)
+			newBudget(Options{Time: planned, Progress: progress.New(&out, false)}, started, 1)
 			if out.String() != want {
 				t.Errorf("a suite of %v: %q, want %q", planned, out.String(), want)
 			}

@@ -5,9 +5,11 @@ package bench
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"mustang/internal/bench/host"
+	"mustang/internal/bench/progress"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
@@ -67,15 +69,19 @@ type Options struct {
 	// Exe is the program to start as load agent; empty means this one.
 	Exe string
 	// Progress receives the progress of the run.
-	Progress Reporter
+	Progress progress.Reporter
 }
 
-// suiteName returns the name of the suite, or [suites.All] if there are several.
+// suiteName returns the names of the suites, or [suites.All] if they are all.
 func (o Options) suiteName() string {
-	if len(o.Suites) == 1 {
-		return o.Suites[0].Name
+	if len(o.Suites) == len(suites.List()) {
+		return suites.All
 	}
-	return suites.All
+	var names []string
+	for _, s := range o.Suites {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, " ")
 }
 
 // counting reports whether instructions are counted instead of time.

@@ -150,6 +150,7 @@ func (r *run) measure(ctx context.Context) error {
 		default:
 			o.Progress.Note("building the networks and checking each path")
 		}
+		o.Progress.Later(o.expected(groups[i+1:]))
 		if err := r.group(ctx, rows); err != nil {
 			return r.stopped(ctx, err)
 		}

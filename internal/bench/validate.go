@@ -16,6 +16,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
+	"mustang/internal/suggest"
 )
 
 // Validate returns an error that names the first invalid option. It changes nothing on
@@ -178,7 +179,11 @@ func (o Options) selected() ([]rowSpec, error) {
 	}
 	for i, pattern := range o.Only {
 		if !used[i] {
-			return nil, fmt.Errorf("--only %q: no such row in %s (see mustang bench --list %[2]s)", pattern, o.suiteName())
+			var known []string
+			for _, s := range o.rowSpecs() {
+				known = append(known, s.path.ID)
+			}
+			return nil, fmt.Errorf("--only %q: no such row in %s (see mustang bench --list %[2]s)%[3]s", pattern, o.suiteName(), suggest.Text(pattern, known))
 		}
 	}
 	return specs, nil

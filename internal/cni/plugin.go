@@ -19,6 +19,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
@@ -141,7 +142,7 @@ func (p *Plugin) cgroup() (string, error) {
 	if p.Cgroup != "" {
 		return p.Cgroup, nil
 	}
-	return objects.CgroupRoot()
+	return cgroup.Root()
 }
 
 func (p *Plugin) logf(format string, args ...any) {

@@ -39,7 +39,7 @@ func (f *fixture) denied(from *pod, to netip.AddrPort) {
 	f.must(err)
 	defer d.Close()
 	drops := func() uint64 {
-		counters, err := d.Counters()
+		counters, err := d.Flows().Counters()
 		f.must(err)
 		for _, c := range counters {
 			if c.Name == "drop_policy_ingress" {

@@ -88,6 +88,7 @@ type writer struct {
 	owner  service.Owner
 	result Result
 	lastID uint32 // of the last service that was written
+	numbers
 
 	// planned tells that the changes were planned without the lock. generation is then the last revision that they were
 	// planned with, or that was written since. If the maps have another, each change is planned anew from the rows that it
@@ -156,7 +157,12 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	before := state
 	w.sweep = w.sweep || state.Retiring != w.retiring
 	retired := w.replaced
-	w.encode(chunk, &state)
+	if err := w.encode(chunk, &state); err != nil {
+		return err
+	}
+	if err := w.clear(w.o); err != nil {
+		return err
+	}
 	state.Retiring = state.LastRevision
 	if err := w.o.State.Put(0, state); err != nil {
 		return err
@@ -213,7 +219,7 @@ func requireNumbers(chunk []change, state objects.State) error {
 }
 
 // encode fills the buffers with the rows of a chunk, and notes what they replace. It gives out ids and revisions.
-func (w *writer) encode(chunk []change, state *objects.State) {
+func (w *writer) encode(chunk []change, state *objects.State) (err error) {
 	w.buffers = buffers{
 		w.backendKeys[:0], w.backends[:0], w.blockKeys[:0], w.blocks[:0], w.rangeKeys[:0],
 		w.serviceKeys[:0], w.services[:0], w.drops[:0], w.ends[:0],
@@ -231,8 +237,9 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 				}
 			}
 			if s.ID == 0 {
-				state.LastService++
-				s.ID = state.LastService
+				if s.ID, err = w.next(w.o, state); err != nil {
+					return err
+				}
 			}
 			c.put[j] = s
 			w.encodeOne(s)
@@ -244,6 +251,7 @@ func (w *writer) encode(chunk []change, state *objects.State) {
 			}
 		}
 	}
+	return nil
 }
 
 func (w *writer) encodeOne(s service.Service) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -19,11 +20,11 @@ import (
 
 // TestCheckHost takes away what socket translation of a host rests on.
 func TestCheckHost(t *testing.T) {
-	d, host, cgroup := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
+	d, host, path := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
 	want := func(words ...string) {
 		t.Helper()
 		var deviation *DeviationError
-		err := d.Sockets().Check(service.CLI, host, cgroup)
+		err := d.Sockets().Check(service.CLI, host, path)
 		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
 			t.Errorf("CheckHost: %v", err)
 			return
@@ -36,7 +37,7 @@ func TestCheckHost(t *testing.T) {
 	}
 	add := func() {
 		t.Helper()
-		if _, err := d.Sockets().Attach(t.Context(), cgroup); err != nil {
+		if _, err := d.Sockets().Attach(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := d.Sockets().Put(t.Context(), service.CLI, host, HostScope); err != nil {
@@ -54,12 +55,12 @@ func TestCheckHost(t *testing.T) {
 	}
 	want("not known to the datapath")
 	add()
-	c, err := openCgroup(cgroup)
+	c, err := cgroup.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
-	pinned, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.id}.String()), nil)
+	defer c.Close()
+	pinned, err := link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: "connect4"}, ID: c.ID}.String()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,18 +166,18 @@ func TestSweep(t *testing.T) {
 
 // BenchmarkCheckHost is what each ADD of the CNI plugin asks.
 func BenchmarkCheckHost(b *testing.B) {
-	d, host, cgroup := openTest(b), testkit.Namespace(b, "host"), testkit.Cgroup(b)
-	if _, err := d.Sockets().Attach(b.Context(), cgroup); err != nil {
+	d, host, path := openTest(b), testkit.Namespace(b, "host"), testkit.Cgroup(b)
+	if _, err := d.Sockets().Attach(b.Context(), path); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := d.Sockets().Put(b.Context(), service.CLI, host, HostScope); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := d.Sockets().Check(service.CLI, host, cgroup); err != nil {
+		if err := d.Sockets().Check(service.CLI, host, path); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := objects.CgroupRoot(); err != nil {
+		if _, err := cgroup.Root(); err != nil {
 			b.Fatal(err)
 		}
 	}

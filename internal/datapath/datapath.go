@@ -24,6 +24,7 @@ import (
 
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/dirlock"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 )
@@ -110,6 +111,9 @@ func (d *Datapath) Policies() policies.Policies {
 	p.Memory = &d.memory
 	return p
 }
+
+// Flows returns the handle of what the programs did: counters, and connections and drops as they come.
+func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} }
 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }

@@ -91,7 +91,9 @@ func tableFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec.Maps["connections"].MaxEntries = 1
-	spec.Maps["departures"].Pinning, spec.Maps["entrances"].Pinning = ebpf.PinNone, ebpf.PinNone
+	for _, name := range []string{"departures", "entrances", "events", "service_counts"} {
+		spec.Maps[name].Pinning = ebpf.PinNone
+	}
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
 		"settings": b.objects.Settings.Map, "slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map,

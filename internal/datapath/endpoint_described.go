@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -14,7 +15,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Describe fills in what is not in the rows of endpoints: the kind of the device, and whether the source guard is on. It takes no lock.
+// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and whether the source
+// guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
@@ -40,23 +42,54 @@ func (e Endpoints) Describe(all []Endpoint) error {
 		}
 		at[cookie] = append(at[cookie], each)
 	}
-	return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-		here := at[cookie]
-		if len(here) == 0 {
-			return nil
-		}
-		delete(at, cookie)
-		devices, err := rtnl.In(ns).Devices()
-		if err != nil {
-			return err
-		}
-		for _, each := range here {
-			if i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Index == each.IfIndex }); i >= 0 {
-				each.Kind = devices[i].Kind
+	devices := map[uint64][]rtnl.Device{} // by namespace
+	err = eachNamespace(func(ns *netns.Namespace, cookie uint64) (err error) {
+		wanted := len(at[cookie]) > 0
+		for i := range all {
+			if each := &all[i]; each.netns == cookie {
+				each.Netns, wanted = cmp.Or(each.Netns, ns.Name()), true
 			}
 		}
-		return nil
+		if _, known := devices[cookie]; wanted && !known {
+			devices[cookie], err = rtnl.In(ns).Devices()
+		}
+		return err
 	})
+	for cookie, here := range at {
+		for _, each := range here {
+			describe(each, devices[cookie], devices[each.netns])
+		}
+	}
+	return err
+}
+
+// describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes by
+// bpf_redirect_peer() is counted at the pod's end alone.
+func describe(e *Endpoint, devices, inPod []rtnl.Device) {
+	byIndex := func(devices []rtnl.Device, index int) *rtnl.Device {
+		i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return index != 0 && d.Index == index })
+		if i < 0 {
+			return nil
+		}
+		return &devices[i]
+	}
+	d := byIndex(devices, e.IfIndex)
+	if d == nil {
+		return
+	}
+	e.Kind, e.Device = d.Kind, d.Name
+	e.Layer3, e.Ethernet = d.Layer3, len(d.MAC) > 0
+	if master := byIndex(devices, d.MasterIndex); master != nil {
+		e.Master = master.Kind
+	}
+	e.Sent, e.Received = Traffic{Packets: d.TxPackets, Bytes: d.TxBytes}, Traffic{Packets: d.RxPackets, Bytes: d.RxBytes}
+	if !e.Host {
+		return
+	}
+	e.Sent, e.Received = e.Received, e.Sent
+	if peer := byIndex(inPod, d.PeerIndex); peer != nil && peer.PeerIndex == d.Index {
+		e.Received = Traffic{Packets: peer.RxPackets, Bytes: peer.RxBytes}
+	}
 }
 
 // refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's

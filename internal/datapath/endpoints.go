@@ -39,15 +39,25 @@ type Endpoint struct {
 	// host's own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none.
 	NodeMAC net.HardwareAddr
 
-	// Kind is the kind of the device, such as "veth", and Guarded whether the source guard is on: Describe fills them in.
-	Kind    string
-	Guarded bool
+	// Kind is the kind of the device, such as "veth", Master that of what it is a port of, and Device its name. Layer3 is whether it is an
+	// ipvlan whose packets the host routes, and Ethernet whether it has a MAC address. Netns is
+	// the pod's network namespace by its name or path. Guarded is whether the source guard is on. Describe fills them in.
+	Kind, Master, Device, Netns string
+	Layer3, Ethernet, Guarded   bool
+	// Sent is what the pod has sent by the device, and Received what it got.
+	Sent, Received Traffic
 
 	flags   uint32 // how packets enter the pod from the host's side
 	segment uint32 // pods without a host side reach each other by MAC address if theirs are equal; 0 is none
 	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
 	sets    policy.Sets
 }
+
+// Traffic is what has been carried in one direction: by a device since it was made, for a service since it was created.
+type Traffic = objects.Traffic
+
+// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
+func (e Endpoint) Namespace() uint64 { return e.netns }
 
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
 func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {

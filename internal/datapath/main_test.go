@@ -97,7 +97,7 @@ func openers() map[string]func(Options) (*Datapath, error) {
 // counts returns the counters by name.
 func counts(t testing.TB, d *Datapath) map[string]uint64 {
 	t.Helper()
-	counters, err := d.Counters()
+	counters, err := d.Flows().Counters()
 	if err != nil {
 		t.Fatal(err)
 	}

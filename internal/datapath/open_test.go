@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -110,7 +111,7 @@ func TestCounterNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for enum, names := range map[string][][2]string{"metric": metricNames(), "drop_reason": dropNames()} {
+	for enum, names := range map[string][][2]string{"metric": flows.Metrics(), "drop_reason": flows.Drops()} {
 		var values *btf.Enum
 		if err := spec.Types.TypeByName(enum, &values); err != nil {
 			t.Fatal(err)
@@ -140,7 +141,7 @@ func TestFirstCall(t *testing.T) {
 		name string
 		do   func(*Datapath) error
 	}{
-		{"Counters", func(d *Datapath) error { _, err := d.Counters(); return err }},
+		{"Counters", func(d *Datapath) error { _, err := d.Flows().Counters(); return err }},
 		{"Connections", func(d *Datapath) error { _, err := d.Connections(); return err }},
 		{"Stats", func(d *Datapath) error { _, err := d.ConnectionTable().Stats(); return err }},
 		{"Timeouts", func(d *Datapath) error { _, err := d.ConnectionTable().Timeouts(); return err }},

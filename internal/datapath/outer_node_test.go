@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/policy"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -43,6 +45,52 @@ func TestForgingAsNode(t *testing.T) {
 				f.translated(t, family, victim)
 				if dropped := delta(t, f.d, before)["drop_source"]; dropped != 0 {
 					t.Errorf("drop_source: %d", dropped)
+				}
+			}
+		})
+	}
+}
+
+// TestForgingAsNodeByHost has root in a pod pose as the node to pods that the host routes to: one on the same parent, and one behind a veth.
+// IPv6 routes packets that come with an address of the host. The host still reaches itself there.
+func TestForgingAsNodeByHost(t *testing.T) {
+	for _, m := range linkModes() {
+		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			f := newForger(t, m)
+			f.labelled(t, f.d)
+			applyPolicies(t, f.d, onlyOutsideToA)
+			for _, node := range []string{gateway4, gateway6} {
+				if err := sendUDP(f.network.host, node, listenIn(t, f.network.host, node)); err != nil {
+					t.Errorf("the host to itself at %s: %v", node, err)
+				}
+			}
+			if strings.HasPrefix(m.name, "ipvlan-l3") {
+				return // what such pods send is the host's own to its routing: TestForgingAsNode
+			}
+			f.next = f.reachHost(t)
+			veth := f.addVeth(t)
+			pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
+			spec := EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}
+			if _, _, err := f.d.Endpoints().Put(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+				if err := rtnl.In(f.network.host).SetSysctl(key, "1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			strangers := f.strangers(t)
+			for family, addr := range []string{podA4, podA6} {
+				node, outside := netip.MustParseAddr([]string{gateway4, gateway6}[family]), [2]netip.Addr{outside4, outside6}[family]
+				for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr), listenIn(t, veth, routedPod[family].String())} {
+					for _, way := range strangers {
+						t.Run(fmt.Sprintf("to %s, %s", victim.LocalAddr(), way.name), func(t *testing.T) {
+							f.tryStranger(t, victim, node, outside, way)
+						})
+					}
 				}
 			}
 		})

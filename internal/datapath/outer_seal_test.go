@@ -3,10 +3,12 @@
 package datapath
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -54,6 +56,13 @@ func TestParentsAreJoined(t *testing.T) {
 	n.run(t, "netns exec HOST nft add table ip track")
 	n.run(t, "netns exec HOST nft add chain ip track forward {type filter hook forward priority 0;}")
 	n.run(t, "netns exec HOST nft add rule ip track forward ct state invalid drop")
+	for _, pod := range []string{podA4, podA6} { // devices that were set up just now may lose the first packets of neighbour discovery
+		backend := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(pod, "0"))
+		testkit.Eventually(t, 10*time.Second, func() error {
+			_, err := testkit.RoundTrip(t, n.pods[1], "tcp", backend.String(), []byte("neighbours"))
+			return err
+		})
+	}
 	n.attachBoth(t, d)
 	for _, addresses := range [][4]string{
 		{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},

@@ -220,6 +220,8 @@ func (m *matrix) watch(t *testing.T) {
 			defer m.mutex.Unlock()
 			m.denied[call{e.Source, e.Destination, e.Protocol}] = true
 			return nil
+		}, func(n uint64) error {
+			return fmt.Errorf("%d events were left out: lower the number of calls at once", n)
 		}); err != nil {
 			t.Error(err)
 		}

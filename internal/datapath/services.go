@@ -45,6 +45,45 @@ func (s Services) Get(ctx context.Context, key service.Key) (service.Service, er
 	return *have, nil
 }
 
+// Count returns the number of rows of services; one of both TCP and UDP has two.
+func (s Services) Count() (n int, err error) {
+	if err := s.o.OpenTables(); err != nil {
+		return 0, err
+	}
+	for _, err := range s.o.Services.All() {
+		if err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// Has reports whether a packet to an address and port is one to a service, as programs see it.
+func (s Services) Has(key service.Key) (found bool, err error) {
+	if err := s.o.OpenTables(); err != nil {
+		return false, err
+	}
+	at := []netip.AddrPort{key.Frontend}
+	if _, ofNode, err := s.o.NodeAddresses.Get(rows.EncodeAddr(key.Frontend.Addr())); err != nil {
+		return false, err
+	} else if ofNode {
+		all := netip.IPv4Unspecified()
+		if key.Frontend.Addr().Is6() {
+			all = netip.IPv6Unspecified()
+		}
+		at = append(at, netip.AddrPortFrom(all, key.Frontend.Port()))
+	}
+	for _, frontend := range at {
+		for _, p := range []service.Protocol{key.Protocol, service.Any} {
+			if _, found, err = s.o.Services.Get(rows.ServiceKey(frontend, p)); found || err != nil {
+				return found, err
+			}
+		}
+	}
+	return false, nil
+}
+
 // Generation returns a number that each change of services changes, or 0 while one is under way. The error matches
 // os.ErrNotExist if the datapath was removed since it was opened.
 func (s Services) Generation() (uint32, error) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 )
 
@@ -75,7 +76,7 @@ func TestSocketBadPath(t *testing.T) {
 	}
 	for _, path := range []string{t.TempDir(), file, "/nonexistent", ""} {
 		_, err := d.Sockets().Attach(t.Context(), path)
-		var none *objects.CgroupError
+		var none *cgroup.Error
 		if !errors.As(err, &none) && !errors.Is(err, os.ErrNotExist) || !strings.Contains(fmt.Sprint(err), path) {
 			t.Errorf("%q: %v", path, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 )
 
@@ -153,13 +154,13 @@ func testRemove(t *testing.T, s *stage) {
 // TestSocketUndo makes the last step of Attach fail and checks that the earlier ones are undone.
 func TestSocketUndo(t *testing.T) {
 	d, path := openTest(t), testCgroup(t)
-	c, err := openCgroup(path)
+	c, err := cgroup.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
+	defer c.Close()
 	last := objects.AttachCgroup.Hooks()[7].Program
-	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last}, ID: c.id}.String())
+	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last}, ID: c.ID}.String())
 	if err := os.Mkdir(obstacle, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -61,7 +62,7 @@ func threaded(t testing.TB, path string) {
 // ownCgroup returns the path of the test's cgroup.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
-	root, err := objects.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -36,11 +37,11 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return Unchanged, err
 	}
-	c, err := openCgroup(path)
+	c, err := cgroup.Open(path)
 	if err != nil {
 		return Unchanged, err
 	}
-	defer c.close()
+	defer c.Close()
 	lock, err := lockLinks(ctx, s.o)
 	if err != nil {
 		return Unchanged, err
@@ -54,11 +55,11 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	had := false
 	for _, other := range attached {
 		switch {
-		case other.id == c.id:
+		case other.ID == c.ID:
 			had = true
-		case other.contains(c) || c.contains(other):
+		case other.Contains(c) || c.Contains(other):
 			return Unchanged, &ConflictError{What: fmt.Sprintf(
-				"cgroup %q: the programs are attached to %q, and one contains the other", c.path, other.path)}
+				"cgroup %q: the programs are attached to %q, and one contains the other", c.Path, other.Path)}
 		}
 	}
 	if err := s.o.LoadSocketPrograms(); err != nil {
@@ -75,7 +76,7 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 }
 
 // attach attaches the programs that are missing; all or none.
-func (s Sockets) attach(c *cgroup) (made int, err error) {
+func (s Sockets) attach(c *cgroup.Group) (made int, err error) {
 	var links []objects.Link
 	defer func() {
 		if err == nil {
@@ -85,15 +86,15 @@ func (s Sockets) attach(c *cgroup) (made int, err error) {
 			err = errors.Join(err, s.o.Detach(k))
 		}
 	}()
-	for _, k := range c.links() {
-		if on, err := s.o.Attached(k); err == nil && on == c.id {
+	for _, k := range cgroupLinks(c) {
+		if on, err := s.o.Attached(k); err == nil && on == c.ID {
 			continue
 		}
 		if err := s.o.Detach(k); err != nil {
 			return 0, err
 		}
-		if err := s.o.Attach(k, int(c.dir.Fd())); err != nil {
-			return 0, fmt.Errorf("cgroup %q: %w", c.path, err)
+		if err := s.o.Attach(k, c.FD()); err != nil {
+			return 0, fmt.Errorf("cgroup %q: %w", c.Path, err)
 		}
 		links = append(links, k)
 	}
@@ -104,11 +105,11 @@ func (s Sockets) attach(c *cgroup) (made int, err error) {
 // their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches os.ErrNotExist too
 // if the group is gone, which detaches them anyway.
 func (s Sockets) Detach(ctx context.Context, path string) error {
-	c, err := openCgroup(path)
+	c, err := cgroup.Open(path)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	lock, err := s.o.LockLinks(ctx)
 	if err != nil {
 		return err
@@ -119,10 +120,10 @@ func (s Sockets) Detach(ctx context.Context, path string) error {
 		return err
 	}
 	defer closeCgroups(attached)
-	if !slices.ContainsFunc(attached, func(other *cgroup) bool { return other.id == c.id }) {
-		return &NotFoundError{What: fmt.Sprintf("socket translation of cgroup %q", c.path)}
+	if !slices.ContainsFunc(attached, func(other *cgroup.Group) bool { return other.ID == c.ID }) {
+		return &NotFoundError{What: fmt.Sprintf("socket translation of cgroup %q", c.Path)}
 	}
-	return s.detach(c.id)
+	return s.detach(c.ID)
 }
 
 // detach detaches the programs from the control group with the ID, also if it is gone.
@@ -145,15 +146,30 @@ func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
 	defer closeCgroups(attached)
 	list := make([]Cgroup, 0, len(attached))
 	for _, c := range attached {
-		list = append(list, Cgroup{ID: c.id, Path: c.path})
+		list = append(list, Cgroup{ID: c.ID, Path: c.Path})
 	}
 	slices.SortFunc(list, func(a, b Cgroup) int { return cmp.Compare(a.Path, b.Path) })
 	return list, nil
 }
 
+// cgroupLinks returns the links of the programs of a control group.
+func cgroupLinks(c *cgroup.Group) []objects.Link {
+	var links []objects.Link
+	for _, h := range objects.AttachCgroup.Hooks() {
+		links = append(links, objects.Link{Hook: h, ID: c.ID})
+	}
+	return links
+}
+
+func closeCgroups(list []*cgroup.Group) {
+	for _, c := range list {
+		c.Close()
+	}
+}
+
 // cgroups opens all control groups that have links, and calls gone with those that no longer exist. If gone
 // detaches them, the caller has the lock of the links.
-func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup, err error) {
+func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err error) {
 	links, err := s.o.Links()
 	if err != nil {
 		return nil, err
@@ -167,23 +183,23 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	path, err := objects.CgroupRoot()
+	path, err := cgroup.Root()
 	if err != nil {
 		return nil, err
 	}
-	root, err := openCgroup(path)
+	root, err := cgroup.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer root.close()
-	var open []*cgroup
+	defer root.Close()
+	var open []*cgroup.Group
 	defer func() {
 		if err != nil {
 			closeCgroups(open)
 		}
 	}()
 	for _, id := range ids {
-		c, err := openCgroupID(root, id)
+		c, err := root.OpenID(id)
 		if errors.Is(err, os.ErrNotExist) {
 			if err := gone(id); err != nil {
 				return nil, err
@@ -205,11 +221,11 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	if err != nil {
 		return err
 	}
-	c, err := openCgroup(path)
+	c, err := cgroup.Open(path)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	var found, missing []string
 	row, _, err := s.o.Namespaces.Get(cookie)
 	if err != nil {
@@ -218,13 +234,13 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	if decodeScope(row, owner) != HostScope {
 		found = append(found, "its network namespace is not known to the datapath")
 	}
-	for _, k := range c.links() {
-		if on, err := s.o.Attached(k); err != nil || on != c.id {
+	for _, k := range cgroupLinks(c) {
+		if on, err := s.o.Attached(k); err != nil || on != c.ID {
 			missing = append(missing, k.Hook.Program)
 		}
 	}
 	if len(missing) > 0 {
-		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.path, strings.Join(missing, ", ")))
+		found = append(found, fmt.Sprintf("control group %q lacks the socket programs %s", c.Path, strings.Join(missing, ", ")))
 	}
 	return deviation(fmt.Sprintf("sockets of host %q", ns.Name()), found...)
 }

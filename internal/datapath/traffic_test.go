@@ -59,6 +59,7 @@ func TestTraffic(t *testing.T) {
 				}
 			}
 			wantNoDrops(t, d)
+			wantAllCounted(t, d)
 			testAgain(t, n, d)
 		})
 	}

@@ -33,15 +33,21 @@ func (r textReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// readAll reads a file of text.
+func readAll(r io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
+	if err == nil && len(data) > maxBytes {
+		err = fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
+	}
+	return data, err
+}
+
 // Each calls a function for each document, as JSON, until it returns an error. A file without a document is an error. Errors begin with the document's
 // number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
-	data, err := io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
-	switch {
-	case err != nil:
+	data, err := readAll(r)
+	if err != nil {
 		return err
-	case len(data) > maxBytes:
-		return fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
 	}
 	next := yamlDocuments(data)
 	if looksLikeJSON(data) {
@@ -86,16 +92,21 @@ func yamlDocuments(data []byte) func() (jsontext.Value, error) {
 		if err := decoder.Decode(&value); err != nil {
 			return nil, err
 		}
-		out, err := json.Marshal(value)
-		var semantic *json.SemanticError
-		if errors.As(err, &semantic) {
-			err = errors.New("a key or a value has no form in JSON")
-			if semantic.JSONPointer != "" {
-				err = fmt.Errorf("%s: %w", Field(semantic.JSONPointer), err)
-			}
-		}
-		return out, err
+		return toJSON(value)
 	}
+}
+
+// toJSON returns a value of YAML as JSON.
+func toJSON(value any) (jsontext.Value, error) {
+	out, err := json.Marshal(value)
+	var semantic *json.SemanticError
+	if errors.As(err, &semantic) {
+		err = errors.New("a key or a value has no form in JSON")
+		if semantic.JSONPointer != "" {
+			err = &FieldError{semantic.JSONPointer, err}
+		}
+	}
+	return out, err
 }
 
 func jsonDocuments(data []byte) func() (jsontext.Value, error) {
@@ -110,7 +121,7 @@ func jsonDocuments(data []byte) func() (jsontext.Value, error) {
 	}
 }
 
-// Decode decodes JSON. The error begins with the field.
+// Decode decodes JSON. The error begins with the field: a [*FieldError].
 func Decode(data jsontext.Value, into any, options ...json.Options) error {
 	return Explain(json.Unmarshal(data, into, options...))
 }
@@ -137,8 +148,18 @@ func Explain(err error) error {
 	if pointer == "" || err == nil {
 		return err
 	}
-	return fmt.Errorf("%s: %w", Field(pointer), err)
+	return &FieldError{pointer, err}
 }
+
+// FieldError is an error about a field of a document.
+type FieldError struct {
+	Pointer jsontext.Pointer
+	Err     error
+}
+
+func (e *FieldError) Error() string { return Field(e.Pointer) + ": " + e.Err.Error() }
+
+func (e *FieldError) Unwrap() error { return e.Err }
 
 // Field turns a JSON pointer into the form that people write: "/spec/ports/0/port" is "spec.ports[0].port".
 func Field(pointer jsontext.Pointer) string {

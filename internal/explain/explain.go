@@ -17,6 +17,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load/clock"
+	"mustang/internal/suggest"
 )
 
 // Bounds and default of [Options.Count].
@@ -95,7 +96,13 @@ func (o Options) path() (suites.Path, error) {
 			}
 		}
 	}
-	return suites.Path{}, fmt.Errorf("suite %s has no row %q: %q lists them", o.Suite, o.Row, "mustang bench --list "+o.Suite)
+	var known []string
+	for _, s := range list {
+		for _, p := range s.Paths {
+			known = append(known, p.ID)
+		}
+	}
+	return suites.Path{}, fmt.Errorf("suite %s has no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+o.Suite, suggest.Text(o.Row, known))
 }
 
 // Run explains a row. Errors of options come before anything is built. If ctx ends, or on

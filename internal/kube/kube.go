@@ -218,8 +218,9 @@ func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			names, err := c.stream(ctx, k, with(o), on)
 			if k.Optional && apierrors.IsNotFound(err) {
-				t.note(ctx, k, nil)
-				return &unstructured.UnstructuredList{}, nil
+				if err = c.checkUnknown(ctx, k); err == nil {
+					names = &metav1.PartialObjectMetadataList{}
+				}
 			}
 			t.note(ctx, k, err)
 			return names, err
@@ -227,8 +228,9 @@ func (c *Client) list(k Kind, on func(Event), t *trouble) *cache.ListWatch {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := resource.Watch(ctx, with(o))
 			if k.Optional && apierrors.IsNotFound(err) {
-				t.note(ctx, k, nil)
-				return idle(ctx), nil
+				if err = c.checkUnknown(ctx, k); err == nil {
+					w = idle(ctx)
+				}
 			}
 			t.note(ctx, k, err)
 			return w, err

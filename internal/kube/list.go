@@ -43,14 +43,18 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions, on fu
 	return names, nil
 }
 
+// errNoList is the error of an answer that is no list: what it lacks is not gone.
+var errNoList = errors.New("it is no list")
+
 // eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names: items are
-// without.
+// without. What is not said to be a list, and to have items, is none: something before the API server has answered.
 func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {
 		return err
 	}
 	var kind, version string
+	listed := false
 	for d.PeekKind() != '}' {
 		name, err := d.ReadToken()
 		if err != nil {
@@ -70,6 +74,7 @@ func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) erro
 			err = json.UnmarshalDecode(d, &m)
 			meta.ResourceVersion, meta.Continue, meta.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
 		case "items":
+			listed = true
 			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
 		default:
 			err = d.SkipValue()
@@ -77,6 +82,9 @@ func eachItem(r io.Reader, meta *metav1.ListMeta, item func(jsontext.Value) erro
 		if err != nil {
 			return err
 		}
+	}
+	if !listed || !strings.HasSuffix(kind, "List") {
+		return errNoList
 	}
 	return nil
 }
@@ -110,7 +118,7 @@ func items(d *jsontext.Decoder, kind, version string, item func(jsontext.Value) 
 func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
 	token, err := d.ReadToken()
 	if err == nil && token.Kind() != bracket {
-		err = errors.New("it is no list")
+		err = errNoList
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/objects"
+	"mustang/internal/cgroup"
 	"mustang/internal/netns"
 )
 
@@ -24,12 +24,12 @@ import (
 const cgroupProcs = "cgroup.procs"
 
 // errNoCgroup reports that socket translation is not possible on this machine.
-var errNoCgroup = errors.New("socket translation needs a cgroup v2 file system, and none is mounted")
+var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)", errors.ErrUnsupported)
 
 // cgroupPath returns the path of the control group of a lab. Socket translation is
 // attached to it and affects the processes in it.
 func cgroupPath(lab string) (string, error) {
-	root, err := objects.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		return "", err
 	}
@@ -120,7 +120,7 @@ func (l *Lab) Within(do func() error) (err error) {
 
 // ownCgroup returns the path of this process's control group.
 func ownCgroup() (string, error) {
-	root, err := objects.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		return "", err
 	}

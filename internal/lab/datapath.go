@@ -9,14 +9,12 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/lab/kubeproxy"
-	"mustang/internal/ovs"
 	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
@@ -91,18 +89,27 @@ func (l *Lab) addPodDatapath(ctx context.Context, mode podlink.Mode) error {
 	return l.addEndpoints(ctx, mode, HostB, PodB)
 }
 
-// openDatapath opens the lab's own eBPF datapath. Its maps are small: it has two pods, and few
-// services unless the options ask for more.
+// openDatapath opens the lab's own eBPF datapath.
 func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
 		return err
 	}
-	l.datapath, err = datapath.Open(ctx, datapath.Options{
-		Root: l.BPFRoot(), Sizes: objects.Sizes{
+	l.datapath, err = l.openDatapathAt(ctx, l.BPFRoot())
+	return err
+}
+
+// openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless the
+// options ask for more.
+func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
+	d, err := datapath.Open(ctx, datapath.Options{
+		Root: root, Sizes: objects.Sizes{
 			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536, Endpoints: 256,
 		},
 	})
-	return err
+	if err == nil {
+		l.opened = append(l.opened, d)
+	}
+	return d, err
 }
 
 // addEndpoints makes pods of a host endpoints of the lab's datapath.
@@ -121,10 +128,13 @@ func (l *Lab) addEndpoints(ctx context.Context, mode podlink.Mode, host string, 
 
 // endpointSpec returns the device of a host's pod that the datapath attaches to.
 func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.EndpointSpec, error) {
-	network := podlink.Network{
-		Host: l.namespaces[host], OVSDB: ovs.Socket(filepath.Join(l.store.switchDir(l.Options.Name), host)),
-	}
-	at, err := network.Endpoint(mode, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
+	network := podlink.Network{Host: l.namespaces[host], OVSDB: l.ovsdb(host)}
+	return l.endpointOf(mode, network, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
+}
+
+// endpointOf does so for a pod of a network.
+func (l *Lab) endpointOf(mode podlink.Mode, network podlink.Network, pod podlink.Pod) (datapath.EndpointSpec, error) {
+	at, err := network.Endpoint(mode, pod)
 	return datapath.EndpointSpec{
 		Owner:     owner,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,

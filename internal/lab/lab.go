@@ -40,9 +40,10 @@ type Lab struct {
 	store       Store
 	state       *os.File // holds the lock while this process owns the lab
 	namespaces  map[string]*netns.Namespace
-	devices     map[string]string // names of the pods' devices
-	cgroup      string            // path of the lab's control group; empty without one
-	datapath    *datapath.Datapath
+	devices     map[string]string       // names of the pods' devices
+	cgroup      string                  // path of the lab's control group; empty without one
+	datapath    *datapath.Datapath      // nil without one, and in a lab of a file
+	opened      []*datapath.Datapath    // all that are open
 	nftables    *kubeproxy.NFTables     // nil until its tables are written
 	allowlist   *allowlist.NFTables     // likewise
 	ovsDatapath string                  // kind of the Open vSwitch datapath; empty without one
@@ -64,7 +65,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := o.CheckInstalled(); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
-	topology, _ := lookupTopology(o.Topology) // known, or the options would be invalid
+	topology := o.topology()
 	l := &Lab{
 		Options: o, store: s, namespaces: map[string]*netns.Namespace{}, devices: map[string]string{},
 		guests: map[string]*guest.Guest{},
@@ -127,9 +128,9 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 }
 
 // addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed ones only if their own
-// attribute says so.
-func (l *Lab) addHost(place string) (*netns.Namespace, error) {
-	ns, err := l.addNamespace(place, hostSysctls...)
+// attribute says so. Further sysctls are set to 0.
+func (l *Lab) addHost(place string, zeroSysctls ...string) (*netns.Namespace, error) {
+	ns, err := l.addNamespace(place, append(zeroSysctls, hostSysctls...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -200,10 +201,10 @@ func (l *Lab) Keep() error {
 // processes in it unless it was kept.
 func (l *Lab) Close() error {
 	var errs []error
-	if l.datapath != nil {
-		errs = append(errs, l.datapath.Close())
-		l.datapath = nil
+	for _, d := range l.opened {
+		errs = append(errs, d.Close())
 	}
+	l.datapath, l.opened = nil, nil
 	for _, ns := range l.namespaces {
 		errs = append(errs, ns.Close())
 	}

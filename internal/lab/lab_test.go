@@ -26,7 +26,7 @@ var labs atomic.Int64
 // options returns options with a name of their own.
 func options(o lab.Options) lab.Options {
 	o.Name = fmt.Sprintf("test-%d-%d", os.Getpid(), labs.Add(1))
-	if o.Topology == "" {
+	if o.Topology == "" && o.File == nil {
 		o.Topology = "pod-links"
 	}
 	return o
@@ -173,8 +173,10 @@ func TestNetfilterCall(t *testing.T) {
 func TestRootUntouched(t *testing.T) {
 	s := store(t)
 	before := testkit.RootSnapshot(t)
-	for _, name := range []string{"veth ebpf", "bridge call-on iptables", "macvlan nftables"} {
-		l, err := s.Up(context.Background(), options(variants()[name]))
+	all := variants()
+	all["file"] = lab.Options{File: ofFile(t, files["chain"]).File}
+	for _, name := range []string{"veth ebpf", "bridge call-on iptables", "macvlan nftables", "file"} {
+		l, err := s.Up(context.Background(), options(all[name]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +235,7 @@ func TestPodToHostDatapath(t *testing.T) {
 // counters are those of a lab's datapath, by name.
 func counters(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
-	all, err := l.Datapath().Counters()
+	all, err := l.Datapath().Flows().Counters()
 	if err != nil {
 		t.Fatal(err)
 	}

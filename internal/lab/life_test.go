@@ -21,6 +21,7 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/lab/guest"
+	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
 	"mustang/internal/tun"
@@ -78,7 +79,24 @@ func killed(dir string) []lab.Options {
 		{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables},
 		{Topology: lab.TopologyTwoHosts, Link: "ovs-veth", Overlay: lab.OverlayVXLAN},
 		node(filepath.Join(dir, "labs")), // where leftovers looks
+		{File: killedFile()},
 	}
+}
+
+// killedFile describes hosts with datapaths and switches of their own.
+func killedFile() *labfile.Lab {
+	file, err := labfile.Read(strings.NewReader(`
+name: killed
+hosts:
+  host-a: {datapath: ebpf, pods: {pod-a: {link: bridge}, pod-b: {link: ovs-veth}}}
+  host-b: {datapath: ebpf, pods: {pod-c: {link: macvlan}}}
+wires: [{endpoints: [host-a, host-b]}]
+services: [{name: web, address: 10.96.0.100:80, backends: [pod-a:80]}]
+`), "killed.yaml")
+	if err != nil {
+		panic(err)
+	}
+	return file
 }
 
 // child builds labs, starts a process in each, reports that, and waits to be killed.

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/lab/labfile"
 	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
+	"mustang/internal/suggest"
 )
 
 // Datapaths of a lab.
@@ -51,14 +54,6 @@ const (
 	OverlayBridgedInternal = "vxlan-ovs-internal"
 )
 
-// Limits of the wire between two hosts.
-const (
-	minWireRate  = 1_000_000
-	maxWireRate  = 400_000_000_000
-	minWireDelay = time.Microsecond // the resolution of netem
-	maxWireDelay = time.Second
-)
-
 // Options describe a lab to build.
 type Options struct {
 	// Name identifies the lab: 1 to 40 lower-case letters, digits and dashes.
@@ -79,6 +74,8 @@ type Options struct {
 	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
 	// topology pod-links; 0 means those alone.
 	Services int `json:"services,omitempty"`
+	// Ports are those of the service of pod-a besides [ServicePort], in topology pod-links; 0 is none.
+	Ports [MaxPorts]uint16 `json:"ports,omitzero"`
 	// Policy enforces a network policy for pod-a in topology pod-links, with PolicyRules rules: [ViaIPTables] or
 	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
 	Policy      string `json:"policy,omitempty"`
@@ -106,6 +103,8 @@ type Options struct {
 	// WireDelay its delay in each direction; 0 means no limit.
 	WireRate  uint64        `json:"wire_rate,omitempty"`
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
+	// File describes the lab, in place of all other options but Name; nil for one of [Topologies].
+	File *labfile.Lab `json:"file,omitempty"`
 	// Disk is a directory in which topology node creates one for the files of plugins.
 	// Empty means beside the lab's record.
 	Disk string `json:"disk,omitempty"`
@@ -135,6 +134,9 @@ func checkName(name string) error {
 // withDefaults fills in defaults and returns an *OptionError for the first invalid
 // option.
 func (o Options) withDefaults() (Options, error) {
+	if o.File != nil {
+		return o.ofFile()
+	}
 	o.Datapath = cmp.Or(o.Datapath, DatapathKernel)
 	if o.Via == "" {
 		o.Via = ViaNone
@@ -165,12 +167,12 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Uplink != (UplinkDevice{}) && o.Topology != TopologyPodToNetwork:
 		return o, optionErrorf("uplink %s: only topology %s has a device of this machine", o.Uplink.Name, TopologyPodToNetwork)
 	}
-	if err := cmp.Or(o.checkLink(), o.checkGuests(), o.checkPolicy()); err != nil {
+	if err := cmp.Or(o.checkLink(), o.checkGuests(), o.checkPolicy(), o.checkPorts()); err != nil {
 		return o, err
 	}
 	topology, ok := lookupTopology(o.Topology)
 	if !ok {
-		return o, optionErrorf("unknown topology %q (known: %s)", o.Topology, strings.Join(topologyNames(), ", "))
+		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(topologyNames(), ", "), suggest.Text(o.Topology, topologyNames()))
 	}
 	return o, topology.check(o)
 }
@@ -339,11 +341,8 @@ func (o Options) checkHosts() error {
 // CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is
 // out of range for a wire; 0 means no limit.
 func CheckWire(rate uint64, delay time.Duration) error {
-	switch {
-	case rate != 0 && (rate < minWireRate || rate > maxWireRate):
-		return optionErrorf("wire rate %d: want 1 Mbit/s to 400 Gbit/s, or 0", rate)
-	case delay != 0 && (delay < minWireDelay || delay > maxWireDelay):
-		return optionErrorf("wire delay %v: want %v to %v, or 0", delay, minWireDelay, maxWireDelay)
+	if err := qdisc.CheckEmulation(rate, delay); err != nil {
+		return optionErrorf("wire %w", err)
 	}
 	return nil
 }

@@ -124,6 +124,11 @@ func (l *Lab) startSwitch(host *netns.Namespace, place string) (ovsdb string, er
 	return s.Socket(), nil
 }
 
+// ovsdb returns the socket of the database of a host's Open vSwitch.
+func (l *Lab) ovsdb(host string) string {
+	return ovs.Socket(filepath.Join(l.store.switchDir(l.Options.Name), host))
+}
+
 // OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or
 // OVSUserSpace; empty if it has no Open vSwitch.
 func (l *Lab) OVSDatapath() string { return l.ovsDatapath }

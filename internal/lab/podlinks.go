@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 
@@ -51,7 +52,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err := mode.Setup(network); err != nil {
 		return err
 	}
-	for _, p := range []pod{{PodA, PodAIPs}, {PodB, PodBIPs}} {
+	for _, p := range []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}} {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -84,17 +85,24 @@ func (l *Lab) addUplink(host *netns.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: Uplink}, rtnl.VethEnd{Namespace: outside, Name: OutsideIfName}, podlink.DefaultMTU)
+	return joinHosts(host, Uplink, outside, OutsideIfName)
+}
+
+// joinHosts joins two namespaces by a veth pair.
+func joinHosts(a *netns.Namespace, deviceA string, b *netns.Namespace, deviceB string) error {
+	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: deviceA}, rtnl.VethEnd{Namespace: b, Name: deviceB}, podlink.DefaultMTU)
 }
 
 // pod is a pod to add to a host.
 type pod struct {
-	place     string
-	addresses []netip.Addr
+	place      string
+	hostIfName string // of the host's device; empty means HostIfName
+	addresses  []netip.Addr
 }
 
 // addPod creates a pod and connects it to a network.
 func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
+	p.hostIfName = cmp.Or(p.hostIfName, HostIfName(p.place))
 	if l.Options.isGuest(p.place) {
 		return l.addGuest(mode, network, p)
 	}
@@ -103,7 +111,7 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 		return err
 	}
 	attachment, err := mode.Create(network, podlink.Pod{
-		Namespace: ns, IfName: IfName, HostIfName: HostIfName(p.place), Addresses: p.addresses,
+		Namespace: ns, IfName: IfName, HostIfName: p.hostIfName, Addresses: p.addresses,
 	})
 	if err != nil {
 		return err
@@ -118,7 +126,7 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 		kind = tun.TUN
 	}
 	relay, err := tun.StartRelay(tun.RelayOptions{
-		Host: network.Host, HostIfName: HostIfName(p.place), Pod: ns, IfName: IfName, Kind: kind, Offload: l.Options.Offload,
+		Host: network.Host, HostIfName: p.hostIfName, Pod: ns, IfName: IfName, Kind: kind, Offload: l.Options.Offload,
 	})
 	if err != nil {
 		return err
@@ -130,12 +138,12 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 // addGuest adds a pod that is a virtual machine: its port on the host. The guest boots
 // with [Lab.Start].
 func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
-	_, err := mode.Create(network, podlink.Pod{HostIfName: HostIfName(p.place), Addresses: p.addresses})
+	_, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses})
 	if err != nil {
 		return err
 	}
 	port := guest.Port{
-		TAP: HostIfName(p.place), MAC: guest.MAC(p.addresses[0]).String(), MTU: network.MTU,
+		TAP: p.hostIfName, MAC: guest.MAC(p.addresses[0]).String(), MTU: network.MTU,
 		NoOffload: mode.Traits().Needs == podlink.NeedsOpenVSwitch && l.ovsDatapath == OVSUserSpace,
 	}
 	for _, gateway := range network.Gateways {

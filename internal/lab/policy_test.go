@@ -30,7 +30,7 @@ func denials(t *testing.T, l *lab.Lab) uint64 {
 		t.Fatal(err)
 	}
 	if d := l.Datapath(); d != nil {
-		counters, err := d.Counters()
+		counters, err := d.Flows().Counters()
 		if err != nil {
 			t.Fatal(err)
 		}

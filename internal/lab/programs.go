@@ -3,9 +3,12 @@
 package lab
 
 import (
+	"slices"
+
 	"mustang/internal/debian"
 	"mustang/internal/lab/dockerd"
 	"mustang/internal/lab/guest"
+	"mustang/internal/lab/labfile"
 	"mustang/internal/ovs"
 	"mustang/internal/podlink"
 )
@@ -20,9 +23,9 @@ func (o Options) CheckInstalled() error {
 		{o.Topology == TopologyDocker, dockerd.CheckInstalled},
 		{o.Guests, guest.CheckInstalled},
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
-		{o.Via == ViaIPTables || o.Via == ViaIPVS || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
-		{o.Via == ViaIPTables || o.Via == ViaIPVS, onPath("ip6tables", "iptables")},
-		{o.Via == ViaNFTables || o.Policy == ViaNFTables || o.NAT, onPath("nft", "nftables")},
+		{o.has(ViaIPTables) || o.has(ViaIPVS) || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
+		{o.has(ViaIPTables) || o.has(ViaIPVS), onPath("ip6tables", "iptables")},
+		{o.has(ViaNFTables) || o.Policy == ViaNFTables || o.NAT, onPath("nft", "nftables")},
 	} {
 		if !need.needed {
 			continue
@@ -34,13 +37,27 @@ func (o Options) CheckInstalled() error {
 	return nil
 }
 
+// has reports whether a host of the lab has an implementation of services.
+func (o Options) has(via string) bool {
+	if o.File == nil {
+		return o.Via == via
+	}
+	return slices.ContainsFunc(o.File.Hosts, func(h labfile.Host) bool { return h.Via == via })
+}
+
 // needsOpenVSwitch reports whether the pods, or an overlay below them, use Open vSwitch.
 func (o Options) needsOpenVSwitch() bool {
 	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
 		return true
 	}
-	mode, err := podlink.Lookup(o.Link)
-	return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
+	links := []string{o.Link}
+	if o.File != nil {
+		links = o.fileLinks()
+	}
+	return slices.ContainsFunc(links, func(link string) bool {
+		mode, err := podlink.Lookup(link)
+		return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
+	})
 }
 
 // onPath returns a check for a program that libraries search on the PATH.

@@ -23,6 +23,8 @@ const (
 	MaxPolicyRules = 20_000
 	// MaxServices is the greatest number of services of a lab.
 	MaxServices = 100_000
+	// MaxPorts is the greatest number of ports that the service of pod-a has besides ServicePort.
+	MaxPorts = 8
 	// OtherBackends is the number of backends of each of a lab's other services.
 	OtherBackends = 2
 )
@@ -30,19 +32,41 @@ const (
 // otherServices is the address before that of the first of the other services.
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
-// Services returns the services of pod-a in topology pod-links: one per address
-// family, for TCP and UDP.
-func Services() []service.Service {
+// Services returns the services of pod-a in topology pod-links: one per port, the first
+// of which is [ServicePort], and per address family, for TCP and UDP.
+func Services(more ...uint16) []service.Service {
 	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
 	var services []service.Service
-	for i, frontend := range frontends {
-		services = append(services, service.Service{
-			Frontend: netip.AddrPortFrom(frontend, ServicePort),
-			Protocol: service.Any,
-			Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], ServicePort)),
-		})
+	for _, port := range append([]uint16{ServicePort}, more...) {
+		for i, frontend := range frontends {
+			services = append(services, service.Service{
+				Frontend: netip.AddrPortFrom(frontend, port),
+				Protocol: service.Any,
+				Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], port)),
+			})
+		}
 	}
 	return services
+}
+
+// ports returns the ports of Ports that are set.
+func (o Options) ports() []uint16 {
+	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
+}
+
+// checkPorts checks Ports.
+func (o Options) checkPorts() error {
+	ports := append(o.ports(), ServicePort)
+	slices.Sort(ports)
+	switch {
+	case len(ports) == 1:
+		return nil
+	case o.Topology != TopologyPodLinks || o.Via == ViaNone:
+		return optionErrorf("service ports: only in topology %s with an implementation of services", TopologyPodLinks)
+	case len(slices.Compact(slices.Clone(ports))) < len(ports):
+		return optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)
+	}
+	return nil
 }
 
 // others returns TCP services of pod-a beside those of [Services], each with backends at its
@@ -68,7 +92,7 @@ func others(number, backends int) []service.Service {
 // the others, so that a list that is searched from one end has half of them before it.
 func (o Options) services(backends int) []service.Service {
 	all := others(max(o.Services-1, 0), backends)
-	return slices.Insert(all, len(all)/2, Services()...)
+	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
 // kubeproxy returns the rules for services in a lab with a link mode.
@@ -158,14 +182,18 @@ func (l *Lab) AllServices(backends int) []service.Service {
 	return services
 }
 
-// Probe returns why this machine's kernel lacks the implementation of the lab's services; nil if it does not. The error matches
-// errors.ErrUnsupported.
+// Probe returns what this machine lacks for the implementation of the lab's services; nil if it lacks nothing. The error
+// matches errors.ErrUnsupported.
 func (o Options) Probe() error {
-	if o.Via != ViaIPVS {
-		return nil
-	}
-	if err := kubeproxy.ProbeIPVS(); err != nil {
-		return fmt.Errorf("the kernel has no IPVS (CONFIG_IP_VS): %w", err)
+	switch o.Via {
+	case ViaIPVS:
+		if err := kubeproxy.ProbeIPVS(); err != nil {
+			return fmt.Errorf("the kernel has no IPVS (CONFIG_IP_VS): %w", err)
+		}
+	case ViaEBPFSocket: // in containers of a host with cgroup v1
+		if _, err := cgroupPath(o.Name); err != nil {
+			return errNoCgroup
+		}
 	}
 	return nil
 }

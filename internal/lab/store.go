@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/suggest"
 )
 
 // DefaultDir is the default directory of the records of labs.
@@ -190,18 +191,25 @@ func (s Store) Find(name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
+	if name != "" {
+		for _, info := range infos {
+			if info.Name == name {
+				return info, nil
+			}
+		}
+		return Info{}, &NotFoundError{Name: name}
+	}
+	// Those of a running bench come and go.
+	infos = slices.DeleteFunc(infos, func(info Info) bool { return !info.Standing })
 	var names []string
 	for _, info := range infos {
-		if info.Name == name || (name == "" && len(infos) == 1) {
-			return info, nil
-		}
 		names = append(names, info.Name)
 	}
-	switch {
-	case name != "":
-		return Info{}, &NotFoundError{Name: name}
-	case len(infos) == 0:
+	switch len(infos) {
+	case 0:
 		return Info{}, &NotFoundError{}
+	case 1:
+		return infos[0], nil
 	}
 	return Info{}, fmt.Errorf("which lab? There are %s", strings.Join(names, ", "))
 }
@@ -232,7 +240,7 @@ func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist 
 func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 	places := s.Places(info)
 	if !slices.Contains(places, place) {
-		return nil, fmt.Errorf("lab %s: no place %q (places: %s)", info.Name, place, strings.Join(places, ", "))
+		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "), suggest.Text(place, places))
 	}
 	if place == ContainerHost { // has no namespace of its own
 		place = HostA
@@ -243,11 +251,20 @@ func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 // Places returns the places of a recorded lab that can run commands. Guests cannot:
 // they boot for a command of the lab's owner.
 func (s Store) Places(info Info) []string {
-	topology, _ := lookupTopology(info.Topology)
-	return slices.DeleteFunc(slices.Clone(topology.places), func(place string) bool {
+	return slices.DeleteFunc(slices.Clone(info.topology().places), func(place string) bool {
 		return info.isGuest(place) || info.hostsOnly() && (place == PodA || place == PodB)
 	})
 }
 
-// BPFRoot returns the directory where a recorded lab's eBPF datapath is pinned.
-func (s Store) BPFRoot(info Info) string { return s.pinRoot(info.Name) }
+// BPFRoot returns the directory where the eBPF datapath of a place in a recorded lab is
+// pinned. In a lab of a file each host has its own.
+func (s Store) BPFRoot(info Info, place string) string {
+	if info.File == nil {
+		return s.pinRoot(info.Name)
+	}
+	host := info.File.HostOf(place)
+	if host == nil {
+		return s.bpfMount(info.Name)
+	}
+	return filepath.Join(s.bpfMount(info.Name), host.Name)
+}

@@ -5,6 +5,8 @@ package lab
 import (
 	"context"
 	"net/netip"
+
+	"mustang/internal/lab/labfile"
 )
 
 // Names of topologies.
@@ -19,6 +21,8 @@ const (
 	TopologyDocker = "docker"
 	// TopologyNode has no pods. CNI plugins add them.
 	TopologyNode = "node"
+	// TopologyFile is that of labs of a file. It is none of [Topologies].
+	TopologyFile = "file"
 )
 
 // Places: the names of hosts and pods in a lab.
@@ -30,7 +34,7 @@ const (
 	HostA = "host-a"
 	HostB = "host-b"
 	// Outside is the place that the uplink of a single host leads to.
-	Outside = "outside"
+	Outside = labfile.Outside
 )
 
 // Names of devices, and of the TCP congestion control.
@@ -128,6 +132,15 @@ func lookupTopology(name string) (Topology, bool) {
 	return Topology{}, false
 }
 
+// topology returns that of valid options.
+func (o Options) topology() Topology {
+	if o.File != nil {
+		return Topology{Name: TopologyFile, places: o.File.Places(), build: buildFile}
+	}
+	topology, _ := lookupTopology(o.Topology)
+	return topology
+}
+
 func topologyNames() []string {
 	var names []string
 	for _, topology := range Topologies() {
@@ -157,6 +170,9 @@ var Ranges = map[string][]netip.Prefix{
 // Addresses returns the addresses of a place in a lab with these options, IPv4 first;
 // none if there is no such place.
 func Addresses(o Options, place string) []netip.Addr {
+	if o.File != nil {
+		return o.File.Addresses(place)
+	}
 	switch o.Topology {
 	case TopologyPodLinks:
 		return map[string][]netip.Addr{Host: {Gateways[0].Addr(), Gateways[1].Addr()}, PodA: PodAIPs, PodB: PodBIPs}[place]

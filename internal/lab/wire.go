@@ -5,14 +5,11 @@ package lab
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
-	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
 )
@@ -54,54 +51,41 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// addWire connects two hosts with a veth pair.
+// addWire connects two hosts.
 func (l *Lab) addWire(a, b *netns.Namespace) error {
-	if l.Options.WireRate > 0 {
-		if err := requireQdisc(a, "tbf", "2.2"); err != nil {
+	if err := requireEmulation(a, l.Options.WireRate, l.Options.WireDelay); err != nil {
+		return err
+	}
+	return joinHosts(a, Uplink, b, Uplink)
+}
+
+// requireEmulation returns an *UnsupportedError if the kernel cannot give a wire that rate or delay.
+func requireEmulation(host *netns.Namespace, rate uint64, delay time.Duration) error {
+	if rate > 0 {
+		if err := requireQdisc(host, "tbf", "2.2"); err != nil {
 			return err
 		}
 	}
-	if l.Options.WireDelay > 0 {
-		if err := requireQdisc(a, "netem", "2.6.8"); err != nil {
-			return err
-		}
+	if delay > 0 {
+		return requireQdisc(host, "netem", "2.6.8")
 	}
-	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: Uplink}, rtnl.VethEnd{Namespace: b, Name: Uplink}, podlink.DefaultMTU)
+	return nil
 }
 
 // limitWire sets the rate and the delay of the wire on both ends.
 func (l *Lab) limitWire(hosts ...*netns.Namespace) error {
-	rate, delay := l.Options.WireRate, l.Options.WireDelay
-	if rate == 0 && delay == 0 {
-		return nil
-	}
 	for _, host := range hosts {
-		if err := qdisc.Emulate(host, Uplink, rate, delay); err != nil {
+		if err := emulate(host, Uplink, l.Options.WireRate, l.Options.WireDelay); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rateUnits are the units of rates as tc writes them, in bits per second. Units that
-// end with another one come first.
-var rateUnits = []struct {
-	name string
-	bits float64
-}{{"gbit", 1e9}, {"mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}}
-
-// ParseRate parses a rate such as "10gbit" or "1.5mbit" and returns bits per second.
-func ParseRate(text string) (uint64, error) {
-	for _, unit := range rateUnits {
-		number, ok := strings.CutSuffix(strings.ToLower(text), unit.name)
-		if !ok {
-			continue
-		}
-		value, err := strconv.ParseFloat(number, 64)
-		if bits := value * unit.bits; err == nil && bits >= 1 && bits <= math.MaxUint32*8 {
-			return uint64(bits), nil
-		}
-		break
+// emulate gives the end of a wire a rate and a delay, if it has one.
+func emulate(host *netns.Namespace, device string, rate uint64, delay time.Duration) error {
+	if rate == 0 && delay == 0 {
+		return nil
 	}
-	return 0, fmt.Errorf("invalid rate %q: want a number and gbit, mbit, kbit or bit, such as 10gbit, at most 34gbit", text)
+	return qdisc.Emulate(host, device, rate, delay)
 }

@@ -200,7 +200,7 @@ func TestHostileNames(t *testing.T) {
 		if err := write(&out, append(all, all...)); err != nil {
 			t.Fatal(err)
 		}
-		if text := strings.ReplaceAll(out.String(), "\n", ""); printable(text) != text || !strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
+		if text := strings.ReplaceAll(out.String(), "\n", ""); Printable(text) != text || !strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
 			t.Errorf("%s: %q", format, text)
 		}
 	}

@@ -40,9 +40,9 @@ func offloadOrder() []string {
 	return []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"}
 }
 
-// printable returns a text as it is, or with escapes if it has characters that are none for a terminal: pods choose the names of
-// their devices and programs.
-func printable(text string) string {
+// Printable returns a text as it is, or with escapes if it has characters that are none for a terminal or a document: pods choose the
+// names of their devices and programs.
+func Printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text
 	}
@@ -216,7 +216,7 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 	fmt.Fprintln(tab, strings.Join(header, "\t"))
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = printable(cell)
+			row[i] = Printable(cell)
 		}
 		fmt.Fprintln(tab, strings.Join(row, "\t"))
 	}

@@ -152,15 +152,15 @@ func (t *tree) print(w io.Writer) error {
 	lines := append([]treeLine{header}, t.lines...)
 	widths := make([]int, len(header.columns))
 	for n, line := range lines {
-		lines[n].text = printable(line.text)
+		lines[n].text = Printable(line.text)
 		for i, cell := range line.columns {
-			cell = printable(cell)
+			cell = Printable(cell)
 			line.columns[i] = cell
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", printable(t.inventory.Namespace.String()), t.inventory.Namespace.Inode)
+	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", Printable(t.inventory.Namespace.String()), t.inventory.Namespace.Inode)
 	for _, line := range lines {
 		text := line.text
 		for i, cell := range line.columns {

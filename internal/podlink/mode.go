@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/suggest"
 )
 
 // Mode is a way to attach a pod to a host. All modes are in this package.
@@ -72,7 +73,7 @@ func Lookup(name string) (Mode, error) {
 	for _, mode := range Modes() {
 		known = append(known, mode.Name())
 	}
-	return nil, fmt.Errorf("unknown link mode %q (known: %s)", name, strings.Join(known, ", "))
+	return nil, fmt.Errorf("unknown link mode %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 }
 
 // UnsupportedError reports a feature that a link mode needs and the running kernel lacks. It matches

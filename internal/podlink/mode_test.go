@@ -114,6 +114,7 @@ func namedElsewhere() map[string][]string {
 	return map[string][]string{
 		"internal/bench/suites/":         names(),        // tables of rows
 		"internal/lab/topology.go":       {"veth"},       // default of lab up
+		"internal/lab/labfile/hosts.go":  {"veth"},       // default of a pod in a file
 		"cmd/mustang/lab.go":             {"veth"},       // default of lab up
 		"internal/lab/docker.go":         {"bridge"},     // Docker's network driver
 		"internal/cni/netconf/config.go": {"bridge"},     // key of a network configuration

@@ -48,7 +48,7 @@ type Traits struct {
 	// every pod must.
 	Guests, GuestsOnly bool
 	// AutoRank is the mode's rank among those that an automatic choice tries, 1 first; 0 excludes it. These need only
-	// the kernel, and the first has the least work per packet (the README's table of instructions, with eBPF).
+	// the kernel, and the first has the least work per packet (docs/performance.md, table of instructions, with eBPF).
 	AutoRank int
 	// ResultLink is the name of the mode in result files. Modes that differ in the switch, and not in the pod's link,
 	// share one.

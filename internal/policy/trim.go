@@ -19,10 +19,7 @@ type named struct {
 // node. The pods of that node keep other labels too. No pod keeps more than [MostLabels] labels: those that policies of the tiers Admin and
 // Baseline ask for come first. It returns the pods that lack labels or ports which policies ask for. What it changes are copies.
 func (s *Snapshot) Trim(node string) (cut []Pod) {
-	n := named{map[string]Tier{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
-	for i := range s.Policies {
-		n.add(&s.Policies[i])
-	}
+	n := s.named()
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
 	for i := range s.Pods {
 		if p := &s.Pods[i]; n.trim(p, p.Node == node) {
@@ -38,6 +35,15 @@ func (s *Snapshot) Trim(node string) (cut []Pod) {
 		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, n.namespaces)
 	}
 	return cut
+}
+
+// named returns what the policies name.
+func (s *Snapshot) named() *named {
+	n := &named{map[string]Tier{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	for i := range s.Policies {
+		n.add(&s.Policies[i])
+	}
+	return n
 }
 
 // add notes what a policy names.

@@ -3,97 +3,66 @@
 package report
 
 import (
-	"math"
+	"fmt"
 	"slices"
 	"strings"
 
 	"mustang/internal/report/format"
+	"mustang/internal/report/plots"
 	"mustang/internal/result"
 )
 
-// ChartGroup is charts under a title.
+// ChartGroup is figures under a title.
 type ChartGroup struct {
 	ID, Title, Text string
-	Charts          []Chart
+	Figures         []Figure
 }
 
-// Values of [Chart.Shape].
-const (
-	ShapeBar      = "bar"      // bars from zero
-	ShapeRatio    = "ratio"    // points around a line at one
-	ShapeDumbbell = "dumbbell" // a dot at Value and a ring at High
+// What charts show, see package plots.
+type (
+	// Chart has a mark for each row.
+	Chart = plots.Chart
+	// Figure is a chart, or two.
+	Figure = plots.Figure
+	// Mark is a row.
+	Mark = plots.Mark
+	// Legend is a series.
+	Legend = plots.Legend
 )
-
-// Chart is a chart with a horizontal axis and a mark for each row.
-type Chart struct {
-	Title, Caption string
-	Shape          string
-	// Log asks for a logarithmic axis.
-	Log bool
-	// Band is half the width of the band around one; 0 for none.
-	Band   float64
-	Marks  []Mark
-	Legend []Legend
-}
-
-// Mark is a row of a chart.
-type Mark struct {
-	// Group is the caption above the first of its marks; empty for none.
-	Group string
-	Label string
-	Color string
-	Value float64
-	// Low and High are the ends of the whisker, equal if there is none.
-	Low, High float64
-	// Text is the figure beside the mark.
-	Text string
-}
-
-// Legend is a series of a chart.
-type Legend struct{ Color, Name string }
 
 // charts makes a suite's charts, without empty ones.
 func (st *suiteTables) charts() []ChartGroup {
 	calls := slices.ContainsFunc(st.workloads, (*workloadTable).calls)
-	rates := ChartGroup{ID: "rates", Title: "Rates and latency"}
 	costs := ChartGroup{ID: "costs", Title: "Cost of a cluster IP"}
+	samples := ChartGroup{ID: "samples", Title: "Samples of each row"}
+	latency := ChartGroup{ID: "percentiles", Title: "Latency"}
 	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit", Text: "Busy time of the whole machine, with any other work on it."}
-	if st.counted {
-		rates.Title = "Instructions"
-	}
+	drift := ChartGroup{ID: "drift", Title: "Drift over the rounds"}
 	if calls {
-		rates.Title = "Times of calls"
 		cpu.Text = "Busy time of the whole machine during the calls, with the kernel's work that follows them."
 	}
-	if st.list() {
-		costs.Title = format.Clean(st.ReferenceChart)
-	}
 	for _, t := range st.workloads {
-		rates.Charts = append(rates.Charts, t.rateChart())
-		costs.Charts = append(costs.Charts, t.ratioChart())
-		cpu.Charts = append(cpu.Charts, t.cpuChart())
-	}
-	for _, t := range st.workloads {
-		rates.Charts = append(rates.Charts, t.latencyChart())
+		if !st.list() {
+			costs.Figures = append(costs.Figures, t.costChart())
+		}
+		samples.Figures = append(samples.Figures, t.distribution())
+		latency.Figures = append(latency.Figures, Figure{t.latencyCurve()})
+		cpu.Figures = append(cpu.Figures, Figure{t.cpuChart()})
+		drift.Figures = append(drift.Figures, Figure{t.drift()})
 	}
 	var out []ChartGroup
-	for _, g := range []ChartGroup{rates, costs, cpu} {
-		g.Charts = slices.DeleteFunc(g.Charts, Chart.empty)
-		if len(g.Charts) > 0 {
+	for _, g := range []ChartGroup{costs, latency, samples, drift, cpu} {
+		g.Figures = slices.DeleteFunc(g.Figures, func(f Figure) bool { return len(f) == 0 || f[0].Empty() })
+		if len(g.Figures) > 0 {
 			out = append(out, g)
 		}
 	}
 	return out
 }
 
-// empty reports whether a chart has nothing to show: no mark, or none above zero.
-func (c Chart) empty() bool {
-	return !slices.ContainsFunc(c.Marks, func(m Mark) bool { return c.Shape == ShapeRatio || max(m.Value, m.High) > 0 })
-}
-
 // mark starts the mark of an entry.
 func (t *workloadTable) mark(e *entry, value float64, text string) Mark {
-	return Mark{Group: t.group(e), Label: t.label(e), Color: t.kindOf(e).Color, Value: value, Low: value, High: value, Text: text}
+	return Mark{Group: t.group(e), Label: t.label(e), Color: t.kindOf(e).Color, Value: value, Low: value, High: value, Text: text, Path: t.suite.tracedAs(e.ID)}
 }
 
 // group is the caption that an entry stands below in a chart: its connection, or its
@@ -123,34 +92,10 @@ func (t *workloadTable) label(e *entry) string {
 	return targetName(e.Target) + ", " + viaName(e.Via)
 }
 
-// rateChart shows figures as bars with their intervals.
-func (t *workloadTable) rateChart() Chart {
-	c := Chart{Shape: ShapeBar, Title: t.name + ", " + t.unit, Caption: "Median of all rounds. " + t.wording.direction, Legend: t.legend(t.measured())}
-	if t.turns() {
-		c.Caption = "Mean of the networks' medians. " + t.wording.direction
-	}
-	places := t.places()
-	intervals := false
-	for _, e := range t.measured() {
-		m := t.mark(e, e.Median, format.Number(e.Median, format.Own(e.Median, places)))
-		if e.CI95 != nil {
-			m.Low, m.High = e.CI95[0], e.CI95[1]
-			intervals = true
-		}
-		c.Marks = append(c.Marks, m)
-	}
-	if intervals {
-		c.Caption += " Whiskers are 95\u00a0% intervals."
-	} else {
-		c.Caption += " Too few rounds for intervals."
-	}
-	return c
-}
-
 // cpuChart shows the CPU time per unit.
 func (t *workloadTable) cpuChart() Chart {
 	c := Chart{
-		Shape: ShapeBar, Title: t.name + ": CPU time, µs per " + t.cpuUnit,
+		Shape: plots.ShapeBar, Title: t.name + ": CPU time, µs per " + t.cpuUnit,
 		Caption: "Shorter is better.",
 	}
 	shown := slices.DeleteFunc(t.measured(), func(e *entry) bool { return e.CPUUSPerUnit <= 0 })
@@ -163,7 +108,9 @@ func (t *workloadTable) cpuChart() Chart {
 		all = nil // each figure has digits of its own
 	}
 	for _, e := range shown {
-		c.Marks = append(c.Marks, t.mark(e, e.CPUUSPerUnit, format.Number(e.CPUUSPerUnit, format.Own(e.CPUUSPerUnit, format.FewDecimals(all...)))))
+		m := t.mark(e, e.CPUUSPerUnit, format.Number(e.CPUUSPerUnit, format.Own(e.CPUUSPerUnit, format.FewDecimals(all...))))
+		m.Tip = fmt.Sprintf("%s: %s µs of CPU time per %s; %s.", e.name, m.Text, t.cpuUnit, format.Count(len(e.Samples), "sample"))
+		c.Marks = append(c.Marks, m)
 	}
 	c.Legend = t.legend(shown)
 	return c
@@ -177,116 +124,48 @@ const leastLatency = 1e-6
 // on the axis is logarithmic.
 const wideRange = 20
 
-// latencyChart shows the median and the 99th percentile of the latency.
-func (t *workloadTable) latencyChart() Chart {
-	c := Chart{
-		Shape: ShapeDumbbell, Title: t.name + ": latency, " + t.latencyUnit(),
-		Caption: "Dot: half of all " + t.events() + " took less (p50). Ring: 99 of 100 took less (p99). Left is better.",
-	}
-	shown := slices.DeleteFunc(t.measured(), func(e *entry) bool { return e.LatencyUS == nil || e.LatencyUS.P50 < leastLatency })
-	var all []float64
-	least, most := math.Inf(1), 0.0
-	for _, e := range shown {
-		all = append(all, t.latency(e.LatencyUS.P99))
-		least, most = min(least, e.LatencyUS.P50), max(most, e.LatencyUS.P99)
-	}
-	places := format.FewDecimals(all...)
-	for _, e := range shown {
-		p50, p99 := t.latency(e.LatencyUS.P50), t.latency(e.LatencyUS.P99)
-		m := t.mark(e, p50, format.Number(p50, places)+" / "+format.Number(p99, places))
-		m.High = p99
-		c.Marks = append(c.Marks, m)
-	}
-	if c.Log = most > wideRange*least; c.Log {
-		c.Caption += " The scale is logarithmic."
-	}
-	c.Legend = t.legend(shown)
-	return c
-}
-
-// farAway is the multiple of the largest ratio at which a chart cuts intervals off.
-const farAway = 2
-
-// ratioChart shows cluster IP over pod IP, or each row over the reference if the
-// suite has such a chart.
-func (t *workloadTable) ratioChart() Chart {
-	c := Chart{Shape: ShapeRatio, Band: min(t.quietest().share, 1)}
+// costChart shows cluster IP over pod IP.
+func (t *workloadTable) costChart() Figure {
+	c := Chart{Shape: plots.ShapeForest, Log: true, Title: t.name + ": cluster IP / pod IP",
+		Caption: "Ratio to the pod IP of the same connection, within each round. " + t.wording.atOne}
 	var shown []*entry
-	var differences []difference
-	largest := 1.0
+	var texts []string
+	intervals := false
 	for _, e := range t.measured() {
-		d, ok := t.toReference(e)
-		if !t.suite.list() {
-			if ok = e.cost != nil; ok {
-				d = t.of(*e.cost)
-			}
+		if e.cost == nil || e.cost.Ratio <= 0 {
+			continue
 		}
-		if ok {
-			shown, differences = append(shown, e), append(differences, d)
-			largest = max(largest, d.ratio)
-		}
+		d := t.of(*e.cost)
+		m := t.mark(e, d.ratio, "")
+		setRatio(&m, d)
+		m.Tip = fmt.Sprintf("%s; %s of that of the pod IP; %s.", t.tip(e), ratioWords(d), format.Count(e.cost.RoundsDone(), "round"))
+		intervals = intervals || d.ci != nil
+		c.Marks, shown, texts = append(c.Marks, m), append(shown, e), append(texts, m.Text)
 	}
-	if t.suite.list() && t.suite.ReferenceChart == "" || len(shown) == 0 {
-		return Chart{}
-	}
-	intervals, cut := false, false
-	for i, e := range shown {
-		d := differences[i]
-		m := t.mark(e, d.ratio, strings.TrimSpace(format.Ratio(d.ratio)+" "+d.verdict.mark()))
-		if t.suite.list() {
-			m.Group, m.Label = "", e.name
-		}
-		if d.ci != nil {
-			intervals = true
-			m.Low, m.High = d.ci[0], min(d.ci[1], farAway*largest)
-			cut = cut || m.High < d.ci[1]
-		}
-		c.Marks = append(c.Marks, m)
-	}
-	c.Legend = t.legend(shown)
-	t.captionRatios(&c, intervals, cut)
-	return c
-}
-
-// captionRatios gives a chart of ratios its title and caption.
-func (t *workloadTable) captionRatios(c *Chart, intervals, cut bool) {
-	if t.suite.list() {
-		c.Title = t.name + ": " + t.unit + " / " + t.reference.name
-		c.Caption = "Ratio to " + t.reference.name + ", within each round."
-	} else {
-		c.Title = t.name + ": cluster IP / pod IP"
-		c.Caption = "Ratio to the pod IP of the same connection, within each round. " + t.wording.atOne
-	}
-	one, _, _ := t.nouns()
-	switch {
-	case t.inTime():
-		c.Title = t.name + ": time of a transaction / " + t.reference.name
-		c.Caption += " 1.0 means no added time; right of it, a transaction takes longer."
-	case t.calls():
-		c.Caption += " Left of 1.0 the " + one + " is faster."
+	if len(shown) == 0 {
+		return nil
 	}
 	if intervals {
-		c.Caption += " Whiskers are 95\u00a0% intervals."
+		c.Caption += " Lines are 95\u00a0% intervals."
 	} else {
 		c.Caption += " Too few rounds for intervals."
-	}
-	var texts []string
-	for _, m := range c.Marks {
-		texts = append(texts, m.Text)
 	}
 	if legend := marksLegend(t.turns(), texts...); legend != "" {
 		c.Caption += " " + legend
 	}
-	if cut {
-		c.Caption += " Intervals that reach far beyond the ratios are cut off; the tables have them."
+	if c.Cut() {
+		c.Caption += plots.CutOff
 	}
-	if s := t.quietest(); s.pairs > 0 && s.share < tooWide {
+	if s := t.quietest(); s.pairs > 0 && s.factor < 1+tooWide {
+		c.Band = s.factor - 1
 		where := ""
 		if classes := t.classes(); len(classes) > 1 {
 			where = among(classes[0])
 		}
 		c.Caption += " The band (± " + format.Percent(s.share) + ") is the spread of the same thing measured twice" + where + " (A/A)."
 	}
+	c.Legend = t.legend(shown)
+	return c.Panels(t.wording.less)
 }
 
 // kindOf returns the series of an entry: that of its suite, or the part of the kernel
@@ -297,23 +176,23 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 	}
 	switch {
 	case e.Baseline && t.suite.list():
-		return Legend{result.ColorGray, "host only"}
+		return Legend{Color: result.ColorGray, Name: "host only"}
 	case e.Baseline:
-		return Legend{result.ColorGray, "baseline, no pod to pod"}
+		return Legend{Color: result.ColorGray, Name: "baseline, no pod to pod"}
 	case e.Via == result.ViaEBPFSocket:
-		return Legend{result.ColorOlive, "cluster IP by eBPF at the socket"}
+		return Legend{Color: result.ColorOlive, Name: "cluster IP by eBPF at the socket"}
 	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
-		return Legend{result.ColorTeal, "eBPF datapath"}
+		return Legend{Color: result.ColorTeal, Name: "eBPF datapath"}
 	case e.Via == result.ViaIPTables:
-		return Legend{result.ColorOrange, "cluster IP by iptables"}
+		return Legend{Color: result.ColorOrange, Name: "cluster IP by iptables"}
 	case e.Via == result.ViaNFTables:
-		return Legend{result.ColorPurple, "cluster IP by nftables"}
+		return Legend{Color: result.ColorPurple, Name: "cluster IP by nftables"}
 	case e.Via == result.ViaDocker:
-		return Legend{result.ColorBlue, "published by Docker"}
+		return Legend{Color: result.ColorBlue, Name: "published by Docker"}
 	case t.suite.list():
-		return Legend{result.ColorSlate, "kernel datapath"}
+		return Legend{Color: result.ColorSlate, Name: "kernel datapath"}
 	}
-	return Legend{result.ColorSlate, "kernel, pod IP"}
+	return Legend{Color: result.ColorSlate, Name: "kernel, pod IP"}
 }
 
 // legend lists the series of entries: the suite's in the file's order, then others by
@@ -321,7 +200,7 @@ func (t *workloadTable) kindOf(e *entry) Legend {
 func (t *workloadTable) legend(entries []*entry) []Legend {
 	var order []Legend
 	for _, series := range t.suite.Series {
-		order = append(order, Legend{series.Color, format.Clean(series.Name)})
+		order = append(order, Legend{Color: series.Color, Name: format.Clean(series.Name)})
 	}
 	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue, result.ColorTeal, result.ColorOlive}
 	place := func(k Legend) int {

@@ -10,10 +10,6 @@ import (
 	"mustang/internal/result"
 )
 
-// minRounds is the fewest samples that give a 95 % interval of a median: with
-// five, even the smallest and the largest enclose it in only 94 % of cases.
-const minRounds = 6
-
 // verdict is what a ratio shows.
 type verdict int
 

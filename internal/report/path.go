@@ -84,6 +84,20 @@ func (e *entry) busyDevices() []string {
 	return out
 }
 
+// tracedAs is the place of a row's path among the traces, from 1 on; 0 if it was not traced.
+func (st *suiteTables) tracedAs(id string) int {
+	at := 0
+	for _, t := range st.traced {
+		if t.Suite != st.Name {
+			continue
+		}
+		if at++; t.ID == id {
+			return at
+		}
+	}
+	return 0
+}
+
 // traces returns what the packets of rows crossed, each under the row's ID.
 func (st *suiteTables) traces() []steps.Path {
 	var out []steps.Path

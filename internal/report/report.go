@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"mustang/internal/explain/steps"
+	"mustang/internal/report/facts"
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -33,19 +34,10 @@ type Report struct {
 	Warnings []string
 	Suites   []Suite
 	// Facts describe machine, settings and method.
-	Facts []FactGroup
+	Facts []facts.Group
 	// Command repeats the run.
 	Command string
 }
-
-// FactGroup is a list of facts under a title.
-type FactGroup struct {
-	Title string
-	Facts []Fact
-}
-
-// Fact is a name with a value.
-type Fact struct{ Name, Value string }
 
 // Suite is the part of a report that answers one question.
 type Suite struct {
@@ -57,6 +49,8 @@ type Suite struct {
 	// where each workload has a matrix.
 	Overview *Table
 	Charts   []ChartGroup
+	// ForestLegend says how the workloads' pictures are read.
+	ForestLegend string
 	// RatioMeaning explains the ratios of comparisons.
 	RatioMeaning string
 	// Spread sums up the smallest difference that each workload can tell.
@@ -77,6 +71,11 @@ type Workload struct {
 	// Unit is that of the medians, CPUUnit that of CPU time and softirqs.
 	Unit, CPUUnit string
 	Answer        Answer
+	// Verdict is the answer in one short line, and Forest its picture.
+	Verdict string
+	Forest  Figure
+	// Statements has a line for each pair that the suite compares in words; nil if there is none.
+	Statements *Table
 	// Matrix has a line for each connection, with the pod IP and the kinds of
 	// cluster IP as columns; nil where the suite has an overview.
 	Matrix *Table
@@ -106,9 +105,6 @@ type Answer struct {
 	MoreFlows bool
 }
 
-// Sentence is the headline as a sentence of its own, not after a colon.
-func (a Answer) Sentence() string { return format.UpperFirst(a.Headline) }
-
 // Failure is a reason why rows have no figure.
 type Failure struct {
 	Status string // "failed" or "skipped"
@@ -126,16 +122,16 @@ func New(f result.File) (*Report, error) {
 		}
 		return nil, fmt.Errorf("check results: %w", err)
 	}
-	run := runFacts{Run: f.Run, rows: f.Rows}
+	run := facts.Run{Run: f.Run, Rows: f.Rows}
 	r := &Report{
-		Title: format.Clean(f.Run.Suite), Headline: run.headline(), Machine: run.machineLine(), Started: format.Timestamp(f.Run.Started),
-		Warnings: run.warnings(), Command: run.command(),
-		Facts: []FactGroup{{"Machine", run.machine()}, {"Settings", run.settings()}, {"Method", run.method()}},
+		Title: format.Clean(f.Run.Suite), Headline: run.Headline(), Machine: run.MachineLine(), Started: format.Timestamp(f.Run.Started),
+		Warnings: run.Warnings(), Command: run.Command(),
+		Facts: run.Groups(),
 	}
 	for _, t := range newSuiteTables(f) {
 		r.Suites = append(r.Suites, t.suite())
 	}
-	r.addDisturbances(run.disturbances())
+	r.addDisturbances(run.Disturbances())
 	return r, nil
 }
 
@@ -157,7 +153,7 @@ func (st *suiteTables) suite() Suite {
 	for i, t := range st.workloads {
 		w := Workload{
 			Name: t.name, Heading: t.heading(), Unit: t.unit, CPUUnit: t.cpuUnit, Answer: t.answer(), Paths: t.paths(), Rows: t.rowTable(), Costs: t.costs(),
-			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Spread: t.spreadSentence(), Evidence: t.evidence(),
+			Comparisons: t.comparisonTable(false), Ranking: t.comparisonTable(true), Verdict: t.verdict(), Forest: t.forest(), Statements: t.statementTable(), Spread: t.spreadSentence(), Evidence: t.evidence(),
 		}
 		w.Answer.MoreFlows = i > 0 && st.workloads[i-1].workload == t.workload
 		switch {
@@ -168,6 +164,7 @@ func (st *suiteTables) suite() Suite {
 		}
 		out.Workloads = append(out.Workloads, w)
 	}
+	out.ForestLegend = st.forestLegend(out.Workloads)
 	if st.list() && !st.grid() {
 		out.Overview = st.overview()
 	}
@@ -220,6 +217,7 @@ type Line struct {
 	Status string // "ok", "skipped" or "failed"
 	Color  string // of the row's series, see package result
 	First  bool   // whether the line starts a group
+	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
 	Rank   int    // says when a short table leaves the line out: the highest first
 }
 

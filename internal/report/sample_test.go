@@ -71,6 +71,7 @@ func pageOf(t testing.TB, f result.File) string {
 func wordsOf(page string) string {
 	var b strings.Builder
 	_, page, _ = strings.Cut(page, "</style>")
+	page, _, _ = strings.Cut(page, "<script>")
 	z := xhtml.NewTokenizer(strings.NewReader(page))
 	for {
 		switch z.Next() {

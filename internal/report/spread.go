@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/facts"
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -46,7 +47,7 @@ func newSpread(comparisons []result.Comparison) spread {
 const tooWide = 0.5
 
 // known reports whether the spread rests on enough rounds to judge by.
-func (s spread) known() bool { return s.pairs > 0 && s.rounds >= minRounds }
+func (s spread) known() bool { return s.pairs > 0 && s.rounds >= facts.MinRounds }
 
 // newSpreads takes the spread of each class from the comparisons.
 func newSpreads(comparisons []result.Comparison) map[string]spread {
@@ -133,7 +134,7 @@ func (s spread) sentence() string {
 		return "too noisy to tell differences: the same thing measured twice (A/A) is not known to be alike within " + format.Percent(tooWide)
 	case !s.known():
 		return fmt.Sprintf("too few rounds (%d, it takes %d) to say which differences can be told; the same thing measured twice differed by up to %s in a round",
-			s.rounds, minRounds, format.Percent(s.share))
+			s.rounds, facts.MinRounds, format.Percent(s.share))
 	}
 	return fmt.Sprintf("no difference smaller than %s can be told on this machine in this run (A/A: the same thing measured twice)", format.Percent(s.share))
 }

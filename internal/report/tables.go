@@ -15,7 +15,8 @@ import (
 func (t *workloadTable) rowTable() Table {
 	out := Table{ID: t.anchor, Title: t.heading(), Columns: t.columns(), Notes: t.notes()}
 	for i, e := range t.entries {
-		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || t.entries[i-1].name != e.name})
+		out.Lines = append(out.Lines, Line{Status: e.Status, Color: t.kindOf(e).Color, First: i == 0 || t.entries[i-1].name != e.name,
+			Path: t.suite.tracedAs(e.ID)})
 	}
 	out.Notes = append(out.legend(t.turns()), out.Notes...)
 	return out

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mustang/internal/report/facts"
 	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
@@ -61,7 +62,7 @@ func (r *Report) addDisturbances(disturbances string) {
 		suite := &r.Suites[0]
 		suite.Noise = strings.TrimSpace(strings.TrimSuffix(suite.Noise, repeatIt)+" "+disturbances) + repeatIt
 	default:
-		r.Warnings = append(r.Warnings, disturbances+repeatRun)
+		r.Warnings = append(r.Warnings, disturbances+facts.RepeatRun)
 	}
 }
 

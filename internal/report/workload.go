@@ -124,7 +124,7 @@ func (st *suiteTables) index() {
 	}
 	for _, s := range slices.Backward(st.Series) {
 		for _, id := range s.Rows {
-			st.seriesOf[id] = Legend{s.Color, format.Clean(s.Name)}
+			st.seriesOf[id] = Legend{Color: s.Color, Name: format.Clean(s.Name)}
 		}
 	}
 }

@@ -41,7 +41,7 @@ type File struct {
 // Run holds what all rows of a file share. It has neither the name nor an address of
 // the machine.
 type Run struct {
-	// Suite is the name of the suite, such as "pod-links", or "all".
+	// Suite is the name of the suite, such as "pod-links"; of several, with spaces between; or "all".
 	Suite string `json:"suite"`
 	// Machine describes the hardware, as far as the kernel shows it.
 	Machine Machine `json:"machine"`

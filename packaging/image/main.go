@@ -1,40 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Program image packs static programs as a container image of one layer, without a daemon: an archive for `docker load`,
-// `ctr images import` and tools that push to registries. The first program is the image's command. Its time is SOURCE_DATE_EPOCH.
+// Program image packs static programs as a container image of one layer, without a daemon: an OCI layout in an archive, with
+// the manifest that `docker load` of Docker before 25 reads beside it. `ctr images import`, podman and tools that push to
+// registries read it too. The first program is the image's command. Its time is SOURCE_DATE_EPOCH.
 package main
 
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 func main() {
 	output := flag.String("o", "", "`file` to write")
-	tag := flag.String("tag", "", "`name` and tag of the image")
-	arch := flag.String("arch", "amd64", "`architecture` of the programs")
+	var o options
+	flag.StringVar(&o.tag, "tag", "", "`name` and tag of the image")
+	flag.StringVar(&o.arch, "arch", "amd64", "`architecture` of the programs")
+	flag.StringVar(&o.version, "version", "", "`version` of the programs")
 	flag.Parse()
-	if err := pack(*output, *tag, *arch, flag.Args()); err != nil {
+	if err := pack(*output, o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func pack(output, tag, arch string, programs []string) error {
-	ref, err := name.NewTag(tag)
+// options say what an image is called, and what is in it.
+type options struct{ tag, arch, version string }
+
+func pack(output string, o options, programs []string) error {
+	ref, err := name.NewTag(o.tag)
 	if err != nil {
 		return err
 	}
@@ -50,11 +63,13 @@ func pack(output, tag, arch string, programs []string) error {
 	if err != nil {
 		return err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil },
+		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return err
 	}
-	image, err := mutate.Append(empty.Image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "make image"}})
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err := mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "make image"}})
 	if err != nil {
 		return err
 	}
@@ -62,18 +77,97 @@ func pack(output, tag, arch string, programs []string) error {
 	if err != nil {
 		return err
 	}
-	config.Architecture, config.OS, config.Created = arch, "linux", v1.Time{Time: created}
+	config.Architecture, config.OS, config.Created = o.arch, "linux", v1.Time{Time: created}
 	config.Config = v1.Config{
 		Entrypoint: []string{"/usr/bin/" + filepath.Base(programs[0])}, Env: []string{"PATH=/usr/bin"},
-		Labels: map[string]string{"org.opencontainers.image.title": "mustang", "org.opencontainers.image.licenses": "Apache-2.0"},
+		Labels: map[string]string{
+			"org.opencontainers.image.title": "mustang", "org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.version": o.version,
+		},
 	}
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return err
 	}
-	return tarball.WriteToFile(output, ref, image)
+	return write(output, ref, image, created)
 }
 
-// archive returns a tar archive with the programs in usr/bin, and a directory for temporary files.
+// containerdName returns the name as containerd and the kubelet have it, who say docker.io for Docker's registry.
+func containerdName(ref name.Tag) string {
+	if rest, ok := strings.CutPrefix(ref.Name(), name.DefaultRegistry+"/"); ok {
+		return "docker.io/" + rest
+	}
+	return ref.Name()
+}
+
+// write writes the archive: the files of an OCI layout, and manifest.json for Docker.
+func write(output string, ref name.Tag, image v1.Image, modified time.Time) error {
+	dir, err := os.MkdirTemp("", "image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	files, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	err = files.AppendImage(image, layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}), layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": ref.TagStr(), "io.containerd.image.name": containerdName(ref),
+	}))
+	if err != nil {
+		return err
+	}
+	manifest, err := image.Manifest()
+	if err != nil {
+		return err
+	}
+	blob := func(d v1.Descriptor) string { return path.Join("blobs", d.Digest.Algorithm, d.Digest.Hex) }
+	docker, err := json.Marshal(tarball.Manifest{{Config: blob(manifest.Config), RepoTags: []string{ref.String()}, Layers: []string{blob(manifest.Layers[0])}}})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "manifest.json"), docker, 0o644); err != nil {
+		return err
+	}
+	out, err := os.Create(output)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if err := tarDirectory(out, dir, modified); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// tarDirectory writes the files of a directory, in the order of their names.
+func tarDirectory(out io.Writer, dir string, modified time.Time) error {
+	w := tar.NewWriter(out)
+	err := filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		in, err := filepath.Rel(dir, file)
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: in, Mode: 0o644, Size: int64(len(data)), ModTime: modified, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
+	return errors.Join(err, w.Close())
+}
+
+// archive returns a tar archive with the programs in usr/bin, and directories for temporary files, namespaces and labs.
 func archive(programs []string, modified time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -85,18 +179,18 @@ func archive(programs []string, modified time.Time) ([]byte, error) {
 		_, err := w.Write(data)
 		return err
 	}
-	for _, dir := range []tar.Header{{Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/bin/", Mode: 0o755}} {
+	for _, dir := range []tar.Header{{Name: "run/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/bin/", Mode: 0o755}} {
 		dir.Typeflag = tar.TypeDir
 		if err := add(dir, nil); err != nil {
 			return nil, err
 		}
 	}
-	for _, path := range programs {
-		data, err := os.ReadFile(path)
+	for _, program := range programs {
+		data, err := os.ReadFile(program)
 		if err != nil {
 			return nil, err
 		}
-		if err := add(tar.Header{Typeflag: tar.TypeReg, Name: "usr/bin/" + filepath.Base(path), Mode: 0o755}, data); err != nil {
+		if err := add(tar.Header{Typeflag: tar.TypeReg, Name: "usr/bin/" + filepath.Base(program), Mode: 0o755}, data); err != nil {
 			return nil, err
 		}
 	}

@@ -38,20 +38,27 @@ func build(t *testing.T) string {
 
 // wanted are the package's files with their modes.
 var wanted = map[string]string{
-	"./etc/default/mustang-cni":                         "-rw-r--r--",
-	"./lib/systemd/system/mustang-bpffs.service":        "-rw-r--r--",
-	"./lib/systemd/system/mustang-cni.service":          "-rw-r--r--",
-	"./lib/systemd/system/mustang-health.service":       "-rw-r--r--",
-	"./lib/systemd/system/mustang-services.service":     "-rw-r--r--",
-	"./usr/bin/mustang":                                 "-rwxr-xr-x",
-	"./usr/lib/cni/mustang-cni":                         "-rwxr-xr-x",
-	"./usr/share/doc/mustang/CHANGELOG.md":              "-rw-r--r--",
-	"./usr/share/doc/mustang/README.md":                 "-rw-r--r--",
-	"./usr/share/doc/mustang/copyright":                 "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/cni.md":               "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/cni.schema.json":      "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/services.md":          "-rw-r--r--",
-	"./usr/share/doc/mustang/docs/services.schema.json": "-rw-r--r--",
+	"./etc/default/mustang-cni":                          "-rw-r--r--",
+	"./lib/systemd/system/mustang-bpffs.service":         "-rw-r--r--",
+	"./lib/systemd/system/mustang-cni.service":           "-rw-r--r--",
+	"./lib/systemd/system/mustang-health.service":        "-rw-r--r--",
+	"./lib/systemd/system/mustang-services.service":      "-rw-r--r--",
+	"./usr/bin/mustang":                                  "-rwxr-xr-x",
+	"./usr/lib/cni/mustang-cni":                          "-rwxr-xr-x",
+	"./usr/share/bash-completion/completions/mustang":    "-rw-r--r--",
+	"./usr/share/doc/mustang/CHANGELOG.md.gz":            "-rw-r--r--",
+	"./usr/share/doc/mustang/README.md":                  "-rw-r--r--",
+	"./usr/share/doc/mustang/changelog.gz":               "-rw-r--r--",
+	"./usr/share/doc/mustang/copyright":                  "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.md":                "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/cni.schema.json":       "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/services.md":           "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/services.schema.json":  "-rw-r--r--",
+	"./usr/share/fish/vendor_completions.d/mustang.fish": "-rw-r--r--",
+	"./usr/share/lintian/overrides/mustang":              "-rw-r--r--",
+	"./usr/share/man/man1/mustang.1.gz":                  "-rw-r--r--",
+	"./usr/share/man/man1/mustang-svc-add.1.gz":          "-rw-r--r--",
+	"./usr/share/zsh/vendor-completions/_mustang":        "-rw-r--r--",
 }
 
 // TestPackage looks at the package, installs it into an empty root, uses what is
@@ -60,6 +67,8 @@ func TestPackage(t *testing.T) {
 	testkit.RequireRoot(t) // dpkg needs it, in any root
 	path := build(t)
 	checkContent(t, path)
+	testkit.RequireTool(t, "lintian")
+	run(t, "lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", path)
 	root := t.TempDir()
 	for _, dir := range []string{"info", "updates"} {
 		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755); err != nil {
@@ -79,7 +88,9 @@ func TestPackage(t *testing.T) {
 		}
 	}
 	useProgram(t, root)
+	readManual(t, root)
 	verifyUnits(t, root)
+	checkPage(t, filepath.Join(root, "usr/bin/mustang"))
 	run(t, "dpkg", "--root="+root, "--purge", "mustang")
 	var left []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -123,7 +134,8 @@ func checkContent(t *testing.T, path string) {
 		}
 	}
 	for name := range have {
-		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") && !strings.HasPrefix(name, "./usr/share/doc/mustang/docs/") {
+		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") && !strings.HasPrefix(name, "./usr/share/doc/mustang/docs/") &&
+			!strings.HasPrefix(name, "./usr/share/man/man1/mustang-") {
 			t.Errorf("the package has %s", name)
 		}
 	}
@@ -135,6 +147,9 @@ func useProgram(t *testing.T, root string) {
 	place := t.TempDir()
 	conf := filepath.Join(place, "net.d")
 	mustang := filepath.Join(root, "usr/bin/mustang")
+	if out := run(t, mustang, "--version"); out != "mustang "+version+"\n" {
+		t.Errorf("the program is of version %q", out)
+	}
 	run(t, "setpriv", append(confined(t, root, "mustang-cni"), mustang,
 		"cni", "install", "--link", "auto", "--bin-dir", filepath.Join(place, "bin"), "--conf-dir", conf)...)
 	copied, err := os.ReadFile(filepath.Join(place, "bin/mustang-cni"))
@@ -152,6 +167,32 @@ func useProgram(t *testing.T, root string) {
 	}
 	if entries, err := os.ReadDir(conf); err != nil || len(entries) > 0 {
 		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// readManual holds the package to a manual page for each command that the program's help names, and to completions that the
+// shell takes.
+func readManual(t *testing.T, root string) {
+	t.Helper()
+	help := run(t, filepath.Join(root, "usr/bin/mustang"), "help")
+	_, commands, found := strings.Cut(help, "Available Commands:\n")
+	commands, _, _ = strings.Cut(commands, "\n\n")
+	if !found || strings.Count(commands, "\n") < 15 {
+		t.Fatalf("help: %s", help)
+	}
+	for line := range strings.Lines(commands) {
+		name := strings.Fields(line)[0]
+		if name == "help" {
+			continue
+		}
+		page := run(t, "gzip", "-dc", filepath.Join(root, "usr/share/man/man1/mustang-"+name+".1.gz"))
+		if !strings.Contains(page, "mustang "+version) || !strings.Contains(page, ".SH SYNOPSIS\n\\fBmustang "+name) {
+			t.Errorf("page of %s: %.300s", name, page)
+		}
+	}
+	run(t, "bash", "-n", filepath.Join(root, "usr/share/bash-completion/completions/mustang"))
+	if out := run(t, "gzip", "-dc", filepath.Join(root, "usr/share/doc/mustang/changelog.gz")); !strings.HasPrefix(out, "mustang ("+version+") unstable; ") {
+		t.Errorf("changelog: %s", out)
 	}
 }
 
@@ -203,5 +244,30 @@ func verifyUnits(t *testing.T, root string) {
 	}
 	if out := run(t, "systemd-analyze", args...); strings.Contains(out, "mustang") {
 		t.Errorf("units: %s", out)
+	}
+}
+
+// checkPage makes a page, and checks that it has the script that make page builds.
+func checkPage(t *testing.T, mustang string) {
+	t.Helper()
+	results, err := os.ReadFile("../../internal/report/testdata/made-up.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), results, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, mustang, "report", filepath.Join(dir, "results.json"), "-o", "html")
+	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("../../internal/report/html/bundle/page.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "<script>"+string(script)+"</script>") {
+		t.Error("the built mustang makes pages without their script")
 	}
 }

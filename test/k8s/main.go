@@ -25,6 +25,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -88,7 +89,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster", "`directory` for the files of the cluster, and for its logs, which stay")
 	flags.StringVar(&r.cluster.Image, "image", "build/mustang-image.tar", "`archive` of Mustang's image")
-	flags.StringVar(&r.cluster.Program, "program", "build/image/mustang", "`file` that is mustang in that image")
+	flags.StringVar(&r.cluster.Program, "program", filepath.Join("build/programs", runtime.GOARCH, "mustang"), "`file` that is mustang in that image")
 	flags.StringVar(&r.cluster.Manifest, "manifest", "deploy/mustang.yaml", "`file` that installs Mustang")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
 	split := slices.Index(args, "--")

@@ -91,7 +91,7 @@ func (h *host) dropped(t *testing.T) map[string]uint64 {
 
 func (h *host) counted(t *testing.T) map[string]uint64 {
 	t.Helper()
-	counters, err := h.d.Counters()
+	counters, err := h.d.Flows().Counters()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,9 @@ func New() *State {
 	return s
 }
 
+// Tell adds metrics to those of the agent.
+func (s *State) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
+
 // Services notes how many services and backends there are to be.
 func (s *State) Services(services, backends int) {
 	s.metrics.services.Set(float64(services))
@@ -92,7 +95,12 @@ func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 // Metrics returns what answers at /metrics.
 func (s *State) Metrics() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	options := promhttp.HandlerOpts{
+		MaxRequestsInFlight: 2,                        // each walks tables
+		ErrorHandling:       promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
+		Registry:            s.registry,
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, options))
 	return mux
 }
 

@@ -17,6 +17,7 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/debian"
 	"mustang/internal/load"
+	"mustang/internal/suggest"
 )
 
 // Native is the name of Mustang's own load generator, which is none of [List].
@@ -65,7 +66,7 @@ func Lookup(name string) (Engine, error) {
 		}
 		names = append(names, e.Name)
 	}
-	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s", name, strings.Join(names, ", "))
+	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s%s", name, strings.Join(names, ", "), suggest.Text(name, names))
 }
 
 // Runs reports whether the engine carries a workload over a number of flows, 0 for one.

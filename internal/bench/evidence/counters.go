@@ -50,7 +50,7 @@ func readCounters(l *lab.Lab) (counters, error) {
 	if dp == nil {
 		return c, nil
 	}
-	programs, err := dp.Counters()
+	programs, err := dp.Flows().Counters()
 	for _, counter := range programs {
 		c.programs[counter.Name] = counter.Packets
 	}

@@ -128,7 +128,7 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 	client := c.measurement.ClientLocal
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
-	if c.evidence.Connections, err = countConnections(l, client, c.Connect); err != nil {
+	if c.evidence.Connections, err = countConnections(l, client, c.Connect, c.Lab.Policy == lab.ViaEBPFTC); err != nil {
 		return err
 	}
 	if err = c.trackedConnection(l); err != nil {
@@ -149,8 +149,10 @@ func (c *sampleCheck) inspect(r *Recorder, after counters) (err error) {
 }
 
 // countConnections counts the entries of a client's connection in the lab's eBPF
-// connection table, which may have others of its port.
-func countConnections(l *lab.Lab, client, called netip.AddrPort) (int, error) {
+// connection table, which may have others of its port. One to no service has an entry
+// where policies hold, which counts if direct is true, and where its port had to be
+// changed since a connection to the service has had it, which says nothing of the path.
+func countConnections(l *lab.Lab, client, called netip.AddrPort, direct bool) (int, error) {
 	dp := l.Datapath()
 	if dp == nil {
 		return 0, nil
@@ -161,7 +163,7 @@ func countConnections(l *lab.Lab, client, called netip.AddrPort) (int, error) {
 	}
 	n := 0
 	for _, connection := range connections {
-		if connection.Client == client && connection.Service == called {
+		if connection.Client == client && connection.Service == called && (direct || connection.ServiceID != 0) {
 			n++
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/result"
+	"mustang/internal/version"
 )
 
 // EnvGuestKernel is the environment variable that names the kernel package of a guest.
@@ -129,10 +129,7 @@ func (f facts) virtualisation() string {
 // versions returns the versions of mustang, Go, the guest's kernel package and the
 // firewall tools.
 func versions() map[string]string {
-	out := map[string]string{"go": runtime.Version()}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		out["mustang"] = buildVersion(info)
-	}
+	out := map[string]string{"go": runtime.Version(), "mustang": version.Program()}
 	if kernel := os.Getenv(EnvGuestKernel); kernel != "" {
 		out["guest kernel"] = kernel
 	}
@@ -146,29 +143,4 @@ func versions() map[string]string {
 		}
 	}
 	return out
-}
-
-// buildVersion returns the module's version, with the commit if the build recorded it.
-func buildVersion(info *debug.BuildInfo) string {
-	version := info.Main.Version
-	var revision string
-	dirty := false
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			dirty = setting.Value == "true"
-		}
-	}
-	if version == "" || version == "(devel)" {
-		version = "devel"
-	}
-	if revision != "" && !strings.Contains(version, revision[:min(12, len(revision))]) {
-		version += " " + revision[:min(12, len(revision))]
-	}
-	if dirty && !strings.Contains(version, "dirty") {
-		version += " (modified)"
-	}
-	return version
 }

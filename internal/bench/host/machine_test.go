@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -109,23 +108,6 @@ func TestSettings(t *testing.T) {
 	}
 	if got := (facts{tree(nil)}).settings("6.1.0"); len(got) != 0 {
 		t.Errorf("settings out of nothing: %v", got)
-	}
-}
-
-func TestBuildVersion(t *testing.T) {
-	const revision = "0123456789abcdef0123456789abcdef01234567"
-	info := &debug.BuildInfo{}
-	if got := buildVersion(info); got != "devel" {
-		t.Errorf("no facts: %q", got)
-	}
-	info.Main.Version = "v1.2.3"
-	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: revision}, {Key: "vcs.modified", Value: "true"}}
-	if got := buildVersion(info); got != "v1.2.3 0123456789ab (modified)" {
-		t.Errorf("release: %q", got)
-	}
-	info.Main.Version = "v0.0.0-20260102030405-0123456789ab+dirty"
-	if got := buildVersion(info); got != info.Main.Version {
-		t.Errorf("a version with its commit: %q", got)
 	}
 }
 

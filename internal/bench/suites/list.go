@@ -4,6 +4,8 @@ package suites
 
 import (
 	"fmt"
+	"mustang/internal/suggest"
+	"slices"
 	"strings"
 )
 
@@ -12,18 +14,21 @@ func List() []Suite {
 	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(), docker(), cni()}
 }
 
-// Lookup returns the suite of that name, or all of them for [All].
-func Lookup(name string) ([]Suite, error) {
-	suites := List()
-	if name == All {
-		return suites, nil
+// Names returns the names of all suites, and [All].
+func Names() []string {
+	var names []string
+	for _, suite := range List() {
+		names = append(names, suite.Name)
 	}
-	var known []string
-	for _, suite := range suites {
-		if suite.Name == name {
-			return []Suite{suite}, nil
+	return append(names, All)
+}
+
+// Lookup returns the suites of these names, each once and in the order of List; all of them for [All].
+func Lookup(names ...string) ([]Suite, error) {
+	for _, name := range names {
+		if known := Names(); !slices.Contains(known, name) {
+			return nil, fmt.Errorf("unknown suite %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 		}
-		known = append(known, suite.Name)
 	}
-	return nil, fmt.Errorf("unknown suite %q (known: %s, %s)", name, strings.Join(known, ", "), All)
+	return slices.DeleteFunc(List(), func(s Suite) bool { return !slices.Contains(names, All) && !slices.Contains(names, s.Name) }), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+	"mustang/internal/suggest"
 )
 
 // PluginType is the value of key type in network configurations, and the file name of
@@ -205,7 +206,7 @@ func (c Config) validate() error {
 	services := Services()
 	switch {
 	case !slices.Contains(Links(), c.Link):
-		return Invalidf("link: unknown link mode %q (known: %s)", c.Link, strings.Join(Links(), ", "))
+		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "), suggest.Text(c.Link, Links()))
 	case !slices.Contains(services, c.Services):
 		return Invalidf("services: want one of %s, got %q", strings.Join(services, ", "), c.Services)
 	case !slices.Contains(bigTCP, c.BigTCP):

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/cni"
 	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
@@ -112,13 +113,13 @@ func (s *Server) sameDirectories(root string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	cgroup := s.Plugin.Cgroup
-	if cgroup == "" {
-		if cgroup, err = objects.CgroupRoot(); err != nil {
+	group := s.Plugin.Cgroup
+	if group == "" {
+		if group, err = cgroup.Root(); err != nil {
 			return err
 		}
 	}
-	for _, dir := range append(s.directories(), cgroup) {
+	for _, dir := range append(s.directories(), group) {
 		var here, there unix.Stat_t
 		if err := unix.Stat(dir, &here); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)

@@ -170,6 +170,8 @@ func (r *root) renew() error {
 	}
 	delete(pinned, "departures") // these come with the first program
 	delete(pinned, "entrances")
+	delete(pinned, "events")
+	delete(pinned, "service_counts")
 	if !maps.Equal(pinned, r.maps) {
 		return fmt.Errorf("maps %v, not %v", pinned, r.maps)
 	}

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "3a991ae3250bf936"
-	socklbDigest = "8b4c6b8ffdeafb5a"
+	tcDigest     = "319872c37be03cb9"
+	socklbDigest = "7eadeae5ca6bbeb5"
 )

@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/cgroup"
 )
 
 // Feature is an eBPF feature of the kernel.
@@ -39,7 +41,7 @@ func Features(root string) []Feature {
 			func() (string, error) { return "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectPeer) },
 		},
 		{"netkit programs", "programs inside netkit devices", "CONFIG_NETKIT, since Linux 6.7", probeNetkit},
-		{"cgroup2", "where socket programs are attached", "mount -t cgroup2 cgroup2 /sys/fs/cgroup", CgroupRoot},
+		{"cgroup2", "where socket programs are attached", "mount -t cgroup2 cgroup2 /sys/fs/cgroup", cgroup.Root},
 		{"socket programs", "services at connect(), sendmsg() and recvmsg()", "CONFIG_CGROUP_BPF, since Linux 5.8", probeSocket},
 		{
 			"bpf_get_netns_cookie", "services for chosen namespaces only", "Linux 5.7",
@@ -174,12 +176,12 @@ func probeTCX() error {
 }
 
 // ProbeSocket returns the reason why sockets cannot be translated here: an *UnsupportedError if the kernel lacks a feature,
-// a *CgroupError if there is no cgroup2 hierarchy.
+// a *cgroup.Error if there is no cgroup2 hierarchy.
 func ProbeSocket() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("probe socket translation: %w", ErrNotRoot)
 	}
-	if _, err := CgroupRoot(); err != nil {
+	if _, err := cgroup.Root(); err != nil {
 		return err
 	}
 	p, err := ebpf.NewProgram(passing(ebpf.CGroupSockAddr, ebpf.AttachCgroupInet4GetPeername))

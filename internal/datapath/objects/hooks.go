@@ -42,7 +42,12 @@ func (p AttachPoint) OnPod() bool { return p.place() == AttachPod }
 
 // config returns the configuration of the instance.
 func (p AttachPoint) config() tcConfig {
-	points := map[AttachPoint]tcAttachPoint{
+	return tcConfig{AttachPoint: uint8(attachPoints()[p.place()])}
+}
+
+// attachPoints returns what programs know each place by.
+func attachPoints() map[AttachPoint]tcAttachPoint {
+	return map[AttachPoint]tcAttachPoint{
 		AttachHost:   tcAttachPointATTACH_HOST,
 		AttachTun:    tcAttachPointATTACH_TUN,
 		AttachNetkit: tcAttachPointATTACH_NETKIT,
@@ -53,7 +58,19 @@ func (p AttachPoint) config() tcConfig {
 		AttachEntrance: tcAttachPointATTACH_ENTRANCE,
 		AttachExit:     tcAttachPointATTACH_EXIT,
 	}
-	return tcConfig{AttachPoint: uint8(points[p.place()])}
+}
+
+// At returns the place that a program tells of an event at.
+func (e *tcEvent) At() AttachPoint {
+	if e.Place == eventAtSocket {
+		return AttachCgroup
+	}
+	for p, n := range attachPoints() {
+		if uint8(n) == e.Place {
+			return p
+		}
+	}
+	return ""
 }
 
 // Hook is one program at its attach point.

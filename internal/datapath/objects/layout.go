@@ -17,16 +17,6 @@ import (
 	"mustang/internal/datapath/dirlock"
 )
 
-// Names of directories, and the version of what is in them.
-const (
-	// DefaultRoot is where a node's own datapath is pinned.
-	DefaultRoot = "/sys/fs/bpf/mustang"
-	// UnloadedSuffix marks a directory of pins that is being removed. A killed process leaves all of a datapath or none.
-	UnloadedSuffix = "-unloaded"
-	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h, metrics.h, policy.h and socklb_maps.h.
-	LayoutVersion = 8
-)
-
 // layout holds the paths of pins.
 type layout struct {
 	root   string

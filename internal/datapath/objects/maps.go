@@ -59,7 +59,6 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapPolicyPorts:     65536,
 		tcMapPolicyNumbers:   65536,
 		tcMapPolicyDocuments: 16384,
-		tcMapPolicyEvents:    1 << 16,          // bytes
 		socklbMapNamespaces:  endpoints + 4096, // an endpoint is in one namespace, and hosts are few
 		tcMapSenders:         endpoints,
 	}
@@ -99,7 +98,6 @@ func formats() map[string]format {
 		tcMapPolicyPorts:     {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{})},
 		tcMapPolicyNumbers:   {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number},
 		tcMapPolicyDocuments: {ebpf.Hash, unsafe.Sizeof(tcDocumentKey{}), unsafe.Sizeof(tcDocumentPiece{})},
-		tcMapPolicyEvents:    {ebpf.RingBuf, 0, 0},
 		socklbMapNamespaces:  {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{})},
 		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{})},
 		socklbMapAnswers:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkAnswers{})},
@@ -213,7 +211,6 @@ func slots(maps *tcMaps) map[string]**ebpf.Map {
 		tcMapPolicyPorts:     &maps.PolicyPorts,
 		tcMapPolicyNumbers:   &maps.PolicyNumbers,
 		tcMapPolicyDocuments: &maps.PolicyDocuments,
-		tcMapPolicyEvents:    &maps.PolicyEvents,
 	}
 }
 

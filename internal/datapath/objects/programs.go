@@ -98,6 +98,10 @@ func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 			return err
 		}
 	}
+	// The ring buffer of earlier builds, which nothing uses any more.
+	if err := os.Remove(o.layout.mapPin("policy_events")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unpin map: %w", err)
+	}
 	return removeAll(others)
 }
 
@@ -287,6 +291,7 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	replaced[socklbMapAffinities] = o.maps.Affinities
 	replaced[socklbMapSourceRanges] = o.maps.SourceRanges
 	replaced[socklbMapMetrics] = o.maps.Metrics
+	replaced[socklbMapFilter] = o.maps.Filter
 	replaced[socklbMapNamespaces] = o.Namespaces.Map
 	for name := range spec.Maps {
 		// The object names all maps of its headers, and no program uses the others.
@@ -297,7 +302,9 @@ func (o *Objects) socketCollection() (*ebpf.Collection, error) {
 	for name, m := range replaced {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		MapReplacements: replaced, Maps: ebpf.MapOptions{PinPath: o.layout.maps()},
+	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, &UnsupportedError{Feature: "way to end sockets by BPF, or no type information", Kernel: "6.5", Err: err}
 	}

@@ -72,6 +72,7 @@ const (
 	socklbMapBackends       = "backends"
 	socklbMapConnections    = "connections"
 	socklbMapEndpoints      = "endpoints"
+	socklbMapEvents         = "events"
 	socklbMapFilter         = "filter"
 	socklbMapFlows          = "flows"
 	socklbMapFragments      = "fragments"
@@ -86,6 +87,7 @@ const (
 	socklbMapSourceRanges   = "source_ranges"
 	socklbMapState          = "state"
 	socklbMapTables         = "tables"
+	socklbMapTold           = "told"
 	socklbMapUplinks        = "uplinks"
 	socklbMapUsage          = "usage"
 	socklbMapWays           = "ways"
@@ -166,6 +168,7 @@ type socklbMapSpecs struct {
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
@@ -180,6 +183,7 @@ type socklbMapSpecs struct {
 	SourceRanges  *ebpf.MapSpec `ebpf:"source_ranges"`
 	State         *ebpf.MapSpec `ebpf:"state"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Told          *ebpf.MapSpec `ebpf:"told"`
 	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	Ways          *ebpf.MapSpec `ebpf:"ways"`
@@ -218,6 +222,7 @@ type socklbMaps struct {
 	Backends      *ebpf.Map `ebpf:"backends"`
 	Connections   *ebpf.Map `ebpf:"connections"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Events        *ebpf.Map `ebpf:"events"`
 	Filter        *ebpf.Map `ebpf:"filter"`
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
@@ -232,6 +237,7 @@ type socklbMaps struct {
 	SourceRanges  *ebpf.Map `ebpf:"source_ranges"`
 	State         *ebpf.Map `ebpf:"state"`
 	Tables        *ebpf.Map `ebpf:"tables"`
+	Told          *ebpf.Map `ebpf:"told"`
 	Uplinks       *ebpf.Map `ebpf:"uplinks"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	Ways          *ebpf.Map `ebpf:"ways"`
@@ -245,6 +251,7 @@ func (m *socklbMaps) Close() error {
 		m.Backends,
 		m.Connections,
 		m.Endpoints,
+		m.Events,
 		m.Filter,
 		m.Flows,
 		m.Fragments,
@@ -259,6 +266,7 @@ func (m *socklbMaps) Close() error {
 		m.SourceRanges,
 		m.State,
 		m.Tables,
+		m.Told,
 		m.Uplinks,
 		m.Usage,
 		m.Ways,

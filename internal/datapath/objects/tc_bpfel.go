@@ -288,8 +288,8 @@ type tcEnums struct {
 	BackendFlag  uint32
 	Owner        uint32
 	AttachPoint  uint32
-	_            [4]byte
-	PolicyEvent  struct {
+	EventKind    uint32
+	Event        struct {
 		_     structs.HostLayout
 		Tuple struct {
 			_     structs.HostLayout
@@ -306,11 +306,25 @@ type tcEnums struct {
 			Proto uint8
 			Pad   [3]uint8
 		}
-		Time     uint64
-		Rule     uint32
-		Reason   uint32
-		Audited  uint32
-		Reserved uint32
+		Backend struct {
+			_     structs.HostLayout
+			Bytes [16]uint8
+		}
+		Time        uint64
+		Netns       uint64
+		Ifindex     uint32
+		Service     uint32
+		Rule        uint32
+		Length      uint32
+		BackendPort uint16
+		Ethertype   uint16
+		Mac         [6]uint8
+		Kind        uint8
+		Reason      uint8
+		Place       uint8
+		Audited     uint8
+		TcpFlags    uint8
+		Reserved    uint8
 	}
 }
 
@@ -322,15 +336,45 @@ type tcEpPath struct {
 	NodeMac [6]uint8
 }
 
-type tcFilter struct {
+type tcEvent struct {
 	_           structs.HostLayout
-	Words       [16384]uint64
-	Rows        uint64
-	Policies    uint64
-	Watched     uint64
-	Secret      [2]uint64
-	Reserved    [3]uint64
-	Generations [64]uint64
+	Tuple       tcTuple
+	Backend     tcAddr
+	Time        uint64
+	Netns       uint64
+	Ifindex     uint32
+	Service     uint32
+	Rule        uint32
+	Length      uint32
+	BackendPort uint16
+	Ethertype   uint16
+	Mac         [6]uint8
+	Kind        uint8
+	Reason      uint8
+	Place       uint8
+	Audited     uint8
+	TcpFlags    uint8
+	Reserved    uint8
+}
+
+type tcEventKind uint32
+
+const (
+	tcEventKindEVENT_DENIED  tcEventKind = 0
+	tcEventKindEVENT_DROPPED tcEventKind = 1
+	tcEventKindEVENT_MADE    tcEventKind = 2
+)
+
+type tcFilter struct {
+	_            structs.HostLayout
+	Words        [16384]uint64
+	Rows         uint64
+	Policies     uint64
+	Watched      uint64
+	Secret       [2]uint64
+	WatchedKinds uint64
+	Reserved     [2]uint64
+	Generations  [64]uint64
 }
 
 type tcFlow struct {
@@ -402,7 +446,8 @@ const (
 	tcMetricMETRIC_AUDITED          tcMetric = 30
 	tcMetricMETRIC_GUARD            tcMetric = 31
 	tcMetricMETRIC_OUTER_GUARD      tcMetric = 32
-	tcMetricMETRIC_COUNT            tcMetric = 33
+	tcMetricMETRIC_EVENT_LEFT_OUT   tcMetric = 33
+	tcMetricMETRIC_COUNT            tcMetric = 34
 )
 
 type tcMetrics struct {
@@ -430,16 +475,6 @@ type tcPacket struct {
 	Traits     uint32
 	V6         uint32
 	_          [4]byte
-}
-
-type tcPolicyEvent struct {
-	_        structs.HostLayout
-	Tuple    tcTuple
-	Time     uint64
-	Rule     uint32
-	Reason   uint32
-	Audited  uint32
-	Reserved uint32
 }
 
 type tcPolicySettings struct {
@@ -567,6 +602,12 @@ type tcService struct {
 	Ranges          uint16
 }
 
+type tcServiceCounts struct {
+	_       structs.HostLayout
+	Packets [2]uint64
+	Bytes   [2]uint64
+}
+
 type tcServiceFlag uint32
 
 const (
@@ -618,6 +659,12 @@ type tcState struct {
 type tcTableBlock struct {
 	_     structs.HostLayout
 	Slots [64]uint16
+}
+
+type tcTold struct {
+	_      structs.HostLayout
+	Window uint64
+	Count  uint64
 }
 
 type tcTuple struct {
@@ -684,6 +731,7 @@ const (
 	tcMapDepartures      = "departures"
 	tcMapEndpoints       = "endpoints"
 	tcMapEntrances       = "entrances"
+	tcMapEvents          = "events"
 	tcMapFilter          = "filter"
 	tcMapFlows           = "flows"
 	tcMapFragments       = "fragments"
@@ -692,7 +740,6 @@ const (
 	tcMapMetrics         = "metrics"
 	tcMapNodeAddresses   = "node_addresses"
 	tcMapPolicyDocuments = "policy_documents"
-	tcMapPolicyEvents    = "policy_events"
 	tcMapPolicyNumbers   = "policy_numbers"
 	tcMapPolicyPorts     = "policy_ports"
 	tcMapPolicySettings  = "policy_settings"
@@ -702,12 +749,14 @@ const (
 	tcMapQuotes          = "quotes"
 	tcMapSenders         = "senders"
 	tcMapSentErrors      = "sent_errors"
+	tcMapServiceCounts   = "service_counts"
 	tcMapServices        = "services"
 	tcMapSettings        = "settings"
 	tcMapSlots           = "slots"
 	tcMapSourceRanges    = "source_ranges"
 	tcMapState           = "state"
 	tcMapTables          = "tables"
+	tcMapTold            = "told"
 	tcMapUplinks         = "uplinks"
 	tcMapUsage           = "usage"
 	tcMapVerdicts        = "verdicts"
@@ -788,6 +837,7 @@ type tcMapSpecs struct {
 	Departures      *ebpf.MapSpec `ebpf:"departures"`
 	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
 	Entrances       *ebpf.MapSpec `ebpf:"entrances"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
 	Filter          *ebpf.MapSpec `ebpf:"filter"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
@@ -796,7 +846,6 @@ type tcMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
 	PolicyDocuments *ebpf.MapSpec `ebpf:"policy_documents"`
-	PolicyEvents    *ebpf.MapSpec `ebpf:"policy_events"`
 	PolicyNumbers   *ebpf.MapSpec `ebpf:"policy_numbers"`
 	PolicyPorts     *ebpf.MapSpec `ebpf:"policy_ports"`
 	PolicySettings  *ebpf.MapSpec `ebpf:"policy_settings"`
@@ -806,12 +855,14 @@ type tcMapSpecs struct {
 	Quotes          *ebpf.MapSpec `ebpf:"quotes"`
 	Senders         *ebpf.MapSpec `ebpf:"senders"`
 	SentErrors      *ebpf.MapSpec `ebpf:"sent_errors"`
+	ServiceCounts   *ebpf.MapSpec `ebpf:"service_counts"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	Settings        *ebpf.MapSpec `ebpf:"settings"`
 	Slots           *ebpf.MapSpec `ebpf:"slots"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	State           *ebpf.MapSpec `ebpf:"state"`
 	Tables          *ebpf.MapSpec `ebpf:"tables"`
+	Told            *ebpf.MapSpec `ebpf:"told"`
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage           *ebpf.MapSpec `ebpf:"usage"`
 	Verdicts        *ebpf.MapSpec `ebpf:"verdicts"`
@@ -856,6 +907,7 @@ type tcMaps struct {
 	Departures      *ebpf.Map `ebpf:"departures"`
 	Endpoints       *ebpf.Map `ebpf:"endpoints"`
 	Entrances       *ebpf.Map `ebpf:"entrances"`
+	Events          *ebpf.Map `ebpf:"events"`
 	Filter          *ebpf.Map `ebpf:"filter"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
@@ -864,7 +916,6 @@ type tcMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
 	PolicyDocuments *ebpf.Map `ebpf:"policy_documents"`
-	PolicyEvents    *ebpf.Map `ebpf:"policy_events"`
 	PolicyNumbers   *ebpf.Map `ebpf:"policy_numbers"`
 	PolicyPorts     *ebpf.Map `ebpf:"policy_ports"`
 	PolicySettings  *ebpf.Map `ebpf:"policy_settings"`
@@ -874,12 +925,14 @@ type tcMaps struct {
 	Quotes          *ebpf.Map `ebpf:"quotes"`
 	Senders         *ebpf.Map `ebpf:"senders"`
 	SentErrors      *ebpf.Map `ebpf:"sent_errors"`
+	ServiceCounts   *ebpf.Map `ebpf:"service_counts"`
 	Services        *ebpf.Map `ebpf:"services"`
 	Settings        *ebpf.Map `ebpf:"settings"`
 	Slots           *ebpf.Map `ebpf:"slots"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	State           *ebpf.Map `ebpf:"state"`
 	Tables          *ebpf.Map `ebpf:"tables"`
+	Told            *ebpf.Map `ebpf:"told"`
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
 	Usage           *ebpf.Map `ebpf:"usage"`
 	Verdicts        *ebpf.Map `ebpf:"verdicts"`
@@ -898,6 +951,7 @@ func (m *tcMaps) Close() error {
 		m.Departures,
 		m.Endpoints,
 		m.Entrances,
+		m.Events,
 		m.Filter,
 		m.Flows,
 		m.Fragments,
@@ -906,7 +960,6 @@ func (m *tcMaps) Close() error {
 		m.Metrics,
 		m.NodeAddresses,
 		m.PolicyDocuments,
-		m.PolicyEvents,
 		m.PolicyNumbers,
 		m.PolicyPorts,
 		m.PolicySettings,
@@ -916,12 +969,14 @@ func (m *tcMaps) Close() error {
 		m.Quotes,
 		m.Senders,
 		m.SentErrors,
+		m.ServiceCounts,
 		m.Services,
 		m.Settings,
 		m.Slots,
 		m.SourceRanges,
 		m.State,
 		m.Tables,
+		m.Told,
 		m.Uplinks,
 		m.Usage,
 		m.Verdicts,

@@ -31,16 +31,6 @@ type (
 	portVerdict   struct{ Rule, Allow uint32 }
 	documentKey   struct{ Kind, ID, Revision, Piece uint32 }
 	documentPiece [DocumentPiece]byte
-	address       [16]byte
-	event         struct {
-		Source, Destination         address
-		SourcePort, DestinationPort [2]byte
-		Protocol                    uint8
-		_                           [3]byte
-		Time                        uint64
-		Rule, Reason, Audited       uint32
-		_                           uint32
-	}
 )
 
 // tables are the maps of policies.

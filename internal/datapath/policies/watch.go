@@ -4,12 +4,10 @@ package policies
 
 import (
 	"context"
-	"encoding/binary"
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"mustang/internal/datapath/flows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -27,41 +25,29 @@ type Denied struct {
 	Audited bool
 }
 
-// Watch calls each with what policies deny, until ctx ends. What comes faster than each returns is left out. Errors:
-// *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
-func (p Policies) Watch(ctx context.Context, each func(Denied) error) error {
-	if err := p.Objects.OpenTables(); err != nil {
-		return err
-	}
+// Watch calls each with what policies deny, until ctx ends, and leftOut with how many events were left out, if any were, as
+// [flows.Flows.Watch] does. Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
+func (p Policies) Watch(ctx context.Context, each func(Denied) error, leftOut func(uint64) error) error {
 	rules := map[uint32]policy.Origin{}
-	return p.Objects.WatchPolicies(ctx, func(data []byte, at time.Time) error {
-		var e event
-		if _, err := binary.Decode(data, binary.NativeEndian, &e); err != nil {
-			return err
-		}
+	return flows.Flows{Objects: p.Objects}.Watch(ctx, func(e flows.Event) error {
 		rule, ok := rules[e.Rule]
 		if !ok {
 			var err error
-			if rules, err = p.rules(); err != nil {
+			if rules, err = p.Rules(); err != nil {
 				return err
 			}
 			rule = rules[e.Rule]
 			rules[e.Rule] = rule
 		}
-		denied := Denied{
-			Time: at, Source: e.Source.addrPort(e.SourcePort), Destination: e.Destination.addrPort(e.DestinationPort),
-			Protocol: service.Protocol(e.Protocol), Rule: rule, Audited: e.Audited != 0,
-		}
-		if e.Protocol == unix.IPPROTO_ICMP || e.Protocol == unix.IPPROTO_ICMPV6 { // programs have its type in place of ports
-			denied.Message = uint8(denied.Source.Port())
-			denied.Source, denied.Destination = netip.AddrPortFrom(denied.Source.Addr(), 0), netip.AddrPortFrom(denied.Destination.Addr(), 0)
-		}
-		return each(denied)
-	})
+		return each(Denied{
+			Time: e.Time, Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Message: e.Message,
+			Rule: rule, Audited: e.Verdict == flows.Audited,
+		})
+	}, leftOut, flows.Denied)
 }
 
-// rules returns what the numbers of rules mean.
-func (p Policies) rules() (map[uint32]policy.Origin, error) {
+// Rules returns what the numbers of rules mean.
+func (p Policies) Rules() (map[uint32]policy.Origin, error) {
 	d, err := p.read()
 	if err != nil {
 		return nil, err
@@ -76,8 +62,4 @@ func (p Policies) rules() (map[uint32]policy.Origin, error) {
 	}
 	now, err := policy.Compile(s, have)
 	return now.Rules, err
-}
-
-func (a address) addrPort(port [2]byte) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), binary.BigEndian.Uint16(port[:]))
 }

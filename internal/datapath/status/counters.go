@@ -8,7 +8,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/flows"
 )
 
 // counterJSON is a counter as WriteCounters writes it.
@@ -19,7 +19,7 @@ type counterJSON struct {
 }
 
 // WriteCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
-func WriteCounters(w io.Writer, format string, counters []datapath.Counter, all bool) error {
+func WriteCounters(w io.Writer, format string, counters []flows.Counter, all bool) error {
 	if format == "json" {
 		list := make([]counterJSON, 0, len(counters))
 		for _, c := range counters {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/flows"
 )
 
 // schema is the version of the JSON.
@@ -164,7 +164,7 @@ func WriteTable(w io.Writer, r *Report) error {
 		}
 		fmt.Fprintf(tab, "%s\t%s\t%.1f MiB\n", m.Name, fill, float64(m.Bytes)/(1<<20))
 	}
-	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(c datapath.Counter) bool { return c.Packets == 0 })
+	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(c flows.Counter) bool { return c.Packets == 0 })
 	begin(len(drops), "DROPPED\tPACKETS")
 	for _, d := range drops {
 		fmt.Fprintf(tab, "%s\t%d\n", d.Name, d.Packets)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/status"
 )
 
@@ -19,7 +19,7 @@ func TestWriteTable(t *testing.T) {
 	}{
 		"nothing": {status.Report{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []datapath.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3}}},
+			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []flows.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3}}},
 			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS\ndrop_rewrite  3\n",
 		},
 		"features": {

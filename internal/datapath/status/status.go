@@ -19,6 +19,7 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 )
 
@@ -31,7 +32,7 @@ type Report struct {
 	Links    []Link
 	Maps     []Map
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
-	Drops []datapath.Counter
+	Drops []flows.Counter
 	// Policies is the number of network policies. If Audited, what they deny passes.
 	Policies int
 	Audited  bool
@@ -136,11 +137,11 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	counters, err := d.Counters()
+	counters, err := d.Flows().Counters()
 	if err != nil {
 		return err
 	}
-	r.Drops = slices.DeleteFunc(counters, func(c datapath.Counter) bool { return !c.Drop })
+	r.Drops = slices.DeleteFunc(counters, func(c flows.Counter) bool { return !c.Drop })
 	policies, err := d.Policies().List()
 	if err != nil {
 		return err

@@ -284,6 +284,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.space(w, r)
 		return
 	}
+	if r.URL.Path == "/apis" || version.MatchString(r.URL.Path) {
+		s.discover(w, r.URL.Path)
+		return
+	}
 	s.mu.Lock()
 	_, known := s.objects[r.URL.Path]
 	s.mu.Unlock()

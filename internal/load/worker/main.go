@@ -22,6 +22,7 @@ import (
 	"mustang/internal/load/heap"
 	"mustang/internal/load/message"
 	"mustang/internal/load/thread"
+	"mustang/internal/version"
 )
 
 // spareThreads is the difference between GOMAXPROCS of an agent and the number of
@@ -93,21 +94,13 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 		w.tasks.Wait()
 		w.closeStanding()
 	}()
-	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol, Version: programVersion()}}); err != nil {
+	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol, Version: version.Program()}}); err != nil {
 		return fmt.Errorf("load agent: say hello: %w", err)
 	}
 	if err := w.loop(ctx, stdin, *idle); err != nil {
 		return fmt.Errorf("load agent: %w", err)
 	}
 	return nil
-}
-
-// programVersion returns the version of this program.
-func programVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }
 
 // loop executes commands until the input ends.

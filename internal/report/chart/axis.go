@@ -68,6 +68,52 @@ func logTicks(low, high float64) []plot.Tick {
 	return out
 }
 
+// ratioTicks returns round ratios between low and high: as many as have room, where wide tells the share of the axis that a label
+// takes.
+func ratioTicks(low, high float64, wide func(label string) float64) []plot.Tick {
+	var sets [][]float64
+	for _, steps := range [][]float64{{1}, {1, 3}, {1, 2, 5}, {1, 1.25, 2, 3, 5, 8}, {1, 1.25, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}} {
+		var set []float64
+		for decade := math.Pow(10, math.Floor(math.Log10(low))); decade <= high && len(set) < 6*maxTicks; decade *= 10 {
+			for _, step := range steps {
+				set = append(set, decade*step)
+			}
+		}
+		sets = append(sets, set)
+	}
+	for _, step := range []float64{0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005} {
+		var set []float64
+		for n := math.Ceil(low / step); n*step <= high && len(set) < 2*maxTicks; n++ {
+			set = append(set, n*step)
+		}
+		sets = append(sets, set)
+	}
+	var best []plot.Tick
+	for _, set := range sets {
+		ticks, end := []plot.Tick(nil), math.Inf(-1)
+		for _, v := range set {
+			if v < low || v > high {
+				continue
+			}
+			text := logLabel(math.Round(v*1e9) / 1e9)
+			at, half := math.Log(v/low)/math.Log(high/low), wide(text)/2+0.015
+			if at-half < end {
+				ticks = nil
+				break
+			}
+			end = at + half
+			ticks = append(ticks, plot.Tick{Value: v, Label: text})
+		}
+		if len(ticks) >= max(len(best), 1) && len(ticks) <= mostRatioTicks {
+			best = ticks
+		}
+	}
+	return best
+}
+
+// mostRatioTicks is the most ticks that an axis of ratios needs.
+const mostRatioTicks = 7
+
 // logLabel prints a figure of a logarithmic axis, with commas between thousands.
 func logLabel(v float64) string {
 	if v < 1e-3 || v >= 1e7 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"mustang/internal/report"
+	"mustang/internal/report/plots"
 )
 
 // TestTicks checks that an axis has some round numbers, and few, whatever its range.
@@ -23,6 +23,38 @@ func TestTicks(t *testing.T) {
 		if n := len(logTicks(r[0], r[1])); n > 3*maxTicks+2 {
 			t.Errorf("%v: %d ticks", r, n)
 		}
+	}
+}
+
+// TestRatioTicks checks that the axis of ratios has round numbers that have room, whatever its range.
+func TestRatioTicks(t *testing.T) {
+	for _, tc := range []struct {
+		low, high float64
+		want      string
+	}{
+		{0.83, 1.02, "0.85 0.9 0.95 1"}, {0.45, 2.1, "0.5 0.8 1 1.25 2"}, {0.98, 1.02, "0.98 0.99 1 1.01 1.02"}, {0.01, 2, "0.01 0.03 0.1 0.3 1"},
+	} {
+		var got []string
+		for _, tick := range ratioTicks(tc.low, tc.high, func(text string) float64 { return 0.03 * float64(len(text)) }) {
+			got = append(got, tick.Label)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%g to %g: %q, want %s", tc.low, tc.high, got, tc.want)
+		}
+	}
+	for _, r := range [][2]float64{{1e-300, 1e300}, {1, 1.01}, {1e-9, 1e-8}, {3e12, 4e12}} {
+		if n := len(ratioTicks(r[0], r[1], func(string) float64 { return 0.1 })); n > mostRatioTicks {
+			t.Errorf("%v: %d ticks", r, n)
+		}
+	}
+}
+
+// TestFarIntervals checks that one wild interval does not flatten a chart.
+func TestFarIntervals(t *testing.T) {
+	low, high := bounds(plots.Chart{Shape: plots.ShapeForest, Log: true, Marks: []plots.Mark{
+		{Value: 0.9, Low: 1e-6, High: 1.1}, {Value: 1.2, Low: 1.1, High: 1e9}}})
+	if low < 0.5 || high > 2 || low > 0.9 || high < 1.2 {
+		t.Errorf("from %g to %g", low, high)
 	}
 }
 
@@ -48,7 +80,7 @@ func TestTickLabel(t *testing.T) {
 func TestColorsOfSeries(t *testing.T) {
 	seen := map[ink]bool{}
 	for _, color := range []string{"gray", "slate", "orange", "purple", "blue", "teal", "olive"} {
-		c := report.Chart{Shape: report.ShapeBar, Title: "a", Marks: []report.Mark{{Label: "b", Color: color, Value: 1, Text: "1"}}}
+		c := plots.Chart{Shape: plots.ShapeBar, Title: "a", Marks: []plots.Mark{{Label: "b", Color: color, Value: 1, Text: "1"}}}
 		if svg := string(NewDrawer().Draw(c, "")); !strings.Contains(svg, "var(--"+color+")") || strings.Contains(svg, "#0100") {
 			t.Errorf("no bar in %s:\n%s", color, svg)
 		}

@@ -4,14 +4,16 @@
 package chart
 
 import (
+	"fmt"
 	"html/template"
 	"math"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"mustang/internal/report"
+	"mustang/internal/report/plots"
 )
 
 // Heights of a chart's parts, in its own units.
@@ -29,58 +31,105 @@ func NewDrawer() *Drawer { return &Drawer{newTypeface()} }
 
 // Draw returns c as an SVG element for an HTML page: it scales to the width of its
 // place, takes its colors from CSS variables such as --text and --blue, and tells
-// screen readers its title and caption. The label says where the figures are.
-func (d *Drawer) Draw(c report.Chart, label string) template.HTML {
+// screen readers its title and caption. The label says where the figures are. Each row is a
+// group of the class of its color, with an area that has its tip.
+func (d *Drawer) Draw(c plots.Chart, label string) template.HTML {
+	ch := &chart{Chart: c, face: d.face, width: chartWidth}
+	if c.Shape == plots.ShapeForest {
+		ch.width = forestWidth
+	}
+	if c.Shape == plots.ShapeCurve {
+		return ch.renderCurve(label)
+	}
 	low, high := bounds(c)
-	ch := &chart{Chart: c, face: d.face}
 	var labels, texts []string
 	for _, m := range c.Marks {
 		labels = append(labels, m.Label)
 		texts = append(texts, m.Text)
 	}
-	ch.left = d.face.widest(labels...) + 20
-	ch.right = d.face.widest(texts...) + 12
-	ch.ticks = linearTicks(low, high)
-	if c.Log {
+	ch.left = d.face.widest(labels...) + 12
+	if slices.ContainsFunc(c.Marks, func(m plots.Mark) bool { return m.Group != "" }) {
+		ch.left += indent
+	}
+	ch.right = max(d.face.widest(texts...)+12, 20)
+	switch room := float64(ch.width - ch.left - ch.right); {
+	case c.Shape == plots.ShapeForest:
+		ch.ticks = ratioTicks(low, high, func(text string) float64 { return float64(d.face.widest(text)) / room })
+	case c.Shape == plots.ShapeDrift:
+		ch.ticks = []plot.Tick{{Value: 0, Label: "first"}, {Value: 1, Label: "last round"}}
+	case c.Log:
 		ch.ticks = logTicks(low, high)
+	default:
+		ch.ticks = linearTicks(low, high)
 	}
 	p := newPlot(d.face, low, high, ch.ticks)
 	if c.Log {
 		p.X.Scale = plot.LogScale{}
 	}
 	p.Add(margins{ch.left, ch.right}, ch)
-	return render(p, ch.height(), "Chart. "+c.Title+". "+c.Caption+" "+label)
+	return render(p, vg.Point{X: ch.width, Y: ch.height()}, "Chart. "+c.Title+". "+c.Caption+" "+label, ch.tips())
+}
+
+// tips are the texts of the rows.
+func (c *chart) tips() []tip {
+	var out []tip
+	for _, m := range c.Marks {
+		out = append(out, tip{m.Color, m.Tip, m.Path})
+	}
+	return out
 }
 
 // bounds returns the ends of a chart's axis.
-func bounds(c report.Chart) (low, high float64) {
-	if c.Shape == report.ShapeRatio {
-		low, high = 1-c.Band, 1+c.Band
+func bounds(c plots.Chart) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	switch c.Shape {
+	case plots.ShapeDrift:
+		return 0, 1
+	case plots.ShapeForest:
 		for _, m := range c.Marks {
-			low, high = min(low, m.Low), max(high, m.High)
+			low, high = min(low, m.Value), max(high, m.Value)
 		}
-		room := max((high-low)*0.05, 0.005)
-		return low - room, high + room
+		if c.Band > 0 || low > 0.5 && high < 2 {
+			low, high = min(low, 1/(1+c.Band)), max(high, 1+c.Band)
+		}
+		least, most := low/plots.FarAway, high*plots.FarAway
+		for _, m := range c.Marks {
+			low, high = min(low, max(m.Low, least)), max(high, min(m.High, most))
+		}
+		room := max(math.Pow(high/low, 0.04), 1.004)
+		return positive(low/room, high*room)
+	case plots.ShapeStrip:
+		for _, m := range c.Marks {
+			first, last := extent(m)
+			low, high = min(low, first), max(high, last)
+		}
+		room := max((high-low)*0.02, high*1e-6)
+		return max(low-room, 0), high + room
 	}
-	low = math.Inf(1)
 	for _, m := range c.Marks {
 		low, high = min(low, m.Value), max(high, m.Value, m.High)
 	}
-	switch {
-	case c.Log:
-		return low / 1.2, high * 1.1
-	case c.Shape == report.ShapeDumbbell:
-		high *= 1.03
+	if c.Log {
+		return positive(low/1.2, high*1.1)
 	}
 	return 0, high
 }
 
+// positive keeps the ends of a logarithmic axis apart, and above zero.
+func positive(low, high float64) (float64, float64) {
+	low = max(low, 1e-300)
+	return low, min(max(high, low*1.01), 1e300)
+}
+
+// indent is that of the rows of a group.
+const indent vg.Length = 8
+
 // chart draws marks from top to bottom. It implements plot.Plotter.
 type chart struct {
-	report.Chart
-	face        typeface
-	left, right vg.Length // room for labels and figures
-	ticks       []plot.Tick
+	plots.Chart
+	face               typeface
+	width, left, right vg.Length // all, and the room for labels and figures
+	ticks              []plot.Tick
 }
 
 // height is the chart's, with its axis.
@@ -105,24 +154,30 @@ func (c *chart) Plot(dc draw.Canvas, p *plot.Plot) {
 	x, _ := p.Transforms(&dc)
 	c.backdrop(dc, x)
 	caption := c.face.style(inkText, true, draw.XLeft)
-	label := c.face.style(inkMuted, false, draw.XLeft)
+	label := c.face.style(inkText, false, draw.XLeft)
 	y := dc.Max.Y
 	for i, m := range c.Marks {
+		inner := vg.Length(0)
 		if c.starts(i) {
 			dc.FillText(caption, vg.Point{X: dc.Min.X - c.left, Y: y - headHeight*0.6}, m.Group)
 			y -= headHeight
 		}
+		if m.Group != "" {
+			inner = indent
+		}
 		middle := y - rowHeight/2
-		dc.FillText(label, vg.Point{X: dc.Min.X - c.left + 10, Y: middle}, m.Label)
+		dc.FillText(label, vg.Point{}, fmt.Sprint(opening, i))
+		dc.FillText(label, vg.Point{X: dc.Min.X - c.left + inner, Y: middle}, m.Label)
 		end := dc.Min.X
 		if m.Value != 0 || m.High != 0 {
 			end = c.draw(dc, x, m, middle)
 		}
 		at := vg.Point{X: end + 6, Y: middle}
-		if c.Shape != report.ShapeBar { // points lie anywhere: their figures are in a column
+		if c.Shape != plots.ShapeBar { // points lie anywhere: their figures are in a column
 			at.X = dc.Max.X + 8
 		}
-		dc.FillText(c.face.style(inkText, false, draw.XLeft), at, m.Text)
+		dc.FillText(label, at, m.Text)
+		dc.FillText(label, vg.Point{}, fmt.Sprintf("%s%d %.1f %.1f", closing, i, (middle-rowHeight/2).Points(), rowHeight.Points()))
 		y -= rowHeight
 	}
 }
@@ -131,7 +186,7 @@ func (c *chart) Plot(dc draw.Canvas, p *plot.Plot) {
 func (c *chart) backdrop(dc draw.Canvas, x func(float64) vg.Length) {
 	if c.Band > 0 {
 		pen{dc: dc, ink: inkBand}.fill(
-			vg.Point{X: max(x(1-c.Band), dc.Min.X), Y: dc.Min.Y}, vg.Point{X: min(x(1+c.Band), dc.Max.X), Y: dc.Max.Y})
+			vg.Point{X: max(x(1/(1+c.Band)), dc.Min.X), Y: dc.Min.Y}, vg.Point{X: min(x(1+c.Band), dc.Max.X), Y: dc.Max.Y})
 	}
 	upright := func(p pen, at float64) {
 		p.line(vg.Point{X: x(at), Y: dc.Min.Y}, vg.Point{X: x(at), Y: dc.Max.Y})
@@ -139,69 +194,32 @@ func (c *chart) backdrop(dc draw.Canvas, x func(float64) vg.Length) {
 	for _, t := range c.ticks {
 		upright(pen{dc, inkGrid, 0.6}, t.Value)
 	}
-	if c.Shape == report.ShapeRatio {
+	if low, high := bounds(c.Chart); c.Shape == plots.ShapeForest && low < 1 && high > 1 {
 		upright(pen{dc, inkText, 1}, 1)
 	}
 }
 
 // draw draws a mark around the height y and returns the place of its right end.
-func (c *chart) draw(dc draw.Canvas, x func(float64) vg.Length, m report.Mark, y vg.Length) vg.Length {
+func (c *chart) draw(dc draw.Canvas, x func(float64) vg.Length, m plots.Mark, y vg.Length) vg.Length {
 	at, low, high := x(m.Value), x(m.Low), x(m.High)
 	p := pen{dc, inkOf(m.Color), 2}
-	switch {
-	case c.Shape == report.ShapeBar && c.Log: // which has no zero for a bar to start at
-		p.dot(vg.Point{X: at, Y: y}, 4.2)
-	case c.Shape == report.ShapeBar:
+	switch c.Shape {
+	case plots.ShapeForest:
+		if m.Thin {
+			p.width = 0.8
+		}
+		c.interval(p, low, high, y)
+		p.symbol(m, vg.Point{X: at, Y: y})
+	case plots.ShapeStrip:
+		c.strip(p, x, m, y)
+	case plots.ShapeDrift:
+		c.drift(p, m, y)
+	default:
+		if c.Log { // which has no zero for a bar to start at
+			p.symbol(m, vg.Point{X: at, Y: y})
+			break
+		}
 		p.fill(vg.Point{X: dc.Min.X, Y: y - 5.5}, vg.Point{X: max(at, dc.Min.X+0.5), Y: y + 5.5})
-		if m.High > m.Low {
-			pen{dc, inkText, 1.1}.whisker(low, high, y)
-		}
-	case c.Shape == report.ShapeRatio:
-		if m.High > m.Low {
-			p.whisker(low, high, y)
-		}
-		p.dot(vg.Point{X: at, Y: y}, 4.2)
-	case c.Shape == report.ShapeDumbbell:
-		p.line(vg.Point{X: at, Y: y}, vg.Point{X: high, Y: y})
-		p.dot(vg.Point{X: at, Y: y}, 4.2)
-		p.dot(vg.Point{X: high, Y: y}, 4.2)
-		pen{dc: dc, ink: inkSurface}.dot(vg.Point{X: high, Y: y}, 2.4)
 	}
 	return max(at, high) + 2
-}
-
-// pen draws simple shapes in one color.
-type pen struct {
-	dc    draw.Canvas
-	ink   ink
-	width vg.Length // of lines
-}
-
-// fill draws a filled rectangle between two corners.
-func (p pen) fill(a, b vg.Point) {
-	p.dc.SetColor(p.ink.color())
-	p.dc.Fill(vg.Rectangle{Min: a, Max: b}.Path())
-}
-
-// line draws a straight line.
-func (p pen) line(a, b vg.Point) {
-	p.dc.StrokeLines(draw.LineStyle{Color: p.ink.color(), Width: p.width}, []vg.Point{a, b})
-}
-
-// whisker draws an interval with a stop at each end.
-func (p pen) whisker(low, high, y vg.Length) {
-	p.line(vg.Point{X: low, Y: y}, vg.Point{X: high, Y: y})
-	for _, x := range []vg.Length{low, high} {
-		p.line(vg.Point{X: x, Y: y - 3}, vg.Point{X: x, Y: y + 3})
-	}
-}
-
-// dot draws a filled circle.
-func (p pen) dot(at vg.Point, radius vg.Length) {
-	var path vg.Path
-	path.Move(vg.Point{X: at.X + radius, Y: at.Y})
-	path.Arc(at, radius, 0, 2*math.Pi)
-	path.Close()
-	p.dc.SetColor(p.ink.color())
-	p.dc.Fill(path)
 }

@@ -20,7 +20,34 @@ import (
 
 // chartWidth is the charts' width in their own units. They scale with the page;
 // the width is that of a phone, so that text stays legible there.
-const chartWidth vg.Length = 460
+const (
+	chartWidth  vg.Length = 460
+	forestWidth vg.Length = 400 // of which three lie side by side
+)
+
+// Texts of these beginnings, which no label has, stand for the begin and the end of a row: the drawing library knows no groups.
+const (
+	opening = "\u27e6"
+	closing = "\u27e7"
+)
+
+// shortText is the width up to which a text has room in whatever font.
+const shortText vg.Length = 40
+
+// brief shortens what the drawing library says of each text and line: the page's style says it of all.
+func brief(svg string) string {
+	return strings.NewReplacer(
+		` transform="scale(1, -1)"\n\t`, ` `, `style="font-size:13px;fill:var(--text)"`, `class="t"`, `style="font-size:13px;fill:var(--muted)"`, `class="u"`,
+		`style="font-weight:bold;font-size:13px;fill:var(--text)"`, `class="b"`, `style="fill:none;stroke:var(--grid);stroke-width:0.6" `, `class="g"`,
+		`style="fill:none;stroke:`, `class="l" style="stroke:`,
+	).Replace(svg)
+}
+
+// tip is the color of a row and what it tells.
+type tip struct {
+	color, text string
+	path        int
+}
 
 // fontSize is the size of a chart's text in the same units.
 const fontSize vg.Length = 13
@@ -61,9 +88,10 @@ var textStart = regexp.MustCompile(`(?s)<text ([^>]*?)style="font-family:[^;]*;f
 // render draws a plot as inline SVG for the page: it scales, takes its colors
 // from the page's style, names itself to screen readers, and keeps its layout
 // with whatever font the reader's machine has.
-func render(p *plot.Plot, height vg.Length, label string) template.HTML {
-	c := &canvas{Canvas: vgsvg.New(chartWidth, height)}
-	p.Draw(draw.NewCanvas(c, chartWidth, height))
+func render(p *plot.Plot, size vg.Point, label string, tips []tip) template.HTML {
+	width, height := size.X, size.Y
+	c := &canvas{Canvas: vgsvg.New(width, height)}
+	p.Draw(draw.NewCanvas(c, width, height))
 	var b strings.Builder
 	// strings.Builder returns no error.
 	_, _ = c.WriteTo(&b)
@@ -75,6 +103,9 @@ func render(p *plot.Plot, height vg.Length, label string) template.HTML {
 		fit := ""
 		if next < len(c.widths) && c.widths[next] > 0 {
 			fit = fmt.Sprintf(`textLength="%.1f" lengthAdjust="spacingAndGlyphs" `, c.widths[next].Points())
+			if c.widths[next] < shortText {
+				fit = ""
+			}
 		}
 		next++
 		weight := ""
@@ -83,10 +114,33 @@ func render(p *plot.Plot, height vg.Length, label string) template.HTML {
 		}
 		return "<text " + parts[1] + fit + `style="` + weight
 	})
+	body = grouped(body, width, tips)
 	name := html.EscapeString(label)
 	// Every string in it was escaped by the drawing library or just here.
 	return template.HTML(fmt.Sprintf(`<svg class="chart" viewBox="0 0 %.5g %.5g" role="img" aria-label="%s"><title>%s</title>%s`,
-		chartWidth.Points(), height.Points(), name, name, recolor(body)))
+		width.Points(), height.Points(), name, name, brief(recolor(body))))
+}
+
+// groupEnds matches the texts that stand for the ends of rows.
+var groupEnds = regexp.MustCompile(`(?s)<text [^>]*>(` + opening + `|` + closing + `)([\d. ]+)</text>`)
+
+// grouped puts each row into a group with an area that has its tip.
+func grouped(body string, width vg.Length, tips []tip) string {
+	return groupEnds.ReplaceAllStringFunc(body, func(m string) string {
+		parts := groupEnds.FindStringSubmatch(m)
+		var i int
+		var y, h float64
+		// A text at an opening has one figure, and both texts are those of this package.
+		_, _ = fmt.Sscan(parts[2], &i, &y, &h)
+		if parts[1] == opening {
+			return fmt.Sprintf(`<g class="mark s-%s">`, html.EscapeString(tips[i].color))
+		}
+		path := ""
+		if tips[i].path > 0 {
+			path = fmt.Sprintf(` data-path="%d"`, tips[i].path)
+		}
+		return fmt.Sprintf(`<rect class="hit" x="0" y="%.1f" width="%.1f" height="%.1f" data-tip="%s"%s/></g>`, y, width.Points(), h, html.EscapeString(tips[i].text), path)
+	})
 }
 
 // widest is the width of the widest of texts.

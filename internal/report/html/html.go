@@ -4,16 +4,21 @@
 package html
 
 import (
-	_ "embed"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
 	"mustang/internal/explain/steps"
 	"mustang/internal/report"
 	"mustang/internal/report/chart"
+	"mustang/internal/report/plots"
 )
 
 //go:embed page.gohtml
@@ -22,21 +27,61 @@ var pageTemplate string
 //go:embed page.css
 var pageStyle string
 
-// Write writes r to w as one HTML page that loads nothing else: styles and charts are
-// inline, the page has no script, and a content security policy forbids any
-// request. It returns the first error of w.
+// The page's JavaScript, which make page builds.
+//
+//go:embed bundle
+var bundle embed.FS
+
+// Script returns the page's JavaScript; empty if mustang was built without it (make page).
+func Script() (string, error) {
+	text, err := bundle.ReadFile("bundle/page.js")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the page's script: %w", err)
+	}
+	return string(text), nil
+}
+
+// policy is what the page may do: run that script, and load nothing.
+func policy(script string) string {
+	run := ""
+	if script != "" {
+		sum := sha256.Sum256([]byte(script))
+		run = "script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; "
+	}
+	return "default-src 'none'; " + run + "style-src 'unsafe-inline'; img-src data:"
+}
+
+// Write writes r to w as one HTML page that loads nothing else: styles, charts and the
+// script are inline, and a content security policy forbids any request and any other
+// script. All is there without the script, which sorts, filters and copies. It returns the first error of w.
 func Write(w io.Writer, r *report.Report) error {
 	drawer := chart.NewDrawer()
+	script, err := Script()
+	if err != nil {
+		return err
+	}
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
-		"draw": func(c report.Chart) template.HTML {
+		"draw": func(c plots.Chart) template.HTML {
 			return drawer.Draw(c, "The figures are in the tables of this page.")
 		},
 		"steps": drawSteps,
 		"lines": lines,
 		"hooks": hooks,
-		"last":  func(texts []string) string { return texts[len(texts)-1] },
-		"page":  func(s report.Suite, several bool) suitePage { return suitePage{s, several} },
+		"heads": heads,
+		"vias":  vias,
+		"of":    func(suite string, t report.Table) anchored { return anchored{t, suite} },
+		"at":    func(t *report.Table) anchored { return anchored{Table: *t} },
+		"next":  func(i int) int { return i + 1 },
+		// html/template changes the text of a script element, of which the policy has the sum.
+		"script": func() template.HTML {
+			if script == "" {
+				return ""
+			}
+			return template.HTML("<script>" + script + "</script>\n")
+		},
+		"allows": func() string { return policy(script) },
+		"page":   func(s report.Suite, several bool) suitePage { return suitePage{s, several} },
 	}).Parse(pageTemplate)
 	if err != nil {
 		return fmt.Errorf("make report: %w", err)
@@ -61,15 +106,11 @@ type suitePage struct {
 	Several bool
 }
 
-// WideMatrix reports whether a matrix is too wide to stand beside another.
-func (s suitePage) WideMatrix() bool {
-	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool { return w.Matrix != nil && len(w.Matrix.Columns) > 5 })
-}
-
-// Any reports whether any workload has the named part: "matrix", "grid", "paths", "costs".
+// Any reports whether any workload has the named part: "matrix", "grid", "paths", "costs", "statements".
 func (s suitePage) Any(part string) bool {
 	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return part == "matrix" && w.Matrix != nil || part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil
+		return part == "matrix" && w.Matrix != nil || part == "grid" && w.Grid != nil || part == "paths" && len(w.Paths) > 0 || part == "costs" && w.Costs != nil ||
+			part == "statements" && w.Statements != nil
 	})
 }
 
@@ -79,6 +120,12 @@ type tableLine struct {
 	Cells []tableCell
 }
 
+// anchored is a table of the suite with that anchor, whose rows link to their paths.
+type anchored struct {
+	report.Table
+	Suite string
+}
+
 // tableCell is a cell with what its column says of it.
 type tableCell struct {
 	report.Cell
@@ -86,7 +133,7 @@ type tableCell struct {
 }
 
 // lines turns a table's columns into lines, without the columns of wide tables.
-func lines(t report.Table) []tableLine {
+func lines(t anchored) []tableLine {
 	out := make([]tableLine, len(t.Lines))
 	for i := range out {
 		out[i].Line = t.Lines[i]
@@ -94,6 +141,30 @@ func lines(t report.Table) []tableLine {
 			if !c.Wide {
 				out[i].Cells = append(out[i].Cells, tableCell{c.Cells[i], c.Right, c.Marked})
 			}
+		}
+	}
+	return out
+}
+
+// heads lists the headings of the columns that lines has.
+func heads(t anchored) []string {
+	var out []string
+	for _, c := range t.Columns {
+		if !c.Wide {
+			out = append(out, c.Title())
+		}
+	}
+	return out
+}
+
+// vias lists the headings of a matrix: the connection, the pod IP, and each kind of cluster IP in full.
+func vias(t *report.Table) []string {
+	var out []string
+	for i, c := range t.Columns {
+		if i > 1 {
+			out = append(out, "cluster IP by "+c.Head[len(c.Head)-1])
+		} else {
+			out = append(out, c.Title())
 		}
 	}
 	return out

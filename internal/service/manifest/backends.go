@@ -121,6 +121,58 @@ func (e *endpoint) state(publishNotReady bool) service.State {
 	return service.Quarantined
 }
 
+// nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many frontends, and many
+// backends of each.
+type nearby struct {
+	all    []backend
+	shared map[kind][]service.Backend
+}
+
+// kind is what backends depend on of a frontend.
+type kind struct {
+	v4     bool
+	policy service.Policy
+	port   uint16
+}
+
+// of returns the backends of a frontend. In a cluster, those that it cannot have are left out.
+func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []service.Backend {
+	if !s.cluster {
+		return s.near(n.all, f)
+	}
+	at := kind{f.addr.Is4(), f.policy, v.Frontend.Port()}
+	backends, ok := n.shared[at]
+	if !ok {
+		backends = s.limitBackends(k, v, s.near(n.all, f))
+		n.shared[at] = backends
+	}
+	isFrontend := func(b service.Backend) bool { return b.Addr == v.Frontend }
+	if i := slices.IndexFunc(backends, isFrontend); i >= 0 {
+		s.refuse("%s: left out: %v", k.origin, v.CheckBackend(backends[i]))
+		backends = slices.DeleteFunc(slices.Clone(backends), isFrontend)
+	}
+	return backends
+}
+
+// limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least: active ones and those
+// of this node stay. It sorts them.
+func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
+	all = slices.DeleteFunc(all, func(b service.Backend) bool {
+		err := v.CheckBackend(b)
+		if err == nil || b.Addr == v.Frontend { // it is no other frontend's
+			return false
+		}
+		s.refuse("%s: left out: %v", k.origin, err)
+		return true
+	})
+	slices.SortFunc(all, service.Backend.Compare)
+	if len(all) > service.MaxBackends {
+		s.refuse("%s: it has more than %d endpoints: the others get no connection; active ones and those of this node come first", k.origin, service.MaxBackends)
+		all = all[:service.MaxBackends]
+	}
+	return slices.Clone(all) // without the room of the others
+}
+
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node or
 // else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
 func (s *set) near(all []backend, f frontend) []service.Backend {

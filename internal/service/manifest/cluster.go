@@ -26,11 +26,16 @@ type Cluster struct {
 	services map[Name]*kubeService
 	slices   map[Name]*endpointSlice
 	of       map[Name]map[Name]*endpointSlice // the slices of a Service, by their own names
+
+	clusterIPs map[netip.Addr]int           // how many Services have one
+	asked      map[netip.Addr]map[Name]bool // the Services with an external IP
 }
 
 // NewCluster returns a cluster without objects.
 func NewCluster(o Options) *Cluster {
-	return &Cluster{o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name]map[Name]*endpointSlice{}}
+	return &Cluster{
+		o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name]map[Name]*endpointSlice{}, map[netip.Addr]int{}, map[netip.Addr]map[Name]bool{},
+	}
 }
 
 // SetZone replaces the zone of this node, on which backends may depend.
@@ -42,61 +47,95 @@ func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = a
 // SetTaken replaces what external addresses cannot be. It returns the Services with such addresses.
 func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
 	c.options.Taken = taken
+	return c.withExternal()
+}
+
+// withExternal returns the Services with external addresses.
+func (c *Cluster) withExternal() (all []Name) {
 	for n, k := range c.services {
 		if k.hasExternal() {
-			concerned = append(concerned, n)
+			all = append(all, n)
 		}
 	}
-	return concerned
+	return all
 }
 
 func (k *kubeService) hasExternal() bool {
 	return len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0
 }
 
+// apiService is the Service of the cluster's API, whose endpoints no external address can be.
+var apiService = Name{"default", "kubernetes"}
+
 // apiServers returns the addresses of the cluster's API, which its servers write.
 func (c *Cluster) apiServers() (all []netip.Addr) {
-	for _, slice := range c.of[Name{"default", "kubernetes"}] {
+	for _, slice := range c.of[apiService] {
 		for _, e := range slice.Endpoints {
-			for _, text := range e.Addresses {
-				if addr, err := netip.ParseAddr(text); err == nil {
-					all = append(all, addr)
-				}
-			}
+			all = append(all, addresses(e.Addresses)...)
 		}
 	}
 	return all
 }
 
 // ClusterIPs returns the cluster IPs of all Services.
-func (c *Cluster) ClusterIPs() (all []netip.Addr) {
-	for _, k := range c.services {
-		for _, text := range k.clusterIPs() {
-			if addr, err := netip.ParseAddr(text); err == nil { // not that of a headless one
-				all = append(all, addr)
-			}
-		}
-	}
-	return all
-}
+func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
-// PutService stores the Service of a name, which may be there already. An error says why it cannot be read: the one of before is
-// gone then.
-func (c *Cluster) PutService(n Name, object jsontext.Value) error {
-	delete(c.services, n)
+// PutService stores the Service of a name, which may be there already. It returns the others that have one of its cluster IPs as an external
+// IP. An error says why it cannot be read: the one of before is gone then.
+func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
+	concerned = c.DeleteService(n)
 	v := &kubeService{origin: "Service " + n.String()}
 	if err := document.Decode(object, v); err != nil {
-		return fmt.Errorf("%s: %w", v.origin, err)
+		return concerned, fmt.Errorf("%s: %w", v.origin, err)
 	}
 	if v.Metadata.Labels[labelProxy] == "" {
 		v.Metadata.Labels = nil // a cluster has many, and no other matters here
 	}
 	c.services[n] = v
-	return nil
+	for _, addr := range addresses(v.Spec.ExternalIPs) {
+		if c.asked[addr] == nil {
+			c.asked[addr] = map[Name]bool{}
+		}
+		c.asked[addr][n] = true
+	}
+	for _, addr := range addresses(v.clusterIPs()) {
+		c.clusterIPs[addr]++
+		concerned = slices.AppendSeq(concerned, maps.Keys(c.asked[addr]))
+	}
+	return concerned, nil
 }
 
-// DeleteService deletes the Service of a name, if there is one.
-func (c *Cluster) DeleteService(n Name) { delete(c.services, n) }
+// DeleteService deletes the Service of a name, if there is one. It returns the others that have one of its cluster IPs as an external IP.
+func (c *Cluster) DeleteService(n Name) (concerned []Name) {
+	v, ok := c.services[n]
+	if !ok {
+		return nil
+	}
+	delete(c.services, n)
+	for _, addr := range addresses(v.Spec.ExternalIPs) {
+		delete(c.asked[addr], n)
+		if len(c.asked[addr]) == 0 {
+			delete(c.asked, addr)
+		}
+	}
+	for _, addr := range addresses(v.clusterIPs()) {
+		if c.clusterIPs[addr]--; c.clusterIPs[addr] == 0 {
+			delete(c.clusterIPs, addr)
+		}
+		concerned = slices.AppendSeq(concerned, maps.Keys(c.asked[addr]))
+	}
+	return concerned
+}
+
+// addresses returns those of texts that are addresses: the cluster IP of a headless Service is none.
+func addresses(texts []string) (all []netip.Addr) {
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			all = append(all, addr)
+		}
+	}
+	return all
+}
 
 // PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it may change.
 // An error says why it cannot be read: the one of before is gone then.
@@ -110,9 +149,17 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 		return concerned, nil // nobody's
 	}
 	if of := c.add(n, v); !slices.Contains(concerned, of) {
-		concerned = append(concerned, of)
+		concerned = append(concerned, c.dependOn(of)...)
 	}
 	return concerned, nil
+}
+
+// dependOn returns the Services that the backends of one concern.
+func (c *Cluster) dependOn(n Name) []Name {
+	if n == apiService {
+		return append(c.withExternal(), n)
+	}
+	return []Name{n}
 }
 
 // add stores a slice, and returns the Service that it is of.
@@ -148,7 +195,7 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	if len(c.of[of]) == 0 {
 		delete(c.of, of)
 	}
-	return []Name{of}
+	return c.dependOn(of)
 }
 
 // Names returns the names of all Services, sorted.
@@ -179,7 +226,7 @@ func (c *Cluster) Set(n Name) (Set, error) {
 	if !ok {
 		return Set{}, nil
 	}
-	s := &set{Options: c.options, cluster: true}
+	s := &set{Options: c.options, cluster: true, clusterIPs: c.clusterIPs}
 	if k.hasExternal() {
 		s.apiServers = c.apiServers()
 	}

@@ -3,10 +3,10 @@
 package manifest
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"mustang/internal/service"
@@ -89,6 +89,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		if err != nil {
 			return err
 		}
+		near := nearby{backends, map[kind][]service.Backend{}}
 		seen := map[netip.AddrPort]bool{}
 		for _, f := range frontends {
 			v := common
@@ -111,10 +112,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 					v.HealthCheckPort = k.Spec.HealthCheckNodePort
 				}
 			}
-			v.Backends = s.near(backends, f)
-			if s.cluster {
-				s.limitBackends(k, &v)
-			}
+			v.Backends = near.of(s, k, v, f)
 			err := s.free(k, f)
 			if err == nil {
 				err = s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v)
@@ -173,32 +171,6 @@ func (f frontend) order() int {
 	return 0
 }
 
-// limitBackends leaves out the backends that a service cannot have, and of too many those that matter least: active ones and those of this
-// node stay.
-func (s *set) limitBackends(k *kubeService, v *service.Service) {
-	v.Backends = slices.DeleteFunc(v.Backends, func(b service.Backend) bool {
-		err := v.CheckBackend(b)
-		if err != nil {
-			s.refuse("%s: left out: %v", k.origin, err)
-		}
-		return err != nil
-	})
-	if len(v.Backends) <= service.MaxBackends {
-		return
-	}
-	s.refuse("%s: it has more than %d endpoints: the others get no connection; active ones and those of this node come first", k.origin, service.MaxBackends)
-	remote := func(b service.Backend) int {
-		if b.Local {
-			return 0
-		}
-		return 1
-	}
-	slices.SortFunc(v.Backends, func(a, b service.Backend) int {
-		return cmp.Or(cmp.Compare(a.State, b.State), remote(a)-remote(b), a.Addr.Compare(b.Addr))
-	})
-	v.Backends = v.Backends[:service.MaxBackends]
-}
-
 // free returns an error if a frontend is an external address that another than the Service has: it would take what is for that one.
 func (s *set) free(k *kubeService, f frontend) error {
 	if !f.external || f.atNodePort {
@@ -207,6 +179,9 @@ func (s *set) free(k *kubeService, f frontend) error {
 	of := s.ofMachine(f.addr)
 	if of == "" && s.Taken.Host[f.addr] && !f.ranged {
 		of = "this node"
+	}
+	if of == "" && s.clusterIPs[f.addr] > 0 && !f.ranged { // also at ports that the other has not
+		of = "another Service"
 	}
 	if of != "" {
 		return fmt.Errorf("%s: %s: external IP %v is an address of %s", k.origin, f.field, f.addr, of)
@@ -235,6 +210,10 @@ func (s *set) frontends(k *kubeService) (common service.Service, out []frontend,
 	}
 	add := func(field, text string, f frontend) {
 		addr, parseErr := netip.ParseAddr(text)
+		if parseErr != nil && s.cluster && f.external {
+			s.refuse("%s: %s: invalid IP address %q", k.origin, field, text)
+			return
+		}
 		if parseErr != nil && err == nil {
 			err = fmt.Errorf("%s: invalid IP address %q", field, text)
 		}
@@ -318,8 +297,12 @@ func (k *kubeService) affinity() (time.Duration, error) {
 // other family: kube-proxy opens it to all.
 func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, err error) {
 	ranges, err := k.sourceRanges()
-	if err != nil {
+	if err != nil && !s.cluster {
 		return nil, err
+	}
+	if err != nil {
+		s.refuse("%s: %v", k.origin, err)
+		return slices.DeleteFunc(frontends, func(f frontend) bool { return f.ranged }), nil
 	}
 	for _, f := range frontends {
 		if f.ranged {
@@ -334,11 +317,11 @@ func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, e
 	return out, nil
 }
 
-// sourceRanges returns the ranges by family.
+// sourceRanges returns the ranges by family. Kubernetes has them in blanks.
 func (k *kubeService) sourceRanges() (map[string][]netip.Prefix, error) {
 	byFamily := map[string][]netip.Prefix{}
 	for i, text := range k.Spec.LoadBalancerSourceRanges {
-		r, err := netip.ParsePrefix(text)
+		r, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
 			return nil, fmt.Errorf("spec.loadBalancerSourceRanges[%d]: invalid range %q", i, text)
 		}

@@ -258,7 +258,7 @@ func TestReadIsDeterministic(t *testing.T) {
 func TestClusterLeavesOut(t *testing.T) {
 	n := Name{"shop", "web"}
 	c := NewCluster(Options{})
-	if err := c.PutService(n, []byte(`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1", "0.0.0.0", "10.1.2.3", "192.0.2.1"],
+	if _, err := c.PutService(n, []byte(`{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1", "0.0.0.0", "10.1.2.3", "192.0.2.1"],
 "ports": [{"port": 80}, {"port": 81}]}, "status": {"loadBalancer": {"ingress": [{"ip": "224.0.0.1"}, {"ip": "fd00:1::9"}, {"ip": "192.0.2.2"}]}}}`)); err != nil {
 		t.Fatal(err)
 	}

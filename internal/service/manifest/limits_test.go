@@ -5,6 +5,7 @@ package manifest
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ import (
 func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
 	t.Helper()
 	n := Name{"shop", "web"}
-	if err := c.PutService(n, []byte(spec)); err != nil {
+	if _, err := c.PutService(n, []byte(spec)); err != nil {
 		t.Fatal(err)
 	}
 	for i, endpoints := range slices {
@@ -65,6 +66,54 @@ func TestTakenAddresses(t *testing.T) {
 	}
 	if want := []string{"Service shop/web: status.loadBalancer.ingress[0].ip left out: 192.0.2.1 is an address of node far, which answers there"}; !slices.Equal(set.Notes, want) {
 		t.Errorf("notes %q, want %q", set.Notes, want)
+	}
+}
+
+// TestAPIServerAddressLater takes an external IP from a Service once an API server has the address.
+func TestAPIServerAddressLater(t *testing.T) {
+	c := NewCluster(Options{})
+	if set := served(t, c, `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}], "externalIPs": ["203.0.113.9"]}}`); len(set.Services) != 2 {
+		t.Fatalf("before: there are %v", set.Services)
+	}
+	slice := Name{"default", "kubernetes"}
+	concerned, err := c.PutSlice(slice, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
+"endpoints": [{"addresses": ["203.0.113.9"]}]}`))
+	if err != nil || !slices.Contains(concerned, Name{"shop", "web"}) {
+		t.Errorf("a change of the API servers concerns %v, %v", concerned, err)
+	}
+	if set, err := c.Set(Name{"shop", "web"}); err != nil || len(set.Services) != 1 {
+		t.Errorf("after: there are %v, %v", set.Services, err)
+	}
+	if concerned := c.DeleteSlice(slice); !slices.Contains(concerned, Name{"shop", "web"}) {
+		t.Errorf("the end of the API servers concerns %v", concerned)
+	}
+}
+
+// TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than it cannot read: with
+// leading zeros. Ranges may be in blanks.
+func TestLooseAddresses(t *testing.T) {
+	for spec, want := range map[string]string{
+		`"externalIPs": ["010.1.2.3", "192.0.2.55"]`:                                    "10.96.0.1:80 192.0.2.66:80 192.0.2.55:80",
+		`"loadBalancerSourceRanges": [" 10.0.0.0/8 "]`:                                  "10.96.0.1:80 192.0.2.66:80[10.0.0.0/8]",
+		`"loadBalancerSourceRanges": ["010.0.0.0/8"], "externalIPs": ["192.0.2.55"]`:    "10.96.0.1:80 192.0.2.55:80",
+		`"loadBalancerSourceRanges": ["10.0.0.0/8", "x"], "externalIPs": ["192.0.2.5"]`: "10.96.0.1:80 192.0.2.5:80",
+	} {
+		set := served(t, NewCluster(Options{}), `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 80}], `+spec+`},
+"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.66"}]}}}`)
+		var have []string
+		for _, s := range set.Services {
+			text := s.Frontend.String()
+			if len(s.SourceRanges) > 0 {
+				text += fmt.Sprint(s.SourceRanges)
+			}
+			have = append(have, text)
+		}
+		if strings.Join(have, " ") != want {
+			t.Errorf("%s: served are %s, want %s", spec, have, want)
+		}
+		if loose := !strings.Contains(spec, " 10."); (len(set.NotServed) == 1) != loose {
+			t.Errorf("%s: it says %q", spec, set.NotServed)
+		}
 	}
 }
 
@@ -136,5 +185,39 @@ func TestBadEndpoints(t *testing.T) {
 		`{"addresses": ["10.1.0.1"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.96.0.1"]}, {"addresses": []}, {"addresses": ["fd00::1"]}`)
 	if len(set.Services) != 1 || fmt.Sprint(set.Services[0].Backends) != "[10.1.0.1:8080]" || len(set.NotServed) != 4 {
 		t.Errorf("there are %v, and %q", set.Services, set.NotServed)
+	}
+}
+
+// TestManyOfBoth reads a Service with as many frontends as are served of one, and as many endpoints, in the memory that one frontend takes. An
+// endpoint that has the address of a frontend is left out there alone.
+func TestManyOfBoth(t *testing.T) {
+	c := NewCluster(Options{})
+	ips := []string{`"10.1.0.1"`}
+	for i := range 900 {
+		ips = append(ips, fmt.Sprintf(`"198.51.%d.%d"`, i/200, i%200+1))
+	}
+	var of []string
+	for i := range 4000 {
+		of = append(of, fmt.Sprintf(`{"addresses": ["10.1.%d.%d"]}`, i/200, i%200+1))
+	}
+	served(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}], "externalIPs": [%s]}}`, strings.Join(ips, ",")), strings.Join(of, ","))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	set, err := c.Set(Name{"shop", "web"})
+	runtime.ReadMemStats(&after)
+	if err != nil || len(set.Services) != 902 {
+		t.Fatalf("there are %d services, %v", len(set.Services), err)
+	}
+	for i, s := range set.Services {
+		want := 4000
+		if s.Frontend.Addr() == netip.MustParseAddr("10.1.0.1") {
+			want--
+		}
+		if len(s.Backends) != want {
+			t.Errorf("%d: %s has %d backends, want %d", i, s, len(s.Backends), want)
+		}
+	}
+	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 50 {
+		t.Errorf("it takes %d MB", mb)
 	}
 }

@@ -94,8 +94,9 @@ type set struct {
 	cluster bool     // an external address that cannot be served is no error
 	// apiServers are the endpoints of the cluster's API.
 	apiServers []netip.Addr
-	kube       *Cluster // the objects of Kubernetes that were read; nil: none were
-	order      []Name   // its Services, as they stand
+	clusterIPs map[netip.Addr]int // of a cluster's Services
+	kube       *Cluster           // the objects of Kubernetes that were read; nil: none were
+	order      []Name             // its Services, as they stand
 }
 
 // maxRefused is how much of what a Service does not get is told of: it can be millions of backends.
@@ -115,9 +116,13 @@ func (s *set) refuse(format string, args ...any) {
 	}
 }
 
-// put validates and adds a service.
+// put validates and adds a service. The backends of a cluster's have been checked once for all frontends.
 func (s *set) put(origin string, v service.Service) error {
-	if err := v.Validate(); err != nil {
+	checked := v
+	if s.cluster {
+		checked.Backends = nil
+	}
+	if err := checked.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	s.Services, s.origins = append(s.Services, v), append(s.origins, origin)

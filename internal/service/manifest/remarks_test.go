@@ -21,7 +21,7 @@ func TestRemarks(t *testing.T) {
 	} {
 		c := NewCluster(Options{})
 		n := Name{"shop", "web"}
-		err := c.PutService(n, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+		_, err := c.PutService(n, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
 "spec": {"clusterIP": %q, "ports": [{"name": "http", "port": 80, "targetPort": %s}]}}`, test.clusterIP, test.port))
 		if err != nil {
 			t.Fatal(err)

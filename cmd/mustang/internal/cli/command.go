@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/netns"
+	"mustang/internal/suggest"
 )
 
 // UsageError says that the command line makes no sense.
@@ -63,7 +64,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, known.Name())
 		}
 	}
-	return Usage(fmt.Errorf("unknown command %q for %q: want %s", args[0], cmd.CommandPath(), strings.Join(names, ", ")))
+	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "), suggest.Text(args[0], names)))
 }
 
 // RequireRoot refuses users who lack the rights for network namespaces.

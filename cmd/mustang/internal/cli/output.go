@@ -6,26 +6,40 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"mustang/internal/suggest"
 )
 
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// AddOutput adds the flag -o to a command that reads.
-func AddOutput(cmd *cobra.Command, format *string) {
-	cmd.Flags().StringVarP(format, "output", "o", "table", "output format: table or json")
+// formats are the words that -o of each command takes: wide is a table with more, where there is more.
+var formats = []string{"table", "wide", "json"}
+
+// AddOutput adds the flag -o to a command that reads. It takes table, wide, json, and the words more.
+func AddOutput(cmd *cobra.Command, format *string, more ...string) {
+	words := append(slices.Clone(formats), more...)
+	cmd.Flags().StringVarP(format, "output", "o", "table", "output format: "+alternatives(words))
+	CompleteFlag(cmd, "output", Fixed(words...))
 }
 
 // CheckOutput refuses an unknown format before anything is done.
-func CheckOutput(format string) error {
-	if format != "table" && format != "json" {
-		return Usage(fmt.Errorf("output %q: want table or json", format))
+func CheckOutput(format string, more ...string) error {
+	if words := append(slices.Clone(formats), more...); !slices.Contains(words, format) {
+		return Usage(fmt.Errorf("output %q: want %s%s", format, alternatives(words), suggest.Text(format, words)))
 	}
 	return nil
+}
+
+// alternatives lists words: "a, b or c".
+func alternatives(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // PrintJSON writes a value as indented JSON.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -157,11 +156,14 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 	}
 	var names []string
 	for _, path := range files {
-		name := path
-		if path == "-" {
-			name = "standard input"
-		}
-		one, err := c.read(ctx, path, name)
+		name := cli.InputName(path)
+		one, err := cli.ReadInput(ctx, c.Environment, path, func(in io.Reader) (manifest.Set, error) {
+			one, err := read(in)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			return one, err
+		})
 		if err != nil {
 			return set, err
 		}
@@ -183,33 +185,8 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 	return set, nil
 }
 
-// read reads a file. It waits for a terminal or a pipe no longer than ctx lasts.
-func (c commands) read(ctx context.Context, path, name string) (set manifest.Set, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if set, err = c.readFile(path); err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-	}()
-	select {
-	case <-done:
-		return set, err
-	case <-ctx.Done():
-		return manifest.Set{}, fmt.Errorf("%s: interrupted", name)
-	}
-}
-
-func (c commands) readFile(path string) (set manifest.Set, err error) {
-	var in io.Reader = c.Stdin
-	if path != "-" {
-		file, err := os.Open(path)
-		if err != nil {
-			return set, err
-		}
-		defer file.Close()
-		in = file
-	}
+// read reads the objects of a file.
+func read(in io.Reader) (set manifest.Set, err error) {
 	if set, err = manifest.Read(in); err != nil {
 		return set, err
 	}

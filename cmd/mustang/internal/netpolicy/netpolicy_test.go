@@ -191,7 +191,7 @@ func TestOneTrace(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another policy trace runs") {
+		if _, err := n.policy(ctx, "trace"); err == nil || !strings.Contains(err.Error(), "another policy trace or monitor runs") {
 			return fmt.Errorf("a second trace: %v", err)
 		}
 		return nil

@@ -41,8 +41,8 @@ func (c commands) trace() *cobra.Command {
 		Short: "Print connections that policies deny, as they come",
 		Long: `Print a line for each connection that policies deny, as it comes, with the rule that denies it,
 until Ctrl-C. "audited" connections passed, as policies are only audited (policy apply --audit). A
-packet that is sent again is denied again. With -o json each line is an object. One command can trace at
-a time, and it ends when the datapath is removed.`,
+packet that is sent again is denied again. With -o json each line is an object. One command can trace or
+monitor at a time, and it ends when the datapath is removed.`,
 		Example: "  mustang policy trace",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,11 +55,11 @@ a time, and it ends when the datapath is removed.`,
 			return c.OnExisting(cmd.Context(), errors.New("there are no policies"), func(d *datapath.Datapath) error {
 				fmt.Fprintln(c.Stderr, "mustang: waiting for denied connections; Ctrl-C ends")
 				t := tracer{commands: c, datapath: d, format: format}
-				err := d.Policies().Watch(cmd.Context(), t.print)
+				err := d.Policies().Watch(cmd.Context(), t.print, t.leftOut)
 				var other *dirlock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
-					return fmt.Errorf("another policy trace runs, and each connection is told to one: %w", err)
+					return fmt.Errorf("another policy trace or monitor runs, and each connection is told to one: %w", err)
 				case errors.Is(err, os.ErrNotExist):
 					return errors.New("the datapath was removed: there is nothing to trace any more")
 				}
@@ -78,6 +78,11 @@ type tracer struct {
 	format   string
 	known    known
 	read     time.Time // when it was known
+}
+
+func (t *tracer) leftOut(n uint64) error {
+	fmt.Fprintf(t.Stderr, "mustang: %d events left out, as too many came at once\n", n)
+	return nil
 }
 
 // current is how long names of pods and rules are good for.

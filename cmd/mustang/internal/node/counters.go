@@ -3,24 +3,40 @@
 package node
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/status"
 )
 
 func (c commands) counters() *cobra.Command {
 	var all bool
+	var watch time.Duration
+	var tables int
 	cmd := &cobra.Command{
 		Use:   "counters",
 		Short: "Show packets by outcome, and drops by reason",
 		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs,
-since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.`,
+since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.
+
+With --watch it shows the rates of an interval, again and again: the counters that changed, what each
+pod sent and got by its device, and for each service its open connections, those that are new, and the packets
+that were translated to its backends and back. What sockets translate is not among them.`,
+		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
 	}
+	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
+	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
 	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
 	return cli.Listing(cmd, func(format string) error {
-		counters, err := cli.Read(c.Config, (*datapath.Datapath).Counters)
+		if cmd.Flags().Changed("watch") {
+			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
+		}
+		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) { return d.Flows().Counters() })
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/device"
+	"mustang/internal/podlink/seen"
 	"mustang/internal/policy"
 )
 
@@ -150,6 +151,9 @@ type endpointJSON struct {
 	Host    bool   `json:"host"`
 	IfIndex int    `json:"ifindex"`
 	Link    string `json:"link"`
+	Mode    string `json:"mode"`
+	Device  string `json:"device"`
+	Netns   string `json:"netns"`
 	Guard   string `json:"guard"`
 	PodMAC  string `json:"pod_mac"`
 	NodeMAC string `json:"node_mac"`
@@ -195,8 +199,9 @@ func (c commands) epList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
-		Long: `List endpoints, a line for each address of a pod. LINK is the kind of the device that the programs
-are on: the host's, or of macvlan, ipvlan and openvswitch the pod's own. GUARD is whether the
+		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode. DEVICE is the device that the
+programs are on: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
+network namespace. -o wide has MAC addresses too. GUARD is whether the
 source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
 of the pod; "endpoint-ID" is the name of one that has no other.`,
 	}
@@ -214,17 +219,18 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	var rows [][]string
 	for _, e := range endpoints {
 		item := endpointJSON{
-			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Mode: seen.Mode(seen.Device{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}), Device: e.Device, Netns: e.Netns, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
 			Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
 		}
 		if item.Labels == nil {
 			item.Labels = map[string]string{}
 		}
 		list = append(list, item)
-		rows = append(rows, []string{
-			strconv.FormatUint(uint64(item.ID), 10), item.IP, cmp.Or(item.Link, "-"), item.Guard,
-			cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"), item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-"),
-		})
+		row := []string{strconv.FormatUint(uint64(item.ID), 10), item.IP, cmp.Or(item.Mode, "-"), cmp.Or(item.Device, "-"), cmp.Or(item.Netns, "-"), item.Guard}
+		if format == "wide" {
+			row = append(row, cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"))
+		}
+		rows = append(rows, append(row, item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-")))
 	}
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, struct {
@@ -232,7 +238,11 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 			Endpoints []endpointJSON `json:"endpoints"`
 		}{cli.Schema, list})
 	}
-	return cli.PrintTable(c.Stdout, []string{"ID", "IP", "LINK", "GUARD", "POD MAC", "NODE MAC", "NAMESPACE", "POD", "LABELS"}, rows)
+	header := []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD"}
+	if format == "wide" {
+		header = append(header, "POD MAC", "NODE MAC")
+	}
+	return cli.PrintTable(c.Stdout, append(header, "NAMESPACE", "POD", "LABELS"), rows)
 }
 
 func onOff(b bool) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/cgroup"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
@@ -86,7 +87,7 @@ func (c commands) attachSocket(ctx context.Context, r reach) (err error) {
 		return err // before anything is pinned
 	}
 	if r.cgroup == "" {
-		if r.cgroup, err = objects.CgroupRoot(); err != nil {
+		if r.cgroup, err = cgroup.Root(); err != nil {
 			return err
 		}
 	}

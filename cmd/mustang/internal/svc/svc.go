@@ -5,6 +5,7 @@ package svc
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,6 +18,8 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 )
 
@@ -92,8 +95,24 @@ func (c commands) svcRemove() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&address, "service", "", "address and port that clients connect to")
+	cli.CompleteFlag(cmd, "service", c.frontends)
 	cmd.Flags().StringVar(&protocol, "protocol", "any", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd
+}
+
+// frontends returns the addresses and ports of the command line's services, for completion.
+func (c commands) frontends() []string {
+	var all []string
+	_ = c.WithExisting(func(d *datapath.Datapath) error { // a user who may not read them gets none
+		services, err := d.Services().List(context.Background())
+		for _, s := range services {
+			if s.Owner == service.CLI {
+				all = append(all, s.Frontend.String())
+			}
+		}
+		return err
+	})
+	return all
 }
 
 // serviceJSON is a service as svc ls -o json prints it.
@@ -104,6 +123,11 @@ type serviceJSON struct {
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
+	// State is "ready", or what is amiss with the backends. Connections are those open that packets are translated for, and Traffic
+	// those packets; nil: they are not counted.
+	State       string       `json:"state"`
+	Connections int          `json:"connections"`
+	Traffic     *trafficJSON `json:"traffic,omitzero"`
 
 	Choice          service.Choice   `json:"choice,omitzero"`
 	AffinitySeconds int              `json:"affinity_seconds,omitzero"`
@@ -117,37 +141,90 @@ type serviceJSON struct {
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
 }
 
+// trafficJSON is what was translated for a service since it was created, to its backends and back.
+type trafficJSON struct {
+	ToPackets   uint64 `json:"to_packets"`
+	ToBytes     uint64 `json:"to_bytes"`
+	BackPackets uint64 `json:"back_packets"`
+	BackBytes   uint64 `json:"back_bytes"`
+}
+
+// use is what is made of services: open connections and traffic, by ID.
+type use struct {
+	open    map[uint32]int
+	traffic map[uint32]flows.ServiceTraffic
+}
+
 func (c commands) svcList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List services",
 		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply.
+STATE is ready where a backend is active, terminating where new connections find one that is about to
+go, and no-backend where they find none. CONNECTIONS are the open ones whose packets are translated; "mustang conntrack ls"
+lists them. PACKETS are those packets in both directions since the service was made; -o json has each direction, and bytes.
+What is translated at sockets is in neither, as its packets go to the backend as they are: see "mustang socket ls".
 SETTINGS are those that are not the default. Behind a backend are its state unless it is
 active, its weight unless it is 1, and local if it is on this node. Of more than four
 backends or source ranges the table has three; -o json has all.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(cmd.Context()) })
+		used := use{open: map[uint32]int{}}
+		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
+			connections, err := d.ConnectionTable().List(conntrack.Filter{})
+			if err != nil {
+				return nil, err
+			}
+			for _, each := range connections {
+				if each.State != conntrack.StateClosed {
+					used.open[each.ServiceID]++
+				}
+			}
+			if used.traffic, err = d.Flows().ServiceTraffic(); err != nil {
+				return nil, err
+			}
+			return d.Services().List(cmd.Context())
+		})
 		if err != nil {
 			return err
 		}
-		return c.printServices(services, format)
+		return c.printServices(services, used, format)
 	})
 }
 
-func (c commands) printServices(services []service.Service, format string) error {
+// state tells whether a service has backends for new connections.
+func state(s service.Service) string {
+	has := func(state service.State) bool {
+		return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.State == state })
+	}
+	switch {
+	case has(service.Active):
+		return "ready"
+	case has(service.Terminating):
+		return "terminating"
+	}
+	return "no-backend"
+}
+
+// printServices prints services and what is made of them.
+func (c commands) printServices(services []service.Service, used use, format string) error {
 	list := []serviceJSON{}
 	var rows [][]string
 	for _, s := range services {
 		item := serviceJSON{
 			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(), Port: s.Frontend.Port(),
-			Backends: backendTexts(s.Backends), Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
+			Backends: backendTexts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice, AffinitySeconds: int(s.Affinity / time.Second),
 			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
 			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
+		}
+		packets := "-"
+		if t, ok := used.traffic[s.ID]; ok {
+			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
+			packets = strconv.FormatUint(t.To.Packets+t.Back.Packets, 10)
 		}
 		list = append(list, item)
 		rows = append(rows, []string{
 			strconv.FormatUint(uint64(item.ID), 10), item.Owner, item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
-			cmp.Or(settings(s), "-"), cmp.Or(shortened(item.Backends), "-"),
+			item.State, strconv.Itoa(item.Connections), packets, cmp.Or(settings(s), "-"), cmp.Or(shortened(item.Backends), "-"),
 		})
 	}
 	if format == "json" {
@@ -156,7 +233,7 @@ func (c commands) printServices(services []service.Service, format string) error
 			Services []serviceJSON `json:"services"`
 		}{cli.Schema, list})
 	}
-	return cli.PrintTable(c.Stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "SETTINGS", "BACKENDS"}, rows)
+	return cli.PrintTable(c.Stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}, rows)
 }
 
 // shortened joins texts for a table that a service with hundreds of them must not make too wide.

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -36,53 +36,24 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// name names the file in messages.
-func (m manifestFlags) name() string {
-	if m.path == "-" {
-		return "standard input"
-	}
-	return m.path
-}
-
 // readManifest reads the file, and writes what it leaves out to stderr. It does not wait for a terminal or a pipe longer than
 // ctx lasts.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	if m.path == "" {
 		return nil, cli.Usage(errors.New("--file is missing"))
 	}
-	var set manifest.Set
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		set, err = c.openManifest(m)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		for _, note := range set.Notes {
-			fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", m.name(), note)
-		}
-		return set.Services, err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%s: interrupted", m.name())
-	}
-}
-
-func (c commands) openManifest(m manifestFlags) (manifest.Set, error) {
-	in := c.Stdin
-	if m.path != "-" {
-		file, err := os.Open(m.path)
+	name := cli.InputName(m.path)
+	set, err := cli.ReadInput(ctx, c.Environment, m.path, func(in io.Reader) (manifest.Set, error) {
+		set, err := manifest.Read(in, m.options)
 		if err != nil {
-			return manifest.Set{}, err
+			err = fmt.Errorf("%s: %w", name, err)
 		}
-		defer file.Close()
-		in = file
+		return set, err
+	})
+	for _, note := range set.Notes {
+		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", name, note)
 	}
-	set, err := manifest.Read(in, m.options)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", m.name(), err)
-	}
-	return set, err
+	return set.Services, err
 }
 
 func (c commands) savedFlag(cmd *cobra.Command, path *string) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+// Package flows tells what the programs did: counters of packets and drops, and connections and drops one by one, as they come.
+package flows
 
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
 type Counter struct {
@@ -13,8 +14,8 @@ type Counter struct {
 	Meaning string
 }
 
-// metricNames returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
-func metricNames() [][2]string {
+// Metrics returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+func Metrics() [][2]string {
 	return [][2]string{
 		{"none"},
 		{"from_pod", "runs of the program"},
@@ -49,11 +50,12 @@ func metricNames() [][2]string {
 		{"audited", "connections that a policy denies, and that passed as policies are audited only"},
 		{"guard", "runs of the program"},
 		{"outer_guard", "runs of the program"},
+		{"event_left_out", "events that were not told, as more came than are told at once"},
 	}
 }
 
-// dropNames returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
-func dropNames() [][2]string {
+// Drops returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with their meanings.
+func Drops() [][2]string {
 	return [][2]string{
 		{"unspecified"},
 		{"malformed", "a header is cut off or contradicts itself"},
@@ -81,11 +83,11 @@ func dropNames() [][2]string {
 }
 
 // Counters returns all counters, in a fixed order.
-func (d *Datapath) Counters() ([]Counter, error) {
-	if err := d.objects.OpenTables(); err != nil {
+func (f Flows) Counters() ([]Counter, error) {
+	if err := f.Objects.OpenTables(); err != nil {
 		return nil, err
 	}
-	rows, _, err := d.objects.Metrics.Get(0)
+	rows, _, err := f.Objects.Metrics.Get(0)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +104,7 @@ func (d *Datapath) Counters() ([]Counter, error) {
 			counters = append(counters, c)
 		}
 	}
-	add(metricNames(), "", func(cpu, i int) uint64 { return rows[cpu].Count[i] })
-	add(dropNames(), "drop_", func(cpu, i int) uint64 { return rows[cpu].Drops[i] })
+	add(Metrics(), "", func(cpu, i int) uint64 { return rows[cpu].Count[i] })
+	add(Drops(), "drop_", func(cpu, i int) uint64 { return rows[cpu].Drops[i] })
 	return counters, nil
 }

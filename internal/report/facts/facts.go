@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+// Package facts tells on what machine, with what settings and how a run measured.
+package facts
 
 import (
 	"cmp"
@@ -15,14 +16,32 @@ import (
 	"mustang/internal/result"
 )
 
-// runFacts is a run with its rows.
-type runFacts struct {
-	result.Run
-	rows []result.Row
+// Group is a list of facts under a title.
+type Group struct {
+	Title string
+	Facts []Fact
 }
 
-// headline describes the run and the machine in one line.
-func (r runFacts) headline() string {
+// Fact is a name with a value.
+type Fact struct{ Name, Value string }
+
+// MinRounds is the fewest samples that give a 95 % interval of a median: with
+// five, even the smallest and the largest enclose it in only 94 % of cases.
+const MinRounds = 6
+
+// Run is a run with its rows.
+type Run struct {
+	result.Run
+	Rows []result.Row
+}
+
+// Groups are all facts, first those that decide most.
+func (r Run) Groups() []Group {
+	return []Group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", r.settings()}, {"Offloads", r.offloads()}, {"Method", r.method()}}
+}
+
+// Headline describes the run and the machine in one line.
+func (r Run) Headline() string {
 	parts := []string{"mustang bench " + format.Clean(r.Suite)}
 	if r.Rounds > 0 || r.sliced() {
 		rounds := format.Count(cmp.Or(r.Rounds, r.roundsDone()), "round")
@@ -37,17 +56,17 @@ func (r runFacts) headline() string {
 		}
 		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, r.Seed))
 	}
-	parts = append(parts, r.machineLine())
+	parts = append(parts, r.MachineLine())
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
 }
 
 // sliced reports whether rows took turns in slices.
-func (r runFacts) sliced() bool { return r.SliceSeconds > 0 }
+func (r Run) sliced() bool { return r.SliceSeconds > 0 }
 
 // anew says how often the networks of the rows were built, or their processes started where networks stay.
-func (r runFacts) anew() Fact {
+func (r Run) anew() Fact {
 	labs, processes := map[int]bool{}, map[int]bool{}
-	for _, row := range r.rows {
+	for _, row := range r.Rows {
 		for _, p := range row.Positions {
 			labs[p.Lab], processes[p.Process] = true, true
 		}
@@ -58,8 +77,8 @@ func (r runFacts) anew() Fact {
 	return Fact{"Networks built", format.Times(len(labs))}
 }
 
-// machineLine describes the machine in one line.
-func (r runFacts) machineLine() string {
+// MachineLine describes the machine in one line.
+func (r Run) MachineLine() string {
 	m := r.Machine
 	var parts []string
 	if m.CPUModel != "" {
@@ -78,8 +97,8 @@ func (r runFacts) machineLine() string {
 const countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
 	"They repeat from run to run and leave out caches, parallelism and network cards."
 
-// warnings lists what the reader must know before the figures.
-func (r runFacts) warnings() []string {
+// Warnings lists what the reader must know before the figures.
+func (r Run) Warnings() []string {
 	var out []string
 	done := r.roundsDone()
 	progress := fmt.Sprintf("%d of %s done", done, format.Count(r.Rounds, "round"))
@@ -99,25 +118,25 @@ func (r runFacts) warnings() []string {
 	if r.Quick {
 		out = append(out, "This was a quick run: it shows that everything works. Do not base claims on its figures.")
 	}
-	if done > 0 && done < minRounds {
-		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, minRounds))
+	if done > 0 && done < MinRounds {
+		out = append(out, fmt.Sprintf("Too few rounds (%d): a 95 %% interval takes %d.", done, MinRounds))
 	}
 	for _, note := range r.Notes {
-		if note = format.Clean(note); !strings.HasSuffix(note, repeatRun) {
+		if note = format.Clean(note); !strings.HasSuffix(note, RepeatRun) {
 			out = append(out, note)
 		}
 	}
 	return out
 }
 
-// repeatRun ends the notes on what disturbed a run.
-const repeatRun = " Repeat the run on a quiet machine."
+// RepeatRun ends the notes on what disturbed a run.
+const RepeatRun = " Repeat the run on a quiet machine."
 
-// disturbances are those notes without their end; empty without any.
-func (r runFacts) disturbances() string {
+// Disturbances are those notes without their end; empty without any.
+func (r Run) Disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(format.Clean(note), repeatRun); disturbed {
+		if note, disturbed := strings.CutSuffix(format.Clean(note), RepeatRun); disturbed {
 			out = append(out, note)
 		}
 	}
@@ -128,7 +147,7 @@ func (r runFacts) disturbances() string {
 var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 
 // machine lists the hardware and the versions of software.
-func (r runFacts) machine() []Fact {
+func (r Run) machine() []Fact {
 	facts := []Fact{
 		{"Processor", format.Clean(r.Machine.CPUModel)},
 		{"CPUs", positive(r.Machine.CPUs)},
@@ -145,23 +164,40 @@ func (r runFacts) machine() []Fact {
 	return present(facts)
 }
 
-// settings lists settings that change the figures.
-func (r runFacts) settings() []Fact {
+// placement tells on which CPUs the ends of the connections run, which decides most.
+func (r Run) placement() []Fact {
 	var facts []Fact
-	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
-		facts = append(facts, Fact{format.Clean(name), format.Clean(r.Settings[name])})
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Offloads)) {
-		facts = append(facts, Fact{"offload " + format.Clean(name), format.Clean(r.Offloads[name])})
-	}
+	cpus := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
 		facts = append(facts, Fact{format.Clean(name) + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
+		cpus[r.Pinning[name]] = true
+	}
+	switch {
+	case len(facts) > 1 && len(cpus) == 1:
+		facts = slices.Insert(facts, 0, Fact{"Both ends", "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"})
+	case len(cpus) > 1:
+		facts = slices.Insert(facts, 0, Fact{"Both ends", "on different CPUs"})
+	}
+	return facts
+}
+
+// settings lists settings that change the figures.
+func (r Run) settings() []Fact { return factsOf(r.Settings) }
+
+// offloads lists what devices do for the kernel.
+func (r Run) offloads() []Fact { return factsOf(r.Offloads) }
+
+// factsOf lists facts by name.
+func factsOf(all map[string]string) []Fact {
+	var facts []Fact
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		facts = append(facts, Fact{format.Clean(name), format.Clean(all[name])})
 	}
 	return present(facts)
 }
 
 // method lists how the run measured.
-func (r runFacts) method() []Fact {
+func (r Run) method() []Fact {
 	facts := []Fact{
 		{"Rounds", r.rounds()},
 		{"Order", "in each round every row once, in random order"},
@@ -189,10 +225,10 @@ func (r runFacts) method() []Fact {
 }
 
 // rounds tells how many rounds are done, and of how many if that was planned.
-func (r runFacts) rounds() string {
+func (r Run) rounds() string {
 	if r.Rounds == 0 {
 		least, most := r.roundsDone(), r.roundsDone()
-		for _, row := range r.rows {
+		for _, row := range r.Rows {
 			if n := len(row.Samples); n > 0 {
 				least = min(least, n)
 			}
@@ -206,9 +242,9 @@ func (r runFacts) rounds() string {
 }
 
 // engines lists the load generators.
-func (r runFacts) engines() []string {
+func (r Run) engines() []string {
 	seen := map[string]bool{}
-	for _, row := range r.rows {
+	for _, row := range r.Rows {
 		if row.Status == result.StatusOK {
 			seen[format.Clean(row.Engine)] = true
 		}
@@ -219,8 +255,8 @@ func (r runFacts) engines() []string {
 // usualSlice is the length of a turn where none was asked for, in seconds.
 const usualSlice = 0.001
 
-// command is the command line that repeats the run.
-func (r runFacts) command() string {
+// Command is the command line that repeats the run.
+func (r Run) Command() string {
 	line := "mustang bench " + format.Clean(r.Suite)
 	if r.Counted() {
 		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", format.Clean(r.Suite), r.Rounds, r.Seed)
@@ -244,9 +280,9 @@ func (r runFacts) command() string {
 }
 
 // roundsDone is the largest number of samples of a row.
-func (r runFacts) roundsDone() int {
+func (r Run) roundsDone() int {
 	done := 0
-	for _, row := range r.rows {
+	for _, row := range r.Rows {
 		done = max(done, len(row.Samples))
 	}
 	return done

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package objects
+package cgroup
 
 import (
 	"errors"
@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupError reports that a path is not on a cgroup2 file system, or that none is mounted. It matches
+// Error reports that a path is not on a cgroup2 file system, or that none is mounted. It matches
 // errors.ErrUnsupported.
-type CgroupError struct {
+type Error struct {
 	// Path is the cgroup's directory; empty if no cgroup2 file system is mounted.
 	Path string
 }
 
-func (e *CgroupError) Error() string {
+func (e *Error) Error() string {
 	if e.Path == "" {
 		return "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 cgroup2 /sys/fs/cgroup`"
 	}
@@ -27,13 +27,13 @@ func (e *CgroupError) Error() string {
 }
 
 // Is makes the error match errors.ErrUnsupported.
-func (e *CgroupError) Is(target error) bool { return target == errors.ErrUnsupported }
+func (e *Error) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// CgroupRoot returns the mount point of the cgroup2 hierarchy: /sys/fs/cgroup, or mostly /sys/fs/cgroup/unified on hosts that
-// have version 1 as well. The error is a *CgroupError if there is none.
-func CgroupRoot() (string, error) {
+// Root returns the mount point of the cgroup2 hierarchy: /sys/fs/cgroup, or mostly /sys/fs/cgroup/unified on hosts that
+// have version 1 as well. The error is a *Error if there is none.
+func Root() (string, error) {
 	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		if isCgroupRoot(path) {
+		if isRoot(path) {
 			return path, nil
 		}
 	}
@@ -41,21 +41,21 @@ func CgroupRoot() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the cgroup2 file system: %w", err)
 	}
-	return cgroupRoot(string(text))
+	return findRoot(string(text))
 }
 
-// isCgroupRoot reports whether a directory is the whole hierarchy: only its root has the inode 1 (cgroup_setup_root,
+// isRoot reports whether a directory is the whole hierarchy: only its root has the inode 1 (cgroup_setup_root,
 // kernel/cgroup/cgroup.c). To read all mounts, of which there may be thousands, would take longer.
-func isCgroupRoot(path string) bool {
+func isRoot(path string) bool {
 	var mount unix.Statfs_t
 	var dir unix.Stat_t
 	return unix.Statfs(path, &mount) == nil && mount.Type == unix.CGROUP2_SUPER_MAGIC &&
 		unix.Stat(path, &dir) == nil && dir.Ino == 1
 }
 
-// cgroupRoot finds the mount in a mountinfo file (proc_pid_mountinfo(5)): one of the whole hierarchy if there is one,
+// findRoot finds the mount in a mountinfo file (proc_pid_mountinfo(5)): one of the whole hierarchy if there is one,
 // otherwise one of a part.
-func cgroupRoot(mountinfo string) (string, error) {
+func findRoot(mountinfo string) (string, error) {
 	part := ""
 	for line := range strings.Lines(mountinfo) {
 		before, after, _ := strings.Cut(line, " - ")
@@ -72,7 +72,7 @@ func cgroupRoot(mountinfo string) (string, error) {
 		}
 	}
 	if part == "" {
-		return "", &CgroupError{}
+		return "", &Error{}
 	}
 	return part, nil
 }

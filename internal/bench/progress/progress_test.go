@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package progress
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func drive(p Reporter, clock *time.Time) {
 func TestProgressLines(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newProgress(&out, false, func() time.Time { return clock }), &clock)
+	drive(newReporter(&out, false, func() time.Time { return clock }), &clock)
 	want := `building
 about 1m00s
 round 1 of 2 done, about 1m00s left
@@ -53,7 +53,7 @@ var escape = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 func TestProgressTerminal(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	drive(newProgress(&out, true, func() time.Time { return clock }), &clock)
+	drive(newReporter(&out, true, func() time.Time { return clock }), &clock)
 	text := out.String()
 	for _, want := range []string{
 		" 1m00s left", "1m40s left", "20s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", "(5/6)",
@@ -84,9 +84,27 @@ func TestProgressTerminal(t *testing.T) {
 	}
 }
 
+// TestProgressLater adds the suites to come to the time left of the first.
+func TestProgressLater(t *testing.T) {
+	var out bytes.Buffer
+	clock := time.Unix(0, 0)
+	p := newReporter(&out, false, func() time.Time { return clock })
+	p.Later(time.Minute)
+	p.Start(1, 10*time.Second)
+	clock = clock.Add(20 * time.Second)
+	p.Done()
+	p.Round(1, 1)
+	p.Later(0)
+	p.Start(1, 50*time.Second)
+	p.Round(1, 1)
+	if want := "about 1m10s\nround 1 of 1 done, about 1m00s left\nabout 50s\nround 1 of 1 done\n"; out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
 func TestProgressWithoutSamplesIsSilent(t *testing.T) {
 	var out bytes.Buffer
-	p := NewProgress(&out, true)
+	p := New(&out, true)
 	p.Start(0, time.Second)
 	p.Round(1, 1)
 	p.Finish()

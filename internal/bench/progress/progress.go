@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+// Package progress shows how far a run of bench is, and how long it still takes.
+package progress
 
 import (
 	"fmt"
@@ -14,6 +15,8 @@ import (
 type Reporter interface {
 	// Note prints a line.
 	Note(text string)
+	// Later sets the expected time of the suites after the one that starts next.
+	Later(rest time.Duration)
 	// Start sets the number of samples and the expected time of one. It is not called
 	// where instructions are counted.
 	Start(samples int, each time.Duration)
@@ -33,15 +36,15 @@ const (
 	barColumns = 12
 )
 
-// NewProgress returns a reporter that writes to w, usually standard error. On a
+// New returns a reporter that writes to w, usually standard error. On a
 // terminal it keeps one live line with the current row and the time left; elsewhere it
 // writes a line per round. Notes are lines in both.
-func NewProgress(w io.Writer, terminal bool) Reporter {
-	return newProgress(w, terminal, time.Now)
+func New(w io.Writer, terminal bool) Reporter {
+	return newReporter(w, terminal, time.Now)
 }
 
-// newProgress is NewProgress with a clock.
-func newProgress(w io.Writer, terminal bool, now func() time.Time) Reporter {
+// newReporter is New with a clock.
+func newReporter(w io.Writer, terminal bool, now func() time.Time) Reporter {
 	if terminal {
 		return &livePrinter{w: w, now: now}
 	}
@@ -50,9 +53,9 @@ func newProgress(w io.Writer, terminal bool, now func() time.Time) Reporter {
 
 // linePrinter reports in lines.
 type linePrinter struct {
-	w    io.Writer
-	now  func() time.Time
-	pace pace
+	w   io.Writer
+	now func() time.Time
+	pace
 }
 
 // Note prints a line.
@@ -60,7 +63,7 @@ func (p *linePrinter) Note(text string) { _, _ = fmt.Fprintln(p.w, text) }
 
 // Start prints the expected time.
 func (p *linePrinter) Start(samples int, each time.Duration) {
-	p.pace = pace{total: samples, each: each, started: p.now()}
+	p.pace = pace{total: samples, each: each, started: p.now(), later: p.pace.later}
 	p.Note("about " + clockTime(p.pace.left(p.pace.started)))
 }
 
@@ -74,7 +77,7 @@ func (p *linePrinter) Done() { p.pace.done++ }
 func (p *linePrinter) Round(round, rounds int) {
 	p.pace.complete(round, rounds)
 	text := fmt.Sprintf("round %d of %d done", round, rounds)
-	if round < rounds {
+	if round < rounds || p.pace.later > 0 {
 		text += fmt.Sprintf(", about %s left", clockTime(p.pace.left(p.now())))
 	}
 	p.Note(text)
@@ -85,11 +88,11 @@ func (*linePrinter) Finish() {}
 
 // livePrinter reports in one line that it redraws.
 type livePrinter struct {
-	w    io.Writer
-	now  func() time.Time
-	pace pace
-	row  string
-	bar  *progressbar.ProgressBar // nil before Start and after Finish
+	w   io.Writer
+	now func() time.Time
+	pace
+	row string
+	bar *progressbar.ProgressBar // nil before Start and after Finish
 }
 
 // Note prints a line above the live one.
@@ -105,7 +108,7 @@ func (p *livePrinter) Note(text string) {
 
 // Start draws the live line.
 func (p *livePrinter) Start(samples int, each time.Duration) {
-	p.pace = pace{total: samples, each: each, started: p.now()}
+	p.pace = pace{total: samples, each: each, started: p.now(), later: p.pace.later}
 	p.row = ""
 	if samples == 0 {
 		return
@@ -187,16 +190,20 @@ type pace struct {
 	each    time.Duration // expected time of a sample
 	started time.Time
 	done    int
+	later   time.Duration // expected time of the suites to come
 }
 
+// Later adds the suites to come to the time left.
+func (p *pace) Later(rest time.Duration) { p.later = rest }
+
 // left returns the time that the remaining samples take: initially from the expected
-// time of a sample, later from the time of those that are done.
+// time of a sample, later from the time of those that are done. The suites to come are added.
 func (p pace) left(now time.Time) time.Duration {
 	remaining := time.Duration(max(p.total-p.done, 0))
 	if p.done == 0 {
-		return max(remaining*p.each-now.Sub(p.started), 0)
+		return p.later + max(remaining*p.each-now.Sub(p.started), 0)
 	}
-	return remaining * (now.Sub(p.started) / time.Duration(p.done))
+	return p.later + remaining*(now.Sub(p.started)/time.Duration(p.done))
 }
 
 // complete sets the number of samples done to a share of the total, to account for

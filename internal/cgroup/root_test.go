@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package objects
+package cgroup
 
 import (
 	"errors"
 	"testing"
 )
 
-func TestCgroupRoot(t *testing.T) {
+func TestRoot(t *testing.T) {
 	const v1 = "33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n"
 	for _, row := range []struct{ name, text, want string }{
 		{"version 2", "25 20 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n", "/sys/fs/cgroup"},
@@ -20,7 +20,7 @@ func TestCgroupRoot(t *testing.T) {
 		{"nothing", "", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got, err := cgroupRoot(row.text)
+			got, err := findRoot(row.text)
 			if got != row.want || (err != nil) != (row.want == "") {
 				t.Errorf("%q, %v; want %q", got, err, row.want)
 			}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef MUSTANG_EVENTS_H
+#define MUSTANG_EVENTS_H
+
+#include "filter.h"
+#include "metrics.h"
+
+/*
+ * What programs tell while someone reads it: of connections that are made, of packets and calls that are dropped, of connections that
+ * policies deny. filter.watched is 0 while nobody does, which is all that is looked at then, and only where one of these happens.
+ */
+
+/* What an event tells of; filter.watched_kinds has a bit for each. */
+enum event_kind {
+	EVENT_DENIED,  /* policies deny a connection, or would if they were not audited */
+	EVENT_DROPPED, /* a packet was dropped, or a call refused */
+	EVENT_MADE,    /* a connection has got its rows, or a socket its backend */
+};
+
+/* In event.place, where others have enum attach_point. */
+#define EVENT_AT_SOCKET 0xff
+
+struct event {
+	struct tuple
+		tuple; /* as the sender has it; of what is denied, with the backend for a service. ICMP: its type, twice */
+	union addr backend; /* zero: not known, or none */
+	__u64 time;         /* ns of CLOCK_MONOTONIC */
+	__u64 netns;        /* cookie of the network namespace of the pod's device or socket; 0: not known */
+	__u32 ifindex;      /* of the device; 0: not known */
+	__u32 service;      /* its id; 0: not known, or none */
+	__u32 rule;         /* of EVENT_DENIED */
+	__u32 length;       /* bytes of the packet; 0: not known */
+	__be16 backend_port;
+	__be16 ethertype;
+	__u8 mac[ETH_ALEN]; /* the sender's, in the frame */
+	__u8 kind;          /* enum event_kind */
+	__u8 reason;        /* enum drop_reason */
+	__u8 place;         /* enum attach_point */
+	__u8 audited;       /* of EVENT_DENIED: it passes all the same */
+	__u8 tcp_flags;
+	__u8 reserved;
+};
+
+_Static_assert(sizeof(struct event) == 104, "hidden padding");
+
+/* Pinned with the first program that is loaded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__uint(max_entries, 1 << 19);
+} events SEC(".maps");
+
+/* Events that a CPU tells in a window of time, about 2,000 a second; it counts the others (METRIC_EVENT_LEFT_OUT). */
+#define EVENTS_A_WINDOW 2048
+#define EVENT_WINDOW_LOG 30 /* ns: 1.07 s */
+
+struct told {
+	__u64 window;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct told);
+} told SEC(".maps");
+
+/* Whether someone reads events of a kind. The time is looked at once that is so: a reader may have been killed. */
+static __always_inline bool is_watched(enum event_kind kind)
+{
+	struct filter *row = filter_row();
+
+	return row && unlikely(*(volatile __u64 *)&row->watched) && row->watched_kinds >> kind & 1;
+}
+
+/* Begins an event at a place, all zero but for kind, place and time; NULL: nobody reads, or it is left out. The caller submits it. */
+static __always_inline struct event *event_begin(enum event_kind kind, __u8 place)
+{
+	struct filter *row = filter_row();
+	struct metrics *counters = metrics_row();
+	__u64 now = bpf_ktime_get_ns(), watched;
+	struct event *event = NULL;
+	struct told *told_row;
+	__u32 zero = 0;
+
+	if (!row || !counters)
+		return NULL;
+	watched = *(volatile __u64 *)&row->watched;
+	if (watched < now) {
+		__sync_val_compare_and_swap(&row->watched, watched, 0);
+		return NULL;
+	}
+	told_row = bpf_map_lookup_elem(&told, &zero);
+	if (!told_row)
+		return NULL;
+	if (told_row->window != now >> EVENT_WINDOW_LOG) {
+		told_row->window = now >> EVENT_WINDOW_LOG;
+		told_row->count = 0;
+	}
+	if (told_row->count++ < EVENTS_A_WINDOW)
+		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		ordered_add(&counters->count[METRIC_EVENT_LEFT_OUT], 1);
+		return NULL;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = kind;
+	event->place = place;
+	event->time = now;
+	return event;
+}
+
+/* Ends an event. Nobody is woken, which would cost the packet more than all else: the reader comes by. */
+static __always_inline void event_end(struct event *event)
+{
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+#endif

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/testkit"
+)
+
+// completed returns what shells get for a line that ends in its last argument.
+func completed(t *testing.T, env map[string]string, line ...string) []string {
+	t.Helper()
+	code, stdout, stderr := command(t, env, append([]string{"__completeNoDesc"}, line...)...)
+	if code != exitDone {
+		t.Fatalf("%q: exit code %d: %s", line, code, stderr)
+	}
+	words := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	return words[:len(words)-1] // the last line is for the script of the shell
+}
+
+// TestCompletion completes suites, rows, links and formats.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"bench sw":                        "switching",
+		"bench latency sw":                "switching",
+		"bench latency lat":               "",
+		"bench --only veth/cluster-ip/n":  "veth/cluster-ip/nftables",
+		"bench latency --only macv":       "macvlan",
+		"bench --workload udp":            "udp_stream udp_rr",
+		"bench --engine sock":             "sockperf",
+		"explain veth+ebpf/cl":            "veth+ebpf/cluster-ip",
+		"explain latency macv":            "macvlan",
+		"explain x --against veth+ebpf/c": "veth+ebpf/cluster-ip",
+		"lab up two":                      "two-hosts",
+		"lab up two-hosts two":            "",
+		"lab up -f two-racks.yaml two":    "",
+		"lab up -f two":                   "yaml yml",
+		"lab up pod-links --link ipv":     "ipvlan-l2 ipvlan-l3 ipvlan-l3s",
+		"lab up --via ebpf-s":             "ebpf-socket",
+		"svc ls -o w":                     "wide",
+		"report -o b":                     "benchfmt",
+		"links -o t":                      "table tree",
+		"compl":                           "completion",
+	} {
+		if got := strings.Join(completed(t, nil, strings.Split(line, " ")...), " "); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if code, stdout, _ := command(t, nil, "completion", shell); code != exitDone || !strings.Contains(stdout, "__complete") {
+			t.Errorf("completion %s: exit code %d, %.200s", shell, code, stdout)
+		}
+	}
+}
+
+// TestCompletionOfLabs completes the names of labs, their places and the services there.
+func TestCompletionOfLabs(t *testing.T) {
+	testkit.RequireRoot(t)
+	state := filepath.Join(t.TempDir(), "state")
+	env := map[string]string{envStateDir: state, cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
+	for _, args := range []string{"lab up pod-links --name shop", "svc add --service=10.96.0.1:80 --backend=192.168.10.10:80"} {
+		if code, _, stderr := command(t, env, strings.Fields(args)...); code != exitDone {
+			t.Fatalf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	t.Cleanup(func() {
+		if code, _, stderr := command(t, env, "lab", "down"); code != exitDone {
+			t.Error(stderr)
+		}
+	})
+	for line, want := range map[string]string{
+		"lab down s":         "shop",
+		"lab exec --lab s":   "shop",
+		"lab exec pod-":      "pod-a pod-b",
+		"svc rm --service 1": "10.96.0.1:80",
+	} {
+		if got := completed(t, env, strings.Fields(line)...); !slices.Equal(got, strings.Fields(want)) {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// TestSuggestions mistypes words.
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"bnech":                                  "did you mean bench?",
+		"svc lss":                                "did you mean ls?",
+		"bench pod-lnks":                         "did you mean pod-links?",
+		"bench latency dokcer":                   "did you mean docker?",
+		"bench --quik":                           "unknown flag: --quik; did you mean --quick?",
+		"bench --only veth/pod-pi":               "did you mean veth/pod-ip?",
+		"bench --engine iperf":                   "did you mean iperf3?",
+		"explain veth/pod-pi":                    "did you mean veth/pod-ip?",
+		"lab up pod-lnk":                         "did you mean pod-links?",
+		"lab up pod-links --link vet":            "did you mean veth?",
+		"cni install --link ipvlan-l4":           "did you mean ipvlan-l2 or ipvlan-l3?",
+		"svc ls -o jsn":                          "did you mean json?",
+		"svc add --servce=1.2.3.4:1 --backend=x": "did you mean --service?",
+	} {
+		code, _, stderr := command(t, nil, strings.Fields(line)...)
+		if code != exitMisuse || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, %q, want %q", line, code, stderr, want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/internal/lab"
+	"mustang/internal/testkit"
+)
+
+var updateDrawings = flag.Bool("update-drawings", false, "rewrite the drawings of topologies in docs")
+
+// TestDrawings builds topologies and holds the drawings in docs to them.
+func TestDrawings(t *testing.T) {
+	testkit.RequireRoot(t)
+	for name, o := range map[string]lab.Options{
+		"pod-links-veth":    {Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathEBPF},
+		"pod-links-bridge":  {Topology: lab.TopologyPodLinks, Link: "bridge", Datapath: lab.DatapathEBPF},
+		"pod-links-macvlan": {Topology: lab.TopologyPodLinks, Link: "macvlan", Datapath: lab.DatapathEBPF},
+		"two-hosts-vxlan":   {Topology: lab.TopologyTwoHosts, Link: "bridge", Datapath: lab.DatapathKernel, Overlay: lab.OverlayVXLAN},
+		"pod-to-host":       {Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathKernel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			o.Name = "drawing" // it is in no drawing
+			store := lab.Store{Dir: filepath.Join(dir, "state")}
+			l, err := store.Up(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			code, drawn, stderr := command(t, map[string]string{envStateDir: store.Dir}, "links", "--lab", o.Name, "-o", "svg")
+			if code != exitDone || stderr != "" {
+				t.Fatalf("exit code %d: %s", code, stderr)
+			}
+			path := filepath.Join("../../docs/drawings", name+".svg")
+			if *updateDrawings {
+				if err := os.WriteFile(path, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page's picture
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(want) != drawn {
+				t.Errorf("%s is not what is drawn: go test ./cmd/mustang -run TestDrawings -update-drawings\n%s", path, drawn)
+			}
+			info, err := store.Find(o.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, place := range store.Places(info) {
+				if !strings.Contains(drawn, ">"+place+"<") {
+					t.Errorf("place %s is not drawn", place)
+				}
+			}
+		})
+	}
+}

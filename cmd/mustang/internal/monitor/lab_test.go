@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitor
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/netns"
+	"mustang/internal/policy"
+	"mustang/internal/policy/manifest"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }
+
+// lab is a host with pods shop/a and shop/b behind veths, a client outside, and another node.
+type lab struct {
+	t                     testing.TB
+	host, a, b, outer, fa *netns.Namespace
+	d                     *datapath.Datapath
+	root                  string
+	out                   output
+}
+
+// The addresses. The far node is behind device wire, the client outside behind outer.
+const (
+	podA, podB, podA6, podB6 = "192.168.10.10", "192.168.10.11", "fd00:10::a", "fd00:10::b"
+	podGate                  = "192.168.10.1"
+	client, gate             = "172.16.2.2", "172.16.2.1"
+	far, near, lost          = "172.16.1.2", "172.16.1.1", "198.51.100.9"
+)
+
+// newLab makes the lab, with room for some connections.
+func newLab(t testing.TB, connections uint32) *lab {
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	testkit.RequireTool(t, "ip")
+	l := &lab{
+		t: t, host: testkit.Namespace(t, "host"), a: testkit.Namespace(t, "a"), b: testkit.Namespace(t, "b"),
+		outer: testkit.Namespace(t, "outer"), fa: testkit.Namespace(t, "far"), root: testkit.BPFFS(t) + "/mustang",
+	}
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := rtnl.In(l.host).SetSysctl(key, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.run(`-n HOST link set lo up
+		-n HOST addr add ` + podGate + `/32 dev lo`)
+	for _, pod := range [][4]string{{"va", "PODA", podA, podA6}, {"vb", "PODB", podB, podB6}} {
+		l.run(`-n HOST link add ` + pod[0] + ` type veth peer name eth0 netns ` + pod[1] + `
+			-n ` + pod[1] + ` addr add ` + pod[2] + `/24 dev eth0
+			-n ` + pod[1] + ` addr add ` + pod[3] + `/64 dev eth0 nodad
+			-n ` + pod[1] + ` link set eth0 up
+			-n HOST link set ` + pod[0] + ` up
+			-n HOST route add ` + pod[2] + ` dev ` + pod[0] + `
+			-n HOST route add ` + pod[3] + ` dev ` + pod[0] + `
+			-n ` + pod[1] + ` route add default via ` + podGate)
+		if err := rtnl.In(l.host).SetSysctl("net/ipv4/conf/"+pod[0]+"/proxy_arp", "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.run(`-n HOST link add outer mtu 65535 type veth peer name outer netns OUTER
+		-n OUTER link set outer mtu 65535 up
+		-n HOST addr add ` + gate + `/24 dev outer
+		-n HOST link set outer up
+		-n HOST link add wire mtu 65535 type veth peer name wire netns FAR
+		-n FAR link set wire mtu 65535 up
+		-n HOST addr add ` + near + `/24 dev wire
+		-n HOST link set wire up
+		-n HOST neigh add ` + far + ` dev wire lladdr 02:00:00:00:00:99
+		-n HOST route add unreachable ` + lost)
+	var err error
+	l.d, err = datapath.Open(t.Context(), datapath.Options{Root: l.root, Sizes: objects.Sizes{Connections: connections, Endpoints: 16}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.d.Close() })
+	for name, ns := range map[string]*netns.Namespace{"a": l.a, "b": l.b} {
+		pod := &policy.Pod{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
+		if _, _, err := l.d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: ns, IfName: "eth0", Host: l.host, Pod: pod}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.uplink("outer")
+	l.uplink("wire")
+	return l
+}
+
+// run runs one command with ip(8) for each line.
+func (l *lab) run(script string) {
+	l.t.Helper()
+	names := strings.NewReplacer("HOST", l.host.Name(), "PODA", l.a.Name(), "PODB", l.b.Name(), "OUTER", l.outer.Name(), "FAR", l.fa.Name())
+	for line := range strings.Lines(names.Replace(script)) {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			l.t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+}
+
+func (l *lab) uplink(name string) {
+	if _, err := l.d.Uplinks().Put(l.t.Context(), l.host, name); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// serve stores a service with backends.
+func (l *lab) serve(s service.Service, frontend string, backends ...string) {
+	l.t.Helper()
+	s.Frontend = netip.MustParseAddrPort(frontend)
+	for _, b := range backends {
+		s.Backends = append(s.Backends, service.Backend{Addr: netip.MustParseAddrPort(b)})
+	}
+	if _, _, err := l.d.Services().Put(l.t.Context(), service.CLI, s); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// policies makes a document all policies of the command line; empty: there are none.
+func (l *lab) policies(document string) {
+	l.t.Helper()
+	set := manifest.Set{}
+	var err error
+	if document != "" {
+		set, err = manifest.Read(strings.NewReader("---\n" + document))
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := l.d.Policies().Apply(l.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// flush ends all connections.
+func (l *lab) flush() {
+	l.t.Helper()
+	if _, err := l.d.ConnectionTable().Flush(l.t.Context(), conntrack.Filter{}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// monitor runs mustang monitor until the test ends.
+func (l *lab) monitor() {
+	ctx, cancel := context.WithCancel(context.Background())
+	config := &cli.Config{Environment: cli.Environment{Stdout: &l.out, Stderr: io.Discard}, BPFRoot: l.root}
+	ended := make(chan error, 1)
+	go func() {
+		cmd := monitorCommand(config)
+		cmd.SetArgs([]string{"-o", "json"})
+		ended <- cmd.ExecuteContext(ctx)
+	}()
+	l.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			l.t.Error(err)
+		}
+	})
+}
+
+// output is what the monitor has printed.
+type output struct {
+	mutex   sync.Mutex
+	bytes   bytes.Buffer
+	leftOut uint64 // events, until the last call of lines
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.bytes.Write(p)
+}
+
+// lines returns those since the last call.
+func (o *output) lines(t testing.TB) (all []line) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	for decoder := json.NewDecoder(&o.bytes); ; {
+		var l struct {
+			line
+			LeftOut uint64 `json:"left_out"`
+		}
+		if err := decoder.Decode(&l); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		o.leftOut += l.LeftOut
+		if l.Verdict != "" {
+			all = append(all, l.line)
+		}
+	}
+}
+
+// packet is an IP packet to be sent.
+type packet struct {
+	from, to string // with port, if the protocol has any
+	proto    uint8
+	ttl      uint8
+	size     int // of the payload behind the ports
+	flags    uint8
+	mangle   func(ip []byte)
+}
+
+// ip returns the packet from its IP header on. Nothing here looks at checksums.
+func (p packet) ip() []byte {
+	from, to := netip.MustParseAddrPort(p.from), netip.MustParseAddrPort(p.to)
+	body := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from.Port()), to.Port())
+	switch p.proto {
+	case unix.IPPROTO_TCP:
+		body = append(body, 0, 0, 0, 1, 0, 0, 0, 1, 5<<4, p.flags, 0xff, 0xff, 0, 0, 0, 0)
+	case unix.IPPROTO_UDP:
+		body = append(binary.BigEndian.AppendUint16(body, uint16(8+p.size)), 0, 0)
+	case unix.IPPROTO_SCTP:
+		body = append(body, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20) // INIT
+		body = append(body, make([]byte, 16)...)
+	}
+	body = append(body, make([]byte, p.size)...)
+	ttl := max(p.ttl, 1)
+	if p.ttl == 0 {
+		ttl = 64
+	}
+	header := []byte{0x45, 0}
+	if from.Addr().Is6() {
+		header = append([]byte{0x60, 0, 0, 0}, binary.BigEndian.AppendUint16(nil, uint16(len(body)))...)
+		header = append(header, p.proto, ttl)
+	} else {
+		header = binary.BigEndian.AppendUint16(header, uint16(20+len(body)))
+		header = append(header, 0, 0, 0, 0, ttl, p.proto, 0, 0)
+	}
+	ip := slices.Concat(header, from.Addr().AsSlice(), to.Addr().AsSlice(), body)
+	if p.mangle != nil {
+		p.mangle(ip)
+	}
+	return ip
+}
+
+// send sends packets out of a device to the host.
+func (l *lab) send(ns *netns.Namespace, device string, packets ...packet) {
+	l.t.Helper()
+	for _, p := range packets {
+		kind := uint16(unix.ETH_P_IP)
+		if strings.HasPrefix(p.from, "[") {
+			kind = unix.ETH_P_IPV6
+		}
+		l.frame(ns, device, nil, typed(kind, p.ip()))
+	}
+}
+
+// typed puts an EtherType before a packet.
+func typed(kind uint16, payload []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, kind), payload...)
+}
+
+// frame sends a frame out of a device to the host, from its own MAC address if it is given no other.
+func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, packet []byte) {
+	l.t.Helper()
+	own, err := rtnl.In(ns).Device(device)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	peer, err := rtnl.In(l.host).Device(map[string]string{"eth0": "va", "outer": "outer"}[device])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if from == nil {
+		from = own.MAC
+	}
+	frame := slices.Concat(peer.MAC, from, packet)
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: own.Index, Protocol: uint16(packet[0]) | uint16(packet[1])<<8})
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitor
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/flows"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// awaits repeats a provocation until the monitor prints a line.
+func (l *lab) awaits(want line, provoke func()) {
+	l.t.Helper()
+	var seen []line
+	testkit.Eventually(l.t, 10*time.Second, func() error {
+		provoke()
+		time.Sleep(50 * time.Millisecond)
+		lines := l.out.lines(l.t)
+		seen = append(seen, lines...)
+		if !slices.ContainsFunc(lines, want.in) {
+			return fmt.Errorf("no line %+v in %+v", want, seen)
+		}
+		return nil
+	})
+}
+
+// TestMade has a line for each way to make a connection, and for a call of a socket that is refused.
+func TestMade(t *testing.T) {
+	testkit.RequireTool(t, "bash")
+	l := newLab(t, 64)
+	server := testkit.Echo(t, l.b, "tcp", podB+":0").String()
+	const tcp, none = "10.96.0.9:80", "10.96.0.10:80"
+	l.serve(service.Service{Protocol: service.UDP}, served, portB)
+	l.serve(service.Service{Protocol: service.TCP}, tcp, server)
+	l.serve(service.Service{Protocol: service.TCP}, none)
+	group := testkit.Cgroup(t)
+	if _, err := l.d.Sockets().Attach(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	l.monitor()
+	connect := func(to string) func() {
+		host, port, _ := strings.Cut(to, ":")
+		return func() { l.inGroup(group, "exec 3<>/dev/tcp/"+host+"/"+port) }
+	}
+	through := ofA(served, "udp")
+	through.Verdict, through.Backend, through.BackendPod = flows.Made, portB, "shop/b"
+	l.awaits(through, func() {
+		l.flush()
+		fromA(udp(portA, served))(l)
+	})
+	l.policies(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop},
+  spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{}]}}`)
+	l.awaits(line{Verdict: flows.Made, Pod: "shop/a", Source: portA, Destination: portB, DestinationPod: "shop/b"}, func() {
+		l.flush()
+		fromA(udp(portA, portB))(l)
+	})
+	l.awaits(line{
+		Verdict: flows.Made, Pod: "shop/a", Destination: tcp, Service: tcp + "/tcp", Backend: server, BackendPod: "shop/b", Place: "socket",
+	}, connect(tcp))
+	l.awaits(line{
+		Verdict: flows.Dropped, Reason: "no_backend", Pod: "shop/a", Destination: none, Service: none + "/tcp", Place: "socket",
+	}, connect(none))
+}
+
+// inGroup runs a command of bash in pod shop/a and a control group, however it ends.
+func (l *lab) inGroup(group, command string) {
+	l.t.Helper()
+	dir, err := os.Open(group)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer dir.Close()
+	cmd := exec.Command("bash", "-c", command)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := l.a.Do(cmd.Start); err != nil {
+		l.t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
+// TestText has lines for people.
+func TestText(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC)
+	web, db := netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:80")
+	for _, c := range []struct {
+		of    flows.Event
+		names line
+		want  string
+	}{
+		{
+			flows.Event{Verdict: flows.Made, Source: web, Destination: netip.MustParseAddrPort("10.96.0.1:80"), Backend: db, Protocol: service.TCP},
+			line{Pod: "shop/web", SourcePod: "shop/web", Service: "10.96.0.1:80/tcp", BackendPod: "shop/db"},
+			"03:04:05.006 made tcp shop/web 10.0.0.1:4000 > service 10.96.0.1:80 > shop/db 10.0.0.2:80",
+		},
+		{
+			flows.Event{Verdict: flows.Dropped, Reason: "source", Source: web, Destination: db, Protocol: service.TCP, Flags: 18, Length: 60},
+			line{Pod: "shop/evil", SourcePod: "shop/web"},
+			"03:04:05.006 dropped source at shop/evil tcp shop/web 10.0.0.1:4000 > 10.0.0.2:80 SYN,ACK 60 bytes",
+		},
+		{
+			flows.Event{Verdict: flows.Dropped, Reason: "ethertype", EtherType: 0x88cc, MAC: []byte{2, 0, 0, 0, 0, 1}, Length: 60},
+			line{Pod: clean("shop/\x1b[31mevil\n")},
+			"03:04:05.006 dropped ethertype at shop/?[31mevil? ethertype 0x88cc from 02:00:00:00:00:01 60 bytes",
+		},
+		{
+			flows.Event{
+				Verdict: flows.Audited, Reason: "policy_egress", Source: netip.AddrPortFrom(web.Addr(), 0),
+				Destination: netip.AddrPortFrom(db.Addr(), 0), Protocol: unix.IPPROTO_ICMP, Message: 8,
+			},
+			line{Rule: "NetworkPolicy shop/none"},
+			"03:04:05.006 audited policy_egress icmp echo request 10.0.0.1 > 10.0.0.2 by NetworkPolicy shop/none",
+		},
+	} {
+		c.of.Time = at
+		c.names.describe(&c.of)
+		if got := c.names.text(at); got != c.want {
+			t.Errorf("%q\nwant %q", got, c.want)
+		}
+	}
+}
+
+// TestFilter has an event, and filters that do and do not select it.
+func TestFilter(t *testing.T) {
+	e := flows.Event{
+		Verdict: flows.Made, Source: netip.MustParseAddrPort("10.0.0.1:4000"), Destination: netip.MustParseAddrPort("10.96.0.1:80"),
+		Backend: netip.MustParseAddrPort("10.0.0.2:8080"),
+	}
+	l := line{SourcePod: "shop/web", BackendPod: "shop/db"}
+	for _, c := range []struct {
+		given given
+		want  bool
+	}{
+		{given{}, true},
+		{given{pods: []string{"shop/db"}}, true},
+		{given{pods: []string{"web"}}, true},
+		{given{pods: []string{"eb", "other/web"}}, false},
+		{given{addresses: []string{"10.0.0.2"}}, true},
+		{given{addresses: []string{"192.0.2.0/24", "10.0.0.7/24"}}, true},
+		{given{addresses: []string{"10.0.0.3"}}, false},
+		{given{ports: []uint{80}, pods: []string{"db"}}, true},
+		{given{ports: []uint{80}, pods: []string{"api"}}, false},
+		{given{ports: []uint{53}}, false},
+		{given{verdicts: []string{"dropped", "made"}}, true},
+		{given{verdicts: []string{"dropped"}}, false},
+	} {
+		f, err := c.given.parse()
+		if got := f.wants(&e) && f.wantsPods(&l); got != c.want || err != nil {
+			t.Errorf("%+v selects: %v, want %v; %v", c.given, got, c.want, err)
+		}
+	}
+	for _, g := range []given{{addresses: []string{"web"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}} {
+		if _, err := g.parse(); err == nil {
+			t.Errorf("no error of %+v", g)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/metrics"
+)
+
+func metricsCommand(config *cli.Config) *cobra.Command {
+	var listen, file string
+	var services uint
+	cmd := &cobra.Command{
+		Use:   "metrics",
+		Short: "Tell Prometheus of the datapath",
+		Long: `Print what Prometheus reads of the datapath: drops by reason, packets, connections by state, services and
+pods. --textfile writes it to a file instead, as one, for node_exporter's textfile collector. --listen
+answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same among its own metrics
+(agent --metrics-address).`,
+		Example: `  mustang metrics
+  mustang metrics --textfile /var/lib/prometheus/node-exporter/mustang.prom
+  mustang metrics --listen 127.0.0.1:9763 --services 20`,
+		Args: cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if listen != "" && file != "" {
+				return cli.Usage(errors.New("--listen and --textfile: want one of them"))
+			}
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(metrics.Collector{Root: config.BPFRoot, Services: services})
+			switch {
+			case listen != "":
+				return serve(cmd.Context(), config, listen, registry)
+			case file != "":
+				return prometheus.WriteToTextfile(file, registry)
+			}
+			families, err := registry.Gather()
+			if err != nil {
+				return err
+			}
+			for _, f := range families {
+				if _, err := expfmt.MetricFamilyToText(config.Stdout, f); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "answer at this address and port, as 127.0.0.1:9763")
+	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced as one")
+	cmd.Flags().UintVar(&services, "services", 0, "tell connections and packets of so many services apart: those that have the most")
+	return cmd
+}
+
+// serve answers at an address until ctx ends.
+func serve(ctx context.Context, config *cli.Config, address string, registry *prometheus.Registry) error {
+	if strings.HasPrefix(address, ":") {
+		address = "127.0.0.1" + address
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("--listen=%s: %w", address, err)
+	}
+	fmt.Fprintf(config.Stderr, "mustang: http://%s/metrics; Ctrl-C ends\n", listener.Addr())
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
+	const timeout = 10 * time.Second
+	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 13}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package monitor is the commands that tell others of what the datapath does: monitor, and metrics.
+package monitor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/dirlock"
+	"mustang/internal/datapath/flows"
+)
+
+// Commands returns the commands monitor and metrics.
+func Commands(config *cli.Config) []*cobra.Command {
+	return []*cobra.Command{monitorCommand(config), metricsCommand(config)}
+}
+
+func monitorCommand(config *cli.Config) *cobra.Command {
+	var format string
+	var given given
+	cmd := &cobra.Command{
+		Use:   "monitor",
+		Short: "Print connections and drops, as they come",
+		Long: `Print a line for each connection that the programs make a row for, each socket that gets a backend,
+each packet that is dropped, and each connection that a policy denies, as it comes, until Ctrl-C. A
+drop has the reason that mustang counters counts, and a connection that is denied the rule. A packet
+that a policy denies has two lines: denied, with the rule, and dropped. Filters select lines; values of
+one filter are alternatives. With -o json each line is an object. Each CPU tells 2,000 events a
+second at most: a line tells how many were left out. One command can monitor or trace at a time, and
+it ends when the datapath is removed.`,
+		Example: `  mustang monitor
+  mustang monitor --verdict dropped,denied --pod shop/web
+  mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
+		Args: cli.Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter, err := given.parse()
+			if err = errors.Join(cli.CheckOutput(format), cli.Usage(err)); err != nil {
+				return err
+			}
+			if err := cli.RequireRoot(cmd); err != nil {
+				return err
+			}
+			return config.OnExisting(cmd.Context(), errors.New("there is no datapath to monitor"), func(d *datapath.Datapath) error {
+				fmt.Fprintln(config.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
+				m := monitor{Config: config, names: &names{datapath: d}, filter: filter, json: format == "json"}
+				err := d.Flows().Watch(cmd.Context(), m.print, m.leftOut, filter.verdicts...)
+				var other *dirlock.Error
+				switch {
+				case errors.As(err, &other) && cmd.Context().Err() == nil:
+					return fmt.Errorf("another monitor or policy trace runs, and each event is told to one: %w", err)
+				case errors.Is(err, os.ErrNotExist):
+					return errors.New("the datapath was removed: there is nothing to monitor any more")
+				}
+				return err
+			})
+		},
+	}
+	given.add(cmd)
+	cli.AddOutput(cmd, &format)
+	return cmd
+}
+
+// monitor prints events.
+type monitor struct {
+	*cli.Config
+	names  *names
+	filter filter
+	json   bool
+}
+
+func (m *monitor) print(e flows.Event) error {
+	if !m.filter.wants(&e) {
+		return nil
+	}
+	l, err := m.names.line(&e)
+	if err != nil || !m.filter.wantsPods(&l) {
+		return err
+	}
+	if m.json {
+		return json.NewEncoder(m.Stdout).Encode(l)
+	}
+	_, err = fmt.Fprintln(m.Stdout, l.text(e.Time))
+	return err
+}
+
+// leftOut tells how many events there is no line of.
+func (m *monitor) leftOut(n uint64) error {
+	if m.json {
+		return json.NewEncoder(m.Stdout).Encode(struct {
+			LeftOut uint64 `json:"left_out"`
+		}{n})
+	}
+	_, err := fmt.Fprintf(m.Stdout, "%d events left out, as too many came at once\n", n)
+	return err
+}
+
+// given is a filter as flags.
+type given struct {
+	pods, addresses, verdicts []string
+	ports                     []uint
+}
+
+func (g *given) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&g.pods, "pod", nil, "only with this pod: NAMESPACE/NAME, or NAME of any namespace")
+	f.StringSliceVar(&g.addresses, "address", nil, "only with this address, or one in this network, at either end or as backend")
+	f.UintSliceVar(&g.ports, "port", nil, "only with this port, at either end or of the backend")
+	f.StringSliceVar(&g.verdicts, "verdict", nil, "only these: made, dropped, denied, audited")
+}
+
+// filter selects events. An empty part selects all.
+type filter struct {
+	pods     []string
+	networks []netip.Prefix
+	ports    []uint16
+	verdicts []flows.Verdict
+}
+
+func (g *given) parse() (f filter, err error) {
+	f.pods = g.pods
+	for _, text := range g.addresses {
+		network, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			network, err = addr.Prefix(addr.BitLen())
+		}
+		if err != nil {
+			return f, fmt.Errorf("address %q: want an address or a network, as 10.0.0.0/24", text)
+		}
+		f.networks = append(f.networks, network.Masked())
+	}
+	for _, port := range g.ports {
+		if port == 0 || port > 65535 {
+			return f, fmt.Errorf("port %d: want 1 to 65535", port)
+		}
+		f.ports = append(f.ports, uint16(port))
+	}
+	for _, text := range g.verdicts {
+		v := flows.Verdict(text)
+		if !slices.Contains([]flows.Verdict{flows.Made, flows.Dropped, flows.Denied, flows.Audited}, v) {
+			return f, fmt.Errorf("verdict %q: want made, dropped, denied or audited", text)
+		}
+		f.verdicts = append(f.verdicts, v)
+	}
+	return f, nil
+}
+
+// wants reports whether the filter selects an event, as far as it tells without the names of pods.
+func (f *filter) wants(e *flows.Event) bool {
+	ends := []netip.AddrPort{e.Source, e.Destination, e.Backend}
+	return (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict)) &&
+		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool { return slices.Contains(f.ports, a.Port()) })) &&
+		(len(f.networks) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
+			return slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(a.Addr()) })
+		}))
+}
+
+// wantsPods reports whether the filter selects a line by its pods.
+func (f *filter) wantsPods(l *line) bool {
+	return len(f.pods) == 0 || slices.ContainsFunc([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}, func(pod string) bool {
+		return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) })
+	})
+}

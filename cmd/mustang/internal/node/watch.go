@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/conntrack"
+	"mustang/internal/datapath/flows"
+)
+
+// shortestWatch is the shortest interval: to read all takes a part of it.
+const shortestWatch = 100 * time.Millisecond
+
+// watcher prints rates.
+type watcher struct {
+	commands
+	format string
+	all    bool // counters that did not change too
+}
+
+// sample is all that rates are made of.
+type sample struct {
+	at       time.Time
+	counters []flows.Counter
+	pods     []knownEndpoint // one of each device
+	services []serviceRate
+	traffic  map[uint32]flows.ServiceTraffic
+}
+
+// rates are those of an interval.
+type rates struct {
+	Schema   int           `json:"schema"`
+	Time     time.Time     `json:"time"`
+	Seconds  float64       `json:"seconds"`
+	Counters []counterRate `json:"counters"`
+	Pods     []podRate     `json:"pods"`
+	Services []serviceRate `json:"services"`
+}
+
+type counterRate struct {
+	Name      string  `json:"name"`
+	Drop      bool    `json:"drop"`
+	Packets   uint64  `json:"packets"`
+	PerSecond float64 `json:"packets_per_second"`
+}
+
+type podRate struct {
+	Endpoint        uint32  `json:"endpoint"`
+	Namespace       string  `json:"namespace"`
+	Pod             string  `json:"pod"`
+	SentPackets     float64 `json:"sent_packets_per_second"`
+	SentBits        float64 `json:"sent_bits_per_second"`
+	ReceivedPackets float64 `json:"received_packets_per_second"`
+	ReceivedBits    float64 `json:"received_bits_per_second"`
+}
+
+type serviceRate struct {
+	ID       uint32 `json:"id"`
+	Service  string `json:"service"`
+	Protocol string `json:"protocol"`
+	// Open are the connections whose packets are translated, New those of them since the interval began.
+	Open int `json:"open_connections"`
+	New  int `json:"new_connections"`
+	// To is what was translated to the backends, Back what came from them; nil: it is not counted.
+	To   *flowRate `json:"to,omitzero"`
+	Back *flowRate `json:"back,omitzero"`
+}
+
+type flowRate struct {
+	Packets float64 `json:"packets_per_second"`
+	Bits    float64 `json:"bits_per_second"`
+}
+
+// run prints the rates of intervals until the context ends, or so many if tables is not 0.
+func (w watcher) run(ctx context.Context, interval time.Duration, tables int) error {
+	if interval < shortestWatch || tables < 0 {
+		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables, shortestWatch))
+	}
+	found := false
+	err := w.WithExisting(func(d *datapath.Datapath) error {
+		found = true
+		before, err := take(ctx, d, interval)
+		if err != nil {
+			return err
+		}
+		ticks := time.NewTicker(interval)
+		defer ticks.Stop()
+		for n := 0; tables == 0 || n < tables; n++ {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticks.C:
+			}
+			now, err := take(ctx, d, interval)
+			if err != nil {
+				return err
+			}
+			if err := w.print(now.since(before), n > 0); err != nil {
+				return err
+			}
+			before = now
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = errors.New("there is no datapath to watch")
+	}
+	return err
+}
+
+// take reads all that there is now. New connections are those that are younger than the interval.
+func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s sample, err error) {
+	s.at = time.Now()
+	if s.counters, err = d.Flows().Counters(); err != nil {
+		return s, err
+	}
+	endpoints, err := listEndpoints(ctx, d)
+	if err != nil {
+		return s, err
+	}
+	for _, e := range endpoints {
+		if !slices.ContainsFunc(s.pods, func(p knownEndpoint) bool { return p.ID == e.ID }) {
+			s.pods = append(s.pods, e)
+		}
+	}
+	services, err := d.Services().List(ctx)
+	if err != nil {
+		return s, err
+	}
+	connections, err := d.ConnectionTable().List(conntrack.Filter{})
+	if err != nil {
+		return s, err
+	}
+	open, young := map[uint32]int{}, map[uint32]int{}
+	for _, c := range connections {
+		if c.State != conntrack.StateClosed {
+			open[c.ServiceID]++
+		}
+		if c.Age <= interval {
+			young[c.ServiceID]++
+		}
+	}
+	for _, each := range services {
+		s.services = append(s.services, serviceRate{
+			ID: each.ID, Service: each.Frontend.String(), Protocol: each.Protocol.String(), Open: open[each.ID], New: young[each.ID],
+		})
+	}
+	s.traffic, err = d.Flows().ServiceTraffic()
+	return s, err
+}
+
+// since returns the rates since an earlier sample.
+func (s sample) since(earlier sample) rates {
+	seconds := s.at.Sub(earlier.at).Seconds()
+	out := rates{Schema: cli.Schema, Time: s.at.UTC(), Seconds: seconds, Counters: []counterRate{}, Pods: []podRate{}, Services: []serviceRate{}}
+	per := func(now, before uint64) float64 {
+		if now < before { // of a device that was made anew
+			before = 0
+		}
+		return float64(now-before) / seconds
+	}
+	for i, c := range s.counters {
+		out.Counters = append(out.Counters, counterRate{c.Name, c.Drop, c.Packets, per(c.Packets, earlier.counters[i].Packets)})
+	}
+	for _, p := range s.pods {
+		i := slices.IndexFunc(earlier.pods, func(e knownEndpoint) bool { return e.ID == p.ID })
+		if i < 0 {
+			continue
+		}
+		e := earlier.pods[i]
+		out.Pods = append(out.Pods, podRate{
+			Endpoint: p.ID, Namespace: p.pod.Namespace, Pod: p.pod.Name,
+			SentPackets: per(p.Sent.Packets, e.Sent.Packets), SentBits: 8 * per(p.Sent.Bytes, e.Sent.Bytes),
+			ReceivedPackets: per(p.Received.Packets, e.Received.Packets), ReceivedBits: 8 * per(p.Received.Bytes, e.Received.Bytes),
+		})
+	}
+	flow := func(now, before datapath.Traffic) *flowRate {
+		return &flowRate{per(now.Packets, before.Packets), 8 * per(now.Bytes, before.Bytes)}
+	}
+	for _, each := range s.services {
+		if now, ok := s.traffic[each.ID]; ok {
+			before := earlier.traffic[each.ID]
+			each.To, each.Back = flow(now.To, before.To), flow(now.Back, before.Back)
+		}
+		out.Services = append(out.Services, each)
+	}
+	return out
+}
+
+// print prints rates: an object in a line, or tables, after an empty line if others were printed before.
+func (w watcher) print(r rates, before bool) error {
+	if w.format == "json" {
+		return json.NewEncoder(w.Stdout).Encode(r)
+	}
+	if before {
+		fmt.Fprintln(w.Stdout)
+	}
+	var counters, pods, services [][]string
+	for _, c := range r.Counters {
+		if w.all || c.PerSecond > 0 {
+			counters = append(counters, []string{c.Name, strconv.FormatBool(c.Drop), strconv.FormatUint(c.Packets, 10), rate(c.PerSecond)})
+		}
+	}
+	for _, p := range r.Pods {
+		pods = append(pods, []string{
+			p.Namespace + "/" + p.Pod, rate(p.SentPackets), rate(p.SentBits / 1e6), rate(p.ReceivedPackets), rate(p.ReceivedBits / 1e6),
+		})
+	}
+	for _, s := range r.Services {
+		row := []string{s.Service + "/" + s.Protocol, strconv.Itoa(s.Open), strconv.Itoa(s.New), "-", "-", "-", "-"}
+		if s.To != nil {
+			row = append(row[:3], rate(s.To.Packets), rate(s.To.Bits/1e6), rate(s.Back.Packets), rate(s.Back.Bits/1e6))
+		}
+		services = append(services, row)
+	}
+	return errors.Join(
+		cli.PrintTable(w.Stdout, []string{"COUNTER", "DROP", "PACKETS", "PACKETS/S"}, counters),
+		cli.PrintTable(w.Stdout, []string{"POD", "SENT PACKETS/S", "SENT MBIT/S", "RECEIVED PACKETS/S", "RECEIVED MBIT/S"}, pods),
+		cli.PrintTable(w.Stdout, []string{"SERVICE", "OPEN", "NEW", "TO PACKETS/S", "TO MBIT/S", "BACK PACKETS/S", "BACK MBIT/S"}, services),
+	)
+}
+
+// rate prints a number with one decimal, and a great one without.
+func rate(r float64) string {
+	if r >= 100 {
+		return strconv.FormatFloat(r, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(r, 'f', 1, 64)
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flows
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/service"
+)
+
+// Flows is what programs tell of.
+type Flows struct{ Objects *objects.Objects }
+
+// Verdict is what became of a connection or a packet.
+type Verdict string
+
+// The verdicts.
+const (
+	Made    Verdict = "made"    // a connection got its rows, or a socket its backend
+	Dropped Verdict = "dropped" // a packet was dropped, or a call of a socket refused
+	// Denied is what policies say of a connection, with the rule. Its packet is dropped besides.
+	Denied Verdict = "denied"
+	// Audited is the same of policies that are audited only: the connection passes.
+	Audited Verdict = "audited"
+)
+
+// Event is a connection or a packet that a program tells of.
+type Event struct {
+	Time    time.Time
+	Verdict Verdict
+	// Reason is why a packet was dropped, as the counter of its reason is named without "drop_".
+	Reason string
+	// Source and Destination are the ends as the sender has them, with port 0 where there is none; not valid where the packet has
+	// none. The destination of what policies deny is the backend itself.
+	Source, Destination netip.AddrPort
+	// Backend is where a connection to a service goes; not valid where it is not known, or there is none.
+	Backend  netip.AddrPort
+	Protocol service.Protocol
+	// Message is the type of a message of ICMP, which has no ports.
+	Message uint8
+	// Service is whether the destination is a service for certain.
+	Service bool
+	// Rule is the number of the rule that denies, of Policies.Rules.
+	Rule uint32
+	// Place is where the program runs: objects.AttachPoint, or "socket".
+	Place string
+	// OnLink is whether the device there is the host's end of a pod's link.
+	OnLink bool
+	// Device is the index of the device there, and Namespace the cookie of the network namespace of the pod's own device, or of the
+	// socket; 0 if not known.
+	Device    int
+	Namespace uint64
+	// What the frame says; Length is in bytes, 0 if not known.
+	MAC       net.HardwareAddr
+	EtherType uint16
+	Length    int
+	// Flags are the bits of TCP's header.
+	Flags uint8
+}
+
+// IsICMP reports whether the packet is a message of ICMP.
+func (e *Event) IsICMP() bool {
+	return e.Protocol == unix.IPPROTO_ICMP || e.Protocol == unix.IPPROTO_ICMPV6
+}
+
+// Watch calls each with the events of some verdicts, all if there are none, as they come until ctx ends or a call returns an error, and
+// leftOut with how many were left out, if any were: each CPU tells 2,000 a second at most. Errors: *dirlock.Error if another
+// process watches; one that matches os.ErrNotExist once the datapath is removed.
+func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error, verdicts ...Verdict) error {
+	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied, Audited: objects.EventDenied}
+	var kinds []uint32
+	for _, v := range verdicts {
+		kinds = append(kinds, of[v])
+	}
+	if len(verdicts) == 0 {
+		kinds = []uint32{objects.EventMade, objects.EventDropped, objects.EventDenied}
+	}
+	return f.Objects.Watch(ctx, func(e objects.Event, at time.Time) error { return each(decode(e, at)) }, leftOut, kinds...)
+}
+
+func decode(e objects.Event, at time.Time) Event {
+	t := e.Tuple
+	event := Event{
+		Time: at, Verdict: Dropped, Source: end(t.Saddr.Bytes, t.Sport), Destination: end(t.Daddr.Bytes, t.Dport),
+		Backend: end(e.Backend.Bytes, e.BackendPort), Protocol: service.Protocol(t.Proto), Service: e.Service != 0, Rule: e.Rule,
+		Place: string(e.At()), Device: int(e.Ifindex), Namespace: e.Netns, Length: int(e.Length), Flags: e.TcpFlags,
+		EtherType: rows.SwapPort(e.Ethertype),
+		OnLink:    slices.Contains([]objects.AttachPoint{objects.AttachHost, objects.AttachTun, objects.AttachNetkit}, e.At()),
+	}
+	if names := Drops(); int(e.Reason) < len(names) && e.Reason != 0 {
+		event.Reason = names[e.Reason][0]
+	}
+	switch {
+	case uint32(e.Kind) == objects.EventMade:
+		event.Verdict = Made
+	case uint32(e.Kind) == objects.EventDenied && e.Audited != 0:
+		event.Verdict = Audited
+	case uint32(e.Kind) == objects.EventDenied:
+		event.Verdict = Denied
+	}
+	if e.At() == objects.AttachCgroup {
+		event.Place, event.Service = "socket", true
+	}
+	if e.Mac != [6]uint8{} {
+		event.MAC = net.HardwareAddr(e.Mac[:])
+	}
+	if event.IsICMP() { // programs have its type in place of ports
+		event.Message = uint8(event.Source.Port())
+		event.Source, event.Destination = netip.AddrPortFrom(event.Source.Addr(), 0), netip.AddrPortFrom(event.Destination.Addr(), 0)
+	}
+	return event
+}
+
+// end returns an address and a port in network order; not valid if there is no address.
+func end(addr [16]uint8, port uint16) netip.AddrPort {
+	if addr == [16]uint8{} && port == 0 {
+		return netip.AddrPort{}
+	}
+	return rows.DecodeAddrPort(objects.Addr{Bytes: addr}, port)
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"math"
+
+	"mustang/internal/datapath/objects"
+)
+
+// idTries is how many ids are tried for one whose row of counts no other service has. The last ids are not skipped.
+const (
+	idTries   = 64
+	skippable = math.MaxUint32 - 1<<20
+)
+
+// numbers gives out the ids of services.
+type numbers struct {
+	taken map[uint32]bool // rows of counts that services have; nil: not read
+	last  uint32          // the last id that was given out when taken was true
+	again []uint32        // rows that services had that are gone
+}
+
+// next returns the id for a new service, and notes it in the state. The caller has the lock.
+func (n *numbers) next(o *objects.Objects, state *objects.State) (uint32, error) {
+	state.LastService++
+	if state.LastService <= objects.CountedServices {
+		return state.LastService, nil
+	}
+	if n.taken == nil || n.last != state.LastService-1 {
+		n.taken = map[uint32]bool{}
+		for row, err := range o.Services.All() {
+			if err != nil {
+				return 0, err
+			}
+			n.taken[row.Value.CountsRow()] = true
+		}
+	}
+	for i := 0; i < idTries && state.LastService < skippable && n.taken[rowOf(state.LastService)]; i++ {
+		state.LastService++
+	}
+	n.last = state.LastService
+	if row := rowOf(n.last); !n.taken[row] {
+		n.taken[row], n.again = true, append(n.again, row)
+	}
+	return n.last, nil
+}
+
+// rowOf returns the row of counts of a service.
+func rowOf(id uint32) uint32 { return (&objects.Service{Id: id}).CountsRow() }
+
+// clear sets the rows to zero that have been given out again. Connections that a service leaves behind are counted for the next one.
+func (n *numbers) clear(o *objects.Objects) error {
+	if len(n.again) == 0 {
+		return nil
+	}
+	counts, err := o.OpenServiceCounts()
+	if counts != nil && err == nil {
+		err = errors.Join(counts.Clear(n.again), counts.Close())
+	}
+	n.again = n.again[:0]
+	return err
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package document
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+)
+
+// Source is a single document in YAML or JSON that knows where its fields are.
+type Source struct{ root *yaml.Node }
+
+// LineError is an error about a line of a [Source].
+type LineError struct {
+	Line int // the first is 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Single reads a file of one document. A key that a mapping has twice is a [*LineError].
+func Single(r io.Reader) (*Source, error) {
+	data, err := readAll(r)
+	if err != nil {
+		return nil, err
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var root, second yaml.Node
+	switch err := decoder.Decode(&root); {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("it is empty")
+	case err != nil:
+		return nil, atLine(err)
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, cmp.Or(err, errors.New("it has a second document"))
+	}
+	top := &root
+	if root.Kind == yaml.DocumentNode {
+		top = root.Content[0]
+	}
+	switch {
+	case top.Kind == yaml.ScalarNode && top.Tag == "!!null":
+		return nil, errors.New("it is empty")
+	case top.Kind != yaml.MappingNode:
+		return nil, &LineError{top.Line, errors.New("want an object")}
+	}
+	return &Source{top}, uniqueKeys(top)
+}
+
+// syntaxError matches the library's errors of syntax.
+var syntaxError = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
+
+// atLine returns an error of syntax as a *LineError, others as they are.
+func atLine(err error) error {
+	found := syntaxError.FindStringSubmatch(err.Error())
+	if found == nil {
+		return err
+	}
+	line, _ := strconv.Atoi(found[1])
+	return &LineError{line, errors.New(found[2])}
+}
+
+// uniqueKeys returns a *LineError for the first key that a mapping has twice.
+func uniqueKeys(n *yaml.Node) error {
+	if n.Kind == yaml.MappingNode {
+		lines := map[string]int{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			if first, ok := lines[key.Value]; ok && key.Kind == yaml.ScalarNode {
+				return &LineError{key.Line, fmt.Errorf("%q is there already, in line %d", key.Value, first)}
+			}
+			lines[key.Value] = key.Line
+		}
+	}
+	for _, child := range n.Content {
+		if err := uniqueKeys(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Decode decodes the document as [Decode] does.
+func (s *Source) Decode(into any, options ...json.Options) error {
+	var value any
+	if err := s.root.Decode(&value); err != nil {
+		return err
+	}
+	data, err := toJSON(value)
+	if err != nil {
+		return err
+	}
+	return Decode(data, into, options...)
+}
+
+// Position returns the line and the column of a field, or of the field that has it where it is missing. The first ones are 1.
+func (s *Source) Position(field jsontext.Pointer) (line, column int) {
+	n := s.root
+	line, column = n.Line, n.Column
+	for token := range field.Tokens() {
+		for n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		key, value := member(n, token)
+		if value == nil {
+			break
+		}
+		line, column, n = key.Line, key.Column, value
+	}
+	return line, column
+}
+
+// member returns the value that a mapping or a list has, and what stands at its beginning; nil without it.
+func member(n *yaml.Node, token string) (key, value *yaml.Node) {
+	if n.Kind == yaml.SequenceNode {
+		if i, err := strconv.Atoi(token); err == nil && i >= 0 && i < len(n.Content) {
+			return n.Content[i], n.Content[i]
+		}
+		return nil, nil
+	}
+	if n.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == token {
+			return n.Content[i], n.Content[i+1]
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"mustang/internal/lab/labfile"
+)
+
+// serviceName is the name of the service of pod-a in [Info.Hosts].
+const serviceName = "service"
+
+// ServiceNames returns the names by which commands in the lab find its services.
+func (i Info) ServiceNames() []string {
+	switch {
+	case i.File != nil:
+		return i.File.ServiceNames()
+	case i.Topology == TopologyPodLinks && i.Via != ViaNone:
+		return []string{serviceName}
+	}
+	return nil
+}
+
+// Trial returns how to try a service of the lab by hand; ok is false if it has none.
+func (i Info) Trial() (_ labfile.Trial, ok bool) {
+	switch {
+	case i.File != nil:
+		return i.File.Trial()
+	case len(i.ServiceNames()) == 0:
+		return labfile.Trial{}, false
+	}
+	return labfile.Trial{Server: labfile.Backend{Pod: PodA, Port: ServicePort}, Client: PodB, Service: serviceName, Port: ServicePort}, true
+}
+
+// Addresses returns those of a place of the lab, or of one of ServiceNames.
+func (i Info) Addresses(place string) []netip.Addr {
+	if i.File != nil || !slices.Contains(i.ServiceNames(), place) {
+		return Addresses(i.Options, place)
+	}
+	var frontends []netip.Addr
+	for _, s := range Services() {
+		frontends = append(frontends, s.Frontend.Addr())
+	}
+	return frontends
+}
+
+// Hosts returns lines for a file such as /etc/hosts with the names of places and of services.
+func (i Info) Hosts(places []string) string {
+	var lines strings.Builder
+	for _, name := range append(i.ServiceNames(), places...) {
+		for _, address := range i.Addresses(name) {
+			fmt.Fprintf(&lines, "%s\t%s\n", address, name)
+		}
+	}
+	return lines.String()
+}

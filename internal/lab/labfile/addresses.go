@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package labfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// firstPod is the number of the first pod of a network that the plan gives an address.
+const firstPod = 10
+
+// The plan of addresses has the same digits in IPv4 and in IPv6. All numbers are decimal.
+
+// planned returns the gateways of a network of a host; hosts begin with 1, networks with 0.
+func planned(host, network int) []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.1/24", host, network)),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:%d:%d::1/64", host, network)),
+	}
+}
+
+// plannedWire returns the addresses of an end of a wire; wires and ends begin with 1.
+func plannedWire(wire, end int) []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/24", wire, end)),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:0:%d::%d/64", wire, end)),
+	}
+}
+
+// PodPrefixes are the ranges of the plan, one per address family.
+func PodPrefixes() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/16")}
+}
+
+// family is the index of an address's family in lists that have one of each.
+func family(addr netip.Addr) int {
+	if addr.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// given is an address that a file gives a pod; bits is -1 without a prefix.
+type given struct {
+	addr  netip.Addr
+	bits  int
+	field jsontext.Pointer
+}
+
+// parseGiven parses the addresses of a pod, at most one per family.
+func parseGiven(field jsontext.Pointer, addresses texts) ([2]given, error) {
+	var out [2]given
+	for _, text := range addresses {
+		g := given{bits: -1, field: field}
+		prefix, err := netip.ParsePrefix(text)
+		if err == nil {
+			g.addr, g.bits = prefix.Addr(), prefix.Bits()
+		} else if g.addr, err = netip.ParseAddr(text); err != nil {
+			return out, wrong(field, "%q: want an IP address, such as 10.2.0.7 or 10.2.0.7/24", text)
+		}
+		if err := checkAddress(g.addr); err != nil {
+			return out, wrong(field, "%q: %w", text, err)
+		}
+		f := family(g.addr)
+		least, most := [2]int{8, 32}[f], [2]int{30, 126}[f]
+		switch {
+		case g.bits >= 0 && (g.bits < least || g.bits > most):
+			return out, wrong(field, "%q: want a prefix of %d to %d bits", text, least, most)
+		case out[f].addr.IsValid():
+			return out, wrong(field, "%q is the second address of its family", text)
+		}
+		out[f] = g
+	}
+	return out, nil
+}
+
+// checkAddress checks that an address can be a pod's.
+func checkAddress(addr netip.Addr) error {
+	switch {
+	case addr.Zone() != "" || addr.Is4In6():
+		return errors.New("want an address without zone, IPv4 in its own form")
+	case addr.IsUnspecified(), addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast(),
+		addr.Is4() && (addr.As4()[0] == 0 || addr.As4()[0] >= 240):
+		return errors.New("no pod can have that address")
+	}
+	return nil
+}
+
+// assign gives the pods of a network their addresses: those of the file, whose prefix becomes the network's, then free ones.
+func (r *reader) assign(host string, forms map[string]*podForm, n *Network) error {
+	all := make([][2]given, len(n.Pods))
+	from := at("hosts", host)
+	var set [2]bool // the network's prefix is that of a pod
+	for i, p := range n.Pods {
+		var err error
+		if all[i], err = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address); err != nil {
+			return err
+		}
+		for f, g := range all[i] {
+			if !g.addr.IsValid() || g.bits < 0 {
+				continue
+			}
+			prefix := netip.PrefixFrom(g.addr, g.bits).Masked()
+			if set[f] && prefix != n.Gateways[f].Masked() {
+				return wrong(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host, n.Gateways[f].Masked())
+			}
+			n.Gateways[f], set[f], from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), true, g.field
+		}
+	}
+	for f, gateway := range n.Gateways {
+		taken := map[netip.Addr]string{gateway.Addr(): "the host"}
+		for i := range n.Pods {
+			g := all[i][f]
+			if !g.addr.IsValid() {
+				continue
+			}
+			switch by := taken[g.addr]; {
+			case !gateway.Contains(g.addr):
+				return wrong(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr, gateway.Masked(), n.Link, host)
+			case by != "":
+				return wrong(g.field, "%v is the address of %s", g.addr, by)
+			case g.addr == gateway.Masked().Addr() || g.addr == broadcast(gateway):
+				return wrong(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
+			}
+			taken[g.addr] = n.Pods[i].Name
+		}
+		for i := range n.Pods {
+			p := &n.Pods[i]
+			addr := all[i][f].addr
+			if !addr.IsValid() {
+				if addr = free(gateway, taken); !addr.IsValid() {
+					return wrong(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s", gateway.Masked(), n.Link, host)
+				}
+				taken[addr] = p.Name
+			}
+			p.Addresses = append(p.Addresses, addr)
+		}
+	}
+	for _, gateway := range n.Gateways {
+		r.owned = append(r.owned, owned{prefix: gateway.Masked(), by: "link " + n.Link + " on " + host, field: from})
+	}
+	return nil
+}
+
+// free returns the first free address of a network from that of firstPod on, or else from its beginning.
+func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
+	first := gateway.Addr()
+	for range firstPod - 1 {
+		first = first.Next()
+	}
+	for _, addr := range []netip.Addr{first, gateway.Addr().Next()} {
+		for ; addr.IsValid() && gateway.Contains(addr) && addr != broadcast(gateway); addr = addr.Next() {
+			if taken[addr] == "" {
+				return addr
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// broadcast returns the last address of an IPv4 prefix; the zero value in IPv6.
+func broadcast(prefix netip.Prefix) netip.Addr {
+	if !prefix.Addr().Is4() {
+		return netip.Addr{}
+	}
+	bytes := prefix.Masked().Addr().As4()
+	for bit := prefix.Bits(); bit < 32; bit++ {
+		bytes[bit/8] |= 1 << (7 - bit%8)
+	}
+	return netip.AddrFrom4(bytes)
+}
+
+// ownAddresses gives a host addresses: the gateways of its first network, or the first ones of the plan.
+func (r *reader) ownAddresses(h *Host, number int) {
+	gateways := planned(number, 0)
+	if len(h.Networks) > 0 {
+		gateways = h.Networks[0].Gateways
+	}
+	for _, gateway := range gateways {
+		h.Addresses = append(h.Addresses, gateway.Addr())
+		if len(h.Networks) == 0 {
+			r.owned = append(r.owned, owned{prefix: gateway.Masked(), by: h.Name, field: at("hosts", h.Name)})
+		}
+	}
+}
+
+// owned is a range of addresses of a lab.
+type owned struct {
+	prefix netip.Prefix
+	by     string
+	field  jsontext.Pointer // that asked for it
+}
+
+// checkOverlaps refuses ranges that overlap, which only addresses of the file can bring about.
+func (r *reader) checkOverlaps() error {
+	slices.SortStableFunc(r.owned, func(a, b owned) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), a.prefix.Bits()-b.prefix.Bits())
+	})
+	for i := 1; i < len(r.owned); i++ { // the first of several that overlap has its neighbour in the next
+		a, b := r.owned[i-1], r.owned[i]
+		if !a.prefix.Overlaps(b.prefix) {
+			continue
+		}
+		if slices.Contains(slices.Collect(a.field.Tokens()), "address") {
+			a, b = b, a
+		}
+		return wrong(b.field, "%v of %s overlaps %v of %s", b.prefix, b.by, a.prefix, a.by)
+	}
+	return nil
+}

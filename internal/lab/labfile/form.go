@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package labfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/document"
+)
+
+// form is the file as it is written.
+type form struct {
+	Name     string               `json:"name"`
+	Hosts    map[string]*hostForm `json:"hosts"`
+	Wires    []wireForm           `json:"wires"`
+	Services []serviceForm        `json:"services"`
+}
+
+type hostForm struct {
+	Pods     map[string]*podForm `json:"pods"`
+	Datapath string              `json:"datapath"`
+	Via      string              `json:"via"`
+}
+
+type podForm struct {
+	Link    string `json:"link"`
+	Address texts  `json:"address"`
+}
+
+type wireForm struct {
+	Endpoints []string `json:"endpoints"`
+	Rate      string   `json:"rate"`
+	Delay     string   `json:"delay"`
+}
+
+type serviceForm struct {
+	Name     string   `json:"name"`
+	Host     string   `json:"host"`
+	Address  texts    `json:"address"`
+	Protocol string   `json:"protocol"`
+	Backends []string `json:"backends"`
+}
+
+// texts is one text, or a list of them.
+type texts []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *texts) UnmarshalJSON(data []byte) error {
+	if jsontext.Value(data).Kind() == '"' {
+		*t = make(texts, 1)
+		return json.Unmarshal(data, &(*t)[0])
+	}
+	if err := json.Unmarshal(data, (*[]string)(t)); err != nil {
+		return errors.New("want a string or a list of strings")
+	}
+	return nil
+}
+
+// reader turns a form into a Lab. Its methods return a *document.FieldError.
+type reader struct {
+	source *document.Source
+	form   form
+	lab    Lab
+	owned  []owned
+	places map[string]jsontext.Pointer
+}
+
+// Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the number
+// of the line where that is known.
+func Read(in io.Reader, file string) (*Lab, error) {
+	source, err := document.Single(in)
+	if err != nil {
+		return nil, atLine(source, file, err)
+	}
+	r := reader{source: source, places: map[string]jsontext.Pointer{}}
+	if err := source.Decode(&r.form, json.RejectUnknownMembers(true)); err != nil {
+		return nil, atLine(source, file, err)
+	}
+	for _, step := range []func() error{r.readName, r.readHosts, r.readWires, r.checkOverlaps, r.readServices} {
+		if err := step(); err != nil {
+			return nil, atLine(source, file, err)
+		}
+	}
+	r.lab.addRoutes()
+	return &r.lab, nil
+}
+
+// atLine puts the place before an error.
+func atLine(source *document.Source, file string, err error) error {
+	line := 0
+	text := err.Error()
+	if at := (*document.LineError)(nil); errors.As(err, &at) {
+		line, text = at.Line, at.Err.Error()
+	} else if field := (*document.FieldError)(nil); errors.As(err, &field) {
+		line, _ = source.Position(field.Pointer)
+	}
+	if line > 0 {
+		file = fmt.Sprintf("%s:%d", file, line)
+	}
+	return fmt.Errorf("%s: %s", file, document.OneLine(text))
+}
+
+// at returns the place of a field in the file.
+func at(tokens ...any) jsontext.Pointer {
+	var p jsontext.Pointer
+	for _, token := range tokens {
+		p = p.AppendToken(fmt.Sprint(token))
+	}
+	return p
+}
+
+// wrong returns an error about a field.
+func wrong(field jsontext.Pointer, format string, args ...any) error {
+	return &document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)}
+}
+
+// inOrder returns the names of a mapping as they stand in the file.
+func inOrder[T any](r *reader, mapping jsontext.Pointer, of map[string]T) []string {
+	var names []string
+	for name := range of {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		lineA, columnA := r.source.Position(mapping.AppendToken(a))
+		lineB, columnB := r.source.Position(mapping.AppendToken(b))
+		return cmp.Or(lineA-lineB, columnA-columnB, cmp.Compare(a, b))
+	})
+	return names
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package labfile
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"mustang/internal/qdisc"
+)
+
+func (r *reader) readWires() error {
+	if n := len(r.form.Wires); n > maxWires {
+		return wrong(at("wires"), "%d wires, at most %d can be", n, maxWires)
+	}
+	for i, f := range r.form.Wires {
+		field := at("wires", i)
+		if len(f.Endpoints) != 2 {
+			return wrong(field.AppendToken("endpoints"), "want two hosts, got %d", len(f.Endpoints))
+		}
+		w := Wire{Device: fmt.Sprintf("wire%d", i+1)}
+		for end, name := range f.Endpoints {
+			if _, err := r.hostNamed(at("wires", i, "endpoints", end), name); err != nil {
+				return err
+			}
+			w.Ends[end] = End{Host: name, Addresses: plannedWire(i+1, end+1)}
+		}
+		if f.Endpoints[0] == f.Endpoints[1] {
+			return wrong(field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
+		}
+		var err error
+		if f.Rate != "" {
+			if w.Rate, err = qdisc.ParseRate(f.Rate); err == nil {
+				err = qdisc.CheckEmulation(w.Rate, 0)
+			}
+			if err != nil {
+				return wrong(field.AppendToken("rate"), "%w", err)
+			}
+		}
+		if f.Delay != "" {
+			if w.Delay, err = time.ParseDuration(f.Delay); err != nil {
+				return wrong(field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
+			}
+			if err := qdisc.CheckEmulation(0, w.Delay); err != nil {
+				return wrong(field.AppendToken("delay"), "%w", err)
+			}
+		}
+		for _, prefix := range w.Ends[0].Addresses {
+			r.owned = append(r.owned, owned{prefix: prefix.Masked(), by: w.Device, field: field})
+		}
+		r.lab.Wires = append(r.lab.Wires, w)
+	}
+	return nil
+}
+
+// addRoutes gives each host routes to what the others have, over the fewest wires; among ways of equal length over the wire
+// that comes first in the file, seen from the destination. A wire's own range belongs to its first end.
+func (l *Lab) addRoutes() {
+	for _, to := range l.Hosts {
+		ranges := to.ranges()
+		hops := l.hopsTo(to.Name)
+		for i := range l.Hosts {
+			from := &l.Hosts[i]
+			hop, ok := hops[from.Name]
+			if !ok {
+				continue
+			}
+			for _, prefix := range ranges {
+				from.Routes = append(from.Routes, Route{prefix, hop[family(prefix.Addr())].Addr()})
+			}
+			for _, w := range l.Wires {
+				if w.Ends[0].Host != to.Name || w.Ends[1].Host == from.Name {
+					continue
+				}
+				for _, prefix := range w.Ends[0].Addresses {
+					from.Routes = append(from.Routes, Route{prefix.Masked(), hop[family(prefix.Addr())].Addr()})
+				}
+			}
+		}
+	}
+}
+
+// ranges are the prefixes of a host's networks, and of its own addresses where it has none.
+func (h *Host) ranges() []netip.Prefix {
+	var out []netip.Prefix
+	for _, n := range h.Networks {
+		for _, gateway := range n.Gateways {
+			out = append(out, gateway.Masked())
+		}
+	}
+	if len(h.Networks) == 0 {
+		for _, addr := range h.Addresses {
+			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	return out
+}
+
+// hopsTo returns the next hop from each other host to one, where a path of wires leads there: breadth first.
+func (l *Lab) hopsTo(to string) map[string][]netip.Prefix {
+	hops := map[string][]netip.Prefix{}
+	for queue := []string{to}; len(queue) > 0; queue = queue[1:] {
+		for _, w := range l.Wires {
+			for near := range w.Ends {
+				from := w.Ends[1-near].Host
+				if _, seen := hops[from]; w.Ends[near].Host == queue[0] && !seen && from != to {
+					hops[from] = w.Ends[near].Addresses
+					queue = append(queue, from)
+				}
+			}
+		}
+	}
+	return hops
+}

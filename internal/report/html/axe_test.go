@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package html
+
+import (
+	"bytes"
+	"image"
+	_ "image/png" // which the page makes
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mustang/internal/result"
+)
+
+// axe is the checker of accessibility, which make page installs beside the page's libraries. It is in no page.
+const axe = "../../../build/npm/node_modules/axe-core/axe.min.js"
+
+// TestAccessible checks the page of each recorded suite, in both color schemes and on a phone: axe-core finds no violation of WCAG 2,
+// level A and AA.
+func TestAccessible(t *testing.T) {
+	b := startBrowser(t)
+	checker, err := os.ReadFile(axe)
+	if err != nil {
+		t.Fatalf("%v: run make page", err)
+	}
+	files, err := filepath.Glob("../testdata/*.json")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		f, err := result.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := onDisk(t, f)
+		for _, view := range []struct {
+			scheme string
+			width  int64
+		}{{"light", 1280}, {"dark", 1280}, {"light", 390}} {
+			t.Run(filepath.Base(path)+" "+view.scheme, func(t *testing.T) {
+				b.load(t, page, view.width, view.scheme)
+				evaluate[any](t, b, string(checker)+"; null")
+				for _, found := range evaluate[[]string](t, b, `axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'] })
+				  .then(r => r.violations.flatMap(v => v.nodes.slice(0, 4).map(n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary)))`) {
+					t.Error(found)
+				}
+			})
+		}
+	}
+}
+
+// colorsOf counts the colors of a PNG, up to some.
+func colorsOf(t *testing.T, data []byte) int {
+	t.Helper()
+	keepFile(t, "chart.png", data)
+	picture, _, err := image.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[[3]uint32]bool{}
+	for y := picture.Bounds().Min.Y; y < picture.Bounds().Max.Y; y += 2 {
+		for x := picture.Bounds().Min.X; x < picture.Bounds().Max.X; x += 2 {
+			r, g, b, _ := picture.At(x, y).RGBA()
+			seen[[3]uint32{r >> 13, g >> 13, b >> 13}] = true
+		}
+	}
+	return len(seen)
+}
+
+// keepFile writes a file to be looked at, with MUSTANG_SCREENSHOTS.
+func keepFile(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if dir := os.Getenv("MUSTANG_SCREENSHOTS"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package html
+
+import (
+	"bytes"
+	"encoding/csv"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"mustang/internal/result"
+)
+
+// evaluate runs a script in the page, and waits for what it promises.
+func evaluate[T any](t *testing.T, b *browser, script string) T {
+	t.Helper()
+	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return got
+}
+
+// press sends keys to the element with the focus.
+func (b *browser) press(t *testing.T, keys string) {
+	t.Helper()
+	if err := chromedp.Do(b.ctx, chromedp.KeyEvent(keys)); err != nil {
+		t.Fatalf("press %q: %v", keys, err)
+	}
+}
+
+// quiet checks that the page asked for nothing but itself, and complained of nothing.
+func (b *browser) quiet(t *testing.T, page string) {
+	t.Helper()
+	requests, problems := b.seen()
+	requests = slices.DeleteFunc(slices.Clone(requests), func(url string) bool {
+		return url == page || strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "blob:")
+	})
+	if len(requests) > 0 || len(problems) > 0 {
+		t.Errorf("requests %q, problems %q", requests, problems)
+	}
+}
+
+// firstRows are the names of the rows that a table shows, and their figures.
+const firstRows = `[...document.querySelectorAll('#pod-links-tcp_stream-1 tbody tr')].filter(r => r.offsetParent !== null)
+  .map(r => [...r.cells].map(c => c.textContent.replace(/\s+/g, ' ').trim()))`
+
+// keep makes the page keep what it hands to the reader, as [name, base64].
+const keep = `window.kept = []; window.blobs = new Map();
+  const make = URL.createObjectURL.bind(URL);
+  URL.createObjectURL = (blob) => { const url = make(blob); window.blobs.set(url, blob); return url; };
+  HTMLAnchorElement.prototype.click = function () { window.kept.push([this.download, window.blobs.get(this.href)]); };
+  true`
+
+// kept waits for what was handed to the reader.
+const kept = `(async () => {
+  for (let i = 0; i < 200 && window.kept.length === 0; i++) await new Promise(r => setTimeout(r, 50));
+  const [name, blob] = window.kept.shift();
+  const text = String.fromCharCode(...new Uint8Array(await blob.arrayBuffer()));
+  return [name, btoa(text)];
+})()`
+
+// TestTablesInteract sorts and filters a table, and downloads what it shows as CSV.
+func TestTablesInteract(t *testing.T) {
+	b := startBrowser(t)
+	page := onDisk(t, sample(t, "made-up"))
+	b.load(t, page, 1280, "light")
+	all := evaluate[[][]string](t, b, firstRows)
+	heads := evaluate[[]string](t, b, `[...document.querySelectorAll('#pod-links-tcp_stream-1 thead th')].map(h => h.textContent)`)
+	column := slices.IndexFunc(heads, func(h string) bool { return strings.HasPrefix(h, "figure") })
+	if column < 0 || len(all) != 21 {
+		t.Fatalf("%d rows, columns %q", len(all), heads)
+	}
+	sortBy := `document.querySelectorAll('#pod-links-tcp_stream-1 thead button')[` + strconv.Itoa(column) + `].click()`
+	evaluate[any](t, b, sortBy)
+	down := figures(evaluate[[][]string](t, b, firstRows), column)
+	evaluate[any](t, b, sortBy)
+	up := figures(evaluate[[][]string](t, b, firstRows), column)
+	if len(down) < 15 || !slices.IsSortedFunc(down, func(a, b float64) int { return int(b*1000) - int(a*1000) }) || !slices.IsSorted(up) {
+		t.Errorf("sorted down %v, up %v", down, up)
+	}
+	evaluate[any](t, b, sortBy)
+	if again := evaluate[[][]string](t, b, firstRows); len(again) != len(all) || again[0][0] != all[0][0] || again[20][0] != all[20][0] {
+		t.Errorf("a third click does not bring back the order of the file: %q", again)
+	}
+	evaluate[any](t, b, `(() => { const field = document.querySelector('[aria-label^="Filter rows of Throughput (one"]');
+	  field.value = 'bridge'; field.dispatchEvent(new Event('input')); })()`)
+	some := evaluate[[][]string](t, b, firstRows)
+	if len(some) == 0 || len(some) >= len(all) || slices.ContainsFunc(some, func(r []string) bool { return !strings.Contains(strings.Join(r, " "), "bridge") }) {
+		t.Errorf("%d of %d rows after the filter: %q", len(some), len(all), some)
+	}
+	evaluate[bool](t, b, keep)
+	evaluate[any](t, b, `document.querySelector('[aria-label^="Download Throughput (one"]').click()`)
+	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
+	lines, err := csv.NewReader(bytes.NewReader(file[1])).ReadAll()
+	if err != nil || !strings.HasSuffix(string(file[0]), ".csv") {
+		t.Fatalf("%s: %v\n%s", file[0], err, file[1])
+	}
+	if len(lines) != 1+len(some) || lines[1][0] != some[0][0] || len(lines[0]) != len(heads) {
+		t.Errorf("CSV of %d rows\n%s", len(some), file[1])
+	}
+	b.quiet(t, page)
+}
+
+// figures are the numbers of a column, without rows that have none.
+func figures(rows [][]string, column int) []float64 {
+	var out []float64
+	for _, row := range rows {
+		if v, err := strconv.ParseFloat(strings.ReplaceAll(row[column], ",", ""), 64); err == nil {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// TestChartsInteract reaches the rows of a chart by keyboard, hides a group, and saves a chart as PNG.
+func TestChartsInteract(t *testing.T) {
+	b := startBrowser(t)
+	page := onDisk(t, sample(t, "made-up"))
+	b.load(t, page, 1280, "dark")
+	const focused = `document.activeElement.dataset.tip || document.activeElement.textContent || document.activeElement.tagName`
+	found := ""
+	for range 40 {
+		b.press(t, "\t")
+		if found = evaluate[string](t, b, focused); strings.Contains(found, "Gbit/s") {
+			break
+		}
+	}
+	if !regexp.MustCompile(`^\S.*: [\d.]+ Gbit/s \(95 % interval .* to .*\).*; 10 samples\.$`).MatchString(strings.ReplaceAll(found, "\u00a0", " ")) {
+		t.Fatalf("Tab reaches no row of a chart: %q", found)
+	}
+	const tipText = `(() => { const tip = document.getElementById('tip'); return tip && !tip.hidden ? tip.textContent : ''; })()`
+	if tip := evaluate[string](t, b, tipText); tip != found {
+		t.Errorf("the tip says %q", tip)
+	}
+	b.press(t, kb.ArrowDown)
+	if next := evaluate[string](t, b, focused); next == found || evaluate[string](t, b, tipText) != next {
+		t.Errorf("the arrow leads from %q to %q", found, next)
+	}
+	const shown = `[...document.querySelectorAll('.mark.s-orange, tr.s-orange')].filter(m => m.getClientRects().length > 0).length`
+	before := evaluate[int](t, b, shown)
+	evaluate[any](t, b, `document.querySelector('.group.orange').click()`)
+	if after := evaluate[int](t, b, shown); before == 0 || after != 0 {
+		t.Errorf("%d marks of a group are shown, and %d after it is hidden", before, after)
+	}
+	evaluate[any](t, b, `document.querySelector('.group.orange').click()`)
+	if again := evaluate[int](t, b, shown); again != before {
+		t.Errorf("%d marks of %d are shown again", again, before)
+	}
+	evaluate[bool](t, b, keep)
+	evaluate[any](t, b, `document.querySelector('[aria-label^="Download the chart"]').click()`)
+	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
+	if !strings.HasSuffix(string(file[0]), ".png") {
+		t.Errorf("a file %q", file[0])
+	}
+	if colors := colorsOf(t, file[1]); colors < 5 {
+		t.Errorf("the picture of %d bytes has %d colors", len(file[1]), colors)
+	}
+	b.quiet(t, page)
+}
+
+// TestPathOpensBesideItsRow opens the traced path of a row by its mark and by its name.
+func TestPathOpensBesideItsRow(t *testing.T) {
+	b := startBrowser(t)
+	f := sample(t, "turns")
+	f.Run.Traces = []result.Trace{{Suite: "pod-links", ID: "macvlan/pod-ip", Transactions: 202, Alike: 200, UntracedNS: 16559, Steps: []result.Step{
+		{Direction: "request", Class: "sockets and TCP", Kind: "send", Place: "pod-b", Name: "client", Time: 1200}}}}
+	page := onDisk(t, f)
+	b.load(t, page, 1280, "light")
+	for _, open := range []string{
+		`document.querySelector('.hit[data-path]').dispatchEvent(new MouseEvent('click', { bubbles: true }))`,
+		`[...document.querySelectorAll('td a')].find(a => a.textContent === 'macvlan').click()`,
+	} {
+		evaluate[any](t, b, open)
+		got := evaluate[string](t, b, `(() => { const panel = document.querySelector('dialog[open]'); return panel ? panel.textContent : ''; })()`)
+		if !strings.Contains(got, "macvlan/pod-ip: 1 steps") || !strings.Contains(got, "client sends") {
+			t.Errorf("%s: %q", open, got)
+		}
+		evaluate[any](t, b, `document.querySelector('dialog[open]').close()`)
+	}
+	b.quiet(t, page)
+}
+
+// TestReadsWithoutScript checks that all tables and charts are there where the browser runs no script.
+func TestReadsWithoutScript(t *testing.T) {
+	b := startBrowser(t)
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	f := sample(t, "recorded-pod-links")
+	b.load(t, onDisk(t, f), 390, "light")
+	checkMeasure(t, b.measure(t), f)
+	if n := evaluate[int](t, b, `document.querySelectorAll('button, input').length`); n != 0 {
+		t.Errorf("%d controls without a script", n)
+	}
+}
+
+// TestPrint prints the largest suite: few pages, and nothing wider than they are.
+func TestPrint(t *testing.T) {
+	b := startBrowser(t)
+	b.load(t, onDisk(t, sample(t, "recorded-pod-links")), 1280, "light")
+	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true), PrintBackground: new(true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepFile(t, "print.pdf", pdf.Data)
+	pages := len(regexp.MustCompile(`/Type\s*/Page\b[^s]`).FindAll(pdf.Data, -1))
+	if pages < 2 || pages >= 12 {
+		t.Errorf("%d pages", pages)
+	}
+	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(718, 900)); err != nil { // A4 within its margins
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.measure(t); m.Scroll > m.Width || len(m.Lost) > 0 {
+		t.Errorf("%d wide on paper of %d, cut: %q", m.Scroll, m.Width, m.Lost)
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cgroup"
+	"mustang/internal/lab/dockerd"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+const stamped = "1.2.3"
+
+// TestImage builds the image without a daemon, loads it into a Docker Engine of a lab, and runs a quick bench in a
+// container: each row that it measures is right, and the result has the version.
+func TestImage(t *testing.T) {
+	testkit.NotInGuest(t)
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "make")
+	if err := dockerd.CheckInstalled(); err != nil {
+		testkit.Skip(t, err.Error())
+	}
+	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	run(t, "../..", "make", "image", "BUILD="+dir, "VERSION="+stamped, "ARCH="+runtime.GOARCH, "IMAGE=mustang:tested")
+	checkLayout(t, dir)
+	docker := engine(t, dir, filepath.Join(dir, "programs", runtime.GOARCH, "mustang"))
+
+	if out := docker("load", "-i", filepath.Join(dir, "mustang-image.tar")); !strings.Contains(out, "mustang:tested") {
+		t.Errorf("docker load: %s", out)
+	}
+	if out := docker("run", "--rm", "--privileged", "mustang:tested", "version"); !strings.Contains(out, "mustang "+stamped+" ") {
+		t.Errorf("version: %s", out)
+	}
+	results := filepath.Join(dir, "results")
+	args := []string{"run", "--rm", "--privileged", "-v", results + ":/results"}
+	if root, err := cgroup.Root(); err != nil {
+		t.Fatal(err)
+	} else if root != "/sys/fs/cgroup" { // Docker mounts it with cgroup v2 alone
+		args = append(args, "-v", root+":"+root)
+	}
+	docker(append(args, "mustang:tested", "bench", "--quick", "--rounds", "2", "--out", "/results",
+		"--only", "veth/pod-ip", "--only", "veth/cluster-ip/ebpf-socket", "--only", "veth+ebpf/cluster-ip", "--only", "macvlan+ebpf/cluster-ip")...)
+	file, err := result.Read(filepath.Join(results, "latest", "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := file.Run.Versions["mustang"]; got != stamped {
+		t.Errorf("the result is of version %q", got)
+	}
+	if len(file.Rows) != 15 {
+		t.Errorf("%d rows", len(file.Rows))
+	}
+	for _, row := range file.Rows {
+		if row.Status != result.StatusOK {
+			t.Errorf("%s %s: %s: %s", row.ID, row.Workload, row.Status, row.Reason)
+		}
+	}
+}
+
+// checkLayout reads the image's archive as tools for OCI images do.
+func checkLayout(t *testing.T, dir string) {
+	t.Helper()
+	place := filepath.Join(dir, "layout")
+	if err := os.Mkdir(place, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run(t, place, "tar", "-xf", filepath.Join(dir, "mustang-image.tar"))
+	read := func(name string, into any) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(place, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, into); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	var version struct {
+		Version string `json:"imageLayoutVersion"`
+	}
+	read("oci-layout", &version)
+	type descriptor struct {
+		MediaType, Digest string
+		Annotations       map[string]string
+	}
+	var index struct{ Manifests []descriptor }
+	read("index.json", &index)
+	if version.Version != "1.0.0" || len(index.Manifests) != 1 {
+		t.Fatalf("layout %+v, index %+v", version, index)
+	}
+	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != "docker.io/library/mustang:tested" {
+		t.Errorf("containerd imports it as %q, which is not what the kubelet asks for", got)
+	}
+	blob := func(d descriptor) string { return "blobs/" + strings.ReplaceAll(d.Digest, ":", "/") }
+	var manifest struct {
+		Config descriptor
+		Layers []descriptor
+	}
+	read(blob(index.Manifests[0]), &manifest)
+	if len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != "application/vnd.oci.image.layer.v1.tar+gzip" {
+		t.Fatalf("manifest %+v", manifest)
+	}
+	var config struct {
+		Architecture string
+		Config       struct{ Labels map[string]string }
+	}
+	read(blob(manifest.Config), &config)
+	if config.Architecture != runtime.GOARCH || config.Config.Labels["org.opencontainers.image.version"] != stamped {
+		t.Errorf("config %+v", config)
+	}
+}
+
+// engine starts a lab with a Docker Engine, and returns the function that calls its client.
+func engine(t *testing.T, dir, mustang string) func(args ...string) string {
+	t.Helper()
+	state := filepath.Join(dir, "s")
+	run(t, dir, mustang, "lab", "up", "docker", "--state-dir", state)
+	t.Cleanup(func() { run(t, dir, mustang, "lab", "down", "docker", "--state-dir", state) })
+	sockets, err := filepath.Glob(filepath.Join(state, "labs", "*", "docker.sock"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatalf("sockets %q, %v", sockets, err)
+	}
+	programs := filepath.Join(filepath.Dir(sockets[0]), "bin")
+	withoutMissing(t, filepath.Join(programs, "runc"))
+	return func(args ...string) string {
+		t.Helper()
+		return run(t, dir, filepath.Join(programs, "docker"), append([]string{"-H", "unix://" + sockets[0]}, args...)...)
+	}
+}
+
+// withoutMissing keeps runc from giving a container the one capability that root lacks on machines that are containers of some
+// kinds: Docker gives privileged ones all that there are, and runc fails.
+func withoutMissing(t *testing.T, runc string) {
+	t.Helper()
+	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has == 1 {
+		return
+	}
+	program, err := os.Readlink(runc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(runc); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`#!/bin/bash
+for ((i = 1; i < $#; i++)); do
+  [ "${!i}" != --bundle ] || { next=$((i + 1)); /bin/sed -i 's/"CAP_SYS_RESOURCE",//g' "${!next}/config.json"; }
+done
+exec %s "$@"
+`, program)
+	if err := os.WriteFile(runc, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
