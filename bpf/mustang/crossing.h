@@ -3,6 +3,7 @@
 #define MUSTANG_CROSSING_H
 
 #include "claims.h"
+#include "entrances.h"
 
 /*
  * What pods send in layer 3 (ipvlan-l3 and ipvlan-l3s) the host routes as if it had sent that itself. The kernel then forgets that the
@@ -104,6 +105,17 @@ static __always_inline bool crosses_as(struct __sk_buff *skb, const struct way *
 	return netns != netns_of(skb) && (!way || netns != way->netns);
 }
 
+/*
+ * Whether it may be a pod in layer 3 that a packet without a socket is of. A bridge makes such of the host's own where it floods a frame: one
+ * to a group, which the kernel routes for no pod in layer 3, or one to a MAC address that it does not know.
+ */
+static __always_inline bool may_be_crossing(struct __sk_buff *skb)
+{
+	const struct ethhdr *eth = has_ethernet() ? header_at(skb, 0, sizeof(*eth)) : NULL;
+
+	return is_entrance(LOOPBACK_IFINDEX) && !(eth && eth->h_dest[0] & 1);
+}
+
 /* Looks closely at a packet that the host has routed to a pod, and not received by a device. As guard_claims(). */
 __noinline int guard_crossing(struct __sk_buff *skb)
 {
@@ -123,7 +135,7 @@ __noinline int guard_crossing(struct __sk_buff *skb)
 			return DROP_UNSPECIFIED;
 		way = NULL;
 	}
-	return crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
+	return may_be_crossing(skb) && crosses_as(skb, way, l3, skb->protocol) ? DROP_SOURCE : DROP_UNSPECIFIED;
 }
 
 /* Whether a packet may leave the host for a pod by a device of the host; otherwise it is counted as dropped. */

@@ -5,8 +5,8 @@
 #include "consts.h"
 
 /*
- * The devices of the host that have the source guard for what pods send to the host, with the index of the pods' parent. Pinned with
- * the first program that is loaded.
+ * The devices of the host that have the source guard for what pods send to the host, with the index of the pods' parent. The loopback
+ * device is one while there are pods in layer 3. Pinned with the first program that is loaded.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -16,6 +16,8 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } entrances SEC(".maps");
+
+#define LOOPBACK_IFINDEX 1 /* <net/flow.h> */
 
 static __always_inline bool is_entrance(__u32 index)
 {

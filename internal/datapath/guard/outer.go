@@ -51,26 +51,44 @@ func Attach(o *objects.Objects, d *device.Device) error {
 				return err
 			}
 		}
-		if k.Hook.Point != objects.AttachEntrance {
+		if !isEntrance(k) {
 			continue
 		}
-		if err := o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Put(uint32(k.IfIndex), uint32(k.ID)) }); err != nil {
+		if err := vouch(o, k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// isEntrance reports whether what comes by the device of a link counts as checked. Pods in layer 3 come by the loopback device.
+func isEntrance(k objects.Link) bool {
+	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
+}
+
+// vouch has what comes by the device of a link count as checked.
+func vouch(o *objects.Objects, k objects.Link) error {
+	return o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Put(uint32(k.IfIndex), uint32(k.ID)) })
+}
+
 // detach detaches one of these programs.
 func detach(o *objects.Objects, k objects.Link) error {
-	var err error
-	if k.Hook.Point == objects.AttachEntrance {
+	last, err := isLast(o, k)
+	if err == nil && last && isEntrance(k) {
 		err = o.WithEntrances(func(t *objects.Table[uint32, uint32]) error { return t.Delete(uint32(k.IfIndex)) })
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return o.Detach(k)
+}
+
+// isLast reports whether no pods on another parent come by the device of a link: all in layer 3 share the loopback device.
+func isLast(o *objects.Objects, k objects.Link) (bool, error) {
+	links, err := o.Links()
+	return !slices.ContainsFunc(links, func(other objects.Link) bool {
+		return other.IfIndex == k.IfIndex && other.ID != k.ID && isEntrance(other)
+	}), err
 }
 
 // isVouchedFor reports whether what comes by a device of the host counts as checked.
@@ -91,7 +109,7 @@ func Missing(o *objects.Objects, d *device.Device) (missing []string, err error)
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
 			missing = append(missing, fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex))
 		}
-		if k.Hook.Point != objects.AttachEntrance {
+		if !isEntrance(k) {
 			continue
 		}
 		if ok, err := isVouchedFor(o, k.IfIndex); err != nil {

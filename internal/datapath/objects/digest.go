@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "319872c37be03cb9"
+	tcDigest     = "f13d270d5bb3d274"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )
