@@ -113,13 +113,14 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 __noinline int track(const struct tuple *t, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
+	bool keeps, answer;
 	__u32 reason;
-	bool keeps;
 
 	if (!t || !n)
 		return DROP_UNSPECIFIED;
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
-	n->from = is_answer(t, traits) ? tuple_reverse(t) : *t;
+	answer = is_answer(t, traits);
+	n->from = answer ? tuple_reverse(t) : *t;
 	n->to = n->from;
 	n->flags = CT_DIRECT;
 	n->traits = traits;
@@ -130,7 +131,11 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	if (keeps && (n->row.flags & CT_FORWARD || !(traits & TRAIT_SYN)))
 		return n->row.denied;
 	reason = ct_judge_new(n);
-	if (reason || keeps)
+	/*
+	 * Neither an answer to what the table does not know nor a reset begins a connection. Rows of these would count as the receiver's, or
+	 * as those of who is made to send resets: somebody else could use up its share.
+	 */
+	if (reason || keeps || answer || traits & TRAIT_RST)
 		return reason;
 	ct_locate(n, NULL);
 	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;

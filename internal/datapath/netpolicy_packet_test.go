@@ -170,6 +170,32 @@ func policyAddressCases() []policyCase {
 				p.apply(t, false, denyIngressA)
 			}
 		}},
+		{"packets that begin no connection", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, fromBToA)
+			open := func() uint64 {
+				n, err := p.objects.Slots.Open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			before := open()
+			tcp := p.first(p.client, p.backend).with(func(q *packet) { q.proto = protoTCP })
+			for _, hook := range []policedHooks{from, to} {
+				hook.gets(t, "", tcp.with(func(q *packet) { q.flags = flagSYN | flagACK }).frame()) // of a, if it had asked
+				hook.gets(t, "", tcp.with(func(q *packet) { q.flags, q.src = flagACK, netip.AddrPortFrom(q.src.Addr(), 20) }).frame())
+				hook.gets(t, "", tcp.with(func(q *packet) { q.flags = flagRST | flagACK }).frame())
+			}
+			if n := open(); n != before {
+				t.Errorf("%d connections, want %d", n, before)
+			}
+			from.gets(t, "", tcp.with(func(q *packet) {
+				q.flags, q.src, q.dst = flagACK, netip.AddrPortFrom(q.src.Addr(), 40000), netip.AddrPortFrom(q.dst.Addr(), 80)
+			}).frame())
+			if n := open(); n != before+1 {
+				t.Errorf("%d connections, want %d", n, before+1)
+			}
+		}},
 		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
 			client, backend := p.link()
 			first := p.first(client, backend)

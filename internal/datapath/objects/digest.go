@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f13d270d5bb3d274"
+	tcDigest     = "aa06e637c60f5f8a"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )
