@@ -10,10 +10,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/testkit"
 )
 
 // TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to one who got
@@ -36,11 +38,16 @@ func TestNonRootRefused(t *testing.T) {
 	for _, dir := range []string{f.socket, filepath.Dir(f.socket), f.dir, filepath.Dir(f.dir)} {
 		f.must(os.Chmod(dir, 0o777))
 	}
-	for user, want := range map[int]int{0: 1, 65534: 0} {
-		f.askAs(user)
-		if n := counts.count("STATUS") + counts.count("STATUS failed"); n != want {
-			t.Errorf("the server did %d verbs of user %d, want %d", n, user, want)
+	done := func() int { return counts.count("STATUS") + counts.count("STATUS failed") }
+	testkit.Eventually(t, 20*time.Second, func() error { // a busy server lets go of who is slow to ask
+		if f.askAs(0); done() == 0 {
+			return errors.New("the server did no verb of root")
 		}
+		return nil
+	})
+	before := done()
+	if f.askAs(65534); done() != before {
+		t.Errorf("the server did a verb of another user")
 	}
 	stop()
 
