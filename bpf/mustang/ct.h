@@ -269,10 +269,13 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 		ct->checked = rows;
 		if (policies_in_force())
 			ct->flags |= CT_UNJUDGED;
-		if (ct->flags & CT_REMOVED)
-			traits |= TRAIT_RST;
 	}
 	ct->flags = (ct->flags & CT_FLAGS) | counts_of(slot->service) << CT_COUNTS_SHIFT;
+	/* What policies deny neither ends a connection nor keeps it: its end could have it forgotten, or have it shut for the other. */
+	if (ct->flags & CT_UNJUDGED || ct->denied)
+		return true;
+	if (ct->flags & CT_REMOVED)
+		traits |= TRAIT_RST;
 	if (slot->seen != now)
 		slot->seen = now;
 	if (SLOT_STATE(state) == CT_SYN) {
@@ -304,9 +307,10 @@ static __always_inline bool ct_use_judged(struct ct_entry *ct, const struct tupl
 {
 	if (!ct_use(ct, t, traits))
 		return false;
-	if (unlikely(ct->flags & CT_UNJUDGED))
-		ct_judge(ct);
-	return true;
+	if (likely(!(ct->flags & CT_UNJUDGED)))
+		return true;
+	ct_judge(ct);
+	return ct->denied || ct_use(ct, t, traits);
 }
 
 /* The row of a tuple, for a packet that is none of the connection; NULL if there is none. */

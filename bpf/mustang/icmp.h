@@ -69,7 +69,7 @@ struct {
 	__type(value, struct packet);
 } quotes SEC(".maps");
 
-/* Parses the packet that an error quotes, up to its ports. */
+/* Parses the packet that an error quotes, up to its ports: 0, or 1 if it has none. -1: it is none that is known. */
 static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *packet, struct packet *quote)
 {
 	enum parse_result parsed;
@@ -78,8 +78,12 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 	__builtin_memset(quote, 0, sizeof(*quote));
 	quote->l4 = packet->l4 + sizeof(struct icmp_header);
 	parsed = packet->v6 ? parse_ipv6(skb, quote) : parse_ipv4(skb, quote);
+	if (parsed != PARSE_IP || quote->traits & TRAIT_LATER_FRAGMENT)
+		return -1;
+	if (!has_ports(quote->tuple.proto))
+		return 1;
 	ports = header_at(skb, quote->l4, 8);
-	if (parsed != PARSE_IP || !ports || quote->traits & TRAIT_LATER_FRAGMENT || !has_ports(quote->tuple.proto))
+	if (!ports)
 		return -1;
 	quote->tuple.sport = ports[0];
 	quote->tuple.dport = ports[1];

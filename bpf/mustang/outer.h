@@ -122,7 +122,12 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
 	const struct sock *sk = kernel->sk;
 
-	return !skb->ingress_ifindex && sk && sk->__sk_common.skc_net.net->net_cookie == netns_of(skb);
+	if (skb->ingress_ifindex)
+		return false;
+	/* The kernel sends resets and the last ACKs of IPv6 without a socket. Of pods only those in layer 3 have the host do that. */
+	if (!sk)
+		return !is_entrance(LOOPBACK_IFINDEX) && is_routed_here(skb);
+	return sk->__sk_common.skc_net.net->net_cookie == netns_of(skb);
 }
 
 /*

@@ -41,8 +41,10 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 
 	if (skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
-	if (!quote || parse_quote(skb, packet, quote) || !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
+	if (!quote || parse_quote(skb, packet, quote) < 0 || !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return false;
+	if (is_icmp(quote))
+		name_icmp(skb, quote);
 	if (way_to(&packet->tuple.saddr) && !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
 		return false;
 	ct = flow_find(&quote->tuple, TRAIT_NONE);
@@ -57,27 +59,33 @@ enum listens {
 	LISTENS_UNKNOWN,
 	LISTENS_NOT,
 	LISTENS,
+	LISTENS_LATER, /* it had its policies before its first connection */
 };
 
 /* Whether a pod listened on a port when a policy first selected it. */
 static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
 {
-	struct port_key key = { .port = bpf_ntohs(port), .proto = proto, .length = 16 };
+	struct port_key key = { .proto = proto };
 	const struct way *way = way_find(addr);
+	const struct port_row *all;
 
 	if (!way || !way->endpoint)
 		return LISTENS_UNKNOWN;
 	key.table = LISTENERS | way->endpoint;
-	if (bpf_map_lookup_elem(&policy_ports, &key))
-		return LISTENS;
-	key.port = 0;
-	key.length = 0;
-	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS_NOT : LISTENS_UNKNOWN;
+	all = bpf_map_lookup_elem(&policy_ports, &key);
+	if (!all)
+		return LISTENS_UNKNOWN;
+	if (all->allow)
+		return LISTENS_LATER;
+	key.port = bpf_ntohs(port);
+	key.length = 16;
+	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS : LISTENS_NOT;
 }
 
 /*
  * Whether a packet in the middle of a connection that the table does not know is an answer. Connections that were open when the
- * first policy came have no row: the end that listens is the server, and if neither or both do, the one with the lower port.
+ * first policy came have no row: the end that listens is the server, and if neither or both do, the one with the lower port. Of one that
+ * does not and one that is not known, the first is the client. Those of a pod that has had policies from the beginning have a row.
  */
 static __always_inline bool is_answer(const struct tuple *t, __u32 traits)
 {
@@ -85,10 +93,12 @@ static __always_inline bool is_answer(const struct tuple *t, __u32 traits)
 
 	if (!has_states(t->proto) || traits & TRAIT_SYN)
 		return false;
-	if (traits & TRAIT_SYN_ACK)
-		return true;
 	from = listens(&t->saddr, t->sport, t->proto);
 	to = listens(&t->daddr, t->dport, t->proto);
+	if (from == LISTENS_LATER || to == LISTENS_LATER)
+		return false;
+	if (traits & TRAIT_SYN_ACK)
+		return true;
 	if (from != to)
 		return from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT);
 	return bpf_ntohs(t->sport) < bpf_ntohs(t->dport);

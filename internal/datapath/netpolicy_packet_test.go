@@ -5,9 +5,13 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
@@ -196,6 +200,27 @@ func policyAddressCases() []policyCase {
 				t.Errorf("%d connections, want %d", n, before+1)
 			}
 		}},
+		{"what is denied changes no connection", func(t *testing.T, p policed, from, to policedHooks) {
+			tcp := p.first(p.client, p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flagSYN })
+			p.apply(t, false, fromBToA)
+			from.gets(t, "", tcp.frame())
+			p.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(time.Minute) })
+			slots := func() (all []objects.Slot) {
+				if err := p.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { all = append(all, slot); return true }); err != nil {
+					t.Fatal(err)
+				}
+				return all
+			}
+			before := slots()
+			p.apply(t, false, denyIngressA)
+			for _, flags := range []uint8{flagRST, flagFIN | flagACK, flagACK} {
+				from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flags }).frame())
+				to.gets(t, ingressDrop, p.next(p.backend, p.client).with(func(q *packet) { q.proto, q.flags = protoTCP, flags }).frame())
+			}
+			if now := slots(); !reflect.DeepEqual(now, before) {
+				t.Errorf("%+v, want %+v", now, before)
+			}
+		}},
 		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
 			client, backend := p.link()
 			first := p.first(client, backend)
@@ -322,6 +347,19 @@ func policyICMPCases() []policyCase {
 			// A connection that is no longer allowed.
 			p.apply(t, false, strings.Replace(egressFromB, "53", "54", 1))
 			to.gets(t, ingressDrop, p.tooBig(router, sent).frame())
+		}},
+		{"ICMP errors about what has no ports", func(t *testing.T, p policed, from, to policedHooks) {
+			p.apply(t, false, strings.Replace(denyEgressB, "[Egress]", "[Ingress]", 1))
+			to.pod = p.client.Addr()
+			ping, reply := p.icmp(8, 128, p.client.Addr(), p.outsider.Addr()), p.icmp(0, 129, p.client.Addr(), p.outsider.Addr())
+			gre := p.first(p.client, p.outsider).with(func(q *packet) { q.proto = unix.IPPROTO_GRE })
+			for _, sent := range []packet{ping, gre} {
+				to.gets(t, ingressDrop, p.tooBig(p.remote.Addr(), sent).frame())
+				from.gets(t, "", sent.frame())
+				to.gets(t, "", p.tooBig(p.remote.Addr(), sent).frame())
+				to.gets(t, ingressDrop, p.tooBig(p.backend.Addr(), sent).frame())
+			}
+			to.gets(t, ingressDrop, p.tooBig(p.remote.Addr(), reply).frame())
 		}},
 		{"pings", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, egressFromB)

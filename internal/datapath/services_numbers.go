@@ -9,11 +9,8 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// idTries is how many ids are tried for one whose row of counts no other service has. The last ids are not skipped.
-const (
-	idTries   = 64
-	skippable = math.MaxUint32 - 1<<20
-)
+// skippable are the ids that are left out if another service has their row of counts. The last ones are not.
+const skippable = math.MaxUint32 - 1<<20
 
 // numbers gives out the ids of services.
 type numbers struct {
@@ -37,7 +34,7 @@ func (n *numbers) next(o *objects.Objects, state *objects.State) (uint32, error)
 			n.taken[row.Value.CountsRow()] = true
 		}
 	}
-	for i := 0; i < idTries && state.LastService < skippable && n.taken[rowOf(state.LastService)]; i++ {
+	for len(n.taken) < objects.CountedServices && state.LastService < skippable && n.taken[rowOf(state.LastService)] {
 		state.LastService++
 	}
 	n.last = state.LastService

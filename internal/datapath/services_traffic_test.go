@@ -107,8 +107,12 @@ func TestNumbers(t *testing.T) {
 		}
 		return id
 	}
-	first := []uint32{put(1), put(2), put(3)}
-	gone := netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), 3)
+	const services = 10
+	first := make([]uint32, services)
+	for i := range first {
+		first[i] = put(uint16(i + 1))
+	}
+	gone := netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), services)
 	w.send(t, fromHost, w.first(w.client, gone))
 	if traffic := trafficOf(t, w.Datapath, gone, service.TCP); traffic.To.Packets != 1 {
 		t.Fatalf("%+v, want a packet", traffic)
@@ -124,12 +128,12 @@ func TestNumbers(t *testing.T) {
 	if err := w.objects.State.Put(0, state); err != nil {
 		t.Fatal(err)
 	}
-	if id, want := put(4), first[2]+objects.CountedServices; id != want {
+	if id, want := put(services+1), first[services-1]+objects.CountedServices; id != want {
 		t.Errorf("id %d, want %d", id, want)
 	}
 	all, err := w.Flows().ServiceTraffic()
-	if err != nil || len(all) != 3 {
-		t.Errorf("%v: %v, want three services", all, err)
+	if err != nil || len(all) != services {
+		t.Errorf("%d services: %v, want %d", len(all), err, services)
 	}
 	for id, traffic := range all {
 		if traffic != (flows.ServiceTraffic{}) {

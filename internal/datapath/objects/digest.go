@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "aa06e637c60f5f8a"
+	tcDigest     = "ae0b1ab00c6c7fd7"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )

@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
 	"testing"
@@ -129,5 +130,42 @@ func TestTry(t *testing.T) {
 	}
 	if all, err := p.List(); err != nil || len(all) != 3 {
 		t.Errorf("%d policies afterwards, want 3: %v", len(all), err)
+	}
+}
+
+// TestKilledBeforeProgramsAreTold repeats a command that was killed when all rows were written and no program told: connections are judged
+// again all the same.
+func TestKilledBeforeProgramsAreTold(t *testing.T) {
+	testkit.RequireRoot(t)
+	p := openPods(t)
+	p.Node = func() ([]netip.Addr, error) { return nil, nil }
+	want := Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("a", "a")}}}
+	for range 2 {
+		if _, err := p.Apply(t.Context(), service.CLI, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func() uint64 {
+		row, err := p.Objects.Filter.Map.LookupBytes(uint32(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return binary.NativeEndian.Uint64(row[1<<(20-3):]) // the field behind the bits
+	}
+	before := told()
+	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
+		t.Fatalf("nothing to do: programs were told, or %v", err)
+	}
+	if err := p.mark(); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {
+		t.Fatalf("%+v, %v; want no row written", result, err)
+	}
+	if told() == before {
+		t.Error("programs were not told")
+	}
+	if pending, err := p.Pending(); pending || err != nil {
+		t.Errorf("pending %t, %v", pending, err)
 	}
 }

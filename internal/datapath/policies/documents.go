@@ -306,6 +306,10 @@ func (p Policies) finish(done bool) error {
 	if !done {
 		return nil
 	}
+	// A process that died may have switched rows and told no program: connections are judged by those of before.
+	if err := p.Objects.Filter.Change(); err != nil {
+		return err
+	}
 	d, pieces, err := p.scan()
 	if err != nil {
 		return err

@@ -141,6 +141,7 @@ func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join fu
 	if err != nil {
 		return err
 	}
+	w.joining = joining
 	if err := p.mark(); err != nil {
 		return err
 	}

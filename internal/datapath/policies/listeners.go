@@ -22,9 +22,9 @@ const ofListeners = uint32(1) << 31
 const mostListeners, shareOfListeners = 512, 8
 
 // noteListeners stores the ports that the pods listen on which have no rule sets yet, and are to get some. A namespace that cannot
-// be read has none, nor has one with too many: programs then guess.
+// be read has none, nor has one with too many: programs then guess. Of endpoints that join with rule sets it stores that they do.
 func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
-	selected := map[uint64]uint32{}
+	selected, joining := map[uint64]uint32{}, map[uint32]bool{}
 	for a, sets := range want {
 		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
 		if err != nil {
@@ -34,13 +34,18 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 			w.all = w.all || row.Egress != 0 || row.Ingress != 0 // it is to forget its ports
 		} else if ok && row.Netns != 0 && row.Egress == 0 && row.Ingress == 0 {
 			selected[row.Netns] = row.Id
+		} else if id, joins := w.joining[a]; joins && !ok {
+			joining[id] = true
 		}
 	}
-	if len(selected) == 0 {
+	if len(selected)+len(joining) == 0 {
 		return nil
 	}
 	room, err := w.roomForListeners()
 	if err != nil {
+		return err
+	}
+	if room, err = w.noteJoining(joining, room); err != nil || len(selected) == 0 {
 		return err
 	}
 	return w.Listening(func(cookie uint64, ports func() []uint16) error {
@@ -61,6 +66,31 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 		_, err := w.tables().ports.PutBatch(keys, make([]portVerdict, len(keys)))
 		return err
 	})
+}
+
+// noteJoining stores that endpoints have no connection from before their policies. Those that get another address are none of them. It
+// returns how many more ports may be stored.
+func (w *writer) noteJoining(joining map[uint32]bool, room int) (int, error) {
+	if len(joining) == 0 {
+		return room, nil
+	}
+	for row, err := range w.Objects.Endpoints.All() {
+		if err != nil {
+			return room, err
+		}
+		delete(joining, row.Value.Id)
+	}
+	for id := range joining {
+		keys := []portKey{{Table: ofListeners | id, Proto: uint8(service.TCP)}, {Table: ofListeners | id, Proto: uint8(service.SCTP)}}
+		if len(keys) > room {
+			break
+		}
+		room -= len(keys)
+		if _, err := w.tables().ports.PutBatch(keys, []portVerdict{{Allow: 1}, {Allow: 1}}); err != nil {
+			return room, err
+		}
+	}
+	return room, nil
 }
 
 // roomForListeners returns how many more ports may be stored.

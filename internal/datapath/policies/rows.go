@@ -71,6 +71,7 @@ type writer struct {
 	Policies
 	compiler *policy.Compiler
 	steps    []step
+	joining  map[netip.Addr]uint32
 	empty    bool // no policies are left in the end
 	audit    bool // in the end
 	all      bool // ports may be there that nobody needs who listens on them
