@@ -30,8 +30,9 @@ func (st *suiteTables) advice() string {
 	var common, each []string
 	for _, t := range st.workloads {
 		contenders := t.contenders(true)
-		best, apart, ok := t.best(contenders)
-		if !ok || len(apart) > 0 || len(contenders) < 2 || len(best) > 1 && 2*len(best) >= len(contenders) {
+		s := t.standing(contenders)
+		best := s.best
+		if !t.decided(s) || len(best) > 1 && 2*len(best) >= len(contenders)-len(s.few) {
 			continue
 		}
 		if here := names(best); len(each) == 0 {

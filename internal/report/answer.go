@@ -90,15 +90,18 @@ func (t *workloadTable) fastest() string {
 	if len(entries) == 1 {
 		return fmt.Sprintf("%s is the only %s with a figure: %s.%s", best.name, one, figure, rest)
 	}
-	tiedRows, apartRows, ok := t.best(entries)
-	if !ok {
+	s := t.standing(entries)
+	switch {
+	case s.judged():
+		rest = s.fewRounds() + rest
+	case best.CI95 == nil:
 		return fmt.Sprintf("%s has the %s figure (%s), but %s too few to say which %s is the best.%s",
 			best.name, w.extreme, figure, format.IsAre(len(best.Samples), "round"), short, rest)
+	default:
+		return fmt.Sprintf("%s has the %s figure (%s), but the rounds of %s are too few to say which %s is the best.%s",
+			best.name, w.extreme, figure, format.List(namedAll(s.few)), short, rest)
 	}
-	ties, apart := names(tiedRows), []string(nil)
-	for _, e := range apartRows {
-		apart = append(apart, e.named())
-	}
+	ties, apart, of := names(s.best), namedAll(s.apart), len(entries)-len(s.few)
 	if len(apart) > 0 {
 		text := fmt.Sprintf("%s has the %s figure (%s)", best.named(), w.extreme, figure)
 		if len(ties) > 1 {
@@ -109,12 +112,12 @@ func (t *workloadTable) fastest() string {
 	between := fmt.Sprintf("no difference was found between %s, which has the %s figure (%s), and ", best.name, w.extreme, figure)
 	switch len(ties) {
 	case 1:
-		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, len(entries), several, w.where, figure, rest)
-	case len(entries):
+		return fmt.Sprintf("%s %s of %d %s%s (%s).%s", best.name, w.best, of, several, w.where, figure, rest)
+	case of:
 		return fmt.Sprintf("no %s stands out%s: %s%s.%s", one, w.where, between, format.List(ties[1:]), rest)
 	}
 	return fmt.Sprintf("%s %s of %d %s%s: %s%s.%s",
-		format.List(ties), w.tied, len(entries), several, w.where, between, format.Verb(len(ties)-1, "the other", "the others"), rest)
+		format.List(ties), w.tied, of, several, w.where, between, format.Verb(len(ties)-1, "the other", "the others"), rest)
 }
 
 // ranking lists the measured rows, with a tilde between neighbours that are tied,

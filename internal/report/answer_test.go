@@ -134,7 +134,7 @@ func TestSuiteAnswers(t *testing.T) {
 		want, never []string
 	}{
 		"interfaces": {file: oneSuite(t, "interfaces"), want: []string{
-			"loopback and host-ip are tied as the fastest of 11 ways", "loopback ~ host-ip, host-to-container, veth/pod-ip ~ bridge/pod-ip",
+			"loopback and host-ip are tied as the fastest of 11 ways", "loopback ~ host-ip, host-to-container, veth/pod-ip, bridge/pod-ip ~ container-to-host",
 			"Last: tun/pod-ip with 3.333 Gbit/s; against loopback: 93.3 % slower", "address against 127.0.0.1: no difference found",
 			"by 127.0.0.1 against the host's address: 45.7 % slower (45.4 to 46.2)",
 		}, never: []string{"(again)", "/again"}},

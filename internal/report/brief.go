@@ -77,29 +77,6 @@ func (t *workloadTable) contenders(advice bool) []*entry {
 	}))
 }
 
-// best splits ranked contenders into the best with those tied with it, and those that it is not
-// told apart from; ok is false if there are too few rounds, or there is none. A row that ranks
-// below one that is worse than the best is neither: its interval is only wider.
-func (t *workloadTable) best(contenders []*entry) (best, apart []*entry, ok bool) {
-	for _, e := range contenders {
-		if len(best) == 0 {
-			best = []*entry{e}
-			continue
-		}
-		switch t.difference(best[0], e).verdict {
-		case tooFew:
-			return best, nil, false
-		case tied:
-			best = append(best, e)
-		case unclear:
-			apart = append(apart, e)
-		case lower, higher:
-			return best, apart, true
-		}
-	}
-	return best, apart, len(best) > 0
-}
-
 // briefWidth is the room of a line.
 const briefWidth = 100
 
@@ -125,35 +102,35 @@ func (t *workloadTable) winnerAmong(most int) string {
 		return added
 	}
 	contenders := t.contenders(false)
-	best, apart, ok := t.best(contenders)
+	s := t.standing(contenders)
 	one, _, _ := t.nouns()
 	switch {
-	case len(best) == 0:
+	case len(s.best) == 0:
 		return "no " + one + " has a figure."
 	case len(contenders) == 1:
-		return fmt.Sprintf("only %s has a figure, %s.", best[0].name, t.figure(best[0]))
-	case !ok:
-		return fmt.Sprintf("%s has the %s figure, %s; too few rounds to say more.", best[0].name, t.wording.extreme, t.figure(best[0]))
+		return fmt.Sprintf("only %s has a figure, %s.", s.best[0].name, t.figure(s.best[0]))
+	case !s.judged():
+		return fmt.Sprintf("%s has the %s figure, %s; too few rounds to say more.", s.best[0].name, t.wording.extreme, t.figure(s.best[0]))
 	}
-	text := fmt.Sprintf("%s, %s", best[0].name, t.figure(best[0]))
-	if len(best) == len(contenders) && len(best) > 1 {
+	text := fmt.Sprintf("%s, %s", s.best[0].name, t.figure(s.best[0]))
+	if len(s.best) == len(contenders) {
 		return text + "; all others are tied with it."
 	}
-	if len(best) > 1 {
-		text += "; tied with it: " + someNames(best[1:], most)
+	if len(s.best) > 1 {
+		text += "; tied with it: " + someNames(s.best[1:], most)
 	}
-	if len(apart) > 0 {
-		text += "; cannot be told from it: " + someNames(apart, most)
+	if len(s.apart) > 0 {
+		text += "; cannot be told from it: " + someNames(s.apart, most)
+	}
+	if len(s.few) > 0 {
+		text += "; too few rounds to compare: " + someNames(s.few, most)
 	}
 	return text + "."
 }
 
 // someNames lists at most so many names.
 func someNames(entries []*entry, most int) string {
-	var out []string
-	for _, e := range entries {
-		out = append(out, e.named())
-	}
+	out := namedAll(entries)
 	if most == 0 && len(out) > 1 {
 		return format.Count(len(out), "other")
 	}
@@ -221,9 +198,9 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 	if t.inTime() {
 		unit = "µs"
 	}
-	columns := []Column{{Head: []string{t.briefHead(), shortUnit(unit)}}}
+	columns := []Column{{Head: []string{t.briefHead(), format.ShortUnit(unit)}}}
 	if !t.suite.list() {
-		columns = []Column{{Over: t.briefHead(), Head: []string{shortUnit(unit)}}}
+		columns = []Column{{Over: t.briefHead(), Head: []string{format.ShortUnit(unit)}}}
 	}
 	if t.suite.statesPairs() && !t.suite.list() {
 		columns = append(columns, Column{Head: []string{"cost"}})
@@ -320,13 +297,13 @@ func shortVia(via string) string {
 	case result.ViaEBPFTC, result.ViaEBPFSocket:
 		return "eBPF"
 	}
-	return viaName(via)
+	return format.Via(via)
 }
 
 // vias are the kinds of cluster IP that have a cost.
 func (t *workloadTable) vias() []string {
 	var out []string
-	for _, via := range viaOrder() {
+	for _, via := range format.ViaOrder() {
 		if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.cost != nil && e.Via == via && !e.repeat }) && !slices.Contains(out, shortVia(via)) {
 			out = append(out, shortVia(via))
 		}

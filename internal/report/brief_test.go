@@ -4,6 +4,7 @@ package report_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -216,9 +217,29 @@ func TestWideComparisons(t *testing.T) {
 	checkSays(t, textOf(t, f, text.Options{}), nil, []string{"processes", "Ranking"})
 }
 
+// TestFewRoundsAreNamed checks that rows of too few rounds are named, and spoil no verdict on the others.
+func TestFewRoundsAreNamed(t *testing.T) {
+	few := podRow("tun", 0.4, 0, 0)
+	few.Samples, few.CI95 = few.Samples[:3], nil
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"},
+		Rows: []result.Row{podRow("macvlan", 40, 39, 41), podRow("veth", 39.5, 38, 41), few}}
+	const answer, page = "Throughput: macvlan, 40.00 Gbit/s; tied with it: veth; too few rounds to compare: tun.", "all 2 ways lie within this run's noise. Too few rounds to compare tun."
+	wide := strings.Join(strings.Fields(textOf(t, f, text.Options{Wide: true})), " ")
+	checkSays(t, briefOf(t, f, 0), []string{answer, "names no best way"}, []string{"to say more"})
+	checkSays(t, wordsOf(pageOf(t, f)), []string{page}, []string{"to say more"})
+	checkSays(t, wide, []string{"no way of connecting pods stands out", "Too few rounds to compare tun."}, []string{"10 rounds are too few"})
+	f.Rows = append(f.Rows, podRow("bridge", 30, 29, 31)) // which is worse, and better than tun
+	checkSays(t, briefOf(t, f, 0), []string{answer[:len(answer)-1]}, nil)
+	f.Rows = slices.Delete(f.Rows, 1, 2)
+	checkSays(t, wordsOf(pageOf(t, f)), []string{"macvlan is the fastest of 2 ways: 40.00 Gbit/s. Too few rounds to compare tun.", "choose macvlan."}, nil)
+	f.Rows = []result.Row{podRow("macvlan", 40, 39, 41), few}
+	wide = strings.Join(strings.Fields(textOf(t, f, text.Options{Wide: true})), " ")
+	checkSays(t, wide, []string{"macvlan has the highest figure", "the rounds of tun are too few to say which way is the best"}, []string{"10 rounds are"})
+}
+
 // TestUncertainRowIsNoChoice gives the slowest connection an interval that no difference from the
 // best is found in. It ranks below connections that are slower than the best, and so is not tied
-// with it.
+// with it; nor is it slower.
 func TestUncertainRowIsNoChoice(t *testing.T) {
 	f := sample(t, "made-up")
 	const last, best = "veth/pod-ip", "macvlan+ebpf/pod-ip"
@@ -233,8 +254,11 @@ func TestUncertainRowIsNoChoice(t *testing.T) {
 			}
 		}
 	}
-	if out := briefOf(t, f, 0); !strings.Contains(out, "tied with it: macvlan.") {
-		t.Errorf("the answer does not name the tie:\n%s", out)
+	if out := briefOf(t, f, 0); !strings.Contains(out, "tied with it: macvlan; cannot be told from it: veth.") {
+		t.Errorf("the answer does not name the tie, and what it cannot tell:\n%s", out)
+	}
+	if out := wordsOf(pageOf(t, f)); !strings.Contains(out, "No single fastest: 3 of 6 ways lie within this run's noise") {
+		t.Errorf("the page does not count what it cannot tell from the best:\n%s", out)
 	}
 }
 

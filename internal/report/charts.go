@@ -87,9 +87,9 @@ func (t *workloadTable) label(e *entry) string {
 		return e.name
 	}
 	if e.Via == result.ViaNone {
-		return targetName(e.Target)
+		return format.Target(e.Target)
 	}
-	return targetName(e.Target) + ", " + viaName(e.Via)
+	return format.Target(e.Target) + ", " + format.Via(e.Via)
 }
 
 // cpuChart shows the CPU time per unit.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/report/format"
 	"mustang/internal/result"
 )
 
@@ -36,7 +37,7 @@ func (t *workloadTable) serviceCosts() string {
 	}
 	var parts []string
 	for _, via := range vias {
-		parts = append(parts, viaTitle(via)+" "+t.costOf(byVia[via]))
+		parts = append(parts, format.ViaTitle(via)+" "+t.costOf(byVia[via]))
 	}
 	return t.wording.costs + strings.Join(parts, "; ") + "."
 }

@@ -31,7 +31,7 @@ func (t *workloadTable) costs() *Table {
 	}
 	columns := []Column{
 		only.texts(0, func(e *entry) string { return format.Clean(e.ID) }, "row"),
-		only.figures(0, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs per "+shortUnit(t.cpuUnit)),
+		only.figures(0, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs per "+format.ShortUnit(t.cpuUnit)),
 		part("user", func(s *result.CPUSplit) float64 { return s.UserUS }),
 		part("system", func(s *result.CPUSplit) float64 { return s.SystemUS }),
 		part("softirq", func(s *result.CPUSplit) float64 { return s.SoftirqUS }),
@@ -58,7 +58,7 @@ func (e *entry) programTimes(unit string) string {
 	var out []string
 	for _, p := range e.BPFNanos {
 		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", format.Clean(p.Program), format.Number(p.NanosPerRun, format.FewDecimals(p.NanosPerRun)),
-			format.Number(p.RunsPerUnit, format.FewDecimals(p.RunsPerUnit)), shortUnit(unit)))
+			format.Number(p.RunsPerUnit, format.FewDecimals(p.RunsPerUnit)), format.ShortUnit(unit)))
 	}
 	if len(out) == 0 {
 		return format.None

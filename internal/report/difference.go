@@ -123,20 +123,39 @@ func (t *workloadTable) difference(a, b *entry) difference {
 	return d
 }
 
-// compareFigures judges by whether intervals overlap.
+// compareFigures judges by whether intervals overlap: those of both rows' ratios to the reference if they have them, since these
+// are without the drift of the machine, else those of their figures.
 func (t *workloadTable) compareFigures(a, b *entry) verdict {
 	spread := t.spreads[result.NoisierClass(t.class(a), t.class(b))]
+	x, y, ratio := a.CI95, b.CI95, a.Median/b.Median
+	if p, q := t.within(a), t.within(b); p.ci != nil && q.ci != nil && q.ratio > 0 {
+		x, y, ratio = p.ci, q.ci, p.ratio/q.ratio
+	}
 	switch {
-	case a.CI95 == nil || b.CI95 == nil:
+	case x == nil || y == nil:
 		return tooFew
-	case a.CI95[0] <= b.CI95[1] && b.CI95[0] <= a.CI95[1]:
+	case x[0] <= y[1] && y[0] <= x[1]:
 		return tied
-	case spread.known() && math.Abs(a.Median/b.Median-1) <= spread.share:
+	case spread.known() && math.Abs(ratio-1) <= spread.share:
 		return tied
-	case a.Median < b.Median:
+	case ratio < 1:
 		return lower
 	}
 	return higher
+}
+
+// within is a row's ratio to the reference, from within rounds; zero without one.
+func (t *workloadTable) within(e *entry) difference {
+	if t.reference == nil {
+		return difference{}
+	}
+	if c := t.pairs[[2]string{e.ID, t.reference.ID}]; c != nil {
+		return t.of(*c)
+	}
+	if c := t.pairs[[2]string{t.reference.ID, e.ID}]; c != nil {
+		return t.of(*c).turned()
+	}
+	return difference{}
 }
 
 // turned is the difference of b from a.

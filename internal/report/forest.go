@@ -138,7 +138,7 @@ func (t *workloadTable) addPairs(c *Chart) {
 				continue
 			}
 			m := t.mark(a, d.ratio, "")
-			m.Group, m.Label = format.Clean(st.Caption), spelt(format.Clean(p.Label))
+			m.Group, m.Label = format.Clean(st.Caption), format.Spelt(format.Clean(p.Label))
 			if m.Label == "" {
 				m.Label = a.name
 			}

@@ -76,8 +76,8 @@ func (t *workloadTable) gridTable() *Table {
 			cells = append(cells, cell)
 		}
 		var names []string
-		if best, apart, ok := t.best(t.ranked(t.inGroup(g))); ok && len(apart) == 0 {
-			for _, e := range best {
+		if s := t.standing(t.ranked(t.inGroup(g))); t.decided(s) || len(s.best) == 1 && len(t.inGroup(g)) == 1 {
+			for _, e := range s.best {
 				names = append(names, t.kindOf(e).Name)
 			}
 		}
@@ -115,7 +115,7 @@ func (t *workloadTable) gridTable() *Table {
 func (st *suiteTables) gridBrief() Table {
 	out := Table{Columns: []Column{{}}}
 	for _, t := range st.workloads {
-		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + shortUnit(t.unit)})
+		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: t.briefHead() + ", " + format.ShortUnit(t.unit)})
 		out.Lines = append(out.Lines, Line{Status: result.StatusOK})
 	}
 	for _, s := range st.Series {

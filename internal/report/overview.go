@@ -101,7 +101,7 @@ func (t *workloadTable) overviewColumns(place int, only bool) []Column {
 		reach.Rank = 3
 		out = append(out, reach)
 	} else {
-		out[0].Head = []string{t.columnHead, shortUnit(t.unit)}
+		out[0].Head = []string{t.columnHead, format.ShortUnit(t.unit)}
 	}
 	lost := t.lostShares()
 	lost.Head, lost.Rank = []string{"lost of", strings.TrimSuffix(strings.TrimSuffix(t.columnHead, "s"), " stream")}, 2+place
@@ -155,11 +155,11 @@ func (t *workloadTable) matrix() *Table {
 		return nil
 	}
 	slices.SortFunc(vias, func(a, b string) int {
-		return cmp.Compare(slices.Index(viaOrder(), a), slices.Index(viaOrder(), b))
+		return cmp.Compare(slices.Index(format.ViaOrder(), a), slices.Index(format.ViaOrder(), b))
 	})
 	out := &Table{Title: t.name, Columns: []Column{{Head: []string{"", "connection"}}, {Head: []string{"", "pod IP"}, Right: true}}}
 	for i, via := range vias {
-		head := []string{"", viaTitle(via)}
+		head := []string{"", format.ViaTitle(via)}
 		if i == 0 {
 			head[0] = "cluster IP by"
 		}

@@ -36,7 +36,7 @@ func (st *suiteTables) unmeasured() []Skipped {
 	for _, e := range all {
 		name := e.name
 		if known[name] && !listed[name] && e.Status == result.StatusSkipped && e.Target == result.TargetClusterIP {
-			name = "cluster IP by " + viaName(e.Via)
+			name = "cluster IP by " + format.Via(e.Via)
 		}
 		if known[name] || listed[strings.TrimSuffix(strings.TrimSuffix(name, " (IPv6)"), "+eBPF")] {
 			continue

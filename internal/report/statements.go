@@ -25,7 +25,7 @@ func (t *workloadTable) differences(st result.Statement) []statedDifference {
 	for _, p := range st.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
 		if a != nil && b != nil && a.ok() && b.ok() {
-			out = append(out, statedDifference{spelt(format.Clean(p.Label)), t.difference(a, b)})
+			out = append(out, statedDifference{format.Spelt(format.Clean(p.Label)), t.difference(a, b)})
 		}
 	}
 	return out

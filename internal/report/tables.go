@@ -30,8 +30,8 @@ func (t *workloadTable) columns() []Column {
 	} else {
 		out = append(out,
 			t.texts(0, func(e *entry) string { return e.name }, "connection"),
-			t.texts(0, func(e *entry) string { return targetName(e.Target) }, "target"),
-			t.texts(0, func(e *entry) string { return viaName(e.Via) }, "via"))
+			t.texts(0, func(e *entry) string { return format.Target(e.Target) }, "target"),
+			t.texts(0, func(e *entry) string { return format.Via(e.Via) }, "via"))
 	}
 	labels := len(out)
 	out = append(out, t.figures(3, func(e *entry) float64 { return e.Offered }, "offered", t.offeredUnit()), t.medians(), t.intervals())
@@ -48,11 +48,11 @@ func (t *workloadTable) columns() []Column {
 	if !t.suite.list() || t.reference != nil {
 		out = append(out, against)
 	}
-	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+shortUnit(t.cpuUnit)), t.lost())
+	out = append(out, t.figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", "per "+format.ShortUnit(t.cpuUnit)), t.lost())
 	out = append(out, t.percentiles()...)
 	out = append(out, t.tailColumn(), t.figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"))
 	rounds := t.texts(7, func(e *entry) string { return format.Number(float64(len(e.Samples)), 0) }, "rounds")
-	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+shortUnit(t.cpuUnit))
+	softirqs := t.figures(8, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", "per "+format.ShortUnit(t.cpuUnit))
 	rounds.Wide, softirqs.Wide = true, true
 	out = append(out, rounds, softirqs)
 	for i := range out {
@@ -100,9 +100,9 @@ func (t *workloadTable) figures(rank int, value func(*entry) float64, head ...st
 // offeredUnit is the unit of what the rows offered.
 func (t *workloadTable) offeredUnit() string {
 	if t.setup.Paced() {
-		return shortUnit(result.UnitTransactions)
+		return format.ShortUnit(result.UnitTransactions)
 	}
-	return shortUnit(t.unit)
+	return format.ShortUnit(t.unit)
 }
 
 // medians makes the column of the rows' figures.
@@ -117,7 +117,7 @@ func (t *workloadTable) medians() Column {
 			return format.None
 		}
 		return format.Number(e.Median, format.Own(e.Median, places))
-	}, head, shortUnit(t.unit))
+	}, head, format.ShortUnit(t.unit))
 }
 
 // intervals makes the column of the rates' intervals.
@@ -128,7 +128,7 @@ func (t *workloadTable) intervals() Column {
 			return format.None
 		}
 		return format.Interval(e.CI95, format.Own(e.Median, places))
-	}, "95 % interval", shortUnit(t.unit))
+	}, "95 % interval", format.ShortUnit(t.unit))
 }
 
 // means makes the column of the mean time of a transaction.
@@ -163,7 +163,7 @@ func (t *workloadTable) costInterval(e *entry) string {
 // the transactions that were lost, if any was.
 func (t *workloadTable) lost() Column {
 	if t.workload == result.WorkloadTCPCRR || t.workload == result.WorkloadUDPRR {
-		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
+		return t.figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", format.ShortUnit(t.cpuUnit))
 	}
 	c := t.lostShares()
 	for i, e := range t.entries {

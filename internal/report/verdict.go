@@ -24,27 +24,27 @@ func (t *workloadTable) verdictWords() string {
 		return strings.Join(t.stated(), " ")
 	}
 	contenders := t.contenders(false)
-	best, apart, ok := t.best(contenders)
+	s := t.standing(contenders)
 	one, _, short := t.nouns()
 	several := short + "s"
 	where := ""
 	if t.suite.grid() {
 		where = format.UpperFirst(format.Clean(t.decisive().Caption)) + ". "
 	}
-	switch n := len(best) + len(apart); {
-	case len(best) == 0:
+	switch n, of := len(s.best)+len(s.apart), len(contenders)-len(s.few); {
+	case len(s.best) == 0:
 		return "No " + one + " has a figure."
 	case len(contenders) == 1:
-		return where + fmt.Sprintf("Only %s has a figure, %s.", best[0].name, t.figure(best[0]))
-	case !ok:
-		return where + fmt.Sprintf("%s has the %s figure, %s; too few rounds to say more.", best[0].name, t.wording.extreme, t.figure(best[0]))
+		return where + fmt.Sprintf("Only %s has a figure, %s.", s.best[0].name, t.figure(s.best[0]))
+	case !s.judged():
+		return where + fmt.Sprintf("%s has the %s figure, %s; too few rounds to say more.", s.best[0].name, t.wording.extreme, t.figure(s.best[0]))
 	case n == 1:
-		return where + fmt.Sprintf("%s %s of %d %s: %s.", best[0].name, t.wording.best, len(contenders), several, t.own(best[0]))
-	case n == len(contenders):
-		return where + fmt.Sprintf("No single %s: all %d %s lie within this run's noise.", t.winnerNoun(), n, several)
+		return where + fmt.Sprintf("%s %s of %d %s: %s.", s.best[0].name, t.wording.best, of, several, t.own(s.best[0])) + s.fewRounds()
+	case n == of:
+		return where + fmt.Sprintf("No single %s: all %d %s lie within this run's noise.", t.winnerNoun(), n, several) + s.fewRounds()
 	default:
 		return where + fmt.Sprintf("No single %s: %d of %d %s lie within this run's noise, first %s, %s.",
-			t.winnerNoun(), n, len(contenders), several, best[0].name, t.own(best[0]))
+			t.winnerNoun(), n, of, several, s.best[0].name, t.own(s.best[0])) + s.fewRounds()
 	}
 }
 

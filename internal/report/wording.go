@@ -3,7 +3,6 @@
 package report
 
 import (
-	"cmp"
 	"strings"
 
 	"mustang/internal/report/format"
@@ -87,68 +86,4 @@ func (w wording) describe(v verdict, ratio float64) string {
 	case tooFew:
 	}
 	return "too few rounds"
-}
-
-// connectionName names the connection of a row's pods, such as "bridge call-off" or
-// "veth+eBPF", unless the row has a label. One host, no overlay and IPv4 go
-// without saying.
-func connectionName(r result.Row) string {
-	name := r.Label
-	if name == "" {
-		name = r.Link
-		if r.Variant != "" && r.Repeats == "" {
-			name += " " + r.Variant
-		}
-		if r.Datapath == result.DatapathEBPF {
-			name += "+eBPF"
-		}
-	}
-	if r.Placement == result.PlacementTwoHosts {
-		name += " (two hosts)"
-	}
-	if r.Overlay == result.OverlayVXLAN {
-		name += " (VXLAN)"
-	}
-	if r.Family == "ipv6" {
-		name += " (IPv6)"
-	}
-	return strings.ReplaceAll(format.Clean(name), " + eBPF", "+eBPF") // as older files have it
-}
-
-// rowName names a row by its label, or by its ID.
-func rowName(r result.Row) string { return spelt(format.Clean(cmp.Or(r.Label, r.Repeats, r.ID))) }
-
-// spelt spells the datapath of an ID as connections do.
-func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
-
-// targetName names what the client connects to.
-func targetName(target string) string {
-	names := map[string]string{
-		result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP", result.TargetPublishedPort: "published port",
-	}
-	return cmp.Or(names[target], format.Clean(target))
-}
-
-// viaOrder is the order of the kinds of cluster IP.
-func viaOrder() []string {
-	return []string{
-		result.ViaNone, result.ViaIPTables, result.ViaNFTables, result.ViaIPVS, result.ViaEBPFTC, result.ViaEBPFSocket, result.ViaDocker,
-	}
-}
-
-// viaName names what turns the target's address into the server's.
-func viaName(via string) string {
-	names := map[string]string{result.ViaIPVS: "IPVS", result.ViaEBPFTC: "eBPF packet", result.ViaEBPFSocket: "eBPF socket", result.ViaDocker: "Docker"}
-	return cmp.Or(names[via], format.Clean(via))
-}
-
-// viaTitle is viaName for headings and sentences.
-func viaTitle(via string) string {
-	titles := map[string]string{result.ViaEBPFTC: "eBPF (per packet)", result.ViaEBPFSocket: "eBPF (socket)"}
-	return cmp.Or(titles[via], viaName(via))
-}
-
-// shortUnit shortens a unit for the heading of a column.
-func shortUnit(unit string) string {
-	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction", "trans.").Replace(format.Clean(unit))
 }

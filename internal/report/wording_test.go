@@ -48,7 +48,7 @@ func TestConnectionName(t *testing.T) {
 		"loopback":                        {ID: "loopback", Link: "host", Label: "loopback"},
 		"veth (two hosts) (VXLAN) (IPv6)": {ID: "veth/pod-ip", Link: "veth", Placement: result.PlacementTwoHosts, Overlay: result.OverlayVXLAN, Family: "ipv6"},
 	} {
-		if got := connectionName(row); got != want {
+		if got := format.Connection(row); got != want {
 			t.Errorf("%s is named %q, want %q", row.ID, got, want)
 		}
 	}

@@ -91,8 +91,8 @@ func newSuiteTables(f result.File) []*suiteTables {
 		}
 		st.index()
 		order := st.connectionOrder()
-		for _, names := range workloadTitles(st.counted) {
-			all := variants[result.Key{Suite: suite.Name, Workload: names.workload}]
+		for _, names := range format.Workloads(st.counted) {
+			all := variants[result.Key{Suite: suite.Name, Workload: names.Name}]
 			slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
 			several := slices.ContainsFunc(all, func(k result.Key) bool { return k.Flows != all[0].Flows })
 			for i, k := range all {
@@ -161,9 +161,9 @@ func (t *workloadTable) fill(rows []result.Row, order map[[2]string]int) {
 		}
 	}
 	for _, row := range rows {
-		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "" || again[row.ID]}
+		e := &entry{Row: row, name: format.Connection(row), repeat: row.Repeats != "" || again[row.ID]}
 		if t.suite.list() {
-			e.name = rowName(row)
+			e.name = format.Row(row)
 		}
 		if e.repeat {
 			e.name += " (again)"
@@ -212,7 +212,7 @@ func (t *workloadTable) sort(order map[[2]string]int) {
 			cmp.Compare(a.Overlay, b.Overlay),
 			cmp.Compare(a.Family, b.Family),
 			cmp.Compare(slices.Index(targets, a.Target), slices.Index(targets, b.Target)),
-			cmp.Compare(slices.Index(viaOrder(), a.Via), slices.Index(viaOrder(), b.Via)),
+			cmp.Compare(slices.Index(format.ViaOrder(), a.Via), slices.Index(format.ViaOrder(), b.Via)),
 		)
 	})
 }
@@ -264,41 +264,14 @@ func names(entries []*entry) []string {
 	return out
 }
 
-// workloadTitle names a workload: its title, an explanation, and one of its flows.
-type workloadTitle struct{ workload, title, explanation, flow string }
-
-// workloadTitles lists the workloads in the order of a report.
-func workloadTitles(counted bool) []workloadTitle {
-	titles := []workloadTitle{
-		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream"},
-		{result.WorkloadUDPStream, "UDP throughput", "one UDP stream", "UDP stream"},
-		{result.WorkloadTCPRR, "Request/response", "one byte each way on an open TCP connection", "connection"},
-		{result.WorkloadTCPCRR, "Connect/request/response", "a new TCP connection for each transaction", "client"},
-		{result.WorkloadUDPRR, "UDP request/response", "one datagram each way", "client"},
-		{result.WorkloadCNIAdd, "ADD", "", "call"},
-		{result.WorkloadCNIDel, "DEL", "", "call"},
-		{result.WorkloadFirstPacket, "First packet", "the median time in which connections to services picked at random open", "client"},
-		{result.WorkloadFirstPacketP99, "First packet, 99th percentile", "the same, of the slowest in a hundred", "client"},
-		{result.WorkloadServiceProgram, "Programming", "all services, into empty tables", "writer"},
-		{result.WorkloadServiceChange, "Change of a service", "from its begin to the first connection at the new backend", "writer"},
-		{result.WorkloadServiceMemory, "Memory", "the kernel's, for a service of four backends", "writer"},
-		{result.WorkloadPolicyApply, "Policy", "from the begin of writing it to the first connection that is denied", "writer"},
-		{result.WorkloadPolicyChange, "Change of a policy", "from its begin to the first connection that is allowed or denied", "writer"},
-	}
-	if counted {
-		titles[1].title, titles[1].explanation = "UDP packets", "small ones, sent one way"
-	}
-	return titles
-}
-
 // nameFlows names the table, with its number of flows if the suite has several.
-func (t *workloadTable) nameFlows(w workloadTitle, several bool) {
-	t.name, t.explanation, t.columnHead = w.title, w.explanation, format.LowerFirst(w.title)
-	stream := strings.HasSuffix(w.workload, "_stream") && !t.wording.counted
-	flows := format.Count(t.flows, w.flow)
+func (t *workloadTable) nameFlows(w format.Workload, several bool) {
+	t.name, t.explanation, t.columnHead = w.Title, w.Explanation, format.LowerFirst(w.Title)
+	stream := strings.HasSuffix(w.Name, "_stream") && !t.wording.counted
+	flows := format.Count(t.flows, w.Flow)
 	switch {
-	case ofCalls(w.workload):
-		if t.columnHead = fmt.Sprintf("%s, %d", w.title, t.flows); t.flows == 1 {
+	case ofCalls(w.Name):
+		if t.columnHead = fmt.Sprintf("%s, %d", w.Title, t.flows); t.flows == 1 {
 			t.name += ", one at a time"
 		} else {
 			t.name += fmt.Sprintf(", %d at once", t.flows)
