@@ -47,13 +47,14 @@ func CSV(w io.Writer, f result.File) error {
 	return WriteCSV(w, lines)
 }
 
-// WriteCSV writes lines of fields, without control characters.
+// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of a file of
+// others, gets an apostrophe before it.
 func WriteCSV(w io.Writer, lines [][]string) error {
 	out := csv.NewWriter(w)
 	for _, line := range lines {
 		fields := make([]string, len(line))
 		for i, field := range line {
-			fields[i] = Plain(field)
+			fields[i] = unformula(Plain(field))
 		}
 		if err := out.Write(fields); err != nil {
 			return err
@@ -61,6 +62,17 @@ func WriteCSV(w io.Writer, lines [][]string) error {
 	}
 	out.Flush()
 	return out.Error()
+}
+
+// unformula makes a formula text.
+func unformula(field string) string {
+	if field == "" || !strings.ContainsRune("=+-@\t\r", rune(field[0])) {
+		return field
+	}
+	if _, err := strconv.ParseFloat(field, 64); err == nil {
+		return field
+	}
+	return "'" + field
 }
 
 // Number prints a number as short as it can be read back.

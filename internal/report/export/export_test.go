@@ -255,3 +255,15 @@ func TestHostileNames(t *testing.T) {
 		}
 	}
 }
+
+// TestNoFormulas checks that no field of a file of others is a formula of a spreadsheet, and that figures stay figures.
+func TestNoFormulas(t *testing.T) {
+	var b strings.Builder
+	fields := []string{`=cmd|"/C calc"!A0`, "+1+cmd", "@sum", "-5", "+1.5e3", "-x", "veth", ""}
+	if err := export.WriteCSV(&b, [][]string{fields}); err != nil {
+		t.Fatal(err)
+	}
+	if want := `"'=cmd|""/C calc""!A0",'+1+cmd,'@sum,-5,+1.5e3,'-x,veth,` + "\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
