@@ -34,7 +34,8 @@ func (st *suiteTables) brief() Brief {
 		if st.statesPairs() {
 			b.Winners = append(b.Winners, t.stated()...)
 		} else {
-			b.Winners = append(b.Winners, t.winner())
+			line, _ := t.winner()
+			b.Winners = append(b.Winners, line)
 		}
 	}
 	if st.grid() {
@@ -80,17 +81,31 @@ func (t *workloadTable) contenders(advice bool) []*entry {
 // briefWidth is the room of a line.
 const briefWidth = 100
 
-// winner tells the workload's best row in a line, with as many of the rows beside it as fit.
-func (t *workloadTable) winner() string {
-	line := ""
-	for most := manyNames - 1; most >= 0; most-- {
+// winner tells the workload's best row in a line, with as many of the rows beside it as fit, at most so many of each kind.
+func (t *workloadTable) winner() (line string, most int) {
+	for most = manyNames - 1; most >= 0; most-- {
 		line = format.KeepTogether(t.name + ": " + t.winnerAmong(most))
 		n := utf8.RuneCountInString(line)
 		if n <= briefWidth || most == 1 && n < 2*briefWidth-10 && len(t.suite.workloads) <= 4 { // which have two lines each
 			break
 		}
 	}
-	return line
+	return line, max(most, 0)
+}
+
+// namedInWinner are the names of the best row and of those that the sentence on it names.
+func (t *workloadTable) namedInWinner() []string {
+	_, most := t.winner()
+	s := t.standing(t.contenders(false))
+	var out []string
+	for i, of := range [][]*entry{s.best, s.apart, s.few} {
+		n := most
+		if i == 0 {
+			n++
+		}
+		out = append(out, names(of[:min(n, len(of))])...)
+	}
+	return out
 }
 
 // winnerAmong names the best row with its figure, and of what is tied with it at most so many names.
@@ -139,7 +154,7 @@ func someNames(entries []*entry, most int) string {
 
 // briefTable has a line for each connection, or each row of a list, that has a figure.
 func (st *suiteTables) briefTable(style int) Table {
-	var order, first []string // first are the best rows of the workloads
+	var order, first []string // first are those that the sentences on the workloads name
 	for _, t := range st.workloads {
 		contenders := t.contenders(false)
 		switch {
@@ -151,7 +166,8 @@ func (st *suiteTables) briefTable(style int) Table {
 			contenders = t.ranked(t.measured())
 		}
 		if len(contenders) > 0 && !st.statesPairs() {
-			first = append(first, contenders[0].name)
+			first = append(first, contenders[0].name) // where the sentence is on what is added to a reference
+			first = append(first, t.namedInWinner()...)
 		}
 		for _, name := range names(contenders) {
 			if !slices.Contains(order, name) {
@@ -177,9 +193,14 @@ func (st *suiteTables) briefTable(style int) Table {
 			out.Columns = append(out.Columns, c)
 		}
 	}
-	if legend := st.briefLegend(out, style); legend != "" {
+	if legend := st.briefLegend(style); legend != "" {
 		out.Notes = []string{legend}
 	}
+	none := format.None + " not measured."
+	if st.list() {
+		none = format.None + " no figure or no ratio."
+	}
+	out.Signs = append(signs(st.workloads[0].turns()), Sign{format.None, none})
 	return out
 }
 
@@ -227,9 +248,11 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 			switch {
 			case t.suite.list():
 				cells[0] = t.briefFigure(e)
-				if d, ok := t.toReference(e); ok && t.inTime() {
+				if e == t.reference {
+					cells[1] = Cell{Text: map[bool]string{true: "0", false: "1"}[t.inTime()]}
+				} else if d, ok := t.toReference(e); ok && t.inTime() {
 					cells[1] = t.added(d)
-				} else if t.reference != nil && t.reference.ok() && e != t.reference {
+				} else if t.reference != nil && t.reference.ok() {
 					cells[1] = ratioCell(t.difference(e, t.reference), style)
 				} else if d, ok := t.statedRatio(e); ok && t.suite.statesPairs() {
 					cells[1] = ratioCell(d, style)
@@ -311,8 +334,8 @@ func (t *workloadTable) vias() []string {
 	return out
 }
 
-// briefLegend explains the columns and marks of a brief table.
-func (st *suiteTables) briefLegend(table Table, style int) string {
+// briefLegend explains the columns of a brief table.
+func (st *suiteTables) briefLegend(style int) string {
 	costs := slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.vias()) > 0 })
 	var parts []string
 	switch of := st.Statements; {
@@ -331,7 +354,6 @@ func (st *suiteTables) briefLegend(table Table, style int) string {
 	if costs {
 		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")
 	}
-	parts = append(parts, table.legend(st.workloads[0].turns())...)
 	switch least, most := st.widths(); {
 	case costs:
 	case style == styleHalf:

@@ -237,6 +237,31 @@ func TestFewRoundsAreNamed(t *testing.T) {
 	checkSays(t, wide, []string{"macvlan has the highest figure", "the rounds of tun are too few to say which way is the best"}, []string{"10 rounds are"})
 }
 
+// TestNamedRowsHaveLines checks that each way that the sentences name has a line in the table, however many others there are, and
+// that the legend explains the signs of the lines that are shown, and no others.
+func TestNamedRowsHaveLines(t *testing.T) {
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"}}
+	for i := range 30 {
+		row := podRow(fmt.Sprintf("way-%02d", i), 50-float64(i), 49.8-float64(i), 50.2-float64(i))
+		f.Rows = append(f.Rows, row)
+		row.Workload, row.Unit = result.WorkloadTCPRR, result.UnitTransactions
+		row.Median, row.CI95 = 1000+float64(i), &[2]float64{999 + float64(i), 1001 + float64(i)}
+		f.Rows = append(f.Rows, row)
+	}
+	service := cluster("way-20", result.ViaIPTables)
+	f.Rows = append(f.Rows, service)
+	f.Run.Comparisons = []result.Comparison{versus(service.ID, "way-20/pod-ip", 10, [3]float64{1, 0.9, 1.1})}
+	out := briefOf(t, f, 0)
+	checkSays(t, out, []string{"Request/response: way-29, 1,029", "tied with it: way-28, way-27.", "and ", " more of 30", "~ no difference found. – not measured."}, []string{"? this run"})
+	for _, name := range []string{"way-00", "way-29", "way-28", "way-27", "way-20"} {
+		if !strings.Contains(out, "\n  "+name+" ") {
+			t.Errorf("no line of %s:\n%s", name, out)
+		}
+	}
+	f.Run.Comparisons = nil // and so no line has a cost
+	checkSays(t, briefOf(t, f, 0), nil, []string{"~ no difference", "– not"})
+}
+
 // TestUncertainRowIsNoChoice gives the slowest connection an interval that no difference from the
 // best is found in. It ranks below connections that are slower than the best, and so is not tied
 // with it; nor is it slower.

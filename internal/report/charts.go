@@ -15,6 +15,7 @@ import (
 // ChartGroup is figures under a title.
 type ChartGroup struct {
 	ID, Title, Text string
+	Long            bool // of as many rows as the suite has
 	Figures         []Figure
 }
 
@@ -34,10 +35,10 @@ type (
 func (st *suiteTables) charts() []ChartGroup {
 	calls := slices.ContainsFunc(st.workloads, (*workloadTable).calls)
 	costs := ChartGroup{ID: "costs", Title: "Cost of a cluster IP"}
-	samples := ChartGroup{ID: "samples", Title: "Samples of each row"}
+	samples := ChartGroup{ID: "samples", Title: "Samples of each row", Long: true}
 	latency := ChartGroup{ID: "percentiles", Title: "Latency"}
-	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit", Text: "Busy time of the whole machine, with any other work on it."}
-	drift := ChartGroup{ID: "drift", Title: "Drift over the rounds"}
+	cpu := ChartGroup{ID: "cpu", Title: "CPU time per unit", Long: true, Text: "Busy time of the whole machine, with any other work on it."}
+	drift := ChartGroup{ID: "drift", Title: "Drift over the rounds", Long: true}
 	if calls {
 		cpu.Text = "Busy time of the whole machine during the calls, with the kernel's work that follows them."
 	}
@@ -156,6 +157,7 @@ func (t *workloadTable) costChart() Figure {
 	if c.Cut() {
 		c.Caption += plots.CutOff
 	}
+	c.Caption += t.noBand()
 	if s := t.quietest(); s.pairs > 0 && s.factor < 1+tooWide {
 		c.Band = s.factor - 1
 		where := ""

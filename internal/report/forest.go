@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -28,18 +29,28 @@ func (t *workloadTable) forest() []Chart {
 	if s := t.quietest(); s.pairs > 0 && s.factor < 1+tooWide {
 		c.Band = s.factor - 1
 	}
+	c.Caption += t.noBand()
 	return c.Panels(t.wording.less || t.inTime())
+}
+
+// noBand says why a chart has no band, where the same thing was measured twice; else it is empty.
+func (t *workloadTable) noBand() string {
+	s := t.quietest()
+	if s.pairs == 0 || s.factor < 1+tooWide {
+		return ""
+	}
+	return " No band: the same thing measured twice (A/A) may differ by " + format.Amount(s.factor) + ", too much for this axis."
 }
 
 // forestLegend says how the pictures of verdicts are read.
 func (st *suiteTables) forestLegend(workloads []Workload) string {
 	var texts []string
-	intervals, band, cut, thin := false, false, false, false
+	intervals, band, cut, thin, ranked := false, false, false, false, false
 	for _, w := range workloads {
 		for _, c := range w.Forest {
 			band, cut = band || c.Band > 0, cut || c.Cut()
 			for _, m := range c.Marks {
-				texts = append(texts, m.Text)
+				texts, ranked = append(texts, m.Text), ranked || m.Figure != ""
 				intervals, thin = intervals || m.High > m.Low && !m.Thin, thin || m.Thin
 			}
 		}
@@ -48,6 +59,9 @@ func (st *suiteTables) forestLegend(workloads []Workload) string {
 		return ""
 	}
 	out := "Logarithmic axes. "
+	if ranked {
+		out += "Rows are in the order of their ratios, which are taken within rounds; that of their figures, at the right edge, may differ. "
+	}
 	switch {
 	case intervals || thin:
 		out += "Lines are 95\u00a0% intervals; a hollow mark is no difference found."
@@ -91,11 +105,15 @@ func (t *workloadTable) addRanked(c *Chart) {
 	case t.wording.less:
 		more = "left"
 	}
-	c.Caption = fmt.Sprintf("1 is %s, %s; further %s is better.", base.name, t.figure(base), more)
+	unit := map[bool]string{true: "µs", false: t.unit}[t.inTime()]
+	c.Caption = fmt.Sprintf("1 is %s, %s; further %s is better. Columns: ratio, %s.", base.name, t.figure(base), more, unit)
 	for _, e := range rows {
 		m := t.mark(e, 1, "1")
 		m.Group, m.Label, m.Low, m.High = "", e.named(), 1, 1
-		m.Tip = t.tip(e)
+		m.Tip, m.Figure = t.tip(e), format.Number(e.Median, format.Own(e.Median, t.places()))
+		if t.inTime() {
+			m.Figure = format.Number(t.meanLatency(e), format.FewDecimals(t.meanLatency(e)))
+		}
 		if e != base {
 			d := t.difference(e, base)
 			if t.inTime() {
@@ -116,6 +134,12 @@ func (t *workloadTable) addRanked(c *Chart) {
 		m.Tip += "; " + format.Count(len(e.Samples), "sample") + "."
 		c.Marks = append(c.Marks, m)
 	}
+	slices.SortStableFunc(c.Marks, func(a, b Mark) int {
+		if t.wording.less || t.inTime() {
+			return cmp.Compare(a.Value, b.Value)
+		}
+		return cmp.Compare(b.Value, a.Value)
+	})
 	c.Legend = t.legend(rows)
 }
 

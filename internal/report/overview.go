@@ -136,6 +136,12 @@ func (t *workloadTable) arrange(c Column, entries []*entry) Column {
 	return c
 }
 
+// bestFirst lists the connections of entries, that with the best pod IP first, and those without a figure of it last.
+func (t *workloadTable) bestFirst(entries []*entry) []string {
+	pods := slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return e.Target != result.TargetPodIP || !e.ok() })
+	return names(slices.Concat(t.ranked(pods), entries))
+}
+
 // matrix has a line for each connection, with the pod IP and the kinds of cluster IP
 // as columns; nil if there is no such row. Connections that were skipped altogether
 // are in a note, unless all were.
@@ -172,7 +178,7 @@ func (t *workloadTable) matrix() *Table {
 	}
 	var skipped []string
 	line := map[string]int{}
-	for _, name := range names(entries) {
+	for _, name := range t.bestFirst(entries) {
 		if some && !shown[name] {
 			skipped = append(skipped, name)
 			continue

@@ -28,8 +28,8 @@ type Report struct {
 	Title string
 	// Headline describes the run and the machine in one line, Machine the machine.
 	Headline, Machine string
-	// Started is the time of the start, empty if unknown.
-	Started string
+	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
+	Started, Stamp string
 	// Warnings tell what a reader must know before the figures.
 	Warnings []string
 	Suites   []Suite
@@ -131,6 +131,9 @@ func New(f result.File) (*Report, error) {
 	for _, t := range newSuiteTables(f) {
 		r.Suites = append(r.Suites, t.suite())
 	}
+	if !f.Run.Started.IsZero() {
+		r.Stamp = f.Run.Started.UTC().Format("20060102T150405Z")
+	}
 	r.addDisturbances(run.Disturbances())
 	return r, nil
 }
@@ -179,7 +182,12 @@ type Table struct {
 	// Lines tells how each line looks, in the cells' order.
 	Lines []Line
 	Notes []string
+	// Signs explain those signs of cells that not every choice of lines and columns has; a text table alone has them.
+	Signs []Sign
 }
+
+// Sign is a sign of cells with what it says.
+type Sign struct{ Sign, Text string }
 
 // Column is a heading with the cells below it.
 type Column struct {

@@ -16,6 +16,7 @@ import (
 // statedDifference is the difference of a pair of rows that both have a figure.
 type statedDifference struct {
 	label string
+	color string // of the first row's series
 	difference
 }
 
@@ -25,7 +26,7 @@ func (t *workloadTable) differences(st result.Statement) []statedDifference {
 	for _, p := range st.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
 		if a != nil && b != nil && a.ok() && b.ok() {
-			out = append(out, statedDifference{format.Spelt(format.Clean(p.Label)), t.difference(a, b)})
+			out = append(out, statedDifference{format.Spelt(format.Clean(p.Label)), t.kindOf(a).Color, t.difference(a, b)})
 		}
 	}
 	return out

@@ -250,23 +250,22 @@ func (t *workloadTable) notes() []string {
 	return notes
 }
 
-// marksLegend explains the marks in texts; where rows took turns, verdicts are Holm's.
+// signs explains the signs that a table may have; where rows took turns, verdicts are Holm's.
+func signs(holm bool) []Sign {
+	none := "~ no difference found."
+	if holm {
+		none = "~ not significant, corrected for the number of comparisons (Holm)."
+	}
+	return []Sign{{"~", none}, {"?", "? " + cannotTell + ": too few rounds, or too much noise or loss."}, {"≈", "≈ uncertain by more than the difference."}}
+}
+
+// marksLegend explains the signs in texts.
 func marksLegend(holm bool, texts ...string) string {
-	marked := func(mark string) bool {
-		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, mark) })
-	}
 	var parts []string
-	switch {
-	case marked("~") && holm:
-		parts = append(parts, "~ not significant, corrected for the number of comparisons (Holm).")
-	case marked("~"):
-		parts = append(parts, "~ no difference found.")
-	}
-	if marked("?") {
-		parts = append(parts, "? "+cannotTell+": too few rounds, or too much noise or loss.")
-	}
-	if marked("≈") {
-		parts = append(parts, "≈ uncertain by more than the difference.")
+	for _, s := range signs(holm) {
+		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, s.Sign) }) {
+			parts = append(parts, s.Text)
+		}
 	}
 	return strings.Join(parts, " ")
 }
@@ -319,7 +318,11 @@ func (t *workloadTable) comparisonTable(ranking bool) *Table {
 		rounds.Cells = append(rounds.Cells, Cell{Text: format.Number(float64(c.RoundsDone()), 0)})
 		finding.Cells = append(finding.Cells, Cell{Text: words})
 		variance.add(c)
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: true})
+		line := Line{Status: result.StatusOK, First: true}
+		if e := t.byID[c.Numerator]; e != nil {
+			line.Color = t.kindOf(e).Color
+		}
+		out.Lines = append(out.Lines, line)
 	}
 	for _, aa := range []bool{false, true} {
 		for _, c := range t.comparisons {

@@ -88,7 +88,7 @@ func (t *workloadTable) statementTable() *Table {
 			} {
 				columns[j].Cells = append(columns[j].Cells, cell)
 			}
-			out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: i == 0})
+			out.Lines = append(out.Lines, Line{Status: result.StatusOK, Color: d.color, First: i == 0})
 		}
 	}
 	if len(out.Lines) == 0 {

@@ -23,6 +23,9 @@ const (
 	axisHeight vg.Length = 22
 )
 
+// edge is the room beside figures at the right edge, since the reader's font may be wider.
+const edge vg.Length = 5
+
 // Drawer draws charts with a font that is loaded once.
 type Drawer struct{ face typeface }
 
@@ -42,16 +45,20 @@ func (d *Drawer) Draw(c plots.Chart, label string) template.HTML {
 		return ch.renderCurve(label)
 	}
 	low, high := bounds(c)
-	var labels, texts []string
+	var labels, texts, figures []string
 	for _, m := range c.Marks {
 		labels = append(labels, m.Label)
 		texts = append(texts, m.Text)
+		figures = append(figures, m.Figure)
 	}
 	ch.left = d.face.widest(labels...) + 12
 	if slices.ContainsFunc(c.Marks, func(m plots.Mark) bool { return m.Group != "" }) {
 		ch.left += indent
 	}
 	ch.right = max(d.face.widest(texts...)+12, 20)
+	if w := d.face.widest(figures...); w > 0 {
+		ch.right += w + 10 + edge
+	}
 	switch room := float64(ch.width - ch.left - ch.right); {
 	case c.Shape == plots.ShapeForest:
 		ch.ticks = ratioTicks(low, high, func(text string) float64 { return float64(d.face.widest(text)) / room })
@@ -155,11 +162,14 @@ func (c *chart) Plot(dc draw.Canvas, p *plot.Plot) {
 	c.backdrop(dc, x)
 	caption := c.face.style(inkText, true, draw.XLeft)
 	label := c.face.style(inkText, false, draw.XLeft)
+	figure := c.face.style(inkMuted, false, draw.XRight)
 	y := dc.Max.Y
 	for i, m := range c.Marks {
 		inner := vg.Length(0)
 		if c.starts(i) {
+			dc.FillText(label, vg.Point{}, fmt.Sprintf("%s%d %.1f", opening, len(c.Marks), headHeight.Points()))
 			dc.FillText(caption, vg.Point{X: dc.Min.X - c.left, Y: y - headHeight*0.6}, m.Group)
+			dc.FillText(label, vg.Point{}, fmt.Sprint(closing, len(c.Marks)))
 			y -= headHeight
 		}
 		if m.Group != "" {
@@ -177,6 +187,9 @@ func (c *chart) Plot(dc draw.Canvas, p *plot.Plot) {
 			at.X = dc.Max.X + 8
 		}
 		dc.FillText(label, at, m.Text)
+		if m.Figure != "" {
+			dc.FillText(figure, vg.Point{X: dc.Max.X + c.right - edge, Y: middle}, m.Figure)
+		}
 		dc.FillText(label, vg.Point{}, fmt.Sprintf("%s%d %.1f %.1f", closing, i, (middle-rowHeight/2).Points(), rowHeight.Points()))
 		y -= rowHeight
 	}

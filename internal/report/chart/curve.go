@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"math"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
@@ -45,7 +46,8 @@ func (c *chart) renderCurve(label string) template.HTML {
 	c.left, c.right = c.face.widest(texts...)+10, c.face.widest(names...)+22
 	p.Add(margins{c.left, c.right}, curves{c})
 	height := max(curveHeight, vg.Length(len(c.Marks))*15+axisHeight+14)
-	return render(p, vg.Point{X: c.width, Y: height}, "Chart. "+c.Title+". "+c.Caption+" "+label, c.tips())
+	drawn := render(p, vg.Point{X: c.width, Y: height}, "Chart. "+c.Title+". "+c.Caption+" "+label, c.tips())
+	return template.HTML(strings.Replace(string(drawn), `class="chart"`, `class="chart curve"`, 1)) // whose rows are no lines of it
 }
 
 // curves draws the lines. It implements plot.Plotter.

@@ -22,10 +22,11 @@ import (
 // the width is that of a phone, so that text stays legible there.
 const (
 	chartWidth  vg.Length = 460
-	forestWidth vg.Length = 400 // of which three lie side by side
+	forestWidth vg.Length = 430 // of which three lie side by side
 )
 
-// Texts of these beginnings, which no label has, stand for the begin and the end of a row: the drawing library knows no groups.
+// Texts of these beginnings, which no label has, stand for the begin and the end of a row, or of the caption of a group, which has the
+// number after those of all rows: the drawing library knows no groups.
 const (
 	opening = "\u27e6"
 	closing = "\u27e7"
@@ -124,15 +125,20 @@ func render(p *plot.Plot, size vg.Point, label string, tips []tip) template.HTML
 // groupEnds matches the texts that stand for the ends of rows.
 var groupEnds = regexp.MustCompile(`(?s)<text [^>]*>(` + opening + `|` + closing + `)([\d. ]+)</text>`)
 
-// grouped puts each row into a group with an area that has its tip.
+// grouped puts each row into a group with an area that has its tip, and each caption into one that has its height.
 func grouped(body string, width vg.Length, tips []tip) string {
 	return groupEnds.ReplaceAllStringFunc(body, func(m string) string {
 		parts := groupEnds.FindStringSubmatch(m)
 		var i int
 		var y, h float64
-		// A text at an opening has one figure, and both texts are those of this package.
+		// Texts have one figure to three, and are those of this package.
 		_, _ = fmt.Sscan(parts[2], &i, &y, &h)
-		if parts[1] == opening {
+		switch opens := parts[1] == opening; {
+		case i >= len(tips) && opens:
+			return fmt.Sprintf(`<g class="head" data-height="%g">`, y)
+		case i >= len(tips):
+			return "</g>"
+		case opens:
 			return fmt.Sprintf(`<g class="mark s-%s">`, html.EscapeString(tips[i].color))
 		}
 		path := ""

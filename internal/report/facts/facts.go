@@ -191,7 +191,7 @@ func (r Run) offloads() []Fact { return factsOf(r.Offloads) }
 func factsOf(all map[string]string) []Fact {
 	var facts []Fact
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, Fact{format.Clean(name), format.Clean(all[name])})
+		facts = append(facts, Fact{strings.ReplaceAll(format.Clean(name), "_", " "), format.Clean(all[name])})
 	}
 	return present(facts)
 }

@@ -19,6 +19,7 @@ import (
 	"mustang/internal/report"
 	"mustang/internal/report/chart"
 	"mustang/internal/report/plots"
+	"mustang/internal/result"
 )
 
 //go:embed page.gohtml
@@ -65,7 +66,7 @@ func Write(w io.Writer, r *report.Report) error {
 		"draw": func(c plots.Chart) template.HTML {
 			return drawer.Draw(c, "The figures are in the tables of this page.")
 		},
-		"steps": drawSteps,
+		"steps": drawSteps, "figure": steps.StepFigure,
 		"lines": lines,
 		"hooks": hooks,
 		"heads": heads,
@@ -114,6 +115,32 @@ func (s suitePage) Any(part string) bool {
 	})
 }
 
+// part is a part of a suite's page that can be gone to.
+type part struct{ ID, Title string }
+
+// Parts lists the suite's parts in the order of the page.
+func (s suitePage) Parts() []part {
+	var out []part
+	add := func(there bool, id, title string) {
+		if there {
+			out = append(out, part{s.Anchor + "-" + id, title})
+		}
+	}
+	add(s.Any("grid") || s.Any("matrix") || s.Overview != nil, "summary", "Summary")
+	add(s.Any("statements"), "stated", "Stated comparisons")
+	add(s.Any("paths"), "passed", "Packet paths")
+	add(len(s.Traces) > 0, "traced", "Steps")
+	for _, c := range s.Charts {
+		add(true, c.ID, c.Title)
+	}
+	add(true, "rows", "All rows")
+	add(s.Any("costs"), "time", "CPU time by kind")
+	add(true, "comparisons", "Comparisons")
+	add(len(s.Failures) > 0, "failures", "Skipped and failed")
+	add(true, "proof", "Evidence")
+	return out
+}
+
 // tableLine is a line of a table with its cells.
 type tableLine struct {
 	report.Line
@@ -132,7 +159,8 @@ type tableCell struct {
 	Right, Marked bool
 }
 
-// lines turns a table's columns into lines, without the columns of wide tables.
+// lines turns a table's columns into lines, without the columns of wide tables, and without the rows that were skipped unless
+// all were: the page has their reasons elsewhere.
 func lines(t anchored) []tableLine {
 	out := make([]tableLine, len(t.Lines))
 	for i := range out {
@@ -143,7 +171,11 @@ func lines(t anchored) []tableLine {
 			}
 		}
 	}
-	return out
+	shown := slices.DeleteFunc(slices.Clone(out), func(l tableLine) bool { return l.Status == result.StatusSkipped })
+	if len(shown) == 0 {
+		return out
+	}
+	return shown
 }
 
 // heads lists the headings of the columns that lines has.

@@ -163,7 +163,7 @@ func TestPageHasTracedSteps(t *testing.T) {
 	}
 	page := pageOf(t, f)
 	checkLoadsNothing(t, page)
-	_, section, _ := strings.Cut(page, `<section class="traced">`)
+	_, section, _ := strings.Cut(page, `<section class="part traced" id="pod-links-traced">`)
 	section, _, _ = strings.Cut(section, "</section>")
 	for _, want := range []string{`<details id="pod-links-path-1"><summary>macvlan/pod-ip: 3 steps</summary>`, "<svg", "client sends", "eth0 transmits", "16,559 ns without tracing"} {
 		if !strings.Contains(section, want) {
@@ -173,7 +173,7 @@ func TestPageHasTracedSteps(t *testing.T) {
 	if n := strings.Count(section, "<details"); n != 2 {
 		t.Errorf("%d folded parts, want the list and the path of this suite", n)
 	}
-	if page := pageOf(t, sample(t, "turns")); strings.Contains(page, `class="traced"`) {
+	if page := pageOf(t, sample(t, "turns")); strings.Contains(page, `traced" id=`) {
 		t.Error("a file without traces has a section of them")
 	}
 }

@@ -49,8 +49,8 @@ type Mark struct {
 	Samples []float64
 	// Path is the place of the row's path among those of its suite, from 1 on; 0 if it was not traced.
 	Path int
-	// Text is the figure beside the mark, and Tip all that is known of it.
-	Text, Tip string
+	// Text is the figure beside the mark, Figure what it is a ratio of, at the right edge, and Tip all that is known of it.
+	Text, Figure, Tip string
 }
 
 // Legend is a series of a chart.

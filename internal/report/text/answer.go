@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"mustang/internal/report"
+	"mustang/internal/report/format"
 )
 
 // The room of a suite's answer on a terminal, with the two lines on the run and the one on
@@ -89,9 +90,10 @@ func (p *printer) answer(s report.Suite, room int) {
 	}
 	b := s.Brief
 	table := choose(b.Tables, width)
-	for _, note := range table.Notes {
-		after = append(after, wrap(note, width, 2)...)
+	if legend := legendOf(table); legend != "" { // of all lines: the rest needs no more room with a shorter one
+		after = append(after, wrap(legend, width, 2)...)
 	}
+	legendLines := len(after)
 	if b.Advice != "" {
 		for _, line := range wrap(b.Advice, width, 0) {
 			after = append(after, p.paint(ansiBold, line))
@@ -116,8 +118,12 @@ func (p *printer) answer(s report.Suite, room int) {
 	for _, line := range before {
 		p.line(line)
 	}
-	p.briefTable(table, room-len(before)-len(after))
-	for _, line := range after {
+	if shown := p.briefTable(table, room-len(before)-len(after)); legendOf(shown) != "" {
+		for _, line := range wrap(legendOf(shown), width, 2) {
+			p.line(line)
+		}
+	}
+	for _, line := range after[legendLines:] {
 		p.line(line)
 	}
 }
@@ -136,17 +142,33 @@ func choose(tables []report.Table, most int) (table report.Table) {
 	return table
 }
 
-// briefTable prints a table in a number of lines; it is left out if it has none. The lines
+// legendOf is a table's legend: its notes, and what its signs say.
+func legendOf(table report.Table) string {
+	parts := slices.Clone(table.Notes)
+	for _, sign := range table.Signs {
+		if slices.ContainsFunc(table.Columns, func(c report.Column) bool {
+			return c.Right && slices.ContainsFunc(c.Cells, func(cell report.Cell) bool {
+				return cell.Text == sign.Sign || sign.Sign != format.None && strings.Contains(cell.Text+cell.Mark, sign.Sign) // which intervals have, too
+			})
+		}) {
+			parts = append(parts, sign.Text)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// briefTable prints a table in a number of lines, and returns what it shows; it is left out if it has none. The lines
 // that are shown decide how many columns fit; the others have a name.
-func (p *printer) briefTable(table report.Table, room int) {
+func (p *printer) briefTable(table report.Table, room int) (printed report.Table) {
 	total := len(table.Lines)
 	if total == 0 {
-		return
+		return table
 	}
 	shown, left := p.columns(table)
 	head, body := layOut(shown)
 	if room -= len(head) + min(len(left), 1); total > room {
-		shown, left = p.columns(shorten(table, max(room-1, 1)))
+		table = shorten(table, max(room-1, 1))
+		shown, left = p.columns(table)
 		head, body = layOut(shown)
 	}
 	for _, line := range head {
@@ -156,11 +178,15 @@ func (p *printer) briefTable(table report.Table, room int) {
 		p.line(line)
 	}
 	if more := total - len(body); more > 0 {
-		left = append([]string{fmt.Sprintf("and %d more", more)}, left...)
+		left = append([]string{fmt.Sprintf("and %d more of %d", more, total)}, left...)
 	}
 	if len(left) > 0 {
 		p.line(clip("  "+strings.Join(left, "; ")+": -o wide", p.options.Width))
 	}
+	table.Columns = slices.DeleteFunc(slices.Clone(table.Columns), func(c report.Column) bool {
+		return !slices.ContainsFunc(shown, func(s column) bool { return s.title == c.Title() && s.over == c.Over })
+	})
+	return table
 }
 
 // shorten leaves out the lines with the highest ranks, and of those the last.

@@ -10,11 +10,17 @@ export function button(text, kind, onclick) {
   return out;
 }
 
+// fileName names a file after the suite of a part of the page, what it shows, and the start of the run.
+export function fileName(part, title, kind) {
+  const words = [part.closest('.suite').id, title].join(' ').replace(/[^\p{L}\p{N}]+/gu, '-').toLowerCase();
+  return [words, document.body.dataset.stamp].filter(Boolean).join('-') + `.${kind}`;
+}
+
 // save hands a blob to the reader as a file.
 export function save(blob, name) {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(blob);
-  link.download = name.replace(/[^\p{L}\p{N}.]+/gu, '-').toLowerCase();
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

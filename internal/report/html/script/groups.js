@@ -1,9 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A group of rows, a series, can be hidden in all charts and tables of its suite.
-import { button, say } from './controls.js';
+import { say } from './controls.js';
 
-// enhance gives a suite a button for each of its series.
+// compact closes the gaps of a chart's hidden rows: those above move down to the axis, and the chart ends at the first.
+export function compact(svg) {
+  if (svg.classList.contains('curve')) return; // whose rows are lines
+  let room = 0; // of the hidden rows below
+  let any = false; // whether the group has a row
+  [...svg.querySelectorAll('.head, .mark')].reverse().forEach((part) => {
+    const head = part.classList.contains('head');
+    const height = Number(head ? part.dataset.height : part.querySelector('.hit').getAttribute('height'));
+    if (head) part.classList.toggle('gone', !any);
+    const shown = getComputedStyle(part).display !== 'none';
+    any = !head && (any || shown);
+    part.setAttribute('transform', `translate(0 ${-room})`); // in a drawing whose heights go upwards
+    if (!shown) room += height;
+  });
+  svg.dataset.box ??= svg.getAttribute('viewBox');
+  const [, , width, height] = svg.dataset.box.split(' ').map(Number);
+  svg.setAttribute('viewBox', `0 ${room} ${width} ${height - room}`);
+  svg.classList.toggle('cropped', room > 0);
+}
+
+// tidy leaves out the lines and columns of a table whose figures are all hidden.
+function tidy(table) {
+  const figures = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => {
+    if (!cell.matches('.num.gray, .num.slate, .num.orange, .num.purple, .num.teal, .num.olive, .num.blue')) return undefined;
+    return getComputedStyle(cell).visibility !== 'hidden';
+  }));
+  const gone = (cells) => cells.includes(false) && !cells.includes(true);
+  const columns = figures[0].map((_, i) => gone(figures.map((line) => line[i])));
+  [...table.rows].forEach((row, i) => {
+    row.classList.toggle('gone', i >= table.tHead.rows.length && gone(figures[i - table.tHead.rows.length]));
+    [...row.cells].forEach((cell, at) => cell.classList.toggle('gone', columns[at]));
+  });
+}
+
+// enhance gives a suite a check box for each of its series.
 export function enhance(suite) {
   const series = new Map();
   suite.querySelectorAll('.legend li[data-series]').forEach((item) => {
@@ -16,13 +50,19 @@ export function enhance(suite) {
   bar.setAttribute('aria-label', 'Groups of rows');
   bar.append('Show: ');
   series.forEach((name, color) => {
-    const control = button(name, `tool group ${color}`, () => {
-      const hidden = suite.classList.toggle(`hide-${color}`);
-      control.setAttribute('aria-pressed', String(!hidden));
-      say(`${name} ${hidden ? 'hidden' : 'shown'}`);
+    const label = document.createElement('label');
+    const box = Object.assign(document.createElement('input'), { type: 'checkbox', checked: true });
+    const swatch = document.createElement('span');
+    label.className = `group ${color}`;
+    swatch.className = `swatch ${color}`;
+    box.addEventListener('change', () => {
+      suite.classList.toggle(`hide-${color}`, !box.checked);
+      suite.querySelectorAll('svg.chart').forEach(compact);
+      suite.querySelectorAll('.summary table').forEach(tidy);
+      say(`${name} ${box.checked ? 'shown' : 'hidden'}`);
     });
-    control.setAttribute('aria-pressed', 'true');
-    bar.append(control);
+    label.append(box, swatch, name);
+    bar.append(label);
   });
   suite.querySelector('.answers').after(bar);
 }

@@ -12,7 +12,7 @@ function open(details) {
   const title = document.createElement('h2');
   title.textContent = details.querySelector('summary').textContent;
   const close = button('close', 'tool', () => panel.close());
-  panel.replaceChildren(close, title, details.querySelector('.scroll').cloneNode(true));
+  panel.replaceChildren(close, title, ...[...details.children].slice(1).map((part) => part.cloneNode(true)));
   if (!panel.isConnected) document.body.append(panel);
   panel.showModal();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A chart as a PNG, in the colors of the page at the moment.
-import { button, save, say } from './controls.js';
+import { button, fileName, save, say } from './controls.js';
 
 // Pixels for each unit of a chart, and the room around it in units.
 const scale = 3;
@@ -26,24 +26,84 @@ function drawn(svg) {
   return image.decode().then(() => ({ image, width, height }));
 }
 
-// picture draws the charts of a figure below its title on one canvas.
-async function picture(figure, title) {
-  const style = getComputedStyle(document.documentElement);
-  const parts = await Promise.all([...figure.querySelectorAll('svg.chart')].map(drawn));
-  const canvas = document.createElement('canvas');
-  canvas.width = (Math.max(...parts.map((part) => part.width)) + 2 * room) * scale;
-  canvas.height = (parts.reduce((sum, part) => sum + part.height, 0) + 40 + room) * scale;
-  const context = canvas.getContext('2d');
-  context.fillStyle = style.getPropertyValue('--surface');
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.fillStyle = style.getPropertyValue('--text');
-  context.font = `bold ${14 * scale}px ${getComputedStyle(document.body).fontFamily}`;
-  context.fillText(title, room * scale, 24 * scale, canvas.width - 2 * room * scale);
-  let at = 40 * scale;
-  for (const part of parts) {
-    context.drawImage(part.image, room * scale, at);
-    at += part.height * scale;
+// The corners of the symbols of charts and the angle of the first, in degrees; others are circles.
+const symbols = { gray: [5, -90], orange: [4, 45], purple: [4, 0], teal: [3, -90], olive: [3, 90], blue: [6, 0] };
+
+// symbol draws that of a series.
+function symbol(context, color, x, y) {
+  const [corners, first] = symbols[color] || [60, 0];
+  context.beginPath();
+  for (let i = 0; i < corners; i += 1) {
+    const angle = ((first + (360 * i) / corners) * Math.PI) / 180;
+    context.lineTo(x + 5 * Math.cos(angle), y + 5 * Math.sin(angle));
   }
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${color}`);
+  context.fill();
+}
+
+// wrapped breaks a text into lines of a width.
+function wrapped(context, text, width) {
+  const lines = [];
+  text.split(' ').forEach((word) => {
+    const longer = `${lines[lines.length - 1] ?? ''} ${word}`.trim();
+    if (lines.length > 0 && context.measureText(longer).width <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  });
+  return lines;
+}
+
+// picture draws a figure on one canvas: title, legend, charts with their captions, how they are read, and where the figures are from.
+async function picture(figure, title) {
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const font = getComputedStyle(document.body).fontFamily;
+  const parts = await Promise.all([...figure.querySelectorAll('svg.chart')].map(drawn));
+  const width = Math.max(...parts.map((part) => part.width));
+  const canvas = document.createElement('canvas');
+  const context = canvas.getContext('2d');
+  let at = room; // the height of what is drawn so far
+  const draw = (paint) => { // paints, or only measures
+    const words = (text, size, weight, ink) => {
+      context.font = `${weight} ${size}px ${font}`;
+      wrapped(context, text.replace(/\s+/g, ' ').trim(), width).forEach((line) => {
+        at += size * 1.4;
+        context.fillStyle = color(ink);
+        if (paint) context.fillText(line, room, at - size * 0.4);
+      });
+    };
+    at = room;
+    words(title, 14, 'bold', '--text');
+    let x = room;
+    figure.querySelectorAll('.legend li').forEach((item, i) => {
+      context.font = `12px ${font}`;
+      const long = context.measureText(item.textContent).width + 30;
+      if (i === 0 || x + long > width + room) { x = room; at += 18; }
+      if (paint) {
+        symbol(context, item.dataset.series, x + 6, at - 4);
+        context.fillStyle = color('--muted');
+        context.fillText(item.textContent, x + 16, at);
+      }
+      x += long;
+    });
+    at += 8;
+    const captions = [...figure.querySelectorAll('.axis')];
+    parts.forEach((part, i) => {
+      if (paint) context.drawImage(part.image, room, at, part.width, part.height);
+      at += part.height;
+      words(captions[i]?.textContent ?? '', 12, 'normal', '--muted');
+      at += 8;
+    });
+    const read = figure.closest('.answers')?.querySelector(':scope > .axis');
+    if (read) words(read.textContent, 12, 'normal', '--muted');
+    words(`${document.title}: ${document.getElementById('source').textContent}`, 11, 'normal', '--muted');
+    at += room;
+  };
+  draw(false);
+  canvas.width = (width + 2 * room) * scale;
+  canvas.height = at * scale;
+  context.scale(scale, scale);
+  context.fillStyle = color('--surface');
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  draw(true);
   return new Promise((resolve) => { canvas.toBlob(resolve, 'image/png'); });
 }
 
@@ -51,7 +111,7 @@ async function picture(figure, title) {
 export function enhance(figure) {
   const title = figure.dataset.title;
   const control = button('PNG', 'tool', () => {
-    picture(figure, title).then((blob) => save(blob, `${title}.png`), () => say('the browser could not draw the chart'));
+    picture(figure, title).then((blob) => save(blob, fileName(figure, title, 'png')), () => say('the browser could not draw the chart'));
   });
   control.ariaLabel = `Download the chart ${title} as PNG`;
   const bar = document.createElement('div');

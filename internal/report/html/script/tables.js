@@ -6,7 +6,7 @@ import {
   rowSortingFeature, sortFn_alphanumeric, sortFn_basic, tableFeatures,
 } from '@tanstack/table-core';
 import { storeReactivityBindings } from '@tanstack/table-core/store-reactivity-bindings';
-import { copyButtons, textOf } from './csv.js';
+import { copyButtons, shown, textOf } from './csv.js';
 import { button, say } from './controls.js';
 
 const features = tableFeatures({
@@ -41,6 +41,8 @@ export function enhance(element) {
   const table = constructTable({
     features, columns, data: lines, globalFilterFn: 'includesString', getColumnCanGlobalFilter: (column) => column.id === 'all', enableSortingRemoval: true,
   });
+  const nothing = Object.assign(document.createElement('p'), { className: 'note nothing', hidden: true });
+  element.closest('.scroll').after(nothing);
   const show = () => {
     const rows = table.getRowModel().rows.map((row) => row.original);
     const kept = new Set(rows);
@@ -50,7 +52,10 @@ export function enhance(element) {
       const order = table.getColumn(String(i)).getIsSorted();
       head.setAttribute('aria-sort', order === 'asc' ? 'ascending' : order === 'desc' ? 'descending' : 'none');
     });
-    say(`${rows.length} of ${lines.length} rows`);
+    const seen = rows.filter(shown).length;
+    nothing.hidden = seen > 0;
+    nothing.textContent = seen > 0 ? '' : `no row has “${table.store.state.globalFilter}”`;
+    say(nothing.textContent || `${seen} of ${lines.length} rows`);
   };
   heads.forEach((head, i) => {
     const column = table.getColumn(String(i));

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package html
+
+import (
+	"bytes"
+	"encoding/csv"
+	"slices"
+	"strings"
+	"testing"
+
+	"mustang/internal/result"
+)
+
+// download presses the button of a table that is called so, and returns the file's name and lines.
+func (b *browser) download(t *testing.T, label string) (string, [][]string) {
+	t.Helper()
+	evaluate[any](t, b, `document.querySelector('[aria-label^="Download `+label+`"]').click()`)
+	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
+	lines, err := csv.NewReader(bytes.NewReader(file[1])).ReadAll()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, file[1])
+	}
+	return string(file[0]), lines
+}
+
+// TestHiddenGroupIsGone checks that a group that is not shown is in no table, no copy of one and no chart, whose other rows move up.
+func TestHiddenGroupIsGone(t *testing.T) {
+	b := startBrowser(t)
+	page := onDisk(t, sample(t, "made-up"))
+	b.load(t, page, 1280, "light")
+	evaluate[any](t, b, openAll)
+	evaluate[bool](t, b, keep)
+	const shown = `[...document.querySelectorAll('.comparisons tbody tr')].filter(r => r.getClientRects().length > 0).length`
+	const height = `document.querySelector('section.costs svg').getBoundingClientRect().height`
+	_, rows := b.download(t, "Throughput (one")
+	_, matrix := b.download(t, `Throughput as`)
+	compared, tall := evaluate[int](t, b, shown), evaluate[float64](t, b, height)
+	evaluate[any](t, b, `document.querySelector('.group.orange input').click()`)
+	_, fewer := b.download(t, "Throughput (one")
+	_, narrower := b.download(t, `Throughput as`)
+	via := slices.Index(rows[0], "via")
+	if len(fewer) >= len(rows) || slices.ContainsFunc(fewer, func(l []string) bool { return l[via] == "iptables" }) {
+		t.Errorf("%d of %d lines without iptables: %q", len(fewer), len(rows), fewer)
+	}
+	if !slices.Contains(matrix[0], "cluster IP by iptables (Gbit/s)") || slices.Contains(narrower[0], "cluster IP by iptables (Gbit/s)") || len(narrower[0]) != len(matrix[0])-1 {
+		t.Errorf("columns %q, and without iptables %q", matrix[0], narrower[0])
+	}
+	if n := evaluate[int](t, b, shown); n >= compared || n == 0 {
+		t.Errorf("%d of %d comparisons without iptables", n, compared)
+	}
+	if h := evaluate[float64](t, b, height); h >= tall {
+		t.Errorf("the chart is %f high, and was %f", h, tall)
+	}
+	evaluate[any](t, b, `document.querySelector('.group.orange input').click()`)
+	if _, again := b.download(t, `Throughput as`); !slices.EqualFunc(again, matrix, slices.Equal[[]string]) {
+		t.Errorf("shown again: %q", again)
+	}
+	b.quiet(t, page)
+}
+
+// TestCSVIsPlain checks that CSV has units, figures without commas, nothing where there is no figure, no formula, and a name that
+// tells suite, part, workload and time.
+func TestCSVIsPlain(t *testing.T) {
+	b := startBrowser(t)
+	f := sample(t, "recorded-pod-links")
+	f.Rows = slices.Clone(f.Rows)
+	for i := range f.Rows {
+		if f.Rows[i].Link == "macvlan" {
+			f.Rows[i].Label = `=cmd|"/C calc"!A0`
+		}
+	}
+	b.load(t, onDisk(t, f), 1280, "light")
+	evaluate[bool](t, b, keep)
+	name, lines := b.download(t, "Request/response as")
+	if want := "pod-links-summary-request-response-" + f.Run.Started.UTC().Format("20060102T150405Z") + ".csv"; name != want {
+		t.Errorf("file %q, want %q", name, want)
+	}
+	all, formulas := "", 0
+	for _, line := range lines {
+		all += strings.Join(line, "|") + "\n"
+		formulas += strings.Count("|"+strings.Join(line, "|"), "|'=cmd")
+	}
+	if lines[0][1] != "pod IP (transactions/s)" || strings.ContainsAny(all, ",–") || formulas == 0 || strings.Contains("\n"+all, "\n=") {
+		t.Errorf("%d formulas made text in\n%s", formulas, all)
+	}
+}
+
+// TestControlsTell checks that a filter without a hit says so, that a copy is confirmed, and that a link to a folded part opens it.
+func TestControlsTell(t *testing.T) {
+	b := startBrowser(t)
+	b.load(t, onDisk(t, sample(t, "made-up")), 1280, "light")
+	const nothing = `[...document.querySelectorAll('.nothing')].filter(p => p.offsetParent).map(p => p.textContent).join()`
+	for _, tc := range [][2]string{{"zzz", "no row has “zzz”"}, {"veth", ""}} {
+		evaluate[any](t, b, `(() => { const field = document.querySelector('.summary input[type=search]');
+		  field.value = '`+tc[0]+`'; field.dispatchEvent(new Event('input')); })()`)
+		if got := evaluate[string](t, b, nothing); got != tc[1] {
+			t.Errorf("a filter of %q says %q", tc[0], got)
+		}
+	}
+	evaluate[bool](t, b, `Object.defineProperty(navigator, 'clipboard', { value: { writeText: async () => {} } }); true`)
+	if got := evaluate[string](t, b, `(async () => { const copy = document.querySelector('[aria-label^="Copy"]'); copy.click();
+	  for (let i = 0; i < 100 && copy.textContent === 'copy'; i++) await new Promise(r => setTimeout(r, 10)); return copy.textContent; })()`); got != "copied" {
+		t.Errorf("a copy says %q", got)
+	}
+	const folded = `document.querySelectorAll('.part > details:not([open])').length`
+	before := evaluate[int](t, b, folded)
+	if got := evaluate[int](t, b, `(async () => { document.querySelector('.parts a[href="#pod-links-rows"]').click();
+	  await new Promise(r => setTimeout(r, 100)); return `+folded+`; })()`); got != before-1 || !evaluate[bool](t, b, `document.querySelector('#pod-links-rows > details').open`) {
+		t.Errorf("%d parts are folded, and %d after a link to one", before, got)
+	}
+}
+
+// TestPageIsShort checks that a suite of many rows is some screens: the answer, the summary and the cost of a cluster IP are open,
+// and links lead to all other parts.
+func TestPageIsShort(t *testing.T) {
+	b := startBrowser(t)
+	for width, most := range map[int64]int{1280: 7500, 390: 16000} {
+		b.load(t, onDisk(t, sample(t, "recorded-pod-links")), width, "light")
+		if h := evaluate[int](t, b, `document.documentElement.scrollHeight`); h > most {
+			t.Errorf("%d high at a width of %d, at most %d", h, width, most)
+		}
+		for _, open := range []string{".answers", ".summary td", ".costs svg"} {
+			if !evaluate[bool](t, b, `document.querySelector('`+open+`').checkVisibility({ contentVisibilityAuto: true }) && !document.querySelector('`+open+`').closest('details')`) {
+				t.Errorf("%s is folded at a width of %d", open, width)
+			}
+		}
+		missing := evaluate[[]string](t, b, `[...document.querySelectorAll('.suite > section[id], .suite > div[id]')].filter(s => !document.querySelector('.parts a[href="#' + s.id + '"]')).map(s => s.id)`)
+		if len(missing) > 0 {
+			t.Errorf("no link to %q", missing)
+		}
+	}
+	if lines := evaluate[int](t, b, `(`+openAll+`, [...document.querySelectorAll('.rows .first td')].filter(c => parseFloat(getComputedStyle(c).borderTopWidth) > 0).length)`); lines > 0 {
+		t.Errorf("on a phone %d figures have a line of their own above them", lines)
+	}
+}
+
+// TestSkippedRowsAreOneLine checks that rows that were skipped are not among the measured ones of the page.
+func TestSkippedRowsAreOneLine(t *testing.T) {
+	f := sample(t, "made-up")
+	page := pageOf(t, f)
+	if !slices.ContainsFunc(f.Rows, func(r result.Row) bool { return r.Status == result.StatusSkipped }) || strings.Contains(page, `class="s-slate skipped`) {
+		t.Error("a row that was skipped has a line among the measured ones")
+	}
+	_, rows, _ := strings.Cut(page, `id="pod-links-rows"`)
+	rows, _, _ = strings.Cut(rows, "</section>")
+	if !strings.Contains(rows, "not measured: ipvlan-l2: this kernel lacks it") {
+		t.Errorf("no line says what was skipped:\n%s", rows)
+	}
+}
