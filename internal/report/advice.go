@@ -16,7 +16,14 @@ import (
 func (st *suiteTables) advice() string {
 	one, _, short := st.workloads[0].nouns()
 	unsure := st.quick || st.noise() != ""
-	none := "This run names no best " + one + "."
+	none, why := "This run names no best "+one, "."
+	switch {
+	case st.noise() != "":
+		why = ": it is too noisy."
+	case st.quick:
+		why = ": it was a quick one."
+	}
+	none += why
 	switch {
 	case st.statesPairs():
 		return ""

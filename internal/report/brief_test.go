@@ -163,6 +163,25 @@ func TestNoFalseCalm(t *testing.T) {
 	checkSays(t, briefOf(t, f, 0), []string{"cannot be told from it: tun", "names no best way"}, []string{"choose"})
 }
 
+// TestNoTieInNoise checks that rows are not called tied where the interval of their ratio reaches a factor of two, or where as much
+// lies between two measurements of one row.
+func TestNoTieInNoise(t *testing.T) {
+	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"},
+		Rows: []result.Row{podRow("macvlan", 40, 39, 41), podRow("veth", 39, 38, 40)}}
+	for _, tc := range []struct {
+		interval, again [3]float64
+		want, never     string
+	}{
+		{[3]float64{0.98, 0.9, 1.05}, [3]float64{1, 0.99, 1.01}, "all others are tied with it", "cannot be told"},
+		{[3]float64{0.98, 0.3, 3}, [3]float64{1, 0.99, 1.01}, "cannot be told from it: veth", "tied"},
+		{[3]float64{0.9, 0.8, 1.05}, [3]float64{1, 0.6, 1.7}, "cannot be told from it: veth", "tied"},
+	} {
+		f.Run.Comparisons = []result.Comparison{versus("veth/pod-ip", "macvlan/pod-ip", 10, tc.interval), versus("macvlan/pod-ip/again", "macvlan/pod-ip", 10, tc.again)}
+		f.Run.Comparisons[1].AA = true
+		checkSays(t, briefOf(t, f, 0), []string{tc.want}, []string{tc.never})
+	}
+}
+
 // TestRoughCost checks that a cost whose interval is wider than itself is not given as a figure
 // of three digits.
 func TestRoughCost(t *testing.T) {
@@ -223,7 +242,7 @@ func TestFewRoundsAreNamed(t *testing.T) {
 	few.Samples, few.CI95 = few.Samples[:3], nil
 	f := result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Run: result.Run{Suite: "pod-links"},
 		Rows: []result.Row{podRow("macvlan", 40, 39, 41), podRow("veth", 39.5, 38, 41), few}}
-	const answer, page = "Throughput: macvlan, 40.00 Gbit/s; tied with it: veth; too few rounds to compare: tun.", "all 2 ways lie within this run's noise. Too few rounds to compare tun."
+	const answer, page = "Throughput: macvlan, 40.00 Gbit/s; tied with it: veth; too few rounds to compare: tun.", "No single fastest: this run cannot tell the 2 ways apart. Too few rounds to compare tun."
 	wide := strings.Join(strings.Fields(textOf(t, f, text.Options{Wide: true})), " ")
 	checkSays(t, briefOf(t, f, 0), []string{answer, "names no best way"}, []string{"to say more"})
 	checkSays(t, wordsOf(pageOf(t, f)), []string{page}, []string{"to say more"})
@@ -282,7 +301,7 @@ func TestUncertainRowIsNoChoice(t *testing.T) {
 	if out := briefOf(t, f, 0); !strings.Contains(out, "tied with it: macvlan; cannot be told from it: veth.") {
 		t.Errorf("the answer does not name the tie, and what it cannot tell:\n%s", out)
 	}
-	if out := wordsOf(pageOf(t, f)); !strings.Contains(out, "No single fastest: 3 of 6 ways lie within this run's noise") {
+	if out := wordsOf(pageOf(t, f)); !strings.Contains(out, "No single fastest: this run cannot tell 3 of 6 ways apart") {
 		t.Errorf("the page does not count what it cannot tell from the best:\n%s", out)
 	}
 }

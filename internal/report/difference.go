@@ -60,18 +60,23 @@ func (e *entry) named() string {
 	return e.name + " (" + format.Percent(e.LostShare) + " lost)"
 }
 
-// tiedAt returns a verdict on a ratio of two entries. No rows are tied whose figures lie a factor
-// apart, or one of which lost datagrams.
-func (v verdict) tiedAt(ratio float64, a, b *entry) verdict {
-	if v == tied && (ratio >= 2 || ratio <= 0.5 || a.lossy() || b.lossy()) {
+// tiedAt returns the verdict on a difference of two entries. No rows are tied whose figures lie a factor apart, or may: by the
+// interval of their ratio, or since as much lies between two measurements of one row. Nor are rows one of which lost datagrams.
+func (t *workloadTable) tiedAt(d difference, a, b *entry) verdict {
+	least, most := d.ratio, d.ratio
+	if d.ci != nil {
+		least, most = min(least, d.ci[0]), max(most, d.ci[1])
+	}
+	if d.verdict == tied && (most >= 2 || least <= 0.5 || t.spreads[d.class].share >= tooWide || a.lossy() || b.lossy()) {
 		return unclear
 	}
-	return v
+	return d.verdict
 }
 
 // verdictOn returns the verdict on a comparison of the table.
 func (t *workloadTable) verdictOn(c result.Comparison) verdict {
-	return t.spreads[c.Class].judge(c).tiedAt(c.Ratio, t.byID[c.Numerator], t.byID[c.Denominator])
+	d := difference{t.spreads[c.Class].judge(c), c.Ratio, c.CI95, c.Class}
+	return t.tiedAt(d, t.byID[c.Numerator], t.byID[c.Denominator])
 }
 
 // judge returns the verdict on c in view of its interval and the spread.
@@ -118,7 +123,7 @@ func (t *workloadTable) difference(a, b *entry) difference {
 	d := difference{verdict: t.compareFigures(a, b), class: result.NoisierClass(t.class(a), t.class(b))}
 	if b.Median != 0 {
 		d.ratio = a.Median / b.Median
-		d.verdict = d.verdict.tiedAt(d.ratio, a, b)
+		d.verdict = t.tiedAt(d, a, b)
 	}
 	return d
 }

@@ -64,7 +64,7 @@ func (st *suiteTables) forestLegend(workloads []Workload) string {
 	}
 	switch {
 	case intervals || thin:
-		out += "Lines are 95\u00a0% intervals; a hollow mark is no difference found."
+		out += "Lines are 95\u00a0% intervals; a hollow mark claims no difference."
 		if thin {
 			out += " Thin lines, of rows without a ratio within rounds, span what both rows' intervals allow."
 		}

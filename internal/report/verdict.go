@@ -41,9 +41,9 @@ func (t *workloadTable) verdictWords() string {
 	case n == 1:
 		return where + fmt.Sprintf("%s %s of %d %s: %s.", s.best[0].name, t.wording.best, of, several, t.own(s.best[0])) + s.fewRounds()
 	case n == of:
-		return where + fmt.Sprintf("No single %s: all %d %s lie within this run's noise.", t.winnerNoun(), n, several) + s.fewRounds()
+		return where + fmt.Sprintf("No single %s: this run cannot tell the %d %s apart.", t.winnerNoun(), n, several) + s.fewRounds()
 	default:
-		return where + fmt.Sprintf("No single %s: %d of %d %s lie within this run's noise, first %s, %s.",
+		return where + fmt.Sprintf("No single %s: this run cannot tell %d of %d %s apart, first %s, %s.",
 			t.winnerNoun(), n, of, several, s.best[0].name, t.own(s.best[0])) + s.fewRounds()
 	}
 }

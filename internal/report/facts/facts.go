@@ -136,7 +136,7 @@ const RepeatRun = " Repeat the run on a quiet machine."
 func (r Run) Disturbances() string {
 	var out []string
 	for _, note := range r.Notes {
-		if note, disturbed := strings.CutSuffix(format.Clean(note), RepeatRun); disturbed {
+		if note, disturbed := strings.CutSuffix(format.Clean(note), RepeatRun); disturbed && !slices.Contains(out, note) { // of several suites
 			out = append(out, note)
 		}
 	}

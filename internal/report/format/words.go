@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // List joins names as a sentence does.
@@ -53,10 +54,10 @@ func LowerFirst(s string) string {
 }
 
 // Clean makes a string from a file safe to print: no line break, terminal
-// sequence or other control character survives.
+// sequence or other control character survives, nor one without a width, which makes names look alike.
 func Clean(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
 			return ' '
 		}
 		return r

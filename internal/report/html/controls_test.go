@@ -5,6 +5,7 @@ package html
 import (
 	"bytes"
 	"encoding/csv"
+	"image"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +37,20 @@ func TestHiddenGroupIsGone(t *testing.T) {
 	_, rows := b.download(t, "Throughput (one")
 	_, matrix := b.download(t, `Throughput as`)
 	compared, tall := evaluate[int](t, b, shown), evaluate[float64](t, b, height)
+	picture := func() image.Config {
+		evaluate[any](t, b, `document.querySelector('section.costs [aria-label^="Download the chart"]').click()`)
+		file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
+		config, _, err := image.DecodeConfig(bytes.NewReader(file[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	whole := picture()
 	evaluate[any](t, b, `document.querySelector('.group.orange input').click()`)
+	if part := picture(); part.Height >= whole.Height {
+		t.Errorf("the picture is %d high, and was %d with all groups", part.Height, whole.Height)
+	}
 	_, fewer := b.download(t, "Throughput (one")
 	_, narrower := b.download(t, `Throughput as`)
 	via := slices.Index(rows[0], "via")

@@ -49,7 +49,7 @@ func policy(script string) string {
 		sum := sha256.Sum256([]byte(script))
 		run = "script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; "
 	}
-	return "default-src 'none'; " + run + "style-src 'unsafe-inline'; img-src data:"
+	return "default-src 'none'; " + run + "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 }
 
 // Write writes r to w as one HTML page that loads nothing else: styles, charts and the

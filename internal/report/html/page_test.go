@@ -78,7 +78,7 @@ func checkLoadsNothing(t *testing.T, page string) {
 		t.Error("the page has no script, or another")
 	}
 	sum := sha256.Sum256([]byte(script))
-	want := "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; style-src 'unsafe-inline'; img-src data:"
+	want := "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 	if !strings.Contains(xhtml.UnescapeString(page), `content="`+want+`"`) {
 		t.Errorf("the page does not allow its script alone: %s", want)
 	}

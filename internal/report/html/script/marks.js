@@ -26,6 +26,7 @@ function hide(mark) {
 // step moves the focus from a row to another.
 function step(marks, from, by) {
   const shown = marks.filter((mark) => getComputedStyle(mark).display !== 'none');
+  if (shown.length === 0) return;
   const to = shown[Math.min(Math.max(shown.indexOf(from) + by, 0), shown.length - 1)];
   marks.forEach((mark) => mark.setAttribute('tabindex', mark === to ? '0' : '-1'));
   to.focus({ preventScroll: false });

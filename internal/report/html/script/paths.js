@@ -26,7 +26,7 @@ export function enhance(suite) {
     mark.addEventListener('keydown', (event) => { if (event.key === 'Enter') show(); });
     mark.dataset.tip += ' Click or Enter: its path.';
   });
-  suite.querySelectorAll('td a').forEach((link) => {
+  suite.querySelectorAll(`td a[href^="#${suite.id}-path-"]`).forEach((link) => {
     link.addEventListener('click', (event) => {
       event.preventDefault();
       open(document.getElementById(link.hash.slice(1)));

@@ -11,6 +11,8 @@ const room = 12;
 function drawn(svg) {
   const style = getComputedStyle(document.documentElement);
   const copy = svg.cloneNode(true);
+  const hidden = [...svg.querySelectorAll('g')].map((part) => getComputedStyle(part).display === 'none');
+  [...copy.querySelectorAll('g')].filter((_, i) => hidden[i]).forEach((part) => part.remove());
   copy.querySelectorAll('.hit').forEach((hit) => hit.remove());
   const [, , width, height] = svg.getAttribute('viewBox').split(' ').map(Number);
   const rules = document.createElementNS(svg.namespaceURI, 'style');
@@ -73,7 +75,7 @@ async function picture(figure, title) {
     at = room;
     words(title, 14, 'bold', '--text');
     let x = room;
-    figure.querySelectorAll('.legend li').forEach((item, i) => {
+    [...figure.querySelectorAll('.legend li')].filter((item) => !item.closest(`.hide-${item.dataset.series}`)).forEach((item, i) => {
       context.font = `12px ${font}`;
       const long = context.measureText(item.textContent).width + 30;
       if (i === 0 || x + long > width + room) { x = room; at += 18; }
