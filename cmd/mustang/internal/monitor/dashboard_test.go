@@ -19,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/netns"
 	"mustang/internal/service"
@@ -168,5 +171,27 @@ func TestTextfile(t *testing.T) {
 	}
 	if err := write(filepath.Join(dir, "none", "mustang.prom")); err == nil {
 		t.Error("no error without the directory")
+	}
+}
+
+// TestTextfileKeepsDevice refuses what is no regular file: a device would be replaced by one.
+func TestTextfileKeepsDevice(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := t.TempDir()
+	null, fifo, link := filepath.Join(dir, "null"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o666), os.Symlink(null, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{null, fifo, link, dir} {
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+": it is no regular file" {
+			t.Errorf("%s: %v", path, err)
+		}
+		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s was replaced: %v", path, err)
+		}
 	}
 }

@@ -3,11 +3,14 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -47,11 +50,11 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 			case listen != "":
 				return serve(cmd.Context(), config, listen, registry)
 			case file != "":
-				return prometheus.WriteToTextfile(file, registry)
+				return writeTextfile(file, registry)
 			}
 			families, err := registry.Gather()
 			if err != nil {
-				return err
+				return cause(err)
 			}
 			for _, f := range families {
 				if _, err := expfmt.MetricFamilyToText(config.Stdout, f); err != nil {
@@ -65,6 +68,30 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced as one")
 	cmd.Flags().UintVar(&services, "services", 0, "tell connections and packets of so many services apart: those that have the most")
 	return cmd
+}
+
+// cause returns the first error of a collector or of the system, without what a library puts before it.
+func cause(err error) error {
+	var several prometheus.MultiError
+	if errors.As(err, &several) && len(several) > 0 {
+		err = several[0]
+	}
+	return cmp.Or(errors.Unwrap(err), err)
+}
+
+// writeTextfile replaces a file, or makes it. What is no regular file, such as a device, stays: it would be gone from the machine.
+func writeTextfile(path string, registry *prometheus.Registry) error {
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		err = errors.New("it is no regular file")
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		err = prometheus.WriteToTextfile(path, registry)
+	}
+	if err != nil {
+		return fmt.Errorf("--textfile %s: %w", path, cause(err))
+	}
+	return nil
 }
 
 // serve answers at an address until ctx ends.
