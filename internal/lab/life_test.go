@@ -276,6 +276,40 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// TestDownCutShort has a Down that ends before all is removed: the lab is not listed as one that stands, and the next Reap
+// removes the rest.
+func TestDownCutShort(t *testing.T) {
+	s := store(t)
+	o := options(lab.Options{Link: "veth"})
+	l, err := s.Up(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Keep(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	busy := filepath.Join(s.Dir, "labs", o.Name+".ovs") // a mount that cannot be removed
+	if err := errors.Join(os.Mkdir(busy, 0o700), unix.Mount("tmpfs", busy, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(busy, unix.MNT_DETACH)
+	if err := s.Down(o.Name); err == nil {
+		t.Fatal("all was removed: the test shows nothing")
+	}
+	if info, err := s.Find(o.Name); err != nil || info.Standing {
+		t.Errorf("standing %t, %v", info.Standing, err)
+	}
+	if err := unix.Unmount(busy, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
+		t.Errorf("left after Reap: %q", left)
+	}
+}
+
 func enter(t *testing.T, s lab.Store, info lab.Info, place string) *netns.Namespace {
 	t.Helper()
 	ns, err := s.Enter(info, place)

@@ -100,10 +100,24 @@ func (s Store) Down(name string) error {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("lab %s: a running process owns it", name)
 	}
+	if going, err := s.markGoing(name); err == nil { // a full disk, say, is no reason to keep the lab
+		defer going.Close()
+	}
 	if err := s.destroy(name); err != nil {
 		return fmt.Errorf("lab %s: %w", name, err)
 	}
 	return nil
+}
+
+// markGoing replaces the record of a lab by one that is not standing, which this process owns until it closes the file: if it
+// is killed, the next Reap removes the rest.
+func (s Store) markGoing(name string) (*os.File, error) {
+	info, err := readState(s.statePath(name))
+	if err != nil {
+		return nil, err
+	}
+	info.Standing = false
+	return s.record(info, os.Rename)
 }
 
 // destroy removes everything that a lab of that name can consist of. The record goes
