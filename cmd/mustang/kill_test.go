@@ -47,6 +47,7 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 	s.cmd = exec.Command(program, append([]string{"bench", "--rounds", "10000", "--slice", "5ms", "--out", s.out}, args...)...)
 	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
 	s.cmd.Stderr = s.stderr
+	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // as a shell does
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func TestBenchKilled(t *testing.T) {
 	}
 }
 
-// TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal.
+// TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal: both go to all processes of its group.
 func TestBenchInterrupted(t *testing.T) {
 	t.Parallel()
 	hearHangups(t)
@@ -211,7 +212,7 @@ func TestBenchInterrupted(t *testing.T) {
 
 func benchInterrupted(t *testing.T, signal unix.Signal) {
 	s := startBench(t)
-	if err := s.cmd.Process.Signal(signal); err != nil {
+	if err := unix.Kill(-s.cmd.Process.Pid, signal); err != nil {
 		t.Fatal(err)
 	}
 	_ = s.cmd.Wait()

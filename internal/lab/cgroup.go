@@ -74,15 +74,17 @@ func removeCgroup(lab string) error {
 	}
 }
 
-// startIn starts cmd in a namespace and in the lab's control group.
+// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever started it
+// ends it.
 func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.cgroup != "" {
 		dir, err := os.Open(l.cgroup)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
 		defer dir.Close()
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
 	return ns.Start(cmd)
 }

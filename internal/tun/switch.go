@@ -152,6 +152,7 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 		return nil, err
 	}
 	cmd := exec.Command(exe, append(args, o.Host.Path()+":"+o.HostIfName, o.Pod.Path()+":"+o.IfName)...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // no signals from the terminal
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
