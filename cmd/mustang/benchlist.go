@@ -33,22 +33,35 @@ const statusUnknown = "?"
 // listRows lists the rows of suites, and whether the programs that they need are
 // installed. As root it also tries whether the kernel has their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
+	selected, err := o.Rows()
+	if err != nil {
+		return cli.Usage(err)
+	}
+	type key struct{ suite, path string }
+	paths := map[key]suites.Path{}
+	for _, suite := range o.Suites {
+		for _, path := range suite.Paths {
+			paths[key{suite.Name, path.ID}] = path
+		}
+	}
+	type tried struct{ status, reason string }
+	known := map[key]tried{}
 	list := []rowJSON{}
 	var rows [][]string
-	for _, suite := range o.Suites {
-		status, reason := map[string]string{}, map[string]string{}
-		for _, path := range suite.Paths {
-			status[path.ID], reason[path.ID] = pathStatus(path)
+	for _, row := range selected {
+		of := key{row.Suite, row.ID}
+		is, ok := known[of]
+		if !ok {
+			is.status, is.reason = pathStatus(paths[of])
+			known[of] = is
 		}
-		for _, row := range suite.Rows() {
-			item := rowJSON{
-				Suite: suite.Name, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup,
-				Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: status[row.ID], Reason: reason[row.ID],
-			}
-			list = append(list, item)
-			rows = append(rows, []string{item.Suite, item.ID, suites.Workload{Name: row.Workload, Setup: row.Setup}.String(), strconv.Itoa(item.Flows), item.Link, item.Datapath,
-				item.Target, item.Via, item.Status, item.Reason})
+		item := rowJSON{
+			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup,
+			Link: row.Link, Datapath: row.Datapath, Target: row.Target, Via: row.Via, Status: is.status, Reason: is.reason,
 		}
+		list = append(list, item)
+		rows = append(rows, []string{item.Suite, item.ID, suites.Workload{Name: row.Workload, Setup: row.Setup}.String(), strconv.Itoa(item.Flows), item.Link, item.Datapath,
+			item.Target, item.Via, item.Status, item.Reason})
 	}
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, struct {

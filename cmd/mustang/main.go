@@ -36,7 +36,7 @@ func main() {
 	})
 	env := cli.Environment{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
-		Terminal: term.IsTerminal(int(os.Stderr.Fd())),
+		Terminal: term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
 	}
 	os.Exit(run(ctx, env, os.Args[1:]))
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -83,14 +84,15 @@ func (c *config) reportOn(results, format string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writePage(path, r); err != nil {
-		return err
+	pageErr := c.writePage(path, r)
+	if format != "html" { // the answer needs no page
+		return errors.Join(c.printReport(r, path, format), pageErr)
 	}
-	if format == "html" {
-		_, err := fmt.Fprintln(c.Stdout, pageOf(path))
-		return err
+	if pageErr != nil {
+		return pageErr
 	}
-	return c.printReport(r, path, format)
+	_, err = fmt.Fprintln(c.Stdout, pageOf(path))
+	return err
 }
 
 // interruptible calls fn, and returns when the context ends all the same: fn computes, and has nothing to undo when the process
@@ -144,10 +146,15 @@ func (c *config) printReport(r *report.Report, results, format string) error {
 	return text.Answer(c.Stdout, r, files, o)
 }
 
+// colored reports whether a terminal is to show colors: see https://no-color.org, and terminfo(5) of a dumb one.
+func colored(getenv func(string) string) bool {
+	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+}
+
 // textOptions returns the width and colors of the terminal that is printed to.
 func (c *config) textOptions() (o text.Options) {
 	if out, ok := c.Stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
-		o.Color = c.Getenv("NO_COLOR") == ""
+		o.Color = colored(c.Getenv)
 		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
 			o.Width = width
 		}

@@ -189,6 +189,16 @@ func (o Options) selected() ([]rowSpec, error) {
 	return specs, nil
 }
 
+// Rows returns the rows that the run has, in the order of the suites. The error names a pattern of Only that selects none.
+func (o Options) Rows() ([]result.Row, error) {
+	specs, err := o.selected()
+	var rows []result.Row
+	for _, s := range specs {
+		rows = append(rows, s.path.Row(s.suite.Name, s.workload))
+	}
+	return rows, err
+}
+
 // rowSpecs returns all rows of all suites.
 func (o Options) rowSpecs() []rowSpec {
 	var specs []rowSpec
