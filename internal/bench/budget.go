@@ -48,14 +48,10 @@ type budget struct {
 	options   Options
 	started   time.Time
 	workloads int
-	done      int // instances so far
-	left      int // instances to come
-	rounds    int // to come, where their number is given
-	// shown are the steps of the progress since proved, the time at which the paths were
-	// proved, and planned is the time that the instances are expected to take.
-	shown   int
-	proved  time.Time
-	planned time.Duration
+	done      int       // instances so far
+	left      int       // instances to come
+	rounds    int       // to come, where their number is given
+	proved    time.Time // when the paths were proved
 	// Of the present instance: its begin and end, and its rounds of each workload.
 	begun, deadline time.Time
 	quota, epochs   int
@@ -79,8 +75,7 @@ func newBudget(o Options, started time.Time, workloads int) *budget {
 		p.left = quickInstances
 	}
 	// Each instance is about as long as the proof at least, which builds the labs too.
-	p.planned = max(p.remaining(), minInstances*p.proved.Sub(started))
-	o.Progress.Start(int(p.planned/time.Second), time.Second)
+	o.Progress.Expect(0, max(p.remaining(), minInstances*p.proved.Sub(started)))
 	return p
 }
 
@@ -128,6 +123,17 @@ func (p *budget) end(pilot stats.Components) {
 		each := planned.Time(costs) / time.Duration(planned.Labs)
 		p.left = int((p.remaining() + each/2) / each)
 	}
+	if p.options.Rounds == 0 {
+		p.options.Progress.Expect(time.Since(p.proved), p.toCome())
+	}
+}
+
+// toCome is about how long the instances to come take.
+func (p *budget) toCome() time.Duration {
+	if p.done >= minInstances && p.left <= 0 {
+		return 0
+	}
+	return max(p.remaining(), p.spent/time.Duration(p.done)*time.Duration(minInstances-p.done))
 }
 
 // over reports whether a suite is measured, whose widest interval is given.
@@ -144,12 +150,10 @@ func (p *budget) over(widest float64) bool {
 // show shows the progress, and the row whose turns are to come.
 func (p *budget) show(row string, rounds int) {
 	p.options.Progress.Sample(row)
-	target := p.shown + rounds
-	if p.options.Rounds == 0 {
-		target = int(min(time.Since(p.proved), p.planned) / time.Second)
-	}
-	for ; p.shown < target; p.shown++ {
-		p.options.Progress.Done()
+	for range rounds {
+		if p.options.Rounds > 0 {
+			p.options.Progress.Done()
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package bench
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +66,44 @@ func TestBudgetEstimate(t *testing.T) {
 			newBudget(Options{Time: planned, Progress: progress.New(&out, false)}, started, 1)
 			if out.String() != want {
 				t.Errorf("a suite of %v: %q, want %q", planned, out.String(), want)
+			}
+		})
+	}
+}
+
+// TestBudgetTimeLeft has networks that are built sooner than the paths were proved, or that take longer than all the time: the
+// time left falls, and is near 0 in the end.
+func TestBudgetTimeLeft(t *testing.T) {
+	for _, o := range []Options{{Time: 35 * time.Second, Quick: true}, {Time: 150 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			o.Progress = progress.New(&out, false)
+			started := time.Now()
+			time.Sleep(40 * time.Second)
+			b := newBudget(o, started, 1)
+			for b.done == 0 || !b.over(1) {
+				b.begin()
+				time.Sleep(15 * time.Second)
+				e := b.epoch(0, false)
+				for n := e.next(); n > 0; n = e.next() {
+					b.show("row", n)
+					time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+					e.took(n, time.Duration(n)*10*time.Millisecond)
+				}
+				b.end(stats.Components{Lab: 1e-4, Round: 1e-2})
+			}
+			b.show("row", 1)
+			last := time.Hour
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			for _, line := range lines {
+				left, err := time.ParseDuration(strings.Fields(line)[1])
+				if err != nil || left >= last {
+					t.Errorf("%q does not fall: %v", out.String(), err)
+				}
+				last = left
+			}
+			if len(lines) < 2 || last > 30*time.Second {
+				t.Errorf("%q: at the end %v are left", out.String(), last)
 			}
 		})
 	}

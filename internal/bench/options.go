@@ -57,8 +57,8 @@ type Options struct {
 	// packet and transaction instead of measuring time. It requires an emulated
 	// machine with one CPU whose clock counts instructions, see [clock.CheckCounting].
 	Count string
-	// Quick makes the run take less than a minute; it sets Rounds and Duration
-	// where they are 0.
+	// Quick makes a suite take about a minute where its networks are built quickly; it sets
+	// Rounds and Duration where they are 0.
 	Quick bool
 	// CPUs are those of clients and servers.
 	CPUs host.CPUPair

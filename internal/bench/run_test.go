@@ -57,8 +57,9 @@ func (quiet) Done() {}
 
 func (quiet) Round(int, int) {}
 
-func (quiet) Later(time.Duration) {}
-func (quiet) Finish()             {}
+func (quiet) Later(time.Duration)                 {}
+func (quiet) Expect(time.Duration, time.Duration) {}
+func (quiet) Finish()                             {}
 
 // lookup returns the suite of that name.
 func lookup(t *testing.T, name string) []suites.Suite {

@@ -17,9 +17,12 @@ type Reporter interface {
 	Note(text string)
 	// Later sets the expected time of the suites after the one that starts next.
 	Later(rest time.Duration)
-	// Start sets the number of samples and the expected time of one. It is not called
-	// where instructions are counted.
+	// Start sets the number of samples and the expected time of one. Neither it nor Expect is
+	// called where instructions are counted.
 	Start(samples int, each time.Duration)
+	// Expect sets in place of samples how long the suite has been measured, and for how long
+	// it still will be. Later calls correct that.
+	Expect(spent, left time.Duration)
 	// Sample names the row whose sample begins.
 	Sample(row string)
 	// Done ends a sample.
@@ -38,7 +41,7 @@ const (
 
 // New returns a reporter that writes to w, usually standard error. On a
 // terminal it keeps one live line with the current row and the time left; elsewhere it
-// writes a line per round. Notes are lines in both.
+// writes a line per round, and one after lineEvery. Notes are lines in both.
 func New(w io.Writer, terminal bool) Reporter {
 	return newReporter(w, terminal, time.Now)
 }
@@ -51,10 +54,14 @@ func newReporter(w io.Writer, terminal bool, now func() time.Time) Reporter {
 	return &linePrinter{w: w, now: now}
 }
 
+// lineEvery is the longest time without a line, as far as samples begin and end meanwhile.
+const lineEvery = 30 * time.Second
+
 // linePrinter reports in lines.
 type linePrinter struct {
-	w   io.Writer
-	now func() time.Time
+	w       io.Writer
+	now     func() time.Time
+	printed time.Time // the last line with the time left
 	pace
 }
 
@@ -63,22 +70,48 @@ func (p *linePrinter) Note(text string) { _, _ = fmt.Fprintln(p.w, text) }
 
 // Start prints the expected time.
 func (p *linePrinter) Start(samples int, each time.Duration) {
-	p.pace = pace{total: samples, each: each, started: p.now(), later: p.pace.later}
-	p.Note("about " + clockTime(p.pace.left(p.pace.started)))
+	p.pace.count(p.now(), samples, each)
+	p.first()
 }
 
-// Sample prints nothing: a line per sample would be too much.
-func (*linePrinter) Sample(string) {}
+// Expect prints the expected time, when the suite begins.
+func (p *linePrinter) Expect(spent, left time.Duration) {
+	p.pace.expect(p.now(), spent, left)
+	if spent == 0 {
+		p.first()
+	}
+}
+
+// first prints the expected time.
+func (p *linePrinter) first() {
+	p.printed = p.now()
+	p.Note("about " + clockTime(p.pace.left(p.printed)))
+}
+
+// Sample prints no line for each: that would be too much.
+func (p *linePrinter) Sample(string) { p.show() }
 
 // Done counts a sample.
-func (p *linePrinter) Done() { p.pace.done++ }
+func (p *linePrinter) Done() {
+	p.pace.finish(p.now())
+	p.show()
+}
+
+// show prints the time left, after lineEvery.
+func (p *linePrinter) show() {
+	if now := p.now(); now.Sub(p.printed) >= lineEvery {
+		p.printed = now
+		p.Note("about " + clockTime(p.pace.left(now)) + " left")
+	}
+}
 
 // Round prints the round and the time left.
 func (p *linePrinter) Round(round, rounds int) {
-	p.pace.complete(round, rounds)
+	p.printed = p.now()
+	p.pace.complete(p.printed, round, rounds)
 	text := fmt.Sprintf("round %d of %d done", round, rounds)
 	if round < rounds || p.pace.later > 0 {
-		text += fmt.Sprintf(", about %s left", clockTime(p.pace.left(p.now())))
+		text += fmt.Sprintf(", about %s left", clockTime(p.pace.left(p.printed)))
 	}
 	p.Note(text)
 }
@@ -108,16 +141,28 @@ func (p *livePrinter) Note(text string) {
 
 // Start draws the live line.
 func (p *livePrinter) Start(samples int, each time.Duration) {
-	p.pace = pace{total: samples, each: each, started: p.now(), later: p.pace.later}
-	p.row = ""
-	if samples == 0 {
-		return
+	p.pace.count(p.now(), samples, each)
+	if samples > 0 {
+		p.draw()
 	}
-	p.bar = progressbar.NewOptions(samples,
+}
+
+// Expect draws the live line, when the suite begins.
+func (p *livePrinter) Expect(spent, left time.Duration) {
+	p.pace.expect(p.now(), spent, left)
+	if spent == 0 {
+		p.draw()
+	}
+	p.show()
+}
+
+// draw draws the live line.
+func (p *livePrinter) draw() {
+	p.row = ""
+	p.bar = progressbar.NewOptions(100,
 		progressbar.OptionSetWriter(p.w),
 		progressbar.OptionUseANSICodes(true),
 		progressbar.OptionSetWidth(barColumns),
-		progressbar.OptionShowCount(),
 		progressbar.OptionSetElapsedTime(false),
 		progressbar.OptionSetPredictTime(false), // pace predicts it
 		progressbar.OptionSetDescription(p.describe()),
@@ -134,13 +179,13 @@ func (p *livePrinter) Sample(row string) {
 
 // Done counts a sample.
 func (p *livePrinter) Done() {
-	p.pace.done++
+	p.pace.finish(p.now())
 	p.show()
 }
 
 // Round moves the bar to the end of the round, past samples of failed rows.
 func (p *livePrinter) Round(round, rounds int) {
-	p.pace.complete(round, rounds)
+	p.pace.complete(p.now(), round, rounds)
 	p.show()
 }
 
@@ -153,14 +198,13 @@ func (p *livePrinter) Finish() {
 	p.bar = nil
 }
 
-// show redraws the line. The last sample leaves the bar one short of full, since a full
-// bar ends itself.
+// show redraws the line. The bar is at 99 % until Finish, since a full bar ends itself.
 func (p *livePrinter) show() {
 	if p.bar == nil {
 		return
 	}
 	p.bar.Describe(p.describe())
-	_ = p.bar.Set(min(p.pace.done, p.pace.total-1))
+	_ = p.bar.Set(min(p.pace.percent(p.now()), 99))
 }
 
 // describe returns the text before the bar: the time left and the row.
@@ -170,46 +214,4 @@ func (p *livePrinter) describe() string {
 		row = append(row[:rowColumns-1], '…')
 	}
 	return fmt.Sprintf("%6s left  %-*s", clockTime(p.pace.left(p.now())), rowColumns, string(row))
-}
-
-// clockTime prints a time to the second, without parts that are zero.
-func clockTime(d time.Duration) string {
-	seconds := int(d.Round(time.Second) / time.Second)
-	switch {
-	case seconds < 60:
-		return fmt.Sprintf("%ds", seconds)
-	case seconds < 3600:
-		return fmt.Sprintf("%dm%02ds", seconds/60, seconds%60)
-	}
-	return fmt.Sprintf("%dh%02dm", seconds/3600, seconds%3600/60)
-}
-
-// pace estimates the time that the rest of a run takes.
-type pace struct {
-	total   int
-	each    time.Duration // expected time of a sample
-	started time.Time
-	done    int
-	later   time.Duration // expected time of the suites to come
-}
-
-// Later adds the suites to come to the time left.
-func (p *pace) Later(rest time.Duration) { p.later = rest }
-
-// left returns the time that the remaining samples take: initially from the expected
-// time of a sample, later from the time of those that are done. The suites to come are added.
-func (p pace) left(now time.Time) time.Duration {
-	remaining := time.Duration(max(p.total-p.done, 0))
-	if p.done == 0 {
-		return p.later + max(remaining*p.each-now.Sub(p.started), 0)
-	}
-	return p.later + remaining*(now.Sub(p.started)/time.Duration(p.done))
-}
-
-// complete sets the number of samples done to a share of the total, to account for
-// samples of failed rows.
-func (p *pace) complete(part, whole int) {
-	if whole > 0 {
-		p.done = p.total * part / whole
-	}
 }

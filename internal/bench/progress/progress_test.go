@@ -5,6 +5,7 @@ package progress
 import (
 	"bytes"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,9 @@ func TestProgressLines(t *testing.T) {
 	drive(newReporter(&out, false, func() time.Time { return clock }), &clock)
 	want := `building
 about 1m00s
-round 1 of 2 done, about 1m00s left
+about 1m15s left
+round 1 of 2 done, about 57s left
+about 19s left
 c: failed: no way
 round 2 of 2 done
 done
@@ -56,7 +59,7 @@ func TestProgressTerminal(t *testing.T) {
 	drive(newReporter(&out, true, func() time.Time { return clock }), &clock)
 	text := out.String()
 	for _, want := range []string{
-		" 1m00s left", "1m40s left", "20s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", "(5/6)",
+		" 1m00s left", "1m28s left", "19s left", "veth/pod-ip tcp_rr", "bridge-call-on/cluster-ip/iptables …", " 83% ",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in %q", want, text)
@@ -128,26 +131,69 @@ func TestClockTime(t *testing.T) {
 	}
 }
 
+// TestPace estimates by the expected time of a sample at first, then by the measured time more and more; it falls in between.
 func TestPace(t *testing.T) {
 	start := time.Unix(1000, 0)
-	p := pace{total: 10, each: time.Second, started: start}
-	after := func(d time.Duration) time.Duration { return p.left(start.Add(d)) }
-	if got := after(400 * time.Millisecond); got != 9600*time.Millisecond {
-		t.Errorf("at first %v", got)
+	var p pace
+	p.count(start, 20, time.Second) // expected time counts as much as one sample
+	for _, step := range []struct {
+		done int
+		at   time.Duration
+		left time.Duration
+	}{
+		{0, 400 * time.Millisecond, 19600 * time.Millisecond},
+		{0, time.Minute, 0}, // the first sample is late
+		{1, 3 * time.Second, 38 * time.Second},
+		{1, 4 * time.Second, 37 * time.Second},
+		{2, 5 * time.Second, 36 * time.Second},
+		{9, 19 * time.Second, 22 * time.Second},
+		{20, 40 * time.Second, 0},
+		{22, 44 * time.Second, 0}, // more than all
+	} {
+		for p.done < step.done {
+			p.finish(start.Add(step.at))
+		}
+		if got := p.left(start.Add(step.at)).Round(time.Millisecond); got != step.left {
+			t.Errorf("%d done after %v: %v left, want %v", step.done, step.at, got, step.left)
+		}
 	}
-	if got := after(time.Minute); got != 0 {
-		t.Errorf("when the first sample is late: %v", got)
+	p.complete(start, 2, 4)
+	if p.done != 10 || p.percent(start) != 50 {
+		t.Errorf("half done: %d samples, %d %%", p.done, p.percent(start))
 	}
-	p.done = 4
-	if got := after(8 * time.Second); got != 12*time.Second {
-		t.Errorf("4 of 10 in 8 s: %v left", got)
-	}
-	p.complete(2, 4)
-	if got := after(10 * time.Second); p.done != 5 || got != 10*time.Second {
-		t.Errorf("half done in 10 s: %d, %v left", p.done, got)
-	}
-	p.done = 12
-	if got := after(time.Minute); got != 0 {
-		t.Errorf("more than all done: %v", got)
+}
+
+// TestPaceOfTime has the time left fall as time passes, on a terminal and elsewhere, and a line after 30 s.
+func TestPaceOfTime(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		var out bytes.Buffer
+		clock := time.Unix(0, 0)
+		p := newReporter(&out, terminal, func() time.Time { return clock })
+		p.Expect(0, 2*time.Minute)
+		for range 50 {
+			p.Sample("veth/pod-ip tcp_rr")
+			clock = clock.Add(time.Second)
+		}
+		p.Expect(50*time.Second, 40*time.Second) // the networks are built sooner than expected
+		for range 40 {
+			p.Sample("veth/pod-ip tcp_rr")
+			clock = clock.Add(time.Second)
+		}
+		p.Expect(90*time.Second, 0)
+		if want := "about 2m00s\nabout 1m30s left\nabout 30s left\n"; !terminal && out.String() != want {
+			t.Errorf("lines %q, want %q", out.String(), want)
+		}
+		last, percent := 2*time.Minute, 0
+		for _, found := range regexp.MustCompile(`(\d[0-9ms]*) left .*?(\d+)% `).FindAllStringSubmatch(out.String(), -1) {
+			left, err := time.ParseDuration(found[1])
+			if err != nil || left > last {
+				t.Errorf("%q, after %v: %v", found[0], last, err)
+			}
+			last = left
+			percent, _ = strconv.Atoi(found[2])
+		}
+		if terminal && (last != 0 || percent != 99) {
+			t.Errorf("in the end %v left, %d %%", last, percent)
+		}
 	}
 }
