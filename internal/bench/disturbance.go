@@ -63,8 +63,8 @@ func (d *disturbances) notes() (notes []string) {
 			d.throttled.Round(time.Millisecond/10)))
 	}
 	if d.spoilt > d.rounds/mostSpoilt {
-		notes = append(notes, fmt.Sprintf("Of %d rounds, %d were spoilt: the hypervisor or a quota took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
-			d.rounds, d.spoilt))
+		notes = append(notes, fmt.Sprintf("Of %s of all workloads, %d were disturbed: the hypervisor or a quota took CPU time, or TCP sent segments again. Repeat the run on a quiet machine.",
+			count(d.rounds, "round"), d.spoilt))
 	}
 	return notes
 }

@@ -75,7 +75,7 @@ func TestSpoiltRoundsOfSuite(t *testing.T) {
 		}
 		e.repeats([]int{0, 0}, e.spoilt([]int{0, 0}, []load.SliceResult{turn, turn}))
 	}
-	if notes := r.disturbed.notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], "Of 8 rounds, 4 were spoilt") {
+	if notes := r.disturbed.notes(); len(notes) != 1 || !strings.HasPrefix(notes[0], "Of 8 rounds of all workloads, 4 were disturbed") {
 		t.Errorf("notes %q", notes)
 	}
 }
