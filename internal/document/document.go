@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"reflect"
 	"strings"
 	"unicode"
@@ -36,6 +37,9 @@ func (r textReader) Read(p []byte) (int, error) {
 // readAll reads a file of text.
 func readAll(r io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
+	if ofPath := (*fs.PathError)(nil); errors.As(err, &ofPath) {
+		err = ofPath.Err // the caller names the file
+	}
 	if err == nil && len(data) > maxBytes {
 		err = fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
 	}

@@ -42,6 +42,19 @@ func TestEndless(t *testing.T) {
 	}
 }
 
+// TestKeys has the keys of a mapping in the order of the file, through an alias too.
+func TestKeys(t *testing.T) {
+	source, err := Single(strings.NewReader("a: &x {z: 1, b: 2, c: 3}\nd: *x\ne: [1]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mapping, want := range map[jsontext.Pointer]string{"": "a d e", "/a": "z b c", "/d": "z b c", "/e": "", "/e/0": "", "/a/z": "", "/f/g": ""} {
+		if got := strings.Join(source.Keys(mapping), " "); got != want {
+			t.Errorf("%q: keys %q, want %q", mapping, got, want)
+		}
+	}
+}
+
 // TestFlowForm reads documents of YAML that begin with a brace, as those of JSON do.
 func TestFlowForm(t *testing.T) {
 	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n", `{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {

@@ -105,15 +105,35 @@ func (s *Source) Decode(into any, options ...json.Options) error {
 	return Decode(data, into, options...)
 }
 
+// Keys returns the keys of a mapping as they stand in the file; none of what is no mapping.
+func (s *Source) Keys(mapping jsontext.Pointer) (keys []string) {
+	n := s.root
+	for token := range mapping.Tokens() {
+		if _, n = member(resolved(n), token); n == nil {
+			return nil
+		}
+	}
+	n = resolved(n)
+	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
+		keys = append(keys, n.Content[i].Value)
+	}
+	return keys
+}
+
+// resolved returns what an alias stands for, and other nodes as they are.
+func resolved(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
 // Position returns the line and the column of a field, or of the field that has it where it is missing. The first ones are 1.
 func (s *Source) Position(field jsontext.Pointer) (line, column int) {
 	n := s.root
 	line, column = n.Line, n.Column
 	for token := range field.Tokens() {
-		for n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		key, value := member(n, token)
+		key, value := member(resolved(n), token)
 		if value == nil {
 			break
 		}

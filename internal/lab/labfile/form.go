@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -123,14 +124,9 @@ func wrong(field jsontext.Pointer, format string, args ...any) error {
 
 // inOrder returns the names of a mapping as they stand in the file.
 func inOrder[T any](r *reader, mapping jsontext.Pointer, of map[string]T) []string {
-	var names []string
-	for name := range of {
-		names = append(names, name)
+	place := map[string]int{}
+	for i, name := range r.source.Keys(mapping) {
+		place[name] = i
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		lineA, columnA := r.source.Position(mapping.AppendToken(a))
-		lineB, columnB := r.source.Position(mapping.AppendToken(b))
-		return cmp.Or(lineA-lineB, columnA-columnB, cmp.Compare(a, b))
-	})
-	return names
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(place[a]-place[b], cmp.Compare(a, b)) })
 }
