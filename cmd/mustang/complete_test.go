@@ -46,6 +46,8 @@ func TestCompletion(t *testing.T) {
 		"svc ls -o w":                     "wide",
 		"report -o b":                     "benchfmt",
 		"links -o t":                      "table tree",
+		"monitor --verdict d":             "dropped denied",
+		"monitor --pod x":                 "",
 		"compl":                           "completion",
 	} {
 		if got := strings.Join(completed(t, nil, strings.Split(line, " ")...), " "); got != want {

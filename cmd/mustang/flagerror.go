@@ -18,7 +18,7 @@ var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
 	"int": "a whole number", "int64": "a whole number", "float64": "a number",
 	"uint": "a whole number from 0", "uint8": "a whole number from 0 to 255", "uint16": "a whole number from 0 to 65535",
-	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0", "uintSlice": "whole numbers from 0",
 }
 
 // flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and of an

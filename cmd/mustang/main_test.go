@@ -179,6 +179,18 @@ var badInput = []struct {
 	{"lab up -f /dev/null", 2, "/dev/null: it is empty"},
 	{"lab up -f /etc/hostname", 2, "/etc/hostname:1: want an object"},
 	{"lab up -f -", 2, "standard input: it is empty"},
+	{"lab up -f /proc", 2, "mustang: /proc: is a directory"},
+	{"lab up pod-links --service-port x", 2, `--service-port "x": want whole numbers from 0`},
+	{"monitor --port x", 2, `--port "x": want whole numbers from 0`},
+	{"monitor --pod a/b/c", 2, `pod "a/b/c": want NAMESPACE/NAME, or NAME`},
+	{"monitor --pod /", 2, `pod "/": want NAMESPACE/NAME, or NAME`},
+	{"monitor --pod=", 2, "--pod is empty"},
+	{"monitor --verdict=", 2, "--verdict is empty"},
+	{"monitor --address=", 2, "--address is empty"},
+	{"help nosuch", 2, `unknown command "nosuch" for "mustang": want agent, bench, `},
+	{"help lab upp", 2, `unknown command "upp" for "mustang lab": want down, exec, ls, up; did you mean up?`},
+	{"completion tcsh", 2, `unknown command "tcsh" for "mustang completion": want bash, fish, powershell, zsh`},
+	{"completion bash x", 2, `unexpected argument "x"`},
 	{"lab up -f /nonexistent", 1, "/nonexistent"},
 	{"lab up pod-links --link token-ring", 2, "token-ring"},
 	{"lab up pod-links --datapath kernel --via ebpf-tc", 2, "ebpf-tc"},
@@ -204,6 +216,8 @@ var badInput = []struct {
 	{"bench --until NaN%", 2, `"NaN%"`},
 	{"bench --until 1% --rounds 3", 2, "exclude"},
 	{"bench --until 1% --only loopback", 2, "--until needs"},
+	{"bench --list --only token-ring", 2, `--only "token-ring": no such row in pod-links`},
+	{"bench --list --only [", 2, `--only "[": syntax error in pattern`},
 	{"bench --only token-ring", 2, `--only "token-ring": no such row in pod-links (see mustang bench --list pod-links)`},
 	{"bench -P 0", 2, "-P, --flows 0"},
 	{"bench --rate 0 --latency-under-load", 2, "--rate 0"},
@@ -275,10 +289,10 @@ func TestNoBPFFS(t *testing.T) {
 	dir := t.TempDir()
 	env := map[string]string{cli.EnvBPFRoot: filepath.Join(dir, "mustang")}
 	for _, args := range []string{
-		"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "svc ls", "ep ls", "ep rm 1", "counters",
+		"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "svc ls", "ep ls", "ep rm 1", "counters", "metrics",
 	} {
 		code, _, stderr := command(t, env, strings.Fields(args)...)
-		if code != exitFailed || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, dir) {
+		if code != exitFailed || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, `mustang: "`+dir) {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr)
 		}
 	}

@@ -41,11 +41,16 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	refuseUnknown(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(env.Stderr, "mustang: %v\n", err)
+	text := err.Error()
+	if ctx.Err() != nil { // by a signal
+		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
+	}
+	fmt.Fprintf(env.Stderr, "mustang: %s\n", text)
 	var misuse *cli.UsageError
 	var option *lab.OptionError
 	if errors.As(err, &misuse) || errors.As(err, &option) {
@@ -106,6 +111,26 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(env.Getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
 	return root
+}
+
+// refuseUnknown has the library's own commands refuse words that they do not know, as the others do.
+func refuseUnknown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				of, rest, err := root.Find(args)
+				return errors.Join(err, cli.KnownCommand(of, rest))
+			}
+		case "completion":
+			cmd.Args, cmd.RunE = cli.KnownCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = cli.Arguments()
+			}
+		}
+	}
 }
 
 // hidden returns a command that other commands start. It parses its arguments itself.

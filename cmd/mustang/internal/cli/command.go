@@ -46,15 +46,15 @@ func Arguments(names ...string) cobra.PositionalArgs {
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short,
-		Args: knownCommand,
+		Args: KnownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(commands...)
 	return cmd
 }
 
-// knownCommand refuses a word that names no command, and tells which there are.
-func knownCommand(cmd *cobra.Command, args []string) error {
+// KnownCommand refuses a word that names no command, and tells which there are.
+func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

@@ -155,13 +155,13 @@ func TestFilter(t *testing.T) {
 		{given{verdicts: []string{"dropped", "made"}}, true},
 		{given{verdicts: []string{"dropped"}}, false},
 	} {
-		f, err := c.given.parse()
+		f, err := c.given.parse(func(string) bool { return false })
 		if got := f.wants(&e) && f.wantsPods(&l); got != c.want || err != nil {
 			t.Errorf("%+v selects: %v, want %v; %v", c.given, got, c.want, err)
 		}
 	}
-	for _, g := range []given{{addresses: []string{"web"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}} {
-		if _, err := g.parse(); err == nil {
+	for _, g := range []given{{addresses: []string{"web"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}, {pods: []string{"/"}}, {pods: []string{"a/b/c"}}} {
+		if _, err := g.parse(func(string) bool { return false }); err == nil {
 			t.Errorf("no error of %+v", g)
 		}
 	}

@@ -43,7 +43,7 @@ it ends when the datapath is removed.`,
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := given.parse()
+			filter, err := given.parse(cmd.Flags().Changed)
 			if err = errors.Join(cli.CheckOutput(format), cli.Usage(err)); err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ it ends when the datapath is removed.`,
 				var other *dirlock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
-					return fmt.Errorf("another monitor or policy trace runs, and each event is told to one: %w", err)
+					return fmt.Errorf("another monitor or policy trace runs, process %d, and each event is told to one", other.PID)
 				case errors.Is(err, os.ErrNotExist):
 					return errors.New("the datapath was removed: there is nothing to monitor any more")
 				}
@@ -67,7 +67,25 @@ it ends when the datapath is removed.`,
 	}
 	given.add(cmd)
 	cli.AddOutput(cmd, &format)
+	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts...))
+	cli.CompleteFlag(cmd, "pod", func() []string { return podNames(config) })
 	return cmd
+}
+
+// verdicts are the words of --verdict.
+var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
+
+// podNames returns the names of the node's pods, sorted; none that cannot be read.
+func podNames(config *cli.Config) (pods []string) {
+	_ = config.WithExisting(func(d *datapath.Datapath) error {
+		known, err := d.Policies().Snapshot()
+		for _, p := range known.Pods {
+			pods = append(pods, clean(p.Namespace+"/"+p.Name))
+		}
+		return err
+	})
+	slices.Sort(pods)
+	return slices.Compact(pods)
 }
 
 // monitor prints events.
@@ -126,7 +144,18 @@ type filter struct {
 	verdicts []flows.Verdict
 }
 
-func (g *given) parse() (f filter, err error) {
+func (g *given) parse(isSet func(flag string) bool) (f filter, err error) {
+	for flag, values := range map[string]int{"pod": len(g.pods), "address": len(g.addresses), "verdict": len(g.verdicts)} {
+		if values == 0 && isSet(flag) {
+			return f, fmt.Errorf("--%s is empty", flag)
+		}
+	}
+	for _, pod := range g.pods {
+		parts := strings.Split(pod, "/")
+		if len(parts) > 2 || slices.Contains(parts, "") {
+			return f, fmt.Errorf("pod %q: want NAMESPACE/NAME, or NAME", pod)
+		}
+	}
 	f.pods = g.pods
 	for _, text := range g.addresses {
 		network, err := netip.ParsePrefix(text)
@@ -145,11 +174,10 @@ func (g *given) parse() (f filter, err error) {
 		f.ports = append(f.ports, uint16(port))
 	}
 	for _, text := range g.verdicts {
-		v := flows.Verdict(text)
-		if !slices.Contains([]flows.Verdict{flows.Made, flows.Dropped, flows.Denied, flows.Audited}, v) {
+		if !slices.Contains(verdicts, text) {
 			return f, fmt.Errorf("verdict %q: want made, dropped, denied or audited", text)
 		}
-		f.verdicts = append(f.verdicts, v)
+		f.verdicts = append(f.verdicts, flows.Verdict(text))
 	}
 	return f, nil
 }

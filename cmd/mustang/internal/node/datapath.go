@@ -57,13 +57,26 @@ func (c commands) contents(ctx context.Context) string {
 			return err
 		}
 		policies, err := d.Policies().List()
-		text = fmt.Sprintf("deleted: %d services, %d endpoints, %d network policies", len(services), len(endpoints), len(policies))
+		pods := map[uint32]bool{} // one with two addresses has a row for each
+		for _, e := range endpoints {
+			pods[e.ID] = true
+		}
+		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"), count(len(pods), "endpoint", "endpoints"),
+			count(len(policies), "network policy", "network policies"))
 		return err
 	})
 	if err != nil {
 		return "deleted: maps that this program cannot read"
 	}
 	return text
+}
+
+// count returns a number with a noun in the right form.
+func count(n int, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, several)
 }
 
 func (c commands) upgrade() *cobra.Command {
