@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,6 +143,8 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 		}
 	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
 		o.Via = lab.ViaIPTables
+	} else if !isSet("datapath") && slices.Contains([]string{lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS}, o.Via) {
+		o.Datapath = lab.DatapathKernel // the only one that has them
 	}
 	if f.uplink.isSet() {
 		if o.Uplink, err = f.uplink.parse(); err != nil {
@@ -267,7 +270,11 @@ func (c *config) labDown() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return store.Down(info.Name)
+			if err := store.Down(info.Name); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.Stdout, "lab %s removed\n", info.Name)
+			return err
 		},
 	}
 }

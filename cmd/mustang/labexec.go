@@ -51,6 +51,9 @@ func (c *config) describeLab(info lab.Info, places []string) error {
 		fmt.Fprintf(c.Stdout, "  mustang lab exec %[1]s%[2]s -- iperf3 -s -D%[3]s  # behind the service, at port %[4]d\n  mustang lab exec %[1]s%[5]s -- iperf3 -c %[6]s%[7]s\n",
 			option, try.Server.Pod, server, try.Server.Port, try.Client, try.Service, client)
 	}
+	if _, ok := info.Trial(); !ok && slices.Contains(places, lab.PodA) && slices.Contains(places, lab.PodB) {
+		fmt.Fprintf(c.Stdout, "  mustang lab exec %s%s -- ping -c 3 %s\n", option, lab.PodA, lab.PodB)
+	}
 	_, err := fmt.Fprintf(c.Stdout, "  mustang lab down %s\n", info.Name)
 	return err
 }

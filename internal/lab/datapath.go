@@ -16,6 +16,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/lab/kubeproxy"
 	"mustang/internal/podlink"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 )
 
@@ -126,16 +127,24 @@ func (l *Lab) addEndpoints(ctx context.Context, mode podlink.Mode, host string, 
 	return nil
 }
 
+// podNamespace is the namespace that network policies and lists know of all pods of a lab.
+const podNamespace = "default"
+
 // endpointSpec returns the device of a host's pod that the datapath attaches to.
 func (l *Lab) endpointSpec(mode podlink.Mode, host, pod string) (datapath.EndpointSpec, error) {
 	network := podlink.Network{Host: l.namespaces[host], OVSDB: l.ovsdb(host)}
-	return l.endpointOf(mode, network, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
+	return l.endpointOf(pod, mode, network, podlink.Pod{Namespace: l.namespaces[pod], IfName: IfName, HostIfName: HostIfName(pod)})
 }
 
-// endpointOf does so for a pod of a network.
-func (l *Lab) endpointOf(mode podlink.Mode, network podlink.Network, pod podlink.Pod) (datapath.EndpointSpec, error) {
+// endpointOf does so for a pod of a network, whose name is that of its place. A policy of the lab brings the names of its pods.
+func (l *Lab) endpointOf(place string, mode podlink.Mode, network podlink.Network, pod podlink.Pod) (datapath.EndpointSpec, error) {
 	at, err := network.Endpoint(mode, pod)
+	var known *policy.Pod
+	if l.Options.Policy == "" {
+		known = &policy.Pod{Namespace: podNamespace, Name: place}
+	}
 	return datapath.EndpointSpec{
+		Pod:       known,
 		Owner:     owner,
 		Namespace: at.Namespace, IfName: at.IfName, Host: at.Host, HostIfName: at.HostIfName, Segment: at.Segment,
 		Unguarded: l.Options.Unguarded,

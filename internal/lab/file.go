@@ -246,7 +246,7 @@ func (l *Lab) addFileServices(ctx context.Context, h labfile.Host, networks []fi
 	}
 	for _, n := range networks {
 		for _, p := range n.Pods {
-			spec, err := l.endpointOf(n.mode, n.network, podlink.Pod{Namespace: l.namespaces[p.Name], IfName: IfName, HostIfName: p.HostIfName})
+			spec, err := l.endpointOf(p.Name, n.mode, n.network, podlink.Pod{Namespace: l.namespaces[p.Name], IfName: IfName, HostIfName: p.HostIfName})
 			if err == nil {
 				_, _, err = d.Endpoints().Put(ctx, spec)
 			}

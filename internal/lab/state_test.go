@@ -4,9 +4,28 @@ package lab
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 )
+
+// TestFindOfTwo says how to name one of several labs.
+func TestFindOfTwo(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if err := os.Mkdir(s.labs(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "two"} {
+		if err := os.WriteFile(filepath.Join(s.labs(), name+stateSuffix), []byte(`{"name":"`+name+`","standing":true}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Find(""); err == nil || !strings.Contains(err.Error(), "labs one, two: name one, as in lab exec --lab one, lab down one") {
+		t.Errorf("error %v", err)
+	}
+}
 
 // FuzzParseState parses state files of any content. What parses is written and parsed
 // back the same, and its places are known ones.

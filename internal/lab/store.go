@@ -211,7 +211,7 @@ func (s Store) Find(name string) (Info, error) {
 	case 1:
 		return infos[0], nil
 	}
-	return Info{}, fmt.Errorf("which lab? There are %s", strings.Join(names, ", "))
+	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s", strings.Join(names, ", "), names[0])
 }
 
 // ExistsError reports that there is a lab of that name already. It matches os.ErrExist.

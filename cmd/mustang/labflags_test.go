@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"mustang/internal/lab"
+)
+
+// TestViaSaysDatapath has an implementation that only the kernel's datapath has select it, unless the flag says otherwise.
+func TestViaSaysDatapath(t *testing.T) {
+	for _, c := range []struct{ datapath, via, want string }{
+		{"", lab.ViaIPTables, lab.DatapathKernel}, {"", lab.ViaIPVS, lab.DatapathKernel}, {"", lab.ViaNone, lab.DatapathKernel},
+		{"", "", lab.DatapathEBPF}, {"", lab.ViaEBPFSocket, lab.DatapathEBPF}, {lab.DatapathEBPF, lab.ViaIPTables, lab.DatapathEBPF},
+	} {
+		o := lab.Options{Topology: lab.TopologyPodLinks, Datapath: lab.DatapathEBPF, Via: c.via}
+		isSet := func(flag string) bool { return flag == "datapath" && c.datapath != "" }
+		if err := (labFlags{}).apply(&o, isSet); err != nil || o.Datapath != c.want {
+			t.Errorf("via %q: datapath %q, want %q; %v", c.via, o.Datapath, c.want, err)
+		}
+	}
+}
