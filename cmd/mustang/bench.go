@@ -287,20 +287,17 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format strin
 		return err
 	}
 	if format == "json" {
-		data, encodeErr := result.Marshal(file)
-		if encodeErr != nil {
-			return errors.Join(err, encodeErr)
-		}
-		if _, writeErr := c.Stdout.Write(data); writeErr != nil {
-			return errors.Join(err, writeErr)
-		}
-		return errors.Join(err, failures(file))
+		err = errors.Join(err, c.printResults(file))
 	}
 	r, reportErr := report.New(file)
 	if reportErr != nil {
 		return errors.Join(err, reportErr)
 	}
-	return errors.Join(err, c.writePage(results, r), c.printReport(r, results, format), failures(file))
+	err = errors.Join(err, c.writePage(results, r))
+	if format != "json" {
+		err = errors.Join(err, c.printReport(r, results, format))
+	}
+	return errors.Join(err, failures(file))
 }
 
 // failures returns an error if a row failed.

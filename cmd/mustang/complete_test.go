@@ -47,6 +47,9 @@ func TestCompletion(t *testing.T) {
 		"report -o b":                     "benchfmt",
 		"links -o t":                      "table tree",
 		"monitor --verdict d":             "dropped denied",
+		"svc add --choice m":              "maglev",
+		"svc add --on-remove ":            "keep reset",
+		"svc add --protocol s":            "sctp",
 		"monitor --pod x":                 "",
 		"compl":                           "completion",
 	} {

@@ -169,6 +169,8 @@ var badInput = []struct {
 	{"status -o yaml", 2, "yaml"},
 	{"datapath unload frob", 2, "frob"},
 	{"datapath upgrade", 1, "nothing to upgrade"},
+	{"counters --watch 1s", 2, `unexpected argument "1s": want --watch=1s`},
+	{"report /nonexis\x1b[31mtent", 1, "/nonexis?[31mtent"},
 	{"svc ls --wait=-1s", 2, "--wait -1s"},
 	{"svc ls --wait=soon", 2, "soon"},
 	{"lab up", 2, "TOPOLOGY is missing"},

@@ -67,12 +67,7 @@ func (c *config) reportOn(results, format string) error {
 	}
 	switch format {
 	case "json":
-		data, err := result.Marshal(file)
-		if err != nil {
-			return err
-		}
-		_, err = c.Stdout.Write(data)
-		return err
+		return c.printResults(file)
 	case "csv":
 		return export.CSV(c.Stdout, file)
 	case "markdown":
@@ -92,6 +87,15 @@ func (c *config) reportOn(results, format string) error {
 		return pageErr
 	}
 	_, err = fmt.Fprintln(c.Stdout, pageOf(path))
+	return err
+}
+
+// printResults prints a result file.
+func (c *config) printResults(file result.File) error {
+	data, err := result.Marshal(file)
+	if err == nil {
+		_, err = c.Stdout.Write(data)
+	}
 	return err
 }
 

@@ -50,7 +50,11 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	if ctx.Err() != nil { // by a signal
 		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
 	}
-	fmt.Fprintf(env.Stderr, "mustang: %s\n", text)
+	lines := strings.Split(text, "\n") // of several errors, or of one whose file has such a name
+	for i, line := range lines {
+		lines[i] = cli.Printable(line)
+	}
+	fmt.Fprintf(env.Stderr, "mustang: %s\n", strings.Join(lines, "\n"))
 	var misuse *cli.UsageError
 	var option *lab.OptionError
 	if errors.As(err, &misuse) || errors.As(err, &option) {

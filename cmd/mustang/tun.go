@@ -81,6 +81,9 @@ func (c *config) runTUN(ctx context.Context, flags tunFlags, specs []tunSpec) (e
 		}
 		devices = append(devices, device)
 	}
+	if len(flags.ifnames) == 0 {
+		fmt.Fprintf(c.Stderr, "mustang: %s is in this network namespace until the command ends\n", devices[0].Name())
+	}
 	// Packets from here on wait in the queues of the devices until they are read.
 	for _, device := range devices {
 		fmt.Fprintf(c.Stderr, "%s ready\n", device.Name())

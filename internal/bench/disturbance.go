@@ -69,6 +69,17 @@ func (d *disturbances) notes() (notes []string) {
 	return notes
 }
 
+// noteDisturbances notes what others did to a suite, which it names if there are several, and begins the next one.
+func (r *run) noteDisturbances(suite string) {
+	for _, note := range r.disturbed.notes() {
+		if len(r.options.Suites) > 1 {
+			note = "Suite " + suite + ": " + note
+		}
+		r.head.Notes = append(r.head.Notes, note)
+	}
+	r.disturbed = disturbances{}
+}
+
 // mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
 // Where there are more, they are part of what is measured.
 const mostSpoilt = 4

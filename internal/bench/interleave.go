@@ -38,11 +38,10 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 		if pending(rows) > 0 && !p.over(widest) && !r.full(rows) {
 			continue
 		}
-		r.head.Notes = append(r.head.Notes, r.disturbed.notes()...)
+		r.noteDisturbances(rows[0].row.Suite)
 		if note := r.compared.unrepeated(rows[0].row.Suite); note != "" {
 			r.head.Notes = append(r.head.Notes, note)
 		}
-		r.disturbed = disturbances{}
 		if o := r.options; o.Until > 0 && widest > o.Until {
 			is := fmt.Sprintf("±%.2g %%", widest*100)
 			if math.IsInf(widest, 1) {

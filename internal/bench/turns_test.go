@@ -80,6 +80,20 @@ func TestSpoiltRoundsOfSuite(t *testing.T) {
 	}
 }
 
+// TestDisturbedSuites names each suite of a run of several in its notes.
+func TestDisturbedSuites(t *testing.T) {
+	r := &run{options: Options{Suites: make([]suites.Suite, 2)}}
+	for _, suite := range []string{"latency", "switching"} {
+		r.disturbed = disturbances{idle: 1, others: 2}
+		r.noteDisturbances(suite)
+	}
+	if want := []string{
+		"Suite latency: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.", "Suite switching: Others kept 2.0 CPUs busy. Repeat the run on a quiet machine.",
+	}; !slices.Equal(r.head.Notes, want) {
+		t.Errorf("notes %q", r.head.Notes)
+	}
+}
+
 // TestSpoiltRoundsAreRepeatedAlike checks that a round is repeated with its slow rows.
 func TestSpoiltRoundsAreRepeatedAlike(t *testing.T) {
 	var e epoch

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -128,14 +127,4 @@ func (l *line) text(at time.Time) string {
 		words = append(words, fmt.Sprint(l.Length), "bytes")
 	}
 	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), " ")
-}
-
-// clean makes a name safe to print on a terminal.
-func clean(name string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, name)
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -111,7 +112,7 @@ func TestText(t *testing.T) {
 		},
 		{
 			flows.Event{Verdict: flows.Dropped, Reason: "ethertype", EtherType: 0x88cc, MAC: []byte{2, 0, 0, 0, 0, 1}, Length: 60},
-			line{Pod: clean("shop/\x1b[31mevil\n")},
+			line{Pod: cli.Printable("shop/\x1b[31mevil\n")},
 			"03:04:05.006 dropped ethertype at shop/?[31mevil? ethertype 0x88cc from 02:00:00:00:00:01 60 bytes",
 		},
 		{
@@ -147,6 +148,7 @@ func TestFilter(t *testing.T) {
 		{given{pods: []string{"web"}}, true},
 		{given{pods: []string{"eb", "other/web"}}, false},
 		{given{addresses: []string{"10.0.0.2"}}, true},
+		{given{addresses: []string{"::ffff:10.0.0.2"}}, true},
 		{given{addresses: []string{"192.0.2.0/24", "10.0.0.7/24"}}, true},
 		{given{addresses: []string{"10.0.0.3"}}, false},
 		{given{ports: []uint{80}, pods: []string{"db"}}, true},
@@ -160,9 +162,21 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%+v selects: %v, want %v; %v", c.given, got, c.want, err)
 		}
 	}
-	for _, g := range []given{{addresses: []string{"web"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}, {pods: []string{"/"}}, {pods: []string{"a/b/c"}}} {
+	for _, g := range []given{{addresses: []string{"web"}}, {addresses: []string{"::ffff:10.0.0.0/104"}}, {ports: []uint{65536}}, {ports: []uint{0}}, {verdicts: []string{"lost"}}, {pods: []string{"/"}}, {pods: []string{"a/b/c"}}} {
 		if _, err := g.parse(func(string) bool { return false }); err == nil {
 			t.Errorf("no error of %+v", g)
 		}
+	}
+}
+
+// TestNoteAbsent tells of a pod that there is not, before the monitor waits for it.
+func TestNoteAbsent(t *testing.T) {
+	var said strings.Builder
+	m := monitor{
+		Config: &cli.Config{Environment: cli.Environment{Stderr: &said}}, filter: filter{pods: []string{"web", "shop/db", "shop/webb"}},
+		names: &names{read: time.Now(), addresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "shop/web", netip.MustParseAddr("10.0.0.2"): "shop/db"}},
+	}
+	if err := m.noteAbsent(); err != nil || said.String() != "mustang: note: there is no pod shop/webb now; did you mean shop/web?\n" {
+		t.Errorf("it says %q: %v", said.String(), err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/dirlock"
 	"mustang/internal/datapath/flows"
+	"mustang/internal/suggest"
 )
 
 // Commands returns the commands monitor and metrics.
@@ -50,9 +52,12 @@ it ends when the datapath is removed.`,
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			return config.OnExisting(cmd.Context(), errors.New("there is no datapath to monitor"), func(d *datapath.Datapath) error {
+			return config.OnExisting(cmd.Context(), errors.New("there is no datapath to monitor: mustang ep add and mustang svc add make one; that of a lab is at mustang lab exec HOST -- mustang monitor"), func(d *datapath.Datapath) error {
 				fmt.Fprintln(config.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
 				m := monitor{Config: config, names: &names{datapath: d}, filter: filter, json: format == "json"}
+				if err := m.noteAbsent(); err != nil {
+					return err
+				}
 				err := d.Flows().Watch(cmd.Context(), m.print, m.leftOut, filter.verdicts...)
 				var other *dirlock.Error
 				switch {
@@ -80,7 +85,7 @@ func podNames(config *cli.Config) (pods []string) {
 	_ = config.WithExisting(func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
 		for _, p := range known.Pods {
-			pods = append(pods, clean(p.Namespace+"/"+p.Name))
+			pods = append(pods, cli.Printable(p.Namespace+"/"+p.Name))
 		}
 		return err
 	})
@@ -95,6 +100,26 @@ type monitor struct {
 	filter filter
 	json   bool
 }
+
+// noteAbsent tells which of the filter's pods there are not yet.
+func (m *monitor) noteAbsent() error {
+	if len(m.filter.pods) == 0 {
+		return nil
+	}
+	if err := m.names.refresh(); err != nil {
+		return err
+	}
+	known := slices.Collect(maps.Values(m.names.addresses))
+	for _, want := range m.filter.pods {
+		if !slices.ContainsFunc(known, func(pod string) bool { return isNamed(pod, want) }) {
+			fmt.Fprintf(m.Stderr, "mustang: note: there is no pod %s now%s\n", want, suggest.Text(want, known))
+		}
+	}
+	return nil
+}
+
+// isNamed reports whether a pod has the name that a filter gives.
+func isNamed(pod, want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) }
 
 func (m *monitor) print(e flows.Event) error {
 	if !m.filter.wants(&e) {
@@ -160,9 +185,10 @@ func (g *given) parse(isSet func(flag string) bool) (f filter, err error) {
 	for _, text := range g.addresses {
 		network, err := netip.ParsePrefix(text)
 		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			addr = addr.Unmap()
 			network, err = addr.Prefix(addr.BitLen())
 		}
-		if err != nil {
+		if err != nil || network.Addr().Is4In6() {
 			return f, fmt.Errorf("address %q: want an address or a network, as 10.0.0.0/24", text)
 		}
 		f.networks = append(f.networks, network.Masked())
@@ -195,6 +221,6 @@ func (f *filter) wants(e *flows.Event) bool {
 // wantsPods reports whether the filter selects a line by its pods.
 func (f *filter) wantsPods(l *line) bool {
 	return len(f.pods) == 0 || slices.ContainsFunc([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}, func(pod string) bool {
-		return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) })
+		return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return isNamed(pod, want) })
 	})
 }

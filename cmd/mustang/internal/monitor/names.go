@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/policy"
@@ -51,7 +52,7 @@ func (n *names) refresh() error {
 	for _, p := range known.Pods {
 		for _, a := range p.Addresses {
 			if !p.HostNetwork {
-				n.addresses[a.Unmap()] = clean(p.Namespace + "/" + p.Name)
+				n.addresses[a.Unmap()] = cli.Printable(p.Namespace + "/" + p.Name)
 			}
 		}
 	}
@@ -117,5 +118,5 @@ func (n *names) rule(number uint32) (_ string, err error) {
 			return "", err
 		}
 	}
-	return clean(n.rules[number].String()), nil
+	return cli.Printable(n.rules[number].String()), nil
 }

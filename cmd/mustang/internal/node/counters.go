@@ -3,6 +3,7 @@
 package node
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ that were translated to its backends and back. What sockets translate is not amo
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
 	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
 	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
-	return cli.Listing(cmd, func(format string) error {
+	cli.Listing(cmd, func(format string) error {
 		if cmd.Flags().Changed("watch") {
 			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
 		}
@@ -42,4 +43,13 @@ that were translated to its backends and back. What sockets translate is not amo
 		}
 		return status.WriteCounters(c.Stdout, format, counters, all)
 	})
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && cmd.Flags().Changed("watch") {
+			if _, err := time.ParseDuration(args[0]); err == nil {
+				return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
+			}
+		}
+		return cli.Arguments()(cmd, args)
+	}
+	return cmd
 }

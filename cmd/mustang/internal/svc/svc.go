@@ -90,7 +90,11 @@ func (c commands) svcRemove() *cobra.Command {
 			}
 			key := service.Key{Frontend: frontend, Protocol: p}
 			return c.OnExisting(cmd.Context(), fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
-				return d.Services().Delete(cmd.Context(), service.CLI, key)
+				if err := d.Services().Delete(cmd.Context(), service.CLI, key); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(c.Stdout, "service %s removed\n", key)
+				return err
 			})
 		},
 	}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/service"
 )
 
@@ -39,6 +41,12 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.ranges, "source-range", nil, "`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
 	flags.Uint16Var(&f.s.HealthCheckPort, "health-check-port", 0, "port at which svc health tells load balancers whether this node has a backend; needs --external-policy=local")
 	flags.TextVar(&f.s.OnRemove, "on-remove", service.Keep, "what happens to open TCP connections of a backend that is removed: `keep|reset`")
+	cli.CompleteFlag(cmd, "protocol", cli.Fixed("tcp", "udp", "sctp", "any"))
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if words, _ := pflag.UnquoteUsage(flag); strings.Contains(words, "|") {
+			cli.CompleteFlag(cmd, flag.Name, cli.Fixed(strings.Split(words, "|")...))
+		}
+	})
 }
 
 // parse returns the service of the flags.
