@@ -44,7 +44,11 @@ func startCluster(b *testing.B) *cluster {
 	testkit.RequireRoot(b)
 	c := &cluster{dir: b.TempDir(), programs: os.Getenv(programsVariable), ns: testkit.Namespace(b, "api")}
 	if c.programs == "" {
-		c.programs = "/var/cache/mustang/k8s/v1.34.4/bin"
+		built, err := filepath.Glob("/var/cache/mustang/k8s/*/kube-proxy")
+		if err != nil || len(built) == 0 {
+			b.Fatalf("no programs of Kubernetes: make k8s && build/k8s build, or name their directory in $%s", programsVariable)
+		}
+		c.programs = filepath.Dir(built[0])
 	}
 	ip(b, strings.ReplaceAll(`
 		-n API link set lo up

@@ -29,7 +29,7 @@ type Set struct {
 }
 
 // Path returns the path of a program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl,
-// coredns, ginkgo, or e2e.test.
+// kube-proxy, coredns, ginkgo, or e2e.test.
 func (s Set) Path(name string) string { return filepath.Join(s.dir, name) }
 
 // Images returns the path of the archive with the images of pods.
@@ -45,6 +45,7 @@ var list = []program{
 	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"},
 	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"},
 	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"},
+	{"kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"}, // for test/scale
 	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3"},
 	{"ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"},
 	{"agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"},
