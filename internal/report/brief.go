@@ -93,19 +93,12 @@ func (t *workloadTable) winner() (line string, most int) {
 	return line, max(most, 0)
 }
 
-// namedInWinner are the names of the best row and of those that the sentence on it names.
-func (t *workloadTable) namedInWinner() []string {
+// namedInWinner are the names of the best row and of those beside it that the sentence on it names, and of those of too few rounds.
+func (t *workloadTable) namedInWinner() (named, few []string) {
 	_, most := t.winner()
 	s := t.standing(t.contenders(false))
-	var out []string
-	for i, of := range [][]*entry{s.best, s.apart, s.few} {
-		n := most
-		if i == 0 {
-			n++
-		}
-		out = append(out, names(of[:min(n, len(of))])...)
-	}
-	return out
+	first := func(n int, of []*entry) []string { return names(of[:min(n, len(of))]) }
+	return slices.Concat(first(most+1, s.best), first(most, s.apart)), first(most, s.few)
 }
 
 // winnerAmong names the best row with its figure, and of what is tied with it at most so many names.
@@ -154,7 +147,7 @@ func someNames(entries []*entry, most int) string {
 
 // briefTable has a line for each connection, or each row of a list, that has a figure.
 func (st *suiteTables) briefTable(style int) Table {
-	var order, first []string // first are those that the sentences on the workloads name
+	var order, first, few []string // first are those that the sentences on the workloads name, and few those of too few rounds that they name
 	for _, t := range st.workloads {
 		contenders := t.contenders(false)
 		switch {
@@ -167,7 +160,8 @@ func (st *suiteTables) briefTable(style int) Table {
 		}
 		if len(contenders) > 0 && !st.statesPairs() {
 			first = append(first, contenders[0].name) // where the sentence is on what is added to a reference
-			first = append(first, t.namedInWinner()...)
+			named, short := t.namedInWinner()
+			first, few = append(first, named...), append(few, short...)
 		}
 		for _, name := range names(contenders) {
 			if !slices.Contains(order, name) {
@@ -178,12 +172,14 @@ func (st *suiteTables) briefTable(style int) Table {
 	out := Table{Columns: []Column{{}}}
 	for _, name := range order {
 		out.Columns[0].Cells = append(out.Columns[0].Cells, Cell{Text: name})
-		line := Line{Status: result.StatusOK, Rank: 2}
+		line := Line{Status: result.StatusOK, Rank: 3}
 		switch {
 		case slices.Contains(first, name):
 			line.Rank = 0
-		case slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.hasCost(name) }):
+		case slices.Contains(few, name):
 			line.Rank = 1
+		case slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return t.hasCost(name) }):
+			line.Rank = 2
 		}
 		out.Lines = append(out.Lines, line)
 	}
@@ -196,11 +192,7 @@ func (st *suiteTables) briefTable(style int) Table {
 	if legend := st.briefLegend(style); legend != "" {
 		out.Notes = []string{legend}
 	}
-	none := format.None + " not measured."
-	if st.list() {
-		none = format.None + " no figure or no ratio."
-	}
-	out.Signs = append(signs(st.workloads[0].turns()), Sign{format.None, none})
+	out.Signs = append(signs(st.workloads[0].turns()), Sign{format.None, format.None + "\u00a0none."})
 	return out
 }
 
@@ -352,7 +344,7 @@ func (st *suiteTables) briefLegend(style int) string {
 		parts = append(parts, "cost: how much less "+format.Clean(of[0].Subject)+" than "+format.Clean(of[0].Object)+", in\u00a0%.")
 	}
 	if costs {
-		parts = append(parts, "ipt, nft, eBPF: cost of a cluster IP by iptables, nftables, eBPF in\u00a0% of the pod IP, ±\u00a0half of its 95\u00a0% interval.")
+		parts = append(parts, "Cost of a cluster IP by iptables, nftables, eBPF in %\u00a0of the pod IP, ±\u00a0half its 95\u00a0% interval.")
 	}
 	switch least, most := st.widths(); {
 	case costs:

@@ -271,14 +271,14 @@ func TestNamedRowsHaveLines(t *testing.T) {
 	f.Rows = append(f.Rows, service)
 	f.Run.Comparisons = []result.Comparison{versus(service.ID, "way-20/pod-ip", 10, [3]float64{1, 0.9, 1.1})}
 	out := briefOf(t, f, 0)
-	checkSays(t, out, []string{"Request/response: way-29, 1,029", "tied with it: way-28, way-27.", "and ", " more of 30", "~ no difference found. – not measured."}, []string{"? this run"})
+	checkSays(t, strings.Join(strings.Fields(out), " "), []string{"Request/response: way-29, 1,029", "tied with it: way-28, way-27.", "and ", " more of 30", "~ no difference found. – none."}, []string{"? this run"})
 	for _, name := range []string{"way-00", "way-29", "way-28", "way-27", "way-20"} {
 		if !strings.Contains(out, "\n  "+name+" ") {
 			t.Errorf("no line of %s:\n%s", name, out)
 		}
 	}
 	f.Run.Comparisons = nil // and so no line has a cost
-	checkSays(t, briefOf(t, f, 0), nil, []string{"~ no difference", "– not"})
+	checkSays(t, briefOf(t, f, 0), nil, []string{"~ no difference", "– none"})
 }
 
 // TestUncertainRowIsNoChoice gives the slowest connection an interval that no difference from the

@@ -82,7 +82,7 @@ func TestNoAdvice(t *testing.T) {
 
 // TestOneSetOfWords checks that a mark, a name and a figure have the same words everywhere.
 func TestOneSetOfWords(t *testing.T) {
-	const none, few = "~ not significant, corrected for the number of comparisons (Holm)", "? this run cannot tell: too few rounds, or too much noise or loss."
+	const none, few = "~ not significant (Holm-corrected)", "? cannot tell: too few rounds, noise or loss."
 	for _, name := range []string{"recorded-pod-links", "recorded-two-cpus", "recorded-pod-links-ipv6", "recorded-switching"} {
 		f := sample(t, name)
 		for where, got := range map[string]string{"answer": briefOf(t, f, 0), "text": textOf(t, f, wide()), "page": wordsOf(pageOf(t, f))} {

@@ -252,11 +252,8 @@ func (t *workloadTable) notes() []string {
 
 // signs explains the signs that a table may have; where rows took turns, verdicts are Holm's.
 func signs(holm bool) []Sign {
-	none := "~ no difference found."
-	if holm {
-		none = "~ not significant, corrected for the number of comparisons (Holm)."
-	}
-	return []Sign{{"~", none}, {"?", "? " + cannotTell + ": too few rounds, or too much noise or loss."}, {"≈", "≈ uncertain by more than the difference."}}
+	none := map[bool]string{true: "~\u00a0not significant (Holm-corrected).", false: "~\u00a0no difference found."}[holm]
+	return []Sign{{"~", none}, {"?", "?\u00a0cannot tell: too few rounds, noise or loss."}, {"≈", "≈\u00a0uncertain by more than the difference."}}
 }
 
 // marksLegend explains the signs in texts.
