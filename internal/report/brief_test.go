@@ -180,6 +180,8 @@ func TestNoTieInNoise(t *testing.T) {
 		f.Run.Comparisons[1].AA = true
 		checkSays(t, briefOf(t, f, 0), []string{tc.want}, []string{tc.never})
 	}
+	f.Run.Comparisons, f.Rows[1].CI95 = nil, &[2]float64{15, 90} // which the figures alone are judged by
+	checkSays(t, briefOf(t, f, 0), []string{"cannot be told from it: veth"}, []string{"tied"})
 }
 
 // TestRoughCost checks that a cost whose interval is wider than itself is not given as a figure

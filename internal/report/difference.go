@@ -114,50 +114,50 @@ func (t *workloadTable) of(c result.Comparison) difference {
 // difference compares a with b, which both have a figure: by the comparison within
 // rounds if the file has one, else by their figures and intervals.
 func (t *workloadTable) difference(a, b *entry) difference {
-	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
-		return t.of(*c)
+	if d := t.paired(a, b); d.ratio != 0 {
+		return d
 	}
-	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
-		return t.of(*c).turned()
-	}
-	d := difference{verdict: t.compareFigures(a, b), class: result.NoisierClass(t.class(a), t.class(b))}
+	v, span := t.compareFigures(a, b)
+	d := difference{verdict: v, class: result.NoisierClass(t.class(a), t.class(b))}
 	if b.Median != 0 {
 		d.ratio = a.Median / b.Median
-		d.verdict = t.tiedAt(d, a, b)
+		d.verdict = t.tiedAt(difference{v, d.ratio, span, d.class}, a, b)
 	}
 	return d
 }
 
 // compareFigures judges by whether intervals overlap: those of both rows' ratios to the reference if they have them, since these
-// are without the drift of the machine, else those of their figures.
-func (t *workloadTable) compareFigures(a, b *entry) verdict {
+// are without the drift of the machine, else those of their figures. The span is that of the ratios that they allow.
+func (t *workloadTable) compareFigures(a, b *entry) (v verdict, span *[2]float64) {
 	spread := t.spreads[result.NoisierClass(t.class(a), t.class(b))]
 	x, y, ratio := a.CI95, b.CI95, a.Median/b.Median
-	if p, q := t.within(a), t.within(b); p.ci != nil && q.ci != nil && q.ratio > 0 {
+	if p, q := t.paired(a, t.reference), t.paired(b, t.reference); p.ci != nil && q.ci != nil && q.ratio > 0 {
 		x, y, ratio = p.ci, q.ci, p.ratio/q.ratio
 	}
-	switch {
-	case x == nil || y == nil:
-		return tooFew
-	case x[0] <= y[1] && y[0] <= x[1]:
-		return tied
-	case spread.known() && math.Abs(ratio-1) <= spread.share:
-		return tied
-	case ratio < 1:
-		return lower
+	if x == nil || y == nil {
+		return tooFew, nil
 	}
-	return higher
+	if y[0] > 0 {
+		span = &[2]float64{x[0] / y[1], x[1] / y[0]}
+	}
+	switch {
+	case x[0] <= y[1] && y[0] <= x[1], spread.known() && math.Abs(ratio-1) <= spread.share:
+		return tied, span
+	case ratio < 1:
+		return lower, span
+	}
+	return higher, span
 }
 
-// within is a row's ratio to the reference, from within rounds; zero without one.
-func (t *workloadTable) within(e *entry) difference {
-	if t.reference == nil {
+// paired is the comparison of a with b within rounds; zero if the file has none, or there is no b.
+func (t *workloadTable) paired(a, b *entry) difference {
+	if b == nil {
 		return difference{}
 	}
-	if c := t.pairs[[2]string{e.ID, t.reference.ID}]; c != nil {
+	if c := t.pairs[[2]string{a.ID, b.ID}]; c != nil {
 		return t.of(*c)
 	}
-	if c := t.pairs[[2]string{t.reference.ID, e.ID}]; c != nil {
+	if c := t.pairs[[2]string{b.ID, a.ID}]; c != nil {
 		return t.of(*c).turned()
 	}
 	return difference{}
