@@ -167,7 +167,7 @@ func TestLabsPage(t *testing.T) {
 		t.Fatalf("the commands are not those expected:\n%s", script.String())
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/labs.txtar", []byte(script.String()+"-- two-racks.yaml --\n"+string(file)), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/labs.txtar", []byte(script.String()+"-- docs/two-racks.yaml --\n"+string(file)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
