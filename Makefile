@@ -62,7 +62,7 @@ FUZZTIME ?= 10s
 BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate page build install uninstall programs extras deb image release release-arch manifest lint bench clean
+.PHONY: all setup generate page build install uninstall programs history extras deb image release release-arch manifest lint bench clean
 .PHONY: test-k8s test-k8s-short test-k8s-table k8s
 .PHONY: test test-unit test-host test-kernel test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
@@ -139,7 +139,11 @@ EXTRAS    := $(BUILD)/extras
 HOST_ARCH := $(shell $(GO) env GOHOSTARCH)
 HERE      := $(BUILD)/programs/$(HOST_ARCH)/mustang
 
-extras: programs
+# The date and the maintainer of a package are those of the last commit.
+history:
+	@git log -1 --format= 2>/dev/null || { echo 'make deb and make release need the git repository: a package has the date and the author of its last commit' >&2; exit 1; }
+
+extras: history programs
 	@[ '$(ARCH)' = '$(HOST_ARCH)' ] || $(MAKE) programs ARCH=$(HOST_ARCH) VERSION='$(VERSION)'
 	@rm -rf $(EXTRAS) && mkdir -p $(EXTRAS)
 	env -u MUSTANG_BPF_ROOT -u MUSTANG_STATE_DIR $(RELEASE_TIME) $(HERE) man $(EXTRAS)/man
@@ -153,7 +157,7 @@ extras: programs
 # nfpm has a module file of its own: it needs some sixty modules.
 DEB ?= $(BUILD)/mustang_$(VERSION)_$(ARCH).deb
 
-deb: programs extras
+deb: history programs extras
 	ARCH='$(ARCH)' VERSION='$(VERSION)' MAINTAINER='$(DEB_MAINTAINER)' PROGRAMS='$(PROGRAMS)' EXTRAS='$(EXTRAS)' $(RELEASE_TIME) \
 		$(GO) tool -modfile=packaging/nfpm.mod nfpm package -f packaging/nfpm.yaml -t '$(DEB)'
 
@@ -170,7 +174,7 @@ SBOM := $(GO) tool -modfile=packaging/sbom.mod cyclonedx-gomod bin -json -std -n
 
 # All files of a release, for RELEASE_ARCHS, checked: lintian has nothing to say, and each program starts, in emulation
 # where it is for another processor.
-release: $(BUILD)/packages-release.stamp $(BUILD)/modules.stamp
+release: history $(BUILD)/packages-release.stamp $(BUILD)/modules.stamp
 	rm -rf $(RELEASE) && mkdir -p $(RELEASE)
 	for arch in $(RELEASE_ARCHS); do $(MAKE) release-arch ARCH=$$arch VERSION='$(VERSION)' || exit 1; done
 	cd $(RELEASE) && sha256sum -- * >SHA256SUMS

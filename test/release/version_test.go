@@ -94,3 +94,26 @@ func TestVersionOfChart(t *testing.T) {
 		}
 	}
 }
+
+// TestPackageWithoutGit has the packages of a tree without its history refused before anything is built: they would have neither
+// a date nor a maintainer.
+func TestPackageWithoutGit(t *testing.T) {
+	testkit.RequireTool(t, "make")
+	testkit.RequireTool(t, "git")
+	dir := t.TempDir()
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"deb", "release"} {
+		cmd := exec.Command("make", target)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "need the git repository") || strings.Contains(string(out), "go build") {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+	}
+}
