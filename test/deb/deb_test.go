@@ -3,6 +3,7 @@
 package deb
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -78,7 +79,7 @@ func TestPackage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "dpkg", "--root="+root, "--install", path)
+	run(t, "dpkg", "--force-script-chrootless", "--root="+root, "--install", path)
 	if out := run(t, "dpkg", "--root="+root, "--verify", "mustang"); out != "" {
 		t.Errorf("after the installation: %s", out)
 	}
@@ -91,7 +92,8 @@ func TestPackage(t *testing.T) {
 	readManual(t, root)
 	verifyUnits(t, root)
 	checkPage(t, filepath.Join(root, "usr/bin/mustang"))
-	run(t, "dpkg", "--root="+root, "--purge", "mustang")
+	enable(t, root)
+	run(t, "dpkg", "--force-script-chrootless", "--root="+root, "--purge", "mustang")
 	var left []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && !strings.HasPrefix(path, root+"/var/") {
@@ -101,6 +103,23 @@ func TestPackage(t *testing.T) {
 	})
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// enable makes the links of enabled units, as systemctl does.
+func enable(t *testing.T, root string) {
+	t.Helper()
+	const wants = "etc/systemd/system/%s.wants"
+	for unit, target := range map[string]string{
+		"mustang-bpffs": "sysinit.target", "mustang-cni": "multi-user.target", "mustang-health": "multi-user.target", "mustang-services": "multi-user.target",
+	} {
+		dir := filepath.Join(root, fmt.Sprintf(wants, target))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/lib/systemd/system/"+unit+".service", filepath.Join(dir, unit+".service")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -115,9 +134,9 @@ func checkContent(t *testing.T, path string) {
 			t.Errorf("%q lacks %q", fields, want)
 		}
 	}
-	for _, script := range []string{"preinst", "postinst", "prerm", "postrm", "Depends:"} {
-		if strings.Contains(fields, script) {
-			t.Errorf("there is a %s", script)
+	for script, want := range map[string]bool{" preinst": false, " postinst": true, " prerm": true, " postrm": true, "Depends:": false} {
+		if strings.Contains(fields, script) != want {
+			t.Errorf("there is a %s: %t, want %t", script, !want, want)
 		}
 	}
 	have := map[string]string{}
