@@ -271,12 +271,14 @@ __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 			ct->flags |= CT_UNJUDGED;
 	}
 	ct->flags = (ct->flags & CT_FLAGS) | counts_of(slot->service) << CT_COUNTS_SHIFT;
-	/* What policies deny neither ends a connection nor keeps it: its end could have it forgotten, or have it shut for the other. */
-	if (ct->flags & CT_UNJUDGED || ct->denied)
+	if (ct->flags & CT_UNJUDGED)
 		return true;
 	if (ct->flags & CT_REMOVED)
 		traits |= TRAIT_RST;
-	if (slot->seen != now)
+	/* What policies deny does not keep a connection: one end could have it shut for the other. Its ends give it up all the same. */
+	if (ct->denied && !(traits & TRAIT_FIN))
+		return true;
+	if (!ct->denied && slot->seen != now)
 		slot->seen = now;
 	if (SLOT_STATE(state) == CT_SYN) {
 		if (!ct_is_answer(slot->opening, ct->flags, traits))

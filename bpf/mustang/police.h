@@ -59,8 +59,11 @@ enum listens {
 	LISTENS_UNKNOWN,
 	LISTENS_NOT,
 	LISTENS,
-	LISTENS_LATER, /* it had its policies before its first connection */
+	LISTENS_LATER, /* it has had policies for so long that its connections have rows */
 };
+
+/* How long connections from before a pod's first policy have to be used, in units of 2^30 ns: about a quarter of an hour. */
+#define GUESS_TIME 840
 
 /* Whether a pod listened on a port when a policy first selected it. */
 static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
@@ -75,33 +78,49 @@ static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
 	all = bpf_map_lookup_elem(&policy_ports, &key);
 	if (!all)
 		return LISTENS_UNKNOWN;
-	if (all->allow)
+	if (all->allow || (__u32)(coarse_now() >> 30) - all->rule > GUESS_TIME)
 		return LISTENS_LATER;
 	key.port = bpf_ntohs(port);
 	key.length = 16;
 	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS : LISTENS_NOT;
 }
 
+/* Who has opened the connection of a packet without a row. */
+enum opener {
+	OPENER_SENDER,
+	OPENER_RECEIVER,
+	OPENER_UNKNOWN,
+};
+
 /*
- * Whether a packet in the middle of a connection that the table does not know is an answer. Connections that were open when the
- * first policy came have no row: the end that listens is the server, and if neither or both do, the one with the lower port. Of one that
- * does not and one that is not known, the first is the client. Those of a pod that has had policies from the beginning have a row.
+ * Connections that were open when the first policy came have no row: the end that listens is the server, and if neither or both do, the
+ * one with the lower port. Of one that does not and one that is not known, the first is the client. Later on nobody knows: a row has
+ * expired, or been flushed, or a policy has ended the connection.
  */
-static __always_inline bool is_answer(const struct tuple *t, __u32 traits)
+static __always_inline enum opener opener_of(const struct tuple *t, __u32 traits)
 {
 	int from, to;
 
 	if (!has_states(t->proto) || traits & TRAIT_SYN)
-		return false;
+		return OPENER_SENDER;
 	from = listens(&t->saddr, t->sport, t->proto);
 	to = listens(&t->daddr, t->dport, t->proto);
 	if (from == LISTENS_LATER || to == LISTENS_LATER)
-		return false;
+		return OPENER_UNKNOWN;
 	if (traits & TRAIT_SYN_ACK)
-		return true;
+		return OPENER_RECEIVER;
 	if (from != to)
-		return from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT);
-	return bpf_ntohs(t->sport) < bpf_ntohs(t->dport);
+		return from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT) ? OPENER_RECEIVER
+											 : OPENER_SENDER;
+	return bpf_ntohs(t->sport) < bpf_ntohs(t->dport) ? OPENER_RECEIVER : OPENER_SENDER;
+}
+
+/* Judges the connection of n as if the other end had opened it. */
+static __always_inline __u32 judge_reverse(const struct ct_new *n)
+{
+	const struct tuple *t = &n->from;
+
+	return judge(&t->daddr, &t->saddr, flow_of(t->dport, t->sport, t->proto));
 }
 
 /* Whether a packet keeps the direct connection of n->row, which is its own. */
@@ -123,14 +142,15 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 __noinline int track(const struct tuple *t, __u32 traits)
 {
 	struct ct_new *n = ct_new_row();
-	bool keeps, answer;
+	enum opener opener;
 	__u32 reason;
+	bool keeps;
 
 	if (!t || !n)
 		return DROP_UNSPECIFIED;
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
-	answer = is_answer(t, traits);
-	n->from = answer ? tuple_reverse(t) : *t;
+	opener = opener_of(t, traits);
+	n->from = opener == OPENER_RECEIVER ? tuple_reverse(t) : *t;
 	n->to = n->from;
 	n->flags = CT_DIRECT;
 	n->traits = traits;
@@ -141,11 +161,14 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	if (keeps && (n->row.flags & CT_FORWARD || !(traits & TRAIT_SYN)))
 		return n->row.denied;
 	reason = ct_judge_new(n);
+	/* What a policy has ended does not go on because the other end may open connections. */
+	if (!reason && !keeps && opener == OPENER_UNKNOWN)
+		reason = judge_reverse(n);
 	/*
 	 * Neither an answer to what the table does not know nor a reset begins a connection. Rows of these would count as the receiver's, or
 	 * as those of who is made to send resets: somebody else could use up its share.
 	 */
-	if (reason || keeps || answer || traits & TRAIT_RST)
+	if (reason || keeps || opener == OPENER_RECEIVER || traits & TRAIT_RST)
 		return reason;
 	ct_locate(n, NULL);
 	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;

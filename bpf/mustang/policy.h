@@ -49,7 +49,7 @@ struct port_key {
 
 /*
  * Tables from here on are of endpoints: the ports that the pod listened on when a policy first selected it, and one row of length 0 to
- * say that they are known. There, allow says that the pod has had policies from the beginning.
+ * say that they are known. There, rule is when that was, in units of 2^30 ns, and allow says that the pod joined with its policies.
  */
 #define LISTENERS 0x80000000
 

@@ -27,7 +27,7 @@ type budget struct {
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {16_400, 200_000},
-		"to_pod":       {12_000, 100_000},
+		"to_pod":       {12_100, 100_000},
 		"from_uplink":  {13_950, 170_000},
 		"to_uplink":    {4500, 50_000},
 		"guard":        {2020, 60_000},

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -11,33 +12,87 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
 // TestPoliciesBeforeConnections has root in a pod send packets as if they were of a connection that is older than the policies, in which the
-// pod is the server. Where the other pod has had policies from the beginning, there is no such connection.
+// pod is the server. Where the other pod has had policies from the beginning, or for long, there is no such connection.
 func TestPoliciesBeforeConnections(t *testing.T) {
-	for _, first := range []bool{false, true} {
-		n, d := bridged(t), openTest(t)
-		if first {
-			applyPolicies(t, d, denyIngressA)
-		}
-		n.labelled(t, d)
-		applyPolicies(t, d, denyIngressA)
-		before := counts(t, d)
-		for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
-			forged := packet{src: netip.MustParseAddrPort(podB4 + ":80"), dst: netip.MustParseAddrPort(podA4 + ":40000"), proto: protoTCP, flags: flags, payload: "data"}
-			sendRaw(t, n, forged)
-		}
-		want := map[bool]uint64{true: 2}[first]
-		testkit.Eventually(t, 5*time.Second, func() error {
-			if counts(t, d)["to_pod"] < before["to_pod"]+2-want {
-				return errors.New("the packets have not come")
+	for _, c := range []struct {
+		name        string
+		first, long bool
+	}{{"pods first", false, false}, {"policies first", true, false}, {"pods long before", false, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			n, d := bridged(t), openTest(t)
+			if c.first {
+				applyPolicies(t, d, denyIngressA)
 			}
-			return nil
+			n.labelled(t, d)
+			applyPolicies(t, d, denyIngressA)
+			if c.long {
+				ageListeners(t, d)
+			}
+			want := uint64(0)
+			if c.first || c.long {
+				want = 2
+			}
+			before := counts(t, d)
+			for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
+				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"), dst: netip.MustParseAddrPort(podA4 + ":40000"), proto: protoTCP, flags: flags, payload: "data"})
+			}
+			testkit.Eventually(t, 5*time.Second, func() error {
+				if now := counts(t, d); now["from_pod"] < before["from_pod"]+2 {
+					return errors.New("the packets have not come")
+				}
+				return nil
+			})
+			if dropped := delta(t, d, before)["drop_policy_ingress"]; dropped != want {
+				t.Errorf("%d packets dropped, want %d", dropped, want)
+			}
 		})
-		if dropped := delta(t, d, before)["drop_policy_ingress"]; dropped != want {
-			t.Errorf("policies first: %v: %d packets dropped, want %d", first, dropped, want)
+	}
+}
+
+// TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not begin it anew, though the
+// server may open connections.
+func TestServerRevivesNothing(t *testing.T) {
+	n, d := bridged(t), openTest(t)
+	applyPolicies(t, d, fromBToA)
+	n.labelled(t, d)
+	server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
+	n.openFrom(t, 20000, server)
+	applyPolicies(t, d, denyIngressA)
+	if _, err := d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	before := counts(t, d)
+	more := packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":20000"), proto: protoTCP, flags: flagACK, payload: "more"}
+	if err := sendRawFrom(n.pods[0], more); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if delta(t, d, before)["drop_policy_ingress"] == 0 {
+			return errors.New("the server's packet is not dropped")
+		}
+		return nil
+	})
+}
+
+// ageListeners has pods have had their policies for a day.
+func ageListeners(t *testing.T, d *Datapath) {
+	t.Helper()
+	ports := d.objects.Policies["policy_ports"]
+	for _, key := range listed(t, d) {
+		var value [8]byte
+		if err := ports.Lookup(&key, &value); err != nil {
+			t.Fatal(err)
+		}
+		at := binary.NativeEndian.Uint32(value[:])
+		binary.NativeEndian.PutUint32(value[:], at-uint32(24*time.Hour>>30))
+		if err := ports.Put(&key, &value); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -45,16 +100,20 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 // sendRaw has pod b send an IPv4 packet by a raw socket.
 func sendRaw(t *testing.T, n network, p packet) {
 	t.Helper()
-	if err := n.pods[1].Do(func() error {
+	if err := sendRawFrom(n.pods[1], p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sendRawFrom(pod *netns.Namespace, p packet) error {
+	return pod.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
 		return unix.Sendto(fd, p.frame()[14:], 0, &unix.SockaddrInet4{Addr: p.dst.Addr().As4()})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 }
 
 // TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a socket arrives, while

@@ -200,7 +200,7 @@ func policyAddressCases() []policyCase {
 				t.Errorf("%d connections, want %d", n, before+1)
 			}
 		}},
-		{"what is denied changes no connection", func(t *testing.T, p policed, from, to policedHooks) {
+		{"what is denied keeps no connection, and may end it", func(t *testing.T, p policed, from, to policedHooks) {
 			tcp := p.first(p.client, p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flagSYN })
 			p.apply(t, false, fromBToA)
 			from.gets(t, "", tcp.frame())
@@ -213,12 +213,14 @@ func policyAddressCases() []policyCase {
 			}
 			before := slots()
 			p.apply(t, false, denyIngressA)
-			for _, flags := range []uint8{flagRST, flagFIN | flagACK, flagACK} {
-				from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flags }).frame())
-				to.gets(t, ingressDrop, p.next(p.backend, p.client).with(func(q *packet) { q.proto, q.flags = protoTCP, flags }).frame())
-			}
+			from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flagACK }).frame())
+			to.gets(t, ingressDrop, p.next(p.backend, p.client).with(func(q *packet) { q.proto, q.flags = protoTCP, flagSYN|flagACK }).frame())
 			if now := slots(); !reflect.DeepEqual(now, before) {
 				t.Errorf("%+v, want %+v", now, before)
+			}
+			from.gets(t, ingressDrop, tcp.with(func(q *packet) { q.flags = flagRST }).frame())
+			if n, err := p.objects.Slots.Open(); n != 0 || err != nil {
+				t.Errorf("%d open connections, %v, after a reset", n, err)
 			}
 		}},
 		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "ae0b1ab00c6c7fd7"
+	tcDigest     = "88b12354dd510db6"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -63,7 +65,9 @@ func (w *writer) noteListeners(want map[netip.Addr]policy.Sets) error {
 			return nil
 		}
 		room -= len(keys)
-		_, err := w.tables().ports.PutBatch(keys, make([]portVerdict, len(keys)))
+		values := make([]portVerdict, len(keys))
+		values[0].Rule = guessTime()
+		_, err := w.tables().ports.PutBatch(keys, values)
 		return err
 	})
 }
@@ -91,6 +95,13 @@ func (w *writer) noteJoining(joining map[uint32]bool, room int) (int, error) {
 		}
 	}
 	return room, nil
+}
+
+// guessTime is the time as programs compare it with that of a pod's first policy (GUESS_TIME in bpf/mustang/police.h).
+func guessTime() uint32 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	return uint32(now.Nano() >> 30)
 }
 
 // roomForListeners returns how many more ports may be stored.
