@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,6 +88,9 @@ func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error)
 	}
 	if len(i.Socket()) > maxSocketPath {
 		return nil, fmt.Errorf("path of socket %s has more than %d bytes", i.Socket(), maxSocketPath)
+	}
+	if strings.Contains(i.dir, ",") {
+		return nil, fmt.Errorf("path %q has a comma, which separates sockets for Open vSwitch", i.dir)
 	}
 	if err := os.Mkdir(i.dir, 0o700); err != nil {
 		return nil, err

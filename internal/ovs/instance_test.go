@@ -100,6 +100,7 @@ func TestStartFails(t *testing.T) {
 		there:                       {"file exists", fs.ErrExist},
 		"/nonexistent/dir":          {"/nonexistent/dir", fs.ErrNotExist},
 		there + "/" + longName(100): {"more than 107 bytes", nil},
+		there + "/a,x:b":            {"has a comma", nil},
 	} {
 		_, err := Start(host, dir, "")
 		if err == nil || !strings.Contains(err.Error(), row.says) || row.is != nil && !errors.Is(err, row.is) {
