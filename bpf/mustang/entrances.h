@@ -6,7 +6,7 @@
 
 /*
  * The devices of the host that have the source guard for what pods send to the host, with the index of the pods' parent. The loopback
- * device is one while there are pods in layer 3. Pinned with the first program that is loaded.
+ * device is one while there are pods of ipvlan, which may be in layer 3. Pinned with the first program that is loaded.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

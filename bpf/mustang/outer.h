@@ -124,9 +124,10 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 
 	if (skb->ingress_ifindex)
 		return false;
-	/* The kernel sends resets and the last ACKs of IPv6 without a socket. Of pods only those in layer 3 have the host do that. */
+	/* The kernel sends resets and the last ACKs of IPv6 without a socket. Pods in layer 3 have the host send such too, of which resets pass. */
 	if (!sk)
-		return !is_entrance(LOOPBACK_IFINDEX) && is_routed_here(skb);
+		return is_routed_here(skb) &&
+		       (!is_entrance(LOOPBACK_IFINDEX) || is_reset(skb, sizeof(struct ethhdr), skb->protocol));
 	return sk->__sk_common.skc_net.net->net_cookie == netns_of(skb);
 }
 

@@ -175,10 +175,13 @@ func applyPolicies(ctx context.Context, to Policies, node string, want policies.
 		}
 		var none *objects.FullError
 		var over *policy.OverlapError
+		var work *policy.WorkError
 		var strip []int
 		switch {
 		case errors.As(err, &over):
 			strip = overlapping(here)
+		case errors.As(err, &work):
+			strip = heaviestHere(here, work.Most.Namespace)
 		case errors.As(err, &none):
 			strip = heaviest(want.Policies, leastToStrip(none))
 		}
@@ -247,6 +250,21 @@ func overlapping(s policy.Snapshot) []int {
 	var out []int
 	for _, i := range heaviest(of[most], 1) {
 		out = append(out, at[most][i])
+	}
+	return out
+}
+
+// heaviestHere returns, of the NetworkPolicies of a namespace that select pods of the node, the largest.
+func heaviestHere(s policy.Snapshot, namespace string) (out []int) {
+	var of []policy.Policy
+	var at []int
+	for i, here := range s.Here() {
+		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Namespace == namespace {
+			of, at = append(of, p), append(at, i)
+		}
+	}
+	for _, i := range heaviest(of, 1) {
+		out = append(out, at[i])
 	}
 	return out
 }

@@ -32,7 +32,7 @@ func budgets() map[string]budget {
 		"to_uplink":    {4500, 50_000},
 		"guard":        {2020, 60_000},
 		"outer_guard":  {2330, 60_000},
-		"outer_seal":   {750, 10_000},
+		"outer_seal":   {790, 10_000},
 		"connect4":     {1015, 0},
 		"connect6":     {1025, 0},
 		"sendmsg4":     {1885, 0},

@@ -21,11 +21,14 @@ import (
 // pod is the server. Where the other pod has had policies from the beginning, or for long, there is no such connection.
 func TestPoliciesBeforeConnections(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		first, long bool
-	}{{"pods first", false, false}, {"policies first", true, false}, {"pods long before", false, true}} {
+		name             string
+		first, long, ip4 bool
+	}{{"pods first", false, false, false}, {"policies first", true, false, false}, {"policies first, IPv4 alone", true, false, true}, {"pods long before", false, true, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			n, d := bridged(t), openTest(t)
+			if c.ip4 {
+				n.run(t, "-n PODA addr del "+podA6+"/64 dev eth0\n-n PODB addr del "+podB6+"/64 dev eth0")
+			}
 			if c.first {
 				applyPolicies(t, d, denyIngressA)
 			}

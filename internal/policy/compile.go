@@ -31,7 +31,9 @@ type Compiler struct {
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	left       []*ruleSet // by pods
-	renamed    *ruleSet   // in place; its number has no digest until the next change
+	work       int        // of this change, and how much it may be
+	limit      int
+	renamed    *ruleSet // in place; its number has no digest until the next change
 }
 
 // pod is a pod of this node.
@@ -83,10 +85,10 @@ func (c *Compiler) Rows() Rows {
 
 // Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
 // snapshot must not be edited before the next change. The error names a policy and its field, or an address that
-// two have, or is an *OverlapError.
+// two have, or is an *OverlapError or a *WorkError.
 func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, true) }
 
-// Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap.
+// Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap and however much work it is.
 func (c *Compiler) Resume(s Snapshot) error {
 	_, err := c.change(s, false)
 	return err
@@ -103,12 +105,18 @@ func (c *Compiler) change(s Snapshot, check bool) (Changes, error) {
 	}
 	c.selectPods(pods)
 	gone := c.activate(pods)
+	limit := 0
 	if check {
 		if err := c.checkOverlaps(); err != nil {
 			return Changes{}, err
 		}
+		limit = MostWork
 	}
+	c.begin(limit)
 	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0)
+	if err := c.checkWork(); err != nil {
+		return Changes{}, err
+	}
 	changes := c.changes()
 	changes.InPlace = inPlace
 	return changes, nil
@@ -119,6 +127,7 @@ func (c *Compiler) Settle() Changes {
 	for _, e := range c.entries {
 		e.in[previous] = e.in[enforced]
 	}
+	c.begin(0)
 	pods := map[*pod]bool{}
 	c.settle(pods, map[netip.Prefix]bool{}, c.activate(pods), false)
 	return c.changes()

@@ -307,6 +307,7 @@ func (c *Compiler) selected(s PodSelector) (out []*content) {
 			}
 		}
 	}
+	c.work += len(rarest) / podWork
 	for i := range rarest {
 		if s.matches(i.namespace, i.labels) {
 			out = append(out, i)

@@ -29,6 +29,8 @@ type ruleSet struct {
 	isolated bool
 	own      *clause     // that lets a pod and its node talk; nil: the node is judged
 	ports    []NamedPort // the pods' own, on ingress
+	by       []*prepared // that select the pods
+	work     int         // of this change
 }
 
 func (s *ruleSet) ref() uint32 {
@@ -100,7 +102,7 @@ func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
 	if set == nil {
 		set = want
 		set.number, _ = c.numbers.acquire(set.id)
-		c.sets[set.id] = set
+		c.sets[set.id], set.by = set, selecting
 		c.compose(set, selecting)
 		c.fill(set)
 	}
@@ -189,6 +191,9 @@ const few = 16
 // matching tells which rules.
 func (c *Compiler) match(set *ruleSet, some []*identity) (matched []*identity) {
 	add := func(i *identity, n int) {
+		if !c.spend(set, 1) {
+			return
+		}
 		if at := len(i.matching); at == 0 {
 			matched = append(matched, i)
 		} else if i.matching[at-1] == int32(n) {
@@ -197,6 +202,9 @@ func (c *Compiler) match(set *ruleSet, some []*identity) (matched []*identity) {
 		i.matching = append(i.matching, int32(n))
 	}
 	for n, q := range set.clauses {
+		if c.exhausted() {
+			break
+		}
 		switch {
 		case q.anyone && !(q.named && set.d == Egress):
 		case q.anyone && some != nil:
@@ -245,6 +253,9 @@ func (c *Compiler) decideFresh(fresh []*identity) {
 func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
 	decided := map[string]Verdict{}
 	for _, i := range matched {
+		if c.exhausted() {
+			return
+		}
 		ports := set.portsFor(i)
 		key := set.signature(i.matching, ports)
 		v, ok := decided[key]
@@ -275,10 +286,20 @@ func (c *Compiler) decide(set *ruleSet, matching []int32, ports []NamedPort) Ver
 	f := flattener{deny: set.deny, isolated: set.isolated}
 	both := slices.Concat(set.always, matching)
 	slices.Sort(both)
+	work := 0
 	for _, n := range slices.Compact(both) {
-		f.clauses = append(f.clauses, set.clauses[n].resolve(ports))
+		q := set.clauses[n].resolve(ports)
+		work += 1 + portWork*len(q.ports)
+		f.clauses = append(f.clauses, q)
 	}
-	return c.verdict(f.flatten())
+	if !c.spend(set, work) {
+		return Verdict{}
+	}
+	rest, others := f.flatten()
+	for _, segments := range others {
+		c.spend(set, portWork*len(segments))
+	}
+	return c.verdict(rest, others)
 }
 
 // signature is equal for identities that a rule set decides about alike.

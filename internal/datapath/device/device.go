@@ -90,7 +90,7 @@ type Device struct {
 	Segment   int              // index of the parent or the bridge that joins pods without a host's side; or 0
 	Parent    int              // the host's device that the pod's own is on, if it has a MAC address; or 0
 	Entrances []int            // devices by which pods on the same parent reach the host
-	Loopback  bool             // pods on the same parent reach the host by its loopback device, in layer 3
+	Loopback  bool             // pods on the same parent reach the host by its loopback device, where that is in layer 3
 	Netns     uint64           // cookie of the pod's network namespace, or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
 	Addresses []netip.Addr     // those that other pods can send to
@@ -296,8 +296,8 @@ func (d *Device) onParent(a Spec, device rtnl.Device) error {
 	if len(parent.MAC) > 0 {
 		d.Parent = parent.Index
 	}
-	if d.Parent != 0 && device.Kind == "ipvlan" { // whose pods reach the parent itself too
-		d.Entrances, d.Loopback = append(d.Entrances, d.Parent), device.Layer3
+	if d.Parent != 0 && device.Kind == "ipvlan" { // whose pods reach the parent itself too, and choose its mode
+		d.Entrances, d.Loopback = append(d.Entrances, d.Parent), true
 	}
 	first := true
 	for _, o := range others {

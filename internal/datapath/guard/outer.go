@@ -61,7 +61,7 @@ func Attach(o *objects.Objects, d *device.Device) error {
 	return nil
 }
 
-// isEntrance reports whether what comes by the device of a link counts as checked. Pods in layer 3 come by the loopback device.
+// isEntrance reports whether what comes by the device of a link counts as checked. Pods of ipvlan in layer 3 come by the loopback device.
 func isEntrance(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
 }
@@ -83,7 +83,7 @@ func detach(o *objects.Objects, k objects.Link) error {
 	return o.Detach(k)
 }
 
-// isLast reports whether no pods on another parent come by the device of a link: all in layer 3 share the loopback device.
+// isLast reports whether no pods on another parent come by the device of a link: all of ipvlan share the loopback device.
 func isLast(o *objects.Objects, k objects.Link) (bool, error) {
 	links, err := o.Links()
 	return !slices.ContainsFunc(links, func(other objects.Link) bool {

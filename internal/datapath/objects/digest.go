@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "88b12354dd510db6"
+	tcDigest     = "70438e66140d0fd7"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )
