@@ -190,37 +190,46 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestTooMuchWork takes rules from the namespace whose rules are too much work, and leaves those of others, though these are larger.
-func TestTooMuchWork(t *testing.T) {
-	large := with("shop", "large", 20_000)
-	evil := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "evil", IsolatesIngress: true}
-	for _, p := range []*policy.Policy{&large, &evil} {
-		p.Subject.Namespaces.Labels = map[string]string{"kubernetes.io/metadata.name": p.Namespace}
-	}
+// manyPorts returns a policy of a range with many ports, and of ranges in it with a port more.
+func manyPorts(namespace string, ports, ranges int) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: "ports", IsolatesIngress: true}
 	all := policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}}}}
-	for n := range 6000 {
+	for n := range ports {
 		all.Ports = append(all.Ports, policy.Port{Protocol: service.TCP, First: uint16(2*n + 1), Last: uint16(2*n + 1)})
 	}
-	evil.Ingress = []policy.Rule{all}
-	for n := range 400 {
+	p.Ingress = []policy.Rule{all}
+	for n := range ranges {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(n >> 8), byte(n), 0}), 24)
-		evil.Ingress = append(evil.Ingress, policy.Rule{Action: policy.Accept, Ports: all.Ports[n : n+1], Peers: []policy.Peer{{Block: &policy.Block{CIDR: block}}}})
+		port := policy.Port{Protocol: service.TCP, First: uint16(20000 + 2*n), Last: uint16(20000 + 2*n)}
+		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Ports: []policy.Port{port}, Peers: []policy.Peer{{Block: &policy.Block{CIDR: block}}}})
 	}
-	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{large, evil}}}
-	for i, namespace := range []string{"shop", "tenant"} {
-		want.Pods = append(want.Pods, policy.Pod{Namespace: namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
-	}
-	rows := &compiling{}
-	full, lost, err := applyPolicies(t.Context(), rows, "here", want)
-	if err != nil || lost == nil || len(full) != 1 || full[0].Name != "evil" {
-		t.Fatalf("%v, %v, %v", full, lost, err)
-	}
-	if p := rows.last.Policies; len(p[0].Ingress[0].Peers) != 20_000 || p[1].Ingress != nil || !p[1].IsolatesIngress {
-		t.Errorf("%d rules of the other namespace, %d of this one", len(p[0].Ingress[0].Peers), len(p[1].Ingress))
+	return p
+}
+
+// TestWhoseRulesAreTooMany takes rules from the namespace whose rules are too much work, or fill a map, and leaves those of others, though
+// these are larger.
+func TestWhoseRulesAreTooMany(t *testing.T) {
+	for name, evil := range map[string]policy.Policy{"work": manyPorts("tenant", 6000, 400), "rows": manyPorts("tenant", 300, 300)} {
+		t.Run(name, func(t *testing.T) {
+			want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "large", 20_000), evil}}}
+			for i := range want.Policies {
+				p := &want.Policies[i]
+				p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: p.Namespace}
+				want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
+			}
+			rows := &compiling{}
+			full, lost, err := applyPolicies(t.Context(), rows, "here", want)
+			if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
+				t.Fatalf("%v, %v, %v", full, lost, err)
+			}
+			if p := rows.last.Policies; len(p[0].Ingress[0].Peers) != 20_000 || p[1].Ingress != nil || !p[1].IsolatesIngress {
+				t.Errorf("%d rules of the other namespace, %d of this one", len(p[0].Ingress[0].Peers), len(p[1].Ingress))
+			}
+		})
 	}
 }
 
-// compiling compiles policies, and keeps none.
+// compiling compiles policies, has room for as many ports as the datapath, and keeps none.
 type compiling struct {
 	Policies
 	last policies.Set
@@ -230,6 +239,9 @@ func (c *compiling) Apply(_ context.Context, _ service.Owner, want policies.Set)
 	s := want.Snapshot
 	s.Node = "here"
 	c.last = want
-	_, err := policy.Compile(s, policy.Rows{})
+	rows, err := policy.Compile(s, policy.Rows{})
+	if full := (&objects.FullError{Map: "policy_ports", Size: 65536}); err == nil && len(rows.Ports) > int(full.Size) {
+		err = full
+	}
 	return policies.Result{}, err
 }

@@ -183,7 +183,12 @@ func applyPolicies(ctx context.Context, to Policies, node string, want policies.
 		case errors.As(err, &work):
 			strip = heaviestHere(here, work.Most.Namespace)
 		case errors.As(err, &none):
-			strip = heaviest(want.Policies, leastToStrip(none))
+			if none.Map != policies.Documents {
+				strip = heaviestHere(here, fullest(here, none.Map))
+			}
+			if len(strip) == 0 {
+				strip = heaviest(want.Policies, leastToStrip(none))
+			}
 		}
 		if len(strip) == 0 && none != nil && none.Map == policies.Documents {
 			if namespace := labelled(want.Snapshot, leastToStrip(none)); namespace != "" {
@@ -252,6 +257,33 @@ func overlapping(s policy.Snapshot) []int {
 		out = append(out, at[most][i])
 	}
 	return out
+}
+
+// fullest returns the namespace whose NetworkPolicies have the most rows of a map on the node, each namespace's by themselves.
+func fullest(s policy.Snapshot, table string) (most string) {
+	of := map[string][]policy.Policy{}
+	for i, here := range s.Here() {
+		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Bulk() > 0 {
+			of[p.Namespace] = append(of[p.Namespace], p)
+		}
+	}
+	largest := -1
+	for _, namespace := range slices.Sorted(maps.Keys(of)) {
+		own := s
+		own.Policies, own.Previous = of[namespace], nil
+		rows, err := policy.Compile(own, policy.Rows{})
+		if err != nil {
+			return namespace
+		}
+		n, known := map[string]int{"policy_ports": len(rows.Ports), "verdicts": len(rows.Verdicts), "identities": len(rows.Addresses)}[table]
+		if !known {
+			n = len(rows.Numbers)
+		}
+		if n > largest {
+			most, largest = namespace, n
+		}
+	}
+	return most
 }
 
 // heaviestHere returns, of the NetworkPolicies of a namespace that select pods of the node, the largest.
