@@ -43,8 +43,11 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
 	if (!quote || parse_quote(skb, packet, quote) < 0 || !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return false;
-	if (is_icmp(quote))
+	if (is_icmp(quote)) {
+		if (!header_at(skb, quote->l4, sizeof(struct icmp_header)))
+			return false;
 		name_icmp(skb, quote);
+	}
 	if (way_to(&packet->tuple.saddr) && !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
 		return false;
 	ct = flow_find(&quote->tuple, TRAIT_NONE);
@@ -85,6 +88,9 @@ static __noinline int listens(const union addr *addr, __be16 port, __u8 proto)
 	return bpf_map_lookup_elem(&policy_ports, &key) ? LISTENS : LISTENS_NOT;
 }
 
+/* The first port that Linux gives to clients by itself: net.ipv4.ip_local_port_range. */
+#define EPHEMERAL 32768
+
 /* Who has opened the connection of a packet without a row. */
 enum opener {
 	OPENER_SENDER,
@@ -94,8 +100,8 @@ enum opener {
 
 /*
  * Connections that were open when the first policy came have no row: the end that listens is the server, and if neither or both do, the
- * one with the lower port. Of one that does not and one that is not known, the first is the client. Later on nobody knows: a row has
- * expired, or been flushed, or a policy has ended the connection.
+ * one with the lower port. Of one that does not and one that is not known, the first is the client. Later on a row has expired, or been
+ * flushed, or a policy has ended the connection: the client is the only end with an ephemeral port, or nobody knows.
  */
 static __always_inline enum opener opener_of(const struct tuple *t, __u32 traits)
 {
@@ -105,8 +111,11 @@ static __always_inline enum opener opener_of(const struct tuple *t, __u32 traits
 		return OPENER_SENDER;
 	from = listens(&t->saddr, t->sport, t->proto);
 	to = listens(&t->daddr, t->dport, t->proto);
-	if (from == LISTENS_LATER || to == LISTENS_LATER)
-		return OPENER_UNKNOWN;
+	if (from == LISTENS_LATER || to == LISTENS_LATER) {
+		from = bpf_ntohs(t->sport) >= EPHEMERAL;
+		to = bpf_ntohs(t->dport) >= EPHEMERAL;
+		return from == to ? OPENER_UNKNOWN : from ? OPENER_SENDER : OPENER_RECEIVER;
+	}
 	if (traits & TRAIT_SYN_ACK)
 		return OPENER_RECEIVER;
 	if (from != to)

@@ -5,8 +5,10 @@ package datapath
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +45,7 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 			}
 			before := counts(t, d)
 			for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
-				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"), dst: netip.MustParseAddrPort(podA4 + ":40000"), proto: protoTCP, flags: flags, payload: "data"})
+				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"), dst: netip.MustParseAddrPort(podA4 + ":9100"), proto: protoTCP, flags: flags, payload: "data"})
 			}
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if now := counts(t, d); now["from_pod"] < before["from_pod"]+2 {
@@ -61,25 +63,53 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 // TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not begin it anew, though the
 // server may open connections.
 func TestServerRevivesNothing(t *testing.T) {
-	n, d := bridged(t), openTest(t)
-	applyPolicies(t, d, fromBToA)
-	n.labelled(t, d)
-	server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
-	n.openFrom(t, 20000, server)
-	applyPolicies(t, d, denyIngressA)
-	if _, err := d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
-		t.Fatal(err)
+	for _, port := range []int{20000, 40000} {
+		testForgotten(t, port, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, _ net.Conn) {
+			applyPolicies(t, d, denyIngressA)
+			before := counts(t, d)
+			more := packet{src: server, dst: netip.MustParseAddrPort(fmt.Sprint(podB4, ":", port)), proto: protoTCP, flags: flagACK, payload: "more"}
+			if err := sendRawFrom(n.pods[0], more); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, 5*time.Second, func() error {
+				if delta(t, d, before)["drop_policy_ingress"] == 0 {
+					return errors.New("the server's packet is not dropped")
+				}
+				return nil
+			})
+		})
 	}
-	before := counts(t, d)
-	more := packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":20000"), proto: protoTCP, flags: flagACK, payload: "more"}
-	if err := sendRawFrom(n.pods[0], more); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, 5*time.Second, func() error {
-		if delta(t, d, before)["drop_policy_ingress"] == 0 {
-			return errors.New("the server's packet is not dropped")
+}
+
+// TestForgottenGoOn has the row of a connection go that policies allow in the direction in which it was opened alone. It goes on if the
+// client has an ephemeral port, whoever speaks first.
+func TestForgottenGoOn(t *testing.T) {
+	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
+		before := counts(t, d)
+		if err := sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP, flags: flagACK}); err != nil {
+			t.Fatal(err)
 		}
-		return nil
+		if err := exchanged(conn); err != nil {
+			t.Error(err)
+		}
+		if d := delta(t, d, before); d["drop_policy_ingress"]+d["drop_policy_egress"] > 0 {
+			t.Errorf("%v", d)
+		}
+	})
+}
+
+// testForgotten opens a connection from a port of pod b to pod a, which joined with a policy that lets b in and a open none, and has its row go.
+func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn)) {
+	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
+		n, d := bridged(t), openTest(t)
+		applyPolicies(t, d, fromBToA, strings.Replace(denyEgressB, "app: b", "app: a", 1))
+		n.labelled(t, d)
+		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
+		conn := n.openFrom(t, port, server)
+		if _, err := d.objects.EndConnections(func(objects.Slot) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		then(t, n, d, server, conn)
 	})
 }
 

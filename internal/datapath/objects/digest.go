@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "70438e66140d0fd7"
+	tcDigest     = "d01efc19b13bbeca"
 	socklbDigest = "7eadeae5ca6bbeb5"
 )
