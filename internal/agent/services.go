@@ -132,7 +132,7 @@ func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isA
 	clear(s.dirty)
 	s.all = false
 	for _, n := range names {
-		set, err := s.cluster.Set(n)
+		set, err := s.cluster.Snapshot(n).Set()
 		if err != nil {
 			set.NotServed = append(set.NotServed, err.Error())
 		}

@@ -18,55 +18,111 @@ type backend struct {
 	zones, nodes []hint
 }
 
-// backends returns the backends of a port of a Service, each once, in its best state.
-func (s *set) backends(k *kubeService, p servicePort, of []*endpointSlice) ([]backend, error) {
-	var out []backend
-	at := map[netip.AddrPort]int{}
+// portName is how a port of a Service finds those of its slices.
+type portName struct {
+	name     string
+	protocol service.Protocol
+}
+
+// offers are what the slices of a Service have for each of its ports.
+type offers map[portName][]offer
+
+// offer is a port of a slice, and the endpoints of the slice, whose ports are not set.
+type offer struct {
+	port      uint16
+	endpoints []backend
+}
+
+// offers reads each slice once, whatever number of ports the Service has.
+func (s *set) offers(k *kubeService, of []*endpointSlice) (offers, error) {
+	wanted := make(map[portName]bool, len(k.Spec.Ports))
+	for i, p := range k.Spec.Ports {
+		protocol, err := kubeProtocol(p.Protocol)
+		if err != nil {
+			return nil, fmt.Errorf("%s: spec.ports[%d].protocol: %w", k.origin, i, err)
+		}
+		wanted[portName{p.Name, protocol}] = true
+	}
+	out := offers{}
 	for _, slice := range of {
 		if slice.AddressType != "IPv4" && slice.AddressType != "IPv6" {
 			s.note("%s: left out: addressType %q", slice.origin, slice.AddressType)
 			continue
 		}
+		var endpoints []backend // nil: not read yet
 		for i, port := range slice.Ports {
 			protocol, err := kubeProtocol(port.Protocol)
 			if err != nil {
 				return nil, fmt.Errorf("%s: ports[%d].protocol: %w", slice.origin, i, err)
 			}
-			if want, _ := kubeProtocol(p.Protocol); port.Name != p.Name || protocol != want {
+			at := portName{port.Name, protocol}
+			if !wanted[at] {
 				continue
 			}
 			if port.Port == nil {
 				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin, i)
 				continue
 			}
-			for j, e := range slice.Endpoints {
-				addr, err := e.address(slice.AddressType)
-				if err != nil {
-					err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin, j, err)
-				}
-				if err != nil && !s.cluster {
+			if endpoints == nil {
+				if endpoints, err = s.endpoints(k, slice); err != nil {
 					return nil, err
 				}
-				if err != nil {
-					s.refuse("%v", err)
-					continue
-				}
-				b := backend{service.Backend{
-					Addr: netip.AddrPortFrom(addr, *port.Port), State: e.state(k.Spec.PublishNotReadyAddresses),
-					Local: e.NodeName != "" && e.NodeName == s.Node,
-				}, e.Hints.ForZones, e.Hints.ForNodes}
-				n, ok := at[b.Addr]
-				switch {
-				case !ok:
-					at[b.Addr] = len(out)
-					out = append(out, b)
-				case b.State < out[n].State:
-					out[n] = b
-				}
 			}
+			out[at] = append(out[at], offer{*port.Port, endpoints})
 		}
 	}
 	return out, nil
+}
+
+// endpoints returns the endpoints of a slice. It is not nil.
+func (s *set) endpoints(k *kubeService, slice *endpointSlice) ([]backend, error) {
+	out := make([]backend, 0, len(slice.Endpoints))
+	for j, e := range slice.Endpoints {
+		addr, err := e.address(slice.AddressType)
+		if err != nil {
+			err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin, j, err)
+		}
+		if err != nil && !s.cluster {
+			return nil, err
+		}
+		if err != nil {
+			s.refuse("%v", err)
+			continue
+		}
+		out = append(out, backend{service.Backend{
+			Addr: netip.AddrPortFrom(addr, 0), State: e.state(k.Spec.PublishNotReadyAddresses), Local: e.NodeName != "" && e.NodeName == s.Node,
+		}, e.Hints.ForZones, e.Hints.ForNodes})
+	}
+	return out, nil
+}
+
+// count returns how many endpoints a port has, the same one in two slices twice.
+func (o offers) count(p portName) (n int) {
+	for _, offer := range o[p] {
+		n += len(offer.endpoints)
+	}
+	return n
+}
+
+// backends returns the backends of a port, each once, in its best state.
+func (o offers) backends(p portName) (out []backend) {
+	n := o.count(p)
+	out = make([]backend, 0, n)
+	at := make(map[netip.AddrPort]int, n)
+	for _, offer := range o[p] {
+		for _, b := range offer.endpoints {
+			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), offer.port)
+			n, ok := at[b.Addr]
+			switch {
+			case !ok:
+				at[b.Addr] = len(out)
+				out = append(out, b)
+			case b.State < out[n].State:
+				out[n] = b
+			}
+		}
+	}
+	return out
 }
 
 // address returns the address of an endpoint. All that it has reach one pod, and kube-proxy takes the first too.
@@ -90,13 +146,21 @@ func (s *set) remark(k *kubeService, of []*endpointSlice) {
 		s.Remarks = append(s.Remarks, "no ready endpoints")
 		return
 	}
+	has := map[string]bool{}
+	for _, slice := range of {
+		for _, port := range slice.Ports {
+			has[port.Name] = true
+		}
+	}
 	for i, p := range k.Spec.Ports {
-		has := func(slice *endpointSlice) bool {
-			return slices.ContainsFunc(slice.Ports, func(port endpointPort) bool { return port.Name == p.Name })
+		if has[p.Name] {
+			continue
 		}
-		if !slices.ContainsFunc(of, has) {
-			s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i, cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
+		if len(s.Remarks) == maxTold-1 {
+			s.Remarks = append(s.Remarks, "no endpoint has other ports")
+			return
 		}
+		s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i, cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
 	}
 }
 
@@ -135,23 +199,28 @@ type kind struct {
 	port   uint16
 }
 
-// of returns the backends of a frontend. In a cluster, those that it cannot have are left out.
-func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []service.Backend {
+// of returns the backends of a frontend. In a cluster, those that it cannot have are left out; ok is false if there are too many with those of
+// other frontends.
+func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) (backends []service.Backend, ok bool) {
 	if !s.cluster {
-		return s.near(n.all, f)
+		return s.near(n.all, f), true
 	}
 	at := kind{f.addr.Is4(), f.policy, v.Frontend.Port()}
-	backends, ok := n.shared[at]
+	backends, ok = n.shared[at]
 	if !ok {
 		backends = s.limitBackends(k, v, s.near(n.all, f))
 		n.shared[at] = backends
 	}
 	isFrontend := func(b service.Backend) bool { return b.Addr == v.Frontend }
 	if i := slices.IndexFunc(backends, isFrontend); i >= 0 {
+		if !s.room(len(backends)) {
+			s.refuse("%s: %s is an endpoint too, and left out: the Service has more than %d endpoints at all ports", k.origin, v.Frontend, maxBackends)
+			return nil, false
+		}
 		s.refuse("%s: left out: %v", k.origin, v.CheckBackend(backends[i]))
 		backends = slices.DeleteFunc(slices.Clone(backends), isFrontend)
 	}
-	return backends
+	return backends, true
 }
 
 // limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least: active ones and those

@@ -219,24 +219,61 @@ func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// Set returns what the Service of a name stands for: nothing if there is none. An error says why it cannot be served. External
-// addresses that cannot be are left out.
-func (c *Cluster) Set(n Name) (Set, error) {
+// Snapshot is a Service with all that it depends on, as it was: what it stands for can be computed while objects come and go.
+type Snapshot struct {
+	kube *kubeService // nil: there is none
+	of   []*endpointSlice
+	set  set
+}
+
+// Snapshot returns the Service of a name.
+func (c *Cluster) Snapshot(n Name) Snapshot {
 	k, ok := c.services[n]
 	if !ok {
+		return Snapshot{}
+	}
+	s := Snapshot{k, c.slicesOf(n), set{Options: c.options, cluster: true, clusterIPs: map[netip.Addr]bool{}}}
+	if k.hasExternal() {
+		s.set.apiServers = c.apiServers()
+	}
+	for _, addr := range addresses(k.Spec.ExternalIPs) {
+		if c.clusterIPs[addr] > 0 {
+			s.set.clusterIPs[addr] = true
+		}
+	}
+	return s
+}
+
+// Cost tells about how much work Set is: a frontend, a port and an endpoint are one each, and an endpoint is one more at each port.
+func (s Snapshot) Cost() int {
+	if s.kube == nil {
+		return 1
+	}
+	ports, endpoints := len(s.kube.Spec.Ports), 0
+	cost := 1 + ports + len(s.kube.Spec.ExternalIPs) + len(s.kube.Status.LoadBalancer.Ingress) + len(s.kube.Spec.LoadBalancerSourceRanges)
+	for _, slice := range s.of {
+		cost += len(slice.Ports)
+		endpoints += len(slice.Endpoints)
+	}
+	return cost + endpoints + min(ports*endpoints, maxBackends)
+}
+
+// Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External addresses that
+// cannot be are left out.
+func (s Snapshot) Set() (Set, error) {
+	k := s.kube
+	if k == nil {
 		return Set{}, nil
 	}
-	s := &set{Options: c.options, cluster: true, clusterIPs: c.clusterIPs}
-	if k.hasExternal() {
-		s.apiServers = c.apiServers()
-	}
+	out := s.set
 	if why := k.skip(); why != "" {
-		s.Remarks = append(s.Remarks, why)
-		return s.Set, nil
+		out.Remarks = append(out.Remarks, why)
+		return out.Set, nil
 	}
-	if err := s.joinOne(k, c.slicesOf(n)); err != nil {
+	of := out.look(k, s.of)
+	if err := out.joinOne(k, of); err != nil {
 		return Set{}, err
 	}
-	s.remark(k, c.slicesOf(n))
-	return s.Set, nil
+	out.remark(k, of)
+	return out.Set, nil
 }

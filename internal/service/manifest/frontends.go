@@ -75,21 +75,25 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		s.note("%s: left out: it has no address yet", k.origin)
 	}
 	if s.cluster {
-		frontends = s.limit(k, s.leave(k, frontends))
+		if frontends = s.limit(k, s.leave(k, frontends)); len(frontends) == 0 {
+			return nil
+		}
 	}
 	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
 		s.note("%s: a traffic policy is Local, and without the name of this node no backend is on it", k.origin)
 	}
+	offers, err := s.offers(k, of)
+	if err != nil {
+		return err
+	}
 	for i, p := range k.Spec.Ports {
-		protocol, err := kubeProtocol(p.Protocol)
-		if err != nil {
-			return fmt.Errorf("%s: spec.ports[%d].protocol: %w", k.origin, i, err)
+		protocol, _ := kubeProtocol(p.Protocol) // the offers had it
+		at := portName{p.Name, protocol}
+		if !s.room(offers.count(at)) {
+			s.refuse("%s: it has more than %d endpoints at all ports: spec.ports[%d] and those after it are not served", k.origin, maxBackends, i)
+			break
 		}
-		backends, err := s.backends(k, p, of)
-		if err != nil {
-			return err
-		}
-		near := nearby{backends, map[kind][]service.Backend{}}
+		near := nearby{offers.backends(at), map[kind][]service.Backend{}}
 		seen := map[netip.AddrPort]bool{}
 		for _, f := range frontends {
 			v := common
@@ -112,7 +116,11 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 					v.HealthCheckPort = k.Spec.HealthCheckNodePort
 				}
 			}
-			v.Backends = near.of(s, k, v, f)
+			backends, ok := near.of(s, k, v, f)
+			if !ok {
+				continue
+			}
+			v.Backends = backends
 			err := s.free(k, f)
 			if err == nil {
 				err = s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v)
@@ -149,28 +157,6 @@ func (s *set) ofMachine(addr netip.Addr) string {
 	return "the API server"
 }
 
-// maxFrontends is how many a Service of a cluster has at most: one object of 20 KB can ask for more than there is room for.
-const maxFrontends = 1000
-
-// limit returns the frontends of which all ports can be served, cluster IPs and node ports first.
-func (s *set) limit(k *kubeService, all []frontend) []frontend {
-	if len(all)*len(k.Spec.Ports) <= maxFrontends {
-		return all
-	}
-	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
-	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
-	s.refuse("%s: %d ports at %d addresses are more than %d frontends: %d addresses are served", k.origin, len(k.Spec.Ports), len(all), maxFrontends, kept)
-	return all[:kept]
-}
-
-// order puts those first that nobody can choose.
-func (f frontend) order() int {
-	if f.external && !f.atNodePort {
-		return 1
-	}
-	return 0
-}
-
 // free returns an error if a frontend is an external address that another than the Service has: it would take what is for that one.
 func (s *set) free(k *kubeService, f frontend) error {
 	if !f.external || f.atNodePort {
@@ -180,7 +166,7 @@ func (s *set) free(k *kubeService, f frontend) error {
 	if of == "" && s.Taken.Host[f.addr] && !f.ranged {
 		of = "this node"
 	}
-	if of == "" && s.clusterIPs[f.addr] > 0 && !f.ranged { // also at ports that the other has not
+	if of == "" && s.clusterIPs[f.addr] && !f.ranged { // also at ports that the other has not
 		of = "another Service"
 	}
 	if of != "" {
@@ -326,9 +312,11 @@ func (k *kubeService) sourceRanges() (map[string][]netip.Prefix, error) {
 			return nil, fmt.Errorf("spec.loadBalancerSourceRanges[%d]: invalid range %q", i, text)
 		}
 		r = r.Masked() // as kube-proxy does
-		if family := familyOf(r.Addr()); !slices.Contains(byFamily[family], r) {
-			byFamily[family] = append(byFamily[family], r)
-		}
+		byFamily[familyOf(r.Addr())] = append(byFamily[familyOf(r.Addr())], r)
+	}
+	for family, all := range byFamily { // sorted once, not for each frontend
+		slices.SortFunc(all, netip.Prefix.Compare)
+		byFamily[family] = slices.Compact(all)
 	}
 	return byFamily, nil
 }

@@ -266,7 +266,7 @@ func TestClusterLeavesOut(t *testing.T) {
 	if !slices.Equal(concerned, []Name{n}) {
 		t.Errorf("concerned are %v", concerned)
 	}
-	set, err := c.Set(n)
+	set, err := c.Snapshot(n).Set()
 	if err != nil {
 		t.Fatal(err)
 	}

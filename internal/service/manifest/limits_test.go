@@ -26,7 +26,7 @@ func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
 			t.Fatal(err)
 		}
 	}
-	set, err := c.Set(n)
+	set, err := c.Snapshot(n).Set()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestAPIServerAddressLater(t *testing.T) {
 	if err != nil || !slices.Contains(concerned, Name{"shop", "web"}) {
 		t.Errorf("a change of the API servers concerns %v, %v", concerned, err)
 	}
-	if set, err := c.Set(Name{"shop", "web"}); err != nil || len(set.Services) != 1 {
+	if set, err := c.Snapshot(Name{"shop", "web"}).Set(); err != nil || len(set.Services) != 1 {
 		t.Errorf("after: there are %v, %v", set.Services, err)
 	}
 	if concerned := c.DeleteSlice(slice); !slices.Contains(concerned, Name{"shop", "web"}) {
@@ -174,7 +174,7 @@ func TestManyBadEndpoints(t *testing.T) {
 		of = append(of, fmt.Sprintf(`{"addresses": ["127.0.0.%d"]}`, i+1))
 	}
 	set := served(t, NewCluster(Options{}), `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}`, strings.Join(of, ","))
-	if n := len(set.NotServed); len(set.Services) != 1 || n != maxRefused || set.NotServed[n-1] != "more is not served" {
+	if n := len(set.NotServed); len(set.Services) != 1 || n != maxTold || set.NotServed[n-1] != "more is not served" {
 		t.Errorf("there are %d lines, the last %q", n, set.NotServed[max(0, n-1):])
 	}
 }
@@ -203,7 +203,7 @@ func TestManyOfBoth(t *testing.T) {
 	served(t, c, fmt.Sprintf(`{"spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 8080}], "externalIPs": [%s]}}`, strings.Join(ips, ",")), strings.Join(of, ","))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	set, err := c.Set(Name{"shop", "web"})
+	set, err := c.Snapshot(Name{"shop", "web"}).Set()
 	runtime.ReadMemStats(&after)
 	if err != nil || len(set.Services) != 902 {
 		t.Fatalf("there are %d services, %v", len(set.Services), err)
@@ -218,6 +218,134 @@ func TestManyOfBoth(t *testing.T) {
 		}
 	}
 	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 50 {
+		t.Errorf("it takes %d MB", mb)
+	}
+}
+
+// allocated returns how many MB something allocates.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return (after.TotalAlloc - before.TotalAlloc) >> 20
+}
+
+// size is that of a Service and its slices: these have the same ports each, and so many endpoints.
+type size struct{ ports, slices, endpoints int }
+
+// many returns a Service and its slices.
+func many(t *testing.T, spec string, n size) Snapshot {
+	t.Helper()
+	var at, of []string
+	for i := range n.ports {
+		at = append(at, fmt.Sprintf(`{"name": "p%d", "port": %d}`, i, i+1))
+	}
+	c := NewCluster(Options{})
+	for slice := range n.slices {
+		of = nil
+		for i := range n.endpoints {
+			of = append(of, fmt.Sprintf(`{"addresses": ["20.%d.%d.%d"]}`, slice, i/200, i%200+1))
+		}
+		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", slice)}, fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+"ports": [%s], "endpoints": [%s]}`, strings.Join(at, ","), strings.Join(of, ","))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := Name{"shop", "web"}
+	if _, err := c.PutService(name, fmt.Appendf(nil, `{"spec": {"clusterIP": "10.96.0.1", %s "ports": [%s]}}`, spec, strings.Join(at, ","))); err != nil {
+		t.Fatal(err)
+	}
+	return c.Snapshot(name)
+}
+
+// TestManyPorts does next to nothing for a Service with more ports than frontends can be served.
+func TestManyPorts(t *testing.T) {
+	of := many(t, "", size{1500, 2, 300})
+	var set Set
+	var err error
+	if mb := allocated(func() { set, err = of.Set() }); mb > 1 {
+		t.Errorf("it takes %d MB", mb)
+	}
+	if want := "Service shop/web: 1500 ports at 1 addresses are more than 1000 frontends: 0 addresses are served"; err != nil || len(set.Services) > 0 || !slices.Equal(set.NotServed, []string{want}) {
+		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
+	}
+}
+
+// TestManyPortsOfEndpoints serves as many ports as there may be endpoints at all of them together.
+func TestManyPortsOfEndpoints(t *testing.T) {
+	set, err := many(t, "", size{400, 1, 1000}).Set()
+	const want = "Service shop/web: it has more than 262144 endpoints at all ports: spec.ports[262] and those after it are not served"
+	if err != nil || len(set.Services) != 262 || !slices.Equal(set.NotServed, []string{want}) {
+		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
+	}
+	if set, err = many(t, "", size{250, 1, 1000}).Set(); err != nil || len(set.Services) != 250 || len(set.NotServed) > 0 {
+		t.Errorf("of fewer there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
+	}
+}
+
+// TestManyOwnEndpoints has external IPs that are endpoints of the Service: each needs backends of its own.
+func TestManyOwnEndpoints(t *testing.T) {
+	var ips []string
+	for i := range 900 {
+		ips = append(ips, fmt.Sprintf(`"20.0.%d.%d"`, i/200, i%200+1))
+	}
+	of := many(t, `"externalIPs": [`+strings.Join(ips, ",")+`],`, size{1, 1, 4000})
+	for i := range of.of[0].Ports {
+		*of.of[0].Ports[i].Port = 1
+	}
+	set, err := of.Set()
+	total := 0
+	for _, s := range set.Services {
+		total += len(s.Backends)
+	}
+	if err != nil || total > maxBackends || len(set.Services) < 60 || len(set.NotServed) != maxTold {
+		t.Errorf("there are %d services with %d backends, it says %d lines, %v", len(set.Services), total, len(set.NotServed), err)
+	}
+}
+
+// TestManySlices looks at some slices of a Service that has too many.
+func TestManySlices(t *testing.T) {
+	of := many(t, "", size{1, 1, 1000})
+	for range 299 {
+		of.of = append(of.of, of.of[0])
+	}
+	set, err := of.Set()
+	const want = "Service shop/web: its EndpointSlices have more than 262144 endpoints and ports: 39 of 300 are not looked at"
+	if err != nil || len(set.Services) != 1 || !slices.Equal(set.NotServed, []string{want}) {
+		t.Errorf("there are %d services, it says %q, %v", len(set.Services), set.NotServed, err)
+	}
+}
+
+// TestSlicesReadOnce reads a slice once for all ports of a Service.
+func TestSlicesReadOnce(t *testing.T) {
+	of := many(t, "", size{50, 1, 1})
+	fqdn := *of.of[0]
+	fqdn.AddressType = "FQDN"
+	bad := *of.of[0]
+	bad.Endpoints = []endpoint{{}}
+	of.of = append(of.of, &fqdn, &bad)
+	set, err := of.Set()
+	if err != nil || len(set.Services) != 50 || len(set.Notes) != 1 || len(set.NotServed) != 1 {
+		t.Errorf("there are %d services, notes %q, not served %q, %v", len(set.Services), set.Notes, set.NotServed, err)
+	}
+}
+
+// TestManyRanges sorts source ranges once, not for each frontend.
+func TestManyRanges(t *testing.T) {
+	var ranges []string
+	for i := range 4000 {
+		ranges = append(ranges, fmt.Sprintf(`"30.%d.%d.0/24"`, 100-i/200, i%200))
+	}
+	of := many(t, `"type": "LoadBalancer", "loadBalancerSourceRanges": [`+strings.Join(ranges, ",")+`],`, size{300, 0, 0})
+	of.kube.Status.LoadBalancer.Ingress = []ingress{{IP: "192.0.2.7"}}
+	var set Set
+	var err error
+	mb := allocated(func() { set, err = of.Set() })
+	if err != nil || len(set.Services) != 600 || slices.ContainsFunc(set.Services, func(s service.Service) bool { return s.External && len(s.SourceRanges) != 4000 }) {
+		t.Fatalf("there are %d services, %q, %v", len(set.Services), set.NotServed, err)
+	}
+	if mb > 10 {
 		t.Errorf("it takes %d MB", mb)
 	}
 }

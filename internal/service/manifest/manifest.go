@@ -94,26 +94,10 @@ type set struct {
 	cluster bool     // an external address that cannot be served is no error
 	// apiServers are the endpoints of the cluster's API.
 	apiServers []netip.Addr
-	clusterIPs map[netip.Addr]int // of a cluster's Services
-	kube       *Cluster           // the objects of Kubernetes that were read; nil: none were
-	order      []Name             // its Services, as they stand
-}
-
-// maxRefused is how much of what a Service does not get is told of: it can be millions of backends.
-const maxRefused = 100
-
-// refuse notes what a Service of a cluster asks for and does not get.
-func (s *set) refuse(format string, args ...any) {
-	if len(s.NotServed) >= maxRefused {
-		return
-	}
-	text := fmt.Sprintf(format, args...)
-	if len(s.NotServed) == maxRefused-1 {
-		text = "more is not served"
-	}
-	if !slices.Contains(s.NotServed, text) {
-		s.NotServed = append(s.NotServed, text)
-	}
+	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
+	stored     int                 // endpoints at all ports, of a cluster's Service
+	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were
+	order      []Name              // its Services, as they stand
 }
 
 // put validates and adds a service. The backends of a cluster's have been checked once for all frontends.
@@ -130,7 +114,9 @@ func (s *set) put(origin string, v service.Service) error {
 }
 
 func (s *set) note(format string, args ...any) {
-	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+	if !s.cluster || len(s.Notes) < maxTold {
+		s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+	}
 }
 
 // checkSet returns an error if two services have one frontend, or a node port is a health-check port.

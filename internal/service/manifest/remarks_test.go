@@ -31,7 +31,7 @@ func TestRemarks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set, err := c.Set(n)
+		set, err := c.Snapshot(n).Set()
 		if have := fmt.Sprint(set.Remarks); err != nil || have != test.want || len(set.Notes) > 0 {
 			t.Errorf("%s: %s, notes %v, %v, want %s", what, have, set.Notes, err, test.want)
 		}

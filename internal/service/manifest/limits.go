@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A Service of a cluster has so many frontends at most, and so many endpoints at all its ports together; so many endpoints and ports of its
+// EndpointSlices are looked at. An object of 20 KB can ask for more than there is room for.
+const (
+	maxFrontends = 1000
+	maxBackends  = 1 << 18
+	maxLooked    = 1 << 18
+)
+
+// room reports whether a Service of a cluster may have more endpoints at its ports.
+func (s *set) room(more int) bool {
+	s.stored += more
+	return !s.cluster || s.stored <= maxBackends
+}
+
+// look returns the slices that are looked at.
+func (s *set) look(k *kubeService, of []*endpointSlice) []*endpointSlice {
+	n := 0
+	for i, slice := range of {
+		if n += len(slice.Endpoints) + len(slice.Ports); n > maxLooked {
+			s.refuse("%s: its EndpointSlices have more than %d endpoints and ports: %d of %d are not looked at", k.origin, maxLooked, len(of)-i, len(of))
+			return of[:i]
+		}
+	}
+	return of
+}
+
+// limit returns the frontends of which all ports can be served, cluster IPs and node ports first.
+func (s *set) limit(k *kubeService, all []frontend) []frontend {
+	if len(all)*len(k.Spec.Ports) <= maxFrontends {
+		return all
+	}
+	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
+	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
+	s.refuse("%s: %d ports at %d addresses are more than %d frontends: %d addresses are served", k.origin, len(k.Spec.Ports), len(all), maxFrontends, kept)
+	return all[:kept]
+}
+
+// order puts those first that nobody can choose.
+func (f frontend) order() int {
+	if f.external && !f.atNodePort {
+		return 1
+	}
+	return 0
+}
+
+// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have meant: it can be millions.
+const maxTold = 100
+
+// refuse notes what a Service of a cluster asks for and does not get.
+func (s *set) refuse(format string, args ...any) {
+	if len(s.NotServed) >= maxTold {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if len(s.NotServed) == maxTold-1 {
+		text = "more is not served"
+	}
+	if !slices.Contains(s.NotServed, text) {
+		s.NotServed = append(s.NotServed, text)
+	}
+}
