@@ -41,7 +41,7 @@ type view struct {
 	synced     bool
 	pending    bool // all may change
 	services   []manifest.Name
-	wanted     map[manifest.Name]map[service.Key]service.Service
+	wanted     map[manifest.Name]ofService
 	holder     map[service.Key]manifest.Name
 	dirty      map[manifest.Name]bool
 	told       map[manifest.Name]told
@@ -134,9 +134,9 @@ func (a *Agent) serviceObjects(ctx context.Context, v view) (objects []status.Ob
 		if v.pending || v.dirty[n] {
 			o.State = status.Waiting
 		}
-		for _, key := range slices.SortedFunc(maps.Keys(v.wanted[n]), compareKeys) {
+		for _, s := range v.wanted[n] {
+			key := s.Key()
 			wanted[key] = true
-			s := v.wanted[n][key]
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
 			row, there := have[key]
 			switch holder := v.holder[key]; {

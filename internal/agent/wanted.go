@@ -15,9 +15,27 @@ import (
 // it is the same one's after a restart.
 type wanted struct {
 	compare func(a, b manifest.Name) int
-	of      map[manifest.Name]map[service.Key]service.Service
+	of      map[manifest.Name]ofService
 	holder  map[service.Key]manifest.Name
 	waiting map[service.Key]map[manifest.Name]bool
+}
+
+// ofService are the services of a Service, sorted by key: a map takes twice the memory where there is one.
+type ofService []service.Service
+
+func byKey(all []service.Service) ofService {
+	all = slices.Clone(all) // without room for more
+	slices.SortStableFunc(all, func(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) })
+	return slices.CompactFunc(all, func(a, b service.Service) bool { return a.Key() == b.Key() })
+}
+
+// get returns the service of a key, if it is there.
+func (all ofService) get(key service.Key) (s service.Service, ok bool) {
+	i, ok := slices.BinarySearchFunc(all, key, func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
+	if ok {
+		s = all[i]
+	}
+	return s, ok
 }
 
 // changes are what to write: a service, or nil where there is to be none. Later ones replace earlier ones.
@@ -30,26 +48,22 @@ type conflict struct {
 }
 
 func newWanted(compare func(a, b manifest.Name) int) *wanted {
-	return &wanted{compare, map[manifest.Name]map[service.Key]service.Service{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
+	return &wanted{compare, map[manifest.Name]ofService{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
 }
 
 // set replaces what a Service stands for, adds what that changes, and returns who has not got a frontend since then.
 func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (conflicts []conflict) {
-	before := w.of[n]
-	now := make(map[service.Key]service.Service, len(services))
-	for _, s := range services {
-		now[s.Key()] = s
-	}
+	before, now := w.of[n], byKey(services)
 	w.of[n] = now
 	if len(now) == 0 {
 		delete(w.of, n)
 	}
-	for key := range before {
-		if _, ok := now[key]; !ok {
-			w.release(key, n, c)
+	for _, s := range before {
+		if _, ok := now.get(s.Key()); !ok {
+			w.release(s.Key(), n, c)
 		}
 	}
-	for _, s := range services {
+	for _, s := range now {
 		key := s.Key()
 		holder, held := w.holder[key]
 		if held && holder != n || len(w.waiting[key]) > 0 {
@@ -60,7 +74,7 @@ func (w *wanted) set(n manifest.Name, services []service.Service, c changes) (co
 				continue
 			}
 		}
-		if was, had := before[key]; !held || !had || !was.Equal(s) {
+		if was, had := before.get(key); !held || !had || !was.Equal(s) {
 			c[key] = &s
 		}
 		w.holder[key] = n
@@ -78,13 +92,16 @@ func (w *wanted) settle(key service.Key, n manifest.Name, c changes) (loser mani
 	}
 	all[n] = true
 	holder, held := w.holder[key]
-	if held {
+	first := holder
+	if !held || holder == n {
+		first = w.first(key, all) // the holder may come later than before
+	} else if w.compareFor(key, n, holder) < 0 {
+		first = n
 		all[holder] = true
 	}
-	first := w.inOrder(key, all)[0]
 	delete(all, first)
 	if first != holder {
-		heir := w.of[first][key]
+		heir, _ := w.of[first].get(key)
 		c[key], w.holder[key] = &heir, first
 		loser = holder
 	}
@@ -101,28 +118,33 @@ func (w *wanted) release(key service.Key, n manifest.Name, c changes) {
 		return
 	}
 	delete(w.holder, key)
-	next := w.inOrder(key, w.waiting[key])
-	if len(next) == 0 {
+	if len(w.waiting[key]) == 0 {
 		delete(w.waiting, key)
 		c[key] = nil
 		return
 	}
-	delete(w.waiting[key], next[0])
-	w.holder[key] = next[0]
-	heir := w.of[next[0]][key]
+	next := w.first(key, w.waiting[key])
+	delete(w.waiting[key], next)
+	w.holder[key] = next
+	heir, _ := w.of[next].get(key)
 	c[key] = &heir
 }
 
-// inOrder sorts Services that want a frontend: whose cluster IP it is comes before those that have it as an external address, which
+// first returns the first of Services that want a frontend, of which there is one.
+func (w *wanted) first(key service.Key, all map[manifest.Name]bool) manifest.Name {
+	return slices.MinFunc(slices.Collect(maps.Keys(all)), func(a, b manifest.Name) int { return w.compareFor(key, a, b) })
+}
+
+// compareFor orders Services that want a frontend: whose cluster IP it is comes before those that have it as an external address, which
 // anybody can write.
-func (w *wanted) inOrder(key service.Key, all map[manifest.Name]bool) []manifest.Name {
+func (w *wanted) compareFor(key service.Key, a, b manifest.Name) int {
 	external := func(n manifest.Name) int {
-		if w.of[n][key].External {
+		if s, _ := w.of[n].get(key); s.External {
 			return 1
 		}
 		return 0
 	}
-	return slices.SortedFunc(maps.Keys(all), func(a, b manifest.Name) int { return cmp.Or(external(a)-external(b), w.compare(a, b)) })
+	return cmp.Or(external(a)-external(b), w.compare(a, b))
 }
 
 // sort puts the services first whose Service needs little, and of one Service those that are no external address.
@@ -147,7 +169,8 @@ func (w *wanted) sort(services []service.Service) {
 func (w *wanted) services() []service.Service {
 	all := make([]service.Service, 0, len(w.holder))
 	for key, n := range w.holder {
-		all = append(all, w.of[n][key])
+		s, _ := w.of[n].get(key)
+		all = append(all, s)
 	}
 	return all
 }
