@@ -29,25 +29,25 @@ func (s *slow) Collect(chan<- prometheus.Metric) {
 }
 
 // TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback device: tables are
-// walked for two at a time, and the others are told to come again.
+// walked for two at a time, and the others wait.
 func TestMetricsFlood(t *testing.T) {
 	s, table := New(), &slow{}
 	s.Tell(table)
 	handler := s.Metrics()
 	var all sync.WaitGroup
-	var refused atomic.Int32
+	var answered atomic.Int32
 	for range 50 {
 		all.Go(func() {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-			if w.Code == http.StatusServiceUnavailable {
-				refused.Add(1)
+			if w.Code == http.StatusOK {
+				answered.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	if most := table.most.Load(); most == 0 || most > 2 || refused.Load() == 0 {
-		t.Errorf("%d of 50 walked the table at once, and %d were refused", most, refused.Load())
+	if most := table.most.Load(); most == 0 || most > 2 || answered.Load() <= 2 {
+		t.Errorf("%d of 50 walked the table at once, and %d were answered", most, answered.Load())
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"mustang/internal/scrape"
 )
 
 // timeout is how long a change may wait until it is written, and how long a round may take: twice the period in which kube-proxy
@@ -96,11 +98,10 @@ func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 func (s *State) Metrics() http.Handler {
 	mux := http.NewServeMux()
 	options := promhttp.HandlerOpts{
-		MaxRequestsInFlight: 2,                        // each walks tables
-		ErrorHandling:       promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
-		Registry:            s.registry,
+		ErrorHandling: promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
+		Registry:      s.registry,
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, options))
+	mux.Handle("GET /metrics", scrape.Handler(s.registry, options))
 	return mux
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/metrics"
+	"mustang/internal/scrape"
 )
 
 func metricsCommand(config *cli.Config) *cobra.Command {
@@ -105,7 +106,7 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 	}
 	fmt.Fprintf(config.Stderr, "mustang: http://%s/metrics; Ctrl-C ends\n", listener.Addr())
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
+	mux.Handle("GET /metrics", scrape.Handler(registry, promhttp.HandlerOpts{}))
 	const timeout = 10 * time.Second
 	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 13}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
