@@ -139,7 +139,7 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
-	return slices.Concat(policyAddressCases(), policyFrameCases(), policyICMPCases())
+	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases())
 }
 
 // policyAddressCases are about whose a packet is.
@@ -174,6 +174,49 @@ func policyAddressCases() []policyCase {
 				p.apply(t, false, denyIngressA)
 			}
 		}},
+		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
+			client, backend := p.link()
+			first := p.first(client, backend)
+			from.gets(t, "", first.frame())
+			p.apply(t, false, denyIngressA, denyEgressB)
+			from.gets(t, egressDrop, first.frame())
+			to.gets(t, ingressDrop, first.frame())
+			p.apply(t, false, denyIngressA, egressFromB)
+			from.gets(t, egressDrop, first.frame())
+			// Its answers pass.
+			first.dst = netip.AddrPortFrom(backend.Addr(), 53)
+			from.gets(t, "", first.frame())
+			to.pod = p.client.Addr()
+			to.gets(t, "", p.next(first.dst, first.src).frame())
+			to.gets(t, ingressDrop, p.next(backend, client).frame())
+		}},
+		{"groups", func(t *testing.T, p policed, from, to policedHooks) {
+			group := p.first(p.client, p.group()).with(func(q *packet) { q.ethDst = "33" })
+			to.gets(t, "", group.frame())
+			p.apply(t, false, denyIngressA, denyEgressB)
+			from.gets(t, egressDrop, group.frame())
+			to.gets(t, egressDrop, group.frame()) // as if it were for the pod alone
+			group.src = p.outsider
+			to.gets(t, ingressDrop, group.frame())
+			p.apply(t, false, egressFromB)
+			group.src, group.dst = p.client, netip.AddrPortFrom(group.dst.Addr(), 53)
+			from.gets(t, "", group.frame())
+		}},
+		{"unicast in frames to groups", func(t *testing.T, p policed, from, to policedHooks) {
+			first := p.first(p.client, p.backend).with(func(q *packet) { q.ethDst = "ff" })
+			from.gets(t, "", first.frame())
+			p.apply(t, false, denyIngressA)
+			from.gets(t, ingressDrop, first.frame())
+			to.gets(t, ingressDrop, first.frame())
+			p.apply(t, true, denyIngressA)
+			to.gets(t, "", first.frame())
+		}},
+	}
+}
+
+// policyRowCases are about which packets make, keep and end the rows of a connection.
+func policyRowCases() []policyCase {
+	return []policyCase{
 		{"packets that begin no connection", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, fromBToA)
 			open := func() uint64 {
@@ -222,43 +265,6 @@ func policyAddressCases() []policyCase {
 			if n, err := p.objects.Slots.Open(); n != 0 || err != nil {
 				t.Errorf("%d open connections, %v, after a reset", n, err)
 			}
-		}},
-		{"link-local", func(t *testing.T, p policed, from, to policedHooks) {
-			client, backend := p.link()
-			first := p.first(client, backend)
-			from.gets(t, "", first.frame())
-			p.apply(t, false, denyIngressA, denyEgressB)
-			from.gets(t, egressDrop, first.frame())
-			to.gets(t, ingressDrop, first.frame())
-			p.apply(t, false, denyIngressA, egressFromB)
-			from.gets(t, egressDrop, first.frame())
-			// Its answers pass.
-			first.dst = netip.AddrPortFrom(backend.Addr(), 53)
-			from.gets(t, "", first.frame())
-			to.pod = p.client.Addr()
-			to.gets(t, "", p.next(first.dst, first.src).frame())
-			to.gets(t, ingressDrop, p.next(backend, client).frame())
-		}},
-		{"groups", func(t *testing.T, p policed, from, to policedHooks) {
-			group := p.first(p.client, p.group()).with(func(q *packet) { q.ethDst = "33" })
-			to.gets(t, "", group.frame())
-			p.apply(t, false, denyIngressA, denyEgressB)
-			from.gets(t, egressDrop, group.frame())
-			to.gets(t, egressDrop, group.frame()) // as if it were for the pod alone
-			group.src = p.outsider
-			to.gets(t, ingressDrop, group.frame())
-			p.apply(t, false, egressFromB)
-			group.src, group.dst = p.client, netip.AddrPortFrom(group.dst.Addr(), 53)
-			from.gets(t, "", group.frame())
-		}},
-		{"unicast in frames to groups", func(t *testing.T, p policed, from, to policedHooks) {
-			first := p.first(p.client, p.backend).with(func(q *packet) { q.ethDst = "ff" })
-			from.gets(t, "", first.frame())
-			p.apply(t, false, denyIngressA)
-			from.gets(t, ingressDrop, first.frame())
-			to.gets(t, ingressDrop, first.frame())
-			p.apply(t, true, denyIngressA)
-			to.gets(t, "", first.frame())
 		}},
 	}
 }
