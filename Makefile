@@ -134,6 +134,12 @@ programs: page
 	@mkdir -p $(PROGRAMS)
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w $(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/mustang ./cmd/mustang-cni
 
+# The licences of what is in the programs, for packages, images and archives.
+LICENCES := $(BUILD)/THIRD-PARTY-LICENCES
+
+licences: $(BUILD)/modules.stamp
+	packaging/licences ./cmd/mustang ./cmd/mustang-cni >$(LICENCES)
+
 # What packages have beside the programs: manual pages and completions, which the program itself writes, and Debian's change log.
 EXTRAS    := $(BUILD)/extras
 HOST_ARCH := $(shell $(GO) env GOHOSTARCH)
@@ -143,7 +149,7 @@ HERE      := $(BUILD)/programs/$(HOST_ARCH)/mustang
 history:
 	@git log -1 --format= 2>/dev/null || { echo 'make deb and make release need the git repository: a package has the date and the author of its last commit' >&2; exit 1; }
 
-extras: history programs
+extras: history programs licences
 	@[ '$(ARCH)' = '$(HOST_ARCH)' ] || $(MAKE) programs ARCH=$(HOST_ARCH) VERSION='$(VERSION)'
 	@rm -rf $(EXTRAS) && mkdir -p $(EXTRAS)
 	env -u MUSTANG_BPF_ROOT -u MUSTANG_STATE_DIR $(RELEASE_TIME) $(HERE) man $(EXTRAS)/man
@@ -153,6 +159,7 @@ extras: history programs
 		printf '  * What changed is in /usr/share/doc/mustang/CHANGELOG.md.gz.\n\n'; \
 		printf ' -- %s  %s\n' '$(DEB_MAINTAINER)' "$$(git log -1 --format=%cD)"; } | gzip -9n >$(EXTRAS)/changelog.gz
 	gzip -9nc CHANGELOG.md >$(EXTRAS)/CHANGELOG.md.gz
+	gzip -9nc $(LICENCES) >$(EXTRAS)/THIRD-PARTY-LICENCES.gz
 
 # nfpm has a module file of its own: it needs some sixty modules.
 DEB ?= $(BUILD)/mustang_$(VERSION)_$(ARCH).deb
@@ -165,12 +172,12 @@ deb: history programs extras
 IMAGE      ?= docker.io/library/mustang:$(shell sed -n 's/^appVersion: //p' packaging/chart/Chart.yaml)
 IMAGE_FILE ?= $(BUILD)/mustang-image.tar
 
-image: programs
-	cd packaging/image && $(RELEASE_TIME) $(GO) run . -arch '$(ARCH)' -tag '$(IMAGE)' -version '$(VERSION)' \
+image: programs licences
+	cd packaging/image && $(RELEASE_TIME) $(GO) run . -arch '$(ARCH)' -tag '$(IMAGE)' -version '$(VERSION)' -doc '$(abspath $(LICENCES))' -doc '$(CURDIR)/LICENSE' \
 		-o '$(abspath $(IMAGE_FILE))' '$(abspath $(PROGRAMS))/mustang' '$(abspath $(PROGRAMS))/mustang-cni'
 
 # What is in the programs, in CycloneDX: cyclonedx-gomod reads it from the binaries. It has a module file of its own.
-SBOM := $(GO) tool -modfile=packaging/sbom.mod cyclonedx-gomod bin -json -std -noserial -notimestamp
+SBOM := $(GO) tool -modfile=packaging/sbom.mod cyclonedx-gomod bin -json -std -licenses -noserial -notimestamp
 
 # All files of a release, for RELEASE_ARCHS, checked: lintian has nothing to say, and each program starts, in emulation
 # where it is for another processor.
@@ -188,7 +195,7 @@ release-arch: programs extras
 	$(MAKE) deb DEB=$(NAME).deb
 	$(MAKE) image IMAGE_FILE=$(NAME)_image.tar
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$$(git log -1 --format=%ct)" --transform='s|^|mustang-$(VERSION)/|' -cf - \
-		-C $(PROGRAMS) mustang mustang-cni -C $(CURDIR) LICENSE README.md CHANGELOG.md docs -C $(abspath $(EXTRAS)) \
+		-C $(PROGRAMS) mustang mustang-cni -C $(CURDIR) LICENSE README.md CHANGELOG.md docs -C $(abspath $(BUILD)) $(notdir $(LICENCES)) -C $(abspath $(EXTRAS)) \
 		man completion.bash completion.fish completion.zsh | gzip -9n >$(NAME).tar.gz
 	for program in mustang mustang-cni; do \
 		$(SBOM) -version 'v$(VERSION)' -output $(RELEASE)/$${program}_$(VERSION)_$(ARCH).cdx.json $(PROGRAMS)/$$program || exit 1; \

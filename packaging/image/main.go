@@ -36,6 +36,7 @@ func main() {
 	flag.StringVar(&o.tag, "tag", "", "`name` and tag of the image")
 	flag.StringVar(&o.arch, "arch", "amd64", "`architecture` of the programs")
 	flag.StringVar(&o.version, "version", "", "`version` of the programs")
+	flag.Func("doc", "`file` for usr/share/doc/mustang; repeat for more", func(file string) error { o.docs = append(o.docs, file); return nil })
 	flag.Parse()
 	if err := pack(*output, o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -44,7 +45,10 @@ func main() {
 }
 
 // options say what an image is called, and what is in it.
-type options struct{ tag, arch, version string }
+type options struct {
+	tag, arch, version string
+	docs               []string
+}
 
 func pack(output string, o options, programs []string) error {
 	ref, err := name.NewTag(o.tag)
@@ -59,7 +63,7 @@ func pack(output string, o options, programs []string) error {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
 	}
 	created := time.Unix(seconds, 0).UTC()
-	files, err := archive(programs, created)
+	files, err := archive(programs, o.docs, created)
 	if err != nil {
 		return err
 	}
@@ -81,7 +85,7 @@ func pack(output string, o options, programs []string) error {
 	config.Config = v1.Config{
 		Entrypoint: []string{"/usr/bin/" + filepath.Base(programs[0])}, Env: []string{"PATH=/usr/bin"},
 		Labels: map[string]string{
-			"org.opencontainers.image.title": "mustang", "org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.title": "mustang", "org.opencontainers.image.licenses": "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
 			"org.opencontainers.image.version": o.version,
 		},
 	}
@@ -167,8 +171,8 @@ func tarDirectory(out io.Writer, dir string, modified time.Time) error {
 	return errors.Join(err, w.Close())
 }
 
-// archive returns a tar archive with the programs in usr/bin, and directories for temporary files, namespaces and labs.
-func archive(programs []string, modified time.Time) ([]byte, error) {
+// archive returns a tar archive with the programs in usr/bin, documents, and directories for temporary files, namespaces and labs.
+func archive(programs, docs []string, modified time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	add := func(h tar.Header, data []byte) error {
@@ -179,20 +183,27 @@ func archive(programs []string, modified time.Time) ([]byte, error) {
 		_, err := w.Write(data)
 		return err
 	}
-	for _, dir := range []tar.Header{{Name: "run/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/bin/", Mode: 0o755}} {
+	for _, dir := range []tar.Header{{Name: "run/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/bin/", Mode: 0o755},
+		{Name: "usr/share/", Mode: 0o755}, {Name: "usr/share/doc/", Mode: 0o755}, {Name: "usr/share/doc/mustang/", Mode: 0o755}} {
 		dir.Typeflag = tar.TypeDir
 		if err := add(dir, nil); err != nil {
 			return nil, err
 		}
 	}
-	for _, program := range programs {
-		data, err := os.ReadFile(program)
-		if err != nil {
-			return nil, err
+	put := func(files []string, dir string, mode int64) error {
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err == nil {
+				err = add(tar.Header{Typeflag: tar.TypeReg, Name: dir + filepath.Base(file), Mode: mode}, data)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err := add(tar.Header{Typeflag: tar.TypeReg, Name: "usr/bin/" + filepath.Base(program), Mode: 0o755}, data); err != nil {
-			return nil, err
-		}
+		return nil
+	}
+	if err := errors.Join(put(programs, "usr/bin/", 0o755), put(docs, "usr/share/doc/mustang/", 0o644)); err != nil {
+		return nil, err
 	}
 	err := w.Close()
 	return out.Bytes(), err

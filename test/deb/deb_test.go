@@ -49,6 +49,7 @@ var wanted = map[string]string{
 	"./usr/share/bash-completion/completions/mustang":    "-rw-r--r--",
 	"./usr/share/doc/mustang/CHANGELOG.md.gz":            "-rw-r--r--",
 	"./usr/share/doc/mustang/README.md":                  "-rw-r--r--",
+	"./usr/share/doc/mustang/THIRD-PARTY-LICENCES.gz":    "-rw-r--r--",
 	"./usr/share/doc/mustang/changelog.gz":               "-rw-r--r--",
 	"./usr/share/doc/mustang/copyright":                  "-rw-r--r--",
 	"./usr/share/doc/mustang/docs/cni.md":                "-rw-r--r--",

@@ -114,6 +114,12 @@ func checkLayout(t *testing.T, dir string) {
 	if len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != "application/vnd.oci.image.layer.v1.tar+gzip" {
 		t.Fatalf("manifest %+v", manifest)
 	}
+	files := run(t, place, "tar", "-xzOf", blob(manifest.Layers[0]), "usr/share/doc/mustang/THIRD-PARTY-LICENCES")
+	for _, module := range []string{"github.com/cilium/ebpf v", "Go go1."} {
+		if !strings.Contains(files, module) {
+			t.Errorf("the image lacks the licence of %s", module)
+		}
+	}
 	var config struct {
 		Architecture string
 		Config       struct{ Labels map[string]string }
