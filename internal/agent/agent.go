@@ -179,6 +179,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		all, refused, err := a.sync(ctx)
 		a.State.Written(time.Since(begin), all, err)
 		<-a.round
+		a.mu.Lock()
+		more := a.services.more()
+		a.mu.Unlock()
+		if more {
+			a.wake()
+		}
 		err = errors.Join(err, refused)
 		switch {
 		case err == nil && all:
@@ -254,9 +260,7 @@ func (a *Agent) on(e kube.Event) {
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
 		notes, unread := a.policies.on(e)
-		for _, note := range notes {
-			a.Log.Info(note)
-		}
+		a.warnings.note(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}, notes)
 		err = errors.Join(err, unread)
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
@@ -314,10 +318,14 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 			a.warnings.add(w)
 		}
 	}
-	changes, services, all := a.services.collect(a.warnings)
-	checked := slices.Collect(maps.Values(a.services.checked))
+	looked := a.services.take()
 	addresses, attach := a.addresses, a.attach
 	a.attach = false
+	a.mu.Unlock()
+	look(looked)
+	a.mu.Lock()
+	changes, services, all := a.services.merge(looked, a.warnings)
+	checked := slices.Collect(maps.Values(a.services.checked))
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
@@ -369,10 +377,15 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	for key := range c {
 		delete(a.failed, key)
 	}
+	why := map[manifest.Name][]string{}
 	for key, err := range failed {
 		a.failed[key] = err.Error()
 		if name, ok := a.services.wanted.holder[key]; ok && isRefused(err) {
-			a.warnings.add(notServed(name, err.Error()))
+			why[name] = append(why[name], err.Error())
 		}
 	}
+	for _, texts := range why {
+		slices.Sort(texts)
+	}
+	a.warnings.notServed(why)
 }

@@ -371,7 +371,7 @@ func TestGoneTogether(t *testing.T) {
 				_ = s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name})
 			}
 		}
-		changes, _, _ := s.collect(newWarnings(log))
+		changes, _, _ := collect(s, newWarnings(log))
 		if failed := changes.write(t.Context(), rows, s.wanted); len(failed) > 0 {
 			t.Fatal(failed)
 		}

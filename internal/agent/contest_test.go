@@ -25,7 +25,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 		}
 	}
 	s.all = all
-	changes, want, _ := s.collect(newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	changes, want, _ := collect(s, newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))))
 	if !all {
 		return changes.write(t.Context(), rows, s.wanted)
 	}
@@ -34,6 +34,13 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 		t.Fatal(err)
 	}
 	return failed
+}
+
+// collect looks at Services as a round does.
+func collect(s *serviceSet, w *warnings) (changes, []service.Service, bool) {
+	of := s.take()
+	look(of)
+	return s.merge(of, w)
 }
 
 // TestClusterIPWins though an older Service, of a name that sorts before, has the address as an external one.
@@ -73,7 +80,7 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 		if err := s.on(e); err != nil {
 			t.Fatal(err)
 		}
-		s.collect(quiet)
+		collect(s, quiet)
 		if all := s.wanted.services(); len(all) != step.want {
 			t.Errorf("step %d: there are %v, want %d", i, all, step.want)
 		}
@@ -118,7 +125,7 @@ func TestNotesOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.all = true
-		s.collect(w)
+		collect(s, w)
 	}
 	if n := strings.Count(text.String(), "it has no address yet"); n != 2 {
 		t.Errorf("it says %d times, want 2:\n%s", n, &text)

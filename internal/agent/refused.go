@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/health"
+	"mustang/internal/service/manifest"
 )
 
 // isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the node has it not.
@@ -78,10 +80,13 @@ func (a *Agent) answerChecks(checked []service.Service) error {
 			a.unanswered[port.Port] = e.Error()
 		}
 	}
+	why := map[manifest.Name][]string{}
 	for _, s := range checked {
-		if why := a.unanswered[s.HealthCheckPort]; why != "" {
-			a.warnings.add(notServed(a.services.wanted.holder[s.Key()], why))
+		name := a.services.wanted.holder[s.Key()]
+		if text := a.unanswered[s.HealthCheckPort]; text != "" && !slices.Contains(why[name], text) {
+			why[name] = append(why[name], text)
 		}
 	}
+	a.warnings.notServed(why)
 	return err
 }

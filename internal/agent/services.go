@@ -26,6 +26,9 @@ type serviceSet struct {
 	taken     manifest.Taken         // what external addresses cannot be
 	dirty     map[manifest.Name]bool // Services to look at
 	all       bool                   // look at all
+	left      map[manifest.Name]bool // those not looked at yet of all, if all are being looked at; else nil
+	underway  []manifest.Name        // those that are looked at just now
+	last      manifest.Name          // the last one that was not among the cheapest
 	wanted    *wanted
 	checked   map[service.Key]service.Service // those with a health-check port
 
@@ -121,74 +124,9 @@ func (s *serviceSet) setTaken(taken manifest.Taken) {
 	}
 }
 
-// collect returns what to write, or all services.
-func (s *serviceSet) collect(w *warnings) (c changes, all []service.Service, isAll bool) {
-	c = changes{}
-	names := slices.SortedFunc(maps.Keys(s.dirty), manifest.Name.Compare)
-	isAll = s.all
-	if isAll {
-		names = append(s.wanted.names(), s.cluster.Names()...)
-	}
-	clear(s.dirty)
-	s.all = false
-	for _, n := range names {
-		set, err := s.cluster.Snapshot(n).Set()
-		if err != nil {
-			set.NotServed = append(set.NotServed, err.Error())
-		}
-		said := s.told[n].notes
-		delete(s.told, n)
-		if len(set.NotServed)+len(set.Notes)+len(set.Remarks) > 0 {
-			s.told[n] = told{set.NotServed, slices.Concat(set.Notes, set.Remarks)}
-		}
-		for _, text := range set.NotServed {
-			w.add(notServed(n, text))
-		}
-		for _, note := range set.Notes {
-			if !slices.Contains(said, note) {
-				w.log.Info(note)
-			}
-		}
-		s.noteLocal(n, set.Services)
-		for _, conflict := range s.wanted.set(n, set.Services, c) {
-			w.add(notServed(conflict.name, heldBy(conflict.key, s.wanted.holder[conflict.key])))
-		}
-	}
-	if isAll {
-		all = s.wanted.services()
-	}
-	for key, v := range c {
-		s.count(key, v)
-	}
-	return c, all, isAll
-}
-
-// noteLocal notes whether a Service has no backend here for a traffic policy that wants one.
-func (s *serviceSet) noteLocal(n manifest.Name, services []service.Service) {
-	delete(s.noLocal[internalPolicy], n)
-	delete(s.noLocal[externalPolicy], n)
-	for _, v := range services {
-		name, policy := internalPolicy, v.InternalPolicy
-		if v.NodePort || v.External {
-			name, policy = externalPolicy, v.ExternalPolicy
-		}
-		if policy != service.Local {
-			continue
-		}
-		v = v.Sorted()
-		if _, local := v.LocalServing(); len(local) == 0 && len(v.Serving()) > 0 {
-			s.noLocal[name][n] = true
-		}
-	}
-}
-
 // heldBy says that another Service has a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
 	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
-}
-
-func notServed(n manifest.Name, text string) kube.Warning {
-	return kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: text}
 }
 
 // count notes the backends of a service, and whether it has a health check.

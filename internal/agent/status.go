@@ -110,10 +110,14 @@ func describe(r healthz.Rounds) status.Rounds {
 func (a *Agent) view() view {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	dirty := maps.Clone(a.services.dirty)
+	for _, n := range a.services.underway {
+		dirty[n] = true
+	}
 	return view{
-		synced: a.synced, pending: !a.synced || a.services.all, rules: !a.synced || a.policies.changed,
+		synced: a.synced, pending: !a.synced || a.services.all || a.services.left != nil, rules: !a.synced || a.policies.changed,
 		services: a.services.cluster.Names(), wanted: maps.Clone(a.services.wanted.of), holder: maps.Clone(a.services.wanted.holder),
-		dirty: maps.Clone(a.services.dirty), told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
+		dirty: dirty, told: maps.Clone(a.services.told), failed: maps.Clone(a.failed), unread: maps.Clone(a.unread),
 		noRoom: maps.Clone(a.noRoom), unanswered: maps.Clone(a.unanswered), policies: maps.Clone(a.policies.of),
 	}
 }

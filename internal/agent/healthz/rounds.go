@@ -130,6 +130,9 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 		s.rounds.Error = before
 		return
 	}
+	if !full && s.rounds.Began.IsZero() {
+		return // not all has been written yet
+	}
 	now := s.now()
 	s.waiting = time.Time{}
 	s.rounds.succeeded(now)

@@ -56,6 +56,20 @@ func TestPending(t *testing.T) {
 	}
 }
 
+// TestReadyOnceAllIsWritten is not ready after rounds that have written some services.
+func TestReadyOnceAllIsWritten(t *testing.T) {
+	s := New()
+	for i, full := range []bool{false, false, true, false} {
+		s.Queued()
+		s.Begin()
+		s.Written(time.Second, full, nil)
+		code, _ := ask(s.Probes(), "/readyz")
+		if rounds, _ := s.Rounds(); rounds.Began.IsZero() != (i < 2) || (code == 200) != (i >= 2) {
+			t.Errorf("after round %d it began at %s, and /readyz has the status %d", i, rounds.Began, code)
+		}
+	}
+}
+
 // TestDocumented compares the names of metrics with those that the documentation has.
 func TestDocumented(t *testing.T) {
 	s := New()
