@@ -3,11 +3,17 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
+	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
 
@@ -90,5 +96,63 @@ func TestChangeWhileLooked(t *testing.T) {
 	}
 	if collect(s, quiet()); s.wanted.services()[0].Frontend.String() != "10.96.0.2:80" || s.more() {
 		t.Errorf("after all there are %v", s.wanted.services())
+	}
+}
+
+// roomy is a table with room for some frontends and backends, that counts what it is asked to write until then.
+type roomy struct {
+	*table
+	room, asked int
+}
+
+func (r *roomy) Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error) {
+	rows := 0
+	for _, s := range put {
+		rows += 1 + len(s.Backends)
+	}
+	r.asked += rows
+	if rows > r.room {
+		return datapath.Result{}, &objects.FullError{Map: "backends"}
+	}
+	r.room -= rows
+	return r.table.Change(ctx, owner, put, remove)
+}
+
+func (r *roomy) Apply(context.Context, service.Owner, []service.Service) (datapath.Result, error) {
+	return datapath.Result{}, errors.New("all at once")
+}
+
+// TestLittleBeforeMuch writes a Service of one backend though another asks for more than there is room for, and tries little of that.
+func TestLittleBeforeMuch(t *testing.T) {
+	backends := make([]service.Backend, 4000)
+	big, web := manifest.Name{Namespace: "evil", Name: "big"}, manifest.Name{Namespace: "shop", Name: "web"}
+	var all []service.Service
+	at := func(i byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80) }
+	for i := range byte(60) {
+		all = append(all, service.Service{Frontend: at(i), Protocol: service.TCP, Backends: backends})
+	}
+	for _, whole := range []bool{false, true} {
+		c, w := changes{}, newWanted(manifest.Name.Compare)
+		w.set(big, all, c)
+		w.set(web, []service.Service{{Frontend: at(99), Protocol: service.TCP, Backends: backends[:1]}}, c)
+		to := &roomy{table: &table{rows: map[service.Key]service.Service{}}, room: 50_000}
+		var failed failures
+		if whole {
+			var err error
+			if failed, err = applyAll(t.Context(), to, w.services(), w); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			failed = c.write(t.Context(), to, w)
+		}
+		if _, ok := to.rows[service.Key{Frontend: at(99), Protocol: service.TCP}]; !ok || len(to.rows) != 13 || len(failed) != 61-13 {
+			t.Errorf("%d are written, that of little %v, and %d failed", len(to.rows), ok, len(failed))
+		}
+		if to.asked > 2*50_000 {
+			t.Errorf("%d rows were asked for", to.asked)
+		}
+		if n := len(parts(failed.err())); n != 1 {
+			t.Errorf("%d errors tell why", n)
+		}
 	}
 }

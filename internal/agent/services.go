@@ -147,9 +147,25 @@ func (s *serviceSet) count(key service.Key, v *service.Service) {
 // writeLimit bounds how long it takes to find out which of many services cannot be written.
 const writeLimit = 20 * time.Second
 
-// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where there is no room for all,
-// Services with few frontends and backends come first, and with each the addresses that nobody can choose; what else one wants that there was no room
-// for is not tried.
+// maxRows is how many frontends and backends are written at once: where there is no room for them, all are written for nothing.
+const maxRows = 1 << 14
+
+// inParts cuts services in parts of maxRows at most, or of one service.
+func inParts(all []service.Service) (parts [][]service.Service) {
+	rows := maxRows
+	for _, s := range all {
+		n := 1 + len(s.Backends)
+		if rows += n; rows > maxRows {
+			parts, rows = append(parts, nil), n
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], s)
+	}
+	return parts
+}
+
+// write writes what has changed in parts, and returns which of it failed: that does not keep the others from it. Services with few frontends and
+// backends come first, whatever room others want, and with each the addresses that nobody can choose; what else one wants that there was no room for
+// is not tried.
 func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	var put []service.Service
 	var remove []service.Key
@@ -165,8 +181,11 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 		return failed
 	}
 	w.sort(put) // what was written before there was no room stays
-	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
-		return failed
+	parts := inParts(put)
+	if len(parts) <= 1 {
+		if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
+			return failed
+		}
 	}
 	begin := time.Now()
 	var last error
@@ -180,19 +199,21 @@ func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
 	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add) // first, since others may need its place
 	last = nil
 	full := map[manifest.Name]error{}
-	halve(put, func(put []service.Service) error {
-		for _, s := range put {
-			if err := full[w.holder[s.Key()]]; err != nil {
-				return err
+	for _, put := range parts {
+		halve(put, func(put []service.Service) error {
+			for _, s := range put {
+				if err := full[w.holder[s.Key()]]; err != nil {
+					return err
+				}
 			}
-		}
-		return change(put, nil)
-	}, func(s service.Service, err error) {
-		failed.add(s.Key(), err)
-		if none := new(objects.FullError); errors.As(err, &none) {
-			full[w.holder[s.Key()]] = err
-		}
-	})
+			return change(put, nil)
+		}, func(s service.Service, err error) {
+			failed.add(s.Key(), err)
+			if none := new(objects.FullError); errors.As(err, &none) {
+				full[w.holder[s.Key()]] = err
+			}
+		})
+	}
 	return failed
 }
 
@@ -216,16 +237,23 @@ type failures map[service.Key]error
 
 func (f failures) add(key service.Key, err error) { f[key] = err }
 
-// err joins the errors.
+// err joins the errors, each text once.
 func (f failures) err() error {
-	return errors.Join(slices.Collect(maps.Values(f))...)
+	of := map[string]error{}
+	for _, err := range f {
+		of[err.Error()] = err
+	}
+	return errors.Join(slices.Collect(maps.Values(of))...)
 }
 
 // applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend, does not keep
-// the others from it.
+// the others from it. Of many, the differences are written in parts before all are compared by Apply: what there is no room for would hold up others.
 func applyAll(ctx context.Context, to Services, want []service.Service, w *wanted) (failures, error) {
-	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
-		return nil, err
+	many := len(inParts(want)) > 1
+	if !many {
+		if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
+			return nil, err
+		}
 	}
 	have, err := to.List(ctx)
 	if err != nil {
@@ -243,5 +271,9 @@ func applyAll(ctx context.Context, to Services, want []service.Service, w *wante
 	for _, u := range difference.Update {
 		c[u.Want.Key()] = &u.Want
 	}
-	return c.write(ctx, to, w), nil
+	failed := c.write(ctx, to, w)
+	if many && len(failed) == 0 {
+		_, err = to.Apply(ctx, service.Agent, want)
+	}
+	return failed, err
 }

@@ -199,28 +199,23 @@ type kind struct {
 	port   uint16
 }
 
-// of returns the backends of a frontend. In a cluster, those that it cannot have are left out; ok is false if there are too many with those of
-// other frontends.
-func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) (backends []service.Backend, ok bool) {
+// of returns the backends of a frontend. In a cluster, those that it cannot have are left out.
+func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []service.Backend {
 	if !s.cluster {
-		return s.near(n.all, f), true
+		return s.near(n.all, f)
 	}
 	at := kind{f.addr.Is4(), f.policy, v.Frontend.Port()}
-	backends, ok = n.shared[at]
+	backends, ok := n.shared[at]
 	if !ok {
 		backends = s.limitBackends(k, v, s.near(n.all, f))
 		n.shared[at] = backends
 	}
 	isFrontend := func(b service.Backend) bool { return b.Addr == v.Frontend }
 	if i := slices.IndexFunc(backends, isFrontend); i >= 0 {
-		if !s.room(len(backends)) {
-			s.refuse("%s: %s is an endpoint too, and left out: the Service has more than %d endpoints at all ports", k.origin, v.Frontend, maxBackends)
-			return nil, false
-		}
 		s.refuse("%s: left out: %v", k.origin, v.CheckBackend(backends[i]))
 		backends = slices.DeleteFunc(slices.Clone(backends), isFrontend)
 	}
-	return backends, true
+	return backends
 }
 
 // limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least: active ones and those

@@ -86,6 +86,9 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	if err != nil {
 		return err
 	}
+	if s.cluster {
+		frontends = s.limitRows(k, frontends, offers)
+	}
 	for i, p := range k.Spec.Ports {
 		protocol, _ := kubeProtocol(p.Protocol) // the offers had it
 		at := portName{p.Name, protocol}
@@ -116,11 +119,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 					v.HealthCheckPort = k.Spec.HealthCheckNodePort
 				}
 			}
-			backends, ok := near.of(s, k, v, f)
-			if !ok {
-				continue
-			}
-			v.Backends = backends
+			v.Backends = near.of(s, k, v, f)
 			err := s.free(k, f)
 			if err == nil {
 				err = s.put(fmt.Sprintf("%s: spec.ports[%d], %s", k.origin, i, f.field), v)

@@ -5,9 +5,11 @@ package manifest
 import (
 	"fmt"
 	"slices"
+
+	"mustang/internal/service"
 )
 
-// A Service of a cluster has so many frontends at most, and so many endpoints at all its ports together; so many endpoints and ports of its
+// A Service of a cluster has so many frontends at most, and so many endpoints at all ports and addresses together; so many endpoints and ports of its
 // EndpointSlices are looked at. An object of 20 KB can ask for more than there is room for.
 const (
 	maxFrontends = 1000
@@ -42,6 +44,24 @@ func (s *set) limit(k *kubeService, all []frontend) []frontend {
 	kept := min(len(all), maxFrontends/len(k.Spec.Ports))
 	s.refuse("%s: %d ports at %d addresses are more than %d frontends: %d addresses are served", k.origin, len(k.Spec.Ports), len(all), maxFrontends, kept)
 	return all[:kept]
+}
+
+// limitRows returns the frontends that can have all endpoints at all ports: each has rows of its own for them.
+func (s *set) limitRows(k *kubeService, all []frontend, o offers) []frontend {
+	rows := 0
+	for _, p := range k.Spec.Ports {
+		protocol, _ := kubeProtocol(p.Protocol)
+		rows += min(o.count(portName{p.Name, protocol}), service.MaxBackends)
+	}
+	if len(all)*rows <= maxBackends {
+		return all
+	}
+	slices.SortStableFunc(all, func(a, b frontend) int { return a.order() - b.order() })
+	kept := max(1, maxBackends/rows)
+	if kept < len(all) {
+		s.refuse("%s: %d endpoints at %d addresses are more than %d: %d addresses are served", k.origin, rows, len(all), maxBackends, kept)
+	}
+	return all[:min(kept, len(all))]
 }
 
 // order puts those first that nobody can choose.
