@@ -88,6 +88,27 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
+// ranges returns the ranges of pods of this node; none if others join nodes.
+func (a *Agent) ranges() []netip.Prefix {
+	if a.Nodes == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.nodes.of[a.Node].PodCIDRs
+}
+
+// outside reports whether ranges of an address's family are there, and it is in none.
+func outside(addr netip.Addr, ranges []netip.Prefix) (is bool) {
+	for _, r := range ranges {
+		if r.Contains(addr) {
+			return false
+		}
+		is = is || r.Addr().Is4() == addr.Is4()
+	}
+	return is
+}
+
 // readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no node can have takes no
 // address of a Service.
 func (a *Agent) readPods() error {

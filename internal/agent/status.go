@@ -340,6 +340,7 @@ func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object
 	for _, e := range rows {
 		have[e.IP] = true
 	}
+	ranges := a.ranges()
 	youngest := map[netip.Addr]object{}
 	for _, at := range v.ordered() {
 		for _, p := range v.policies[at].Pods {
@@ -353,6 +354,9 @@ func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object
 					e.InTables, e.Why = false, fmt.Sprintf("the younger pod %s/%s has it", younger.namespace, younger.name)
 				} else if !e.InTables {
 					e.Why = "no endpoint has it: the pod was attached before Mustang, or by another network"
+				}
+				if outside(addr, ranges) {
+					o.Why = append(o.Why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node", addr, ranges))
 				}
 				youngest[addr] = cmp.Or(youngest[addr], at)
 				o.Entries = append(o.Entries, e)
