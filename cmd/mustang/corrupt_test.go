@@ -85,6 +85,14 @@ func utf16(s string) string {
 // refuse runs a command line as a process that must refuse a file in one line, in bounded memory.
 func refuse(t *testing.T, culprit string, args ...string) {
 	t.Helper()
+	if stdout := fails(t, culprit, args...); stdout != "" {
+		t.Errorf("%s: stdout %.200q, want nothing", args[0], stdout)
+	}
+}
+
+// fails expects a line on standard error, with the culprit, and returns what is on standard output.
+func fails(t *testing.T, culprit string, args ...string) string {
+	t.Helper()
 	limited := fmt.Sprintf("ulimit -d %d && exec mustang \"$@\"", mostMemory)
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", limited, "sh"}, args...)...)
 	var stdout, stderr bytes.Buffer
@@ -97,9 +105,7 @@ func refuse(t *testing.T, culprit string, args ...string) {
 	if strings.Count(text, "\n") != 1 || !strings.Contains(text, culprit) || len(text) > 3000+len(culprit) || strings.ContainsAny(text, "\x1b\x00") {
 		t.Errorf("%s: stderr %.500q, want one line with %s", args[0], text, culprit)
 	}
-	if stdout.Len() > 0 {
-		t.Errorf("%s: stdout %.200q, want nothing", args[0], stdout.String())
-	}
+	return stdout.String()
 }
 
 // TestCorruptedResults gives files that are no result files to the commands that read them.
@@ -175,7 +181,9 @@ func TestUnreadableResults(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "full", "results.json"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refuse(t, page, "report", filepath.Join(dir, "full"))
+	if answer := fails(t, page, "report", filepath.Join(dir, "full")); !strings.Contains(answer, "Throughput: ") {
+		t.Errorf("report without a page: stdout %.200q, want the answer", answer)
+	}
 	entries, err := os.ReadDir(filepath.Join(dir, "full"))
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left: %v, %v", entries, err)
