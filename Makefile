@@ -104,18 +104,18 @@ page: $(PAGE_JS)
 $(NPM).stamp: $(PAGE)/script/package.json $(PAGE)/script/package-lock.json
 	@command -v npm >/dev/null || .ci/install nodejs npm
 	@mkdir -p $(NPM)
-	cp $^ $(NPM)
-	cd $(NPM) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@cp $^ $(NPM)
+	@cd $(NPM) && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 # What page.js has of npm, whose licences stand at its end.
 PAGE_LIBRARIES := @floating-ui/core @floating-ui/dom @floating-ui/utils @tanstack/store @tanstack/table-core d3-dsv
 
 $(PAGE_JS): $(wildcard $(PAGE)/script/*.js) $(NPM).stamp packaging/esbuild.mod
-	NODE_PATH=$(NPM)/node_modules $(GO) tool -modfile=packaging/esbuild.mod esbuild $(PAGE)/script/page.js \
+	@NODE_PATH=$(NPM)/node_modules $(GO) tool -modfile=packaging/esbuild.mod esbuild $(PAGE)/script/page.js \
 		--bundle --minify --charset=utf8 --format=iife --target=es2022 --log-level=warning --outfile=$@.new
-	cd $(NPM)/node_modules && { echo '/*'; for library in $(PAGE_LIBRARIES); do echo "$$library:"; cat $$library/LICENSE; done; echo '*/'; } >>$(CURDIR)/$@.new
-	mv $@.new $@
+	@cd $(NPM)/node_modules && { echo '/*'; for library in $(PAGE_LIBRARIES); do echo "$$library:"; cat $$library/LICENSE; done; echo '*/'; } >>$(CURDIR)/$@.new
+	@mv $@.new $@
 
 build: page
 	@mkdir -p $(BUILD)
