@@ -112,6 +112,7 @@ type Agent struct {
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
+	strays     []object      // the pods of this node that have an address outside its ranges
 	addresses  []netip.Addr  // of this node
 	attach     bool          // the programs at addresses may not be attached
 	changed    chan struct{} // has room for one
@@ -317,6 +318,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		for _, w := range cut {
 			a.warnings.add(w)
 		}
+		a.noteStrays()
 	}
 	looked := a.services.take()
 	addresses, attach := a.addresses, a.attach
@@ -347,6 +349,9 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
 	}
 	waits, failure := split(errors.Join(rest, a.answerChecks(checked)))
+	a.mu.Lock()
+	a.State.Refused(a.refused())
+	a.mu.Unlock()
 	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }
 

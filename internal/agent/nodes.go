@@ -5,12 +5,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"time"
 
 	"mustang/internal/kube"
 	"mustang/internal/nodenet"
+	"mustang/internal/policy"
 	"mustang/internal/service/manifest"
 )
 
@@ -107,6 +110,39 @@ func outside(addr netip.Addr, ranges []netip.Prefix) (is bool) {
 		is = is || r.Addr().Is4() == addr.Is4()
 	}
 	return is
+}
+
+// strays tells of the addresses of a pod that are outside the ranges of its node.
+func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
+	if p.HostNetwork {
+		return nil
+	}
+	for _, addr := range p.Addresses {
+		if outside(addr, ranges) {
+			why = append(why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node", addr, ranges))
+		}
+	}
+	return why
+}
+
+// noteStrays notes which pods of this node have an address outside its ranges, and warns of them.
+func (a *Agent) noteStrays() {
+	a.strays = nil
+	if a.Nodes == nil {
+		return
+	}
+	ranges := a.nodes.of[a.Node].PodCIDRs
+	for at, f := range a.policies.of {
+		for _, p := range f.Pods {
+			if p.Node != a.Node {
+				continue
+			}
+			if why := strays(p, ranges); len(why) > 0 {
+				a.strays = append(a.strays, at)
+				a.warnings.add(kube.Warning{Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name, Reason: "OutsideRanges", Text: strings.Join(why, "; ")})
+			}
+		}
+	}
 }
 
 // readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no node can have takes no

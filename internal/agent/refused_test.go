@@ -21,7 +21,8 @@ import (
 )
 
 // TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more rules than there is
-// room for, an address that no device has. Events and the status tell, all else is written, and no round has failed.
+// room for, an address that no device has, a pod from before the node had its range. Events, the status and a metric tell, all else is
+// written, and no round has failed.
 func TestContentOfObjects(t *testing.T) {
 	s := kubetest.Start(t)
 	client, err := kube.Connect(s.Kubeconfig(t))
@@ -29,7 +30,8 @@ func TestContentOfObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
-	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
+	s.Put(t, "/api/v1/pods", podAt("old", "10.2.0.7", "2026-01-01T00:00:00Z", "Running"))
 	s.Put(t, services, serviceAt("lb", "10.96.0.1", `, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
 	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
@@ -38,7 +40,7 @@ func TestContentOfObjects(t *testing.T) {
 	n := &network{}
 	a := New(Options{
 		Node: "here", Source: client, Services: rows, Policies: applied{rows}, Access: rows, Health: checks{rows}, State: state, Events: client,
-		Nodes: n, Attacher: n, Status: client, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Nodes: n, Attacher: n, Status: client, Endpoints: pods{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	startAgent(t, a)
 	testkit.Eventually(t, 30*time.Second, func() error {
@@ -51,6 +53,7 @@ func TestContentOfObjects(t *testing.T) {
 			"service shop/lb":         "health-check port 30100 of service 192.0.2.10:80/tcp: address already in use",
 			"networkpolicy shop/deny": "no rules of it are in force",
 			"node here":               "no device has an address of the node: [192.0.2.1]",
+			"pod shop/old":            "10.2.0.7 is outside the node's ranges [10.1.0.0/24]: other nodes do not reach it",
 		} {
 			wrong := slices.ContainsFunc(report.Objects, func(o status.Object) bool {
 				return o.String() == object && strings.Contains(fmt.Sprint(o.Why, o.Entries), why)
@@ -60,6 +63,13 @@ func TestContentOfObjects(t *testing.T) {
 			}
 		}
 		w := httptest.NewRecorder()
+		state.Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0, status.Pod: 1, status.Node: 1} {
+			if want := fmt.Sprintf("mustang_agent_objects_refused{kind=%q} %d\n", kind, n); !strings.Contains(w.Body.String(), want) {
+				return fmt.Errorf("the metrics lack %s", want)
+			}
+		}
+		w = httptest.NewRecorder()
 		state.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil))
 		if rounds, _ := state.Rounds(); w.Code != 200 || rounds.Failed > 0 || !strings.Contains(rows.String(), "192.0.2.10:80/tcp") {
 			return fmt.Errorf("/readyz: %d, rounds %+v, services %s", w.Code, rounds, rows)

@@ -98,7 +98,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 
 func describe(r healthz.Rounds) status.Rounds {
 	out := status.Rounds{
-		First: r.Began, Last: r.Last, Waiting: r.Waiting, Number: r.Number, Failed: r.Failed,
+		First: r.Began, Last: r.Last, Waiting: r.Waiting, Running: r.Running, Number: r.Number, Failed: r.Failed,
 		Took: r.Took.Seconds(), Longest: r.Longest.Seconds(), Error: r.Error,
 	}
 	if r.Number > 0 {
@@ -188,6 +188,11 @@ func compareKeys(a, b service.Key) int {
 // policyKinds are the kinds of policies by their resources.
 var policyKinds = map[string]string{
 	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
+}
+
+// kindOf returns the kind of a resource.
+func kindOf(resource string) string {
+	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
 }
 
 // policyObjects are the policies of the cluster, and what of the agent's is in the tables besides.
@@ -347,16 +352,13 @@ func (a *Agent) podObjects(ctx context.Context, v view) (objects []status.Object
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
-			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name}
+			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name, Why: strays(p, ranges)}
 			for _, addr := range p.Addresses {
 				e := status.Entry{What: addr.String(), InTables: have[addr]}
 				if younger, taken := youngest[addr]; taken {
 					e.InTables, e.Why = false, fmt.Sprintf("the younger pod %s/%s has it", younger.namespace, younger.name)
 				} else if !e.InTables {
 					e.Why = "no endpoint has it: the pod was attached before Mustang, or by another network"
-				}
-				if outside(addr, ranges) {
-					o.Why = append(o.Why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node", addr, ranges))
 				}
 				youngest[addr] = cmp.Or(youngest[addr], at)
 				o.Entries = append(o.Entries, e)
@@ -375,10 +377,7 @@ func (v view) ordered() []object {
 // unreadObjects adds to objects why one of the cluster cannot be read.
 func unreadObjects(v view, objects []status.Object) []status.Object {
 	for at, why := range v.unread {
-		kind := strings.TrimSuffix(at.resource, "s")
-		if k := policyKinds[at.resource]; k != "" {
-			kind = k
-		}
+		kind := kindOf(at.resource)
 		text := "it cannot be read: " + why
 		if _, had := v.policies[at]; had && policyKinds[at.resource] == "" {
 			text += "; what it said before is in force"

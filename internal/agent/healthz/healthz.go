@@ -69,6 +69,14 @@ func (s *State) NoLocalEndpoints(internal, external int) {
 	s.metrics.noLocal.WithLabelValues("external").Set(float64(external))
 }
 
+// Refused notes how many objects of each kind do not have in force all that they ask for.
+func (s *State) Refused(of map[string]int) {
+	s.metrics.refused.Reset()
+	for kind, n := range of {
+		s.metrics.refused.WithLabelValues(kind).Set(float64(n))
+	}
+}
+
 // SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez does not.
 func (s *State) SetLeaving(leaving bool) {
 	s.mu.Lock()

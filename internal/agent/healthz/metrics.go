@@ -17,7 +17,7 @@ type metrics struct {
 	services, backends                            prometheus.Gauge
 	endpointsPending, servicesPending             prometheus.Gauge
 	endpointsTotal, servicesTotal                 prometheus.Counter
-	noLocal                                       *prometheus.GaugeVec
+	noLocal, refused                              *prometheus.GaugeVec
 	verbs                                         *prometheus.HistogramVec
 	answers                                       map[string]*prometheus.CounterVec // by the path that was asked
 }
@@ -64,6 +64,9 @@ func newMetrics() metrics {
 			Subsystem: kubeproxy, Name: "sync_proxy_rules_no_local_endpoints_total",
 			Help: "Services with a Local traffic policy and without an endpoint on this node that serves, while others do.",
 		}, []string{"traffic_policy"}),
+		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Subsystem: ours, Name: "objects_refused", Help: "Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.",
+		}, []string{"kind"}),
 		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: ours, Name: "cni_duration_seconds", Help: "Time of a verb of the CNI plugin.", Buckets: rounds,
 		}, []string{"verb", "result"}),
@@ -78,6 +81,6 @@ func newMetrics() metrics {
 func (m metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.duration, m.full, m.partial, m.programming, m.queued, m.written, m.failed, m.endpointsPending, m.endpointsTotal, m.servicesPending,
-		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.verbs, m.answers["/healthz"], m.answers["/livez"],
+		m.servicesTotal, m.services, m.backends, m.joining, m.joined, m.unjoined, m.noLocal, m.refused, m.verbs, m.answers["/healthz"], m.answers["/livez"],
 	}
 }

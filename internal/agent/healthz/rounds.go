@@ -16,6 +16,8 @@ type Rounds struct {
 	Error string
 	// Waiting is since when a change waits to be written, or what failed to be written again.
 	Waiting time.Time
+	// Running is since when a round runs.
+	Running time.Time
 }
 
 // changes are those that have come and are not in the tables yet.
@@ -99,8 +101,9 @@ func (s *State) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken, s.pending = s.taken.plus(s.pending), changes{}
+	s.rounds.Running = s.now()
 	if s.writing.IsZero() {
-		s.writing = s.now()
+		s.writing = s.rounds.Running
 	}
 }
 
@@ -116,7 +119,7 @@ func (s *State) Written(since time.Duration, full bool, err error) {
 	s.metrics.duration.Observe(since.Seconds())
 	kind.Observe(since.Seconds())
 	before := s.rounds.Error
-	s.writing = time.Time{}
+	s.writing, s.rounds.Running = time.Time{}, time.Time{}
 	s.rounds.add(since, err)
 	if err != nil {
 		s.metrics.failed.Inc()

@@ -35,6 +35,9 @@ func TestPending(t *testing.T) {
 	s.ServiceChanged()
 	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+"total 1", programming+"count 0")
 	s.Begin()
+	if rounds, _ := s.Rounds(); rounds.Running != now {
+		t.Errorf("a round runs since %s, want %s", rounds.Running, now)
+	}
 	s.EndpointsChanged(now.Add(-time.Second))
 	s.Written(time.Second, false, errors.New("no"))
 	has(t, s, "a round failed", endpoints+"pending 3", services+"pending 1", programming+"count 0")

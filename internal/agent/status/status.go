@@ -57,6 +57,7 @@ type Rounds struct {
 	First   time.Time `json:"first,omitzero"`
 	Last    time.Time `json:"last,omitzero"`
 	Waiting time.Time `json:"waitingSince,omitzero"`
+	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
 	Failed  int       `json:"failed"`
 	Took    float64   `json:"tookSeconds"`

@@ -83,6 +83,9 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 	if r.Number > 0 {
 		t.line("\t%d rounds, %d failed; the last took %s, the longest %s, on average %s", r.Number, r.Failed, span(r.Took), span(r.Longest), span(r.Mean))
 	}
+	if !r.Running.IsZero() {
+		t.line("\ta round runs since %s: what it writes may be installed in part", ago(r.Running, now))
+	}
 	if !r.Waiting.IsZero() {
 		t.line("\ta change waits since %s", ago(r.Waiting, now))
 	}
