@@ -9,6 +9,7 @@
 //	build/k8s -focus 'Services should serve a basic' test
 //	build/k8s -nodes vxlan -- kubectl get pods -A            # a command in node 1, then all is removed
 //	build/k8s up                                             # until it is interrupted
+//	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
@@ -27,6 +28,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,6 +66,7 @@ type runner struct {
 
 const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
+       k8s [FLAGS] kill TIMES
        k8s [-record FILE] table DOCUMENT
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
@@ -105,6 +108,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	}
 	command, group := flags.Arg(0), flags.Arg(1)
 	_, known := groups[group]
+	times, timesErr := strconv.Atoi(group)
 	var err error
 	switch {
 	case split >= 0 && flags.NArg() == 0 && split+1 < len(args):
@@ -114,6 +118,8 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		return exitMisuse
 	case command == "table" && flags.NArg() == 2 && r.record != "":
 		err = r.table(group)
+	case command == "kill" && flags.NArg() == 2 && timesErr == nil && times > 0:
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:
@@ -191,6 +197,13 @@ func (r *runner) command(ctx context.Context, c *cluster.Cluster, args []string)
 		r.failed, err = true, nil
 	}
 	return err
+}
+
+// kill kills the agents so many times under load.
+func (r *runner) kill(c *cluster.Cluster, times int) error {
+	count, err := c.Kill(times)
+	r.tell(c, fmt.Sprintf("agents killed %d times under load: %d connections", times, count), err)
+	return nil
 }
 
 // up keeps a cluster until the program is interrupted.

@@ -20,17 +20,68 @@ import (
 	"mustang/internal/netns"
 )
 
-// What the load while the agent restarts is: each of some clients connects every pace, and none may wait for a packet that is sent
-// again.
+// What the load while the agent restarts or is killed is: each of some clients in a pod, and as many outside, connects every pace, and none may
+// wait for a packet that is sent again.
 const (
-	clientsEach = 2
-	pace        = 20 * time.Millisecond
+	whileRestarted = 2
+	whileKilled    = 5
+	pace           = 20 * time.Millisecond
 	loadTimeout = 900 * time.Millisecond
 )
 
 // Restart restarts the agents while clients open 200 connections a second, for some time at least, and while connections stand
 // open: none is lost. It returns how many there were.
 func (c *Cluster) Restart(atLeast time.Duration) (int, error) {
+	return c.underLoad(whileRestarted, func() (err error) {
+		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
+			if _, err = c.kubectl(nil, "-n", "kube-system", "rollout", "restart", "daemonset/mustang"); err == nil {
+				_, err = c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang", "--timeout=120s")
+			}
+		}
+		return err
+	})
+}
+
+// Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections stand open: none is lost. The
+// kubelet starts a container again at once the first time alone, so every other time a new pod takes its place. It returns how many
+// connections there were.
+func (c *Cluster) Kill(times int) (int, error) {
+	return c.underLoad(whileKilled, func() error {
+		for i := range times {
+			before, err := c.agents()
+			for _, n := range c.nodes {
+				err = errors.Join(err, n.command(c.ctx, "pkill", "-KILL", "-x", "mustang").Run())
+			}
+			if err == nil && i%2 == 1 {
+				_, err = c.kubectl(nil, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=mustang", "--force", "--grace-period=0")
+			}
+			if err == nil {
+				err = c.await(time.Minute, func() error {
+					now, err := c.agents()
+					if err == nil && (len(now) != len(c.nodes) || slices.ContainsFunc(now, func(id string) bool { return slices.Contains(before, id) })) {
+						err = fmt.Errorf("kill %d: ready are %q, before it were %q", i, now, before)
+					}
+					return err
+				})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// agents returns the identities of the agents' containers that are ready.
+func (c *Cluster) agents() ([]string, error) {
+	out, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang", "-o",
+		"jsonpath={.items[*].status.containerStatuses[?(@.ready==true)].containerID}")
+	return strings.Fields(out), err
+}
+
+// underLoad does something while clients open connections, so many in a pod and outside, and while connections stand open. It returns how many
+// there were; an error is that one was lost, or that of do.
+func (c *Cluster) underLoad(clients int, do func() error) (int, error) {
 	if err := c.startPods(); err != nil {
 		return 0, err
 	}
@@ -48,18 +99,13 @@ func (c *Cluster) Restart(atLeast time.Duration) (int, error) {
 	}); err != nil {
 		return 0, err
 	}
-	for range clientsEach {
+	for range clients {
 		load.start(ctx, pod, address)
 		load.start(ctx, c.outside, outside)
 	}
 	load.stand(ctx, pod, address)
 	load.stand(ctx, c.outside, outside)
-	begun := time.Now()
-	for time.Since(begun) < atLeast && err == nil {
-		if _, err = c.kubectl(nil, "-n", "kube-system", "rollout", "restart", "daemonset/mustang"); err == nil {
-			_, err = c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang", "--timeout=120s")
-		}
-	}
+	err = do()
 	cancel()
 	load.Wait()
 	_, failed := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
