@@ -201,8 +201,8 @@ func (r *runner) command(ctx context.Context, c *cluster.Cluster, args []string)
 
 // kill kills the agents so many times under load.
 func (r *runner) kill(c *cluster.Cluster, times int) error {
-	count, err := c.Kill(times)
-	r.tell(c, fmt.Sprintf("agents killed %d times under load: %d connections", times, count), err)
+	counted, err := c.Kill(times)
+	r.tell(c, fmt.Sprintf("agents killed %d times under load: %s", times, counted), err)
 	return nil
 }
 
@@ -225,8 +225,8 @@ func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) err
 		return r.specs(ctx, c, group)
 	}
 	r.tell(c, "commands for users tried", c.Tools())
-	count, err := c.Restart(loadTime)
-	r.tell(c, fmt.Sprintf("agents restarted under load: %d connections", count), err)
+	counted, err := c.Restart(loadTime)
+	r.tell(c, fmt.Sprintf("agents restarted under load: %s", counted), err)
 	if err := r.specs(ctx, c, group); err != nil {
 		return err
 	}

@@ -3,35 +3,17 @@
 package cluster
 
 import (
-	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"mustang/internal/netns"
-)
-
-// What the load while the agent restarts or is killed is: each of some clients in a pod, and as many outside, connects every pace, and none may
-// wait for a packet that is sent again.
-const (
-	whileRestarted = 2
-	whileKilled    = 5
-	pace           = 20 * time.Millisecond
-	loadTimeout = 900 * time.Millisecond
 )
 
 // Restart restarts the agents while clients open 200 connections a second, for some time at least, and while connections stand
-// open: none is lost. It returns how many there were.
-func (c *Cluster) Restart(atLeast time.Duration) (int, error) {
+// open: none is lost. It returns what it counted.
+func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	return c.underLoad(whileRestarted, func() (err error) {
 		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
 			if _, err = c.kubectl(nil, "-n", "kube-system", "rollout", "restart", "daemonset/mustang"); err == nil {
@@ -43,9 +25,9 @@ func (c *Cluster) Restart(atLeast time.Duration) (int, error) {
 }
 
 // Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections stand open: none is lost. The
-// kubelet starts a container again at once the first time alone, so every other time a new pod takes its place. It returns how many
-// connections there were.
-func (c *Cluster) Kill(times int) (int, error) {
+// kubelet starts a container again at once the first time alone, so every other time a new pod takes its place. It returns what
+// it counted.
+func (c *Cluster) Kill(times int) (string, error) {
 	return c.underLoad(whileKilled, func() error {
 		for i := range times {
 			before, err := c.agents()
@@ -77,154 +59,6 @@ func (c *Cluster) agents() ([]string, error) {
 	out, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang", "-o",
 		"jsonpath={.items[*].status.containerStatuses[?(@.ready==true)].containerID}")
 	return strings.Fields(out), err
-}
-
-// underLoad does something while clients open connections, so many in a pod and outside, and while connections stand open. It returns how many
-// there were; an error is that one was lost, or that of do.
-func (c *Cluster) underLoad(clients int, do func() error) (int, error) {
-	if err := c.startPods(); err != nil {
-		return 0, err
-	}
-	var load load
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	pod, address, err := c.client()
-	if err != nil {
-		return 0, err
-	}
-	defer pod.Close()
-	outside := net.JoinHostPort(c.nodes[0].addrs[0], "30080")
-	if err := c.await(10*time.Second, func() error {
-		return errors.Join(once(pod, address), once(c.outside, outside))
-	}); err != nil {
-		return 0, err
-	}
-	for range clients {
-		load.start(ctx, pod, address)
-		load.start(ctx, c.outside, outside)
-	}
-	load.stand(ctx, pod, address)
-	load.stand(ctx, c.outside, outside)
-	err = do()
-	cancel()
-	load.Wait()
-	_, failed := c.kubectl(nil, "delete", "namespace", "smoke", "--timeout=120s")
-	return load.connections, errors.Join(append(load.errs, err, failed)...)
-}
-
-// client returns the network namespace of a pod, and a cluster IP with its port.
-func (c *Cluster) client() (*netns.Namespace, string, error) {
-	ip, err := c.kubectl(nil, "-n", "smoke", "get", "pod", "client-node1", "-o", "jsonpath={.status.podIP}")
-	if err != nil {
-		return nil, "", err
-	}
-	service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
-	if err != nil {
-		return nil, "", err
-	}
-	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/netns/*", c.nodes[0].init.Process.Pid))
-	for _, path := range paths {
-		ns, err := netns.Open(path)
-		if err != nil {
-			return nil, "", err
-		}
-		var has []net.Addr
-		if err := ns.Do(func() (err error) { has, err = net.InterfaceAddrs(); return err }); err != nil {
-			return nil, "", errors.Join(err, ns.Close())
-		}
-		if slices.ContainsFunc(has, func(a net.Addr) bool { return strings.HasPrefix(a.String(), ip+"/") }) {
-			return ns, net.JoinHostPort(service, "80"), nil
-		}
-		if err := ns.Close(); err != nil {
-			return nil, "", err
-		}
-	}
-	return nil, "", errors.Join(err, fmt.Errorf("no network namespace has %s", ip))
-}
-
-// load is connections, and what went wrong with them.
-type load struct {
-	sync.WaitGroup
-	mu          sync.Mutex
-	connections int
-	errs        []error
-}
-
-func (l *load) note(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.connections++
-	if err != nil && len(l.errs) < 10 {
-		l.errs = append(l.errs, err)
-	}
-}
-
-// start opens connections from a namespace until ctx ends.
-func (l *load) start(ctx context.Context, ns *netns.Namespace, address string) {
-	l.Go(func() {
-		ticker := time.NewTicker(pace)
-		defer ticker.Stop()
-		for ctx.Err() == nil {
-			l.note(once(ns, address))
-			<-ticker.C
-		}
-	})
-}
-
-// stand sends requests on a connection that stands open until ctx ends.
-func (l *load) stand(ctx context.Context, ns *netns.Namespace, address string) {
-	l.Go(func() {
-		conn, err := connect(ns, address)
-		if err == nil {
-			defer conn.Close()
-			answers := bufio.NewReader(conn)
-			for err == nil && ctx.Err() == nil {
-				err = ask(conn, answers)
-				time.Sleep(pace)
-			}
-		}
-		if err != nil {
-			err = fmt.Errorf("a connection that stood open: %w", err)
-		}
-		l.note(err)
-	})
-}
-
-// connect opens a connection from inside a namespace.
-func connect(ns *netns.Namespace, address string) (conn net.Conn, err error) {
-	err = ns.Do(func() error {
-		conn, err = net.DialTimeout("tcp", address, loadTimeout)
-		return err
-	})
-	return conn, err
-}
-
-// once opens a connection, sends a request, and closes it.
-func once(ns *netns.Namespace, address string) error {
-	conn, err := connect(ns, address)
-	if err != nil {
-		return err
-	}
-	return errors.Join(ask(conn, bufio.NewReader(conn)), conn.Close())
-}
-
-// ask sends a request and reads the answer.
-func ask(conn net.Conn, answers *bufio.Reader) error {
-	if err := conn.SetDeadline(time.Now().Add(loadTimeout)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("GET /hostname HTTP/1.1\r\nHost: web\r\n\r\n")); err != nil {
-		return err
-	}
-	response, err := http.ReadResponse(answers, nil)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("answer %s", response.Status)
-	}
-	_, err = io.Copy(io.Discard, response.Body)
-	return errors.Join(err, response.Body.Close())
 }
 
 // argsPath is where the DaemonSet has the agent's command line.
