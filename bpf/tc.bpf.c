@@ -20,11 +20,13 @@ int from_pod(struct __sk_buff *skb)
 	struct packet packet = {};
 	struct decision d = { .skb = skb };
 	enum parse_result parsed;
+	bool own;
 
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_FROM_POD]++;
-	if (!guard_passes(skb, row))
+	own = has_own_source(skb);
+	if (!own && !guard_passes(skb, row))
 		return ACTION_DROP;
 	parsed = parse_packet(skb, &packet);
 	if (unlikely(parsed != PARSE_IP)) {
@@ -33,7 +35,7 @@ int from_pod(struct __sk_buff *skb)
 			return police_stray(skb, &packet, true, row, &d);
 		return handle_unparsed(skb, parsed, row);
 	}
-	decide_from_pod(skb, &packet, row, &d);
+	decide_from_pod(skb, &packet, own, row, &d);
 	if (unlikely(!apply(skb, &packet, &d, row)))
 		return drop_or_refuse(skb, &packet, &d);
 	seal(skb);

@@ -330,6 +330,9 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 
 	if (!t || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
+	/* No router forwards what has such a source (RFC 4291), and in the table it would be a client outside, not the pod. */
+	if (!uplink && is_link_local(&t->saddr))
+		return outcome_pack(outcome_pass(METRIC_NONE));
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));
 	n->from = *t;
 	n->traits = traits;

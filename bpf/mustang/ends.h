@@ -13,8 +13,13 @@
 /* The row of the device by which a packet enters its pod; NULL if there is none. */
 static __always_inline const struct sender *receiver_of(struct __sk_buff *skb)
 {
-	/* A netkit has changed over to the pod's device, whose index says nothing on the host. Only the host sends there directly. */
-	return config.attach_point == ATTACH_NETKIT ? NULL : sender_of(skb);
+	struct sender_key key = { .ifindex = skb->ifindex };
+
+	if (config.attach_point != ATTACH_NETKIT)
+		return sender_of(skb);
+	/* It has changed over to the pod's device. */
+	key.netns = netns_of(skb);
+	return bpf_map_lookup_elem(&senders, &key);
 }
 
 static __always_inline bool is_pod(const union addr *addr)
@@ -91,8 +96,24 @@ static __always_inline bool icmpv6_is_report(__u8 type)
 	return (type >= 130 && type <= 132) || type == 143;
 }
 
+/*
+ * Whether a message of neighbour discovery stays on the link: no router has forwarded it (RFC 4861), and the host will not. Where pods have neighbours
+ * besides the host, another router might.
+ */
+static __noinline int stays_on_link(struct __sk_buff *skb, const struct packet *packet, bool from_pod)
+{
+	const struct ipv6hdr *ip6 = header_at(skb, packet->l3, sizeof(*ip6));
+	const union addr *to = &packet->tuple.daddr;
+
+	if (!ip6 || ip6->hop_limit != 255)
+		return false;
+	return !from_pod || to->bytes[0] == 0xff || is_link_local(to) || is_own_node(to) ||
+	       config.attach_point == ATTACH_POD || is_port(skb);
+}
+
 /* Whether a packet belongs to the link: neighbour discovery, reports of listeners (IGMP: RFC 3376). */
-static __always_inline bool is_of_link(struct __sk_buff *skb, const struct packet *packet, enum parse_result parsed)
+static __always_inline bool is_of_link(struct __sk_buff *skb, const struct packet *packet, enum parse_result parsed,
+				       bool from_pod)
 {
 	const struct icmp_header *icmp = header_at(skb, packet->l4, sizeof(*icmp));
 
@@ -100,7 +121,9 @@ static __always_inline bool is_of_link(struct __sk_buff *skb, const struct packe
 		return packet->tuple.proto == IPPROTO_IGMP;
 	if (packet->tuple.proto != IPPROTO_ICMPV6 || packet->traits & TRAIT_LATER_FRAGMENT)
 		return false;
-	return parsed == PARSE_OTHER || (icmp && icmpv6_is_report(icmp->type));
+	if (parsed == PARSE_OTHER)
+		return stays_on_link(skb, packet, from_pod);
+	return icmp && icmpv6_is_report(icmp->type);
 }
 
 /*
@@ -109,7 +132,7 @@ static __always_inline bool is_of_link(struct __sk_buff *skb, const struct packe
  */
 #define STRAY_JUDGED (-1)
 
-__noinline int parse_stray(struct __sk_buff *skb, struct packet *packet)
+__noinline int parse_stray(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
 	enum parse_result parsed;
 
@@ -136,7 +159,7 @@ __noinline int parse_stray(struct __sk_buff *skb, struct packet *packet)
 		parsed = parse_transport(skb, packet);
 	if (parsed != PARSE_IP && parsed != PARSE_OTHER)
 		return DROP_MALFORMED;
-	return is_of_link(skb, packet, parsed) ? 0 : STRAY_JUDGED;
+	return is_of_link(skb, packet, parsed, from_pod) ? 0 : STRAY_JUDGED;
 }
 
 #endif

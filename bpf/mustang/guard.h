@@ -166,15 +166,19 @@ static __always_inline void note_proof(struct __sk_buff *skb, struct proof *proo
 	mac_copy(proof->mac, eth->h_source);
 }
 
-/* Whether a packet that leaves an endpoint may pass; otherwise it is counted as dropped. */
-static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *row)
+/* Whether a packet that leaves an endpoint is certainly from one of its addresses in endpoints. */
+static __always_inline bool has_own_source(struct __sk_buff *skb)
 {
 	union addr from;
-	__u32 reason;
 
-	if (plain_source(skb, &from) && is_genuine(skb, &from))
-		return true;
-	reason = guard_closely(skb);
+	return plain_source(skb, &from) && is_genuine(skb, &from);
+}
+
+/* Whether another packet that leaves an endpoint may pass; otherwise it is counted as dropped. */
+static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *row)
+{
+	__u32 reason = guard_closely(skb);
+
 	if (!reason)
 		return true;
 	count_drop(skb, row, reason);

@@ -3,6 +3,7 @@
 #define MUSTANG_ICMP_H
 
 #include "rewrite.h"
+#include "senders.h"
 #include "translate.h"
 
 /* Writes size bytes and adds the change to the checksum sum *diff. offset - start of the ICMP header is even. */
@@ -90,6 +91,14 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 	return 0;
 }
 
+/* Whether a pod that tells of a packet has received it: it is to one of its addresses. */
+static __noinline int is_receiver(struct __sk_buff *skb, const union addr *to)
+{
+	const struct sender *sender = sender_of(skb);
+
+	return !sender || sender->flags & SENDER_UNGUARDED || may_send_from(sender, to);
+}
+
 /* Writes the addresses of the error itself, and updates its checksum by diff, the change of the sum over the quote. */
 static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
 				    __u32 diff)
@@ -124,6 +133,9 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 	/* Under policies, pods tell of their own connections only. */
 	if (policies_in_force() && way_to(&packet->tuple.saddr) &&
 	    !addr_equal(&quote->tuple.daddr, &packet->tuple.saddr))
+		return 0;
+	if (from_pod && config.attach_point != ATTACH_UPLINK && policies_in_force() &&
+	    !is_receiver(skb, &quote->tuple.daddr))
 		return 0;
 	quote->tuple = tuple_reverse(&quote->tuple);
 	ct = ct_peek(&quote->tuple);

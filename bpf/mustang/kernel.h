@@ -16,6 +16,7 @@ typedef struct {
 } possible_net_t;
 struct net_device {
 	possible_net_t nd_net;
+	void *rx_handler; /* what takes the packets of a port of a bridge or switch */
 };
 struct dst_entry {
 	struct net_device *dev;
@@ -44,6 +45,14 @@ static __always_inline __u64 netns_of(struct __sk_buff *skb)
 	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
 
 	return kernel->dev->nd_net.net->net_cookie;
+}
+
+/* Whether a packet is on a port of a bridge or switch. */
+static __always_inline bool is_port(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+
+	return kernel->dev->rx_handler;
 }
 
 /*

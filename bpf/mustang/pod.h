@@ -26,15 +26,38 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 		d->verdict = VERDICT_TRANSLATE;
 }
 
-/* Decides about a packet that leaves a pod. */
-static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+/*
+ * Judges what a client sends to a service from an address that is in no row: an enum drop_reason, or 0. The connection has been judged as one
+ * of that address, which is outside. The policies of the pod hold too.
+ */
+static __noinline int judge_foreign(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
+{
+	const struct sender *sender;
+
+	if (!(ct->flags & CT_FORWARD) || is_pod(&packet->tuple.saddr))
+		return 0;
+	sender = sender_of(skb);
+	if (!sender || !sender->pod.words[3])
+		return 0;
+	return judge(&sender->pod, &ct->to.daddr, flow_of(packet->tuple.sport, ct->to.dport, packet->tuple.proto));
+}
+
+/* Decides about a packet that leaves a pod. own: it is certainly from an address of the pod that is in endpoints. */
+static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet *packet, bool own, struct metrics *row,
 					    struct decision *d)
 {
+	int denied;
+
 	find_fragment_ports(packet, row);
 	if (likely(packet->traits & TRAIT_PORTS))
 		translate(packet, row, d);
 	else
 		d->path = way_to(&packet->tuple.daddr);
+	if (unlikely(!own) && d->ct && policies_in_force()) {
+		denied = judge_foreign(skb, packet, d->ct);
+		if (denied)
+			decide_drop(d, denied);
+	}
 	if (unlikely(packet->traits & TRAIT_ICMP_ERROR))
 		handle_icmp_error(skb, packet, true, row, d);
 	if (unlikely(packet->traits & TRAIT_ECHO))

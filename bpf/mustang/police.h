@@ -99,29 +99,28 @@ enum opener {
 };
 
 /*
- * Connections that were open when the first policy came have no row: the end that listens is the server, and if neither or both do, the
- * one with the lower port. Of one that does not and one that is not known, the first is the client. Later on a row has expired, or been
- * flushed, or a policy has ended the connection: the client is the only end with an ephemeral port, or nobody knows.
+ * Connections that were open when the first policy came have no row. The end that listens is the server; of one that does not and one that is not
+ * known, the first is the client. Where that does not tell, or later on, when a row has expired, or been flushed, or a policy has ended the
+ * connection, the client is the only end with an ephemeral port. Whoever has none is no client for certain: a pod can listen on the port
+ * of a connection that it has opened.
  */
 static __always_inline enum opener opener_of(const struct tuple *t, __u32 traits)
 {
+	bool from_ephemeral = bpf_ntohs(t->sport) >= EPHEMERAL, to_ephemeral = bpf_ntohs(t->dport) >= EPHEMERAL;
 	int from, to;
 
 	if (!has_states(t->proto) || traits & TRAIT_SYN)
 		return OPENER_SENDER;
 	from = listens(&t->saddr, t->sport, t->proto);
 	to = listens(&t->daddr, t->dport, t->proto);
-	if (from == LISTENS_LATER || to == LISTENS_LATER) {
-		from = bpf_ntohs(t->sport) >= EPHEMERAL;
-		to = bpf_ntohs(t->dport) >= EPHEMERAL;
-		return from == to ? OPENER_UNKNOWN : from ? OPENER_SENDER : OPENER_RECEIVER;
+	if (from == to || from == LISTENS_LATER || to == LISTENS_LATER) {
+		if (from_ephemeral == to_ephemeral)
+			return OPENER_UNKNOWN;
+		return from_ephemeral ? OPENER_SENDER : OPENER_RECEIVER;
 	}
-	if (traits & TRAIT_SYN_ACK)
-		return OPENER_RECEIVER;
-	if (from != to)
-		return from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT) ? OPENER_RECEIVER
-											 : OPENER_SENDER;
-	return bpf_ntohs(t->sport) < bpf_ntohs(t->dport) ? OPENER_RECEIVER : OPENER_SENDER;
+	if (from == LISTENS || (from == LISTENS_UNKNOWN && to == LISTENS_NOT))
+		return to_ephemeral ? OPENER_RECEIVER : OPENER_UNKNOWN;
+	return from_ephemeral ? OPENER_SENDER : OPENER_UNKNOWN;
 }
 
 /* Judges the connection of n as if the other end had opened it. */
@@ -177,7 +176,7 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	 * Neither an answer to what the table does not know nor a reset begins a connection. Rows of these would count as the receiver's, or
 	 * as those of who is made to send resets: somebody else could use up its share.
 	 */
-	if (reason || keeps || opener == OPENER_RECEIVER || traits & TRAIT_RST)
+	if (reason || keeps || opener == OPENER_RECEIVER || traits & (TRAIT_RST | TRAIT_SYN_ACK))
 		return reason;
 	ct_locate(n, NULL);
 	n->old = n->replace ? ct_claim_old(n) : SLOT_NONE;
@@ -283,7 +282,7 @@ static __always_inline int police_stray(struct __sk_buff *skb, struct packet *pa
 					struct metrics *row, struct decision *d)
 {
 	const struct policy_settings *settings = policies_in_force();
-	int reason = parse_stray(skb, packet);
+	int reason = parse_stray(skb, packet, from_pod);
 
 	if (from_pod && skb->tc_index == DELIVERED)
 		skb->tc_index = 0; /* the pod has set it */

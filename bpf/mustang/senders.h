@@ -16,7 +16,7 @@ enum sender_flag {
 	SENDER_ALONE = 8,     /* it is no endpoint: its addresses are among the prefixes */
 };
 
-/* A device by which packets leave a pod. Pods with one of their own have a row of their network namespace too. */
+/* A device by which packets leave a pod. Pods with one of their own have a row of their network namespace too, and those on a netkit one of its peer. */
 struct sender_key {
 	__u64 netns;   /* cookie of the pod's network namespace, if it is the pod's own device; 0 for one of the host */
 	__u32 ifindex; /* of the device there; 0: the row of the namespace */
@@ -37,7 +37,7 @@ struct sender {
 	__u16 addresses; /* of SENDER_ALONE: the last prefixes are its addresses */
 	__u64 netns;     /* cookie of the pod's network namespace, or 0 */
 	__u32 parent; /* index of the host's device that the pod's own device is on; 0: it is on none. For user space only */
-	__u32 reserved;
+	__u32 peer; /* index of the pod's device of a netkit, which has a row as this one; 0: it is none. For user space only */
 	union addr link_local; /* the device's IPv6 link-local address */
 	union addr pod;        /* one of the pod's addresses in endpoints; zero: not known */
 	struct sender_prefix prefix[SENDER_PREFIXES];

@@ -44,6 +44,12 @@ static __always_inline bool addr_is_v4(const union addr *addr)
 	return !addr->halves[0] && addr->words[2] == bpf_htonl(0xffff);
 }
 
+/* Whether an IPv6 address holds on its link alone: fe80::/10 (RFC 4291). */
+static __always_inline bool is_link_local(const union addr *addr)
+{
+	return addr->bytes[0] == 0xfe && (addr->bytes[1] & 0xc0) == 0x80;
+}
+
 static __always_inline bool addr_equal(const union addr *a, const union addr *b)
 {
 	return a->halves[1] == b->halves[1] && a->halves[0] == b->halves[0];

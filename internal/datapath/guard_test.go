@@ -52,7 +52,7 @@ func arp(operation uint16, ethSrc, sender string, ip netip.Addr) []byte {
 // discovery returns a message of neighbour discovery with a target and an option: "1 0c" has the type 1 and a MAC address.
 func discovery(kind uint8, from, target netip.Addr, option string) packet {
 	p := sent(from, protoICMPv6)
-	p.icmpType = kind
+	p.icmpType, p.hops = kind, 255
 	body := target.AsSlice()
 	if kind == 133 { // has no target
 		body = nil

@@ -23,9 +23,9 @@ func TestPolicyOfOpenConnections(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			n, d := mode.make(t), openTest(t)
 			n.labelled(t, d)
-			client := 20000
+			client := 40000
 			for _, f := range families() {
-				for _, port := range []string{"10000", "30000"} {
+				for _, port := range []string{"10000", "50000"} {
 					t.Run(f.name+" to port "+port, func(t *testing.T) {
 						server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, port))
 						testOpenConnections(t, d, func() net.Conn {

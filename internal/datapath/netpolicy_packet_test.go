@@ -26,7 +26,7 @@ type policed struct{ *world }
 // TestPolicyPackets sends what a pod and its network may send, while policies select one of the pods.
 func TestPolicyPackets(t *testing.T) {
 	b := newBench(t)
-	for _, h := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod} {
+	for _, h := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod, objects.AttachNetkit} {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			for _, c := range policyCases() {
 				t.Run(fmt.Sprintf("%s/%s/%s", h, family, c.name), func(t *testing.T) {
@@ -76,7 +76,7 @@ func (h policedHooks) gets(t *testing.T, want string, frame []byte) {
 func (h policedHooks) as(t *testing.T, sender objects.Sender, want string, frame []byte) {
 	t.Helper()
 	key := objects.SenderKey{Ifindex: 1}
-	if h.hook.Point == objects.AttachPod {
+	if h.hook.Point == objects.AttachPod || h.hook.Point == objects.AttachNetkit && h.hook.Program == "to_pod" {
 		key.Netns = ownCookie(t)
 	}
 	if err := h.objects.Senders.Put(key, sender); err != nil {
@@ -139,7 +139,7 @@ type policyCase struct {
 }
 
 func policyCases() []policyCase {
-	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases())
+	return slices.Concat(policyAddressCases(), policyRowCases(), policyFrameCases(), policyICMPCases(), policyDiscoveryCases())
 }
 
 // policyAddressCases are about whose a packet is.
@@ -163,8 +163,10 @@ func policyAddressCases() []policyCase {
 		}},
 		{"forged answers", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, denyIngressA)
-			for port, flags := range map[uint16]uint8{20: flagSYN | flagACK, 21: flagACK} { // lower than the server's port
-				answer := p.first(netip.AddrPortFrom(p.client.Addr(), port), p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flags })
+			for port, flags := range map[uint16]uint8{20: flagSYN | flagACK, 21: flagACK} {
+				toServer := p.first(netip.AddrPortFrom(p.client.Addr(), port), p.backend).with(func(q *packet) { q.proto, q.flags = protoTCP, flags })
+				from.gets(t, ingressDrop, toServer.frame())
+				answer := toServer.with(func(q *packet) { q.dst = netip.AddrPortFrom(q.dst.Addr(), 40000) })
 				from.gets(t, "", answer.frame())
 				syn := answer.with(func(q *packet) { q.flags = flagSYN })
 				from.gets(t, ingressDrop, syn.frame())
@@ -230,7 +232,9 @@ func policyRowCases() []policyCase {
 			tcp := p.first(p.client, p.backend).with(func(q *packet) { q.proto = protoTCP })
 			for _, hook := range []policedHooks{from, to} {
 				hook.gets(t, "", tcp.with(func(q *packet) { q.flags = flagSYN | flagACK }).frame()) // of a, if it had asked
-				hook.gets(t, "", tcp.with(func(q *packet) { q.flags, q.src = flagACK, netip.AddrPortFrom(q.src.Addr(), 20) }).frame())
+				hook.gets(t, "", tcp.with(func(q *packet) {
+					q.flags, q.src, q.dst = flagACK, netip.AddrPortFrom(q.src.Addr(), 20), netip.AddrPortFrom(q.dst.Addr(), 40000)
+				}).frame())
 				hook.gets(t, "", tcp.with(func(q *packet) { q.flags = flagRST | flagACK }).frame())
 			}
 			if n := open(); n != before {
@@ -286,12 +290,6 @@ func policyFrameCases() []policyCase {
 		}},
 		{"of the link", func(t *testing.T, p policed, from, to policedHooks) {
 			p.apply(t, false, denyIngressA, denyEgressB)
-			if p.v6 {
-				for _, kind := range []uint8{133, 134, 135, 136} {
-					from.gets(t, "", discovery(kind, own6, other6, "").frame())
-					to.gets(t, "", discovery(kind, own6, other6, "").with(func(q *packet) { q.ethDst = "33" }).frame())
-				}
-			}
 			report := p.icmp(0, 143, p.client.Addr(), p.group().Addr()).with(func(q *packet) {
 				if q.ethDst = "33"; !p.v6 {
 					q.proto = 2

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
@@ -37,6 +38,7 @@ type packet struct {
 	zeroChecksum   bool          // UDP without
 	icmpType       uint8         // with proto ICMP or ICMPv6
 	icmpCode       uint8
+	hops           uint8           // of IPv6; 0: 64
 	quote          *packet         // the packet that an ICMP error is about
 	quoteBytes     int             // bytes of its transport that are quoted; 0: all
 	mangle         func(ip []byte) // changes the packet after the checksums are computed
@@ -127,7 +129,7 @@ func (p packet) ipv6Header(body int) []byte {
 	}
 	kinds = append(kinds, p.proto)
 	ip := make([]byte, 40)
-	ip[0], ip[6], ip[7] = 0x60, kinds[0], 64
+	ip[0], ip[6], ip[7] = 0x60, kinds[0], cmp.Or(p.hops, 64)
 	copy(ip[8:], p.src.Addr().AsSlice())
 	copy(ip[24:], p.dst.Addr().AsSlice())
 	for i, e := range p.extensions {

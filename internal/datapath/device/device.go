@@ -92,6 +92,7 @@ type Device struct {
 	Entrances []int            // devices by which pods on the same parent reach the host
 	Loopback  bool             // pods on the same parent reach the host by its loopback device, where that is in layer 3
 	Netns     uint64           // cookie of the pod's network namespace, or 0
+	Peer      int              // index of the pod's own device, of a netkit; or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
 	Addresses []netip.Addr     // those that other pods can send to
 	LinkLocal netip.Addr       // the pod's IPv6 link-local address; invalid if it has none
@@ -248,7 +249,7 @@ func (d *Device) onPeer(a Spec, device rtnl.Device) error {
 	}
 	d.onHost(a, o)
 	if device.Kind == "netkit" {
-		d.Point = objects.AttachNetkit
+		d.Point, d.Peer = objects.AttachNetkit, device.Index
 	}
 	d.Flags = IntoPeer
 	return nil

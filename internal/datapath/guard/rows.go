@@ -18,7 +18,7 @@ import (
 // Row returns the row of a device: what the source guard lets pass besides packets from the addresses in endpoints. alone
 // is whether the pod is no endpoint.
 func Row(d *device.Device, id uint32, alone bool) (objects.SenderKey, objects.Sender) {
-	row := objects.Sender{Endpoint: id, Netns: d.Netns}
+	row := objects.Sender{Endpoint: id, Netns: d.Netns, Peer: uint32(d.Peer)}
 	copy(row.Mac[:], d.PodMAC)
 	if d.LinkLocal.IsValid() {
 		row.LinkLocal = rows.EncodeAddr(d.LinkLocal)
@@ -68,15 +68,27 @@ func Store(o *objects.Objects, key objects.SenderKey, want objects.Sender) (chan
 	if err == nil && have != want {
 		changed, err = true, o.Senders.Put(key, want)
 	}
+	if err == nil && want.Peer != 0 {
+		err = o.Senders.Put(peerOf(want), want)
+	}
 	if err != nil {
 		return changed, err
 	}
 	return changed, noteNamespace(o, key)
 }
 
+// peerOf is the key of a second row, of the pod's device of a netkit: packets are there when they enter the pod.
+func peerOf(s objects.Sender) objects.SenderKey {
+	return objects.SenderKey{Netns: s.Netns, Ifindex: s.Peer}
+}
+
 // Delete deletes the row of a device: from then on the programs there let nothing pass.
 func Delete(o *objects.Objects, key objects.SenderKey) error {
-	return errors.Join(o.Senders.Delete(key), noteNamespace(o, key))
+	row, ok, err := o.Senders.Get(key)
+	if ok && row.Peer != 0 {
+		err = errors.Join(err, o.Senders.Delete(peerOf(row)))
+	}
+	return errors.Join(err, o.Senders.Delete(key), noteNamespace(o, key))
 }
 
 // noteNamespace updates the row of the network namespace of a sender that was stored or deleted. A namespace with several devices is guarded if all are.
@@ -91,7 +103,7 @@ func noteNamespace(o *objects.Objects, sender objects.SenderKey) error {
 		switch {
 		case err != nil:
 			return err
-		case row.Key.Netns != key.Netns || row.Key.Ifindex == 0:
+		case row.Key.Netns != key.Netns || row.Key.Ifindex == 0 || row.Value.Peer != 0:
 		case !found || row.Value.Flags&objects.SenderUnguarded != 0:
 			want, found = row.Value, true
 		}

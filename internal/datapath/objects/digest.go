@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "d01efc19b13bbeca"
-	socklbDigest = "7eadeae5ca6bbeb5"
+	tcDigest     = "0033a297c552b855"
+	socklbDigest = "22d99c52756c07b1"
 )

@@ -546,7 +546,7 @@ type tcSender struct {
 	Addresses uint16
 	Netns     uint64
 	Parent    uint32
-	Reserved  uint32
+	Peer      uint32
 	LinkLocal tcAddr
 	Pod       tcAddr
 	Prefix    [32]struct {

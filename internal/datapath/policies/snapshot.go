@@ -50,7 +50,36 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	}
 	addNode(&s, own, local)
 	addPods(&s, d.pods, local)
-	return s, nil
+	if len(s.Policies) == 0 {
+		return s, nil
+	}
+	return s, p.addLinkLocal(&s, local)
+}
+
+// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint: as peers they are known by
+// that too. One that two have is the first one's.
+func (p Policies) addLinkLocal(s *policy.Snapshot, local map[netip.Addr]uint32) error {
+	of := map[uint32]netip.Addr{}
+	for row, err := range p.Objects.Senders.All() {
+		if err != nil {
+			return err
+		}
+		if addr := rows.DecodeAddr(row.Value.LinkLocal); addr.IsLinkLocalUnicast() {
+			of[row.Value.Endpoint] = addr
+		}
+	}
+	taken := map[netip.Addr]bool{}
+	for _, pod := range slices.Clone(s.Pods) {
+		if pod.HostNetwork || pod.Node != s.Node || len(pod.Addresses) == 0 {
+			continue
+		}
+		if addr, ok := of[local[pod.Addresses[0].Unmap()]]; ok && !taken[addr] {
+			taken[addr] = true
+			pod.Node, pod.Addresses = "", []netip.Addr{addr}
+			s.Pods = append(s.Pods, pod)
+		}
+	}
+	return nil
 }
 
 // addNode adds this node, with the labels of the document that has one of its addresses: that of its name, or else the first. Each

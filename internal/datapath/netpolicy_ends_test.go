@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/netns"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+	"mustang/internal/testkit"
+)
+
+// policyDiscoveryCases are about neighbour discovery: it passes on the link alone.
+func policyDiscoveryCases() []policyCase {
+	return []policyCase{{"neighbour discovery", func(t *testing.T, p policed, from, to policedHooks) {
+		if !p.v6 {
+			return
+		}
+		p.apply(t, false, denyIngressA, denyEgressB)
+		routes := from.hook.Point != objects.AttachPod // there the host is the only neighbour, here it may be another pod
+		for _, kind := range []uint8{133, 134, 135, 136} {
+			for _, dst := range []netip.Addr{netip.MustParseAddr("ff02::1"), otherLocal, other6} {
+				message := discovery(kind, own6, other6, "").with(func(q *packet) { q.dst = netip.AddrPortFrom(dst, 0) })
+				if dst == other6 && routes {
+					from.gets(t, egressDrop, message.frame())
+				} else {
+					from.gets(t, "", message.frame())
+				}
+				forwarded := message.with(func(q *packet) { q.hops = 254 })
+				from.gets(t, egressDrop, forwarded.frame())
+				if dst != other6 { // at the pod of a, which sees both ends where it knows them
+					continue
+				}
+				to.gets(t, "", message.frame())
+				to.gets(t, egressDrop, forwarded.frame())
+				to.gets(t, ingressDrop, forwarded.with(func(q *packet) { q.src = p.outsider }).frame())
+			}
+		}
+	}}}
+}
+
+// linkLocalOf returns the link-local address of a pod's device, and the device's index.
+func linkLocalOf(t *testing.T, ns *netns.Namespace) (local netip.Addr, index int) {
+	t.Helper()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		return ns.Do(func() error {
+			device, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			index = device.Index
+			addrs, err := device.Addrs()
+			for _, a := range addrs {
+				if ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok && ip.IsLinkLocalUnicast() && ip.Is6() {
+					local = ip
+					return nil
+				}
+			}
+			return errors.Join(err, errors.New("no link-local address"))
+		})
+	})
+	return local, index
+}
+
+// connectFrom opens a TCP connection from an address, of a zone if it is link-local.
+func connectFrom(ns *netns.Namespace, from netip.Addr, to netip.AddrPort) error {
+	return ns.Do(func() error {
+		dialer := net.Dialer{Timeout: time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		conn, err := dialer.Dial("tcp", to.String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// TestServicesFromOtherAddresses has a pod that may open no connection call services, of a pod and of the host, from its link-local address and
+// from one that it is allowed: per packet these were calls of a client outside.
+func TestServicesFromOtherAddresses(t *testing.T) {
+	for _, mode := range []struct {
+		name string
+		make func(testing.TB) network
+	}{{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}} {
+		t.Run(mode.name, func(t *testing.T) {
+			n, d := mode.make(t), openTest(t)
+			n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
+			if mode.name == "veth" {
+				n.run(t, "-n PODB route replace default via fe80::1 dev eth0")
+			}
+			n.labelled(t, d)
+			spec := n.attachment(1)
+			spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
+			spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
+			if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			local, _ := linkLocalOf(t, n.pods[1])
+			callers := map[string]netip.Addr{"[fd00:96::a]:80": local.WithZone("eth0"), "10.96.0.10:80": netip.MustParseAddr("192.168.77.7")}
+			for frontend, backend := range map[string]string{"[fd00:96::a]:80": podA6, "10.96.0.10:80": podA4} {
+				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(backend, "0"))
+				s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(server)}
+				if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			applyPolicies(t, d, denyEgressB)
+			for frontend, from := range callers {
+				before := counts(t, d)
+				testkit.Eventually(t, 30*time.Second, func() error { // the address is usable a while after the device
+					err := connectFrom(n.pods[1], from, netip.MustParseAddrPort(frontend))
+					if err == nil {
+						t.Fatalf("%s reaches %s", from, frontend)
+					}
+					if delta(t, d, before)["drop_policy_egress"] == 0 {
+						return fmt.Errorf("%s to %s: nothing is dropped: %w", from, frontend, err)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+// TestErrorsFromOtherAddresses has a pod send an ICMP error about another pod's connection to a service, from its link-local address: that is
+// translated for nobody, so that policies judge it.
+func TestErrorsFromOtherAddresses(t *testing.T) {
+	n, d := bridged(t), openTest(t)
+	n.labelled(t, d)
+	backend := testkit.Echo(t, n.host, "udp", net.JoinHostPort(gateway6, "0"))
+	frontend := netip.MustParseAddrPort("[fd00:96::a]:80")
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
+		t.Fatal(err)
+	}
+	var conn net.Conn
+	if err := n.pods[0].Do(func() (err error) { conn, err = net.Dial("udp", frontend.String()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	if err := exchanged(conn); err != nil {
+		t.Fatal(err)
+	}
+	applyPolicies(t, d, denyIngressA)
+	all, err := d.Endpoints().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(ip string) Endpoint {
+		return all[slices.IndexFunc(all, func(e Endpoint) bool { return e.IP.String() == ip })]
+	}
+	a, b := at(podA6), at(podB6)
+	local, index := linkLocalOf(t, n.pods[1])
+	for _, from := range []netip.Addr{b.IP, local} {
+		about := packet{src: client, dst: backend, proto: protoUDP, payload: "x"}
+		e := packet{src: netip.AddrPortFrom(from, 0), dst: netip.AddrPortFrom(client.Addr(), 0), proto: protoICMPv6, icmpType: 1, icmpCode: 4, quote: &about}
+		before := counts(t, d)
+		if err := sendFrame(n.pods[1], index, slices.Concat(a.PodMAC, b.PodMAC, []byte{0x86, 0xdd}, e.ip()), false); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if delta(t, d, before)["drop_policy_ingress"] == 0 {
+				return errors.New("the error is not dropped")
+			}
+			return nil
+		})
+		if err := exchanged(conn); err != nil {
+			t.Errorf("after an error from %s: %v", from, err)
+		}
+	}
+}
+
+// TestListenOnOwnPort has a pod connect from a port, and then listen on it: it is the client all the same when its first policy comes.
+func TestListenOnOwnPort(t *testing.T) {
+	for _, port := range []int{5000, 40000} {
+		n, d := routed(t), openTest(t)
+		n.labelled(t, d)
+		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
+		var connected, listening int
+		err := n.pods[1].Do(func() error {
+			var errs []error
+			for _, fd := range []*int{&connected, &listening} {
+				var err error
+				*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+				if err == nil {
+					err = errors.Join(unix.SetsockoptInt(*fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(*fd, &unix.SockaddrInet4{Port: port}))
+				}
+				if err == nil && fd == &connected {
+					err = unix.Connect(*fd, &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()})
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(append(errs, unix.Listen(listening, 1))...)
+		})
+		t.Cleanup(func() { _, _ = unix.Close(connected), unix.Close(listening) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		applyPolicies(t, d, denyEgressB)
+		before := counts(t, d)
+		if _, err := unix.Write(connected, []byte("more")); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 10*time.Second, func() error {
+			if delta(t, d, before)["drop_policy_egress"] == 0 {
+				return errors.New("nothing is dropped")
+			}
+			return nil
+		})
+	}
+}
+
+// TestDenyByLabelOnLink has a pod that a rule denies by its labels call another pod's link-local address from its own.
+func TestDenyByLabelOnLink(t *testing.T) {
+	const quarantine = `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: quarantine}, spec: {tier: Admin, priority: 1,
+subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: %s}}}}]}]}}`
+	for _, c := range []struct{ direction, peer, label, reason string }{
+		{"ingress", "from", "b", "drop_policy_ingress"}, {"egress", "to", "a", "drop_policy_egress"},
+	} {
+		t.Run(c.direction, func(t *testing.T) {
+			n, d := bridged(t), openTest(t)
+			n.labelled(t, d)
+			to, _ := linkLocalOf(t, n.pods[0])
+			from, _ := linkLocalOf(t, n.pods[1])
+			server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort("::", "0")).Port())
+			testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(n.pods[1], from.WithZone("eth0"), server) })
+			applyPolicies(t, d, fmt.Sprintf(quarantine, c.direction, c.peer, c.label))
+			before := counts(t, d)
+			if err := connectFrom(n.pods[1], from.WithZone("eth0"), server); err == nil {
+				t.Error("connected")
+			}
+			if delta(t, d, before)[c.reason] == 0 {
+				t.Error("nothing is dropped")
+			}
+		})
+	}
+}
