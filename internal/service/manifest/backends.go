@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/service"
 )
@@ -46,21 +47,21 @@ func (s *set) offers(k *kubeService, of []*endpointSlice) (offers, error) {
 	out := offers{}
 	for _, slice := range of {
 		if slice.AddressType != "IPv4" && slice.AddressType != "IPv6" {
-			s.note("%s: left out: addressType %q", slice.origin, slice.AddressType)
+			s.note("%s: left out: addressType %q", slice.origin(), slice.AddressType)
 			continue
 		}
 		var endpoints []backend // nil: not read yet
 		for i, port := range slice.Ports {
 			protocol, err := kubeProtocol(port.Protocol)
 			if err != nil {
-				return nil, fmt.Errorf("%s: ports[%d].protocol: %w", slice.origin, i, err)
+				return nil, fmt.Errorf("%s: ports[%d].protocol: %w", slice.origin(), i, err)
 			}
 			at := portName{port.Name, protocol}
 			if !wanted[at] {
 				continue
 			}
 			if port.Port == nil {
-				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin, i)
+				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin(), i)
 				continue
 			}
 			if endpoints == nil {
@@ -80,7 +81,7 @@ func (s *set) endpoints(k *kubeService, slice *endpointSlice) ([]backend, error)
 	for j, e := range slice.Endpoints {
 		addr, err := e.address(slice.AddressType)
 		if err != nil {
-			err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin, j, err)
+			err = fmt.Errorf("%s: endpoints[%d].%w", slice.origin(), j, err)
 		}
 		if err != nil && !s.cluster {
 			return nil, err
@@ -89,9 +90,11 @@ func (s *set) endpoints(k *kubeService, slice *endpointSlice) ([]backend, error)
 			s.refuse("%v", err)
 			continue
 		}
-		out = append(out, backend{service.Backend{
-			Addr: netip.AddrPortFrom(addr, 0), State: e.state(k.Spec.PublishNotReadyAddresses), Local: e.NodeName != "" && e.NodeName == s.Node,
-		}, e.Hints.ForZones, e.Hints.ForNodes})
+		b := backend{Backend: service.Backend{Addr: netip.AddrPortFrom(addr, 0), State: k.stateOf(e), Local: e.local}}
+		if e.hints != nil {
+			b.zones, b.nodes = e.hints.ForZones, e.hints.ForNodes
+		}
+		out = append(out, b)
 	}
 	return out, nil
 }
@@ -127,12 +130,13 @@ func (o offers) backends(p portName) (out []backend) {
 
 // address returns the address of an endpoint. All that it has reach one pod, and kube-proxy takes the first too.
 func (e *endpoint) address(family string) (netip.Addr, error) {
-	if len(e.Addresses) == 0 {
+	if e.addresses == "" {
 		return netip.Addr{}, errors.New("addresses: empty")
 	}
-	addr, err := netip.ParseAddr(e.Addresses[0])
+	first, _, _ := strings.Cut(e.addresses, ",")
+	addr, err := netip.ParseAddr(first)
 	if err != nil || familyOf(addr) != family {
-		return netip.Addr{}, fmt.Errorf("addresses[0]: %q is not an address of type %s", e.Addresses[0], family)
+		return netip.Addr{}, fmt.Errorf("addresses[0]: %q is not an address of type %s", first, family)
 	}
 	return addr, nil
 }
@@ -140,7 +144,7 @@ func (e *endpoint) address(family string) (netip.Addr, error) {
 // remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
 func (s *set) remark(k *kubeService, of []*endpointSlice) {
 	ready := func(slice *endpointSlice) bool {
-		return slices.ContainsFunc(slice.Endpoints, func(e endpoint) bool { return e.state(k.Spec.PublishNotReadyAddresses) == service.Active })
+		return slices.ContainsFunc(slice.Endpoints, func(e endpoint) bool { return k.stateOf(e) == service.Active })
 	}
 	if !slices.ContainsFunc(of, ready) {
 		s.Remarks = append(s.Remarks, "no ready endpoints")
@@ -164,25 +168,12 @@ func (s *set) remark(k *kubeService, of []*endpointSlice) {
 	}
 }
 
-// state returns the state of an endpoint. What is not ready keeps its connections.
-func (e *endpoint) state(publishNotReady bool) service.State {
-	is := func(condition *bool, otherwise bool) bool {
-		if condition == nil {
-			return otherwise
-		}
-		return *condition
-	}
-	ready := is(e.Conditions.Ready, true)
-	serving := is(e.Conditions.Serving, ready)
-	switch {
-	case ready || publishNotReady:
+// stateOf returns the state of an endpoint of the Service.
+func (k *kubeService) stateOf(e endpoint) service.State {
+	if k.Spec.PublishNotReadyAddresses {
 		return service.Active
-	case is(e.Conditions.Terminating, false) && serving:
-		return service.Terminating
-	case is(e.Conditions.Terminating, false):
-		return service.Draining
 	}
-	return service.Quarantined
+	return e.state
 }
 
 // nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many frontends, and many

@@ -8,10 +8,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"mustang/internal/document"
 )
 
 // Name is that of an object of Kubernetes among those of its kind.
@@ -25,7 +24,7 @@ type Cluster struct {
 	options  Options
 	services map[Name]*kubeService
 	slices   map[Name]*endpointSlice
-	of       map[Name]map[Name]*endpointSlice // the slices of a Service, by their own names
+	of       map[Name][]*endpointSlice // the slices of a Service, sorted by their own names
 
 	clusterIPs map[netip.Addr]int           // how many Services have one
 	asked      map[netip.Addr]map[Name]bool // the Services with an external IP
@@ -34,7 +33,7 @@ type Cluster struct {
 // NewCluster returns a cluster without objects.
 func NewCluster(o Options) *Cluster {
 	return &Cluster{
-		o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name]map[Name]*endpointSlice{}, map[netip.Addr]int{}, map[netip.Addr]map[Name]bool{},
+		o, map[Name]*kubeService{}, map[Name]*endpointSlice{}, map[Name][]*endpointSlice{}, map[netip.Addr]int{}, map[netip.Addr]map[Name]bool{},
 	}
 }
 
@@ -71,7 +70,7 @@ var apiService = Name{"default", "kubernetes"}
 func (c *Cluster) apiServers() (all []netip.Addr) {
 	for _, slice := range c.of[apiService] {
 		for _, e := range slice.Endpoints {
-			all = append(all, addresses(e.Addresses)...)
+			all = append(all, addresses(strings.Split(e.addresses, ","))...)
 		}
 	}
 	return all
@@ -84,12 +83,10 @@ func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.
 // IP. An error says why it cannot be read: the one of before is gone then.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
-	v := &kubeService{origin: "Service " + n.String()}
-	if err := document.Decode(object, v); err != nil {
-		return concerned, fmt.Errorf("%s: %w", v.origin, err)
-	}
-	if v.Metadata.Labels[labelProxy] == "" {
-		v.Metadata.Labels = nil // a cluster has many, and no other matters here
+	origin := "Service " + n.String()
+	v, err := readService(origin, object)
+	if err != nil {
+		return concerned, fmt.Errorf("%s: %w", origin, err)
 	}
 	c.services[n] = v
 	for _, addr := range addresses(v.Spec.ExternalIPs) {
@@ -141,14 +138,14 @@ func addresses(texts []string) (all []netip.Addr) {
 // An error says why it cannot be read: the one of before is gone then.
 func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteSlice(n)
-	v := &endpointSlice{origin: "EndpointSlice " + n.String()}
-	if err := document.Decode(object, v); err != nil {
-		return concerned, fmt.Errorf("%s: %w", v.origin, err)
+	v, err := readSlice("", n, object, c.options.Node)
+	if err != nil {
+		return concerned, fmt.Errorf("EndpointSlice %s: %w", n, err)
 	}
-	if v.Metadata.Labels[labelService] == "" {
+	if v.service == "" {
 		return concerned, nil // nobody's
 	}
-	if of := c.add(n, v); !slices.Contains(concerned, of) {
+	if of := c.add(v); !slices.Contains(concerned, of) {
 		concerned = append(concerned, c.dependOn(of)...)
 	}
 	return concerned, nil
@@ -162,25 +159,18 @@ func (c *Cluster) dependOn(n Name) []Name {
 	return []Name{n}
 }
 
-// add stores a slice, and returns the Service that it is of.
-func (c *Cluster) add(n Name, v *endpointSlice) (of Name) {
-	of = Name{n.Namespace, v.Metadata.Labels[labelService]}
-	v.service, v.Metadata.Labels, v.Metadata.Created = of.Name, nil, ""
-	c.slices[n] = v
-	if c.of[of] == nil {
-		c.of[of] = map[Name]*endpointSlice{}
-	}
-	c.of[of][n] = v
+// add stores a slice that is not there, and returns the Service that it is of.
+func (c *Cluster) add(v *endpointSlice) (of Name) {
+	of = Name{v.name.Namespace, v.service}
+	c.slices[v.name] = v
+	at, _ := c.find(of, v.name)
+	c.of[of] = slices.Insert(c.of[of], at, v)
 	return of
 }
 
-// slicesOf returns the slices of a Service, by name.
-func (c *Cluster) slicesOf(n Name) []*endpointSlice {
-	of := make([]*endpointSlice, 0, len(c.of[n]))
-	for _, name := range slices.SortedFunc(maps.Keys(c.of[n]), Name.Compare) {
-		of = append(of, c.of[n][name])
-	}
-	return of
+// find returns where a slice is among those of a Service, or would be.
+func (c *Cluster) find(of, n Name) (at int, found bool) {
+	return slices.BinarySearchFunc(c.of[of], n, func(s *endpointSlice, n Name) int { return s.name.Compare(n) })
 }
 
 // DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may change.
@@ -191,7 +181,8 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	}
 	of := Name{n.Namespace, v.service}
 	delete(c.slices, n)
-	delete(c.of[of], n)
+	at, _ := c.find(of, n)
+	c.of[of] = slices.Delete(c.of[of], at, at+1)
 	if len(c.of[of]) == 0 {
 		delete(c.of, of)
 	}
@@ -207,7 +198,7 @@ func (c *Cluster) Names() []Name {
 func (c *Cluster) CompareAge(a, b Name) int {
 	created := func(n Name) string {
 		if k := c.services[n]; k != nil {
-			return k.Metadata.Created
+			return k.created
 		}
 		return "none" // sorts after all times
 	}
@@ -232,7 +223,7 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	if !ok {
 		return Snapshot{}
 	}
-	s := Snapshot{k, c.slicesOf(n), set{Options: c.options, cluster: true, clusterIPs: map[netip.Addr]bool{}}}
+	s := Snapshot{k, slices.Clone(c.of[n]), set{Options: c.options, cluster: true, clusterIPs: map[netip.Addr]bool{}}}
 	if k.hasExternal() {
 		s.set.apiServers = c.apiServers()
 	}

@@ -36,7 +36,7 @@ func (s *set) join() error {
 		k := s.kube.services[id]
 		if why := k.skip(); why != "" {
 			s.note("%s: left out: %s", k.origin, why)
-		} else if err := s.joinOne(k, s.kube.slicesOf(id)); err != nil {
+		} else if err := s.joinOne(k, s.kube.of[id]); err != nil {
 			return err
 		}
 	}
@@ -45,7 +45,7 @@ func (s *set) join() error {
 			continue
 		}
 		for _, slice := range orphans {
-			s.note("%s: left out: there is no Service %s", slice.origin, of.Name)
+			s.note("%s: left out: there is no Service %s", slice.origin(), of.Name)
 		}
 	}
 	slices.Sort(s.Notes)
@@ -54,11 +54,11 @@ func (s *set) join() error {
 
 // skip tells why the Service has no frontend; empty if it has.
 func (k *kubeService) skip() string {
-	switch proxy := k.Metadata.Labels[labelProxy]; {
+	switch {
 	case k.Spec.Type == "ExternalName":
 		return "its type is ExternalName"
-	case proxy != "":
-		return fmt.Sprintf("label %s names the proxy %q", labelProxy, proxy)
+	case k.proxy != "":
+		return fmt.Sprintf("label %s names the proxy %q", labelProxy, k.proxy)
 	case k.Spec.ClusterIP == "None":
 		return "headless: no cluster IP to serve"
 	}

@@ -6,26 +6,48 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"mustang/internal/document"
+	"mustang/internal/service"
 )
 
 func nameOf(m document.Metadata) Name { return Name{cmp.Or(m.Namespace, "default"), m.Name} }
 
-// kubeService is a Service of v1.
+// kubeService is what is kept of a Service of v1: a cluster has many.
 type kubeService struct {
-	document.Object
-	Spec   serviceSpec `json:"spec"`
-	Status struct {
-		LoadBalancer struct {
-			Ingress []ingress `json:"ingress"`
-		} `json:"loadBalancer"`
-	} `json:"status"`
+	Spec   serviceSpec
+	Status serviceStatus
 
-	origin string // document and object
+	origin  string // document and object
+	created string // in RFC 3339, so that later is greater
+	proxy   string // that serves it in the place of others
+}
+
+// readService reads a Service.
+func readService(origin string, data jsontext.Value) (*kubeService, error) {
+	var o struct {
+		document.Object
+		Spec   serviceSpec   `json:"spec"`
+		Status serviceStatus `json:"status"`
+	}
+	if err := document.Decode(data, &o); err != nil {
+		return nil, err
+	}
+	for _, texts := range []*[]string{&o.Spec.ClusterIPs, &o.Spec.ExternalIPs, &o.Spec.IPFamilies, &o.Spec.LoadBalancerSourceRanges} {
+		*texts = slices.Clone(*texts) // without the room that a decoder leaves for more
+	}
+	o.Spec.Ports = slices.Clone(o.Spec.Ports)
+	return &kubeService{o.Spec, o.Status, origin, o.Metadata.Created, o.Metadata.Labels[labelProxy]}, nil
+}
+
+type serviceStatus struct {
+	LoadBalancer struct {
+		Ingress []ingress `json:"ingress"`
+	} `json:"loadBalancer"`
 }
 
 type serviceSpec struct {
@@ -64,29 +86,31 @@ type ingress struct {
 	IPMode string `json:"ipMode"`
 }
 
-// endpointSlice is an EndpointSlice of discovery.k8s.io/v1.
+// endpointSlice is what is kept of an EndpointSlice of discovery.k8s.io/v1.
 type endpointSlice struct {
-	document.Object
-	AddressType string         `json:"addressType"`
-	Endpoints   []endpoint     `json:"endpoints"`
-	Ports       []endpointPort `json:"ports"`
+	AddressType string
+	Endpoints   []endpoint
+	Ports       []endpointPort
 
-	origin  string
+	name    Name
+	where   string // the document; empty: the object is of a cluster
 	service string // whose it is
 }
 
+func (s *endpointSlice) origin() string { return s.where + "EndpointSlice " + s.name.String() }
+
+// endpoint is what is kept of an endpoint.
 type endpoint struct {
-	Addresses  []string `json:"addresses"`
-	NodeName   string   `json:"nodeName"`
-	Conditions struct {
-		Ready       *bool `json:"ready"`
-		Serving     *bool `json:"serving"`
-		Terminating *bool `json:"terminating"`
-	} `json:"conditions"`
-	Hints struct {
-		ForZones []hint `json:"forZones"`
-		ForNodes []hint `json:"forNodes"`
-	} `json:"hints"`
+	addresses string // with commas between them
+	hints     *hints // nil: it has none
+	state     service.State
+	local     bool // on this node
+}
+
+// hints are the names of the zones and nodes that an endpoint is for.
+type hints struct {
+	ForZones []hint `json:"forZones"`
+	ForNodes []hint `json:"forNodes"`
 }
 
 type hint struct {
@@ -97,6 +121,57 @@ type endpointPort struct {
 	Name     string  `json:"name"`
 	Protocol string  `json:"protocol"`
 	Port     *uint16 `json:"port"`
+}
+
+// readSlice reads an EndpointSlice. The name of this node tells which of the endpoints are there.
+func readSlice(where string, n Name, data jsontext.Value, node string) (*endpointSlice, error) {
+	var o struct {
+		document.Object
+		AddressType string           `json:"addressType"`
+		Endpoints   []endpointObject `json:"endpoints"`
+		Ports       []endpointPort   `json:"ports"`
+	}
+	if err := document.Decode(data, &o); err != nil {
+		return nil, err
+	}
+	s := &endpointSlice{o.AddressType, make([]endpoint, len(o.Endpoints)), slices.Clone(o.Ports), n, where, o.Metadata.Labels[labelService]}
+	for i, e := range o.Endpoints {
+		s.Endpoints[i] = endpoint{strings.Join(e.Addresses, ","), e.Hints, e.state(), e.NodeName != "" && e.NodeName == node}
+	}
+	return s, nil
+}
+
+// endpointObject is an endpoint of an EndpointSlice.
+type endpointObject struct {
+	Addresses  []string `json:"addresses"`
+	NodeName   string   `json:"nodeName"`
+	Conditions struct {
+		Ready       *bool `json:"ready"`
+		Serving     *bool `json:"serving"`
+		Terminating *bool `json:"terminating"`
+	} `json:"conditions"`
+	Hints *hints `json:"hints"`
+}
+
+// state returns the state of an endpoint. What is not ready keeps its connections.
+func (e *endpointObject) state() service.State {
+	is := func(condition *bool, otherwise bool) bool {
+		if condition == nil {
+			return otherwise
+		}
+		return *condition
+	}
+	ready := is(e.Conditions.Ready, true)
+	serving := is(e.Conditions.Serving, ready)
+	switch {
+	case ready:
+		return service.Active
+	case is(e.Conditions.Terminating, false) && serving:
+		return service.Terminating
+	case is(e.Conditions.Terminating, false):
+		return service.Draining
+	}
+	return service.Quarantined
 }
 
 // Labels of Kubernetes.
@@ -136,35 +211,35 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	if o.Kind == "Service" {
 		add = s.addService
 	}
-	if err := add(id, origin, data); err != nil {
+	if err := add(where+": ", id, data); err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	return nil
 }
 
-func (s *set) addService(id Name, origin string, data jsontext.Value) error {
+func (s *set) addService(where string, id Name, data jsontext.Value) error {
 	if had := s.kube.services[id]; had != nil {
 		return fmt.Errorf("it is there already: %s", had.origin)
 	}
-	v := &kubeService{origin: origin}
-	if err := document.Decode(data, v); err != nil {
+	v, err := readService(where+"Service "+id.String(), data)
+	if err != nil {
 		return err
 	}
 	s.kube.services[id], s.order = v, append(s.order, id)
 	return nil
 }
 
-func (s *set) addSlice(id Name, origin string, data jsontext.Value) error {
+func (s *set) addSlice(where string, id Name, data jsontext.Value) error {
 	if had := s.kube.slices[id]; had != nil {
-		return fmt.Errorf("it is there already: %s", had.origin)
+		return fmt.Errorf("it is there already: %s", had.origin())
 	}
-	v := &endpointSlice{origin: origin}
-	if err := document.Decode(data, v); err != nil {
+	v, err := readSlice(where, id, data, s.Node)
+	if err != nil {
 		return err
 	}
-	if v.Metadata.Labels[labelService] == "" {
+	if v.service == "" {
 		return errors.New("metadata.labels: " + labelService + " is missing")
 	}
-	s.kube.add(id, v)
+	s.kube.add(v)
 	return nil
 }
