@@ -39,6 +39,7 @@ type (
 type policySet struct {
 	node    string
 	of      map[object]fragment
+	labels  map[policy.Digest]map[string]string // of objects
 	changed bool
 	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
 	version, written uint64
@@ -46,7 +47,7 @@ type policySet struct {
 }
 
 func newPolicySet(node string) *policySet {
-	return &policySet{node: node, of: map[object]fragment{}, version: 1}
+	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
 // on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds depends on the
@@ -77,6 +78,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, err
 	}
+	p.share(&now.Snapshot)
 	p.of[at] = now
 	p.change()
 	said := func(note string) bool { return slices.Contains(had.notes, note) }
@@ -98,6 +100,14 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 		f.pod = podUIDs{id.UID, id.Mirrors}
 	}
 	return f, nil
+}
+
+// share gives an object the labels that others have.
+func (p *policySet) share(s *policy.Snapshot) {
+	if len(p.labels) > len(p.of) { // nobody may have most of them any more
+		clear(p.labels)
+	}
+	s.Share(p.labels)
 }
 
 // directionsOf names the directions in which a policy has a say.

@@ -4,7 +4,6 @@ package policy
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 )
@@ -259,7 +258,6 @@ func (c *Compiler) describe(of content) *content {
 	if found := c.contents[of.id]; found != nil {
 		return found
 	}
-	of.namespace, of.labels = maps.Clone(of.namespace), maps.Clone(of.labels)
 	of.identities, of.pods = map[*identity]struct{}{}, map[*pod]struct{}{}
 	c.contents[of.id] = &of
 	c.index(&of, func(set map[*content]struct{}) { set[&of] = struct{}{} })

@@ -81,11 +81,13 @@ func newContent(s Set) content {
 	return c
 }
 
-// join puts together what the parts have.
+// join puts together what the parts have, which is kept once.
 func (c *content) join() {
 	policies, pods := make([]policy.Policy, 0, len(c.now.Policies)), make([]policy.Pod, 0, len(c.now.Pods))
-	for _, s := range c.shares {
+	for i := range c.shares {
+		s, fromPolicy, fromPod := &c.shares[i], len(policies), len(pods)
 		policies, pods = append(policies, s.Policies...), append(pods, s.Pods...)
+		s.Policies, s.Pods = policies[fromPolicy:], pods[fromPod:]
 	}
 	c.now.Policies, c.now.Pods = policies, pods
 }

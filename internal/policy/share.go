@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+// Share replaces labels by equal ones that other snapshots have, which are in shared: pods of one workload have the same, and policies of
+// one namespace, and a map of labels takes hundreds of bytes. None of them may be edited afterwards.
+func (s *Snapshot) Share(shared map[Digest]map[string]string) {
+	labels := func(of *map[string]string) { share(of, shared) }
+	pods := func(of *PodSelector) {
+		labels(&of.Namespaces.Labels)
+		labels(&of.Pods.Labels)
+	}
+	for i := range s.Nodes {
+		labels(&s.Nodes[i].Labels)
+	}
+	for i := range s.Namespaces {
+		labels(&s.Namespaces[i].Labels)
+	}
+	for i := range s.Pods {
+		labels(&s.Pods[i].Labels)
+	}
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		pods(&p.Subject)
+		for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+			for _, r := range rules {
+				for _, peer := range r.Peers {
+					switch {
+					case peer.Pods != nil:
+						pods(peer.Pods)
+					case peer.Nodes != nil:
+						labels(&peer.Nodes.Labels)
+					}
+				}
+			}
+		}
+	}
+}
+
+func share(of *map[string]string, shared map[Digest]map[string]string) {
+	if len(*of) == 0 {
+		return
+	}
+	f := newForm("labels")
+	f.labels(*of)
+	id := f.digest()
+	had, ok := shared[id]
+	if !ok {
+		shared[id] = *of
+		return
+	}
+	*of = had
+}
