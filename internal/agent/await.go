@@ -56,7 +56,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 		return ""
 	case a.unread[at] != "":
 		return fmt.Sprintf("Pod %s/%s cannot be read: %s", namespace, name, a.unread[at])
-	case known == podUIDs{} || uid != "" && known.uid != uid && known.mirrors != uid:
+	case known == nil || uid != "" && known.uid != uid && known.mirrors != uid:
 		return fmt.Sprintf("the API server has told of no Pod %s/%s with UID %q on this node", namespace, name, uid)
 	case !there:
 		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)

@@ -43,6 +43,9 @@ func (s *serviceSet) take() (all []looked) {
 		all = append(all[:i], next)
 	}
 	s.underway = nil
+	if len(all) == len(s.dirty) { // a map keeps the room that it has needed once
+		s.dirty = map[manifest.Name]bool{}
+	}
 	for _, l := range all {
 		delete(s.dirty, l.name)
 		delete(s.left, l.name)

@@ -26,10 +26,13 @@ import (
 type (
 	object   struct{ resource, namespace, name string }
 	fragment struct {
-		policy.Snapshot
-		created string // in RFC 3339, so that later is greater
-		pod     podUIDs
-		notes   []string
+		Policies   []policy.Policy
+		Pods       []policy.Pod
+		Nodes      []policy.Node
+		Namespaces []policy.Namespace
+		created    string   // in RFC 3339, so that later is greater
+		pod        *podUIDs // nil: it is no pod of this node
+		notes      []string
 	}
 	// podUIDs are the UIDs by which a runtime of this node may know a pod.
 	podUIDs struct{ uid, mirrors string }
@@ -69,7 +72,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 		if invalid != nil {
 			return nil, errors.Join(err, invalid)
 		}
-		now = fragment{Snapshot: policy.Snapshot{Policies: []policy.Policy{closed}}}
+		now = fragment{Policies: []policy.Policy{closed}}
 		err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
 	case err != nil:
 		return nil, err
@@ -78,7 +81,6 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
 		return nil, err
 	}
-	p.share(&now.Snapshot)
 	p.of[at] = now
 	p.change()
 	said := func(note string) bool { return slices.Contains(had.notes, note) }
@@ -95,19 +97,16 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	if err != nil {
 		return f, err
 	}
-	f = fragment{Snapshot: set.Snapshot, created: id.Created, notes: set.Notes}
-	if slices.ContainsFunc(set.Snapshot.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
-		f.pod = podUIDs{id.UID, id.Mirrors}
-	}
-	return f, nil
-}
-
-// share gives an object the labels that others have.
-func (p *policySet) share(s *policy.Snapshot) {
 	if len(p.labels) > len(p.of) { // nobody may have most of them any more
 		clear(p.labels)
 	}
+	s := &set.Snapshot
 	s.Share(p.labels)
+	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
+	if slices.ContainsFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
+		f.pod = &podUIDs{id.UID, id.Mirrors}
+	}
+	return f, nil
 }
 
 // directionsOf names the directions in which a policy has a say.

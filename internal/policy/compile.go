@@ -204,6 +204,9 @@ func (c *Compiler) placePod(p *Pod, is *content, changed map[*pod]bool) *pod {
 			delete(had.content.pods, had)
 		}
 		had.content, had.ports = is, slices.Clone(p.Ports)
+		if is.pods == nil {
+			is.pods = map[*pod]struct{}{}
+		}
 		is.pods[had] = struct{}{}
 		changed[had] = true
 	}

@@ -26,7 +26,7 @@ type content struct {
 	id         Digest
 	addresses  int
 	identities map[*identity]struct{}
-	pods       map[*pod]struct{} // of this node
+	pods       map[*pod]struct{} // of this node; nil: there are none
 }
 
 // identity is what policies can know of a peer. Addresses that no policy tells apart share one.
@@ -258,7 +258,7 @@ func (c *Compiler) describe(of content) *content {
 	if found := c.contents[of.id]; found != nil {
 		return found
 	}
-	of.identities, of.pods = map[*identity]struct{}{}, map[*pod]struct{}{}
+	of.identities = map[*identity]struct{}{}
 	c.contents[of.id] = &of
 	c.index(&of, func(set map[*content]struct{}) { set[&of] = struct{}{} })
 	return &of
