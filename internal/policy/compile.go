@@ -84,7 +84,7 @@ func (c *Compiler) Rows() Rows {
 }
 
 // Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
-// snapshot must not be edited before the next change, and labels never. The error names a policy and its field, or an address that
+// snapshot must not be edited before the next change. The error names a policy and its field, or an address that
 // two have, or is an *OverlapError or a *WorkError.
 func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, true) }
 

@@ -256,6 +256,7 @@ func (c *Compiler) describe(of content) *content {
 	f.flag(of.ownNode)
 	of.id = f.digest()
 	if found := c.contents[of.id]; found != nil {
+		found.namespace, found.labels = of.namespace, of.labels // those of the snapshot before go with it
 		return found
 	}
 	of.identities = map[*identity]struct{}{}

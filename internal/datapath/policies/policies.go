@@ -144,6 +144,8 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 	result.count(&was, &want)
 	unchanged := was.equal(&want)
 	if unchanged && !docs.pending && !try {
+		want.parts = was.parts
+		docs = docs.with(owner, want).without() // the caller has it anyway, and what was read goes
 		result.Rows, err = p.follow(docs, compiler)
 		return result, err
 	}
