@@ -31,6 +31,10 @@ const (
 	resync = 5 * time.Minute
 )
 
+// idleAfter is how long nothing is written before garbage is collected and memory goes back to the system: to read and compare all takes several times
+// what is kept.
+const idleAfter = 5 * time.Second
+
 // After an error all is compared again: soon at first, and twice as late each time that there is one.
 const (
 	firstRetry = time.Second
@@ -162,8 +166,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	watching.Go(func() { a.warnings.post(ctx, a.Events, a.Node) })
 	a.setAll()
-	next := time.NewTimer(resync)
+	next, idle := time.NewTimer(resync), time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer next.Stop()
+	defer idle.Stop()
 	retry, failed, due := firstRetry, false, false // due: all is tried again after an error
 	for {
 		select {
@@ -180,6 +185,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		all, refused, err := a.sync(ctx)
 		a.State.Written(time.Since(begin), all, err)
 		<-a.round
+		idle.Reset(idleAfter)
 		a.mu.Lock()
 		more := a.services.more()
 		a.mu.Unlock()
@@ -193,7 +199,6 @@ func (a *Agent) Run(ctx context.Context) error {
 				a.Log.Info("written again")
 			}
 			retry, failed = firstRetry, false
-			debug.FreeOSMemory() // reading and comparing all takes several times what is kept
 		case err != nil && ctx.Err() == nil:
 			if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
 				return gone
