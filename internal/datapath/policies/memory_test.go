@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"mustang/internal/datapath/objects"
@@ -162,5 +163,38 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	after, _, err := p.scan()
 	if err != nil || len(after.keys) != len(docs.keys) {
 		t.Fatalf("%s: %d pieces, of which %d are of documents: %v", where, len(docs.keys), len(after.keys), err)
+	}
+}
+
+// TestKeptOnce keeps what the caller has where it says the same as what a process before has stored.
+func TestKeptOnce(t *testing.T) {
+	testkit.RequireRoot(t)
+	stored := openPods(t)
+	said := func() Set {
+		web := policy.Selector{Labels: map[string]string{"app": "web"}}
+		return Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{{Tier: policy.Namespaced, Namespace: "n", Name: "web", Subject: policy.PodSelector{Pods: web}, IsolatesIngress: true}}}}
+	}
+	if _, err := stored.Apply(t.Context(), service.Agent, said()); err != nil {
+		t.Fatal(err)
+	}
+	p := stored
+	p.Memory = &Memory{}
+	want := said()
+	for range 2 { // what has parts is found again
+		if result, err := p.Apply(t.Context(), service.Agent, want); err != nil || result.Unchanged != 1 || result.Rows != 0 {
+			t.Fatalf("%+v, %v", result, err)
+		}
+	}
+	kept := p.Memory.docs.sets[service.Agent].now.Policies
+	if len(kept) != 1 || reflect.ValueOf(kept[0].Subject.Pods.Labels).Pointer() != reflect.ValueOf(want.Policies[0].Subject.Pods.Labels).Pointer() {
+		t.Errorf("it keeps %+v of its own", kept)
+	}
+	want = said()
+	want.Policies[0].Name = "other"
+	if result, err := p.Apply(t.Context(), service.Agent, want); err != nil || result.Added != 1 || result.Deleted != 1 {
+		t.Errorf("then %+v, %v", result, err)
+	}
+	if docs, err := stored.read(); err != nil || len(docs.sets[service.Agent].now.Policies) != 1 {
+		t.Errorf("stored is %+v, %v", docs.sets, err)
 	}
 }
