@@ -73,6 +73,7 @@ func newMetrics() metrics {
 		answers: map[string]*prometheus.CounterVec{"/healthz": answers("proxy_healthz_total", "/healthz"), "/livez": answers("proxy_livez_total", "/livez")},
 	}
 	m.verbs.WithLabelValues("ADD", "done") // it is there before the first pod
+	m.refused.WithLabelValues("service")
 	m.noLocal.WithLabelValues("internal")
 	m.noLocal.WithLabelValues("external")
 	return m
