@@ -376,26 +376,3 @@ func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version u
 	}
 	return lost, err
 }
-
-// note notes which services could not be written.
-func (a *Agent) note(c changes, failed failures, all bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if all {
-		clear(a.failed)
-	}
-	for key := range c {
-		delete(a.failed, key)
-	}
-	why := map[manifest.Name][]string{}
-	for key, err := range failed {
-		a.failed[key] = err.Error()
-		if name, ok := a.services.wanted.holder[key]; ok && isRefused(err) {
-			why[name] = append(why[name], err.Error())
-		}
-	}
-	for _, texts := range why {
-		slices.Sort(texts)
-	}
-	a.warnings.notServed(why)
-}

@@ -57,6 +57,29 @@ func split(err error) (refused, failed error) {
 	return errors.Join(lists[0]...), errors.Join(lists[1]...)
 }
 
+// note notes which services could not be written.
+func (a *Agent) note(c changes, failed failures, all bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all {
+		clear(a.failed)
+	}
+	for key := range c {
+		delete(a.failed, key)
+	}
+	why := map[manifest.Name][]string{}
+	for key, err := range failed {
+		a.failed[key] = err.Error()
+		if name, ok := a.services.wanted.holder[key]; ok && isRefused(err) {
+			why[name] = append(why[name], err.Error())
+		}
+	}
+	for _, texts := range why {
+		slices.Sort(texts)
+	}
+	a.warnings.notServed(why)
+}
+
 // refused counts, by the kinds of a status, the objects that do not have in force all that they ask for.
 func (a *Agent) refused() map[string]int {
 	all := map[object]bool{}
