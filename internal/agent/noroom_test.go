@@ -229,6 +229,44 @@ func TestWhoseRulesAreTooMany(t *testing.T) {
 	}
 }
 
+// TestWhoseRangesAreTooMany takes rules from the namespace that brings ranges to a node where others, or policies of the cluster, have many rules
+// of all addresses, and leaves those of the others, though these have more rules.
+func TestWhoseRangesAreTooMany(t *testing.T) {
+	internet := func(tier policy.Tier, namespace string, rules int) policy.Policy {
+		p := policy.Policy{Tier: tier, Namespace: namespace, Name: "internet", IsolatesEgress: tier == policy.Namespaced}
+		for n := range rules {
+			p.Egress = append(p.Egress, policy.Rule{
+				Action: policy.Accept, Ports: []policy.Port{{Protocol: service.TCP, First: uint16(2*n + 1), Last: uint16(2*n + 1)}},
+				Peers: []policy.Peer{{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}}},
+			})
+		}
+		return p
+	}
+	for name, tier := range map[string]policy.Tier{"of other tenants": policy.Namespaced, "of the cluster": policy.Admin} {
+		t.Run(name, func(t *testing.T) {
+			evil := with("tenant", "evil", 40_000)
+			evil.Subject.Namespaces = selects(policy.NamespaceLabel, "tenant")
+			want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{evil}}}
+			want.Pods = append(want.Pods, policy.Pod{Namespace: "tenant", Name: "p", Node: "here", Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.0")}})
+			for i := range 10 {
+				namespace := fmt.Sprint("team", i)
+				p := internet(tier, namespace, 12)
+				p.Subject.Namespaces = selects(policy.NamespaceLabel, namespace)
+				if p.Tier != policy.Namespaced {
+					p.Namespace, p.Name = "", namespace
+				}
+				want.Policies = append(want.Policies, p)
+				want.Pods = append(want.Pods, policy.Pod{Namespace: namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
+			}
+			rows := &compiling{}
+			full, lost, err := applyPolicies(t.Context(), rows, "here", want)
+			if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
+				t.Errorf("%v, %v, %v", full, lost, err)
+			}
+		})
+	}
+}
+
 // compiling compiles policies, has room for as many ports as the datapath, and keeps none.
 type compiling struct {
 	Policies

@@ -268,31 +268,19 @@ func overlapping(s policy.Snapshot) []int {
 	return out
 }
 
-// fullest returns the namespace whose NetworkPolicies have the most rows of a map on the node, each namespace's by themselves.
-func fullest(s policy.Snapshot, table string) (most string) {
-	of := map[string][]policy.Policy{}
-	for i, here := range s.Here() {
-		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Bulk() > 0 {
-			of[p.Namespace] = append(of[p.Namespace], p)
+// fullest returns the namespace whose NetworkPolicies have the most rows of a map on the node.
+func fullest(s policy.Snapshot, table string) string {
+	return s.Fullest(func(rows policy.Rows) int {
+		switch table {
+		case "policy_ports":
+			return len(rows.Ports)
+		case "verdicts":
+			return len(rows.Verdicts)
+		case "identities":
+			return len(rows.Addresses)
 		}
-	}
-	largest := -1
-	for _, namespace := range slices.Sorted(maps.Keys(of)) {
-		own := s
-		own.Policies, own.Previous = of[namespace], nil
-		rows, err := policy.Compile(own, policy.Rows{})
-		if err != nil {
-			return namespace
-		}
-		n, known := map[string]int{"policy_ports": len(rows.Ports), "verdicts": len(rows.Verdicts), "identities": len(rows.Addresses)}[table]
-		if !known {
-			n = len(rows.Numbers)
-		}
-		if n > largest {
-			most, largest = namespace, n
-		}
-	}
-	return most
+		return len(rows.Numbers)
+	}, table == "verdicts").Namespace
 }
 
 // heaviestHere returns, of the NetworkPolicies of a namespace that select pods of the node, the largest.

@@ -12,7 +12,8 @@ type clause struct {
 	tier   Tier
 	anyone bool // it matches all identities
 	own    bool // it matches the pods' own node
-	peers  []peer
+	blocks []*block
+	peers  []peer // others
 	ports  []Port // nil: any
 	named  bool   // some ports have a name
 }
@@ -21,7 +22,6 @@ type clause struct {
 type peer struct {
 	pods  *PodSelector
 	nodes *Selector
-	block *block
 }
 
 // number gives a rule its number. It is that of its place in a policy, whatever the rule says, so that a change of a policy
@@ -49,36 +49,33 @@ func (c *Compiler) clause(r *Rule, t Tier) *clause {
 	}
 	out.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
 	for _, p := range r.Peers {
-		q := peer{pods: p.Pods, nodes: p.Nodes}
 		if p.Block != nil {
-			q.block = c.blocks.acquire(p.Block)
+			out.blocks = append(out.blocks, c.blocks.acquire(p.Block))
+			continue
 		}
-		out.peers = append(out.peers, q)
+		out.peers = append(out.peers, peer{p.Pods, p.Nodes})
 	}
 	return out
 }
 
-// matches reports whether a rule with peers matches an identity.
-func (q *clause) matches(i *identity) bool {
-	if q.own {
-		return i.content != nil && i.ownNode
+// matches reports whether a rule with peers matches a pod or node by what it is; nil is neither.
+func (q *clause) matches(i *content) bool {
+	switch {
+	case i == nil:
+		return false
+	case q.own:
+		return i.ownNode
 	}
 	return slices.ContainsFunc(q.peers, func(p peer) bool {
-		switch {
-		case p.block != nil:
-			_, in := p.block.covers[i.in]
-			return in
-		case i.content == nil:
-			return false
-		case p.pods != nil:
+		if p.pods != nil {
 			return i.kind == aPod && p.pods.matches(i.namespace, i.labels)
 		}
 		return i.kind == aNode && p.nodes.Matches(i.labels)
 	})
 }
 
-// members calls a function for each identity that a rule with peers matches. Some come twice.
-func (c *Compiler) members(q *clause, each func(*identity)) {
+// members calls a function for each identity of a pod or node that a rule with peers matches by what that is. Some come twice.
+func (c *Compiler) members(set *ruleSet, q *clause, each func(*identity)) {
 	all := func(of *content) {
 		for i := range of.identities {
 			each(i)
@@ -96,14 +93,10 @@ func (c *Compiler) members(q *clause, each func(*identity)) {
 	}
 	for _, p := range q.peers {
 		switch {
-		case p.block != nil:
-			for in := range p.block.covers {
-				for i := range in.identities {
-					each(i)
-				}
-			}
 		case p.pods != nil:
-			for _, of := range c.selected(*p.pods) {
+			selected, asked := c.selected(*p.pods)
+			c.spend(set, asked/podWork)
+			for _, of := range selected {
 				all(of)
 			}
 		default:

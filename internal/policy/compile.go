@@ -3,10 +3,8 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 )
 
 // Compiler compiles one snapshot after the other. It remembers what it has made, and compiles what differs: a change costs the search
@@ -33,6 +31,7 @@ type Compiler struct {
 	left       []*ruleSet // by pods
 	work       int        // of this change, and how much it may be
 	limit      int
+	total      int      // of all rule sets
 	renamed    *ruleSet // in place; its number has no digest until the next change
 }
 
@@ -86,15 +85,31 @@ func (c *Compiler) Rows() Rows {
 // Change compiles a snapshot, and returns what differs from the rows of before; nothing for the first one, of which Rows has all. The
 // snapshot must not be edited before the next change. The error names a policy and its field, or an address that
 // two have, or is an *OverlapError or a *WorkError.
-func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, true) }
+func (c *Compiler) Change(s Snapshot) (Changes, error) { return c.change(s, bounded) }
 
 // Resume compiles a snapshot that is in force already, as the first one, however much its blocks overlap and however much work it is.
 func (c *Compiler) Resume(s Snapshot) error {
-	_, err := c.change(s, false)
+	_, err := c.change(s, resuming)
 	return err
 }
 
-func (c *Compiler) change(s Snapshot, check bool) (Changes, error) {
+// Join compiles a snapshot to which pods have come after one that is in force, however much work that is. The rows that there are may be
+// another's: nothing changes in place. A *WorkError names a policy of pods that have come.
+func (c *Compiler) Join(s Snapshot) error {
+	_, err := c.change(s, joining)
+	return err
+}
+
+// mode is how a snapshot is compiled.
+type mode uint8
+
+const (
+	bounded mode = iota
+	joining
+	resuming
+)
+
+func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 	if err := s.validatePods(); err != nil {
 		return Changes{}, err
 	}
@@ -106,16 +121,21 @@ func (c *Compiler) change(s Snapshot, check bool) (Changes, error) {
 	c.selectPods(pods)
 	gone := c.activate(pods)
 	limit := 0
-	if check {
+	if how != resuming {
 		if err := c.checkOverlaps(); err != nil {
 			return Changes{}, err
 		}
-		limit = MostWork
+		if limit = mostWork; how == bounded {
+			limit += c.total // it may meet what comes
+		}
 	}
 	c.begin(limit)
-	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0)
-	if err := c.checkWork(); err != nil {
-		return Changes{}, err
+	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0 && how == bounded)
+	if c.exhausted() {
+		if how == joining {
+			s.Policies = selecting(pods)
+		}
+		return Changes{}, &WorkError{s.heaviest()}
 	}
 	changes := c.changes()
 	changes.InPlace = inPlace
@@ -137,100 +157,6 @@ func (c *Compiler) changes() Changes {
 	return Changes{
 		c.numbers.changes(), c.rules.changes(), c.ports.changes(), c.verdicts.changes(), c.addresses.changes(), c.endpoints.changes(), Digest{},
 	}
-}
-
-// place notes the pods and nodes of a snapshot, and whose addresses have come, gone or changed. It returns the pods of this node that
-// came, or that policies may select otherwise than before.
-func (c *Compiler) place(s *Snapshot, touched map[netip.Prefix]bool) map[*pod]bool {
-	changed, hosts, here := map[*pod]bool{}, make(map[netip.Prefix]*content, len(c.hosts)), make(map[netip.Addr]*pod, len(c.pods))
-	for _, n := range s.Nodes {
-		is := c.describe(content{kind: aNode, labels: n.Labels, ownNode: n.Name == s.Node})
-		for _, a := range n.Addresses {
-			hosts[hostPrefix(a.Unmap())] = is
-		}
-	}
-	namespaces := s.namespaceLabels()
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		if p.HostNetwork {
-			continue
-		}
-		is := c.describe(content{kind: aPod, namespace: namespaces[p.Namespace], labels: p.Labels, ports: sortedPorts(p.Ports)})
-		for _, a := range p.Addresses {
-			hosts[hostPrefix(a.Unmap())] = is
-		}
-		if p.enforced(s.Node) {
-			here[p.Addresses[0].Unmap()] = c.placePod(p, is, changed)
-		}
-	}
-	for at, is := range hosts {
-		if was := c.hosts[at]; was != is {
-			touched[at] = true
-			is.addresses++
-			if was != nil {
-				was.addresses--
-			}
-		}
-	}
-	for at, was := range c.hosts {
-		if hosts[at] == nil {
-			touched[at] = true
-			was.addresses--
-		}
-	}
-	for first, p := range c.pods {
-		if here[first] != p {
-			c.leave(p)
-		}
-	}
-	for id, is := range c.contents {
-		if is.addresses == 0 {
-			delete(c.contents, id)
-			c.index(is, func(set map[*content]struct{}) { delete(set, is) })
-		}
-	}
-	c.hosts, c.pods = hosts, here
-	return changed
-}
-
-// placePod returns a pod of this node, and notes whether it changed. Its addresses make it what it is.
-func (c *Compiler) placePod(p *Pod, is *content, changed map[*pod]bool) *pod {
-	had := c.pods[p.Addresses[0].Unmap()]
-	if had == nil || !slices.Equal(had.addresses, p.Addresses) {
-		had = &pod{addresses: slices.Clone(p.Addresses), entries: map[*entry]struct{}{}}
-	}
-	if had.content != is || !slices.Equal(had.ports, p.Ports) {
-		if had.content != nil {
-			delete(had.content.pods, had)
-		}
-		had.content, had.ports = is, slices.Clone(p.Ports)
-		if is.pods == nil {
-			is.pods = map[*pod]struct{}{}
-		}
-		is.pods[had] = struct{}{}
-		changed[had] = true
-	}
-	return had
-}
-
-// leave forgets a pod of this node.
-func (c *Compiler) leave(p *pod) {
-	for e := range p.entries {
-		delete(e.pods, p)
-	}
-	delete(p.content.pods, p)
-	for _, list := range p.sets {
-		c.left = append(c.left, list[:]...)
-	}
-	for _, a := range p.addresses {
-		c.endpoints.remove(mapped(a))
-	}
-}
-
-func sortedPorts(ports []NamedPort) []NamedPort {
-	return slices.Compact(slices.SortedFunc(slices.Values(ports), func(a, b NamedPort) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
-	}))
 }
 
 // enter notes the policies of a snapshot.
@@ -272,7 +198,8 @@ func (c *Compiler) selectPods(changed map[*pod]bool) {
 	for _, e := range c.entries {
 		if e.pods == nil {
 			e.pods = map[*pod]struct{}{}
-			for _, is := range c.selected(e.Subject) {
+			selected, _ := c.selected(e.Subject)
+			for _, is := range selected {
 				for p := range is.pods {
 					e.pods[p], p.entries[e] = struct{}{}, struct{}{}
 				}

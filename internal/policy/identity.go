@@ -37,8 +37,9 @@ type identity struct {
 	number   uint32
 	prefixes int
 	fresh    bool    // no rule set has been decided for it
-	matching []int32 // for Compiler.match
-	matched  []int32 // the same, of the set that changes in place
+	matching []int32 // rules that match by the content
+	meets    *meeting
+	met      *meeting // with the set that changes in place
 }
 
 // block is a range of addresses of rules.
@@ -46,6 +47,9 @@ type block struct {
 	key    string
 	rules  int
 	covers map[*cover]struct{} // with it
+	sought bool                // some identity is in it
+	at     int32               // among the blocks of a set's rules
+	by     []int32             // the rules
 	Block
 }
 
@@ -54,6 +58,8 @@ type cover struct {
 	id         Digest
 	blocks     []*block // sorted
 	identities map[*identity]struct{}
+	within     []int32 // places of blocks of a set's rules
+	meets      *meeting
 }
 
 // key identifies a block.
@@ -181,7 +187,7 @@ func (b *blocks) cover(at []netip.Prefix) *cover {
 	id := f.digest()
 	c := b.covers[id]
 	if c == nil {
-		c = &cover{id, all, map[*identity]struct{}{}}
+		c = &cover{id: id, blocks: all, identities: map[*identity]struct{}{}}
 		b.covers[id] = c
 		for _, in := range all {
 			in.covers[c] = struct{}{}
@@ -296,8 +302,9 @@ type label struct {
 	key, value  string
 }
 
-// selected returns the contents of the pods that a selector selects, among those with the rarest label that it asks for.
-func (c *Compiler) selected(s PodSelector) (out []*content) {
+// selected returns the contents of the pods that a selector selects, among those with the rarest label that it asks for, and how many it has
+// asked.
+func (c *Compiler) selected(s PodSelector) (out []*content, asked int) {
 	rarest := c.labelled[label{}]
 	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
 		for key, value := range labels {
@@ -306,13 +313,12 @@ func (c *Compiler) selected(s PodSelector) (out []*content) {
 			}
 		}
 	}
-	c.work += len(rarest) / podWork
 	for i := range rarest {
 		if s.matches(i.namespace, i.labels) {
 			out = append(out, i)
 		}
 	}
-	return out
+	return out, len(rarest)
 }
 
 // identify brings the rows of some prefixes up to date. Identities that come are fresh; those that go have their rows still.

@@ -27,6 +27,7 @@ func (c *Compiler) changeInPlace(changed map[*pod]bool) (had Digest) {
 	had = was.id
 	delete(c.sets, had)
 	c.numbers.release(had)
+	c.total -= was.work
 	next.number, next.pods = was.number, was.pods
 	*was = *next
 	c.sets[was.id], c.renamed = was, was
@@ -69,11 +70,11 @@ func (c *Compiler) onlyRow(was, next *ruleSet) (only *identity, verdict Verdict)
 	}
 	before := c.match(was, nil)
 	for _, i := range before {
-		i.matched, i.matching = i.matching, i.matched[:0]
+		i.met, i.meets = i.meets, nil
 	}
 	all := c.match(next, nil)
 	for _, i := range before {
-		if len(i.matching) == 0 {
+		if i.meets == nil {
 			all = append(all, i)
 		}
 	}
@@ -81,7 +82,7 @@ func (c *Compiler) onlyRow(was, next *ruleSet) (only *identity, verdict Verdict)
 	for _, i := range all {
 		if differ <= 1 && !alike(was, next, i) {
 			row, there := c.verdicts.rows[VerdictKey{was.number, i.number}]
-			if v := c.decide(next, i.matching, next.portsFor(i)); !there || v == rest {
+			if v := c.decide(next, i.meets.list(), next.portsFor(i)); !there || v == rest {
 				differ += 2
 			} else if v != row {
 				differ++
@@ -90,7 +91,7 @@ func (c *Compiler) onlyRow(was, next *ruleSet) (only *identity, verdict Verdict)
 		}
 	}
 	for _, i := range all {
-		i.matched, i.matching = i.matched[:0], i.matching[:0]
+		i.met, i.meets = nil, nil
 	}
 	if differ != 1 {
 		return nil, Verdict{}
@@ -102,7 +103,7 @@ func (c *Compiler) onlyRow(was, next *ruleSet) (only *identity, verdict Verdict)
 // come between.
 func alike(was, next *ruleSet, i *identity) bool {
 	return len(was.always)+len(next.always) == 0 && was.deny == next.deny && was.isolated == next.isolated &&
-		slices.EqualFunc(i.matched, i.matching, func(a, b int32) bool {
+		slices.EqualFunc(i.met.list(), i.meets.list(), func(a, b int32) bool {
 			p, q := was.clauses[a], next.clauses[b]
 			return p.rule == q.rule && p.action == q.action && p.tier == q.tier && !p.named && !q.named &&
 				(p.ports == nil) == (q.ports == nil) && slices.Equal(p.ports, q.ports)

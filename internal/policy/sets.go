@@ -4,7 +4,6 @@ package policy
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 )
 
@@ -29,8 +28,7 @@ type ruleSet struct {
 	isolated bool
 	own      *clause     // that lets a pod and its node talk; nil: the node is judged
 	ports    []NamedPort // the pods' own, on ingress
-	by       []*prepared // that select the pods
-	work     int         // of this change
+	work     int         // of all changes
 }
 
 func (s *ruleSet) ref() uint32 {
@@ -82,10 +80,8 @@ func (c *Compiler) dismiss(e *entry) {
 		}
 		for _, r := range q.clauses {
 			c.unnumber(r)
-			for _, p := range r.peers {
-				if p.block != nil {
-					c.blocks.release(p.block)
-				}
+			for _, b := range r.blocks {
+				c.blocks.release(b)
 			}
 		}
 		e.prepared[d] = nil
@@ -102,7 +98,7 @@ func (c *Compiler) setOf(p *pod, list int, d Direction) *ruleSet {
 	if set == nil {
 		set = want
 		set.number, _ = c.numbers.acquire(set.id)
-		c.sets[set.id], set.by = set, selecting
+		c.sets[set.id] = set
 		c.compose(set, selecting)
 		c.fill(set)
 	}
@@ -152,6 +148,7 @@ func (c *Compiler) drop(set *ruleSet) {
 	if set.own != nil {
 		c.unnumber(set.own)
 	}
+	c.total -= set.work
 	c.numbers.release(set.id)
 }
 
@@ -184,58 +181,6 @@ func (c *Compiler) fill(set *ruleSet) {
 	c.decideFor(set, c.match(set, nil), rest)
 }
 
-// few is how many identities are compared with each rule of each rule set. Of more, those are found that the rules match.
-const few = 16
-
-// match returns the identities that rules of a set match besides those for anyone: all, or those among some that are fresh. Their field
-// matching tells which rules.
-func (c *Compiler) match(set *ruleSet, some []*identity) (matched []*identity) {
-	add := func(i *identity, n int) {
-		if !c.spend(set, 1) {
-			return
-		}
-		if at := len(i.matching); at == 0 {
-			matched = append(matched, i)
-		} else if i.matching[at-1] == int32(n) {
-			return
-		}
-		i.matching = append(i.matching, int32(n))
-	}
-	for n, q := range set.clauses {
-		if c.exhausted() {
-			break
-		}
-		switch {
-		case q.anyone && !(q.named && set.d == Egress):
-		case q.anyone && some != nil:
-			for _, i := range some {
-				if i.content != nil && len(i.ports) > 0 {
-					add(i, n)
-				}
-			}
-		case q.anyone:
-			for _, i := range c.identities {
-				if i.content != nil && len(i.ports) > 0 {
-					add(i, n)
-				}
-			}
-		case some != nil && len(some) <= few:
-			for _, i := range some {
-				if q.matches(i) {
-					add(i, n)
-				}
-			}
-		default:
-			c.members(q, func(i *identity) {
-				if some == nil || i.fresh {
-					add(i, n)
-				}
-			})
-		}
-	}
-	return matched
-}
-
 // decideFresh makes the rows of identities that came, in all rule sets.
 func (c *Compiler) decideFresh(fresh []*identity) {
 	if len(fresh) == 0 {
@@ -251,20 +196,29 @@ func (c *Compiler) decideFresh(fresh []*identity) {
 
 // decideFor makes the rows of identities that match has returned.
 func (c *Compiler) decideFor(set *ruleSet, matched []*identity, rest Verdict) {
-	decided := map[string]Verdict{}
+	type alike struct {
+		*meeting
+		ports string // that have names
+	}
+	decided := map[alike]Verdict{}
 	for _, i := range matched {
 		if c.exhausted() {
 			return
 		}
 		ports := set.portsFor(i)
-		key := set.signature(i.matching, ports)
+		key := alike{meeting: i.meets}
+		if i.meets.named && set.d == Egress {
+			var f form
+			f.named(ports)
+			key.ports = string(f)
+		}
 		v, ok := decided[key]
 		if !ok {
-			v = c.decide(set, i.matching, ports)
+			v = c.decide(set, i.meets.rules, ports)
 			decided[key] = v
 		}
-		i.matching = i.matching[:0]
-		if v != rest {
+		i.meets = nil
+		if v != rest && c.spend(set, rowWork) {
 			c.setVerdict(VerdictKey{set.number, i.number}, &v)
 		}
 	}
@@ -300,18 +254,4 @@ func (c *Compiler) decide(set *ruleSet, matching []int32, ports []NamedPort) Ver
 		c.spend(set, portWork*len(segments))
 	}
 	return c.verdict(rest, others)
-}
-
-// signature is equal for identities that a rule set decides about alike.
-func (s *ruleSet) signature(matching []int32, ports []NamedPort) string {
-	key := make(form, 0, 4*len(matching))
-	named := false
-	for _, n := range matching {
-		key = binary.LittleEndian.AppendUint32(key, uint32(n))
-		named = named || s.clauses[n].named
-	}
-	if named && s.d == Egress {
-		key.named(ports)
-	}
-	return string(key)
 }

@@ -2,30 +2,40 @@
 
 package policy
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
 
-// MostWork bounds what one change of a compiler may cost: a rule that meets an identity counts 1, and a port of it, or a row for ports, portWork
-// more; to ask podWork pods counts 1 too. Identities are the pods, nodes and ranges of addresses that rules tell apart. At the limit a change
-// takes some seconds, and fifty megabytes.
+// MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets counts 1, a block with this
+// identity or a rule that selects it 1 more, and its row rowWork; each combination of rules that identities meet counts its rules, and portWork
+// for a port or a row for ports; to ask podWork pods counts 1 too. Identities are the pods, nodes and ranges of addresses that rules tell apart.
+// At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
 const (
 	MostWork = 1 << 22
+	rowWork  = 8
 	portWork = 8
 	podWork  = 16
 )
 
+var mostWork = MostWork // tests take less
+
 // WorkError tells that rules meet too many identities and ports.
 type WorkError struct {
-	// Most is the largest policy of the namespace whose pods' rules meet most.
+	// Most is the largest policy of the namespace whose policies cost most: by themselves, and where rules of others meet their ranges.
 	Most Origin
 }
 
 func (e *WorkError) Error() string {
-	return fmt.Sprintf("%s: its ports, and the pods and ranges that its rules tell apart, are too many for a node, with those of other policies of its pods", e.Most)
+	return fmt.Sprintf("%s: its ports, and the pods and ranges that its rules tell apart, are too many for a node, with those of other policies", e.Most)
 }
 
 // spend notes work for a rule set, and reports whether there may be more.
 func (c *Compiler) spend(set *ruleSet, n int) bool {
 	c.work += n
+	c.total += n
 	set.work += n
 	return !c.exhausted()
 }
@@ -33,48 +43,102 @@ func (c *Compiler) spend(set *ruleSet, n int) bool {
 func (c *Compiler) exhausted() bool { return c.limit > 0 && c.work > c.limit }
 
 // begin allows work for a change. 0 is without a limit.
-func (c *Compiler) begin(limit int) {
-	c.work, c.limit = 0, limit
-	for _, set := range c.sets {
-		set.work = 0
-	}
-}
+func (c *Compiler) begin(limit int) { c.work, c.limit = 0, limit }
 
-// checkWork returns a *WorkError if a change has been too much work, and is not finished therefore.
-func (c *Compiler) checkWork() error {
-	if !c.exhausted() {
+// Check returns a *WorkError if the snapshot of the last change is too much work to compile from nothing. It compiles, if what sets have cost
+// since they are there is too much: of this, some may have gone.
+func (c *Compiler) Check(s Snapshot) error {
+	if c.total <= mostWork {
 		return nil
 	}
-	spent, largest := map[string]int{}, map[string]*entry{}
-	most := ""
-	for _, set := range c.sets {
-		of := set.heaviest()
-		if of == nil {
-			continue
-		}
-		at := of.Namespace // none: of all
-		if had := largest[at]; had == nil || of.Bulk() > had.Bulk() {
-			largest[at] = of
-		}
-		if spent[at] += set.work; largest[most] == nil || spent[at] > spent[most] {
-			most = at
+	s.Previous = nil
+	all := NewCompiler(Rows{})
+	if _, err := all.Change(s); err != nil {
+		return err
+	}
+	for id, set := range c.sets {
+		set.work = 0
+		if same := all.sets[id]; same != nil {
+			set.work = same.work
 		}
 	}
-	if largest[most] == nil {
-		return &WorkError{}
-	}
-	return &WorkError{largest[most].origin()}
+	c.total = all.total
+	return nil
 }
 
-// heaviest returns the largest NetworkPolicy of a rule set, or the largest policy if there is none.
-func (s *ruleSet) heaviest() (of *entry) {
-	for _, q := range s.by {
-		switch {
-		case of == nil, q.of.Tier == Namespaced && of.Tier != Namespaced:
-			of = q.of
-		case (q.of.Tier == Namespaced) == (of.Tier == Namespaced) && q.of.Bulk() > of.Bulk():
-			of = q.of
+// heaviest returns the policy that is to blame for too much work.
+func (s *Snapshot) heaviest() Origin {
+	return s.blame(func(c *Compiler) int { return c.work }, 2+rowWork)
+}
+
+// Fullest returns the largest policy of the namespace whose policies have the most of some rows on the node, for which a function is 1: those
+// of its policies by themselves, and of verdicts also those that rules of others have for its ranges.
+func (s *Snapshot) Fullest(rows func(Rows) int, verdicts bool) Origin {
+	foreign := 0
+	if verdicts {
+		foreign = 1
+	}
+	return s.blame(func(c *Compiler) int { return rows(c.Rows()) }, foreign)
+}
+
+// blame returns the largest policy of the namespace whose policies cost most on the node: by themselves, and foreign for each rule set of blocks
+// and each range that they bring. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too
+// much work by themselves.
+func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
+	of := map[string][]Policy{} // by namespace; "": of the cluster
+	for i, here := range s.Here() {
+		if p := s.Policies[i]; here && p.Bulk() > 0 {
+			of[p.Namespace] = append(of[p.Namespace], p)
 		}
 	}
-	return of
+	namespaces := slices.Sorted(maps.Keys(of))
+	if len(namespaces) == 1 {
+		return largest(of[namespaces[0]])
+	}
+	costs, ranges, sets := map[string]int{}, map[string]int{}, 0
+	for _, namespace := range namespaces {
+		own := *s
+		own.Policies, own.Previous = of[namespace], nil
+		c := NewCompiler(Rows{})
+		if _, err := c.Change(own); err != nil {
+			return largest(own.Policies)
+		}
+		costs[namespace] = cost(c)
+		for _, i := range c.identities {
+			if i.content == nil {
+				ranges[namespace]++
+			}
+		}
+		for _, set := range c.sets {
+			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
+				sets++
+			}
+		}
+	}
+	highest := -1
+	for _, namespace := range namespaces {
+		if n := costs[namespace] + foreign*ranges[namespace]*sets; namespace != "" && n > highest {
+			highest, most = n, largest(of[namespace])
+		}
+	}
+	return most
+}
+
+// largest returns the largest policy.
+func largest(all []Policy) Origin {
+	most := slices.MaxFunc(all, func(a, b Policy) int { return cmp.Compare(a.Bulk(), b.Bulk()) })
+	return most.origin()
+}
+
+// selecting returns the policies that select some pods.
+func selecting(pods map[*pod]bool) (all []Policy) {
+	seen := map[*entry]bool{}
+	for p := range pods {
+		for e := range p.entries {
+			if !seen[e] {
+				seen[e], all = true, append(all, e.Policy)
+			}
+		}
+	}
+	return all
 }

@@ -58,7 +58,7 @@ func TestAuditNeverDrops(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := p.plan(docs, docs.with(service.Agent, newContent(agent("c"))), compiler)
+		w, err := p.plan(docs, docs.with(service.Agent, newContent(agent("c"))), compiler, true)
 		if err != nil {
 			t.Fatal(err)
 		}

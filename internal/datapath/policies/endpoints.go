@@ -4,6 +4,7 @@ package policies
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -18,6 +19,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 	if err != nil {
 		return false, err
 	}
+	was := docs
 	if pod != nil && !same(docs.pods[id], *pod) {
 		if err := p.mark(); err != nil {
 			return false, err
@@ -25,6 +27,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 		if err := p.put(docs, podKey(id), *pod); err != nil {
 			return false, err
 		}
+		docs.pods = maps.Clone(docs.pods)
 		docs.pods[id] = *pod
 		docs.pending, changed = true, true
 	}
@@ -35,7 +38,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod, join
 	for _, a := range addresses {
 		joining[a.Unmap()] = id
 	}
-	return changed, p.refresh(docs, joining, join)
+	return changed, p.refresh(was, docs, joining, join)
 }
 
 // Known returns what policies know of the pod of an endpoint: what Admit has stored, or else what a document says of the pod that
@@ -87,7 +90,7 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	if docs.idle() {
 		return p.finish(true)
 	}
-	return p.refresh(docs, nil, nil)
+	return p.refresh(docs, docs, nil, nil)
 }
 
 // left returns what endpoints are to be known by whose Pod an owner no longer names: their processes may run on, so they keep its labels and
@@ -134,10 +137,11 @@ func (p Policies) putLeft(d documents, left map[uint32]policy.Pod) (gone []docum
 	return gone, nil
 }
 
-// refresh brings rows up to date with the documents and the endpoints. The caller has the lock of the rows.
-func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
-	docs.joining = joining
-	w, err := p.plan(documents{pending: true}, docs, nil)
+// refresh brings rows up to date with the documents and the endpoints. What was in force is compiled however much work it is. The caller has
+// the lock of the rows.
+func (p Policies) refresh(was, docs documents, joining map[netip.Addr]uint32, join func(map[netip.Addr]policy.Sets) error) error {
+	docs.joining, was.pending = joining, true
+	w, err := p.plan(was, docs, nil, false)
 	if err != nil {
 		return err
 	}
@@ -147,6 +151,24 @@ func (p Policies) refresh(docs documents, joining map[netip.Addr]uint32, join fu
 	}
 	_, err = w.write(join)
 	return errors.Join(err, p.finish(err == nil))
+}
+
+// resume compiles what is in force for a compiler that knows nothing, however much work it is, and, if rows may be behind, what comes to it.
+func (p Policies) resume(c *policy.Compiler, before, d documents, s policy.Snapshot, check bool) error {
+	if before.pending && !check && d.joining == nil {
+		return c.Resume(s)
+	}
+	old, err := p.snapshot(before)
+	if err == nil {
+		err = c.Resume(old)
+	}
+	if err != nil || !before.pending {
+		return err
+	}
+	if err := c.Join(s); err != nil || !check {
+		return err
+	}
+	return c.Check(s)
 }
 
 // idle reports whether there are neither policies nor rows of them.

@@ -100,12 +100,12 @@ func (p Policies) Audited() (bool, error) {
 // those of policy.Compile; *objects.FullError; policies to audit while those of another owner are enforced. The handle remembers
 // want, which must not be edited afterwards.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, false, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
+	return p.change(ctx, owner, apply, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
 }
 
 // Try returns what Apply would return, but for rows, and writes nothing.
 func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, true, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
+	return p.change(ctx, owner, try, func(d documents, _ Set) (Set, error) { return want, d.refuseAudit(owner, want) })
 }
 
 // refuseAudit refuses policies to audit that would have no part in verdicts.
@@ -116,16 +116,25 @@ func (d documents) refuseAudit(owner service.Owner, want Set) error {
 	return nil
 }
 
-// Delete deletes those of an owner's policies for which a function is true. Pods, nodes and namespaces stay.
+// Delete deletes those of an owner's policies for which a function is true, however much work the others are. Pods, nodes and namespaces stay.
 func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (Result, error) {
-	return p.change(ctx, owner, false, func(_ documents, s Set) (Set, error) {
+	return p.change(ctx, owner, remove, func(_ documents, s Set) (Set, error) {
 		s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), is)
 		return s, nil
 	})
 }
 
+// verb is how to change what an owner has said: remove adds nothing, and try writes nothing.
+type verb uint8
+
+const (
+	apply verb = iota
+	remove
+	try
+)
+
 // change replaces what an owner has said, or only tries to.
-func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edit func(documents, Set) (Set, error)) (result Result, err error) {
+func (p Policies) change(ctx context.Context, owner service.Owner, how verb, edit func(documents, Set) (Set, error)) (result Result, err error) {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
 		return result, err
@@ -143,7 +152,7 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 	want := newContent(said)
 	result.count(&was, &want)
 	unchanged := was.equal(&want)
-	if unchanged && !docs.pending && !try {
+	if unchanged && !docs.pending && how != try {
 		want.parts = was.parts
 		docs = docs.with(owner, want).without() // the caller has it anyway, and what was read goes
 		result.Rows, err = p.follow(docs, compiler)
@@ -156,8 +165,8 @@ func (p Policies) change(ctx context.Context, owner service.Owner, try bool, edi
 	next := docs.with(owner, want)
 	next.pods = maps.Clone(docs.pods)
 	maps.Copy(next.pods, left)
-	w, err := p.plan(docs, next, compiler)
-	if err != nil || try {
+	w, err := p.plan(docs, next, compiler, how != remove && !unchanged)
+	if err != nil || how == try {
 		return result, err
 	}
 	if err := p.mark(); err != nil {
@@ -200,7 +209,7 @@ func (p Policies) follow(docs documents, compiler *policy.Compiler) (rows int, e
 		p.keep(docs, compiler)
 		return 0, nil
 	}
-	w, err := p.plan(docs, docs, compiler)
+	w, err := p.plan(docs, docs, compiler, false)
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +260,7 @@ func (p Policies) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.refresh(docs, nil, nil)
+	return p.refresh(docs, docs, nil, nil)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.

@@ -100,9 +100,9 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles documents. Nothing is written. A compiler that has followed them is where it begins, and without one the rows that
-// there are and the documents of before, unless rows may be behind these.
-func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error) {
+// plan compiles documents, and checks that all together are not too much work. Nothing is written. A compiler that has followed them is where
+// it begins, and without one the rows that there are and the documents of before; rows may be behind these.
+func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*writer, error) {
 	w := &writer{Policies: p, compiler: c, audit: d.audit()}
 	s, err := p.snapshot(d)
 	if err != nil {
@@ -116,14 +116,7 @@ func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error)
 			return nil, err
 		}
 		w.compiler = policy.NewCompiler(have)
-		if before.pending {
-			_, err = w.compiler.Change(s)
-		} else if old, failure := p.snapshot(before); failure != nil {
-			err = failure
-		} else {
-			err = w.compiler.Resume(old)
-		}
-		if err != nil {
+		if err := p.resume(w.compiler, before, d, s, check); err != nil {
 			return nil, err
 		}
 		changes := policy.Diff(have, w.compiler.Rows())
@@ -141,6 +134,11 @@ func (p Policies) plan(before, d documents, c *policy.Compiler) (*writer, error)
 	counts := w.room(have)
 	if first.Changes, err = w.compiler.Change(s); err != nil {
 		return nil, err
+	}
+	if check {
+		if err := w.compiler.Check(s); err != nil {
+			return nil, err
+		}
 	}
 	first.after = summarize(have)
 	w.steps = append(w.steps, first)
