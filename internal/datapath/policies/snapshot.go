@@ -68,7 +68,12 @@ func (p Policies) addLinkLocal(s *policy.Snapshot, local map[netip.Addr]uint32) 
 			of[row.Value.Endpoint] = addr
 		}
 	}
-	taken := map[netip.Addr]bool{}
+	taken := map[netip.Addr]bool{} // those of a node, too: an ipvlan has the MAC address of its parent
+	for _, n := range s.Nodes {
+		for _, addr := range n.Addresses {
+			taken[addr.Unmap()] = true
+		}
+	}
 	for _, pod := range slices.Clone(s.Pods) {
 		if pod.HostNetwork || pod.Node != s.Node || len(pod.Addresses) == 0 {
 			continue
