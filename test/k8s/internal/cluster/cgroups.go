@@ -41,12 +41,18 @@ func makeCgroups(name, node string) error {
 	return nil
 }
 
+// controllers is a file that groups of version 2 have.
+const controllers = "cgroup.controllers"
+
 // inherit gives a group its parent's processors, in version 1, or its controllers, in version 2: a group has none by itself.
 func inherit(parent, dir string) error {
+	if _, err := os.Stat(filepath.Join(parent, controllers)); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, delegate(parent))
+	}
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			return delegate(parent)
+			return nil
 		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), value, 0o644)
@@ -60,7 +66,7 @@ func inherit(parent, dir string) error {
 
 // delegate lets children of a group of version 2 have all controllers that the kubelet uses.
 func delegate(dir string) error {
-	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	have, err := os.ReadFile(filepath.Join(dir, controllers))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
