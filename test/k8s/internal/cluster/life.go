@@ -124,7 +124,7 @@ func (c *Cluster) Uninstall() error {
 const stateScript = `
 ip -o addr; ip -o -d link; ip route show table all; ip -6 route show table all; ip rule; ip -6 rule; nft list tables | grep -vE ' ip6? (filter|mangle|nat)$' # those of the kubelet
 find /sys/fs/bpf /etc/cni/net.d /opt/cni/bin /var/lib/cni /run/mustang /run/netns -mindepth 1 -not -path '/var/lib/cni/results*' -not -path '/sys/fs/bpf/*.debug' 2>/dev/null
-for f in $(find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*' -prune -o -type f -perm -u+r -print); do echo "$f $(cat $f 2>/dev/null)"; done
+find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*' -prune -o -type f -perm -u+r -exec grep -sH '' {} + 2>/dev/null
 "$0" links
 `
 
