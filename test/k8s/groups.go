@@ -14,7 +14,7 @@ var reasons = [][2]string{
 	{`\[Disruptive\]`, "specs that restart kube-proxy or the API server by ssh"},
 	{`\[Alpha\]`, "features that Kubernetes has off by default"},
 	{`LoadBalancer`, "a cloud has to provide load balancers"},
-	{`SCTP`, "the kernel has to have SCTP, which many machines lack"},
+	{`SCTPConnectivity`, "the kernel has to have SCTP, which many machines lack; backends of its Services have other ports, which Mustang does not serve"},
 	{`Internet connection`, "nodes have no way to the Internet"},
 	{`\[Provider:GCE\]`, "a provider's own names"},
 	{`kube-proxy|KubeProxy`, "specs of kube-proxy itself: its ports and settings"},

@@ -86,6 +86,7 @@ func TestGroups(t *testing.T) {
 		"netpol": {
 			"[sig-network] Netpol NetworkPolicy between server and client should deny ingress access":            true,
 			"[sig-network] Netpol [Feature:SCTPConnectivity] NetworkPolicy between server and client using SCTP": false,
+			"[sig-network] Netpol should not mistakenly treat 'protocol: SCTP' as 'protocol: TCP'":               true,
 		},
 		"short": {
 			"[sig-network] Services should serve a basic endpoint from pods  [Conformance]":            true,
