@@ -160,7 +160,11 @@ const few = 16
 func (m *meetings) contents(some, matched []*identity) []*identity {
 	var found []*identity
 	add := func(i *identity, n int) {
-		if !m.spend(m.set, 1) {
+		work := 1
+		if m.set.clauses[n].tier != Namespaced { // its author is who runs the cluster, and each rule set has it
+			work = 0
+		}
+		if !m.spend(m.set, work) {
 			return
 		}
 		if at := len(i.matching); at == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets counts 1, a block with this
-// identity or a rule that selects it 1 more, and its row rowWork; each combination of rules that identities meet counts its rules, and portWork
+// identity or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies, which each rule set has, and its row rowWork; each combination of rules that identities meet counts its rules, and portWork
 // for a port or a row for ports; to ask podWork pods counts 1 too. Identities are the pods, nodes and ranges of addresses that rules tell apart.
 // At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
 const (

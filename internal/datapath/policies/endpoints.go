@@ -154,11 +154,12 @@ func (p Policies) refresh(was, docs documents, joining map[netip.Addr]uint32, jo
 }
 
 // resume compiles what is in force for a compiler that knows nothing, however much work it is, and, if rows may be behind, what comes to it.
-func (p Policies) resume(c *policy.Compiler, before, d documents, s policy.Snapshot, check bool) error {
+func (w *writer) resume(before, d documents, s policy.Snapshot, check bool) error {
+	c := w.compiler
 	if before.pending && !check && d.joining == nil {
 		return c.Resume(s)
 	}
-	old, err := p.snapshot(before)
+	old, err := w.snapshot(before)
 	if err == nil {
 		err = c.Resume(old)
 	}

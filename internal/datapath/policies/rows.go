@@ -116,7 +116,7 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 			return nil, err
 		}
 		w.compiler = policy.NewCompiler(have)
-		if err := p.resume(w.compiler, before, d, s, check); err != nil {
+		if err := w.resume(before, d, s, check); err != nil {
 			return nil, err
 		}
 		changes := policy.Diff(have, w.compiler.Rows())
