@@ -6,6 +6,7 @@
 #include "clients.h"
 #include "copies.h"
 #include "ct_store.h"
+#include "senders.h"
 
 /*
  * Completes n for a client that came in by an uplink. If the request bypasses the stack, so does the reply: to the device
@@ -185,10 +186,15 @@ static __always_inline void ct_avoid(struct __sk_buff *skb, struct ct_new *n, co
 static __always_inline __u32 ct_judge_new(const struct ct_new *n)
 {
 	const struct tuple *from = &n->from, *to = &n->to;
+	__u64 flow = flow_of(from->sport, to->dport, from->proto);
+	__u32 reason = 0;
 
 	if (!policies_in_force())
 		return 0;
-	return judge(&from->saddr, &to->daddr, flow_of(from->sport, to->dport, from->proto));
+	/* The policies of its pod hold too. */
+	if (n->foreign)
+		reason = judge(&n->pod, &to->daddr, flow);
+	return reason ? reason : judge(&from->saddr, &to->daddr, flow);
 }
 
 static __always_inline bool is_closed(const struct ct_slot *slot)
@@ -337,6 +343,7 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 	n->from = *t;
 	n->traits = traits;
 	n->now = coarse_now();
+	n->foreign = !uplink && policies_in_force() && pod_of_foreign(skb, &t->saddr, &n->pod);
 	if (service_read(t, &n->called, false))
 		return outcome_pack(ct_open_service(skb, n, &n->called, uplink));
 	return outcome_pack(uplink ? outcome_pass(METRIC_NONE) : ct_open_direct(n, traits));

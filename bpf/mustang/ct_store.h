@@ -18,11 +18,13 @@ struct ct_new {
 	__u16 replace; /* there was a row of the packet's tuple, of a connection that is not valid */
 	__u16 counted; /* that connection had not ended: its slot was of the client's share */
 	__u32 adopted; /* another program has stored the connection, in slot */
+	__u32 foreign; /* the client's address is in no row, and that of its pod in pod */
 	/* Set before they are read. */
 	__u32 traits;      /* of the first packet */
 	struct tuple from; /* the first packet as the client sends it */
 	struct tuple to;   /* the first packet as the backend receives it */
-	__u32 old;         /* the slot of the client's previous connection, which is claimed, or SLOT_NONE */
+	union addr pod;
+	__u32 old; /* the slot of the client's previous connection, which is claimed, or SLOT_NONE */
 	__u32 slot, use;
 	__u32 pad;
 	__u64 now;

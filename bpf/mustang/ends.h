@@ -22,13 +22,6 @@ static __always_inline const struct sender *receiver_of(struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&senders, &key);
 }
 
-static __always_inline bool is_pod(const union addr *addr)
-{
-	const struct way *way = way_find(addr);
-
-	return way && way->endpoint;
-}
-
 /* Whether a packet is between a DHCP client and a server (RFC 2131). */
 static __always_inline bool is_dhcp(const struct tuple *t, bool from_pod)
 {

@@ -93,6 +93,27 @@ static __always_inline const struct sender *sender_of(struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&senders, &key);
 }
 
+static __always_inline bool is_pod(const union addr *addr)
+{
+	const struct way *way = way_find(addr);
+
+	return way && way->endpoint;
+}
+
+/* Finds an address of the pod that sends from one that is in no row; false if the address is in one, or the pod is not known. */
+static __noinline int pod_of_foreign(struct __sk_buff *skb, const union addr *from, union addr *pod)
+{
+	const struct sender *sender;
+
+	if (is_pod(from))
+		return false;
+	sender = sender_of(skb);
+	if (!sender || !sender->pod.words[3])
+		return false;
+	*pod = sender->pod;
+	return true;
+}
+
 static __always_inline bool in_prefix(const union addr *addr, const struct sender_prefix *prefix)
 {
 	return (addr->halves[0] & prefix->mask.halves[0]) == prefix->addr.halves[0] &&

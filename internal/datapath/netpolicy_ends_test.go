@@ -244,3 +244,49 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 		})
 	}
 }
+
+// TestDeniedCallsLeaveNoRows has a pod call a service from an allowed address before and after its first egress policy: the policy ends the
+// connection, by which the other end could send, and later calls begin none.
+func TestDeniedCallsLeaveNoRows(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
+	n.labelled(t, d)
+	spec := n.attachment(1)
+	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
+	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
+	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	backend := testkit.Echo(t, n.pods[0], "udp", net.JoinHostPort(podA4, "0"))
+	frontend := netip.MustParseAddrPort("10.96.0.10:80")
+	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {
+		t.Fatal(err)
+	}
+	call := packet{src: netip.MustParseAddrPort("192.168.77.7:7000"), dst: frontend, proto: protoUDP, payload: "x"}
+	open := func(want uint64, dropped bool) {
+		t.Helper()
+		before := counts(t, d)
+		sendRaw(t, n, call)
+		testkit.Eventually(t, 10*time.Second, func() error {
+			has, err := d.objects.Slots.Open()
+			if now := delta(t, d, before); err == nil && (has != want || dropped != (now["drop_policy_egress"] > 0)) {
+				err = fmt.Errorf("%d connections, want %d; %v", has, want, now)
+			}
+			return err
+		})
+	}
+	open(1, false)
+	applyPolicies(t, d, denyEgressB)
+	for range 2 {
+		open(0, true)
+	}
+}
+
+// TestLinkLocalOfNode has root of a pod take a link-local address of the host before the pod becomes an endpoint: policies come in force.
+func TestLinkLocalOfNode(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	local, _ := linkLocalOf(t, n.pods[1])
+	n.run(t, "-n HOST addr add "+local.String()+"/64 dev lo")
+	n.labelled(t, d)
+	applyPolicies(t, d, denyIngressA)
+}

@@ -208,3 +208,29 @@ func TestJoin(t *testing.T) {
 		}
 	}
 }
+
+// TestSelectorsOfNobody counts rules whose selectors match no pod: each is looked at for each rule set.
+func TestSelectorsOfNobody(t *testing.T) {
+	defer func(most int) { mostWork = most }(mostWork)
+	mostWork = 1 << 12
+	p := Policy{Tier: Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]Rule, 1)}
+	policies := []Policy{p}
+	for _, app := range names(9) {
+		own := Policy{Tier: Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: inNamespace("tenant")}
+		own.Subject.Pods.Labels = map[string]string{"app": app}
+		policies = append(policies, own)
+	}
+	s := on(policies, map[string][]string{"tenant": names(9)})
+	for n, want := range map[int]bool{100: false, 500: true} {
+		policies[0].Ingress[0].Peers = nil
+		for i := range n {
+			none := Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", i)}}
+			policies[0].Ingress[0].Peers = append(policies[0].Ingress[0].Peers, Peer{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{none}}}})
+		}
+		_, err := Compile(s, Rows{})
+		var over *WorkError
+		if errors.As(err, &over) != want {
+			t.Errorf("%d selectors: %v", n, err)
+		}
+	}
+}

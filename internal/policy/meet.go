@@ -153,6 +153,19 @@ func (m *meetings) meeting(rules []int32) *meeting {
 	return found
 }
 
+// ask notes the work of looking at the peers of a rule, whether or not they select somebody.
+func (m *meetings) ask(q *clause, some []*identity) {
+	switch n := 1 + len(q.peers); {
+	case q.tier != Namespaced:
+	case some == nil:
+		m.spend(m.set, n)
+	case len(some) <= few:
+		m.work += n * len(some) // of this change alone: it would have been n
+	default:
+		m.work += n
+	}
+}
+
 // few is how many identities are compared with each rule of each rule set. Of more, those are found that the rules match.
 const few = 16
 
@@ -178,6 +191,7 @@ func (m *meetings) contents(some, matched []*identity) []*identity {
 		if m.exhausted() {
 			break
 		}
+		m.ask(q, some)
 		switch {
 		case q.anyone && !(q.named && m.set.d == Egress):
 		case q.anyone && some != nil:

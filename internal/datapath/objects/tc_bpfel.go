@@ -139,10 +139,11 @@ type tcCtNew struct {
 	Replace     uint16
 	Counted     uint16
 	Adopted     uint32
+	Foreign     uint32
 	Traits      uint32
-	_           [4]byte
 	From        tcTuple
 	To          tcTuple
+	Pod         tcAddr
 	Old         uint32
 	Slot        uint32
 	Use         uint32

@@ -148,10 +148,10 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 // snapshot assembles documents. Without policies, nothing is to be known.
 func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
 	s, err := p.assemble(d)
-	if len(s.Policies)+len(s.Previous) == 0 {
-		s = policy.Snapshot{}
+	if err != nil || len(s.Policies)+len(s.Previous) == 0 {
+		return policy.Snapshot{}, err
 	}
-	return s, err
+	return s, p.addLinkLocal(&s)
 }
 
 // add adds a step from rows that there are to those of the compiler.

@@ -50,38 +50,41 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 	}
 	addNode(&s, own, local)
 	addPods(&s, d.pods, local)
-	if len(s.Policies) == 0 {
-		return s, nil
-	}
-	return s, p.addLinkLocal(&s, local)
+	return s, nil
 }
 
 // addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint: as peers they are known by
-// that too. One that two have is the first one's.
-func (p Policies) addLinkLocal(s *policy.Snapshot, local map[netip.Addr]uint32) error {
-	of := map[uint32]netip.Addr{}
+// that too. One that two have, on different links, is nobody's; one that the node has too, as an ipvlan with the MAC address of its parent, is the node's.
+func (p Policies) addLinkLocal(s *policy.Snapshot) error {
+	of, by, twice := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
 	for row, err := range p.Objects.Senders.All() {
 		if err != nil {
 			return err
 		}
-		if addr := rows.DecodeAddr(row.Value.LinkLocal); addr.IsLinkLocalUnicast() {
-			of[row.Value.Endpoint] = addr
+		addr := rows.DecodeAddr(row.Value.LinkLocal)
+		if !addr.IsLinkLocalUnicast() {
+			continue
 		}
+		if id, ok := by[addr]; ok && id != row.Value.Endpoint {
+			twice[addr] = true
+		}
+		by[addr], of[rows.DecodeAddr(row.Value.Pod)] = row.Value.Endpoint, addr
 	}
-	taken := map[netip.Addr]bool{} // those of a node, too: an ipvlan has the MAC address of its parent
 	for _, n := range s.Nodes {
 		for _, addr := range n.Addresses {
-			taken[addr.Unmap()] = true
+			twice[addr.Unmap()] = true
 		}
 	}
 	for _, pod := range slices.Clone(s.Pods) {
-		if pod.HostNetwork || pod.Node != s.Node || len(pod.Addresses) == 0 {
+		if pod.HostNetwork || pod.Node != s.Node {
 			continue
 		}
-		if addr, ok := of[local[pod.Addresses[0].Unmap()]]; ok && !taken[addr] {
-			taken[addr] = true
-			pod.Node, pod.Addresses = "", []netip.Addr{addr}
-			s.Pods = append(s.Pods, pod)
+		for _, a := range pod.Addresses {
+			if addr, ok := of[a.Unmap()]; ok && !twice[addr] {
+				pod.Node, pod.Addresses = "", []netip.Addr{addr}
+				s.Pods = append(s.Pods, pod)
+				break
+			}
 		}
 	}
 	return nil
