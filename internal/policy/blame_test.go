@@ -211,8 +211,7 @@ func TestJoin(t *testing.T) {
 
 // TestSelectorsOfNobody counts rules whose selectors match no pod: each is looked at for each rule set.
 func TestSelectorsOfNobody(t *testing.T) {
-	defer func(most int) { mostWork = most }(mostWork)
-	mostWork = 1 << 12
+	bounds(t, 1<<12)
 	p := Policy{Tier: Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]Rule, 1)}
 	policies := []Policy{p}
 	for _, app := range names(9) {
