@@ -84,26 +84,29 @@ func connectFrom(ns *netns.Namespace, from netip.Addr, to netip.AddrPort) error 
 	})
 }
 
+// allowB gives pod b another address, which it is allowed.
+func (n network) allowB(t *testing.T, d *Datapath) {
+	t.Helper()
+	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
+	spec := n.attachment(1)
+	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
+	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
+	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestServicesFromOtherAddresses has a pod that may open no connection call services, of a pod and of the host, from its link-local address and
 // from one that it is allowed: per packet these were calls of a client outside.
 func TestServicesFromOtherAddresses(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}} {
+	for _, mode := range networks() {
 		t.Run(mode.name, func(t *testing.T) {
 			n, d := mode.make(t), openTest(t)
-			n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
 			if mode.name == "veth" {
 				n.run(t, "-n PODB route replace default via fe80::1 dev eth0")
 			}
 			n.labelled(t, d)
-			spec := n.attachment(1)
-			spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
-			spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
-			if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-				t.Fatal(err)
-			}
+			n.allowB(t, d)
 			local, _ := linkLocalOf(t, n.pods[1])
 			callers := map[string]netip.Addr{"[fd00:96::a]:80": local.WithZone("eth0"), "10.96.0.10:80": netip.MustParseAddr("192.168.77.7")}
 			for frontend, backend := range map[string]string{"[fd00:96::a]:80": podA6, "10.96.0.10:80": podA4} {
@@ -249,14 +252,8 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 // connection, by which the other end could send, and later calls begin none.
 func TestDeniedCallsLeaveNoRows(t *testing.T) {
 	n, d := routed(t), openTest(t)
-	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
 	n.labelled(t, d)
-	spec := n.attachment(1)
-	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
-	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
-	if _, _, err := d.Endpoints().Put(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	n.allowB(t, d)
 	backend := testkit.Echo(t, n.pods[0], "udp", net.JoinHostPort(podA4, "0"))
 	frontend := netip.MustParseAddrPort("10.96.0.10:80")
 	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(backend)}); err != nil {

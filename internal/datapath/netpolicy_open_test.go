@@ -13,13 +13,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPolicyOfOpenConnections opens TCP connections before the first policy: whichever end has the higher port, what the policy
+// TestPolicyOfOpenConnections opens TCP connections before the first policy: whichever end has the higher port, if the client's is ephemeral: what the policy
 // allows lives on, and what it denies ends.
 func TestPolicyOfOpenConnections(t *testing.T) {
-	for _, mode := range []struct {
-		name string
-		make func(testing.TB) network
-	}{{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}} {
+	for _, mode := range networks() {
 		t.Run(mode.name, func(t *testing.T) {
 			n, d := mode.make(t), openTest(t)
 			n.labelled(t, d)
@@ -37,6 +34,17 @@ func TestPolicyOfOpenConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// networkOf is a network of a link mode.
+type networkOf struct {
+	name string
+	make func(testing.TB) network
+}
+
+// networks are those of the link modes that each kernel has.
+func networks() []networkOf {
+	return []networkOf{{"veth", routed}, {"bridge", bridged}, {"macvlan", slaves}}
 }
 
 // openFrom connects pod b from a port, and uses the connection.
