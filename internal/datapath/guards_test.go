@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/guard"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -210,5 +212,28 @@ func TestRemoveGuardFilter(t *testing.T) {
 	}
 	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root: %v", err)
+	}
+}
+
+// TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.
+func TestGuardKnowsBothEnds(t *testing.T) {
+	d := openTest(t)
+	if err := d.objects.OpenTables(); err != nil {
+		t.Fatal(err)
+	}
+	pod := &device.Device{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
+	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
+		if changed, err := guard.Put(d.objects, pod, 2, false); err != nil || !changed {
+			t.Fatalf("Put changed rows: %v, %v", changed, err)
+		}
+		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 0 {
+			t.Errorf("with both: %q, %v", found, err)
+		}
+		if err := d.objects.Senders.Delete(gone); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := guard.Deviations(d.objects, pod, 2, false); err != nil || len(found) != 1 {
+			t.Errorf("without %v: %q, %v", gone, found, err)
+		}
 	}
 }

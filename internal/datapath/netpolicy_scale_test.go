@@ -13,6 +13,7 @@ import (
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -95,6 +96,15 @@ func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	}
 	if err := d.Endpoints().write(pods); err != nil {
 		t.Fatal(err)
+	}
+	for _, e := range pods {
+		row := objects.Sender{
+			Endpoint: e.ID, Pod: rows.EncodeAddr(e.IP),
+			LinkLocal: rows.EncodeAddr(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 14: byte(e.ID >> 8), 15: byte(e.ID)})),
+		}
+		if err := d.objects.Senders.Put(objects.SenderKey{Ifindex: uint32(e.IfIndex)}, row); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return d
 }

@@ -64,15 +64,18 @@ func Put(o *objects.Objects, d *device.Device, id uint32, alone bool) (changed b
 
 // Store stores the row of a device, and what programs on other devices are to know of its network namespace.
 func Store(o *objects.Objects, key objects.SenderKey, want objects.Sender) (changed bool, err error) {
-	have, _, err := o.Senders.Get(key)
-	if err == nil && have != want {
-		changed, err = true, o.Senders.Put(key, want)
+	keys := []objects.SenderKey{key}
+	if want.Peer != 0 {
+		keys = append(keys, peerOf(want))
 	}
-	if err == nil && want.Peer != 0 {
-		err = o.Senders.Put(peerOf(want), want)
-	}
-	if err != nil {
-		return changed, err
+	for _, k := range keys {
+		have, _, err := o.Senders.Get(k)
+		if err == nil && have != want {
+			changed, err = true, o.Senders.Put(k, want)
+		}
+		if err != nil {
+			return changed, err
+		}
 	}
 	return changed, noteNamespace(o, key)
 }
@@ -143,6 +146,13 @@ func Deviations(o *objects.Objects, d *device.Device, id uint32, alone bool) ([]
 	case have != want:
 		return []string{fmt.Sprintf("the source guard has flags %d and %d prefixes, want %d and %d, or other addresses",
 			have.Flags, have.Prefixes, want.Flags, want.Prefixes)}, nil
+	}
+	if want.Peer != 0 {
+		if inPod, _, err := o.Senders.Get(peerOf(want)); err != nil {
+			return nil, err
+		} else if inPod != want {
+			return []string{"the source guard does not know its device in the pod"}, nil
+		}
 	}
 	return Missing(o, d)
 }
