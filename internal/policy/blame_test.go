@@ -128,6 +128,7 @@ func TestFullest(t *testing.T) {
 	}
 	for n := range 20 {
 		app := fmt.Sprint(n)
+		s.Policies[0].Ingress[0].Peers = append(s.Policies[0].Ingress[0].Peers, Peer{Pods: &PodSelector{Pods: Selector{Labels: map[string]string{"app": app}}}})
 		s.Pods = append(s.Pods, Pod{Namespace: "away", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}})
 	}
 	rows := func(r Rows) int { return len(r.Verdicts) }

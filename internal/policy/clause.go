@@ -14,6 +14,7 @@ type clause struct {
 	own    bool // it matches the pods' own node
 	blocks []*block
 	peers  []peer // others
+	terms  int    // of the selectors of these
 	ports  []Port // nil: any
 	named  bool   // some ports have a name
 }
@@ -54,6 +55,11 @@ func (c *Compiler) clause(r *Rule, t Tier) *clause {
 			continue
 		}
 		out.peers = append(out.peers, peer{p.Pods, p.Nodes})
+		if p.Pods != nil {
+			out.terms += p.Pods.Namespaces.terms() + p.Pods.Pods.terms()
+		} else if p.Nodes != nil {
+			out.terms += p.Nodes.terms()
+		}
 	}
 	return out
 }
@@ -95,7 +101,7 @@ func (c *Compiler) members(set *ruleSet, q *clause, each func(*identity)) {
 		switch {
 		case p.pods != nil:
 			selected, asked := c.selected(*p.pods)
-			c.spend(set, asked/podWork)
+			c.spend(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
 			for _, of := range selected {
 				all(of)
 			}

@@ -24,8 +24,12 @@ type Compiler struct {
 	prefixes   map[netip.Prefix]*identity // all prefixes that have a row; nil: of identity 0
 	identities map[Digest]*identity
 	contents   map[Digest]*content
-	labelled   map[label]map[*content]struct{}
+	labelled   labelled[*content]
+	peers      peers
+	told       told
+	lapsed     []Policy            // that are told still
 	pods       map[netip.Addr]*pod // of this node, by their first address
+	local      labelled[*pod]
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	left       []*ruleSet // by pods
@@ -38,7 +42,9 @@ type Compiler struct {
 // pod is a pod of this node.
 type pod struct {
 	addresses []netip.Addr
-	content   *content
+	namespace map[string]string // its labels
+	labels    map[string]string
+	by        []label // of both
 	ports     []NamedPort
 	entries   map[*entry]struct{} // that select it
 	sets      [2][2]*ruleSet      // of what is enforced, and what was, by direction
@@ -66,7 +72,7 @@ func NewCompiler(have Rows) *Compiler {
 		verdicts: newTable[VerdictKey, Verdict](), addresses: newTable[netip.Prefix, uint32](), endpoints: newTable[netip.Addr, Sets](),
 		portTables: map[uint32]*portTable{}, unused: map[uint32]bool{}, blocks: newBlocks(), hosts: map[netip.Prefix]*content{},
 		prefixes: map[netip.Prefix]*identity{}, identities: map[Digest]*identity{}, contents: map[Digest]*content{},
-		labelled: map[label]map[*content]struct{}{}, pods: map[netip.Addr]*pod{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
+		labelled: labelled[*content]{}, told: newTold(), pods: map[netip.Addr]*pod{}, local: labelled[*pod]{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
 	}
 }
 
@@ -114,22 +120,26 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 		return Changes{}, err
 	}
 	touched := map[netip.Prefix]bool{}
-	pods := c.place(&s, touched)
+	pods := c.placePods(&s)
 	if err := c.enter(&s); err != nil {
 		return Changes{}, err
 	}
 	c.selectPods(pods)
-	gone := c.activate(pods)
+	c.lapse()
 	limit := 0
 	if how != resuming {
-		if err := c.checkOverlaps(); err != nil {
-			return Changes{}, err
-		}
-		if limit = mostWork; how == bounded {
+		if limit = mostWork + c.told.work(); how == bounded {
 			limit += c.total // it may meet what comes
 		}
 	}
 	c.begin(limit)
+	gone := c.activate(pods)
+	c.placePeers(touched)
+	if how != resuming {
+		if err := c.checkOverlaps(); err != nil {
+			return Changes{}, err
+		}
+	}
 	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0 && how == bounded)
 	if c.exhausted() {
 		if how == joining {
@@ -148,8 +158,13 @@ func (c *Compiler) Settle() Changes {
 		e.in[previous] = e.in[enforced]
 	}
 	c.begin(0)
-	pods := map[*pod]bool{}
-	c.settle(pods, map[netip.Prefix]bool{}, c.activate(pods), false)
+	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
+	gone := c.activate(pods)
+	if len(c.lapsed) > 0 {
+		c.lapse()
+		c.placePeers(touched)
+	}
+	c.settle(pods, touched, gone, false)
 	return c.changes()
 }
 
@@ -198,16 +213,15 @@ func (c *Compiler) selectPods(changed map[*pod]bool) {
 	for _, e := range c.entries {
 		if e.pods == nil {
 			e.pods = map[*pod]struct{}{}
-			selected, _ := c.selected(e.Subject)
-			for _, is := range selected {
-				for p := range is.pods {
+			for p := range c.local.rarest(e.Subject) {
+				if e.Subject.matches(p.namespace, p.labels) {
 					e.pods[p], p.entries[e] = struct{}{}, struct{}{}
 				}
 			}
 			continue
 		}
 		for p := range changed {
-			if e.Subject.matches(p.content.namespace, p.content.labels) {
+			if e.Subject.matches(p.namespace, p.labels) {
 				e.pods[p], p.entries[e] = struct{}{}, struct{}{}
 			}
 		}
@@ -226,9 +240,12 @@ func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
 		e.were = e.in
 		stays := e.in != [2]bool{}
 		if stays && len(e.pods) > 0 && !e.active() {
-			c.prepare(e)
+			if c.prepare(e); !c.exhausted() {
+				c.told.count(&e.Policy, 1)
+			}
 		} else if e.active() && !(stays && len(e.pods) > 0) {
 			gone = append(gone, e)
+			c.lapsed = append(c.lapsed, e.Policy)
 		}
 		if !stays {
 			delete(c.entries, id)
@@ -238,6 +255,14 @@ func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
 		}
 	}
 	return gone
+}
+
+// lapse lets peers be alike that only policies of before tell apart. While pods have their rule sets, an address keeps the identity that these know.
+func (c *Compiler) lapse() {
+	for i := range c.lapsed {
+		c.told.count(&c.lapsed[i], -1)
+	}
+	c.lapsed = nil
 }
 
 // settle makes all that follows from policies, pods and addresses, once policies are active. It returns the digest that a rule set had which

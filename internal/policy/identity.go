@@ -16,7 +16,8 @@ const (
 	aNode
 )
 
-// content is what policies can know of a pod or a node, but for the blocks that its addresses are in.
+// content is what rules in force tell of a pod or a node, but for the blocks that its addresses are in. Its labels are those of one of them: no
+// rule tells the others apart from it.
 type content struct {
 	kind       kind
 	namespace  map[string]string
@@ -24,9 +25,9 @@ type content struct {
 	ports      []NamedPort
 	ownNode    bool
 	id         Digest
+	by         []label // that rules name
 	addresses  int
 	identities map[*identity]struct{}
-	pods       map[*pod]struct{} // of this node; nil: there are none
 }
 
 // identity is what policies can know of a peer. Addresses that no policy tells apart share one.
@@ -251,75 +252,6 @@ func family(a netip.Addr) int {
 
 // hostPrefix returns the prefix of one address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// describe returns the content of a pod or node, which is shared.
-func (c *Compiler) describe(of content) *content {
-	f := newForm("content")
-	f.number(uint64(of.kind))
-	f.labels(of.namespace)
-	f.labels(of.labels)
-	f.named(of.ports)
-	f.flag(of.ownNode)
-	of.id = f.digest()
-	if found := c.contents[of.id]; found != nil {
-		found.namespace, found.labels = of.namespace, of.labels // those of the snapshot before go with it
-		return found
-	}
-	of.identities = map[*identity]struct{}{}
-	c.contents[of.id] = &of
-	c.index(&of, func(set map[*content]struct{}) { set[&of] = struct{}{} })
-	return &of
-}
-
-// index calls a function for each set of contents by a label that a content is in.
-func (c *Compiler) index(of *content, edit func(map[*content]struct{})) {
-	at := func(l label) {
-		if c.labelled[l] == nil {
-			c.labelled[l] = map[*content]struct{}{}
-		}
-		edit(c.labelled[l])
-		if len(c.labelled[l]) == 0 {
-			delete(c.labelled, l)
-		}
-	}
-	if of.kind == aNode {
-		at(label{of: aNode})
-		return
-	}
-	at(label{})
-	for key, value := range of.namespace {
-		at(label{ofNamespace: true, key: key, value: value})
-	}
-	for key, value := range of.labels {
-		at(label{key: key, value: value})
-	}
-}
-
-// label is a label of pods, or of their namespaces. One without a key is that of all pods, or of all nodes.
-type label struct {
-	of          kind
-	ofNamespace bool
-	key, value  string
-}
-
-// selected returns the contents of the pods that a selector selects, among those with the rarest label that it asks for, and how many it has
-// asked.
-func (c *Compiler) selected(s PodSelector) (out []*content, asked int) {
-	rarest := c.labelled[label{}]
-	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
-		for key, value := range labels {
-			if have := c.labelled[label{ofNamespace: ofNamespace, key: key, value: value}]; len(have) < len(rarest) {
-				rarest = have
-			}
-		}
-	}
-	for i := range rarest {
-		if s.matches(i.namespace, i.labels) {
-			out = append(out, i)
-		}
-	}
-	return out, len(rarest)
-}
 
 // identify brings the rows of some prefixes up to date. Identities that come are fresh; those that go have their rows still.
 func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*identity) {

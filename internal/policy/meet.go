@@ -155,7 +155,7 @@ func (m *meetings) meeting(rules []int32) *meeting {
 
 // ask notes the work of looking at the peers of a rule, whether or not they select somebody.
 func (m *meetings) ask(q *clause, some []*identity) {
-	switch n := 1 + len(q.peers); {
+	switch n := 1 + len(q.peers) + q.terms; {
 	case q.tier != Namespaced:
 	case some == nil:
 		m.spend(m.set, n)
@@ -221,6 +221,9 @@ func (m *meetings) contents(some, matched []*identity) []*identity {
 		}
 	}
 	for _, i := range found {
+		if m.exhausted() {
+			break
+		}
 		if i.meets == nil {
 			matched = append(matched, i)
 		}

@@ -4,32 +4,85 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 )
 
-// place notes the pods and nodes of a snapshot, and whose addresses have come, gone or changed. It returns the pods of this node that
-// came, or that policies may select otherwise than before.
-func (c *Compiler) place(s *Snapshot, touched map[netip.Prefix]bool) map[*pod]bool {
-	changed, hosts, here := map[*pod]bool{}, make(map[netip.Prefix]*content, len(c.hosts)), make(map[netip.Addr]*pod, len(c.pods))
-	for _, n := range s.Nodes {
-		is := c.describe(content{kind: aNode, labels: n.Labels, ownNode: n.Name == s.Node})
+// placePods notes the pods of this node, and returns those that came, or that policies may select otherwise than before.
+func (c *Compiler) placePods(s *Snapshot) map[*pod]bool {
+	changed, here := map[*pod]bool{}, make(map[netip.Addr]*pod, len(c.pods))
+	c.peers = peers{s.Node, s.Nodes, s.Pods, s.namespaceLabels()}
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(s.Node) {
+			here[p.Addresses[0].Unmap()] = c.placePod(p, changed)
+		}
+	}
+	for first, p := range c.pods {
+		if here[first] != p {
+			c.leave(p)
+		}
+	}
+	c.pods = here
+	return changed
+}
+
+// placePod returns a pod of this node, and notes whether it changed. Its addresses make it what it is.
+func (c *Compiler) placePod(p *Pod, changed map[*pod]bool) *pod {
+	had, namespace := c.pods[p.Addresses[0].Unmap()], c.peers.namespaces[p.Namespace]
+	if had == nil || !slices.Equal(had.addresses, p.Addresses) {
+		had = &pod{addresses: slices.Clone(p.Addresses), entries: map[*entry]struct{}{}}
+		changed[had] = true
+	}
+	if changed[had] || !maps.Equal(had.namespace, namespace) || !maps.Equal(had.labels, p.Labels) || !slices.Equal(had.ports, p.Ports) {
+		c.local.remove(had, had.by)
+		had.by = append(labelsOf(false, p.Labels), labelsOf(true, namespace)...)
+		c.local.add(had, had.by)
+		had.ports, changed[had] = slices.Clone(p.Ports), true
+	}
+	had.namespace, had.labels = namespace, p.Labels // those of the snapshot before go with it
+	return had
+}
+
+// leave forgets a pod of this node.
+func (c *Compiler) leave(p *pod) {
+	for e := range p.entries {
+		delete(e.pods, p)
+	}
+	c.local.remove(p, p.by)
+	for _, list := range p.sets {
+		c.left = append(c.left, list[:]...)
+	}
+	for _, a := range p.addresses {
+		c.endpoints.remove(mapped(a))
+	}
+}
+
+// peers is what a snapshot says of who may be a peer.
+type peers struct {
+	node       string
+	nodes      []Node
+	pods       []Pod
+	namespaces map[string]map[string]string
+}
+
+// placePeers notes what rules tell of each address of a pod or node, and whose have come, gone or changed.
+func (c *Compiler) placePeers(touched map[netip.Prefix]bool) {
+	hosts := make(map[netip.Prefix]*content, len(c.hosts))
+	for _, n := range c.peers.nodes {
+		is := c.describe(content{kind: aNode, labels: n.Labels, ownNode: n.Name == c.peers.node})
 		for _, a := range n.Addresses {
 			hosts[hostPrefix(a.Unmap())] = is
 		}
 	}
-	namespaces := s.namespaceLabels()
-	for i := range s.Pods {
-		p := &s.Pods[i]
+	for i := range c.peers.pods {
+		p := &c.peers.pods[i]
 		if p.HostNetwork {
 			continue
 		}
-		is := c.describe(content{kind: aPod, namespace: namespaces[p.Namespace], labels: p.Labels, ports: sortedPorts(p.Ports)})
+		is := c.describe(content{kind: aPod, namespace: c.peers.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports})
 		for _, a := range p.Addresses {
 			hosts[hostPrefix(a.Unmap())] = is
-		}
-		if p.enforced(s.Node) {
-			here[p.Addresses[0].Unmap()] = c.placePod(p, is, changed)
 		}
 	}
 	for at, is := range hosts {
@@ -47,53 +100,13 @@ func (c *Compiler) place(s *Snapshot, touched map[netip.Prefix]bool) map[*pod]bo
 			was.addresses--
 		}
 	}
-	for first, p := range c.pods {
-		if here[first] != p {
-			c.leave(p)
-		}
-	}
 	for id, is := range c.contents {
 		if is.addresses == 0 {
 			delete(c.contents, id)
-			c.index(is, func(set map[*content]struct{}) { delete(set, is) })
+			c.labelled.remove(is, is.by)
 		}
 	}
-	c.hosts, c.pods = hosts, here
-	return changed
-}
-
-// placePod returns a pod of this node, and notes whether it changed. Its addresses make it what it is.
-func (c *Compiler) placePod(p *Pod, is *content, changed map[*pod]bool) *pod {
-	had := c.pods[p.Addresses[0].Unmap()]
-	if had == nil || !slices.Equal(had.addresses, p.Addresses) {
-		had = &pod{addresses: slices.Clone(p.Addresses), entries: map[*entry]struct{}{}}
-	}
-	if had.content != is || !slices.Equal(had.ports, p.Ports) {
-		if had.content != nil {
-			delete(had.content.pods, had)
-		}
-		had.content, had.ports = is, slices.Clone(p.Ports)
-		if is.pods == nil {
-			is.pods = map[*pod]struct{}{}
-		}
-		is.pods[had] = struct{}{}
-		changed[had] = true
-	}
-	return had
-}
-
-// leave forgets a pod of this node.
-func (c *Compiler) leave(p *pod) {
-	for e := range p.entries {
-		delete(e.pods, p)
-	}
-	delete(p.content.pods, p)
-	for _, list := range p.sets {
-		c.left = append(c.left, list[:]...)
-	}
-	for _, a := range p.addresses {
-		c.endpoints.remove(mapped(a))
-	}
+	c.hosts = hosts
 }
 
 func sortedPorts(ports []NamedPort) []NamedPort {

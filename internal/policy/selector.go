@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,7 +24,21 @@ type Requirement struct {
 	Key string
 	// Operator is In, NotIn, Exists or DoesNotExist.
 	Operator string
-	Values   []string `json:",omitempty"`
+	Values   []string `json:",omitempty"` // sorted
+}
+
+// UnmarshalJSON sorts the values.
+func (r *Requirement) UnmarshalJSON(text []byte) error {
+	type plain Requirement
+	err := json.Unmarshal(text, (*plain)(r))
+	r.Sort()
+	return err
+}
+
+// Sort sorts the values, each once.
+func (r *Requirement) Sort() {
+	slices.Sort(r.Values)
+	r.Values = slices.Compact(r.Values)
 }
 
 // Matches reports whether the selector selects what has these labels.
@@ -45,14 +60,22 @@ func (r Requirement) matches(labels map[string]string) bool {
 	value, ok := labels[r.Key]
 	switch r.Operator {
 	case "In":
-		return ok && slices.Contains(r.Values, value)
+		return ok && r.has(value)
 	case "NotIn": // what lacks the label is not in
-		return !ok || !slices.Contains(r.Values, value)
+		return !ok || !r.has(value)
 	case "Exists":
 		return ok
 	}
 	return !ok
 }
+
+func (r Requirement) has(value string) bool {
+	_, found := slices.BinarySearch(r.Values, value)
+	return found
+}
+
+// terms returns how many terms the selector has.
+func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
 // Validate returns an error that names the field.
 func (s Selector) Validate() error {
@@ -73,6 +96,8 @@ func (r Requirement) validate() error {
 		return fmt.Errorf("operator: %q: want In, NotIn, Exists or DoesNotExist", r.Operator)
 	case takesValues && len(r.Values) == 0:
 		return fmt.Errorf("values: missing: operator %s needs some", r.Operator)
+	case !slices.IsSorted(r.Values):
+		return errors.New("values: not sorted")
 	case !takesValues && len(r.Values) != 0:
 		return fmt.Errorf("values: operator %s takes none", r.Operator)
 	}

@@ -11,13 +11,14 @@ import (
 
 // MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets counts 1, a block with this
 // identity or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies, which each rule set has, and its row rowWork; each combination of rules that identities meet counts its rules, and portWork
-// for a port or a row for ports; to ask podWork pods counts 1 too. Identities are the pods, nodes and ranges of addresses that rules tell apart.
+// for a port or a row for ports; to ask podWork pods about a term of a selector counts 1 too, and each value of a label that rules name toldWork. Identities are the pods, nodes and ranges of addresses that rules tell apart.
 // At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
 const (
 	MostWork = 1 << 22
 	rowWork  = 8
 	portWork = 8
 	podWork  = 16
+	toldWork = 4
 )
 
 var mostWork = MostWork // tests take less
@@ -40,7 +41,7 @@ func (c *Compiler) spend(set *ruleSet, n int) bool {
 	return !c.exhausted()
 }
 
-func (c *Compiler) exhausted() bool { return c.limit > 0 && c.work > c.limit }
+func (c *Compiler) exhausted() bool { return c.limit > 0 && c.work+c.told.work() > c.limit }
 
 // begin allows work for a change. 0 is without a limit.
 func (c *Compiler) begin(limit int) { c.work, c.limit = 0, limit }
@@ -48,7 +49,7 @@ func (c *Compiler) begin(limit int) { c.work, c.limit = 0, limit }
 // Check returns a *WorkError if the snapshot of the last change is too much work to compile from nothing. It compiles, if what sets have cost
 // since they are there is too much: of this, some may have gone.
 func (c *Compiler) Check(s Snapshot) error {
-	if c.total <= mostWork {
+	if c.total+c.told.work() <= mostWork {
 		return nil
 	}
 	s.Previous = nil
@@ -68,7 +69,7 @@ func (c *Compiler) Check(s Snapshot) error {
 
 // heaviest returns the policy that is to blame for too much work.
 func (s *Snapshot) heaviest() Origin {
-	return s.blame(func(c *Compiler) int { return c.work }, 2+rowWork)
+	return s.blame(func(c *Compiler) int { return c.work + c.told.work() }, 2+rowWork)
 }
 
 // Fullest returns the largest policy of the namespace whose policies have the most of some rows on the node, for which a function is 1: those
@@ -81,8 +82,8 @@ func (s *Snapshot) Fullest(rows func(Rows) int, verdicts bool) Origin {
 	return s.blame(func(c *Compiler) int { return rows(c.Rows()) }, foreign)
 }
 
-// blame returns the largest policy of the namespace whose policies cost most on the node: by themselves, and foreign for each rule set of blocks
-// and each range that they bring. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too
+// blame returns the largest policy of the namespace whose policies cost most on the node: by themselves, and foreign for each range that they bring
+// and each rule set of blocks, and for each pod or node that they tell from others and each rule set that selects such. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too
 // much work by themselves.
 func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
 	of := map[string][]Policy{} // by namespace; "": of the cluster
@@ -95,7 +96,7 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
 	if len(namespaces) == 1 {
 		return largest(of[namespaces[0]])
 	}
-	costs, ranges, sets := map[string]int{}, map[string]int{}, 0
+	costs, brings, meet := map[string]int{}, map[string]*[2]int{}, [2]int{} // of ranges, and of pods and nodes
 	for _, namespace := range namespaces {
 		own := *s
 		own.Policies, own.Previous = of[namespace], nil
@@ -103,21 +104,24 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
 		if _, err := c.Change(own); err != nil {
 			return largest(own.Policies)
 		}
-		costs[namespace] = cost(c)
+		costs[namespace], brings[namespace] = cost(c), &[2]int{0, len(c.contents)}
 		for _, i := range c.identities {
 			if i.content == nil {
-				ranges[namespace]++
+				brings[namespace][0]++
 			}
 		}
 		for _, set := range c.sets {
 			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
-				sets++
+				meet[0]++
+			}
+			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.peers) > 0 }) {
+				meet[1]++
 			}
 		}
 	}
 	highest := -1
 	for _, namespace := range namespaces {
-		if n := costs[namespace] + foreign*ranges[namespace]*sets; namespace != "" && n > highest {
+		if n := costs[namespace] + foreign*(brings[namespace][0]*meet[0]+brings[namespace][1]*meet[1]); namespace != "" && n > highest {
 			highest, most = n, largest(of[namespace])
 		}
 	}

@@ -33,12 +33,12 @@ func crossing(namespace, name string, ranges, ports int) Policy {
 	return p
 }
 
-// except returns a policy of rules that each select all pods but some that there are not.
+// except returns a policy of rules that each select all pods but those with one value of a label.
 func except(namespace, name string, rules int) Policy {
 	p := Policy{Tier: Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
 	for n := range rules {
 		p.Ingress = append(p.Ingress, Rule{Action: Accept, Peers: []Peer{{Pods: &PodSelector{
-			Pods: Selector{Requirements: []Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint("none", n)}}}},
+			Pods: Selector{Requirements: []Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint(n)}}}},
 		}}}})
 	}
 	return p

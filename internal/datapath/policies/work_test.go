@@ -13,12 +13,18 @@ import (
 	"mustang/internal/testkit"
 )
 
-// selecting returns a policy of a namespace with a number of rules that each select all pods.
+// selecting returns a policy of a namespace with a number of rules that each select all pods, and of which one tells these apart.
 func selecting(namespace string, rules int) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: "all", IsolatesIngress: true}
 	p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: namespace}
 	for n := range rules {
 		none := policy.Requirement{Key: "app", Operator: "NotIn", Values: []string{fmt.Sprint("none", n)}}
+		if n == 0 {
+			none = policy.Requirement{Key: "app", Operator: "In"}
+			for i := range 3000 {
+				none.Values = append(none.Values, fmt.Sprint(i))
+			}
+		}
 		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}})
 	}
 	return p

@@ -206,7 +206,9 @@ type labelSelector struct {
 func (l labelSelector) selector() (policy.Selector, error) {
 	s := policy.Selector{Labels: l.MatchLabels}
 	for _, e := range l.MatchExpressions {
-		s.Requirements = append(s.Requirements, policy.Requirement{Key: e.Key, Operator: e.Operator, Values: e.Values})
+		r := policy.Requirement{Key: e.Key, Operator: e.Operator, Values: e.Values}
+		r.Sort()
+		s.Requirements = append(s.Requirements, r)
 	}
 	return s, s.Validate()
 }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"slices"
+)
+
+// label is a label of pods, or of their namespaces, or of nodes. One without a key is that of all pods, or of all nodes.
+type label struct {
+	of          kind // aNode, or 0
+	ofNamespace bool
+	key, value  string
+}
+
+// labelled is what has labels, by each of them.
+type labelled[T comparable] map[label]map[T]struct{}
+
+func (x labelled[T]) add(of T, by []label) {
+	for _, l := range by {
+		if x[l] == nil {
+			x[l] = map[T]struct{}{}
+		}
+		x[l][of] = struct{}{}
+	}
+}
+
+func (x labelled[T]) remove(of T, by []label) {
+	for _, l := range by {
+		if delete(x[l], of); len(x[l]) == 0 {
+			delete(x, l)
+		}
+	}
+}
+
+// rarest returns those with the rarest label that a selector of pods asks for.
+func (x labelled[T]) rarest(s PodSelector) map[T]struct{} {
+	rarest := x[label{}]
+	for ofNamespace, labels := range map[bool]map[string]string{true: s.Namespaces.Labels, false: s.Pods.Labels} {
+		for key, value := range labels {
+			if have := x[label{ofNamespace: ofNamespace, key: key, value: value}]; len(have) < len(rarest) {
+				rarest = have
+			}
+		}
+	}
+	return rarest
+}
+
+// labelsOf returns the labels of a pod, or of its namespace.
+func labelsOf(ofNamespace bool, labels map[string]string) []label {
+	by := make([]label, 1, 1+len(labels))
+	for key, value := range labels {
+		by = append(by, label{ofNamespace: ofNamespace, key: key, value: value})
+	}
+	return by
+}
+
+// told counts by what rules tell peers apart: nothing else makes an identity more.
+type told struct {
+	values map[label]int // that rules ask for
+	keys   map[label]int // of which rules ask whether they are there; they have no value
+	ports  map[string]int
+}
+
+// work is what it costs to keep them.
+func (t *told) work() int { return toldWork * len(t.values) }
+
+func newTold() told { return told{map[label]int{}, map[label]int{}, map[string]int{}} }
+
+// count counts the rules of a policy, in the directions in which it has a say.
+func (t *told) count(p *Policy, by int) {
+	for _, d := range []Direction{Egress, Ingress} {
+		rules, ok := p.rules(d)
+		if !ok {
+			continue
+		}
+		for i := range rules {
+			for _, peer := range rules[i].Peers {
+				switch {
+				case peer.Pods != nil:
+					t.selector(label{ofNamespace: true}, peer.Pods.Namespaces, by)
+					t.selector(label{}, peer.Pods.Pods, by)
+				case peer.Nodes != nil:
+					t.selector(label{of: aNode}, *peer.Nodes, by)
+				}
+			}
+			for _, port := range rules[i].Ports {
+				if d == Egress && port.Name != "" { // on ingress it is that of the pod itself
+					count(t.ports, port.Name, by)
+				}
+			}
+		}
+	}
+}
+
+func (t *told) selector(l label, s Selector, by int) {
+	for l.key, l.value = range s.Labels {
+		count(t.values, l, by)
+	}
+	for _, r := range s.Requirements {
+		if l.key, l.value = r.Key, ""; len(r.Values) == 0 {
+			count(t.keys, l, by)
+		}
+		for _, l.value = range r.Values {
+			count(t.values, l, by)
+		}
+	}
+}
+
+func count[K comparable](m map[K]int, k K, by int) {
+	if m[k] += by; m[k] == 0 {
+		delete(m, k)
+	}
+}
+
+// labels adds to a form what rules tell of labels, and returns those whose values they ask for besides others.
+func (t *told) labels(f *form, l label, labels map[string]string, by []label) []label {
+	type known struct {
+		label
+		asked bool // for its value
+	}
+	var few [8]known
+	all := few[:0]
+	for l.key, l.value = range labels {
+		if asked := t.values[l] > 0; asked || t.keys[label{l.of, l.ofNamespace, l.key, ""}] > 0 {
+			all = append(all, known{l, asked})
+		}
+	}
+	slices.SortFunc(all, func(a, b known) int { return cmp.Compare(a.key, b.key) })
+	f.number(uint64(len(all)))
+	for _, l := range all {
+		f.text(l.key)
+		if f.flag(l.asked); l.asked {
+			f.text(l.value)
+			by = append(by, l.label)
+		}
+	}
+	return by
+}
+
+// describe returns the content of a pod or node, which those share that rules do not tell apart.
+func (c *Compiler) describe(of content) *content {
+	f := newForm("content")
+	f.number(uint64(of.kind))
+	var by [8]label
+	l, all := label{}, by[:1]
+	if of.kind == aNode {
+		l.of = aNode
+		all[0].of = aNode
+	}
+	all = c.told.labels(f, label{ofNamespace: true}, of.namespace, all)
+	all = c.told.labels(f, l, of.labels, all)
+	if len(of.ports) > 0 {
+		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return c.told.ports[p.Name] == 0 })
+	}
+	f.named(of.ports)
+	f.flag(of.ownNode)
+	of.id = f.digest()
+	if found := c.contents[of.id]; found != nil {
+		found.namespace, found.labels = of.namespace, of.labels // those of the snapshot before go with it
+		return found
+	}
+	of.identities, of.by = map[*identity]struct{}{}, slices.Clone(all)
+	c.contents[of.id] = &of
+	c.labelled.add(&of, of.by)
+	return &of
+}
+
+// selected returns the contents of the pods that a selector selects, and how many it has asked.
+func (c *Compiler) selected(s PodSelector) (out []*content, asked int) {
+	rarest := c.labelled.rarest(s)
+	for i := range rarest {
+		if s.matches(i.namespace, i.labels) {
+			out = append(out, i)
+		}
+	}
+	return out, len(rarest)
+}
