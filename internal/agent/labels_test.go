@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"mustang/internal/datapath"
@@ -87,6 +88,7 @@ func TestLabelsOfOthers(t *testing.T) {
 	if full := apply(elsewhere); len(full) != 0 {
 		t.Errorf("a subject that is not here: %d policies have no rules in force, the first is %+v", len(full), full[0])
 	}
+	slices.Sort(names)
 	evil.Ingress = []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{
 		Requirements: []policy.Requirement{{Key: label, Operator: "In", Values: names}},
 	}}}}}}

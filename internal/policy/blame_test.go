@@ -210,27 +210,45 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestSelectorsOfNobody counts rules whose selectors match no pod: each is looked at for each rule set.
+// TestSelectorsOfNobody counts rules whose selectors match no pod: each term is looked at for each rule set, and each value is kept.
 func TestSelectorsOfNobody(t *testing.T) {
 	bounds(t, 1<<12)
-	p := Policy{Tier: Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]Rule, 1)}
-	policies := []Policy{p}
-	for _, app := range names(9) {
-		own := Policy{Tier: Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: inNamespace("tenant")}
-		own.Subject.Pods.Labels = map[string]string{"app": app}
-		policies = append(policies, own)
-	}
-	s := on(policies, map[string][]string{"tenant": names(9)})
-	for n, want := range map[int]bool{100: false, 500: true} {
-		policies[0].Ingress[0].Peers = nil
-		for i := range n {
-			none := Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", i)}}
-			policies[0].Ingress[0].Peers = append(policies[0].Ingress[0].Peers, Peer{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{none}}}})
+	none := func(n int) Requirement { return Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", n)}} }
+	for name, peers := range map[string]func(n int) []Peer{
+		"peers": func(n int) (all []Peer) {
+			for i := range n {
+				all = append(all, Peer{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{none(i)}}}})
+			}
+			return all
+		},
+		"terms": func(n int) []Peer {
+			all := Selector{Requirements: slices.Repeat([]Requirement{none(0)}, n)}
+			return []Peer{{Pods: &PodSelector{Pods: all}}}
+		},
+		"values": func(n int) []Peer {
+			all := none(0)
+			for i := range 8 * n {
+				all.Values = append(all.Values, fmt.Sprint(i))
+			}
+			all.Sort()
+			return []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{all}}}}}
+		},
+	} {
+		p := Policy{Tier: Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: inNamespace("tenant"), Ingress: make([]Rule, 1)}
+		policies := []Policy{p, internet(Namespaced, "shop", "a", 1)}
+		for _, app := range names(9) {
+			own := Policy{Tier: Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: inNamespace("tenant")}
+			own.Subject.Pods.Labels = map[string]string{"app": app}
+			policies = append(policies, own)
 		}
-		_, err := Compile(s, Rows{})
-		var over *WorkError
-		if errors.As(err, &over) != want {
-			t.Errorf("%d selectors: %v", n, err)
+		s := on(policies, map[string][]string{"tenant": names(9), "shop": {"a"}})
+		for n, want := range map[int]bool{50: false, 500: true} {
+			policies[0].Ingress[0].Peers = peers(n)
+			_, err := Compile(s, Rows{})
+			var over *WorkError
+			if errors.As(err, &over) != want || want && over.Most.Namespace != "tenant" {
+				t.Errorf("%d %s: %v", n, name, err)
+			}
 		}
 	}
 }

@@ -24,6 +24,7 @@ func selecting(namespace string, rules int) policy.Policy {
 			for i := range 3000 {
 				none.Values = append(none.Values, fmt.Sprint(i))
 			}
+			none.Sort()
 		}
 		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none}}}}}})
 	}
