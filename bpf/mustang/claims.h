@@ -13,11 +13,16 @@
  * not claim to come from a pod of this node whose packets have one, nor from the node, which policies let reach its pods.
  */
 
-/* Whether packets from an address come by a pod's own device, with a seal. */
+/* Whether packets from an address come by a pod's own device, with a seal. Policies know pods by their link-local addresses too. */
 static __always_inline bool is_sealed_pod(const union addr *addr)
 {
 	const struct way *way = way_find(addr);
+	__u32 identity;
 
+	if (unlikely(is_link_local(addr))) {
+		identity = identity_of(addr);
+		return identity && !(identity & IDENTITY_OWN_NODE);
+	}
 	return way && way->endpoint && !(way->path.flags & ENDPOINT_ON_HOST);
 }
 
@@ -26,6 +31,8 @@ static __always_inline bool is_sealed_source(const union addr *addr)
 {
 	const struct way *way = way_find(addr);
 
+	if (unlikely(is_link_local(addr)))
+		return identity_of(addr);
 	return way && way->endpoint ? !(way->path.flags & ENDPOINT_ON_HOST) : is_own_node(addr);
 }
 

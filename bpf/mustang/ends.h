@@ -47,7 +47,7 @@ static __noinline int own_end(struct __sk_buff *skb, struct packet *packet, bool
 		return true;
 	if (dhcp && sender->flags & SENDER_DHCP)
 		return false;
-	if (!is_pod(own) && sender->pod.words[3])
+	if (!is_pod(own) && (sender->pod.halves[0] || sender->pod.halves[1]))
 		*own = sender->pod;
 	return true;
 }

@@ -26,28 +26,33 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 		d->verdict = VERDICT_TRANSLATE;
 }
 
-/* Ends a connection: its rows go at once, so that the other end cannot send by it either. */
+/* Ends a connection: its rows go at once, so that the other end cannot send by it either. Those of clients outside are not the pod's. */
 static __always_inline void ct_end(const struct ct_entry *ct)
 {
 	struct ct_slot *slot = ct_slot_of(ct);
 	__u32 state = slot ? slot_state(slot) : CT_FREE;
 
-	if (SLOT_STATE(state) > CT_CLAIMED && slot_claim(slot, state, coarse_now(), bpf_get_prandom_u32()))
+	if (SLOT_STATE(state) > CT_CLAIMED && !(ct->flags & CT_UPLINK) &&
+	    slot_claim(slot, state, coarse_now(), bpf_get_prandom_u32()))
 		slot_release(ct->slot);
 }
 
 /*
- * Judges what a client sends to a service from an address that is in no row: an enum drop_reason, or 0. By its row the connection is one of that
- * address, which is outside, and policies may have come for the pod since it was opened.
+ * Judges what a pod sends by a connection of a service from an address that is in no row: an enum drop_reason, or 0. By its row the connection is one of
+ * that address, which is outside, and policies may have come for the pod since it was opened.
  */
 static __noinline int judge_foreign(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
 {
 	union addr pod;
 	int denied;
 
-	if (!(ct->flags & CT_FORWARD) || !pod_of_foreign(skb, &packet->tuple.saddr, &pod))
+	if (!pod_of_foreign(skb, &packet->tuple.saddr, &pod))
 		return 0;
-	denied = judge(&pod, &ct->to.daddr, flow_of(packet->tuple.sport, ct->to.dport, packet->tuple.proto));
+	if (ct->flags & CT_FORWARD)
+		denied = judge(&pod, &ct->to.daddr, flow_of(packet->tuple.sport, ct->to.dport, packet->tuple.proto));
+	else
+		denied = judge(&packet->tuple.daddr, &pod,
+			       flow_of(packet->tuple.dport, packet->tuple.sport, packet->tuple.proto));
 	if (denied)
 		ct_end(ct);
 	return denied;

@@ -31,9 +31,10 @@ static __noinline int is_policed(const struct tuple *t)
 
 /*
  * Whether an ICMP error is about a connection that is allowed, and goes to who sent the packet that it quotes. Pods tell of their own
- * connections only.
+ * connections only. own: the address of the pod in the error, for which own_end() has put another one.
  */
-static __noinline int quotes_connection(struct __sk_buff *skb, const struct packet *packet)
+static __noinline int quotes_connection(struct __sk_buff *skb, const struct packet *packet, const union addr *own,
+					bool from_pod)
 {
 	__u32 zero = 0;
 	struct packet *quote = bpf_map_lookup_elem(&quotes, &zero);
@@ -41,7 +42,13 @@ static __noinline int quotes_connection(struct __sk_buff *skb, const struct pack
 
 	if (skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
-	if (!quote || parse_quote(skb, packet, quote) < 0 || !addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
+	if (!quote || parse_quote(skb, packet, quote) < 0)
+		return false;
+	if (from_pod && addr_equal(&quote->tuple.daddr, own))
+		quote->tuple.daddr = packet->tuple.saddr;
+	if (!from_pod && addr_equal(&quote->tuple.saddr, own))
+		quote->tuple.saddr = packet->tuple.daddr;
+	if (!addr_equal(&quote->tuple.saddr, &packet->tuple.daddr))
 		return false;
 	if (is_icmp(quote)) {
 		if (!header_at(skb, quote->l4, sizeof(struct icmp_header)))
@@ -213,11 +220,15 @@ static __noinline int known(const struct packet *packet)
  */
 __noinline int police(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
+	union addr own;
 	int reason;
 
-	if (!packet || !own_end(skb, packet, from_pod) || !is_policed(&packet->tuple))
+	if (!packet)
 		return 0;
-	if (packet->traits & TRAIT_ICMP_ERROR && quotes_connection(skb, packet))
+	own = from_pod ? packet->tuple.saddr : packet->tuple.daddr;
+	if (!own_end(skb, packet, from_pod) || !is_policed(&packet->tuple))
+		return 0;
+	if (packet->traits & TRAIT_ICMP_ERROR && quotes_connection(skb, packet, &own, from_pod))
 		return 0;
 	if (is_icmp(packet))
 		name_icmp(skb, packet);

@@ -145,8 +145,8 @@ static __always_inline const struct policy_settings *policies_in_force(void)
 	return bpf_map_lookup_elem(&policy_settings, &row);
 }
 
-/* Whether an address is the node's, to policies: 0 while none are in force. */
-static __noinline int is_own_node(const union addr *addr)
+/* What policies know of an address by itself: 0 if nothing, and while none are in force. */
+static __noinline __u32 identity_of(const union addr *addr)
 {
 	struct prefix prefix = { .length = 128 };
 	const __u32 *identity;
@@ -155,7 +155,13 @@ static __noinline int is_own_node(const union addr *addr)
 		return 0;
 	prefix.addr = *addr;
 	identity = bpf_map_lookup_elem(&identities, &prefix);
-	return identity && *identity & IDENTITY_OWN_NODE;
+	return identity ? *identity : 0;
+}
+
+/* Whether an address is the node's, to policies. */
+static __always_inline bool is_own_node(const union addr *addr)
+{
+	return identity_of(addr) & IDENTITY_OWN_NODE;
 }
 
 /* Room for a judgement on each CPU: its callers have little stack left. */

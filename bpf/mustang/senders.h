@@ -108,7 +108,7 @@ static __noinline int pod_of_foreign(struct __sk_buff *skb, const union addr *fr
 	if (is_pod(from))
 		return false;
 	sender = sender_of(skb);
-	if (!sender || !sender->pod.words[3])
+	if (!sender || !(sender->pod.halves[0] || sender->pod.halves[1]))
 		return false;
 	*pod = sender->pod;
 	return true;

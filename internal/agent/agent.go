@@ -113,6 +113,7 @@ type Agent struct {
 	failed   map[service.Key]string   // why services were not written
 	unread   map[object]string        // why objects were not read
 	noRoom   map[manifest.Name]string // why policies have no rules in force
+	stripped stripped
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
@@ -243,6 +244,14 @@ func (a *Agent) setAll() {
 	a.wake()
 }
 
+// changePolicies has all policies applied once more.
+func (a *Agent) changePolicies() {
+	a.mu.Lock()
+	a.policies.changed = true
+	a.mu.Unlock()
+	a.wake()
+}
+
 func (a *Agent) wake() {
 	a.State.Queued()
 	select {
@@ -362,7 +371,10 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 
 // applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
 func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
-	full, lost, err := applyPolicies(ctx, a.Policies, a.Node, rules)
+	full, lost, err := a.stripped.apply(ctx, a.Policies, a.Node, rules)
+	if a.stripped.later {
+		time.AfterFunc(holdStripped, a.changePolicies)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.policies.failure = err; err == nil {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -47,6 +48,23 @@ func onNode(t *testing.T, p *datapath.Datapath, want *policies.Set, namespace st
 	}
 }
 
+const label = "statefulset.kubernetes.io/pod-name"
+
+// farPods adds 9,000 pods of other nodes, and returns rules that tell them all apart.
+func farPods(want *policies.Set) []policy.Rule {
+	all := policy.Requirement{Key: label, Operator: "In"}
+	for i := range 9000 {
+		name := fmt.Sprint("p", i)
+		all.Values = append(all.Values, name)
+		want.Pods = append(want.Pods, policy.Pod{
+			Namespace: fmt.Sprint("n", i%100), Name: name, Node: "far", Labels: map[string]string{"app": fmt.Sprint("far", i%300), label: name},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 100, byte(i / 250), byte(i%250 + 1)})},
+		})
+	}
+	all.Sort()
+	return []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}}}
+}
+
 // TestLabelsOfOthers has a tenant name a label that tells 9,000 pods of the cluster apart. Where it only asks for some in its subject, nothing changes
 // for others. Where its rules tell them apart on a node with many policies of others, it is the tenant that loses rules.
 func TestLabelsOfOthers(t *testing.T) {
@@ -56,27 +74,18 @@ func TestLabelsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	const label, far = "statefulset.kubernetes.io/pod-name", 9000
 	var want policies.Set
 	onNode(t, p, &want, "shop", 32)
 	onNode(t, p, &want, "tenant", 1)
 	evil := want.Policies[len(want.Policies)-1]
 	want.Policies = want.Policies[:len(want.Policies)-1]
-	var names []string
-	for i := range far {
-		name := fmt.Sprint("p", i)
-		names = append(names, name)
-		want.Pods = append(want.Pods, policy.Pod{
-			Namespace: fmt.Sprint("n", i%100), Name: name, Node: "far", Labels: map[string]string{"app": fmt.Sprint("far", i%300), label: name},
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 100, byte(i / 250), byte(i%250 + 1)})},
-		})
-	}
+	apart := farPods(&want)
 	apply := func(policies ...policy.Policy) []kube.Warning {
 		t.Helper()
 		now := want
 		now.Policies = append(now.Policies[:len(now.Policies):len(now.Policies)], policies...)
 		now.Trim(want.Pods[0].Node)
-		full, _, err := applyPolicies(t.Context(), p.Policies(), want.Pods[0].Node, now)
+		full, _, err := new(stripped).apply(t.Context(), p.Policies(), want.Pods[0].Node, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,13 +97,83 @@ func TestLabelsOfOthers(t *testing.T) {
 	if full := apply(elsewhere); len(full) != 0 {
 		t.Errorf("a subject that is not here: %d policies have no rules in force, the first is %+v", len(full), full[0])
 	}
-	slices.Sort(names)
-	evil.Ingress = []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{
-		Requirements: []policy.Requirement{{Key: label, Operator: "In", Values: names}},
-	}}}}}}
+	evil.Ingress = apart
 	for round := range 2 {
 		if full := apply(evil); len(full) != 1 || full[0].Namespace != "tenant" {
 			t.Errorf("round %d: without rules in force: %d: %+v", round, len(full), full)
 		}
+	}
+}
+
+// TestRoomForJoining has a tenant fill the verdicts to just below what there is room for: it loses rules, and pods of others join.
+func TestRoomForJoining(t *testing.T) {
+	testkit.RequireRoot(t)
+	p, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	var want policies.Set
+	onNode(t, p, &want, "tenant", 28) // each has a verdict about each of the far pods
+	onNode(t, p, &want, "shop", 1)
+	web := want.Pods[len(want.Pods)-1]
+	at := web.Addresses
+	web.Addresses = nil
+	want.Pods[len(want.Pods)-1] = web // it has no address yet
+	if err := p.Policies().Objects.Endpoints.Delete(rows.EncodeAddr(at[0])); err != nil {
+		t.Fatal(err)
+	}
+	want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want)...)
+	full, _, err := new(stripped).apply(t.Context(), p.Policies(), web.Node, want)
+	if err != nil || len(full) == 0 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace != "tenant" }) {
+		t.Errorf("%v, without rules in force: %+v", err, full)
+	}
+	join := func(map[netip.Addr]policy.Sets) error { return nil }
+	if _, err := p.Policies().Admit(99, at, &web, join); err != nil {
+		t.Errorf("a pod of another joins: %v", err)
+	}
+}
+
+// counting counts calls.
+type counting struct {
+	Policies
+	calls int
+}
+
+func (c *counting) Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error) {
+	c.calls++
+	return c.Policies.Apply(ctx, owner, want)
+}
+
+// TestStrippedIsHeld changes a pod elsewhere, and then the policy of a tenant that there was no room for: neither tries all policies again at once. A minute
+// later they are tried.
+func TestStrippedIsHeld(t *testing.T) {
+	rows := &small{room: 2000}
+	of := &counting{Policies: rows}
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 2), with("tenant", "fits", 1), with("tenant", "large", 1000)}}}
+	s := new(stripped)
+	apply := func(calls int, lost ...string) {
+		t.Helper()
+		of.calls = 0
+		full, err1, err2 := s.apply(t.Context(), of, "here", want)
+		var names []string
+		for _, w := range full {
+			names = append(names, w.Namespace+"/"+w.Name)
+		}
+		if err2 != nil || (err1 != nil) != (len(lost) > 0) || !slices.Equal(names, lost) || of.calls != calls {
+			t.Errorf("%d calls, lost %q, %v, %v", of.calls, names, err1, err2)
+		}
+	}
+	apply(2, "tenant/large")
+	want.Pods = []policy.Pod{{Namespace: "far", Name: "p"}}
+	apply(1, "tenant/large")
+	want.Policies = []policy.Policy{with("shop", "web", 3), with("tenant", "fits", 2), with("tenant", "large", 3)}
+	apply(1, "tenant/fits", "tenant/large")
+	if !s.later {
+		t.Error("what has changed is not tried again by itself")
+	}
+	s.tried = s.tried.Add(-holdStripped)
+	if apply(1); s.later {
+		t.Error("it is tried again without need")
 	}
 }

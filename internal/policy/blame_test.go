@@ -213,7 +213,9 @@ func TestJoin(t *testing.T) {
 // TestSelectorsOfNobody counts rules whose selectors match no pod: each term is looked at for each rule set, and each value is kept.
 func TestSelectorsOfNobody(t *testing.T) {
 	bounds(t, 1<<12)
-	none := func(n int) Requirement { return Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", n)}} }
+	none := func(n int) Requirement {
+		return Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", n)}}
+	}
 	for name, peers := range map[string]func(n int) []Peer{
 		"peers": func(n int) (all []Peer) {
 			for i := range n {

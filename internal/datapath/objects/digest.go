@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "579d609e99e4e20d"
+	tcDigest     = "7dadb3d99a4aba54"
 	socklbDigest = "22d99c52756c07b1"
 )

@@ -14,20 +14,21 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestLinkLocal has pods with a link-local address of their own, with one that two have, and with one that the node has: the first is
-// known by it.
+// TestLinkLocal has pods with a link-local address of their own, with one that two have, with one that the node has, and with one that a document gives
+// another pod: the first is known by it.
 func TestLinkLocal(t *testing.T) {
 	testkit.RequireRoot(t)
 	p := openPods(t)
-	own, both, nodes := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3")
+	own, both, nodes, far := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3"), netip.MustParseAddr("fe80::4")
 	p.Node = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1"), nodes}, nil }
-	for i, local := range []netip.Addr{own, both, both, nodes} {
+	for i, local := range []netip.Addr{own, both, both, nodes, far} {
 		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(local), Pod: rows.EncodeAddr(address4(i))}
 		if err := p.Objects.Senders.Put(objects.SenderKey{Ifindex: uint32(i + 10)}, sender); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)}}}); err != nil {
+	said := policy.Snapshot{Policies: []policy.Policy{selecting("default", 1)}, Pods: []policy.Pod{{Namespace: "default", Name: "far", Addresses: []netip.Addr{far}}}}
+	if _, err := p.Apply(t.Context(), service.CLI, Set{Snapshot: said}); err != nil {
 		t.Fatal(err)
 	}
 	docs, err := p.recall()
@@ -45,7 +46,7 @@ func TestLinkLocal(t *testing.T) {
 		}
 	}
 	first := of[address4(0)]
-	if !slices.Equal(of[own], first) || len(first) != 1 || of[both] != nil || of[nodes] != nil {
+	if !slices.Equal(of[own], first) || len(first) != 1 || of[both] != nil || of[nodes] != nil || !slices.Equal(of[far], []string{"far"}) {
 		t.Errorf("%v", of)
 	}
 }

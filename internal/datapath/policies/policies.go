@@ -242,6 +242,9 @@ func (p Policies) Snapshot() (policy.Snapshot, error) {
 		return policy.Snapshot{}, err
 	}
 	s, err := p.assemble(docs)
+	if err == nil {
+		err = p.addLinkLocal(&s)
+	}
 	s.Previous = nil
 	return s, err
 }

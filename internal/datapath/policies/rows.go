@@ -3,7 +3,6 @@
 package policies
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -131,18 +130,19 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 	}
 	have := w.compiler.Rows()
 	first := step{before: summarize(have), audit: w.audit}
-	counts := w.room(have)
+	fits := w.room(have)
 	if first.Changes, err = w.compiler.Change(s); err != nil {
 		return nil, err
 	}
-	if check {
-		if err := w.compiler.Check(s); err != nil {
-			return nil, err
-		}
-	}
 	first.after = summarize(have)
 	w.steps = append(w.steps, first)
-	return w, counts(first.Changes)
+	if err := fits(first.Changes); err != nil || !check {
+		return w, err
+	}
+	if err := w.compiler.Check(s); err != nil {
+		return nil, err
+	}
+	return w, w.leaveRoom(s)
 }
 
 // snapshot assembles documents. Without policies, nothing is to be known.
@@ -158,26 +158,6 @@ func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
 func (w *writer) add(have policy.Rows, c policy.Changes, audit bool) error {
 	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows()), audit})
 	return w.room(have)(c)
-}
-
-// room returns a function that returns a *FullError if a map is too small for changes of some rows. Some of them may be in place of others.
-func (w *writer) room(have policy.Rows) func(policy.Changes) error {
-	t := w.tables()
-	addresses, verdicts, ports, numbers := len(have.Addresses), len(have.Verdicts), len(have.Ports), len(have.Numbers)
-	return func(c policy.Changes) error {
-		return cmp.Or(
-			require(t.identities, addresses, c.Addresses.Put), require(t.verdicts, verdicts, c.Verdicts.Put),
-			require(t.ports, ports+int(t.ports.Size())/shareOfListeners, c.Ports.Put), require(t.numbers, numbers, c.Numbers.Put),
-		)
-	}
-}
-
-// require returns an error if a map has no room for more rows.
-func require[K, V any, PK comparable, PV any](t *objects.Table[K, V], have int, put map[PK]PV) error {
-	if have+len(put) > int(t.Size()) {
-		return t.Full()
-	}
-	return nil
 }
 
 // idle reports whether there is nothing to write.

@@ -54,7 +54,8 @@ func (p Policies) assemble(d documents) (policy.Snapshot, error) {
 }
 
 // addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint: as peers they are known by
-// that too. One that two have, on different links, is nobody's; one that the node has too, as an ipvlan with the MAC address of its parent, is the node's.
+// that too. One that two have, on different links, is nobody's; one that the node has too, as an ipvlan with the MAC address of its parent, is the
+// node's, and one that a document gives a pod is that pod's.
 func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	of, by, twice := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
 	for row, err := range p.Objects.Senders.All() {
@@ -72,6 +73,11 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	}
 	for _, n := range s.Nodes {
 		for _, addr := range n.Addresses {
+			twice[addr.Unmap()] = true
+		}
+	}
+	for _, pod := range s.Pods {
+		for _, addr := range pod.Addresses {
 			twice[addr.Unmap()] = true
 		}
 	}

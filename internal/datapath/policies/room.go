@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"cmp"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/policy"
+)
+
+// shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
+const shareOfJoining = 8
+
+// counts are numbers of rows.
+type counts struct{ addresses, verdicts, ports, numbers int }
+
+func countRows(r policy.Rows) counts {
+	return counts{len(r.Addresses), len(r.Verdicts), len(r.Ports), len(r.Numbers)}
+}
+
+// require returns a *FullError if a map is too small for rows, and for a share of its size besides. 0 is for none.
+func (w *writer) require(n counts, share uint32) error {
+	t := w.tables()
+	return cmp.Or(
+		requireRoom(t.identities, n.addresses, share), requireRoom(t.verdicts, n.verdicts, share),
+		requireRoom(t.ports, n.ports+int(t.ports.Size())/shareOfListeners, share), requireRoom(t.numbers, n.numbers, share),
+	)
+}
+
+func requireRoom[K, V any](t *objects.Table[K, V], rows int, share uint32) error {
+	size := t.Size()
+	if share > 0 {
+		size -= size / share
+	}
+	if rows > int(size) {
+		return t.Full()
+	}
+	return nil
+}
+
+// room returns a function that returns a *FullError if a map is too small for changes of some rows. Some of them may be in place of others.
+func (w *writer) room(have policy.Rows) func(policy.Changes) error {
+	n := countRows(have)
+	return func(c policy.Changes) error {
+		return w.require(counts{
+			n.addresses + len(c.Addresses.Put), n.verdicts + len(c.Verdicts.Put), n.ports + len(c.Ports.Put), n.numbers + len(c.Numbers.Put),
+		}, 0)
+	}
+}
+
+// leaveRoom returns a *FullError if a snapshot, once nothing is left of the policies of before, has no room for pods that join.
+func (w *writer) leaveRoom(s policy.Snapshot) error {
+	if w.require(countRows(w.compiler.Rows()), shareOfJoining) == nil {
+		return nil
+	}
+	s.Previous = nil
+	rows, err := policy.Compile(s, policy.Rows{})
+	if err != nil {
+		return err
+	}
+	return w.require(countRows(rows), shareOfJoining)
+}
