@@ -20,8 +20,25 @@ import (
 	"mustang/internal/testkit"
 )
 
-// onNode adds pods of a namespace to what is wanted, which are this node's, and a policy for each that lets all pods of the cluster in.
-func onNode(t *testing.T, p *datapath.Datapath, want *policies.Set, namespace string, pods int) {
+// onNode has the endpoints of a node, and what is wanted there.
+type onNode struct {
+	datapath *datapath.Datapath
+	policies.Set
+}
+
+func newOnNode(t *testing.T) *onNode {
+	t.Helper()
+	testkit.RequireRoot(t)
+	p, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return &onNode{datapath: p}
+}
+
+// add adds pods of a namespace, and a policy for each that lets all pods of the cluster in.
+func (want *onNode) add(t *testing.T, namespace string, pods int) {
 	t.Helper()
 	node, err := os.Hostname()
 	if err != nil {
@@ -30,12 +47,12 @@ func onNode(t *testing.T, p *datapath.Datapath, want *policies.Set, namespace st
 	for i := range pods {
 		n := len(want.Pods) + 1
 		at := netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
-		row, _, err := p.Policies().Objects.Endpoints.Get(rows.EncodeAddr(at))
+		row, _, err := want.datapath.Policies().Objects.Endpoints.Get(rows.EncodeAddr(at))
 		if err != nil {
 			t.Fatal(err)
 		}
 		row.Id = uint32(n)
-		if err := p.Policies().Objects.Endpoints.Put(rows.EncodeAddr(at), row); err != nil {
+		if err := want.datapath.Policies().Objects.Endpoints.Put(rows.EncodeAddr(at), row); err != nil {
 			t.Fatal(err)
 		}
 		app := fmt.Sprint("app", i)
@@ -68,24 +85,18 @@ func farPods(want *policies.Set) []policy.Rule {
 // TestLabelsOfOthers has a tenant name a label that tells 9,000 pods of the cluster apart. Where it only asks for some in its subject, nothing changes
 // for others. Where its rules tell them apart on a node with many policies of others, it is the tenant that loses rules.
 func TestLabelsOfOthers(t *testing.T) {
-	testkit.RequireRoot(t)
-	p, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	var want policies.Set
-	onNode(t, p, &want, "shop", 32)
-	onNode(t, p, &want, "tenant", 1)
+	want := newOnNode(t)
+	want.add(t, "shop", 32)
+	want.add(t, "tenant", 1)
 	evil := want.Policies[len(want.Policies)-1]
 	want.Policies = want.Policies[:len(want.Policies)-1]
-	apart := farPods(&want)
+	apart := farPods(&want.Set)
 	apply := func(policies ...policy.Policy) []kube.Warning {
 		t.Helper()
-		now := want
+		now := want.Set
 		now.Policies = append(now.Policies[:len(now.Policies):len(now.Policies)], policies...)
 		now.Trim(want.Pods[0].Node)
-		full, _, err := new(stripped).apply(t.Context(), p.Policies(), want.Pods[0].Node, now)
+		full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,29 +118,23 @@ func TestLabelsOfOthers(t *testing.T) {
 
 // TestRoomForJoining has a tenant fill the verdicts to just below what there is room for: it loses rules, and pods of others join.
 func TestRoomForJoining(t *testing.T) {
-	testkit.RequireRoot(t)
-	p, err := datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	var want policies.Set
-	onNode(t, p, &want, "tenant", 28) // each has a verdict about each of the far pods
-	onNode(t, p, &want, "shop", 1)
+	want := newOnNode(t)
+	want.add(t, "tenant", 28) // each has a verdict about each of the far pods
+	want.add(t, "shop", 1)
 	web := want.Pods[len(want.Pods)-1]
 	at := web.Addresses
 	web.Addresses = nil
 	want.Pods[len(want.Pods)-1] = web // it has no address yet
-	if err := p.Policies().Objects.Endpoints.Delete(rows.EncodeAddr(at[0])); err != nil {
+	if err := want.datapath.Policies().Objects.Endpoints.Delete(rows.EncodeAddr(at[0])); err != nil {
 		t.Fatal(err)
 	}
-	want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want)...)
-	full, _, err := new(stripped).apply(t.Context(), p.Policies(), web.Node, want)
+	want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want.Set)...)
+	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), web.Node, want.Set)
 	if err != nil || len(full) == 0 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace != "tenant" }) {
 		t.Errorf("%v, without rules in force: %+v", err, full)
 	}
 	join := func(map[netip.Addr]policy.Sets) error { return nil }
-	if _, err := p.Policies().Admit(99, at, &web, join); err != nil {
+	if _, err := want.datapath.Policies().Admit(99, at, &web, join); err != nil {
 		t.Errorf("a pod of another joins: %v", err)
 	}
 }
