@@ -5,6 +5,7 @@ package datapath
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/datapath/device"
@@ -15,13 +16,16 @@ import (
 	"mustang/internal/service"
 )
 
+// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
+func (e Endpoint) Namespace() uint64 { return e.netns }
+
 // Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and whether the source
 // guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if err := e.o.OpenTables(); err != nil {
+	if err := e.Senders(all); err != nil {
 		return err
 	}
 	host, err := hostCookie(e.o)
@@ -31,11 +35,6 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	at := map[uint64][]*Endpoint{}
 	for i := range all {
 		each := &all[i]
-		sender, known, err := e.o.Senders.Get(device.SenderKey(each.Host, each.netns, each.IfIndex))
-		if err != nil {
-			return err
-		}
-		each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // of a device that it does not know, it drops all
 		cookie := each.netns
 		if each.Host {
 			cookie = host
@@ -61,6 +60,29 @@ func (e Endpoints) Describe(all []Endpoint) error {
 		}
 	}
 	return err
+}
+
+// Senders fills in what the source guard knows of endpoints. It takes no lock.
+func (e Endpoints) Senders(all []Endpoint) error {
+	if err := e.o.OpenTables(); err != nil {
+		return err
+	}
+	for i := range all {
+		each := &all[i]
+		sender, known, err := e.o.Senders.Get(device.SenderKey(each.Host, each.netns, each.IfIndex))
+		if err != nil {
+			return err
+		}
+		each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // of a device that it does not know, it drops all
+		each.Allowed, each.LinkLocal = nil, netip.Addr{}
+		if local := rows.DecodeAddr(sender.LinkLocal); known && local.IsLinkLocalUnicast() {
+			each.LinkLocal = local
+		}
+		for _, p := range sender.Prefix[:sender.Prefixes] {
+			each.Allowed = append(each.Allowed, rows.DecodePrefix(p.Addr, p.Mask))
+		}
+	}
+	return nil
 }
 
 // describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes by

@@ -44,6 +44,10 @@ type Endpoint struct {
 	// the pod's network namespace by its name or path. Guarded is whether the source guard is on. Describe fills them in.
 	Kind, Master, Device, Netns string
 	Layer3, Ethernet, Guarded   bool
+	// Allowed is what the pod may use as source besides its addresses, and LinkLocal its link-local address, invalid if it is not known.
+	// Senders and Describe fill them in, with Guarded.
+	Allowed   []netip.Prefix
+	LinkLocal netip.Addr
 	// Sent is what the pod has sent by the device, and Received what it got.
 	Sent, Received Traffic
 
@@ -55,9 +59,6 @@ type Endpoint struct {
 
 // Traffic is what has been carried in one direction: by a device since it was made, for a service since it was created.
 type Traffic = objects.Traffic
-
-// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
-func (e Endpoint) Namespace() uint64 { return e.netns }
 
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
 func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {

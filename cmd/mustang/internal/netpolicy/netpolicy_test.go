@@ -158,11 +158,7 @@ func TestWhoDecides(t *testing.T) {
 		{ping, "json", `{"time":"2026-01-02T03:04:05.006Z","source":"10.0.0.1","source_pod":"shop/web","destination":"10.0.0.2","destination_pod":"shop/db",` +
 			`"protocol":"icmp","message":"echo request","verdict":"audited","rule":"` + want + " (smtp)\"}\n"},
 	} {
-		var out bytes.Buffer
-		tr := tracer{commands: commands{&cli.Config{Environment: cli.Environment{Stdout: &out}}}, datapath: d, format: c.format}
-		if err := tr.print(c.of); err != nil || out.String() != c.want {
-			t.Errorf("%q, want %q: %v", out.String(), c.want, err)
-		}
+		n.traces(d, c.of, c.format, c.want)
 	}
 	n.agent(smtp)
 	if k, err = know(d); err != nil {
@@ -170,6 +166,16 @@ func TestWhoDecides(t *testing.T) {
 	}
 	if got := k.describe(rule); got != want+", of a policy by this name of cli or agent" {
 		t.Errorf("%q", got)
+	}
+}
+
+// traces has trace print a line.
+func (n node) traces(d *datapath.Datapath, of policies.Denied, format, want string) {
+	n.Helper()
+	var out bytes.Buffer
+	tr := tracer{commands: commands{&cli.Config{Environment: cli.Environment{Stdout: &out}}}, datapath: d, format: format}
+	if err := tr.print(of); err != nil || out.String() != want {
+		n.Errorf("%q, want %q: %v", out.String(), want, err)
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 
 // deniedJSON is a line of policy trace -o json.
 type deniedJSON struct {
-	Time           string `json:"time"` // RFC 3339
-	Source         string `json:"source"`
+	Time           string `json:"time"`   // RFC 3339
+	Source         string `json:"source"` // empty if it is not known, as of a packet to a link-local address
 	SourcePod      string `json:"source_pod,omitempty"`
 	Destination    string `json:"destination"`
 	DestinationPod string `json:"destination_pod,omitempty"`
@@ -107,6 +107,7 @@ func (t *tracer) print(e policies.Denied) (err error) {
 	if e.Audited {
 		line.Verdict = "audited"
 	}
+	line.leaveOut(e)
 	if t.format == "json" {
 		return json.NewEncoder(t.Stdout).Encode(line)
 	}
@@ -117,6 +118,19 @@ func (t *tracer) print(e policies.Denied) (err error) {
 	words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
 	_, err = fmt.Fprintln(t.Stdout, strings.Join(words, " "))
 	return err
+}
+
+// leaveOut leaves out an address that was in no packet: one end's address is that which the pod of the device is known by, if it is of
+// another family than the other end's, as of a packet to a link-local address.
+func (l *deniedJSON) leaveOut(e policies.Denied) {
+	source, destination := e.Source.Addr().Unmap(), e.Destination.Addr().Unmap()
+	switch {
+	case source.Is4() == destination.Is4():
+	case source.Is4() && l.SourcePod != "":
+		l.Source = ""
+	case destination.Is4() && l.DestinationPod != "":
+		l.Destination = ""
+	}
 }
 
 // text returns an address, with its port if it has one.

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netpolicy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/device"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
+	"mustang/internal/datapath/rows"
+	"mustang/internal/policy"
+)
+
+// dual is three pods of this node that have both families, and one of another node.
+const dual = `---
+{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: m1, labels: {app: web}}, status: {podIPs: [{ip: 10.0.0.1}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: m2, labels: {app: other}}, status: {podIPs: [{ip: 10.0.0.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: m3, labels: {app: db}}, status: {podIPs: [{ip: 10.0.0.3}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: mac, name: remote, labels: {app: db}}, status: {podIPs: [{ip: 10.0.9.9}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: mac, name: db}, spec: {podSelector: {matchLabels: {app: db}},
+  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}, {from: [{ipBlock: {cidr: "fd00:20::/64"}}]}]}}
+`
+
+// newDual returns a node with the pods of dual, of which the last two have one link-local address.
+func newDual(t *testing.T) node {
+	t.Helper()
+	n := newNode(t)
+	n.write(dual)
+	n.says("1 added", "apply", "-f", n.file)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	o := d.Policies().Objects
+	if err := o.OpenTables(); err != nil {
+		t.Fatal(err)
+	}
+	for i, addresses := range [][3]string{
+		{"10.0.0.1", "fd00:20::1", "fe80::1"}, {"10.0.0.2", "fd00:20::2", "fe80::2"}, {"10.0.0.3", "fd00:20::3", "fe80::3"}, {"10.0.0.4", "fd00:20::4", "fe80::3"},
+	} {
+		index, netns := 10+i, uint64(100+i)
+		for _, text := range addresses[:2] {
+			row := objects.Endpoint{Id: uint32(i + 1), Netns: netns}
+			row.Path.Ifindex = uint32(index)
+			if err := o.Endpoints.Put(rows.EncodeAddr(netip.MustParseAddr(text)), row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sender := objects.Sender{Endpoint: uint32(i + 1), LinkLocal: rows.EncodeAddr(netip.MustParseAddr(addresses[2]))}
+		if err := o.Senders.Put(device.SenderKey(false, netns, index), sender); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// TestFamilies asks about pods that have IPv4 and IPv6 addresses: an address chooses the family of the pod at the other end.
+func TestFamilies(t *testing.T) {
+	n := newDual(t)
+	n.says("mac/m2 10.0.0.2 (app=other) > mac/m3 10.0.0.3 (app=db)\ndenied\n", "explain", "mac/m2", "10.0.0.3")
+	n.says("mac/m2 fd00:20::2 (app=other) > mac/m3 fd00:20::3 (app=db)\nallowed\n", "explain", "mac/m2", "fd00:20::3", "80")
+	n.says("mac/m2 fd00:20::2 (app=other) > mac/m3 fd00:20::3 (app=db)\nallowed\n", "explain", "fd00:20::2", "mac/m3")
+	n.says("\nby IPv6, fd00:20::2 > fd00:20::3: allowed\n", "explain", "mac/m2", "mac/m3")
+	n.says(`"ipv6": {`, "explain", "mac/m2", "mac/m3", "-o", "json")
+	n.says("10.0.0.2 and ::1 are of two families, IPv4 and IPv6\n", "explain", "10.0.0.2", "::1")
+	n.says("pod mac/remote has no IPv6 address\n", "explain", "fd00:20::2", "mac/remote")
+	n.says("\nmac/remote is not a pod of this node, which does not enforce its policies\n", "explain", "mac/m2", "mac/remote")
+	n.says("port \"http\": want a number from 1 to 65535, not the name of a port", "explain", "mac/m1", "mac/m3", "http")
+	n.says("protocol \"icmp\": want tcp, udp or sctp; leave the port out for others", "explain", "mac/m1", "mac/m3", "80/icmp")
+}
+
+// TestExplainLinkLocal asks about link-local addresses, by which the programs know pods of this node.
+func TestExplainLinkLocal(t *testing.T) {
+	n := newDual(t)
+	n.says("fe80::3 is the link-local address of several pods: name one of them\n", "explain", "mac/m2", "fe80::3%eth0")
+	n.write(dual + "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: mac, name: other}, spec: {podSelector: {matchLabels: {app: other}}, " +
+		"ingress: [{from: [{podSelector: {matchLabels: {app: db}}}]}]}}\n")
+	n.says("1 added", "apply", "-f", n.file)
+	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "fe80::1%eth0", "fe80::2")
+	n.says("mac/m1 fe80::1 (app=web) > mac/m2 fe80::2 (app=other)\ndenied\n", "explain", "mac/m1", "fe80::2")
+}
+
+// TestTraceLinkLocal has no address in a line that was in no packet.
+func TestTraceLinkLocal(t *testing.T) {
+	n := newDual(t)
+	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	e := policies.Denied{
+		Source: netip.MustParseAddrPort("[fe80::2]:0"), Destination: netip.MustParseAddrPort("10.0.0.3:0"), Protocol: unix.IPPROTO_ICMPV6, Message: 128,
+		Time: time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC), Rule: policy.Origin{Reason: policy.DefaultDeny, Tier: policy.Namespaced, Direction: policy.Ingress, Namespace: "mac", Name: "db"},
+	}
+	n.traces(d, e, "table", "03:04:05.006 icmp echo request mac/m2 fe80::2 > mac/m3 denied by NetworkPolicy mac/db, default deny of ingress\n")
+	e.Source, e.Destination = netip.MustParseAddrPort("10.0.0.2:0"), netip.MustParseAddrPort("[fe80::1]:0")
+	n.traces(d, e, "table", "03:04:05.006 icmp echo request mac/m2 > mac/m1 fe80::1 denied by NetworkPolicy mac/db, default deny of ingress\n")
+}
