@@ -55,10 +55,16 @@ func (s *Set) Add(file string, other Set) error {
 	return nil
 }
 
-// Read reads all documents. Its error is one line that names the document, the object and the field. Policies are valid,
+// Read reads all documents, as a cluster has them. Its error is one line that names the document, the object and the field. Policies are valid,
 // and no two objects of a kind have one name.
-func Read(r io.Reader) (Set, error) {
-	s := &set{Set{seen: map[string]string{}}}
+func Read(r io.Reader) (Set, error) { return readAll(r, false) }
+
+// ReadFile reads what somebody has written. It is Read that also refuses fields beside spec, and in metadata, which objects of
+// Kubernetes do not have: a mistyped one would leave a policy without it.
+func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
+
+func readAll(r io.Reader, written bool) (Set, error) {
+	s := &set{Set{seen: map[string]string{}}, written}
 	if err := document.Each(r, s.add); err != nil {
 		return Set{}, errors.New(document.OneLine(err.Error()))
 	}
@@ -69,7 +75,10 @@ func Read(r io.Reader) (Set, error) {
 }
 
 // set is a set under construction.
-type set struct{ Set }
+type set struct {
+	Set
+	written bool // by somebody, not by a cluster
+}
 
 // kinds are the objects that are read.
 var kinds = map[string]struct {
@@ -115,6 +124,11 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	default:
 		s.Notes = append(s.Notes, origin+": not read: it is no policy, pod, namespace or node")
 		return nil
+	}
+	if s.written {
+		if err := checkFields(data); err != nil {
+			return fmt.Errorf("%s: %w", origin, err)
+		}
 	}
 	if o.Metadata.Name == "" {
 		return fmt.Errorf("%s: metadata.name: missing", origin)

@@ -187,7 +187,7 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 
 // read reads the objects of a file.
 func read(in io.Reader) (set manifest.Set, err error) {
-	if set, err = manifest.Read(in); err != nil {
+	if set, err = manifest.ReadFile(in); err != nil {
 		return set, err
 	}
 	if err := set.Snapshot.Validate(); err != nil {

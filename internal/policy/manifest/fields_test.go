@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestFieldsOfObjects has fields beside spec and in metadata. Those that Kubernetes does not have are refused in what somebody has
+// written, and what a cluster has is read, whichever its version adds.
+func TestFieldsOfObjects(t *testing.T) {
+	const version = "apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, "
+	for text, want := range map[string]string{
+		"{" + version + "metadata: {name: x, namspace: shop}, spec: {podSelector: {}}}":                    "document 1: NetworkPolicy default/x: metadata.namspace: unknown field",
+		"{" + version + "metadata: {name: x}, spec: {podSelector: {}}, specs: {}}":                         "document 1: NetworkPolicy default/x: specs: unknown field",
+		"{apiVersion: v1, kind: Pod, metadata: {name: x, label: {a: b}}, spec: {hostNetwork: true}}":       "document 1: Pod default/x: metadata.label: unknown field",
+		"{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Namespace, metadata: {names: [x]}}]}": "document 1: items[0]: Namespace : metadata.names: unknown field",
+	} {
+		text = "---\n" + text
+		if _, err := ReadFile(strings.NewReader(text)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+		if _, err := Read(strings.NewReader(text)); err != nil && strings.Contains(err.Error(), "unknown") {
+			t.Errorf("%s of a cluster: %v", text, err)
+		}
+	}
+	const whole = `---
+{apiVersion: v1, kind: List, metadata: {resourceVersion: ""}, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {
+  name: x, generateName: x-, namespace: shop, selfLink: /a, uid: b, resourceVersion: "1", generation: 1, creationTimestamp: "2026-01-02T03:04:05Z",
+  deletionTimestamp: "2026-01-02T03:04:05Z", deletionGracePeriodSeconds: 1, labels: {a: b}, annotations: {a: b}, ownerReferences: [{kind: A}], finalizers: [a],
+  managedFields: [{manager: kubectl, fieldsV1: {"f:spec": {}}}]}, spec: {podSelector: {}}, status: {}}]}
+`
+	if set, err := ReadFile(strings.NewReader(whole)); err != nil || len(set.Snapshot.Policies) != 1 || len(set.Notes) > 0 {
+		t.Errorf("%v, %v", set, err)
+	}
+}
