@@ -76,8 +76,8 @@ func (f fields) closeCluster(p *policy.Policy) {
 		p.Priority = priority
 	}
 	var subject clusterPeer
-	if f.read("subject", &subject) {
-		if peers, err := subject.peers(); err == nil && peers[0].Pods != nil {
+	if f.read("subject", &subject) && subject.ofPods() {
+		if peers, err := subject.peers(); err == nil {
 			p.Subject = *peers[0].Pods
 		}
 	}

@@ -95,12 +95,12 @@ func (spec *clusterSpec) fill(p *policy.Policy) (err error) {
 		return fmt.Errorf("priority: %d: want 0 to 1000", *spec.Priority)
 	}
 	p.Priority = uint16(*spec.Priority)
+	if !spec.Subject.ofPods() {
+		return errors.New("subject: want either namespaces or pods")
+	}
 	subject, err := spec.Subject.peers()
-	switch {
-	case err != nil:
+	if err != nil {
 		return under("subject", err)
-	case subject[0].Pods == nil:
-		return errors.New("subject: want namespaces or pods")
 	}
 	p.Subject = *subject[0].Pods
 	if err := tooMany("ingress", len(spec.Ingress)); err != nil {
@@ -127,8 +127,8 @@ func (r clusterRule) ingress() (policy.Rule, error) {
 		return policy.Rule{}, errors.New("to: unknown field")
 	}
 	for i, q := range r.From {
-		if q.Nodes != nil || q.Networks != nil || q.DomainNames != nil {
-			return policy.Rule{}, fmt.Errorf("from[%d]: want namespaces or pods", i)
+		if !q.ofPods() {
+			return policy.Rule{}, fmt.Errorf("from[%d]: want either namespaces or pods", i)
 		}
 	}
 	return r.rule("from", r.From)
@@ -137,6 +137,11 @@ func (r clusterRule) ingress() (policy.Rule, error) {
 func (r clusterRule) egress() (policy.Rule, error) {
 	if r.From != nil {
 		return policy.Rule{}, errors.New("from: unknown field")
+	}
+	for i, q := range r.To {
+		if q.fields() != 1 {
+			return policy.Rule{}, fmt.Errorf("to[%d]: want exactly one of namespaces, pods, nodes and networks", i)
+		}
 	}
 	named := slices.ContainsFunc(r.Protocols, func(p clusterProtocol) bool { return p.DestinationNamedPort != "" })
 	if named && slices.ContainsFunc(r.To, func(q clusterPeer) bool { return q.Nodes != nil || q.Networks != nil }) {
@@ -169,17 +174,21 @@ func (r clusterRule) rule(field string, peers []clusterPeer) (out policy.Rule, e
 	return out, err
 }
 
-// peers returns a peer, or as many as it has networks.
-func (q clusterPeer) peers() (out []policy.Peer, err error) {
-	fields := 0
+// fields returns how many of the fields are there, of which a peer has one.
+func (q clusterPeer) fields() (n int) {
 	for _, is := range []bool{q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil} {
 		if is {
-			fields++
+			n++
 		}
 	}
-	if fields != 1 {
-		return nil, errors.New("namespaces: want exactly one of namespaces, pods, nodes and networks")
-	}
+	return n
+}
+
+// ofPods reports whether one field is there, of those that subjects and peers of ingress may have.
+func (q clusterPeer) ofPods() bool { return q.fields() == 1 && (q.Namespaces != nil || q.Pods != nil) }
+
+// peers returns a peer that has one field, or as many as it has networks.
+func (q clusterPeer) peers() (out []policy.Peer, err error) {
 	var p policy.PodSelector
 	switch {
 	case q.Namespaces != nil:

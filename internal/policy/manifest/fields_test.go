@@ -35,3 +35,14 @@ func TestFieldsOfObjects(t *testing.T) {
 		t.Errorf("%v, %v", set, err)
 	}
 }
+
+// TestSubjects has subjects that say nothing, too much, and what a subject cannot be. One line says what it can.
+func TestSubjects(t *testing.T) {
+	for _, subject := range []string{"", "subject: {}", "subject: {namespaces: {}, pods: {}}", "subject: {nodes: {}}", "subject: {networks: [10.0.0.0/8]}"} {
+		text := "---\n{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: x}, spec: {tier: Admin, priority: 1, " + subject + "}}"
+		const want = "document 1: ClusterNetworkPolicy x: spec.subject: want either namespaces or pods"
+		if _, err := Read(strings.NewReader(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", subject, err, want)
+		}
+	}
+}

@@ -49,8 +49,9 @@ var bad = []struct{ text, want string }{
 	{clusterPolicy("c", "Admin", 1001, ""), "spec.priority: 1001: want 0 to 1000"},
 	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Accept}]"), "spec.ingress[0].from: missing"},
 	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Allow, from: [{namespaces: {}}]}]"), `spec.ingress[0].action: "Allow": want Accept`},
-	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{networks: [10.0.0.0/8]}]}]"), "spec.ingress[0].from[0]: want namespaces or pods"},
-	{clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{}]}]"), "spec.egress[0].to[0].namespaces: want exactly one"},
+	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{networks: [10.0.0.0/8]}]}]"), "spec.ingress[0].from[0]: want either namespaces or pods"},
+	{clusterPolicy("c", "Admin", 0, "ingress: [{action: Deny, from: [{namespaces: {}, pods: {}}]}]"), "spec.ingress[0].from[0]: want either namespaces or pods"},
+	{clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{}]}]"), "spec.egress[0].to[0]: want exactly one"},
 	{clusterPolicy("c", "Admin", 0, "egress: [{action: Accept, to: [{domainNames: [a.b]}]}]"), "to[0].domainNames: not supported"},
 	{
 		clusterPolicy("c", "Admin", 0, "egress: [{action: Deny, to: [{nodes: {}}], protocols: [{destinationNamedPort: web}]}]"),
