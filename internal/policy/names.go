@@ -67,7 +67,7 @@ func (p *Policy) ValidateLabels() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: selector: %w", p.origin(), err)
+		return fmt.Errorf("selector: %w", err)
 	}
 	return nil
 }

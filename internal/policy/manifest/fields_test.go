@@ -16,6 +16,8 @@ func TestFieldsOfObjects(t *testing.T) {
 		"{" + version + "metadata: {name: x}, spec: {podSelector: {}}, specs: {}}":                         "document 1: NetworkPolicy default/x: specs: unknown field",
 		"{apiVersion: v1, kind: Pod, metadata: {name: x, label: {a: b}}, spec: {hostNetwork: true}}":       "document 1: Pod default/x: metadata.label: unknown field",
 		"{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Namespace, metadata: {names: [x]}}]}": "document 1: items[0]: Namespace : metadata.names: unknown field",
+		"{" + version + "metadata: {name: x}, spec: {podSelector: {matchLabels: {a b: c}}}}": "document 1: NetworkPolicy default/x: selector: label " +
+			`"a b": want at most 63 of letters, digits, -, _ and ., a letter or digit first and last`,
 	} {
 		text = "---\n" + text
 		if _, err := ReadFile(strings.NewReader(text)); err == nil || err.Error() != want {

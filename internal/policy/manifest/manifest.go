@@ -59,8 +59,8 @@ func (s *Set) Add(file string, other Set) error {
 // and no two objects of a kind have one name.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what somebody has written. It is Read that also refuses fields beside spec, and in metadata, which objects of
-// Kubernetes do not have: a mistyped one would leave a policy without it.
+// ReadFile reads what somebody has written. It is Read that also refuses what may be mistyped: fields beside spec, and in metadata, and
+// labels in selectors that objects of Kubernetes do not have.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -140,7 +140,12 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: it is there already: %s", origin, had)
 	}
 	s.seen[o.Kind+" "+name] = origin
-	if err := kind.add(s, o, data); err != nil {
+	had := len(s.Snapshot.Policies)
+	err := kind.add(s, o, data)
+	if err == nil && s.written && len(s.Snapshot.Policies) > had {
+		err = s.Snapshot.Policies[had].ValidateLabels()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
 	}
 	return nil

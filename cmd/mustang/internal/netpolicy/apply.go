@@ -190,15 +190,7 @@ func read(in io.Reader) (set manifest.Set, err error) {
 	if set, err = manifest.ReadFile(in); err != nil {
 		return set, err
 	}
-	if err := set.Snapshot.Validate(); err != nil {
-		return set, err
-	}
-	for i := range set.Snapshot.Policies {
-		if err := set.Snapshot.Policies[i].ValidateLabels(); err != nil {
-			return set, err
-		}
-	}
-	return set, nil
+	return set, set.Snapshot.Validate()
 }
 
 // missing returns why policies to delete are not there: they have another owner, or their name lacks its namespace.
