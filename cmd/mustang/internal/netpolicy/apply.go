@@ -15,7 +15,6 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
 	"mustang/internal/service"
 )
@@ -30,12 +29,13 @@ func (c commands) apply() *cobra.Command {
 NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2)
 objects of Kubernetes in YAML or JSON. Others are deleted, and named. Namespace, Pod and Node
 objects in the files tell the labels and addresses of what policies select. Pods of this node are
-the endpoints: their labels are those of "ep add --label", or else of the Pod object that has their
-address. All is checked before anything is written, and --dry-run does no more. Each pod is switched
+the endpoints. Their labels and named ports are those of the Pod object by their namespace and name,
+or else the labels of "ep add --label". A Pod object names an endpoint that has its address and no
+name. All is checked before anything is written, and --dry-run does no more. Each pod is switched
 over at once, and open connections that are no longer allowed end.`,
 		Example: `  mustang policy apply -f policies.yaml
   mustang policy apply -f pods.yaml -f policies.yaml --dry-run
-  mustang policy apply -f -  # reads: kubectl get networkpolicies,namespaces,pods,nodes -A -o yaml`,
+  mustang policy apply -f -  # reads: kubectl get networkpolicies,clusternetworkpolicies,namespaces,pods,nodes -A -o yaml`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			set, err := c.readAll(cmd.Context(), files)
@@ -53,14 +53,16 @@ over at once, and open connections that are no longer allowed end.`,
 				return c.try(cmd.Context(), want)
 			}
 			return c.OnDatapath(cmd.Context(), func(d *datapath.Datapath) error {
+				was, err := judging(d)
+				if err != nil {
+					return err
+				}
 				result, err := d.Policies().Apply(cmd.Context(), service.CLI, want)
 				if err != nil {
 					return err
 				}
-				if err := c.print(result); err != nil {
-					return err
-				}
-				return c.remark(d)
+				s, err := d.Policies().Snapshot()
+				return errors.Join(err, c.print(result, was.now(judgeNode)), c.remark(s, want))
 			})
 		},
 	}
@@ -74,76 +76,70 @@ over at once, and open connections that are no longer allowed end.`,
 // try tells what would change.
 func (c commands) try(ctx context.Context, want policies.Set) error {
 	result := policies.Result{Added: len(want.Policies)} // without a datapath
+	s, was := would(known{}, want), judged{}
 	err := c.OnExisting(ctx, nil, func(d *datapath.Datapath) (err error) {
-		result, err = d.Policies().Try(ctx, service.CLI, want)
+		if was, err = judging(d); err != nil {
+			return err
+		}
+		if result, err = d.Policies().Try(ctx, service.CLI, want); err != nil {
+			return err
+		}
+		now, err := know(d)
+		if err == nil {
+			now.cluster, err = followed(ctx, d, now)
+		}
+		s = would(now, want)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := c.print(result); err != nil {
+	if err := c.print(result, was.now(want.Policies[0].JudgesNode)); err != nil {
+		return err
+	}
+	if err := c.remark(s, want); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
 	return err
 }
 
-func (c commands) print(r policies.Result) error {
+// judged is whether policies of the command line judge the node, and whether there are some.
+type judged struct{ some, node bool }
+
+func judging(d *datapath.Datapath) (j judged, err error) {
+	all, err := d.Policies().List()
+	for _, p := range all {
+		if p.Owner == service.CLI {
+			j.some, j.node = true, j.node || p.JudgesNode
+		}
+	}
+	return j, err
+}
+
+// now tells what is new of that; empty if nothing is.
+func (j judged) now(node bool) string {
+	switch {
+	case node && !j.node:
+		return ", now judging the node"
+	case j.some && j.node && !node:
+		return ", no longer judging the node"
+	}
+	return ""
+}
+
+// print tells what has changed, and what more is new.
+func (c commands) print(r policies.Result, more string) error {
 	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted, r.Unchanged)
 	if r.Audit != nil {
 		text += map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit]
 	}
+	text += more
 	for _, name := range r.Gone {
 		text += "\ndeleted: " + name
 	}
 	_, err := fmt.Fprintln(c.Stdout, text)
 	return err
-}
-
-// remark says that policies are only audited, and warns of those that select no pod of this node, and of ports that no pod names.
-func (c commands) remark(d *datapath.Datapath) error {
-	all, err := d.Policies().List()
-	if err != nil {
-		return err
-	}
-	s, err := d.Policies().Snapshot()
-	if err != nil {
-		return err
-	}
-	all = slices.DeleteFunc(all, func(p policies.Listed) bool { return p.Owner != service.CLI })
-	if len(all) > 0 && all[0].Audited {
-		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {
-			return err
-		}
-	}
-	var idle []string
-	for _, p := range all {
-		if p.Pods == 0 {
-			idle = append(idle, p.String())
-		}
-	}
-	c.warn("no pod of this node is selected by ", idle)
-	var unnamed []string
-	for _, p := range all {
-		for _, name := range p.MissingPorts(s.Pods) {
-			unnamed = append(unnamed, fmt.Sprintf("%s (port %q)", p, name))
-		}
-	}
-	c.warn("no pod has the named port of ", unnamed)
-	return nil
-}
-
-// warn writes a line to stderr that names some of a list, unless that is empty.
-func (c commands) warn(of string, list []string) {
-	const named = 3
-	if len(list) == 0 {
-		return
-	}
-	names := strings.Join(list[:min(named, len(list))], ", ")
-	if more := len(list) - named; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	fmt.Fprintf(c.Stderr, "mustang: %s%s\n", of, names)
 }
 
 // auditedOnly is what commands say of policies that are only audited.
@@ -191,36 +187,4 @@ func read(in io.Reader) (set manifest.Set, err error) {
 		return set, err
 	}
 	return set, set.Snapshot.Validate()
-}
-
-// missing returns why policies to delete are not there: they have another owner, or their name lacks its namespace.
-func missing(d *datapath.Datapath, namespace, name string) error {
-	all, err := d.Policies().List()
-	if err != nil {
-		return err
-	}
-	full := strings.TrimPrefix(namespace+"/"+name, "/")
-	text := fmt.Sprintf("policy %s does not exist", full)
-	for _, p := range all {
-		switch {
-		case p.Namespace == namespace && p.Name == name:
-			text = fmt.Sprintf("policy %s is of owner %s, which deletes it", full, p.Owner)
-			if p.Owner == service.Agent {
-				text = fmt.Sprintf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object(p.Policy))
-			}
-			return errors.New(text)
-		case namespace == "" && p.Name == name && p.Owner == service.CLI:
-			text += fmt.Sprintf("; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", p.Namespace, p.Name)
-			return errors.New(text)
-		}
-	}
-	return errors.New(text)
-}
-
-// object returns a policy as kubectl names it.
-func object(p policy.Policy) string {
-	if p.Tier == policy.Namespaced {
-		return fmt.Sprintf("networkpolicy -n %s %s", p.Namespace, p.Name)
-	}
-	return "clusternetworkpolicy " + p.Name
 }

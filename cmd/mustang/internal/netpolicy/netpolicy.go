@@ -39,6 +39,8 @@ type policyJSON struct {
 	Pods      int    `json:"pods"`
 	Audited   bool   `json:"audited"`
 	Off       bool   `json:"off"`
+	// JudgesNode is whether the pods' own node needs a rule as all others do.
+	JudgesNode bool `json:"judges_node"`
 }
 
 func (c commands) list() *cobra.Command {
@@ -48,7 +50,8 @@ func (c commands) list() *cobra.Command {
 		Long: `List policies in the order in which they are asked. DIRECTIONS are those in which a policy has
 a say about the pods that it selects. PODS is how many of this node's pods those are; with 0, the policy
 has no effect here. MODE "audited" means that what policies deny passes (policy apply --audit), and
-"off" that an audited policy is not even counted, as policies of another owner are enforced.`,
+"off" that an audited policy is not even counted, as policies of another owner are enforced. With "node
+judged" this node needs a rule too to reach the pods, or to be reached (policy apply --judge-node).`,
 	}
 	return cli.Listing(cmd, func(format string) error {
 		all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policies.Listed, error) { return d.Policies().List() })
@@ -61,6 +64,7 @@ has no effect here. MODE "audited" means that what policies deny passes (policy 
 			item := policyJSON{
 				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name, Owner: p.Owner.String(),
 				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited, Off: p.Off,
+				JudgesNode: p.JudgesNode,
 			}
 			list = append(list, item)
 			mode := "enforced"
@@ -69,6 +73,9 @@ has no effect here. MODE "audited" means that what policies deny passes (policy 
 				mode = "off"
 			case item.Audited:
 				mode = "audited"
+			}
+			if p.JudgesNode {
+				mode += ", node judged"
 			}
 			rows = append(rows, []string{
 				item.Tier, priority(p.Policy), dash(item.Namespace), item.Name, directions(p.Policy), strconv.Itoa(item.Pods), mode, item.Owner,
@@ -149,7 +156,7 @@ Those of other owners stay.`,
 				if result.Deleted == 0 {
 					return errors.New("there are no policies of the command line")
 				}
-				return c.print(result)
+				return c.print(result, "")
 			})
 		},
 	}
