@@ -94,8 +94,20 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 				return err
 			}
 		}
-		return nil
+		return c.warnOfLabels(d, a, endpoints)
 	})
+}
+
+// warnOfLabels says that policies know other labels of a pod than those that were given: a Pod object comes before them.
+func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
+	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
+		return nil
+	}
+	pods, err := knownPods(d)
+	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
+		fmt.Fprintf(c.Stderr, "mustang: --label has no effect: the Pod object %s/%s decides the labels, %s\n", pod.Namespace, pod.Name, cmp.Or(labels(pod.Labels), "none"))
+	}
+	return err
 }
 
 func (c commands) epRemove() *cobra.Command {
@@ -157,6 +169,8 @@ type endpointJSON struct {
 	Guard   string `json:"guard"`
 	PodMAC  string `json:"pod_mac"`
 	NodeMAC string `json:"node_mac"`
+	// Allowed is what the pod may use as source besides its addresses.
+	Allowed []netip.Prefix `json:"allowed"`
 	// Namespace, Pod and Labels are what network policies know of the pod.
 	Namespace string            `json:"namespace"`
 	Pod       string            `json:"pod"`
@@ -178,6 +192,19 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, 
 	if err := d.Endpoints().Describe(endpoints); err != nil {
 		return nil, err
 	}
+	pods, err := knownPods(d)
+	if err != nil {
+		return nil, err
+	}
+	var all []knownEndpoint
+	for _, e := range endpoints {
+		all = append(all, knownEndpoint{e, pods[e.IP]})
+	}
+	return all, nil
+}
+
+// knownPods returns what policies know of pods, by address.
+func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 	s, err := d.Policies().Snapshot()
 	if err != nil {
 		return nil, err
@@ -188,11 +215,7 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, 
 			pods[a.Unmap()] = p
 		}
 	}
-	var all []knownEndpoint
-	for _, e := range endpoints {
-		all = append(all, knownEndpoint{e, pods[e.IP]})
-	}
-	return all, nil
+	return pods, nil
 }
 
 func (c commands) epList() *cobra.Command {
@@ -201,8 +224,8 @@ func (c commands) epList() *cobra.Command {
 		Short: "List endpoints",
 		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode. DEVICE is the device that the
 programs are on: the host's, or in modes macvlan, ipvlan and ovs-internal the pod's own. NETNS is the pod's
-network namespace. -o wide has MAC addresses too. GUARD is whether the
-source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
+network namespace. -o wide has MAC addresses too, and in ALLOWED what the pod may use as source besides its
+addresses (ep add --allowed-address). GUARD is whether the source guard is on (ep add --source-guard). NAMESPACE, POD and LABELS are what network policies know
 of the pod; "endpoint-ID" is the name of one that has no other.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
@@ -220,7 +243,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	for _, e := range endpoints {
 		item := endpointJSON{
 			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Mode: seen.Mode(seen.Device{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}), Device: e.Device, Netns: e.Netns, Guard: onOff(e.Guarded), PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
-			Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
+			Allowed: append([]netip.Prefix{}, e.Allowed...), Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
 		}
 		if item.Labels == nil {
 			item.Labels = map[string]string{}
@@ -228,7 +251,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 		list = append(list, item)
 		row := []string{strconv.FormatUint(uint64(item.ID), 10), item.IP, cmp.Or(item.Mode, "-"), cmp.Or(item.Device, "-"), cmp.Or(item.Netns, "-"), item.Guard}
 		if format == "wide" {
-			row = append(row, cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"))
+			row = append(row, cmp.Or(item.PodMAC, "-"), cmp.Or(item.NodeMAC, "-"), cmp.Or(prefixes(item.Allowed), "-"))
 		}
 		rows = append(rows, append(row, item.Namespace, item.Pod, cmp.Or(labels(item.Labels), "-")))
 	}
@@ -240,7 +263,7 @@ func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error
 	}
 	header := []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD"}
 	if format == "wide" {
-		header = append(header, "POD MAC", "NODE MAC")
+		header = append(header, "POD MAC", "NODE MAC", "ALLOWED")
 	}
 	return cli.PrintTable(c.Stdout, append(header, "NAMESPACE", "POD", "LABELS"), rows)
 }
@@ -257,6 +280,19 @@ func labels(all map[string]string) string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, key+"="+all[key])
+	}
+	return strings.Join(out, ",")
+}
+
+// prefixes returns prefixes as --allowed-address takes them, with commas between.
+func prefixes(all []netip.Prefix) string {
+	var out []string
+	for _, p := range all {
+		if p.IsSingleIP() {
+			out = append(out, p.Addr().String())
+			continue
+		}
+		out = append(out, p.String())
 	}
 	return strings.Join(out, ",")
 }

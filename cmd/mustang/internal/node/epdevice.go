@@ -88,6 +88,10 @@ func (p *podDevice) check() error {
 		return errors.New("--allowed-address: without --source-guard the pod sends from any address")
 	case p.hostIfname != "" && p.segment != "":
 		return errors.New("--host-ifname and --segment exclude each other")
+	case p.given != nil && p.given.Namespace && p.namespace == "":
+		return errors.New("--namespace is empty: name one, or leave the flag out")
+	case p.given != nil && p.given.Name && p.pod == "":
+		return errors.New("--pod is empty: name the pod, or leave the flag out")
 	}
 	if pod := p.known(); pod != nil {
 		return pod.Validate()

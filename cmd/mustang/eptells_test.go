@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mustang/cmd/mustang/internal/cli"
+)
+
+// TestEndpointTells has ep ls show what a pod may send as, and ep add refuse an empty name and warn of labels that a Pod object decides.
+func TestEndpointTells(t *testing.T) {
+	n := newKillNetwork(t)
+	says := func(want int, text, line string, more ...string) {
+		t.Helper()
+		code, stdout, stderr := command(t, map[string]string{cli.EnvBPFRoot: n.root}, append(n.args(line), more...)...)
+		if code != want || !strings.Contains(stdout+stderr, text) {
+			t.Errorf("%s: exit code %d, %s%s\nwant %d, %q", line, code, stdout, stderr, want, text)
+		}
+	}
+	const add = "ep add --netns=PODA --host-netns=HOST"
+	n.run(add + " --namespace=shop --pod=db --label=app=db --allowed-address=192.168.10.200 --allowed-address=fd00:99::/64")
+	says(exitDone, "  192.168.10.200,fd00:99::/64  shop", "ep ls -o wide")
+	says(exitDone, `"192.168.10.200/32",`, "ep ls -o json")
+	says(exitMisuse, "--namespace is empty", add+" --namespace=")
+	says(exitMisuse, "--pod is empty", add+" --pod=")
+	says(exitDone, "  shop       db   app=db", "ep ls")
+
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	const pod = "\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: other}}}\n"
+	if err := os.WriteFile(file, []byte(keepsPolicy+pod), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.run("policy apply --file=" + file)
+	says(exitDone, "mustang: --label has no effect: the Pod object shop/db decides the labels, app=other\n", add+" --label=quarantine=yes")
+	if err := os.WriteFile(file, []byte(keepsPolicy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.run("policy apply --file=" + file)
+	says(exitDone, "  shop       db   app=other", "ep ls") // what is known last stays until ep add says something else
+	code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(add+" --label=quarantine=yes")...)
+	if code != exitDone || strings.Contains(stderr, "has no effect") {
+		t.Errorf("a label that holds: exit code %d, %s", code, stderr)
+	}
+	says(exitDone, "  shop       db   quarantine=yes", "ep ls")
+}
