@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"mustang/internal/datapath/guard"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and one
@@ -138,5 +140,36 @@ func forgetOuter(t *testing.T, d *Datapath) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestDeviceAfterPods has the host reach a pod by a device on the same parent that was made after the pod, while a policy is in force that
+// lets all in: once the device is guarded as others are.
+func TestDeviceAfterPods(t *testing.T) {
+	n, d := slaves(t), openTest(t)
+	n.labelled(t, d)
+	n.run(t, `
+		-n HOST link del mst-host
+		-n HOST link add mst-late link up0 type macvlan mode bridge
+		-n HOST addr add `+gateway4+`/24 dev mst-late
+		-n HOST addr add `+gateway6+`/64 dev mst-late nodad
+		-n HOST link set mst-late up`)
+	const all = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}, ingress: [{}], egress: [{}]}}`
+	applyPolicies(t, d, all)
+	victims := []net.PacketConn{listenIn(t, n.pods[0], podA4), listenIn(t, n.pods[0], podA6)}
+	reach := func() (err error) {
+		for family := range victims {
+			err = errors.Join(err, sendUDP(n.host, []string{gateway4, gateway6}[family], victims[family]))
+		}
+		return err
+	}
+	if reach() == nil {
+		t.Error("the host reaches the pod by a device that is not guarded")
+	}
+	for _, want := range []Change{Updated, Unchanged} {
+		if change, err := d.GuardParents(t.Context()); err != nil || change != want {
+			t.Errorf("%v, %v, want %v", change, err, want)
+		}
+		testkit.Eventually(t, 5*time.Second, reach) // it looks for the neighbour again after a second
 	}
 }

@@ -13,6 +13,24 @@ import (
 	"mustang/internal/rtnl"
 )
 
+// GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent. Without, such pods drop
+// what the host sends by them, once policies are in force, as they do what a pod sends in the node's name. Pods that are not found are left
+// out. Without pods on a parent it does nothing.
+func (d *Datapath) GuardParents(ctx context.Context) (Change, error) {
+	if err := d.objects.OpenTables(); err != nil {
+		return Unchanged, err
+	}
+	for row, err := range d.objects.Senders.All() {
+		if err != nil {
+			return Unchanged, err
+		}
+		if row.Value.Parent != 0 {
+			return guardOutside(ctx, d.objects)
+		}
+	}
+	return Unchanged, nil
+}
+
 // guardOutside attaches the source guard to devices of the host for pods on a parent, which earlier builds did not. Pods that are
 // not found, or whose parent is in another namespace than the host's, are left to their next Put.
 func guardOutside(ctx context.Context, o *objects.Objects) (change Change, err error) {

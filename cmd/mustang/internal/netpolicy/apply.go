@@ -57,6 +57,9 @@ over at once, and open connections that are no longer allowed end.`,
 				if err != nil {
 					return err
 				}
+				if _, err := d.GuardParents(cmd.Context()); err != nil {
+					return err
+				}
 				result, err := d.Policies().Apply(cmd.Context(), service.CLI, want)
 				if err != nil {
 					return err
