@@ -297,13 +297,17 @@ func TestGrid(t *testing.T) {
 		Name: "s", Question: "q", Layout: result.LayoutList, Answer: []string{result.AnswerGrid},
 		Groups: []result.Group{{Caption: "10 services", Rows: []string{"a/10", "b/10"}}, {Caption: "20 services", Rows: []string{"a/20", "b/20"}},
 			{Caption: "30 services", Rows: []string{"a/30", "b/30"}}},
+		Statements: []result.Statement{
+			{Caption: "20 services against 10", Pairs: []result.Pair{{Numerator: "a/20", Denominator: "a/10", Label: "A"}}},
+			{Caption: "10 services against none", Pairs: []result.Pair{{Numerator: "a/10", Denominator: "none", Label: "A"}, {Numerator: "b/10", Denominator: "none", Label: "B"}}},
+		},
 		Series: []result.Series{{Name: "A", Color: result.ColorBlue, Rows: []string{"a/10", "a/20", "a/30"}}, {Name: "B", Color: result.ColorTeal, Rows: []string{"b/10", "b/20", "b/30"}}},
 	}
 	f.Suites = []result.Suite{suite}
 	for _, row := range []struct {
 		id     string
 		figure float64
-	}{{"a/10", 10}, {"b/10", 9}, {"a/20", 40}, {"b/20", 9}, {"b/30", 9.5}} {
+	}{{"none", 8}, {"a/10", 10}, {"b/10", 9}, {"a/20", 40}, {"b/20", 9}, {"b/30", 9.5}} {
 		measured := result.Row{Suite: "s", ID: row.id, Link: "veth", Datapath: "kernel", Placement: "same-host", Overlay: "none", Target: "cluster-ip", Via: "iptables",
 			Family: "ipv4", Workload: result.WorkloadFirstPacket, Engine: "native", Unit: result.UnitMicroseconds, Status: result.StatusOK, Median: row.figure,
 			CI95: &[2]float64{row.figure * 0.99, row.figure * 1.01}}
@@ -335,6 +339,9 @@ func TestGrid(t *testing.T) {
 	brief := r.Suites[0].Brief.Tables[0].Columns
 	if a, b := brief[1].Cells[0], brief[2].Cells[0]; a.Text != "10.0 → 40.0" || b.Text != "9.00 → 9.50" {
 		t.Errorf("brief %v, %v", a, b)
+	}
+	if got := r.Suites[0].Brief.Tables[0].Notes; len(got) < 2 || got[0] != "From 10 services to 30 services." || !strings.HasPrefix(got[1], "1st packet, 10 services against none: A: about 25.0") {
+		t.Errorf("%q", got)
 	}
 }
 

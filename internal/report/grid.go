@@ -125,8 +125,42 @@ func (st *suiteTables) gridBrief() Table {
 		}
 		out.Columns = append(out.Columns, column)
 	}
-	out.Notes = append([]string{"From the smallest size to the largest that was measured."}, out.legend(st.workloads[0].turns())...)
+	out.Notes = []string{st.extent()}
+	for _, t := range st.workloads {
+		if cost := t.againstNone(); cost != "" {
+			out.Notes = append(out.Notes, t.briefHead()+", "+format.LowerFirst(cost))
+		}
+	}
+	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
 	return out
+}
+
+// extent names the first and the last group that a workload has measured.
+func (st *suiteTables) extent() string {
+	var captions []string
+	for _, g := range st.Groups {
+		if slices.ContainsFunc(st.workloads, func(t *workloadTable) bool { return len(t.inGroup(g)) > 0 }) {
+			captions = append(captions, format.LowerFirst(format.Clean(g.Caption)))
+		}
+	}
+	switch len(captions) {
+	case 0:
+		return "Nothing was measured."
+	case 1:
+		return "With " + captions[0] + "."
+	}
+	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
+}
+
+// againstNone puts the first statement in words that compares a group with rows of none, which tells what the least costs; empty if there is
+// none with a figure.
+func (t *workloadTable) againstNone() string {
+	for i, st := range t.suite.Statements {
+		if len(st.Pairs) > 0 && t.suite.groupOf[st.Pairs[0].Numerator] != "" && t.suite.groupOf[st.Pairs[0].Denominator] == "" {
+			return strings.Join(t.inWords(t.suite.Statements[i:i+1]), " ")
+		}
+	}
+	return ""
 }
 
 // fromTo prints the figures of a series in its first and last group.

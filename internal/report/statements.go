@@ -33,9 +33,12 @@ func (t *workloadTable) differences(st result.Statement) []statedDifference {
 }
 
 // statements puts the suite's statements in words, except those without a figure.
-func (t *workloadTable) statements() []string {
+func (t *workloadTable) statements() []string { return t.inWords(t.suite.Statements) }
+
+// inWords puts some statements in words, except those without a figure.
+func (t *workloadTable) inWords(statements []result.Statement) []string {
 	var out []string
-	for _, st := range t.suite.Statements {
+	for _, st := range statements {
 		all := t.differences(st)
 		var parts []string
 		if st.Range {
