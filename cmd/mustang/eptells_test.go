@@ -3,12 +3,16 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/testkit"
 )
 
 // TestEndpointTells has ep ls show what a pod may send as, and ep add refuse an empty name and warn of labels that a Pod object decides.
@@ -25,6 +29,7 @@ func TestEndpointTells(t *testing.T) {
 	n.run(add + " --namespace=shop --pod=db --label=app=db --allowed-address=192.168.10.200 --allowed-address=fd00:99::/64")
 	says(exitDone, "  192.168.10.200,fd00:99::/64  shop", "ep ls -o wide")
 	says(exitDone, `"192.168.10.200/32",`, "ep ls -o json")
+	says(exitFailed, "each host needs a directory of its own; a pod of that one takes --host-netns\n", "ep add --netns=PODC")
 	says(exitMisuse, "--namespace is empty", add+" --namespace=")
 	says(exitMisuse, "--pod is empty", add+" --pod=")
 	says(exitDone, "  shop       db   app=db", "ep ls")
@@ -46,4 +51,32 @@ func TestEndpointTells(t *testing.T) {
 		t.Errorf("a label that holds: exit code %d, %s", code, stderr)
 	}
 	says(exitDone, "  shop       db   quarantine=yes", "ep ls")
+}
+
+// TestApplyGuardsDevices has a policy that lets all in, and the host reach a pod on macvlan by a device of its own that it has made after
+// the pod: policy apply guards it.
+func TestApplyGuardsDevices(t *testing.T) {
+	testkit.RequireTool(t, "ping")
+	n := newKillNetwork(t)
+	n.run(addOnParent)
+	for _, line := range []string{
+		"-n HOST link set beyond up", "-n HOST link add late link parent type macvlan mode bridge", "-n HOST addr add " + killPodC + "9/24 dev late", "-n HOST link set late up",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(strings.Replace(line, "HOST", n.host.Name(), 1))...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	const all = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}, ingress: [{}], egress: [{}]}}\n"
+	if err := os.WriteFile(file, []byte("---\n"+all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.run("policy apply --file=" + file)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		out, err := exec.Command("ip", "netns", "exec", n.host.Name(), "ping", "-c1", "-W1", killPodC).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	})
 }

@@ -114,7 +114,11 @@ func (r *Report) readFeatures() {
 		_, err := f.Probe()
 		feature := Feature{f.Name, slices.Contains(required, f.Name), f.Needs, err}
 		r.Features = append(r.Features, feature)
-		if feature.Required && err != nil {
+		switch {
+		case !feature.Required || err == nil:
+		case f.Name == "bpffs": // which every kernel with BPF has
+			r.find(f.Needs, "%s is not on a bpffs, %s: none is mounted there", r.Root, f.Use)
+		default:
 			r.find(f.Needs, "the kernel lacks %s, %s: %v", f.Name, f.Use, err)
 		}
 	}

@@ -59,7 +59,7 @@ monitor at a time, and it ends when the datapath is removed.`,
 				var other *dirlock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
-					return fmt.Errorf("another policy trace or monitor runs, and each connection is told to one: %w", err)
+					return fmt.Errorf("another policy trace or monitor runs, process %d, and only one can at a time", other.PID)
 				case errors.Is(err, os.ErrNotExist):
 					return errors.New("the datapath was removed: there is nothing to trace any more")
 				}
