@@ -21,7 +21,7 @@ const policyPage = "../../docs/policy.md"
 func TestPolicyPage(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "busybox")
-	runPolicyPage(t, "Two veth pods and a policy", 1, "db.yaml")
+	runPolicyPage(t, "Three pods on a bridge and a policy", 1, "db.yaml")
 }
 
 // TestPolicyPageIpvlan runs the commands of the page on policies with which root of a pod tries to get past one.
