@@ -32,6 +32,10 @@ func TestEndpointTells(t *testing.T) {
 	says(exitFailed, "each host needs a directory of its own; a pod of that one takes --host-netns\n", "ep add --netns=PODC")
 	says(exitMisuse, "--namespace is empty", add+" --namespace=")
 	says(exitMisuse, "--pod is empty", add+" --pod=")
+	for _, bad := range []string{"fe80::1%eth0", "fe80::1", "0.0.0.0", "127.0.0.1", "224.0.0.1"} {
+		says(exitMisuse, "address \""+bad+"\": other pods could not send to it", add+" --address="+bad)
+	}
+	says(exitMisuse, `allowed address "fe80::1%eth0": want an IP address or a prefix`, add+" --allowed-address=fe80::1%eth0")
 	says(exitDone, "  shop       db   app=db", "ep ls")
 
 	file := filepath.Join(t.TempDir(), "policy.yaml")

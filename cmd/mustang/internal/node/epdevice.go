@@ -107,6 +107,9 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 		if err != nil {
 			return cli.Usage(fmt.Errorf("address %q: want an IP address", text))
 		}
+		if a := addr.Unmap(); a.Zone() != "" || !a.IsGlobalUnicast() {
+			return cli.Usage(fmt.Errorf("address %q: other pods could not send to it", text))
+		}
 		a.Addresses = append(a.Addresses, addr)
 	}
 	a.Unguarded = p.sourceGuard == "off"
@@ -115,7 +118,7 @@ func (p *podDevice) with(do func(datapath.EndpointSpec) error) error {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(text)
-		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil && addr.Zone() == "" {
 			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
 		if err == nil {
