@@ -27,11 +27,11 @@ func (c commands) apply() *cobra.Command {
 		Short: "Make the policies of the command line exactly those of files",
 		Long: `Make the policies of the command line (owner cli in policy ls) exactly those of all files:
 NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2)
-objects of Kubernetes in YAML or JSON. Others are deleted, and named. Namespace, Pod and Node
-objects in the files tell the labels and addresses of what policies select. Pods of this node are
-the endpoints. Their labels and named ports are those of the Pod object by their namespace and name,
-or else the labels of "ep add --label". A Pod object names an endpoint that has its address and no
-name. All is checked before anything is written, and --dry-run does no more. Each pod is switched
+objects of Kubernetes in YAML or JSON. Others are deleted, and named (up to 100). Namespace, Pod
+and Node objects in the files tell the labels and addresses of what policies select. Pods of this
+node are the endpoints. Their labels and named ports are those of the Pod object by their namespace
+and name, or else the labels of "ep add --label". A Pod object names an endpoint that has its
+address, and of which "ep add" was told nothing. All is checked before anything is written, and --dry-run does no more. Each pod is switched
 over at once, and open connections that are no longer allowed end.`,
 		Example: `  mustang policy apply -f policies.yaml
   mustang policy apply -f pods.yaml -f policies.yaml --dry-run
@@ -131,6 +131,9 @@ func (j judged) now(node bool) string {
 	return ""
 }
 
+// named is how many deleted policies are named at most.
+const named = 100
+
 // print tells what has changed, and what more is new.
 func (c commands) print(r policies.Result, more string) error {
 	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted, r.Unchanged)
@@ -138,8 +141,11 @@ func (c commands) print(r policies.Result, more string) error {
 		text += map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit]
 	}
 	text += more
-	for _, name := range r.Gone {
+	for _, name := range r.Gone[:min(named, len(r.Gone))] {
 		text += "\ndeleted: " + name
+	}
+	if more := len(r.Gone) - named; more > 0 {
+		text += fmt.Sprintf("\ndeleted: %d more", more)
 	}
 	_, err := fmt.Fprintln(c.Stdout, text)
 	return err

@@ -169,6 +169,21 @@ func TestWhoDecides(t *testing.T) {
 	}
 }
 
+// TestManyDeleted names some of the policies that are deleted, and counts the others.
+func TestManyDeleted(t *testing.T) {
+	n := newNode(t)
+	var text strings.Builder
+	for i := range 103 {
+		text.WriteString(networkPolicy(fmt.Sprintf("p%03d", i)))
+	}
+	n.write(text.String())
+	n.says("103 added", "apply", "-f", n.file)
+	got, err := n.policy(t.Context(), "delete", "--all")
+	if err != nil || !strings.Contains(got, "103 deleted, 0 unchanged\ndeleted: shop/p000\n") || !strings.HasSuffix(got, "\ndeleted: shop/p099\ndeleted: 3 more\n") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // traces has trace print a line.
 func (n node) traces(d *datapath.Datapath, of policies.Denied, format, want string) {
 	n.Helper()

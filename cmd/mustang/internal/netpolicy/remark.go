@@ -38,12 +38,12 @@ func (c commands) remark(s policy.Snapshot, said policies.Set) error {
 
 // warn writes a line to stderr that names some of a list, and what to do, unless the list is empty.
 func (c commands) warn(of string, list []string, do string) {
-	const named = 3
+	const some = 3
 	if len(list) == 0 {
 		return
 	}
-	names := strings.Join(list[:min(named, len(list))], ", ")
-	if more := len(list) - named; more > 0 {
+	names := strings.Join(list[:min(some, len(list))], ", ")
+	if more := len(list) - some; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	fmt.Fprintf(c.Stderr, "mustang: %s%s%s\n", of, names, do)
