@@ -47,7 +47,7 @@ func (st *suiteTables) advice() string {
 		} else {
 			common = slices.DeleteFunc(common, func(name string) bool { return !slices.Contains(here, name) })
 		}
-		each = append(each, choice(names(best))+" for "+format.LowerFirst(t.name))
+		each = append(each, format.Choice(names(best), manyNames)+" for "+format.LowerFirst(t.name))
 	}
 	on := "On this machine choose "
 	if st.counted {
@@ -61,22 +61,9 @@ func (st *suiteTables) advice() string {
 	case len(each) < len(st.workloads):
 		return on + strings.Join(each, ", ") + "; the other workloads name no best " + short + "." + st.proxyAdvice()
 	case len(common) > 1:
-		return on + choice(common) + ": no difference was found between them." + st.proxyAdvice()
+		return on + format.Choice(common, manyNames) + ": no difference was found between them." + st.proxyAdvice()
 	}
 	return on + common[0] + "." + st.proxyAdvice()
-}
-
-// choice joins names, at most four of them, as alternatives.
-func choice(names []string) string {
-	rest := ""
-	if more := len(names) - manyNames; more > 1 {
-		names, rest = names[:manyNames], fmt.Sprintf(" (or one of %d others)", more)
-	}
-	text := format.List(names)
-	if i := strings.LastIndex(text, " and "); i >= 0 {
-		text = text[:i] + " or " + text[i+len(" and "):]
-	}
-	return text + rest
 }
 
 // proxyAdvice compares kube-proxy's two modes where every verdict on them points the same way;

@@ -47,7 +47,7 @@ func (st *suiteTables) brief() Brief {
 	b.Skipped = st.unmeasured()
 	for _, f := range st.failures() {
 		if f.Status == result.StatusFailed {
-			b.Failed = append(b.Failed, someOf(strings.Split(f.Rows, ", "), 2)+": "+f.Reason)
+			b.Failed = append(b.Failed, format.SomeOf(strings.Split(f.Rows, ", "), 2)+": "+f.Reason)
 		}
 	}
 	return b
@@ -142,7 +142,7 @@ func someNames(entries []*entry, most int) string {
 	if most == 0 && len(out) > 1 {
 		return format.Count(len(out), "other")
 	}
-	return someOf(out, max(most, 1))
+	return format.SomeOf(out, max(most, 1))
 }
 
 // briefTable has a line for each connection, or each row of a list, that has a figure.
@@ -255,7 +255,7 @@ func (t *workloadTable) briefColumns(order []string, style int) []Column {
 					cells[1] = t.costCell(d, style)
 				}
 			case e.cost != nil:
-				cells[place[shortVia(e.Via)]] = t.costCell(t.of(*e.cost), style)
+				cells[place[format.ShortVia(e.Via)]] = t.costCell(t.of(*e.cost), style)
 			}
 		}
 		for i := range columns {
@@ -302,25 +302,12 @@ func (t *workloadTable) briefHead() string {
 	return short
 }
 
-// shortVia names a kind of cluster IP in a narrow heading.
-func shortVia(via string) string {
-	switch via {
-	case result.ViaIPTables:
-		return "ipt"
-	case result.ViaNFTables:
-		return "nft"
-	case result.ViaEBPFTC, result.ViaEBPFSocket:
-		return "eBPF"
-	}
-	return format.Via(via)
-}
-
 // vias are the kinds of cluster IP that have a cost.
 func (t *workloadTable) vias() []string {
 	var out []string
 	for _, via := range format.ViaOrder() {
-		if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.cost != nil && e.Via == via && !e.repeat }) && !slices.Contains(out, shortVia(via)) {
-			out = append(out, shortVia(via))
+		if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.cost != nil && e.Via == via && !e.repeat }) && !slices.Contains(out, format.ShortVia(via)) {
+			out = append(out, format.ShortVia(via))
 		}
 	}
 	return out

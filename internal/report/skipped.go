@@ -77,9 +77,9 @@ func (s Suite) NotMeasured(width int) string {
 		for _, s := range s.Brief.Skipped {
 			switch {
 			case n >= 0:
-				parts = append(parts, someOf(s.Names, n)+": "+s.Why)
+				parts = append(parts, format.SomeOf(s.Names, n)+": "+s.Why)
 			case s.Kernel:
-				parts = append(parts, "this kernel lacks "+someOf(s.Names, 0))
+				parts = append(parts, "this kernel lacks "+format.SomeOf(s.Names, 0))
 			default:
 				parts = append(parts, s.Why)
 			}
@@ -89,18 +89,4 @@ func (s Suite) NotMeasured(width int) string {
 		}
 	}
 	return fmt.Sprintf("not measured: %d paths; \"mustang bench --list %s\" says why", total, s.Name)
-}
-
-// someOf lists at most n of names, and counts the others.
-func someOf(names []string, n int) string {
-	switch more := len(names) - n; {
-	case more <= 0:
-		return strings.Join(names, ", ")
-	case n == 0 && more == 1:
-		return "1 path"
-	case n == 0:
-		return fmt.Sprintf("%d paths", more)
-	default:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
-	}
 }

@@ -2,6 +2,8 @@
 
 package report
 
+import "mustang/internal/report/format"
+
 // standing is how ranked rows compare with the best of them.
 type standing struct {
 	// best are the row with the best figure and those tied with it, down to the first that is worse.
@@ -67,7 +69,7 @@ func (s standing) fewRounds() string {
 	if len(s.few) == 0 {
 		return ""
 	}
-	return " Too few rounds to compare " + someOf(namedAll(s.few), manyNames) + "."
+	return " Too few rounds to compare " + format.SomeOf(namedAll(s.few), manyNames) + "."
 }
 
 // namedAll are the names of entries, with the loss of those that lost much.

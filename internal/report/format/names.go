@@ -99,3 +99,16 @@ func Workloads(counted bool) []Workload {
 	}
 	return titles
 }
+
+// ShortVia names a kind of cluster IP in a narrow heading.
+func ShortVia(via string) string {
+	switch via {
+	case result.ViaIPTables:
+		return "ipt"
+	case result.ViaNFTables:
+		return "nft"
+	case result.ViaEBPFTC, result.ViaEBPFSocket:
+		return "eBPF"
+	}
+	return Via(via)
+}

@@ -3,6 +3,7 @@
 package format
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -110,4 +111,31 @@ func Timestamp(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// SomeOf lists at most n of names, and counts the others.
+func SomeOf(names []string, n int) string {
+	switch more := len(names) - n; {
+	case more <= 0:
+		return strings.Join(names, ", ")
+	case n == 0 && more == 1:
+		return "1 path"
+	case n == 0:
+		return fmt.Sprintf("%d paths", more)
+	default:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), more)
+	}
+}
+
+// Choice joins names, at most so many of them, as alternatives.
+func Choice(names []string, most int) string {
+	rest := ""
+	if more := len(names) - most; more > 1 {
+		names, rest = names[:most], fmt.Sprintf(" (or one of %d others)", more)
+	}
+	text := List(names)
+	if i := strings.LastIndex(text, " and "); i >= 0 {
+		text = text[:i] + " or " + text[i+len(" and "):]
+	}
+	return text + rest
 }
