@@ -17,12 +17,9 @@
 static __always_inline bool is_sealed_pod(const union addr *addr)
 {
 	const struct way *way = way_find(addr);
-	__u32 identity;
 
-	if (unlikely(is_link_local(addr))) {
-		identity = identity_of(addr);
-		return identity && !(identity & IDENTITY_OWN_NODE);
-	}
+	if (unlikely(is_link_local(addr)))
+		return identity_of(addr) & IDENTITY_ON_LINK;
 	return way && way->endpoint && !(way->path.flags & ENDPOINT_ON_HOST);
 }
 
@@ -32,7 +29,7 @@ static __always_inline bool is_sealed_source(const union addr *addr)
 	const struct way *way = way_find(addr);
 
 	if (unlikely(is_link_local(addr)))
-		return identity_of(addr);
+		return identity_of(addr) & (IDENTITY_ON_LINK | IDENTITY_OWN_NODE);
 	return way && way->endpoint ? !(way->path.flags & ENDPOINT_ON_HOST) : is_own_node(addr);
 }
 

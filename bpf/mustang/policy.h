@@ -82,6 +82,8 @@ struct {
 
 /* A bit of the identities of the node's own addresses. */
 #define IDENTITY_OWN_NODE 0x80000000
+/* A bit beside the identities of pods' link-local addresses. */
+#define IDENTITY_ON_LINK 0x40000000
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -145,7 +147,7 @@ static __always_inline const struct policy_settings *policies_in_force(void)
 	return bpf_map_lookup_elem(&policy_settings, &row);
 }
 
-/* What policies know of an address by itself: 0 if nothing, and while none are in force. */
+/* What policies know of an address by itself, with these bits: 0 if nothing, and while none are in force. */
 static __noinline __u32 identity_of(const union addr *addr)
 {
 	struct prefix prefix = { .length = 128 };
@@ -217,7 +219,7 @@ static long search_identity(__u32 i, void *unused)
 	found = bpf_map_lookup_elem(&identities, &j->prefix);
 	if (!found)
 		return 0;
-	j->identity = *found;
+	j->identity = *found & ~IDENTITY_ON_LINK;
 	return 1;
 }
 
@@ -230,7 +232,7 @@ static __always_inline void find_identity(struct judgement *j, const union addr 
 	j->peer = j->prefix.addr = *peer;
 	j->prefix.length = 128;
 	found = bpf_map_lookup_elem(&identities, &j->prefix);
-	j->identity = found ? *found : 0;
+	j->identity = found ? *found & ~IDENTITY_ON_LINK : 0;
 	if (!found && settings && settings->count)
 		bpf_loop(settings->count, search_identity, NULL, 0);
 }

@@ -86,7 +86,9 @@ func TestForgingLinkLocal(t *testing.T) {
 	}
 	local, _ := linkLocalOf(t, other)
 	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: {podSelector: {matchLabels: {app: a}},
-		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`)
+		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
+		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: {matchLabels: {app: c}},
+		ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]}}`)
 	deep := testkit.Namespace(t, "deep")
 	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
 	n.run(t, "-n "+deep.Name()+" link set deep up")
@@ -105,6 +107,7 @@ func TestForgingLinkLocal(t *testing.T) {
 	}{
 		{netip.MustParseAddr("fd00:10::c"), "drop_source"},
 		{netip.MustParseAddr("fe80::77"), ingressDrop},
+		{netip.MustParseAddr("fe80::78"), ingressDrop}, // a rule has it as a range
 		{local.WithZone(""), "drop_source"},
 	} {
 		for _, to := range []netip.Addr{netip.MustParseAddr(podA6), to.WithZone("")} {

@@ -296,7 +296,11 @@ func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*ident
 		switch {
 		case want != nil:
 			c.prefixes[p] = want
-			c.addresses.put(at, want.number)
+			number := want.number
+			if host != nil && host.kind == aPod && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+				number |= onLink
+			}
+			c.addresses.put(at, number)
 		case there:
 			c.prefixes[p] = nil
 			c.addresses.put(at, 0)

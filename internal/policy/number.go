@@ -27,6 +27,10 @@ func newNumbers(have Rows) numbers {
 // if the node has sent it.
 const ownNodes = 1 << 31
 
+// onLink is a bit beside the identity in the rows of the link-local addresses of pods. What comes from these to pods with a device of their own
+// needs a seal; an address that a rule names as a block does not.
+const onLink = 1 << 30
+
 // acquire returns the number of what a digest stands for, and whether it is new here. Each call needs a release.
 func (n *numbers) acquire(d Digest) (number uint32, fresh bool) { return n.acquireFrom(d, 0) }
 

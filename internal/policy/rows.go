@@ -93,7 +93,7 @@ func (r *Rows) identity(a netip.Addr) uint32 {
 	for bits := 128; bits >= 0; bits-- {
 		p, _ := a.Prefix(bits)
 		if identity, ok := r.Addresses[p]; ok {
-			return identity
+			return identity &^ onLink
 		}
 	}
 	return 0

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "7dadb3d99a4aba54"
+	tcDigest     = "8727b98af6e48ed7"
 	socklbDigest = "22d99c52756c07b1"
 )
