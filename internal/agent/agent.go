@@ -114,6 +114,7 @@ type Agent struct {
 	unread   map[object]string        // why objects were not read
 	noRoom   map[manifest.Name]string // why policies have no rules in force
 	stripped stripped
+	again    *time.Timer // when to try those again
 	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
@@ -373,7 +374,10 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
 	full, lost, err := a.stripped.apply(ctx, a.Policies, a.Node, rules)
 	if a.stripped.later {
-		time.AfterFunc(holdStripped, a.changePolicies)
+		if a.again != nil {
+			a.again.Stop()
+		}
+		a.again = time.AfterFunc(holdStripped, a.changePolicies)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -181,4 +181,43 @@ func TestStrippedIsHeld(t *testing.T) {
 	if apply(1); s.later {
 		t.Error("it is tried again without need")
 	}
+	want.Policies = append(want.Policies, with("another", "large", 1000), with("tenant", "huge", 2000))
+	apply(3, "tenant/huge", "another/large")
+	want.Pods = nil
+	apply(1, "another/large", "tenant/huge")
+	want.Policies = append(want.Policies, with("third", "large", 1000))
+	apply(2, "another/large", "tenant/huge", "third/large")
+	apply(1, "another/large", "tenant/huge", "third/large")
+	want.Policies = want.Policies[:len(want.Policies)-1]
+	if apply(1, "another/large", "tenant/huge"); !s.later {
+		t.Error("what there may be room for now is not tried again by itself")
+	}
+}
+
+// TestLabelsInOneNamespace has rules name labels for pods of their own namespace. Pods of another one, with all combinations of these labels, are not told
+// apart: nobody loses rules.
+func TestLabelsInOneNamespace(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 64)
+	want.add(t, "victim", 1)
+	rule := &want.Policies[len(want.Policies)-1].Ingress[0]
+	rule.Peers = nil
+	for k := range 12 {
+		own := policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "victim"), Pods: selects(fmt.Sprint("k", k), "v")}
+		rule.Peers = append(rule.Peers, policy.Peer{Pods: &own})
+	}
+	for i := range 1 << 12 {
+		labels := map[string]string{}
+		for k := range 12 {
+			if i>>k&1 == 1 {
+				labels[fmt.Sprint("k", k)] = "v"
+			}
+		}
+		at := netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "other", Name: fmt.Sprint("p", i), Node: "far", Labels: labels, Addresses: []netip.Addr{at}})
+	}
+	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err != nil || len(full) > 0 {
+		t.Errorf("%d policies have no rules in force: %v, %v", len(full), full[:min(1, len(full))], err)
+	}
 }

@@ -25,7 +25,8 @@ const holdStripped = time.Minute
 type stripped struct {
 	tried time.Time
 	of    map[string]map[policy.Digest]string // by namespace, all of those that lost some: why, or nothing for those in force
-	later bool                                // some have come or changed since
+	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
+	later bool                                // there are such, or some have gone
 }
 
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
@@ -33,37 +34,56 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
 		s.of = nil
 	}
+	s.held = map[policy.Digest]bool{}
+	gone := map[policy.Digest]bool{}
+	for _, known := range s.of {
+		for id, why := range known {
+			gone[id] = why != ""
+		}
+	}
 	for i := range want.Policies {
 		p := &want.Policies[i]
 		known := s.of[p.Namespace]
 		if known == nil || p.Tier != policy.Namespaced || p.Bulk() == 0 {
 			continue
 		}
-		why, tried := known[p.Digest()]
-		if !tried {
-			why, s.later = "no rules of it are in force: there was no room for all of its namespace, which are tried again within a minute", true
+		id := p.Digest()
+		why, tried := known[id]
+		if delete(gone, id); !tried {
+			why = "no rules of it are in force: there was no room for all of its namespace, which are tried again within a minute"
+			s.held[id], s.later = true, true
 		}
 		if why != "" {
 			full = append(full, noRoom(p, why))
 			p.Strip()
 		}
 	}
+	for _, hadNoRules := range gone {
+		s.later = s.later || hadNoRules
+	}
 	return full
 }
 
-// note remembers which of the policies that were tried have no rules in force.
-func (s *stripped) note(tried []policy.Policy, full []kube.Warning) {
-	if s.of != nil || len(full) == 0 {
-		return
+// note remembers which of the policies that were tried have no rules in force: those taken now, and those that are held.
+func (s *stripped) note(tried []policy.Policy, taken []kube.Warning) {
+	if s.of == nil {
+		s.tried, s.of = time.Now(), map[string]map[policy.Digest]string{}
 	}
-	s.tried, s.of = time.Now(), map[string]map[policy.Digest]string{}
 	why := map[[2]string]string{}
-	for _, w := range full {
-		s.of[w.Namespace], why[[2]string{w.Namespace, w.Name}] = map[policy.Digest]string{}, w.Text
+	for _, w := range taken {
+		if why[[2]string{w.Namespace, w.Name}] = w.Text; s.of[w.Namespace] == nil {
+			s.of[w.Namespace] = map[policy.Digest]string{}
+		}
 	}
 	for i := range tried {
-		if p := &tried[i]; p.Tier == policy.Namespaced && s.of[p.Namespace] != nil {
-			s.of[p.Namespace][p.Digest()] = why[[2]string{p.Namespace, p.Name}]
+		p := &tried[i]
+		if known := s.of[p.Namespace]; known != nil && p.Tier == policy.Namespaced {
+			id := p.Digest()
+			if text, ok := why[[2]string{p.Namespace, p.Name}]; ok {
+				known[id] = text
+			} else if _, ok := known[id]; !ok && !s.held[id] {
+				known[id] = ""
+			}
 		}
 	}
 }

@@ -101,7 +101,9 @@ func (c *Compiler) members(set *ruleSet, q *clause, each func(*identity)) {
 		switch {
 		case p.pods != nil:
 			selected, asked := c.selected(*p.pods)
-			c.spend(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
+			if q.tier == Namespaced { // each rule set has the others
+				c.spend(set, asked*(1+p.pods.Namespaces.terms()+p.pods.Pods.terms())/podWork)
+			}
 			for _, of := range selected {
 				all(of)
 			}

@@ -27,13 +27,12 @@ type Compiler struct {
 	labelled   labelled[*content]
 	peers      peers
 	told       told
-	lapsed     []Policy            // that are told still
+	lapsed     lapsed
 	pods       map[netip.Addr]*pod // of this node, by their first address
 	local      labelled[*pod]
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
-	left       []*ruleSet // by pods
-	work       int        // of this change, and how much it may be
+	work       int // of this change, and how much it may be
 	limit      int
 	total      int      // of all rule sets
 	renamed    *ruleSet // in place; its number has no digest until the next change
@@ -119,13 +118,13 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 	if err := s.validatePods(); err != nil {
 		return Changes{}, err
 	}
-	touched := map[netip.Prefix]bool{}
+	touched, before := map[netip.Prefix]bool{}, c.lapsed
+	c.lapsed = lapsed{}
 	pods := c.placePods(&s)
 	if err := c.enter(&s); err != nil {
 		return Changes{}, err
 	}
 	c.selectPods(pods)
-	c.lapse()
 	limit := 0
 	if how != resuming {
 		if limit = mostWork + c.told.work(); how == bounded {
@@ -133,14 +132,15 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 		}
 	}
 	c.begin(limit)
-	gone := c.activate(pods)
+	c.lapsed.entries = c.activate(pods)
+	c.drop(before)
 	c.placePeers(touched)
 	if how != resuming {
 		if err := c.checkOverlaps(); err != nil {
 			return Changes{}, err
 		}
 	}
-	inPlace := c.settle(pods, touched, gone, len(s.Previous) > 0 && how == bounded)
+	inPlace := c.settle(pods, touched, true, len(s.Previous) > 0 && how == bounded)
 	if c.exhausted() {
 		if how == joining {
 			s.Policies = selecting(pods)
@@ -159,12 +159,13 @@ func (c *Compiler) Settle() Changes {
 	}
 	c.begin(0)
 	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
-	gone := c.activate(pods)
-	if len(c.lapsed) > 0 {
-		c.lapse()
+	c.lapsed.entries = append(c.lapsed.entries, c.activate(pods)...)
+	if len(c.lapsed.entries) > 0 {
+		c.drop(c.lapsed)
+		c.lapsed = lapsed{}
 		c.placePeers(touched)
 	}
-	c.settle(pods, touched, gone, false)
+	c.settle(pods, touched, false, false)
 	return c.changes()
 }
 
@@ -238,16 +239,14 @@ func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
 			}
 		}
 		e.were = e.in
-		stays := e.in != [2]bool{}
-		if stays && len(e.pods) > 0 && !e.active() {
+		if e.holds() && !e.active() {
 			if c.prepare(e); !c.exhausted() {
 				c.told.count(&e.Policy, 1)
 			}
-		} else if e.active() && !(stays && len(e.pods) > 0) {
+		} else if e.active() && !e.holds() {
 			gone = append(gone, e)
-			c.lapsed = append(c.lapsed, e.Policy)
 		}
-		if !stays {
+		if e.in == [2]bool{} {
 			delete(c.entries, id)
 			for p := range e.pods {
 				delete(p.entries, e)
@@ -257,23 +256,32 @@ func (c *Compiler) activate(changed map[*pod]bool) (gone []*entry) {
 	return gone
 }
 
-// lapse lets peers be alike that only policies of before tell apart. While pods have their rule sets, an address keeps the identity that these know.
-func (c *Compiler) lapse() {
-	for i := range c.lapsed {
-		c.told.count(&c.lapsed[i], -1)
-	}
-	c.lapsed = nil
+// lapsed is what pods had before the last change: rule sets, and policies that hold for none of them any more. Until pods are switched over, these
+// sets decide about identities of that change too, and rules of these policies tell peers apart.
+type lapsed struct {
+	sets    []*ruleSet
+	entries []*entry
 }
 
-// settle makes all that follows from policies, pods and addresses, once policies are active. It returns the digest that a rule set had which
-// has changed in place.
-func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, gone []*entry, protect bool) (inPlace Digest) {
+// drop drops what has lapsed, but for policies that hold again.
+func (c *Compiler) drop(l lapsed) {
+	for _, set := range l.sets {
+		c.leaveSet(set)
+	}
+	for _, e := range l.entries {
+		if e.active() && !e.holds() {
+			c.told.count(&e.Policy, -1)
+			c.dismiss(e)
+		}
+	}
+}
+
+// settle makes all that follows from policies, pods and addresses, once policies are active. keep leaves the rule sets that pods had. It returns the digest
+// that a rule set had which has changed in place.
+func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, keep, protect bool) (inPlace Digest) {
 	if c.renamed != nil {
 		c.numbers.put(c.renamed.id, c.renamed.number)
 		c.renamed = nil
-	}
-	for _, e := range gone {
-		c.dismiss(e)
 	}
 	c.blocks.touched(c.prefixes, touched)
 	fresh, old := c.identify(touched)
@@ -281,7 +289,10 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, 
 	if protect && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
 		inPlace = c.changeInPlace(changed)
 	}
-	c.enforce(changed, inPlace != Digest{})
+	if c.enforce(changed, inPlace != Digest{}); !keep {
+		c.drop(c.lapsed)
+		c.lapsed = lapsed{}
+	}
 	c.forget(old)
 	for number := range c.unused {
 		if t := c.portTables[number]; t.verdicts == 0 {
@@ -295,6 +306,9 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, 
 	clear(c.unused)
 	return inPlace
 }
+
+// holds reports whether it selects pods of this node.
+func (e *entry) holds() bool { return e.in != [2]bool{} && len(e.pods) > 0 }
 
 // differs reports whether it comes or goes.
 func (e *entry) differs() bool { return e.in[enforced] != e.in[previous] }
@@ -318,17 +332,13 @@ func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
 			}
 		}
 		for _, list := range was {
-			c.left = append(c.left, list[:]...)
+			c.lapsed.sets = append(c.lapsed.sets, list[:]...)
 		}
 		now := Sets{p.sets[enforced][Egress].ref(), p.sets[enforced][Ingress].ref()}
 		for _, a := range p.addresses {
 			c.endpoints.put(mapped(a), now)
 		}
 	}
-	for _, set := range c.left {
-		c.drop(set)
-	}
-	c.left = nil
 }
 
 // forget deletes what there is of identities that no address has.

@@ -72,11 +72,13 @@ func TestCoversGo(t *testing.T) {
 		if _, err := c.Change(s); err != nil {
 			t.Fatal(err)
 		}
+		c.Settle()
 		if len(c.blocks.covers) != 6 { // all blocks, and all but one
 			t.Errorf("change %d: there are %d covers", i, len(c.blocks.covers))
 		}
 	}
-	if _, err := c.Change(Snapshot{}); err != nil || len(c.blocks.covers)+len(c.blocks.byKey)+len(c.identities) > 0 {
+	_, err := c.Change(Snapshot{})
+	if c.Settle(); err != nil || len(c.blocks.covers)+len(c.blocks.byKey)+len(c.identities)+len(c.Rows().Numbers) > 0 {
 		t.Errorf("there are %v: %v", c.blocks, err)
 	}
 }

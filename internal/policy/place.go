@@ -51,7 +51,7 @@ func (c *Compiler) leave(p *pod) {
 	}
 	c.local.remove(p, p.by)
 	for _, list := range p.sets {
-		c.left = append(c.left, list[:]...)
+		c.lapsed.sets = append(c.lapsed.sets, list[:]...)
 	}
 	for _, a := range p.addresses {
 		c.endpoints.remove(mapped(a))
@@ -69,6 +69,7 @@ type peers struct {
 // placePeers notes what rules tell of each address of a pod or node, and whose have come, gone or changed.
 func (c *Compiler) placePeers(touched map[netip.Prefix]bool) {
 	hosts := make(map[netip.Prefix]*content, len(c.hosts))
+	clear(c.told.known)
 	for _, n := range c.peers.nodes {
 		is := c.describe(content{kind: aNode, labels: n.Labels, ownNode: n.Name == c.peers.node})
 		for _, a := range n.Addresses {

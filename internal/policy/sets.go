@@ -132,8 +132,8 @@ func (c *Compiler) describeSet(p *pod, list int, d Direction) (*ruleSet, []*prep
 	return &ruleSet{id: f.digest(), d: d, ports: ports}, selecting
 }
 
-// drop forgets a rule set that no pod has any more. Its rows go.
-func (c *Compiler) drop(set *ruleSet) {
+// leaveSet forgets a rule set that no pod has any more. Its rows go.
+func (c *Compiler) leaveSet(set *ruleSet) {
 	if set == nil {
 		return
 	}

@@ -58,15 +58,36 @@ func labelsOf(ofNamespace bool, labels map[string]string) []label {
 
 // told counts by what rules tell peers apart: nothing else makes an identity more.
 type told struct {
-	values map[label]int // that rules ask for
-	keys   map[label]int // of which rules ask whether they are there; they have no value
+	values map[label]askers // that rules ask for
+	keys   map[label]askers // of which rules ask whether they are there; they have no value
 	ports  map[string]int
+	among  map[Digest]*among
+	pairs  int               // of a value or a key, and who asks for it
+	known  map[question]bool // until rules or labels of namespaces change
+}
+
+// among are the namespaces of which rules select pods. A rule says nothing of pods of others.
+type among struct {
+	namespaces Selector
+	rules      int
+}
+
+// askers counts the rules that ask for a label, by the namespaces of their pods. Of labels of namespaces and nodes there is one, nil.
+type askers map[*among]int
+
+// question is whether rules ask for a label of the pods of a namespace, or whether it is there.
+type question struct {
+	namespace string
+	label
+	there bool
+}
+
+func newTold() told {
+	return told{map[label]askers{}, map[label]askers{}, map[string]int{}, map[Digest]*among{}, 0, map[question]bool{}}
 }
 
 // work is what it costs to keep them.
-func (t *told) work() int { return toldWork * len(t.values) }
-
-func newTold() told { return told{map[label]int{}, map[label]int{}, map[string]int{}} }
+func (t *told) work() int { return toldWork * t.pairs }
 
 // count counts the rules of a policy, in the directions in which it has a say.
 func (t *told) count(p *Policy, by int) {
@@ -79,10 +100,9 @@ func (t *told) count(p *Policy, by int) {
 			for _, peer := range rules[i].Peers {
 				switch {
 				case peer.Pods != nil:
-					t.selector(label{ofNamespace: true}, peer.Pods.Namespaces, by)
-					t.selector(label{}, peer.Pods.Pods, by)
+					t.countPods(peer.Pods, by)
 				case peer.Nodes != nil:
-					t.selector(label{of: aNode}, *peer.Nodes, by)
+					t.selector(label{of: aNode}, *peer.Nodes, nil, by)
 				}
 			}
 			for _, port := range rules[i].Ports {
@@ -94,17 +114,48 @@ func (t *told) count(p *Policy, by int) {
 	}
 }
 
-func (t *told) selector(l label, s Selector, by int) {
+func (t *told) countPods(s *PodSelector, by int) {
+	t.selector(label{ofNamespace: true}, s.Namespaces, nil, by)
+	if s.Pods.terms() == 0 {
+		return
+	}
+	f := newForm("among")
+	f.selector(s.Namespaces)
+	id := f.digest()
+	in := t.among[id]
+	if in == nil {
+		in = &among{namespaces: s.Namespaces}
+		t.among[id] = in
+	}
+	t.selector(label{}, s.Pods, in, by)
+	if in.rules += by; in.rules == 0 {
+		delete(t.among, id)
+	}
+}
+
+func (t *told) selector(l label, s Selector, in *among, by int) {
 	for l.key, l.value = range s.Labels {
-		count(t.values, l, by)
+		t.ask(t.values, l, in, by)
 	}
 	for _, r := range s.Requirements {
 		if l.key, l.value = r.Key, ""; len(r.Values) == 0 {
-			count(t.keys, l, by)
+			t.ask(t.keys, l, in, by)
 		}
 		for _, l.value = range r.Values {
-			count(t.values, l, by)
+			t.ask(t.values, l, in, by)
 		}
+	}
+}
+
+// ask counts one label that a rule asks for.
+func (t *told) ask(m map[label]askers, l label, in *among, by int) {
+	if m[l] == nil {
+		m[l] = askers{}
+	}
+	t.pairs -= len(m[l])
+	count(m[l], in, by)
+	if t.pairs += len(m[l]); len(m[l]) == 0 {
+		delete(m, l)
 	}
 }
 
@@ -114,16 +165,40 @@ func count[K comparable](m map[K]int, k K, by int) {
 	}
 }
 
-// labels adds to a form what rules tell of labels, and returns those whose values they ask for besides others.
-func (t *told) labels(f *form, l label, labels map[string]string, by []label) []label {
+// asks reports whether rules ask for a label of a namespace, of a node, or of a pod in a namespace with some labels: for its value, or whether it is there.
+func (t *told) asks(l label, there bool, namespace map[string]string) bool {
+	m := t.values
+	if there {
+		m, l.value = t.keys, ""
+	}
+	by := m[l]
+	if len(by) == 0 || by[nil] > 0 {
+		return len(by) > 0
+	}
+	q := question{namespace[NamespaceLabel], l, there}
+	is, ok := t.known[q]
+	if !ok {
+		for in := range by {
+			is = is || in.namespaces.Matches(namespace)
+		}
+		t.known[q] = is
+	}
+	return is
+}
+
+// labels adds to a form what rules tell of labels of a namespace, or of a pod or node, and returns those whose values they ask for besides others.
+func (t *told) labels(f *form, l label, of *content, by []label) []label {
 	type known struct {
 		label
 		asked bool // for its value
 	}
 	var few [8]known
-	all := few[:0]
+	all, labels := few[:0], of.labels
+	if l.ofNamespace {
+		labels = of.namespace
+	}
 	for l.key, l.value = range labels {
-		if asked := t.values[l] > 0; asked || t.keys[label{l.of, l.ofNamespace, l.key, ""}] > 0 {
+		if asked := t.asks(l, false, of.namespace); asked || t.asks(l, true, of.namespace) {
 			all = append(all, known{l, asked})
 		}
 	}
@@ -149,8 +224,8 @@ func (c *Compiler) describe(of content) *content {
 		l.of = aNode
 		all[0].of = aNode
 	}
-	all = c.told.labels(f, label{ofNamespace: true}, of.namespace, all)
-	all = c.told.labels(f, l, of.labels, all)
+	all = c.told.labels(f, label{ofNamespace: true}, &of, all)
+	all = c.told.labels(f, l, &of, all)
 	if len(of.ports) > 0 {
 		of.ports = slices.DeleteFunc(sortedPorts(of.ports), func(p NamedPort) bool { return c.told.ports[p.Name] == 0 })
 	}

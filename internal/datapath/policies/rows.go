@@ -177,19 +177,31 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 			return n, err
 		}
 	}
-	rows := w.compiler.Rows()
-	end := step{before: summarize(rows), audit: w.audit}
-	if !w.empty {
-		end.Changes = w.compiler.Settle()
-	} else if end.Changes, err = w.compiler.Change(policy.Snapshot{}); err != nil {
-		return n, err
+	ends := []func() (policy.Changes, error){func() (policy.Changes, error) { return w.compiler.Settle(), nil }}
+	if w.empty {
+		ends = append(ends, func() (policy.Changes, error) { return w.compiler.Change(policy.Snapshot{}) }, ends[0])
 	}
-	end.after = summarize(rows)
-	more, err := w.step(end, nil)
-	if n += more; err != nil || !w.all {
-		return n, err
+	for _, end := range ends {
+		more, err := w.end(end)
+		if n += more; err != nil {
+			return n, err
+		}
+	}
+	if !w.all {
+		return n, nil
 	}
 	return n, w.forgetListeners()
+}
+
+// end writes what a compiler changes after the steps.
+func (w *writer) end(change func() (policy.Changes, error)) (n int, err error) {
+	rows := w.compiler.Rows()
+	s := step{before: summarize(rows), audit: w.audit}
+	if s.Changes, err = change(); err != nil {
+		return 0, err
+	}
+	s.after = summarize(rows)
+	return w.step(s, nil)
 }
 
 // step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.

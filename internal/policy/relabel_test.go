@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net/netip"
+	"testing"
+
+	"mustang/internal/service"
+)
+
+// TestRelabelHasNoGap relabels a pod of this node: a ClusterNetworkPolicy denies it a peer before, and another one, in other words, after. The peer does
+// not reach it between two writes, though the second tells peers apart that the first does not.
+func TestRelabelHasNoGap(t *testing.T) {
+	with := func(k, v string) Selector { return Selector{Labels: map[string]string{k: v}} }
+	deny := func(name string, subject Selector, peer Peer) Policy {
+		return Policy{Tier: Admin, Name: name, Subject: PodSelector{Pods: subject}, Ingress: []Rule{{Action: Deny, Peers: []Peer{peer}}}}
+	}
+	own, peer := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	for name, second := range map[string]Peer{
+		"namespace": {Pods: &PodSelector{Namespaces: with(NamespaceLabel, "m")}},
+		"label":     {Pods: &PodSelector{Pods: Selector{Requirements: []Requirement{{Key: "app", Operator: "Exists"}}}}},
+		"range":     {Block: &Block{CIDR: netip.MustParsePrefix("10.0.0.2/31")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			snapshot := func(role string) Snapshot {
+				return Snapshot{Node: "here", Policies: []Policy{
+					deny("one", with("role", "1"), Peer{Pods: &PodSelector{Pods: with("app", "x")}}), deny("two", with("role", "2"), second),
+				}, Pods: []Pod{
+					{Namespace: "n", Name: "own", Node: "here", Labels: map[string]string{"role": role}, Addresses: []netip.Addr{own}},
+					{Namespace: "m", Name: "peer", Node: "far", Labels: map[string]string{"app": "x"}, Addresses: []netip.Addr{peer}},
+				}}
+			}
+			c := NewCompiler(Rows{})
+			if _, err := c.Change(snapshot("1")); err != nil {
+				t.Fatal(err)
+			}
+			rows, writes := clone(c.Rows()), 0
+			check := func() {
+				t.Helper()
+				if _, d := rows.Lookup(Flow{Source: peer, Destination: own, Protocol: service.TCP, Port: 80}); d.Allow {
+					t.Errorf("after %d writes the peer reaches the pod: %v", writes, d)
+				}
+				writes++
+			}
+			check()
+			for _, role := range []string{"2", "1"} {
+				changes, err := c.Change(snapshot(role))
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(&rows, changes, check)
+				write(&rows, c.Settle(), check)
+			}
+		})
+	}
+}
