@@ -140,7 +140,8 @@ func TestDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay*9/10 {
+	// The delay is a computation, and the CPU may be faster than when it was calibrated. Without it a transaction takes some 20 µs.
+	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay/2 {
 		t.Errorf("a transaction took %v with a delay of %v", least, spec.Delay)
 	}
 }
