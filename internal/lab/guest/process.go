@@ -24,8 +24,8 @@ const Command = "lab-guest"
 const cpuFlag = "--cpu="
 
 const (
-	// memoryMB is a guest's memory in MiB.
-	memoryMB = 256
+	// memoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of 70 MB.
+	memoryMB = 384
 	// bootTimeout limits a boot, which takes 3 s on an idle machine.
 	bootTimeout = 55 * time.Second
 	// tapTimeout limits the wait for the previous guest to release the TAP device.
