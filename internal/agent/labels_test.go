@@ -221,3 +221,28 @@ func TestLabelsInOneNamespace(t *testing.T) {
 		t.Errorf("%d policies have no rules in force: %v, %v", len(full), full[:min(1, len(full))], err)
 	}
 }
+
+// TestRoomOfLargeCluster has so many pods that a map is nearly full: no policy is to blame for these.
+func TestRoomOfLargeCluster(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 2)
+	for i := range 60_000 {
+		at := netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "far", Name: fmt.Sprint("p", i), Node: "far", Addresses: []netip.Addr{at}})
+	}
+	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err != nil || len(full) > 0 {
+		t.Errorf("%d policies have no rules in force: %v", len(full), err)
+	}
+	// A tenant's ranges do not fit beside them.
+	want.add(t, "tenant", 1)
+	rule := &want.Policies[len(want.Policies)-1].Ingress[0]
+	for i := range 5000 {
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32)
+		rule.Peers = append(rule.Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+	}
+	full, _, err = new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+	if err != nil || len(full) != 1 || full[0].Namespace != "tenant" {
+		t.Errorf("%d policies have no rules in force: %v", len(full), err)
+	}
+}
