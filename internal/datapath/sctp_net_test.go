@@ -95,7 +95,7 @@ func callSCTP(t *testing.T, n network, backend, frontend netip.AddrPort) {
 	}
 }
 
-// socketSCTP makes a socket that waits for at most five seconds, and connects or binds it.
+// socketSCTP makes a socket that waits for at most twenty seconds, and connects or binds it.
 func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix.Sockaddr) error) (fd int, err error) {
 	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
 	family := unix.AF_INET6
@@ -106,7 +106,7 @@ func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
 			return err
 		}
-		limit := unix.Timeval{Sec: 5}
+		limit := unix.Timeval{Sec: 20}
 		return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), use(fd, to))
 	})
@@ -129,6 +129,9 @@ func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	running.Go(func() {
 		for {
 			conn, _, err := unix.Accept(fd)
+			if errors.Is(err, unix.EAGAIN) { // nobody has called for a while
+				continue
+			}
 			if err != nil {
 				return
 			}
