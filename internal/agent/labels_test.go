@@ -139,15 +139,17 @@ func TestRoomForJoining(t *testing.T) {
 	}
 }
 
-// counting counts calls.
+// counting counts calls, and the rows that they write.
 type counting struct {
 	Policies
-	calls int
+	calls, rows int
 }
 
 func (c *counting) Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error) {
 	c.calls++
-	return c.Policies.Apply(ctx, owner, want)
+	result, err := c.Policies.Apply(ctx, owner, want)
+	c.rows += result.Rows
+	return result, err
 }
 
 // TestStrippedIsHeld changes a pod elsewhere, and then the policy of a tenant that there was no room for: neither tries all policies again at once. A minute
@@ -244,5 +246,40 @@ func TestRoomOfLargeCluster(t *testing.T) {
 	full, _, err = new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
 	if err != nil || len(full) != 1 || full[0].Namespace != "tenant" {
 		t.Errorf("%d policies have no rules in force: %v", len(full), err)
+	}
+}
+
+// TestAnotherWord has policies with many verdicts on a node, and then a tenant's small policy that comes and goes: it names a label, or a range, that all pods
+// have. It tells apart nobody who was not, so that next to nothing is written, and nobody loses rules.
+func TestAnotherWord(t *testing.T) {
+	for name, peer := range map[string]policy.Peer{
+		"label": {Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{{Key: "app", Operator: "Exists"}}}}},
+		"range": {Block: &policy.Block{CIDR: netip.MustParsePrefix("10.0.0.0/8")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := newOnNode(t)
+			want.add(t, "shop", 17)
+			want.add(t, "tenant", 1)
+			small := want.Policies[len(want.Policies)-1]
+			small.Ingress = []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{peer}}}
+			want.Policies = want.Policies[:len(want.Policies)-1]
+			want.Policies[0].Ingress = append(want.Policies[0].Ingress, farPods(&want.Set)...)
+			s, to := new(stripped), &counting{Policies: want.datapath.Policies()}
+			apply := func(most int, more ...policy.Policy) {
+				t.Helper()
+				now := want.Set
+				now.Policies = append(now.Policies[:len(now.Policies):len(now.Policies)], more...)
+				to.rows = 0
+				full, _, err := s.apply(t.Context(), to, want.Pods[0].Node, now)
+				if err != nil || len(full) > 0 || to.rows > most {
+					t.Errorf("%d policies have no rules in force, %d rows: %v", len(full), to.rows, err)
+				}
+			}
+			apply(1 << 20)
+			for range 2 {
+				apply(30_000, small)
+				apply(30_000)
+			}
+		})
 	}
 }

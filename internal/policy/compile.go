@@ -140,7 +140,14 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 			return Changes{}, err
 		}
 	}
-	inPlace := c.settle(pods, touched, true, len(s.Previous) > 0 && how == bounded)
+	c.renumber()
+	c.identify(touched)
+	var inPlace Digest
+	if len(s.Previous) > 0 && how == bounded && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
+		inPlace = c.changeInPlace(pods)
+	}
+	c.enforce(pods, inPlace != Digest{})
+	c.cleanPorts()
 	if c.exhausted() {
 		if how == joining {
 			s.Policies = selecting(pods)
@@ -159,13 +166,16 @@ func (c *Compiler) Settle() Changes {
 	}
 	c.begin(0)
 	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
+	c.renumber()
 	c.lapsed.entries = append(c.lapsed.entries, c.activate(pods)...)
-	if len(c.lapsed.entries) > 0 {
-		c.drop(c.lapsed)
-		c.lapsed = lapsed{}
+	c.enforce(pods, false)
+	gone := c.lapsed
+	c.drop(gone)
+	if c.lapsed = (lapsed{}); len(gone.entries) > 0 {
 		c.placePeers(touched)
 	}
-	c.settle(pods, touched, false, false)
+	c.identify(touched)
+	c.cleanPorts()
 	return c.changes()
 }
 
@@ -276,24 +286,16 @@ func (c *Compiler) drop(l lapsed) {
 	}
 }
 
-// settle makes all that follows from policies, pods and addresses, once policies are active. keep leaves the rule sets that pods had. It returns the digest
-// that a rule set had which has changed in place.
-func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, keep, protect bool) (inPlace Digest) {
+// renumber gives a rule set that has changed in place its digest.
+func (c *Compiler) renumber() {
 	if c.renamed != nil {
 		c.numbers.put(c.renamed.id, c.renamed.number)
 		c.renamed = nil
 	}
-	c.blocks.touched(c.prefixes, touched)
-	fresh, old := c.identify(touched)
-	c.decideFresh(fresh)
-	if protect && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
-		inPlace = c.changeInPlace(changed)
-	}
-	if c.enforce(changed, inPlace != Digest{}); !keep {
-		c.drop(c.lapsed)
-		c.lapsed = lapsed{}
-	}
-	c.forget(old)
+}
+
+// cleanPorts deletes tables of ports that no verdict names.
+func (c *Compiler) cleanPorts() {
 	for number := range c.unused {
 		if t := c.portTables[number]; t.verdicts == 0 {
 			delete(c.portTables, number)
@@ -304,7 +306,6 @@ func (c *Compiler) settle(changed map[*pod]bool, touched map[netip.Prefix]bool, 
 		}
 	}
 	clear(c.unused)
-	return inPlace
 }
 
 // holds reports whether it selects pods of this node.
@@ -344,14 +345,16 @@ func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
 // forget deletes what there is of identities that no address has.
 func (c *Compiler) forget(gone []*identity) {
 	for _, i := range gone {
-		for _, set := range c.sets {
-			c.setVerdict(VerdictKey{set.number, i.number}, nil)
+		if i.number != 0 { // no other one has it now
+			for _, set := range c.sets {
+				c.setVerdict(VerdictKey{set.number, i.number}, nil)
+			}
+			c.numbers.release(i.id)
 		}
 		c.blocks.leave(i)
 		if i.content != nil {
 			delete(i.identities, i)
 		}
 		delete(c.identities, i.id)
-		c.numbers.release(i.id)
 	}
 }

@@ -37,7 +37,8 @@ type identity struct {
 	id       Digest
 	number   uint32
 	prefixes int
-	fresh    bool    // no rule set has been decided for it
+	fresh    bool    // it has come with this change
+	lost     bool    // nothing may have its number: a prefix has none, or one has it already
 	matching []int32 // rules that match by the content
 	meets    *meeting
 	met      *meeting // with the set that changes in place
@@ -252,63 +253,3 @@ func family(a netip.Addr) int {
 
 // hostPrefix returns the prefix of one address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// identify brings the rows of some prefixes up to date. Identities that come are fresh; those that go have their rows still.
-func (c *Compiler) identify(touched map[netip.Prefix]bool) (fresh, gone []*identity) {
-	found := map[netip.Prefix]*cover{}
-	for p := range touched {
-		host := c.hosts[p]
-		was, want := c.prefixes[p], (*identity)(nil)
-		there := host != nil || c.blocks.begins(p)
-		if in := c.blocks.of(p, found); there && (host != nil || in != nil) {
-			f, from := newForm("identity"), uint32(0)
-			if host != nil {
-				f.bytes(host.id[:]...)
-				if host.ownNode {
-					from = ownNodes
-				}
-			}
-			f.number(uint64(from))
-			if in != nil {
-				f.bytes(in.id[:]...)
-			}
-			id := f.digest()
-			if want = c.identities[id]; want == nil {
-				want = &identity{content: host, in: in, id: id, fresh: true}
-				want.number, _ = c.numbers.acquireFrom(id, from)
-				c.identities[id] = want
-				fresh = append(fresh, want)
-				if in != nil {
-					in.identities[want] = struct{}{}
-				}
-				if host != nil {
-					host.identities[want] = struct{}{}
-				}
-			}
-			want.prefixes++
-		}
-		if was != nil {
-			if was.prefixes--; was.prefixes == 0 {
-				gone = append(gone, was)
-			}
-		}
-		at := mappedPrefix(p)
-		switch {
-		case want != nil:
-			c.prefixes[p] = want
-			number := want.number
-			if host != nil && host.kind == aPod && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
-				number |= onLink
-			}
-			c.addresses.put(at, number)
-		case there:
-			c.prefixes[p] = nil
-			c.addresses.put(at, 0)
-		default:
-			delete(c.prefixes, p)
-			c.addresses.remove(at)
-		}
-	}
-	back := func(i *identity) bool { return i.prefixes > 0 }
-	return slices.DeleteFunc(fresh, func(i *identity) bool { return !back(i) }), slices.DeleteFunc(gone, back)
-}

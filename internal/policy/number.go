@@ -2,6 +2,8 @@
 
 package policy
 
+import "maps"
+
 // numbers gives a number to each thing that rows refer to, as long as something does. What had one keeps it, and a number that was in
 // use is not given to anything else, so that rows of before and after can be side by side.
 type numbers struct {
@@ -13,10 +15,12 @@ type numbers struct {
 }
 
 func newNumbers(have Rows) numbers {
-	n := numbers{table: newTable[Digest, uint32](), before: have.Numbers, more: map[Digest]int{}, taken: make(map[uint32]bool, len(have.Numbers))}
+	n := numbers{table: newTable[Digest, uint32](), before: maps.Clone(have.Numbers), more: map[Digest]int{}, taken: make(map[uint32]bool, len(have.Numbers))}
+	twice := map[uint32]bool{} // a process was killed that gave it from one to another
 	for _, number := range have.Numbers {
-		n.taken[number] = true
+		twice[number], n.taken[number] = n.taken[number], true
 	}
+	maps.DeleteFunc(n.before, func(_ Digest, number uint32) bool { return twice[number] })
 	for k := range have.Verdicts { // a process that was killed while it changed a rule set in place has taken the digest away
 		n.taken[k.Set] = true
 	}
@@ -61,4 +65,12 @@ func (n *numbers) release(d Digest) bool {
 	}
 	n.remove(d)
 	return true
+}
+
+// move gives the number of one digest to another one, which has one reference too. The one that it had goes.
+func (n *numbers) move(from, to Digest) {
+	number := n.rows[from]
+	delete(n.before, from)
+	n.remove(from)
+	n.put(to, number)
 }

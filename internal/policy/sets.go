@@ -189,9 +189,6 @@ func (c *Compiler) decideFresh(fresh []*identity) {
 	for _, set := range c.sets {
 		c.decideFor(set, c.match(set, fresh), c.verdicts.rows[VerdictKey{set.number, 0}])
 	}
-	for _, i := range fresh {
-		i.fresh = false
-	}
 }
 
 // decideFor makes the rows of identities that match has returned.

@@ -55,7 +55,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapNodeAddresses:   4096,
 		tcMapPolicySettings:  2,
 		tcMapIdentities:      65536,
-		tcMapVerdicts:        262144,
+		tcMapVerdicts:        524288,
 		tcMapPolicyPorts:     65536,
 		tcMapPolicyNumbers:   65536,
 		tcMapPolicyDocuments: 16384,

@@ -12,6 +12,10 @@ import (
 // shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
 const shareOfJoining = 8
 
+// mostVerdicts is how many verdicts there are at most once a change is settled. While it is written those of before are there too: the map is twice as
+// large, so that policies never lack room for a change alone.
+const mostVerdicts = 1 << 18
+
 // counts are numbers of rows.
 type counts struct{ addresses, verdicts, ports, numbers int }
 
@@ -19,22 +23,27 @@ func countRows(r policy.Rows) counts {
 	return counts{len(r.Addresses), len(r.Verdicts), len(r.Ports), len(r.Numbers)}
 }
 
-// require returns a *FullError if a map is too small for rows, and for a share of its size besides. 0 is for none.
+// require returns a *FullError if a map is too small for rows once a change is settled, and for a share of its size besides. 0 is for none.
 func (w *writer) require(n counts, share uint32) error {
+	return cmp.Or(requireRoom(w.tables().verdicts, n.verdicts, mostVerdicts, share), w.requireMaps(n, share))
+}
+
+// requireMaps is require for rows while a change is written.
+func (w *writer) requireMaps(n counts, share uint32) error {
 	t := w.tables()
 	return cmp.Or(
-		requireRoom(t.identities, n.addresses, share), requireRoom(t.verdicts, n.verdicts, share),
-		requireRoom(t.ports, n.ports+int(t.ports.Size())/shareOfListeners, share), requireRoom(t.numbers, n.numbers, share),
+		requireRoom(t.identities, n.addresses, t.identities.Size(), share), requireRoom(t.verdicts, n.verdicts, t.verdicts.Size(), share),
+		requireRoom(t.ports, n.ports+int(t.ports.Size())/shareOfListeners, t.ports.Size(), share), requireRoom(t.numbers, n.numbers, t.numbers.Size(), share),
 	)
 }
 
-func requireRoom[K, V any](t *objects.Table[K, V], rows int, share uint32) error {
-	size := t.Size()
+func requireRoom[K, V any](t *objects.Table[K, V], rows int, most, share uint32) error {
+	size := most
 	if share > 0 {
 		size -= size / share
 	}
 	if rows > int(size) {
-		return t.Full()
+		return &objects.FullError{Map: t.Name, Size: most}
 	}
 	return nil
 }
@@ -43,7 +52,7 @@ func requireRoom[K, V any](t *objects.Table[K, V], rows int, share uint32) error
 func (w *writer) room(have policy.Rows) func(policy.Changes) error {
 	n := countRows(have)
 	return func(c policy.Changes) error {
-		return w.require(counts{
+		return w.requireMaps(counts{
 			n.addresses + len(c.Addresses.Put), n.verdicts + len(c.Verdicts.Put), n.ports + len(c.Ports.Put), n.numbers + len(c.Numbers.Put),
 		}, 0)
 	}

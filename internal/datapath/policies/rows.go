@@ -137,6 +137,9 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 	first.after = summarize(have)
 	w.steps = append(w.steps, first)
 	if err := fits(first.Changes); err != nil || !check {
+		if err == nil && d.joining != nil {
+			err = w.require(countRows(have), 0)
+		}
 		return w, err
 	}
 	if err := w.compiler.Check(s); err != nil {
