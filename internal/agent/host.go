@@ -55,10 +55,11 @@ func (e *AbsentError) Error() string {
 }
 
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
-// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. What is attached already stays.
-// Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
+// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. Devices of the host that were made after
+// pods on the same parent are guarded as others are. What is attached already stays. Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
-	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses))
+	_, err := h.Datapath.GuardParents(ctx)
+	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses), err)
 }
 
 func (h Host) attachProcesses(ctx context.Context) error {
