@@ -118,6 +118,7 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 	if err := s.validatePods(); err != nil {
 		return Changes{}, err
 	}
+	c.renumber()
 	touched, before := map[netip.Prefix]bool{}, c.lapsed
 	c.lapsed = lapsed{}
 	pods := c.placePods(&s)
@@ -140,7 +141,6 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 			return Changes{}, err
 		}
 	}
-	c.renumber()
 	c.identify(touched)
 	var inPlace Digest
 	if len(s.Previous) > 0 && how == bounded && len(c.addresses.had) == 0 { // otherwise an address would meet the new row with the identity of before
@@ -165,8 +165,8 @@ func (c *Compiler) Settle() Changes {
 		e.in[previous] = e.in[enforced]
 	}
 	c.begin(0)
-	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
 	c.renumber()
+	pods, touched := map[*pod]bool{}, map[netip.Prefix]bool{}
 	c.lapsed.entries = append(c.lapsed.entries, c.activate(pods)...)
 	c.enforce(pods, false)
 	gone := c.lapsed

@@ -35,6 +35,9 @@ const ownNodes = 1 << 31
 // needs a seal; an address that a rule names as a block does not.
 const onLink = 1 << 30
 
+// mostNumbers is how many numbers there are: the bits above have a meaning. A change may take one for each identity.
+const mostNumbers = onLink
+
 // acquire returns the number of what a digest stands for, and whether it is new here. Each call needs a release.
 func (n *numbers) acquire(d Digest) (number uint32, fresh bool) { return n.acquireFrom(d, 0) }
 
@@ -46,12 +49,28 @@ func (n *numbers) acquireFrom(d Digest, from uint32) (number uint32, fresh bool)
 	}
 	number, ok := n.before[d]
 	if !ok {
-		for n.last++; n.taken[n.last+from]; n.last++ {
+		for number = n.next() + from; n.taken[number]; number = n.next() + from {
 		}
-		number = n.last + from
 	}
 	n.put(d, number)
 	return number, true
+}
+
+// next returns a number that may be taken. After the last one there are those again that nothing has, nor had before this change.
+func (n *numbers) next() uint32 {
+	if n.last++; n.last < mostNumbers {
+		return n.last
+	}
+	n.last = 1
+	n.before = nil
+	clear(n.taken)
+	for _, number := range n.rows {
+		n.taken[number] = true
+	}
+	for _, had := range n.had {
+		n.taken[had.value] = true
+	}
+	return n.last
 }
 
 // release undoes an acquire, and reports whether it was the last one.
