@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"mustang/internal/datapath/objects"
@@ -93,8 +95,8 @@ func noRoom(p *policy.Policy, text string) kube.Warning {
 }
 
 // apply makes the agent's policies exactly those. While they have more rules than the datapath has room for, or ranges that overlap too
-// much for this node, NetworkPolicies of the namespace with the most lose their rules, of which lost tells: the pods that they isolate are then
-// reached by what other policies allow alone. Where it is the labels of pods that are too large, those of one namespace are forgotten.
+// much for this node, NetworkPolicies of the namespaces with the most lose their rules, of which lost tells: the pods that they isolate are then
+// reached by what other policies allow alone. Where it is the labels of pods that are too large, those of some namespaces are forgotten.
 func (s *stripped) apply(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
 	var taken []kube.Warning
 	all := want.Policies
@@ -102,68 +104,72 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	if full = s.hold(&want); len(full) > 0 {
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
-	for {
+	for attempt := 0; ; attempt++ {
 		here := want.Snapshot
 		here.Node = node
 		err := here.CheckOverlaps()
 		if err == nil {
 			_, err = to.Apply(ctx, service.Agent, want)
 		}
-		strip := toStrip(here, err)
-		var none *objects.FullError
-		if len(strip) == 0 && errors.As(err, &none) && none.Map == policies.Documents {
-			if namespace := labelled(want.Snapshot, leastToStrip(none)); namespace != "" {
-				lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
-				full = append(full, forget(&want, namespace, err)...)
-				continue
-			}
+		if err == nil {
+			s.note(all, taken)
+			return append(full, taken...), lost, nil
 		}
-		if len(strip) == 0 {
-			if err == nil {
-				s.note(all, taken)
-			}
+		strip, unknown := toStrip(here, err, attempt)
+		if len(strip)+len(unknown) == 0 {
 			return append(full, taken...), lost, err
 		}
+		for _, namespace := range unknown {
+			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
+			full = append(full, forget(&want, namespace, err)...)
+		}
+		if len(strip) == 0 {
+			continue
+		}
+		why := err.Error()
+		if over := (*policy.OverlapError)(nil); errors.As(err, &over) {
+			why = strings.TrimPrefix(why, over.Most.String()+": ") // it may be another's
+		}
 		first := want.Policies[strip[0]]
-		lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s have no rules in force, %d with %s: %w", first.Namespace, len(strip), first.Name, err))
+		lost = errors.Join(lost, fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %w", len(strip), first.Namespace, first.Name, err))
 		for _, i := range strip {
-			taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+err.Error()))
+			taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+why))
 			want.Policies[i].Strip()
 		}
 	}
 }
 
-// toStrip returns the NetworkPolicies whose rules are too many by an error.
-func toStrip(here policy.Snapshot, err error) (strip []int) {
+// toStrip returns the NetworkPolicies whose rules are too many by an error, or the namespaces whose pods have labels that are too large. The later the
+// attempt, the more: services wait meanwhile.
+func toStrip(here policy.Snapshot, err error, attempt int) (strip []int, unknown []string) {
 	var none *objects.FullError
 	var over *policy.OverlapError
 	var work *policy.WorkError
+	var namespaces []string
 	switch {
 	case errors.As(err, &over):
-		return overlapping(here)
+		namespaces = overlapping(here)
 	case errors.As(err, &work):
-		return heaviestHere(here, work.Most.Namespace)
-	case errors.As(err, &none):
-		if none.Map != policies.Documents {
-			strip = heaviestHere(here, fullest(here, none.Map))
-		}
-		if len(strip) == 0 {
-			strip = heaviest(here.Policies, leastToStrip(none))
-		}
+		namespaces = work.TooMany
+	case !errors.As(err, &none):
+		return nil, nil
+	case none.Map == policies.Documents:
+		return largest(here, int(none.Size)*policies.DocumentPiece, attempt)
+	default:
+		namespaces = fullest(here, none)
 	}
-	return strip
+	strip = ofNamespaces(here, namespaces)
+	if len(namespaces) == 1 && attempt < mostHalves {
+		strip = heaviest(here.Policies, strip)
+	}
+	if none != nil && len(strip) == 0 {
+		strip = heaviest(here.Policies, largestOf(here.Policies))
+	}
+	return strip, nil
 }
 
-// labelled returns the namespace whose pods' labels are largest, or none if these are smaller than least, in bytes.
-func labelled(s policy.Snapshot, least int) (most string) {
-	sizes := s.Labelled()
-	for namespace, size := range sizes {
-		if size >= least && (most == "" || size > sizes[most] || size == sizes[most] && namespace < most) {
-			most = namespace
-		}
-	}
-	return most
-}
+// mostHalves is how often the NetworkPolicies of one namespace lose their rules by halves.
+const mostHalves = 2
 
 // forget takes the labels of a namespace's pods, and says so of its NetworkPolicies.
 func forget(want *policies.Set, namespace string, why error) (full []kube.Warning) {
@@ -179,32 +185,38 @@ func forget(want *policies.Set, namespace string, why error) (full []kube.Warnin
 	return full
 }
 
-// overlapping returns, of the NetworkPolicies that select pods of the node, the largest of the namespace whose own ranges overlap most.
-func overlapping(s policy.Snapshot) []int {
-	of, at := map[string][]policy.Policy{}, map[string][]int{}
-	for i, here := range s.Here() {
-		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Bulk() > 0 {
-			of[p.Namespace], at[p.Namespace] = append(of[p.Namespace], p), append(at[p.Namespace], i)
+// overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one whose blocks are in most of the pairs of a block
+// and a range that lies in it; or, of those with at least half as many, the one with the fewest blocks: a few blocks around the many of another
+// namespace are in as many pairs as these.
+func overlapping(s policy.Snapshot) []string {
+	here := s
+	here.Policies = nil
+	for i, is := range s.Here() {
+		if is {
+			here.Policies = append(here.Policies, s.Policies[i])
 		}
 	}
-	most, overlaps := "", 0
-	for namespace, all := range of {
-		own := policy.Snapshot{Policies: all}
-		if n := own.Overlaps(); n > overlaps || n == overlaps && namespace < most {
-			most, overlaps = namespace, n
+	all, pairs := here.Overlaps(), 0
+	for _, o := range all {
+		pairs = max(pairs, o.Pairs)
+	}
+	most := ""
+	for namespace, o := range all {
+		if 2*o.Pairs >= pairs && (most == "" || o.Blocks < all[most].Blocks || o.Blocks == all[most].Blocks && namespace < most) {
+			most = namespace
 		}
 	}
-	var out []int
-	for _, i := range heaviest(of[most], 1) {
-		out = append(out, at[most][i])
-	}
-	return out
+	return []string{most}
 }
 
-// fullest returns the namespace whose NetworkPolicies have the most rows of a map on the node.
-func fullest(s policy.Snapshot, table string) string {
+// fullest returns the namespaces whose NetworkPolicies have the most rows of a map on the node.
+func fullest(s policy.Snapshot, full *objects.FullError) []string {
+	room := int(full.Size) / 8 * 7
+	if full.Map != "verdicts" && full.Map != "policy_ports" {
+		room = math.MaxInt // each namespace counts the pods
+	}
 	return s.Fullest(func(rows policy.Rows) int {
-		switch table {
+		switch full.Map {
 		case "policy_ports":
 			return len(rows.Ports)
 		case "verdicts":
@@ -213,59 +225,78 @@ func fullest(s policy.Snapshot, table string) string {
 			return len(rows.Addresses)
 		}
 		return len(rows.Numbers)
-	}, table == "verdicts").Namespace
+	}, full.Map == "verdicts", room)
 }
 
-// heaviestHere returns, of the NetworkPolicies of a namespace that select pods of the node, the largest.
-func heaviestHere(s policy.Snapshot, namespace string) (out []int) {
-	var of []policy.Policy
-	var at []int
+// ofNamespaces returns the NetworkPolicies of namespaces that have rules and select pods of the node.
+func ofNamespaces(s policy.Snapshot, namespaces []string) (out []int) {
 	for i, here := range s.Here() {
-		if p := s.Policies[i]; here && p.Tier == policy.Namespaced && p.Namespace == namespace {
-			of, at = append(of, p), append(at, i)
+		if p := &s.Policies[i]; here && p.Tier == policy.Namespaced && p.Bulk() > 0 && slices.Contains(namespaces, p.Namespace) {
+			out = append(out, i)
 		}
-	}
-	for _, i := range heaviest(of, 1) {
-		out = append(out, at[i])
 	}
 	return out
 }
 
-// leastToStrip is how many bytes of rules a namespace has at least that has filled a map. Documents are of pods too: what they have no room
-// for is no policy's fault unless those of one namespace take a sixteenth.
-func leastToStrip(full *objects.FullError) int {
-	if full.Map == policies.Documents {
-		return int(full.Size) * policies.DocumentPiece / 16
+// largest returns what takes most of the documents, of so many bytes: NetworkPolicies of a namespace, or namespaces whose pods have the largest labels, twice as many
+// with each attempt. Nobody is to blame for many pods: policies and labels that take less than a sixteenth are none's fault.
+func largest(s policy.Snapshot, size, attempt int) (strip []int, unknown []string) {
+	strip = largestOf(s.Policies)
+	policies, labels, labelled := 0, s.Labelled(), 0
+	for _, i := range strip {
+		policies += s.Policies[i].Bulk()
 	}
-	return 1
+	sum := 0
+	for i := range s.Policies {
+		if s.Policies[i].Tier == policy.Namespaced {
+			sum += s.Policies[i].Bulk()
+		}
+	}
+	for namespace, n := range labels {
+		if n > 0 {
+			unknown = append(unknown, namespace)
+		}
+		sum, labelled = sum+n, max(labelled, n)
+	}
+	switch {
+	case sum < size/16:
+		return nil, nil
+	case policies >= labelled:
+		return heaviest(s.Policies, strip), nil
+	}
+	slices.SortFunc(unknown, func(a, b string) int { return cmp.Or(cmp.Compare(labels[b], labels[a]), cmp.Compare(a, b)) })
+	return nil, unknown[:min(len(unknown), 1<<attempt)]
 }
 
-// heaviest returns the largest NetworkPolicies of the namespace whose rules are largest: those that have half of them. It returns none if
-// these are smaller than least, in bytes.
-func heaviest(all []policy.Policy, least int) (out []int) {
-	sizes, sums := make([]int, len(all)), map[string]int{}
-	most := ""
+// largestOf returns the NetworkPolicies with rules of the namespace whose rules are largest.
+func largestOf(all []policy.Policy) (of []int) {
+	sums, most := map[string]int{}, ""
 	for i := range all {
 		if p := &all[i]; p.Tier == policy.Namespaced {
-			sizes[i] = p.Bulk()
-			sums[p.Namespace] += sizes[i]
+			sums[p.Namespace] += p.Bulk()
 			if sums[p.Namespace] > sums[most] || sums[p.Namespace] == sums[most] && p.Namespace < most { // each time the same
 				most = p.Namespace
 			}
 		}
 	}
-	if sums[most] < least {
-		return nil
-	}
 	for i := range all {
-		if sizes[i] > 0 && all[i].Namespace == most {
-			out = append(out, i)
+		if p := &all[i]; p.Tier == policy.Namespaced && p.Namespace == most && p.Bulk() > 0 {
+			of = append(of, i)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(sizes[b], sizes[a]) })
-	n := 0
-	for sum := 0; 2*sum < sums[most]; n++ {
-		sum += sizes[out[n]]
+	return of
+}
+
+// heaviest returns, of some policies, the largest ones: those that have half of all.
+func heaviest(all []policy.Policy, of []int) []int {
+	sum := 0
+	for _, i := range of {
+		sum += all[i].Bulk()
 	}
-	return out[:n]
+	slices.SortStableFunc(of, func(a, b int) int { return cmp.Compare(all[b].Bulk(), all[a].Bulk()) })
+	n := 0
+	for had := 0; 2*had < sum; n++ {
+		had += all[of[n]].Bulk()
+	}
+	return of[:n]
 }

@@ -16,6 +16,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -101,6 +102,43 @@ func selects(key, value string) policy.Selector {
 	return policy.Selector{Labels: map[string]string{key: value}}
 }
 
+// TestLabelsOfManyNamespaces has pods of many namespaces fill the documents with labels, each namespace with less than a share that would be its fault:
+// those of some are forgotten, and in few steps.
+func TestLabelsOfManyNamespaces(t *testing.T) {
+	want := newOnNode(t)
+	want.add(t, "shop", 1)
+	ask := policy.Policy{Tier: policy.Namespaced, Namespace: "t0", Name: "ask", IsolatesIngress: true}
+	ask.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "t0"), Pods: policy.Selector{Labels: map[string]string{}}}
+	for i := range 64 {
+		ask.Subject.Pods.Labels[fmt.Sprint("k", i)] = ""
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for n := range 26 * 115 {
+		labels := map[string]string{}
+		for k := range ask.Subject.Pods.Labels {
+			labels[k] = randomText(random, 63)
+		}
+		at := netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: fmt.Sprint("t", n%26), Name: fmt.Sprint("p", n), Node: "far", Labels: labels, Addresses: []netip.Addr{at}})
+	}
+	want.Policies = append(want.Policies, ask)
+	to := &counting{Policies: want.datapath.Policies()}
+	full, lost, err := new(stripped).apply(t.Context(), to, want.Pods[0].Node, want.Set)
+	if err != nil || lost == nil || to.calls > 5 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace == "shop" }) {
+		t.Errorf("%d calls, %v, %v: %v", to.calls, full, lost, err)
+	}
+}
+
+// randomText returns letters and digits, which do not compress.
+func randomText(random *rand.Rand, n int) string {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = letters[random.IntN(len(letters))]
+	}
+	return string(b)
+}
+
 // TestLabelsFull forgets the labels of the namespace whose pods have the most: its pods are isolated, and others keep theirs.
 func TestLabelsFull(t *testing.T) {
 	testkit.RequireRoot(t)
@@ -111,14 +149,7 @@ func TestLabelsFull(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = p.Close() })
 	random := rand.New(rand.NewPCG(1, 2))
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	text := func(n int) string {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = letters[random.IntN(len(letters))]
-		}
-		return string(b)
-	}
+	text := func(n int) string { return randomText(random, n) }
 	ask := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "ask", IsolatesIngress: true}
 	ask.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, "tenant"), Pods: policy.Selector{Labels: map[string]string{}}}
 	for range 64 {
@@ -190,6 +221,41 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
+// TestWhoseOverlaps has one namespace with many ranges, and ranges of others around them. It is to blame if each of many others has one, and not if
+// one other has all.
+func TestWhoseOverlaps(t *testing.T) {
+	around := func(p *policy.Policy, bits, out int) {
+		block := policy.Block{CIDR: netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits).Masked(), Except: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.255.%d.0/24", out))}}
+		p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &block})
+	}
+	many := with("many", "list", 10_000)
+	tenant := with("a", "around", 0)
+	teams := []policy.Policy{many}
+	for i := range 36 {
+		around(&tenant, 2+i%6, i)
+		team := with(fmt.Sprint("team", i), "around", 0)
+		around(&team, 2+i%6, i)
+		teams = append(teams, team)
+	}
+	for name, test := range map[string]struct {
+		policies []policy.Policy
+		want     string
+	}{"of one": {[]policy.Policy{many, tenant}, "a"}, "of many": {teams, "many"}} {
+		t.Run(name, func(t *testing.T) {
+			want := policies.Set{Snapshot: policy.Snapshot{Policies: test.policies}}
+			for i := range want.Policies {
+				p := &want.Policies[i]
+				p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
+				want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here"})
+			}
+			full, lost, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+			if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != test.want || strings.Contains(full[0].Text, "many/list") {
+				t.Errorf("%v, %v: %v", full, lost, err)
+			}
+		})
+	}
+}
+
 // manyPorts returns a policy of a range with many ports, and of ranges in it with a port more.
 func manyPorts(namespace string, ports, ranges int) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: "ports", IsolatesIngress: true}
@@ -226,6 +292,36 @@ func TestWhoseRulesAreTooMany(t *testing.T) {
 				t.Errorf("%d rules of the other namespace, %d of this one", len(p[0].Ingress[0].Peers), len(p[1].Ingress))
 			}
 		})
+	}
+}
+
+// TestManyAreToBlame has several namespaces with rules that are too much work together, and many large policies that are none: a few calls take the rules.
+func TestManyAreToBlame(t *testing.T) {
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "list", 100)}}}
+	for n := range 6 {
+		namespace := fmt.Sprint("tenant", n)
+		heavy := manyPorts(namespace, 1500, 170)
+		want.Policies = append(want.Policies, heavy)
+		for d := range 5 {
+			decoy := with(namespace, fmt.Sprint("decoy", d), 0)
+			values := policy.Requirement{Key: "x", Operator: "In"}
+			for i := range 500 << d {
+				values.Values = append(values.Values, fmt.Sprintf("%050d", i))
+			}
+			decoy.Ingress[0].Peers = []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{values}}}}}
+			want.Policies = append(want.Policies, decoy)
+		}
+	}
+	for i := range want.Policies {
+		p := &want.Policies[i]
+		if p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace); i%6 == 0 || i == 1 {
+			want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
+		}
+	}
+	to := &counting{Policies: &compiling{}}
+	full, lost, err := new(stripped).apply(t.Context(), to, "here", want)
+	if err != nil || lost == nil || to.calls > 5 || slices.ContainsFunc(full, func(w kube.Warning) bool { return w.Namespace == "shop" }) {
+		t.Errorf("%d calls, %d without rules, %v: %v", to.calls, len(full), lost, err)
 	}
 }
 

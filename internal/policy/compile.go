@@ -152,7 +152,7 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 		if how == joining {
 			s.Policies = selecting(pods)
 		}
-		return Changes{}, &WorkError{s.heaviest()}
+		return Changes{}, s.tooMuch()
 	}
 	changes := c.changes()
 	changes.InPlace = inPlace

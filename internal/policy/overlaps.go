@@ -70,8 +70,71 @@ func (s *Snapshot) Here() []bool {
 	return here
 }
 
-// Overlaps returns how many pairs there are of a block of the policies and a range that lies in it.
-func (s *Snapshot) Overlaps() int { return overlaps(s.Policies) }
+// Overlap is what the blocks of a namespace's NetworkPolicies add to those of others.
+type Overlap struct {
+	// Pairs is how many pairs of a block and a range that lies in it there would be fewer without them.
+	Pairs int
+	// Blocks is how many there are that no other namespace has.
+	Blocks int
+}
+
+// Overlaps returns what namespaces add, of those that have blocks.
+func (s *Snapshot) Overlaps() map[string]*Overlap {
+	blockOf, rangeOf := map[string]string{}, map[netip.Prefix]string{} // the namespace; empty: of several, or of the cluster
+	in, lengths := map[netip.Prefix]map[string]int{}, [2][129]bool{}   // blocks by namespace
+	cidrs := map[string]netip.Prefix{}
+	own := func(p *Policy, before string, ok bool) string {
+		if p.Tier != Namespaced || ok && before != p.Namespace {
+			return ""
+		}
+		return p.Namespace
+	}
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		p.blocks(func(b *Block) {
+			key := b.key()
+			before, ok := blockOf[key]
+			blockOf[key], cidrs[key] = own(p, before, ok), b.CIDR
+			for _, r := range append([]netip.Prefix{b.CIDR}, b.Except...) {
+				before, ok := rangeOf[r]
+				rangeOf[r] = own(p, before, ok)
+			}
+		})
+	}
+	all := map[string]*Overlap{}
+	add := func(namespace string, pairs, blocks int) {
+		if namespace == "" {
+			return
+		}
+		if all[namespace] == nil {
+			all[namespace] = &Overlap{}
+		}
+		all[namespace].Pairs += pairs
+		all[namespace].Blocks += blocks
+	}
+	for key, namespace := range blockOf {
+		cidr := cidrs[key]
+		if in[cidr] == nil {
+			in[cidr] = map[string]int{}
+			lengths[family(cidr.Addr())][cidr.Bits()] = true
+		}
+		in[cidr][namespace]++
+		add(namespace, 0, 1)
+	}
+	for r, of := range rangeOf {
+		for bits, there := range lengths[family(r.Addr())][:r.Bits()+1] {
+			if !there {
+				continue
+			}
+			for namespace, n := range in[netip.PrefixFrom(r.Addr(), bits).Masked()] {
+				if add(namespace, n, 0); namespace != of {
+					add(of, n, 0)
+				}
+			}
+		}
+	}
+	return all
+}
 
 func overlaps(policies []Policy) int {
 	b := newBlocks()

@@ -5,7 +5,6 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -27,6 +26,8 @@ var mostWork = MostWork // tests take less
 type WorkError struct {
 	// Most is the largest policy of the namespace whose policies cost most: by themselves, and where rules of others meet their ranges.
 	Most Origin
+	// TooMany are the namespaces whose policies cost most, as many as have to go for the rest not to be too much.
+	TooMany []string
 }
 
 func (e *WorkError) Error() string {
@@ -67,49 +68,58 @@ func (c *Compiler) Check(s Snapshot) error {
 	return nil
 }
 
-// heaviest returns the policy that is to blame for too much work.
-func (s *Snapshot) heaviest() Origin {
-	return s.blame(func(c *Compiler) int { return c.work + c.told.work() }, 2+rowWork)
+// tooMuch returns whose policies are to blame for too much work.
+func (s *Snapshot) tooMuch() *WorkError {
+	most, namespaces := s.blame(func(c *Compiler) int { return c.work + c.told.work() }, 2+rowWork, mostWork)
+	return &WorkError{most, namespaces}
 }
 
-// Fullest returns the largest policy of the namespace whose policies have the most of some rows on the node, for which a function is 1: those
-// of its policies by themselves, and of verdicts also those that rules of others have for its ranges.
-func (s *Snapshot) Fullest(rows func(Rows) int, verdicts bool) Origin {
+// Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts: those of its policies by
+// themselves, and of verdicts also those that rules of others have for its ranges. They are as many as have to go so that no more rows than room are left, one at least.
+func (s *Snapshot) Fullest(rows func(Rows) int, verdicts bool, room int) []string {
 	foreign := 0
 	if verdicts {
 		foreign = 1
 	}
-	return s.blame(func(c *Compiler) int { return rows(c.Rows()) }, foreign)
+	_, namespaces := s.blame(func(c *Compiler) int { return rows(c.Rows()) }, foreign, room)
+	return namespaces
 }
 
-// blame returns the largest policy of the namespace whose policies cost most on the node: by themselves, and foreign for each range that they bring
+// blame returns the namespaces whose policies cost most on the node, as many as have to go for the cost of the rest not to exceed a limit, and the largest policy of the first: by themselves, and foreign for each range that they bring
 // and each rule set of blocks, and for each pod or node that they tell from others and each rule set that selects such. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too
 // much work by themselves.
-func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
+func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Origin, namespaces []string) {
 	of := map[string][]Policy{} // by namespace; "": of the cluster
 	for i, here := range s.Here() {
 		if p := s.Policies[i]; here && p.Bulk() > 0 {
 			of[p.Namespace] = append(of[p.Namespace], p)
 		}
 	}
-	namespaces := slices.Sorted(maps.Keys(of))
-	if len(namespaces) == 1 {
-		return largest(of[namespaces[0]])
+	if len(of) == 0 {
+		return most, nil
 	}
-	costs, brings, meet := map[string]int{}, map[string]*[2]int{}, [2]int{} // of ranges, and of pods and nodes
-	for _, namespace := range namespaces {
-		own := *s
-		own.Policies, own.Previous = of[namespace], nil
-		c := NewCompiler(Rows{})
-		if _, err := c.Change(own); err != nil {
-			return largest(own.Policies)
+	costs, brings, meet := map[string]int{}, map[string][2]int{}, [2]int{} // of ranges, and of pods and nodes
+	for namespace, policies := range of {
+		if namespaces = append(namespaces, namespace); len(of) == 1 {
+			break
 		}
-		costs[namespace], brings[namespace] = cost(c), &[2]int{0, len(c.contents)}
+		own := *s
+		own.Policies, own.Previous = policies, nil
+		c := NewCompiler(Rows{})
+		_, err := c.Change(own)
+		if err != nil && namespace == "" {
+			return largest(policies), []string{namespace}
+		}
+		if costs[namespace] = cost(c); err != nil {
+			costs[namespace] = max(costs[namespace], limit)
+		}
+		bring := [2]int{0, len(c.contents)}
 		for _, i := range c.identities {
 			if i.content == nil {
-				brings[namespace][0]++
+				bring[0]++
 			}
 		}
+		brings[namespace] = bring
 		for _, set := range c.sets {
 			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
 				meet[0]++
@@ -119,13 +129,25 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign int) (most Origin) {
 			}
 		}
 	}
-	highest := -1
-	for _, namespace := range namespaces {
-		if n := costs[namespace] + foreign*(brings[namespace][0]*meet[0]+brings[namespace][1]*meet[1]); namespace != "" && n > highest {
-			highest, most = n, largest(of[namespace])
-		}
+	rest := 0
+	for namespace, b := range brings {
+		costs[namespace] += foreign * (b[0]*meet[0] + b[1]*meet[1])
+		rest += costs[namespace]
 	}
-	return most
+	slices.SortFunc(namespaces, func(a, b string) int {
+		switch {
+		case a == "":
+			return 1
+		case b == "":
+			return -1
+		}
+		return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b))
+	})
+	n := 1
+	for rest -= costs[namespaces[0]]; rest > limit && n < len(namespaces) && namespaces[n] != ""; n++ {
+		rest -= costs[namespaces[n]]
+	}
+	return largest(of[namespaces[0]]), namespaces[:n]
 }
 
 // largest returns the largest policy.
