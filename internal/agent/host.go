@@ -27,6 +27,8 @@ type Host struct {
 	// Ranges has the node ports at addresses of the node in these ranges alone, and Primary at those of its Node object; neither: at all.
 	Ranges  []netip.Prefix
 	Primary bool
+	// Forward has the node forward in the families of its addresses; nil leaves that to others.
+	Forward func(addresses []netip.Addr) error
 }
 
 // NodePorts returns the addresses that have the node ports.
@@ -56,9 +58,12 @@ func (e *AbsentError) Error() string {
 
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
 // nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. Devices of the host that were made after
-// pods on the same parent are guarded as others are. What is attached already stays. Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
+// pods on the same parent are guarded as others are. The node forwards. What is attached already stays. Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
+	if h.Forward != nil {
+		err = errors.Join(err, h.Forward(addresses))
+	}
 	return errors.Join(h.attachProcesses(ctx), h.attachUplinks(ctx, addresses), err)
 }
 

@@ -85,7 +85,7 @@ func (a *attachment) forget() error {
 	if err := a.record.Remove(); err != nil {
 		return err
 	}
-	return a.restoreForwarding()
+	return a.plugin.forwarding(a.host).restore()
 }
 
 // findPod opens the pod's namespace if it exists, at the path of the request or of the

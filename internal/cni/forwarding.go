@@ -15,27 +15,63 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The host forwards in the families of its pods, from the first ADD to the last DEL. A host that forwards IPv6 drops its
+// The host forwards in the families of its pods, from the first ADD to the last DEL, and as long as an agent wants it. A host that forwards IPv6 drops its
 // routes of router advertisements and takes no more, except on devices whose accept_ra is 2. The kernel before 6.17 has no
 // forwarding of IPv6 by device, so the devices that have such routes get that value first.
 
-// enableForwarding enables forwarding in the families of the host's addresses among the pods, or in both without any. It records first what it
-// changes.
-func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
-	families := func(is func(netip.Addr) bool) bool {
-		return len(gateways) == 0 || slices.ContainsFunc(gateways, func(p netip.Prefix) bool { return is(p.Addr()) })
+// forwarding is that of a host, with the records of what it was before.
+type forwarding struct {
+	host    *netns.Namespace
+	records record.Store
+}
+
+func (p *Plugin) forwarding(host *netns.Namespace) forwarding { return forwarding{host, p.records()} }
+
+// KeepForwarding has a host forward in the families of some addresses, whether it has pods or not, until EndForwarding: what clients send to
+// its node ports may be for pods of other hosts.
+func (p *Plugin) KeepForwarding(host *netns.Namespace, addresses []netip.Addr) error {
+	if len(addresses) == 0 {
+		return nil
 	}
+	if err := p.records().HoldSettings(); err != nil {
+		return err
+	}
+	return p.forwarding(host).enable(addresses)
+}
+
+// EndForwarding undoes KeepForwarding. While there are pods, the host goes on to forward.
+func (p *Plugin) EndForwarding(host *netns.Namespace) error {
+	if err := p.records().ReleaseSettings(); err != nil {
+		return err
+	}
+	return p.forwarding(host).restore()
+}
+
+// enableForwarding enables forwarding in the families of the host's addresses among the pods, or in both without any.
+func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
+	addresses := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	if len(gateways) > 0 {
+		addresses = addresses[:0]
+		for _, g := range gateways {
+			addresses = append(addresses, g.Addr())
+		}
+	}
+	return a.plugin.forwarding(a.host).enable(addresses)
+}
+
+// enable enables forwarding in the families of some addresses. It records first what it changes.
+func (a forwarding) enable(addresses []netip.Addr) error {
 	var keys []string
-	if families(netip.Addr.Is6) {
+	if slices.ContainsFunc(addresses, netip.Addr.Is6) {
 		keys = append(keys, podlink.IPv6Forwarding)
 	}
-	if families(netip.Addr.Is4) {
+	if slices.ContainsFunc(addresses, netip.Addr.Is4) {
 		keys = append(keys, podlink.IPv4Forwarding)
 	}
 	if !slices.ContainsFunc(keys, a.isOff) {
 		return nil
 	}
-	unlock, err := a.plugin.records().LockPorts()
+	unlock, err := a.records.LockPorts()
 	if err != nil {
 		return err
 	}
@@ -57,14 +93,14 @@ func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
 		}
 		changes = append(append(changes, devices...), rtnl.Sysctl{Key: key, Value: "1"})
 	}
-	if err := a.plugin.records().AddSettings(before); err != nil {
+	if err := a.records.AddSettings(before); err != nil {
 		return err
 	}
 	return setAll(a.host, changes)
 }
 
 // isOff reports whether a setting of the host is 0.
-func (a *attachment) isOff(key string) bool {
+func (a forwarding) isOff(key string) bool {
 	value, err := rtnl.In(a.host).Sysctl(key)
 	return err == nil && value == "0"
 }
@@ -109,7 +145,7 @@ func learningDevices(host *netns.Namespace, key string) (settings []rtnl.Sysctl,
 	return settings, nil
 }
 
-// whilePods returns the value that a setting to restore has had since enableForwarding, or "" if that is not known.
+// whilePods returns the value that a setting to restore has had since it was enabled, or "" if that is not known.
 func whilePods(before record.Setting) string {
 	switch {
 	case before.Key == podlink.IPv4Forwarding || before.Key == podlink.IPv6Forwarding:
@@ -120,9 +156,9 @@ func whilePods(before record.Setting) string {
 	return ""
 }
 
-// restoreForwarding undoes enableForwarding if no attachment is left, but for what someone else has changed meanwhile.
-func (a *attachment) restoreForwarding() error {
-	store := a.plugin.records()
+// restore undoes enable if nothing needs forwarding any more, but for what someone else has changed meanwhile.
+func (a forwarding) restore() error {
+	store := a.records
 	before, err := store.Settings()
 	if err != nil || len(before) == 0 || !store.Empty() {
 		return err

@@ -4,6 +4,7 @@ package cni
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +158,36 @@ func TestForwardingOfOthers(t *testing.T) {
 	if got := f.settings(); got != "0 0 0" {
 		t.Errorf("the settings are %s, and accept_ra was set to 0", got)
 	}
+}
+
+// TestKeepForwarding has an agent need a host that forwards, before there are pods, while there are, and after. Once it does no longer, the host is as it was.
+func TestKeepForwarding(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	four := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
+	wants := func(want, when string) {
+		t.Helper()
+		if got := f.settings(); got != want {
+			t.Errorf("%s: the settings are %s, want %s", when, got, want)
+		}
+	}
+	f.must(f.plugin.KeepForwarding(f.host, nil))
+	wants("0 0 1", "without an address")
+	f.must(f.plugin.KeepForwarding(f.host, four))
+	wants("1 0 1", "with an address of IPv4")
+	pod := f.added("a", network("net", "veth", `,"services":"off"`))
+	wants("1 1 1", "with a pod of both families")
+	f.must(f.del(pod))
+	wants("1 1 1", "after the last DEL")
+	f.must(f.plugin.EndForwarding(f.host))
+	wants("0 0 1", "without an agent")
+	pod = f.added("b", network("net", "veth", `,"services":"off"`))
+	f.must(f.plugin.KeepForwarding(f.host, four))
+	f.must(f.plugin.EndForwarding(f.host))
+	wants("1 1 1", "without an agent and with a pod")
+	f.must(f.del(pod))
+	wants("0 0 1", "in the end")
 }
 
 // TestForwardingAfterFailure has an ADD that fails at once while the last pod is deleted, which leaves the host's settings to it.

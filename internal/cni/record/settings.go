@@ -15,6 +15,9 @@ import (
 // settingsFile has the settings of the host that the first ADD has changed, as they were before.
 const settingsFile = ".settings"
 
+// heldFile is there while somebody besides attachments needs the settings that were changed.
+const heldFile = ".settings-held"
+
 // Setting is a sysctl, such as "net/ipv4/ip_forward", and its value.
 type Setting struct{ Key, Value string }
 
@@ -55,8 +58,28 @@ func (s Store) AddSettings(more []Setting) error {
 // RemoveSettings forgets the settings, which are restored.
 func (s Store) RemoveSettings() error { return os.Remove(filepath.Join(s.Root, settingsFile)) }
 
-// Empty reports whether no network has an attachment.
+// HoldSettings keeps the settings from being restored after the last attachment, until ReleaseSettings.
+func (s Store) HoldSettings() error {
+	if err := os.MkdirAll(s.Root, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.Root, heldFile), nil, 0o600)
+}
+
+// ReleaseSettings undoes HoldSettings.
+func (s Store) ReleaseSettings() error {
+	err := os.Remove(filepath.Join(s.Root, heldFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Empty reports whether no network has an attachment, and nobody else holds the settings of the host.
 func (s Store) Empty() bool {
+	if _, err := os.Lstat(filepath.Join(s.Root, heldFile)); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
 	for _, name := range s.Networks() {
 		if owners, err := s.Owners(name); err != nil || len(owners) > 0 {
 			return false
