@@ -317,8 +317,8 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 	return nil
 }
 
-// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
-// deny.
+// sync writes what has changed, and reports whether it has compared all. Policies come last: that there is no room for all of them can take
+// seconds to find out. A pod whose policies are to come has no address yet.
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
@@ -346,19 +346,19 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
-	if changed {
-		refused, err = a.applyPolicies(ctx, rules, version)
-	}
-	err = errors.Join(unknown, err)
 	var failed failures
 	if all {
-		var failure error
-		failed, failure = applyAll(ctx, a.Services, services, a.services.wanted)
-		err = errors.Join(err, failure)
+		failed, err = applyAll(ctx, a.Services, services, a.services.wanted)
 	} else {
 		failed = changes.write(ctx, a.Services, a.services.wanted)
 	}
 	a.note(changes, failed, all)
+	err = errors.Join(unknown, err)
+	if changed {
+		var failure error
+		refused, failure = a.applyPolicies(ctx, rules, version)
+		err = errors.Join(err, failure)
+	}
 	rest := failed.err()
 	if attach {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
@@ -370,9 +370,20 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }
 
+// inSteps tells with each call that a round goes on.
+type inSteps struct {
+	Policies
+	*healthz.State
+}
+
+func (s inSteps) Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error) {
+	s.Step()
+	return s.Policies.Apply(ctx, owner, want)
+}
+
 // applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
 func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
-	full, lost, err := a.stripped.apply(ctx, a.Policies, a.Node, rules)
+	full, lost, err := a.stripped.apply(ctx, inSteps{a.Policies, a.State}, a.Node, rules)
 	if a.stripped.later {
 		if a.again != nil {
 			a.again.Stop()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -41,6 +42,26 @@ func collect(s *serviceSet, w *warnings) (changes, []service.Service, bool) {
 	of := s.take()
 	look(of)
 	return s.merge(of, w)
+}
+
+// TestLoadBalancerWins though an older Service has the address as an external one.
+func TestLoadBalancerWins(t *testing.T) {
+	thief := [2]string{"aaa", strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["203.0.113.1"]`), `"metadata": {`, `"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z", `, 1)}
+	const given = `, "type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}`
+	victim := [2]string{"web", strings.Replace(serviceAt("web", "10.96.0.1", given), `"metadata": {`, `"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", `, 1)}
+	for _, order := range [][][2]string{{thief, victim}, {victim, thief}} {
+		s := newServiceSet("here")
+		for _, v := range order {
+			if err := s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}); err != nil {
+				t.Fatal(err)
+			}
+			collect(s, newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		}
+		at := service.Service{Frontend: netip.MustParseAddrPort("203.0.113.1:80"), Protocol: service.TCP}.Key()
+		if holder := s.wanted.holder[at]; holder.Name != "web" {
+			t.Errorf("%v has the load balancer's address", holder)
+		}
+	}
 }
 
 // TestClusterIPWins though an older Service, of a name that sorts before, has the address as an external one.

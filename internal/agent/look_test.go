@@ -132,7 +132,7 @@ func TestLittleBeforeMuch(t *testing.T) {
 		all = append(all, service.Service{Frontend: at(i), Protocol: service.TCP, Backends: backends})
 	}
 	for _, whole := range []bool{false, true} {
-		c, w := changes{}, newWanted(manifest.Name.Compare)
+		c, w := changes{}, newWanted(manifest.Name.Compare, noBalancer)
 		w.set(big, all, c)
 		w.set(web, []service.Service{{Frontend: at(99), Protocol: service.TCP, Backends: backends[:1]}}, c)
 		to := &roomy{table: &table{rows: map[service.Key]service.Service{}}, room: 50_000}

@@ -169,7 +169,7 @@ func (a *Agent) readPods() error {
 		}
 	}
 	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
-	taken := manifest.Taken{Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Host: map[netip.Addr]bool{}}
+	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Host: map[netip.Addr]bool{}}
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
 			taken.Pods[r] = n.Name

@@ -48,7 +48,7 @@ func newServiceSet(node string) *serviceSet {
 	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
 	return &serviceSet{
 		cluster: cluster, dirty: map[manifest.Name]bool{},
-		wanted: newWanted(cluster.CompareAge), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		wanted: newWanted(cluster.CompareAge, cluster.Gives), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}

@@ -5,6 +5,7 @@ package agent
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"mustang/internal/service"
@@ -15,6 +16,7 @@ import (
 // it is the same one's after a restart.
 type wanted struct {
 	compare func(a, b manifest.Name) int
+	gives   func(manifest.Name, netip.Addr) bool // a load balancer has the address
 	of      map[manifest.Name]ofService
 	holder  map[service.Key]manifest.Name
 	waiting map[service.Key]map[manifest.Name]bool
@@ -47,8 +49,8 @@ type conflict struct {
 	key  service.Key
 }
 
-func newWanted(compare func(a, b manifest.Name) int) *wanted {
-	return &wanted{compare, map[manifest.Name]ofService{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
+func newWanted(compare func(a, b manifest.Name) int, gives func(manifest.Name, netip.Addr) bool) *wanted {
+	return &wanted{compare, gives, map[manifest.Name]ofService{}, map[service.Key]manifest.Name{}, map[service.Key]map[manifest.Name]bool{}}
 }
 
 // set replaces what a Service stands for, adds what that changes, and returns who has not got a frontend since then.
@@ -135,14 +137,18 @@ func (w *wanted) first(key service.Key, all map[manifest.Name]bool) manifest.Nam
 	return slices.MinFunc(slices.Collect(maps.Keys(all)), func(a, b manifest.Name) int { return w.compareFor(key, a, b) })
 }
 
-// compareFor orders Services that want a frontend: whose cluster IP it is comes before those that have it as an external address, which
-// anybody can write.
+// compareFor orders Services that want a frontend: whose cluster IP it is comes before those whose load balancer has the address, and these before
+// those that have it as an external address, which anybody can write.
 func (w *wanted) compareFor(key service.Key, a, b manifest.Name) int {
 	external := func(n manifest.Name) int {
-		if s, _ := w.of[n].get(key); s.External {
+		s, _ := w.of[n].get(key)
+		switch {
+		case !s.External:
+			return 0
+		case w.gives(n, key.Frontend.Addr()):
 			return 1
 		}
-		return 0
+		return 2
 	}
 	return cmp.Or(external(a)-external(b), w.compare(a, b))
 }

@@ -23,7 +23,7 @@ func BenchmarkWanted(b *testing.B) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		w := newWanted(manifest.Name.Compare)
+		w := newWanted(manifest.Name.Compare, noBalancer)
 		for i, name := range names {
 			frontend := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)
 			w.set(name, []service.Service{{Frontend: frontend, Protocol: service.TCP}}, changes{})
@@ -34,3 +34,6 @@ func BenchmarkWanted(b *testing.B) {
 		runtime.KeepAlive(w)
 	}
 }
+
+// noBalancer has no address.
+func noBalancer(manifest.Name, netip.Addr) bool { return false }

@@ -66,8 +66,20 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	return nil
 }
 
-// checkPortFree returns an error if a service has the frontend.
+// checkPortFree returns an error if a service has the frontend, or the port at all addresses, as node ports have.
 func (a *attachment) checkPortFree(ctx context.Context, wanted service.Service) error {
+	everywhere := wanted
+	everywhere.Frontend = netip.AddrPortFrom(netip.IPv6Unspecified(), wanted.Frontend.Port())
+	if wanted.Frontend.Addr().Is4() {
+		everywhere.Frontend = netip.AddrPortFrom(netip.IPv4Unspecified(), wanted.Frontend.Port())
+	}
+	if err := a.checkFrontendFree(ctx, wanted); err != nil || everywhere.Frontend == wanted.Frontend {
+		return err
+	}
+	return a.checkFrontendFree(ctx, everywhere)
+}
+
+func (a *attachment) checkFrontendFree(ctx context.Context, wanted service.Service) error {
 	taken, err := a.dp.Services().Get(ctx, wanted.Key())
 	var conflict *datapath.ConflictError // with a service of all protocols
 	switch {

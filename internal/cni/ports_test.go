@@ -22,6 +22,7 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -148,6 +149,26 @@ func TestForeignHostIP(t *testing.T) {
 	f.must(f.dialFrom(f.host, "tcp", netip.AddrPortFrom(hostAddresses[0].Addr(), 8080)))
 	if err := f.dialFrom(f.host, "tcp", netip.MustParseAddrPort("127.0.0.1:8080")); err == nil {
 		t.Error("the host port is at another address, too")
+	}
+}
+
+// TestPortOfNodePort refuses a host port at an address of the host that has the port as a node port, as all of its addresses.
+func TestPortOfNodePort(t *testing.T) {
+	f := newFixture(t)
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	first := f.added("first", publishing("net", "veth", 8080))
+	f.must(f.del(first))
+	for i, all := range []string{"0.0.0.0:31999", "[::]:31999"} {
+		nodePort := service.Service{Frontend: netip.MustParseAddrPort(all), Protocol: service.TCP, NodePort: true}
+		f.tables(func(d *datapath.Datapath) error {
+			_, _, err := d.Services().Put(t.Context(), service.Agent, nodePort)
+			return err
+		})
+		before := f.left()
+		p := f.pod("a", network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":31999,"containerPort":80,"hostIP":"`+hostAddresses[i].Addr().String()+`"}]}`))
+		f.oneLine(f.add(p), all+"/tcp is in use by")
+		f.same(before, "ADD")
+		f.must(f.del(p))
 	}
 }
 

@@ -136,6 +136,9 @@ func (n *Network) has(h host) (Host, error) {
 		return Host{}, err
 	}
 	has := Host{Reserved: n.Reserved}
+	if n.Routing == Auto || n.Routing == VXLAN {
+		has.Tunnel = n.Port
+	}
 	for _, d := range devices {
 		if d.Name != DeviceName && d.Name != addressesOfIPVS {
 			has.Local = append(has.Local, d.Addrs...)

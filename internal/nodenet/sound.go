@@ -35,6 +35,8 @@ type Host struct {
 	Reserved []netip.Addr
 	// ClusterIPs are addresses of Services, which no node and no pod has.
 	ClusterIPs []netip.Addr
+	// Tunnel is the UDP port of the tunnel; 0: there can be none.
+	Tunnel uint16
 }
 
 // Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim anything, the

@@ -14,6 +14,7 @@ type Compiler struct {
 	rules      table[uint32, Origin]
 	ports      table[PortKey, PortVerdict]
 	verdicts   table[VerdictKey, Verdict]
+	rowsOf     map[uint32]int // how many verdicts an identity has
 	addresses  table[netip.Prefix, uint32]
 	endpoints  table[netip.Addr, Sets]
 	portTables map[uint32]*portTable
@@ -68,7 +69,7 @@ type entry struct {
 func NewCompiler(have Rows) *Compiler {
 	return &Compiler{
 		numbers: newNumbers(have), rules: newTable[uint32, Origin](), ports: newTable[PortKey, PortVerdict](),
-		verdicts: newTable[VerdictKey, Verdict](), addresses: newTable[netip.Prefix, uint32](), endpoints: newTable[netip.Addr, Sets](),
+		verdicts: newTable[VerdictKey, Verdict](), rowsOf: map[uint32]int{}, addresses: newTable[netip.Prefix, uint32](), endpoints: newTable[netip.Addr, Sets](),
 		portTables: map[uint32]*portTable{}, unused: map[uint32]bool{}, blocks: newBlocks(), hosts: map[netip.Prefix]*content{},
 		prefixes: map[netip.Prefix]*identity{}, identities: map[Digest]*identity{}, contents: map[Digest]*content{},
 		labelled: labelled[*content]{}, told: newTold(), pods: map[netip.Addr]*pod{}, local: labelled[*pod]{}, entries: map[Digest]*entry{}, sets: map[Digest]*ruleSet{},
@@ -342,13 +343,21 @@ func (c *Compiler) enforce(changed map[*pod]bool, inPlace bool) {
 	}
 }
 
+// forgetRows deletes the verdicts about an identity.
+func (c *Compiler) forgetRows(i *identity) {
+	for _, set := range c.sets {
+		if c.rowsOf[i.number] == 0 {
+			return
+		}
+		c.setVerdict(VerdictKey{set.number, i.number}, nil)
+	}
+}
+
 // forget deletes what there is of identities that no address has.
 func (c *Compiler) forget(gone []*identity) {
 	for _, i := range gone {
 		if i.number != 0 { // no other one has it now
-			for _, set := range c.sets {
-				c.setVerdict(VerdictKey{set.number, i.number}, nil)
-			}
+			c.forgetRows(i)
 			c.numbers.release(i.id)
 		}
 		c.blocks.leave(i)

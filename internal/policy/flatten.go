@@ -175,9 +175,16 @@ func (c *Compiler) setVerdict(k VerdictKey, v *Verdict) {
 		c.portTables[was.Ports].verdicts--
 		c.unused[was.Ports] = true
 	}
+	_, there := c.verdicts.rows[k]
 	if v == nil {
-		c.verdicts.remove(k)
+		if there {
+			c.verdicts.remove(k)
+			count(c.rowsOf, k.Identity, -1)
+		}
 		return
+	}
+	if !there {
+		count(c.rowsOf, k.Identity, 1)
 	}
 	if v.Ports != 0 {
 		c.portTables[v.Ports].verdicts++

@@ -112,9 +112,7 @@ func (c *Compiler) inherit(moves []move) {
 	for _, m := range moves {
 		if m.was != nil && m.now != nil && m.now.fresh && m.was.prefixes == 0 && !m.was.lost && c.sameRows(m.was, m.now) {
 			m.now.fresh, m.was.lost = false, true
-			for _, set := range c.sets {
-				c.setVerdict(VerdictKey{set.number, m.now.number}, nil)
-			}
+			c.forgetRows(m.now)
 			c.numbers.move(m.was.id, m.now.id)
 			m.now.number, m.was.number = m.was.number, 0
 		}
@@ -128,14 +126,21 @@ func (c *Compiler) inherit(moves []move) {
 
 // sameRows reports whether two identities have the same rows in all rule sets.
 func (c *Compiler) sameRows(a, b *identity) bool {
-	if (a.number >= ownNodes) != (b.number >= ownNodes) {
+	n := c.rowsOf[a.number]
+	if (a.number >= ownNodes) != (b.number >= ownNodes) || n != c.rowsOf[b.number] {
 		return false
 	}
 	for _, set := range c.sets {
+		if n == 0 {
+			return true
+		}
 		x, inX := c.verdicts.rows[VerdictKey{set.number, a.number}]
 		y, inY := c.verdicts.rows[VerdictKey{set.number, b.number}]
 		if inX != inY || x != y {
 			return false
+		}
+		if inX {
+			n--
 		}
 	}
 	return true

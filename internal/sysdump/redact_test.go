@@ -25,6 +25,9 @@ func TestRedact(t *testing.T) {
 		`{"auths": {"registry.example": {"auth": "` + secret + `"}}}`, "AKIAHUNTER2HUNTER222 unter2"[:20], "ghp_" + secret + secret,
 		"github_pat_" + secret + "_" + secret, "glpat-" + secret + "-" + secret, "DB_PWD=" + secret, `{"name": "DB_PWD", "value": "` + secret + `"}`,
 		"https://user:a/b@" + secret + "@registry.example/x", "postgres://user:" + secret + "/" + secret + "@db/x",
+		"Authorization: ApiKey " + secret, "Proxy-Authorization: Digest username=x, response=" + secret, "Cookie: a=b; session=" + secret, `--password "a ` + secret + `"`,
+		`{"env": [{"name": "ENCRYPTION_KEY", "value": "` + secret + `"}, {"name": "REDIS_AUTH", "value": "` + secret + `"}]}`, "SSH_KEY=" + secret, "--basic-auth=user:" + secret,
+		"https://s3.example/x?X-Amz-Signature=" + secret, "xoxb-123456-" + secret, "ike_psk: " + secret,
 		`{"message": "got Bearer ` + secret + `"}`, `{"clientKeyData": ["` + secret + `"]}`, `{"credentials": {"x": "` + secret + `"}}`,
 	} {
 		if out := string(Redact([]byte(text))); strings.Contains(strings.ToLower(out), "unter2") || !strings.Contains(out, removed) {

@@ -45,6 +45,8 @@ func TestAnswers(t *testing.T) {
 	s.Begin()
 	now = now.Add(timeout)
 	wants("a round does not end", bad, bad, bad)
+	s.Step()
+	wants("a round goes on", bad, ok, bad)
 	s.Written(time.Second, true, nil)
 	wants("written", ok, ok, ok)
 	s.Written(time.Second, false, errors.New("no"))

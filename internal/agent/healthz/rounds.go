@@ -107,6 +107,15 @@ func (s *State) Begin() {
 	}
 }
 
+// Step notes that a round goes on: /livez fails if nothing is heard of one for long.
+func (s *State) Step() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.writing.IsZero() {
+		s.writing = s.now()
+	}
+}
+
 // Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still wait: until a
 // round has compared all, and written it.
 func (s *State) Written(since time.Duration, full bool, err error) {

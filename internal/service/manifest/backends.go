@@ -214,6 +214,9 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)
+		if err == nil && v.Protocol == service.UDP {
+			err = s.Taken.checkTunnel(b.Addr)
+		}
 		if err == nil || b.Addr == v.Frontend { // it is no other frontend's
 			return false
 		}
@@ -226,6 +229,19 @@ func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Bac
 		all = all[:service.MaxBackends]
 	}
 	return slices.Clone(all) // without the room of the others
+}
+
+// checkTunnel returns an error for a UDP backend at the port of the tunnel that is no pod.
+func (t Taken) checkTunnel(at netip.AddrPort) error {
+	if t.Tunnel == 0 || at.Port() != t.Tunnel {
+		return nil
+	}
+	for r := range t.Pods {
+		if r.Contains(at.Addr()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("backend %s: UDP port %d is that of the tunnel between nodes: only pods can be backends there", at, t.Tunnel)
 }
 
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node or

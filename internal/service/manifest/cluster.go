@@ -43,10 +43,18 @@ func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 // SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
-// SetTaken replaces what external addresses cannot be. It returns the Services with such addresses.
+// SetTaken replaces what external addresses, and backends at the tunnel's port, cannot be. It returns the Services with such.
 func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
+	was := c.options.Taken.Tunnel
 	c.options.Taken = taken
-	return c.withExternal()
+	concerned = c.withExternal()
+	for n, of := range c.of {
+		at := func(p endpointPort) bool { return p.Port != nil && (*p.Port == was || *p.Port == taken.Tunnel) }
+		if c.services[n] != nil && slices.ContainsFunc(of, func(s *endpointSlice) bool { return slices.ContainsFunc(s.Ports, at) }) {
+			concerned = append(concerned, n)
+		}
+	}
+	return concerned
 }
 
 // withExternal returns the Services with external addresses.
@@ -192,6 +200,14 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 // Names returns the names of all Services, sorted.
 func (c *Cluster) Names() []Name {
 	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
+}
+
+// Gives reports whether a Service's load balancer has an address, as its controller says.
+func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
+	k := c.services[n]
+	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress, func(in ingress) bool {
+		return slices.Contains(addresses([]string{in.IP}), addr)
+	})
 }
 
 // CompareAge orders Services by age, the oldest first, then by name; one that is not there comes last.

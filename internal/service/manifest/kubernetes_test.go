@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -252,6 +253,40 @@ func TestReadIsDeterministic(t *testing.T) {
 			t.Fatalf("read\n%s %q\nand\n%s %q", first, notes, again, others)
 		}
 	}
+}
+
+// TestTunnelPort leaves out UDP backends at the port of the nodes' tunnel that are no pods: nodes would take what is sent to them for packets of pods.
+func TestTunnelPort(t *testing.T) {
+	n := Name{"shop", "web"}
+	c := NewCluster(Options{})
+	const service = `{"spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "u", "protocol": "UDP", "port": 53}, {"name": "t", "port": 53}]}}`
+	const slice = `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+"endpoints": [{"addresses": ["192.0.2.1"]}, {"addresses": ["10.1.2.3"]}],
+"ports": [{"name": "u", "protocol": "UDP", "port": 4789}, {"name": "t", "protocol": "TCP", "port": 4789}]}`
+	_, err1 := c.PutService(n, []byte(service))
+	_, err2 := c.PutSlice(Name{"shop", "web-1"}, []byte(slice))
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	wants := func(udp, left int) {
+		t.Helper()
+		set, err := c.Snapshot(n).Set()
+		if err != nil || len(set.Services) != 2 || len(set.Services[0].Backends) != udp || len(set.Services[1].Backends) != 2 {
+			t.Fatalf("%+v: %v", set.Services, err)
+		}
+		if all := strings.Join(set.NotServed, "\n"); strings.Count(all, "192.0.2.1:4789: UDP port 4789 is that of the tunnel") != left {
+			t.Errorf("not served: %s", all)
+		}
+	}
+	wants(2, 0)
+	if concerned := c.SetTaken(Taken{Tunnel: 4789, Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a"}}); !slices.Equal(concerned, []Name{n}) {
+		t.Errorf("concerned are %v", concerned)
+	}
+	wants(1, 1)
+	if concerned := c.SetTaken(Taken{}); !slices.Equal(concerned, []Name{n}) {
+		t.Errorf("concerned are %v", concerned)
+	}
+	wants(2, 0)
 }
 
 // TestClusterLeavesOut external addresses, the load balancer's too, that cannot be served: for a cluster, the others of the Service are.

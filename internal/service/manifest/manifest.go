@@ -42,11 +42,14 @@ type Taken struct {
 	Nodes map[netip.Addr]string
 	// Host are all addresses of this node. Load balancers that give a node theirs have them served.
 	Host map[netip.Addr]bool
+	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a backend there may have this
+	// node's address, so that it would be taken for such a packet: only pods can be backends at it.
+	Tunnel uint16
 }
 
 // Equal reports whether two are the same.
 func (t Taken) Equal(o Taken) bool {
-	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Host, o.Host)
+	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Host, o.Host) && t.Tunnel == o.Tunnel
 }
 
 // Set is what a file holds.
