@@ -154,7 +154,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
-		network := o.nodes.network(ns, client.Address())
+		network := o.nodes.network(ns, client.Addresses)
 		// A rollout brings this build to nodes that have the maps of an earlier one.
 		if _, err := datapath.Upgrade(ctx, datapath.Options{Root: c.BPFRoot}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -169,7 +169,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: func(a []netip.Addr) error {
 					return (&cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}).KeepForwarding(ns, a)
 				}},
-				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
+				Nodes: network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
 					records, _ := record.Store{Root: cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)}.List("") // those that can be read
 					return o.nodes.apart(records)

@@ -92,12 +92,9 @@ func (a *agentNodes) apart(records []record.Record) (warnings []string) {
 	return warnings
 }
 
-// network returns what joins the pods of nodes. The address of the API server is the zero value if it is not known.
-func (a *agentNodes) network(host *netns.Namespace, server netip.Addr) *nodenet.Network {
-	a.options.Host = host
-	if server.IsValid() {
-		a.options.Reserved = append(a.options.Reserved, server)
-	}
+// network returns what joins the pods of nodes. servers returns the addresses of the API server.
+func (a *agentNodes) network(host *netns.Namespace, servers func() []netip.Addr) *nodenet.Network {
+	a.options.Host, a.options.Reserved = host, servers
 	return nodenet.New(a.options)
 }
 

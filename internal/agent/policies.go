@@ -98,6 +98,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 		clear(p.labels)
 	}
 	s := &set.Snapshot
+	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node != p.node && len(pod.Addresses) == 0 }) // no rule can mean it yet
 	s.Share(p.labels)
 	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
 	if slices.ContainsFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {

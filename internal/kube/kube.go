@@ -127,6 +127,7 @@ type Client struct {
 	rest    rest.Interface
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
+	dialed  *dialed
 }
 
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
@@ -142,13 +143,18 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
+	to := newDialed()
+	config.Dial = to.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
 	plain, err := rest.UnversionedRESTClientFor(dynamic.ConfigFor(config))
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	at := plain.Get().URL()
-	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host}, nil
+	if literal, err := netip.ParseAddr(at.Hostname()); err == nil {
+		to.addrs[literal.Unmap()] = true
+	}
+	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host, to}, nil
 }
 
 // readable returns an error for people if a file is no kubeconfig: that of the library is about Go's types.
@@ -168,12 +174,6 @@ func readable(kubeconfig string) error {
 		return fmt.Errorf("%s is no kubeconfig%s", kubeconfig, where)
 	}
 	return nil
-}
-
-// Address returns the address of the API server; the zero value if a name stands for it.
-func (c *Client) Address() netip.Addr {
-	addr, _ := netip.ParseAddr(c.rest.Get().URL().Hostname())
-	return addr.Unmap()
 }
 
 // LogTo has what the library of Kubernetes says written to a log, but what Watch tells.

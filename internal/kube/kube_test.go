@@ -3,9 +3,11 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -146,10 +148,30 @@ func TestFailing(t *testing.T) {
 
 // TestConnect refuses a file that is none.
 func TestConnect(t *testing.T) {
-	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || !c.Address().IsLoopback() {
+	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || len(c.Addresses()) != 1 || !c.Addresses()[0].IsLoopback() {
 		t.Errorf("a server at a loopback address: %v", err)
 	}
 	if _, err := Connect("/nonexistent"); err == nil {
 		t.Error("there is a client without a file")
+	}
+}
+
+// TestAddressOfName tells the address of a server that has a name, once it has been reached.
+func TestAddressOfName(t *testing.T) {
+	path := kubetest.Start(t).Kubeconfig(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(text, []byte("127.0.0.1"), []byte("localhost")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Connect(path)
+	if err != nil || len(c.Addresses()) != 0 {
+		t.Fatalf("%v before a request: %v", c.Addresses(), err)
+	}
+	_ = c.SetAvailable(t.Context(), "none") // there is no such node
+	if all := c.Addresses(); len(all) != 1 || !all[0].IsLoopback() {
+		t.Errorf("addresses %v", all)
 	}
 }

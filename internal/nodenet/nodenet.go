@@ -71,8 +71,8 @@ type Options struct {
 	// address of the node.
 	Masquerade bool
 	Kept       []netip.Prefix
-	// Reserved are addresses outside that no node's pods can have: that of the API server.
-	Reserved []netip.Addr
+	// Reserved returns addresses outside that no node's pods can have: those of the API server. nil: none.
+	Reserved func() []netip.Addr
 	// ClusterIPs returns the addresses of the cluster's Services, which no node and no pod can have; nil: there are none.
 	ClusterIPs func() []netip.Addr
 }
@@ -135,7 +135,10 @@ func (n *Network) has(h host) (Host, error) {
 	if err != nil {
 		return Host{}, err
 	}
-	has := Host{Reserved: n.Reserved}
+	var has Host
+	if n.Reserved != nil {
+		has.Reserved = n.Reserved()
+	}
 	if n.Routing == Auto || n.Routing == VXLAN {
 		has.Tunnel = n.Port
 	}

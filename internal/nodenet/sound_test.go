@@ -16,7 +16,7 @@ import (
 func TestClaims(t *testing.T) {
 	c := newCluster(t, kind{nodes: 3, family: "ipv4", routing: Auto})
 	n, bad := c.nodes[0], c.nodes[1]
-	n.network.Reserved = []netip.Addr{netip.MustParseAddr("203.0.113.5")}
+	n.network.Reserved = func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("203.0.113.5")} }
 	c.ip(n.ns, "link add dock type bridge")
 	c.ip(n.ns, "addr add 172.17.0.1/16 dev dock")
 	c.ip(n.ns, "link set dock up")
