@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -202,6 +203,9 @@ func (o agentOptions) listen(ctx context.Context, state *healthz.State) (map[net
 			continue
 		}
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w: does kube-proxy run? Its DaemonSet has to go first", err)
+		}
 		if err != nil {
 			return all, fmt.Errorf("--%s=%s: %w", flag, address, err)
 		}

@@ -88,8 +88,11 @@ func (s *State) SetLeaving(leaving bool) {
 func (s *State) SetUnread(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unread = ""; err != nil {
+	s.unread = ""
+	s.metrics.unread.Set(0)
+	if err != nil {
 		s.unread = err.Error()
+		s.metrics.unread.Set(1)
 	}
 }
 

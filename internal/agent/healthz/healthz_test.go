@@ -77,6 +77,20 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestUnread tells that the cluster cannot be read by a metric.
+func TestUnread(t *testing.T) {
+	s := New()
+	for _, test := range []struct {
+		err  error
+		want string
+	}{{nil, "0"}, {errors.New("no"), "1"}, {nil, "0"}} {
+		s.SetUnread(test.err)
+		if _, body := ask(s.Metrics(), "/metrics"); !strings.Contains(body, "\nmustang_agent_cluster_unread "+test.want+"\n") {
+			t.Errorf("%v: the metrics lack %s", test.err, test.want)
+		}
+	}
+}
+
 // TestServe answers at a port until the context ends, and not at one that is taken.
 func TestServe(t *testing.T) {
 	taken := httptest.NewServer(http.NotFoundHandler())
