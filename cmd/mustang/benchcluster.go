@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -55,6 +56,9 @@ next bench removes. The exit code is 1 if a row failed.`,
 			}
 			if n := len(where.Nodes); n > 2 {
 				return cli.Usage(errors.New("--nodes: want one node or two"))
+			}
+			if len(where.Nodes) == 2 && where.Nodes[0] == where.Nodes[1] {
+				return cli.Usage(fmt.Errorf("--nodes: %s twice: want one node or two", where.Nodes[0]))
 			}
 			unknown := suites.Cluster(suites.ClusterPlacement{}, suites.ClusterPlacement{})
 			var err error

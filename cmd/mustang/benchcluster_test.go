@@ -44,6 +44,7 @@ func TestBenchClusterErrors(t *testing.T) {
 		code       int
 	}{
 		{"--nodes a,b,c", "--nodes: want one node or two", exitMisuse},
+		{"--nodes a,a", "--nodes: a twice", exitMisuse},
 		{"--only veth", "no such row in cluster", exitMisuse},
 		{"--workload ping", "ping", exitMisuse},
 		{"--time 0s", "invalid time", exitMisuse},

@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -89,6 +91,9 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 			Ports: []corev1.ServicePort{port("tcp", corev1.ProtocolTCP, podPort), port("udp", corev1.ProtocolUDP, podPort), port("probe", corev1.ProtocolTCP, probePort)},
 		},
 	})
+	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ipFamilies") {
+		return netip.Addr{}, fmt.Errorf("the cluster has no cluster IPs of %s", family)
+	}
 	if err != nil {
 		return netip.Addr{}, err
 	}
