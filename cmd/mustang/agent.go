@@ -167,9 +167,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			}
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
-				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: func(a []netip.Addr) error {
-					return (&cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}).KeepForwarding(ns, a)
-				}},
+				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
 				Nodes: network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
 					records, _ := record.Store{Root: cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)}.List("") // those that can be read
@@ -192,6 +190,12 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			return all.Wait()
 		})
 	})
+}
+
+// forwardIn returns what has a node forward.
+func (c *config) forwardIn(ns *netns.Namespace) func([]netip.Addr) error {
+	plugin := &cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}
+	return func(addresses []netip.Addr) error { return plugin.KeepForwarding(ns, addresses) }
 }
 
 // listen opens the addresses of probes and metrics, also those before an error.

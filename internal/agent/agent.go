@@ -369,37 +369,3 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Unlock()
 	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }
-
-// inSteps tells with each call that a round goes on.
-type inSteps struct {
-	Policies
-	*healthz.State
-}
-
-func (s inSteps) Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error) {
-	s.Step()
-	return s.Policies.Apply(ctx, owner, want)
-}
-
-// applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
-func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
-	full, lost, err := a.stripped.apply(ctx, inSteps{a.Policies, a.State}, a.Node, rules)
-	if a.stripped.later {
-		if a.again != nil {
-			a.again.Stop()
-		}
-		a.again = time.AfterFunc(holdStripped, a.changePolicies)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.policies.failure = err; err == nil {
-		a.policies.written = version
-	}
-	a.proceed()
-	a.noRoom = map[manifest.Name]string{}
-	for _, w := range full {
-		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
-		a.warnings.add(w)
-	}
-	return lost, err
-}

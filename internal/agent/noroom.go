@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/agent/healthz"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/service/manifest"
 )
 
 // holdStripped is how long NetworkPolicies of a namespace stay without rules that there was no room for, before all are tried again: to find out
@@ -148,7 +150,7 @@ func toStrip(here policy.Snapshot, err error, attempt int) (strip []int, unknown
 	var namespaces []string
 	switch {
 	case errors.As(err, &over):
-		namespaces = overlapping(here)
+		namespaces = []string{here.Overlapping()}
 	case errors.As(err, &work):
 		namespaces = work.TooMany
 	case !errors.As(err, &none):
@@ -183,30 +185,6 @@ func forget(want *policies.Set, namespace string, why error) (full []kube.Warnin
 		}
 	}
 	return full
-}
-
-// overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one whose blocks are in most of the pairs of a block
-// and a range that lies in it; or, of those with at least half as many, the one with the fewest blocks: a few blocks around the many of another
-// namespace are in as many pairs as these.
-func overlapping(s policy.Snapshot) []string {
-	here := s
-	here.Policies = nil
-	for i, is := range s.Here() {
-		if is {
-			here.Policies = append(here.Policies, s.Policies[i])
-		}
-	}
-	all, pairs := here.Overlaps(), 0
-	for _, o := range all {
-		pairs = max(pairs, o.Pairs)
-	}
-	most := ""
-	for namespace, o := range all {
-		if 2*o.Pairs >= pairs && (most == "" || o.Blocks < all[most].Blocks || o.Blocks == all[most].Blocks && namespace < most) {
-			most = namespace
-		}
-	}
-	return []string{most}
 }
 
 // fullest returns the namespaces whose NetworkPolicies have the most rows of a map on the node.
@@ -299,4 +277,39 @@ func heaviest(all []policy.Policy, of []int) []int {
 		had += all[of[n]].Bulk()
 	}
 	return of[:n]
+}
+
+// inSteps tells with each call that a round goes on.
+type inSteps struct {
+	Policies
+	*healthz.State
+}
+
+// Apply is that of Policies.
+func (s inSteps) Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error) {
+	s.Step()
+	return s.Policies.Apply(ctx, owner, want)
+}
+
+// applyPolicies writes the policies of a version, and notes which have no rules in force, of which lost tells.
+func (a *Agent) applyPolicies(ctx context.Context, rules policies.Set, version uint64) (lost, err error) {
+	full, lost, err := a.stripped.apply(ctx, inSteps{a.Policies, a.State}, a.Node, rules)
+	if a.stripped.later {
+		if a.again != nil {
+			a.again.Stop()
+		}
+		a.again = time.AfterFunc(holdStripped, a.changePolicies)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.policies.failure = err; err == nil {
+		a.policies.written = version
+	}
+	a.proceed()
+	a.noRoom = map[manifest.Name]string{}
+	for _, w := range full {
+		a.noRoom[manifest.Name{Namespace: w.Namespace, Name: w.Name}] = w.Text
+		a.warnings.add(w)
+	}
+	return lost, err
 }

@@ -70,16 +70,34 @@ func (s *Snapshot) Here() []bool {
 	return here
 }
 
-// Overlap is what the blocks of a namespace's NetworkPolicies add to those of others.
-type Overlap struct {
-	// Pairs is how many pairs of a block and a range that lies in it there would be fewer without them.
-	Pairs int
-	// Blocks is how many there are that no other namespace has.
-	Blocks int
+// overlap is what the blocks of a namespace's NetworkPolicies add to those of others: how many pairs of a block and a range that lies in it there would be
+// fewer without them, and how many there are that no other namespace has.
+type overlap struct{ pairs, blocks int }
+
+// Overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one whose blocks are in most of the pairs of a block
+// and a range that lies in it; or, of those with at least half as many, the one with the fewest blocks: a few blocks around the many of another
+// namespace are in as many pairs as these.
+func (s *Snapshot) Overlapping() (most string) {
+	here := Snapshot{}
+	for i, is := range s.Here() {
+		if is {
+			here.Policies = append(here.Policies, s.Policies[i])
+		}
+	}
+	all, pairs := here.overlaps(), 0
+	for _, o := range all {
+		pairs = max(pairs, o.pairs)
+	}
+	for namespace, o := range all {
+		if 2*o.pairs >= pairs && (most == "" || o.blocks < all[most].blocks || o.blocks == all[most].blocks && namespace < most) {
+			most = namespace
+		}
+	}
+	return most
 }
 
-// Overlaps returns what namespaces add, of those that have blocks.
-func (s *Snapshot) Overlaps() map[string]*Overlap {
+// overlaps returns what namespaces add, of those that have blocks.
+func (s *Snapshot) overlaps() map[string]*overlap {
 	blockOf, rangeOf := map[string]string{}, map[netip.Prefix]string{} // the namespace; empty: of several, or of the cluster
 	in, lengths := map[netip.Prefix]map[string]int{}, [2][129]bool{}   // blocks by namespace
 	cidrs := map[string]netip.Prefix{}
@@ -101,16 +119,16 @@ func (s *Snapshot) Overlaps() map[string]*Overlap {
 			}
 		})
 	}
-	all := map[string]*Overlap{}
+	all := map[string]*overlap{}
 	add := func(namespace string, pairs, blocks int) {
 		if namespace == "" {
 			return
 		}
 		if all[namespace] == nil {
-			all[namespace] = &Overlap{}
+			all[namespace] = &overlap{}
 		}
-		all[namespace].Pairs += pairs
-		all[namespace].Blocks += blocks
+		all[namespace].pairs += pairs
+		all[namespace].blocks += blocks
 	}
 	for key, namespace := range blockOf {
 		cidr := cidrs[key]
