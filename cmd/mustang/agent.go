@@ -168,7 +168,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			a := agent.New(agent.Options{
 				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
-				Nodes: network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
+				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
 					records, _ := record.Store{Root: cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)}.List("") // those that can be read
 					return o.nodes.apart(records)
