@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"mustang/internal/scrape"
+	"mustang/internal/version"
 )
 
 // timeout is how long a change may wait until it is written, and how long a round may take: twice the period in which kube-proxy
@@ -51,6 +52,9 @@ func New() *State {
 	s := &State{registry: prometheus.NewRegistry(), metrics: newMetrics(), now: time.Now}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.registry.MustRegister(s.metrics.all()...)
+	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Subsystem: "mustang_agent", Name: "build_info", Help: "1, with the version of the program.", ConstLabels: prometheus.Labels{"version": version.Program()},
+	}, func() float64 { return 1 }))
 	return s
 }
 

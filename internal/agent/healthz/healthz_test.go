@@ -69,6 +69,7 @@ func TestAnswers(t *testing.T) {
 	for _, line := range []string{
 		"kubeproxy_sync_proxy_rules_duration_seconds_count 5", "kubeproxy_sync_full_proxy_rules_duration_seconds_count 3",
 		"kubeproxy_sync_partial_proxy_rules_duration_seconds_count 2", "mustang_agent_failed_rounds_total 1",
+		`mustang_agent_build_info{version="`,
 		"kubeproxy_sync_proxy_rules_last_timestamp_seconds 1.767225", "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(body, line) {
