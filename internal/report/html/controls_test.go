@@ -129,7 +129,11 @@ func TestControlsTell(t *testing.T) {
 // and links lead to all other parts.
 func TestPageIsShort(t *testing.T) {
 	b := startBrowser(t)
-	for width, most := range map[int64]int{1280: 7500, 390: 16000} {
+	for _, at := range []struct {
+		width int64
+		most  int
+	}{{1280, 7500}, {390, 16000}} { // the phone last
+		width, most := at.width, at.most
 		b.load(t, onDisk(t, sample(t, "recorded-pod-links")), width, "light")
 		if h := evaluate[int](t, b, `document.documentElement.scrollHeight`); h > most {
 			t.Errorf("%d high at a width of %d, at most %d", h, width, most)
