@@ -317,8 +317,8 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 	return nil
 }
 
-// sync writes what has changed, and reports whether it has compared all. Policies come last: that there is no room for all of them can take
-// seconds to find out. A pod whose policies are to come has no address yet.
+// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody reach what they
+// deny.
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
@@ -346,19 +346,19 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
 	a.mu.Unlock()
+	if changed {
+		refused, err = a.applyPolicies(ctx, rules, version)
+	}
+	err = errors.Join(unknown, err)
 	var failed failures
 	if all {
-		failed, err = applyAll(ctx, a.Services, services, a.services.wanted)
+		var failure error
+		failed, failure = applyAll(ctx, a.Services, services, a.services.wanted)
+		err = errors.Join(err, failure)
 	} else {
 		failed = changes.write(ctx, a.Services, a.services.wanted)
 	}
 	a.note(changes, failed, all)
-	err = errors.Join(unknown, err)
-	if changed {
-		var failure error
-		refused, failure = a.applyPolicies(ctx, rules, version)
-		err = errors.Join(err, failure)
-	}
 	rest := failed.err()
 	if attach {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))

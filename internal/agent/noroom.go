@@ -106,7 +106,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	if full = s.hold(&want); len(full) > 0 {
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
-	for attempt := 0; ; attempt++ {
+	for so := (search{}); ; {
 		here := want.Snapshot
 		here.Node = node
 		err := here.CheckOverlaps()
@@ -117,10 +117,11 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			s.note(all, taken)
 			return append(full, taken...), lost, nil
 		}
-		strip, unknown := toStrip(here, err, attempt)
+		strip, unknown := so.toStrip(here, err)
 		if len(strip)+len(unknown) == 0 {
 			return append(full, taken...), lost, err
 		}
+		so.forgotten += len(unknown)
 		for _, namespace := range unknown {
 			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
 			full = append(full, forget(&want, namespace, err)...)
@@ -141,30 +142,43 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	}
 }
 
-// toStrip returns the NetworkPolicies whose rules are too many by an error, or the namespaces whose pods have labels that are too large. The later the
-// attempt, the more: services wait meanwhile.
-func toStrip(here policy.Snapshot, err error, attempt int) (strip []int, unknown []string) {
+// search is who has lost something so far.
+type search struct {
+	namespace string // whose NetworkPolicies lose their rules by halves, before another's do
+	halves    int
+	forgotten int // namespaces
+}
+
+// toStrip returns the NetworkPolicies whose rules are too many by an error, or the namespaces whose pods have labels that are too large. The longer it
+// takes, the more: services wait meanwhile.
+func (so *search) toStrip(here policy.Snapshot, err error) (strip []int, unknown []string) {
 	var none *objects.FullError
 	var over *policy.OverlapError
 	var work *policy.WorkError
-	var namespaces []string
+	namespaces := []string{so.namespace}
+	isFull := errors.As(err, &none)
 	switch {
-	case errors.As(err, &over):
-		namespaces = []string{here.Overlapping()}
-	case errors.As(err, &work):
-		namespaces = work.TooMany
-	case !errors.As(err, &none):
+	case !isFull && !errors.As(err, &over) && !errors.As(err, &work):
 		return nil, nil
-	case none.Map == policies.Documents:
-		return largest(here, int(none.Size)*policies.DocumentPiece, attempt)
+	case isFull && none.Map == policies.Documents:
+		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, so.forgotten))
+	case so.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
+	case over != nil:
+		namespaces = []string{here.Overlapping()}
+	case work != nil:
+		namespaces = work.TooMany
 	default:
 		namespaces = fullest(here, none)
 	}
-	strip = ofNamespaces(here, namespaces)
-	if len(namespaces) == 1 && attempt < mostHalves {
-		strip = heaviest(here.Policies, strip)
+	if strip = ofNamespaces(here, namespaces); len(namespaces) == 1 {
+		if namespaces[0] != so.namespace {
+			so.namespace, so.halves = namespaces[0], 0
+		}
+		if so.halves++; so.halves <= mostHalves {
+			strip = heaviest(here.Policies, strip)
+		}
 	}
-	if none != nil && len(strip) == 0 {
+	if isFull && len(strip) == 0 {
 		strip = heaviest(here.Policies, largestOf(here.Policies))
 	}
 	return strip, nil
@@ -189,7 +203,7 @@ func forget(want *policies.Set, namespace string, why error) (full []kube.Warnin
 
 // fullest returns the namespaces whose NetworkPolicies have the most rows of a map on the node.
 func fullest(s policy.Snapshot, full *objects.FullError) []string {
-	room := int(full.Size) / 8 * 7
+	room := min(int(full.Size), policies.MostVerdicts) / 8 * 7
 	if full.Map != "verdicts" && full.Map != "policy_ports" {
 		room = math.MaxInt // each namespace counts the pods
 	}
@@ -216,20 +230,15 @@ func ofNamespaces(s policy.Snapshot, namespaces []string) (out []int) {
 	return out
 }
 
-// largest returns what takes most of the documents, of so many bytes: NetworkPolicies of a namespace, or namespaces whose pods have the largest labels, twice as many
-// with each attempt. Nobody is to blame for many pods: policies and labels that take less than a sixteenth are none's fault.
-func largest(s policy.Snapshot, size, attempt int) (strip []int, unknown []string) {
+// largest returns what takes most of the documents, of so many bytes: NetworkPolicies of a namespace, or so many namespaces whose pods have the largest
+// labels. Nobody is to blame for many pods: policies of a namespace, and labels of all, that take less than a sixteenth are none's fault.
+func largest(s policy.Snapshot, size, most int) (strip []int, unknown []string) {
 	strip = largestOf(s.Policies)
 	policies, labels, labelled := 0, s.Labelled(), 0
 	for _, i := range strip {
 		policies += s.Policies[i].Bulk()
 	}
 	sum := 0
-	for i := range s.Policies {
-		if s.Policies[i].Tier == policy.Namespaced {
-			sum += s.Policies[i].Bulk()
-		}
-	}
 	for namespace, n := range labels {
 		if n > 0 {
 			unknown = append(unknown, namespace)
@@ -237,13 +246,13 @@ func largest(s policy.Snapshot, size, attempt int) (strip []int, unknown []strin
 		sum, labelled = sum+n, max(labelled, n)
 	}
 	switch {
+	case policies >= size/16 && policies >= labelled:
+		return heaviest(s.Policies, strip), nil
 	case sum < size/16:
 		return nil, nil
-	case policies >= labelled:
-		return heaviest(s.Policies, strip), nil
 	}
 	slices.SortFunc(unknown, func(a, b string) int { return cmp.Or(cmp.Compare(labels[b], labels[a]), cmp.Compare(a, b)) })
-	return nil, unknown[:min(len(unknown), 1<<attempt)]
+	return nil, unknown[:min(len(unknown), most)]
 }
 
 // largestOf returns the NetworkPolicies with rules of the namespace whose rules are largest.

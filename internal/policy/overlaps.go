@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 )
 
@@ -70,8 +71,8 @@ func (s *Snapshot) Here() []bool {
 	return here
 }
 
-// overlap is what the blocks of a namespace's NetworkPolicies add to those of others: how many pairs of a block and a range that lies in it there would be
-// fewer without them, and how many there are that no other namespace has.
+// overlap is what a namespace's NetworkPolicies have to do with pairs of a block and a range that lies in it: in how many there is a block or a range of
+// theirs, whoever else has it, and how many blocks these are.
 type overlap struct{ pairs, blocks int }
 
 // Overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one whose blocks are in most of the pairs of a block
@@ -96,61 +97,61 @@ func (s *Snapshot) Overlapping() (most string) {
 	return most
 }
 
-// overlaps returns what namespaces add, of those that have blocks.
+// overlaps returns what namespaces have to do with pairs, of those that have blocks.
 func (s *Snapshot) overlaps() map[string]*overlap {
-	blockOf, rangeOf := map[string]string{}, map[netip.Prefix]string{} // the namespace; empty: of several, or of the cluster
-	in, lengths := map[netip.Prefix]map[string]int{}, [2][129]bool{}   // blocks by namespace
-	cidrs := map[string]netip.Prefix{}
-	own := func(p *Policy, before string, ok bool) string {
-		if p.Tier != Namespaced || ok && before != p.Namespace {
-			return ""
-		}
-		return p.Namespace
-	}
+	type owners map[string]bool // by namespace; of the cluster nobody
+	blockOf, rangeOf := map[string]owners{}, map[netip.Prefix]owners{}
+	cidrs, all := map[string]netip.Prefix{}, map[string]*overlap{}
 	for i := range s.Policies {
 		p := &s.Policies[i]
+		if p.Tier == Namespaced {
+			all[p.Namespace] = &overlap{}
+		}
 		p.blocks(func(b *Block) {
 			key := b.key()
-			before, ok := blockOf[key]
-			blockOf[key], cidrs[key] = own(p, before, ok), b.CIDR
+			if cidrs[key] = b.CIDR; blockOf[key] == nil {
+				blockOf[key] = owners{}
+			}
 			for _, r := range append([]netip.Prefix{b.CIDR}, b.Except...) {
-				before, ok := rangeOf[r]
-				rangeOf[r] = own(p, before, ok)
+				if rangeOf[r] == nil {
+					rangeOf[r] = owners{}
+				}
+				if p.Tier == Namespaced {
+					blockOf[key][p.Namespace], rangeOf[r][p.Namespace] = true, true
+				}
 			}
 		})
 	}
-	all := map[string]*overlap{}
-	add := func(namespace string, pairs, blocks int) {
-		if namespace == "" {
-			return
-		}
-		if all[namespace] == nil {
-			all[namespace] = &overlap{}
-		}
-		all[namespace].pairs += pairs
-		all[namespace].blocks += blocks
-	}
-	for key, namespace := range blockOf {
+	in, count, lengths := map[netip.Prefix]map[string]int{}, map[netip.Prefix]int{}, [2][129]bool{} // blocks of each range
+	for key, of := range blockOf {
 		cidr := cidrs[key]
 		if in[cidr] == nil {
 			in[cidr] = map[string]int{}
 			lengths[family(cidr.Addr())][cidr.Bits()] = true
 		}
-		in[cidr][namespace]++
-		add(namespace, 0, 1)
+		count[cidr]++
+		for namespace := range of {
+			in[cidr][namespace]++
+			all[namespace].blocks++
+		}
 	}
 	for r, of := range rangeOf {
 		for bits, there := range lengths[family(r.Addr())][:r.Bits()+1] {
 			if !there {
 				continue
 			}
-			for namespace, n := range in[netip.PrefixFrom(r.Addr(), bits).Masked()] {
-				if add(namespace, n, 0); namespace != of {
-					add(of, n, 0)
+			q := netip.PrefixFrom(r.Addr(), bits).Masked()
+			for namespace, n := range in[q] {
+				if !of[namespace] {
+					all[namespace].pairs += n
 				}
+			}
+			for namespace := range of {
+				all[namespace].pairs += count[q]
 			}
 		}
 	}
+	maps.DeleteFunc(all, func(_ string, o *overlap) bool { return o.blocks == 0 })
 	return all
 }
 

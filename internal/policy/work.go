@@ -98,7 +98,7 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 	if len(of) == 0 {
 		return most, nil
 	}
-	costs, brings, meet := map[string]int{}, map[string][2]int{}, [2]int{} // of ranges, and of pods and nodes
+	costs, brings, meets := map[string]int{}, map[string][2]int{}, map[string][2]int{} // of ranges, and of pods and nodes
 	for namespace, policies := range of {
 		if namespaces = append(namespaces, namespace); len(of) == 1 {
 			break
@@ -119,7 +119,7 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 				bring[0]++
 			}
 		}
-		brings[namespace] = bring
+		var meet [2]int
 		for _, set := range c.sets {
 			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
 				meet[0]++
@@ -128,26 +128,35 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 				meet[1]++
 			}
 		}
+		brings[namespace], meets[namespace] = bring, meet
 	}
-	rest := 0
-	for namespace, b := range brings {
-		costs[namespace] += foreign * (b[0]*meet[0] + b[1]*meet[1])
-		rest += costs[namespace]
+	beside := func(namespace string, meet [2]int) int { // beside others, of which rule sets meet what it brings
+		own := meets[namespace]
+		return costs[namespace] + foreign*(brings[namespace][0]*(meet[0]-own[0])+brings[namespace][1]*(meet[1]-own[1]))
 	}
-	slices.SortFunc(namespaces, func(a, b string) int {
-		switch {
-		case a == "":
-			return 1
-		case b == "":
-			return -1
+	var gone []string
+	for {
+		var meet [2]int
+		for _, namespace := range namespaces {
+			meet[0], meet[1] = meet[0]+meets[namespace][0], meet[1]+meets[namespace][1]
 		}
-		return cmp.Or(cmp.Compare(costs[b], costs[a]), cmp.Compare(a, b))
-	})
-	n := 1
-	for rest -= costs[namespaces[0]]; rest > limit && n < len(namespaces) && namespaces[n] != ""; n++ {
-		rest -= costs[namespaces[n]]
+		all, highest, next := 0, -1, -1
+		for i, namespace := range namespaces {
+			n := beside(namespace, meet)
+			if all += n; namespace != "" && (n > highest || n == highest && namespace < namespaces[next]) {
+				highest, next = n, i
+			}
+		}
+		if len(gone) > 0 && all <= limit || next < 0 {
+			break
+		}
+		gone = append(gone, namespaces[next])
+		namespaces = slices.Delete(namespaces, next, next+1)
 	}
-	return largest(of[namespaces[0]]), namespaces[:n]
+	if len(gone) == 0 {
+		gone = namespaces
+	}
+	return largest(of[gone[0]]), gone
 }
 
 // largest returns the largest policy.

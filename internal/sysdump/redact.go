@@ -24,12 +24,13 @@ var patterns = []struct {
 	words []string
 	*regexp.Regexp
 }{
-	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`)},                                   // JSON Web Tokens (RFC 7519)
-	{[]string{"authorization", "cookie"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*)[^\r\n]+`)}, // the whole header
+	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`)},                                                   // JSON Web Tokens (RFC 7519)
+	{[]string{"authorization", "cookie"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|[^\r\n"]+)`)}, // the whole header
 	{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`)},
 	{[]string{"pass", "pwd", "secret", "token", "credential", "key", "auth", "signature", "psk"}, regexp.MustCompile(
-		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|[a-z0-9][-_](?:key|auth|psk)|signature)[\w.-]*\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
-	{[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key|auth|psk)[\w-]*\s+)(?:"[^"]*"|'[^']*'|[^\s-]\S*)`)},
+		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|signature)[\w.-]*\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
+	{[]string{"key", "auth", "psk"}, regexp.MustCompile(`(?i)([a-z0-9][-_](?:key|auth|psk)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
+	{[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key|basic-auth|psk)[\w-]*\s+)(?:"[^"]*"|'[^']*'|[^\s-]\S*)`)},
 	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},                                                                                                             // user and password of a URL, which may have a slash
 	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)},                                                                                                                           // bootstrap tokens of Kubernetes
 	{[]string{"akia", "asia", "gh", "github_pat_", "glpat-", "xox"}, regexp.MustCompile(`()\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|(?:gh[pousr]_|github_pat_)\w{20,}|glpat-[\w-]{20,}|xox[a-z]-[\w-]{10,})`)}, // keys of clouds and forges

@@ -12,9 +12,9 @@ import (
 // shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
 const shareOfJoining = 8
 
-// mostVerdicts is how many verdicts there are at most once a change is settled. While it is written those of before are there too: the map is twice as
-// large, so that policies never lack room for a change alone.
-const mostVerdicts = 1 << 18
+// MostVerdicts is how many verdicts there are at most once a change is settled. While it is written those of before are there too: the map is twice as
+// large, so that verdicts seldom lack room for a change alone.
+const MostVerdicts = 1 << 18
 
 // counts are numbers of rows.
 type counts struct{ addresses, verdicts, ports, numbers int }
@@ -25,7 +25,7 @@ func countRows(r policy.Rows) counts {
 
 // require returns a *FullError if a map is too small for rows once a change is settled, and for a share of its size besides. 0 is for none.
 func (w *writer) require(n counts, share uint32) error {
-	return cmp.Or(requireRoom(w.tables().verdicts, n.verdicts, mostVerdicts, share), w.requireMaps(n, share))
+	return cmp.Or(requireRoom(w.tables().verdicts, n.verdicts, MostVerdicts, share), w.requireMaps(n, share))
 }
 
 // requireMaps is require for rows while a change is written.

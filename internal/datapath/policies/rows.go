@@ -124,7 +124,11 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 		if !before.pending {
 			audit = before.audit()
 		}
-		if err := w.add(have, changes, audit); err != nil || before.pending {
+		err = w.add(have, changes, audit)
+		if err == nil && d.joining != nil {
+			err = w.require(countRows(w.compiler.Rows()), 0)
+		}
+		if err != nil || before.pending {
 			return w, err
 		}
 	}
@@ -137,9 +141,6 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 	first.after = summarize(have)
 	w.steps = append(w.steps, first)
 	if err := fits(first.Changes); err != nil || !check {
-		if err == nil && d.joining != nil {
-			err = w.require(countRows(have), 0)
-		}
 		return w, err
 	}
 	if err := w.compiler.Check(s); err != nil {
