@@ -57,8 +57,9 @@ func (e *AbsentError) Error() string {
 }
 
 // Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A tunnel to other
-// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. Devices of the host that were made after
-// pods on the same parent are guarded as others are. The node forwards. What is attached already stays. Errors: an *[AbsentError], and those of datapath.Sockets and datapath.Uplinks.
+// nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it. The source guard is attached
+// to devices of the host that were made after pods on the same parent, and the node forwards. What is attached already stays. Errors: an
+// *[AbsentError], those of datapath.Sockets, datapath.Uplinks and datapath.Datapath.GuardParents, and that a setting cannot be written.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
 	if h.Forward != nil {

@@ -15,9 +15,9 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The host forwards in the families of its pods, from the first ADD to the last DEL, and as long as an agent wants it. A host that forwards IPv6 drops its
-// routes of router advertisements and takes no more, except on devices whose accept_ra is 2. The kernel before 6.17 has no
-// forwarding of IPv6 by device, so the devices that have such routes get that value first.
+// The host forwards in the families of its pods, from the first ADD to the last DEL, and as long as an agent wants it. A host
+// that forwards IPv6 drops its routes of router advertisements and takes no more, except on devices whose accept_ra is 2. The kernel
+// before 6.17 has no forwarding of IPv6 by device, so the devices that have such routes get that value first.
 
 // forwarding is that of a host, with the records of what it was before.
 type forwarding struct {
@@ -60,7 +60,7 @@ func (a *attachment) enableForwarding(gateways []netip.Prefix) error {
 }
 
 // enable enables forwarding in the families of some addresses. It records first what it changes.
-func (a forwarding) enable(addresses []netip.Addr) error {
+func (f forwarding) enable(addresses []netip.Addr) error {
 	var keys []string
 	if slices.ContainsFunc(addresses, netip.Addr.Is6) {
 		keys = append(keys, podlink.IPv6Forwarding)
@@ -68,22 +68,22 @@ func (a forwarding) enable(addresses []netip.Addr) error {
 	if slices.ContainsFunc(addresses, netip.Addr.Is4) {
 		keys = append(keys, podlink.IPv4Forwarding)
 	}
-	if !slices.ContainsFunc(keys, a.isOff) {
+	if !slices.ContainsFunc(keys, f.isOff) {
 		return nil
 	}
-	unlock, err := a.records.LockPorts()
+	unlock, err := f.records.LockPorts()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	var changes []rtnl.Sysctl
 	var before []record.Setting
-	for _, key := range slices.DeleteFunc(keys, func(key string) bool { return !a.isOff(key) }) { // another ADD was first
-		devices, err := learningDevices(a.host, key)
+	for _, key := range slices.DeleteFunc(keys, func(key string) bool { return !f.isOff(key) }) { // another ADD was first
+		devices, err := learningDevices(f.host, key)
 		if err != nil {
 			return err
 		}
-		others, err := changedByKernel(a.host, key)
+		others, err := changedByKernel(f.host, key)
 		if err != nil {
 			return err
 		}
@@ -93,15 +93,15 @@ func (a forwarding) enable(addresses []netip.Addr) error {
 		}
 		changes = append(append(changes, devices...), rtnl.Sysctl{Key: key, Value: "1"})
 	}
-	if err := a.records.AddSettings(before); err != nil {
+	if err := f.records.AddSettings(before); err != nil {
 		return err
 	}
-	return setAll(a.host, changes)
+	return setAll(f.host, changes)
 }
 
 // isOff reports whether a setting of the host is 0.
-func (a forwarding) isOff(key string) bool {
-	value, err := rtnl.In(a.host).Sysctl(key)
+func (f forwarding) isOff(key string) bool {
+	value, err := rtnl.In(f.host).Sysctl(key)
 	return err == nil && value == "0"
 }
 
@@ -157,8 +157,8 @@ func whilePods(before record.Setting) string {
 }
 
 // restore undoes enable if nothing needs forwarding any more, but for what someone else has changed meanwhile.
-func (a forwarding) restore() error {
-	store := a.records
+func (f forwarding) restore() error {
+	store := f.records
 	before, err := store.Settings()
 	if err != nil || len(before) == 0 || !store.Empty() {
 		return err
@@ -175,20 +175,20 @@ func (a forwarding) restore() error {
 	for _, b := range before {
 		since := whilePods(b)
 		if since != "" {
-			if have, err := rtnl.In(a.host).Sysctl(b.Key); err != nil || have != since {
+			if have, err := rtnl.In(f.host).Sysctl(b.Key); err != nil || have != since {
 				continue
 			}
 			again = slices.Insert(again, 0, rtnl.Sysctl{Key: b.Key, Value: since})
 		}
 		restored = append(restored, rtnl.Sysctl(b))
 	}
-	if err := setAll(a.host, restored); err != nil {
+	if err := setAll(f.host, restored); err != nil {
 		return err
 	}
 	if store.Empty() {
 		return store.RemoveSettings()
 	}
-	return setAll(a.host, again) // an ADD that has come meanwhile may have found the host forwarding
+	return setAll(f.host, again) // an ADD that has come meanwhile may have found the host forwarding
 }
 
 // setAll sets settings of the host. Devices may be gone.

@@ -171,11 +171,11 @@ func (c *Compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 
 // setVerdict stores a verdict, or deletes it if it is nil.
 func (c *Compiler) setVerdict(k VerdictKey, v *Verdict) {
-	if was := c.verdicts.rows[k]; was.Ports != 0 {
+	was, there := c.verdicts.rows[k]
+	if was.Ports != 0 {
 		c.portTables[was.Ports].verdicts--
 		c.unused[was.Ports] = true
 	}
-	_, there := c.verdicts.rows[k]
 	if v == nil {
 		if there {
 			c.verdicts.remove(k)

@@ -85,78 +85,87 @@ func (s *Snapshot) Fullest(rows func(Rows) int, verdicts bool, room int) []strin
 	return namespaces
 }
 
-// blame returns the namespaces whose policies cost most on the node, as many as have to go for the cost of the rest not to exceed a limit, and the largest policy of the first: by themselves, and foreign for each range that they bring
-// and each rule set of blocks, and for each pod or node that they tell from others and each rule set that selects such. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too
-// much work by themselves.
-func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Origin, namespaces []string) {
+// bill is what the policies of a namespace cost on the node by themselves, how many ranges, and pods and nodes, they tell apart, and how many of their rule
+// sets have blocks, and select pods and nodes: each of these meets each range, pod or node that others tell apart.
+type bill struct {
+	own           int
+	brings, meets [2]int
+}
+
+// beside returns what a namespace costs beside others, if each meeting with one of so many rule sets of all costs foreign.
+func (b bill) beside(meets [2]int, foreign int) int {
+	return b.own + foreign*(b.brings[0]*(meets[0]-b.meets[0])+b.brings[1]*(meets[1]-b.meets[1]))
+}
+
+// bill compiles policies alone. The error is that this is too much work.
+func (s *Snapshot) bill(policies []Policy, cost func(*Compiler) int) (b bill, err error) {
+	own := *s
+	own.Policies, own.Previous = policies, nil
+	c := NewCompiler(Rows{})
+	_, err = c.Change(own)
+	b.own, b.brings[1] = cost(c), len(c.contents)
+	for _, i := range c.identities {
+		if i.content == nil {
+			b.brings[0]++
+		}
+	}
+	for _, set := range c.sets {
+		if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
+			b.meets[0]++
+		}
+		if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.peers) > 0 }) {
+			b.meets[1]++
+		}
+	}
+	return b, err
+}
+
+// blame returns the namespaces whose policies cost most on the node, one at least, and as many as have to go for the cost of the rest not to exceed a limit;
+// and the largest policy of the first. Policies cost something by themselves, and foreign where rule sets of others meet what they tell apart. No
+// ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too much work by themselves.
+func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Origin, gone []string) {
 	of := map[string][]Policy{} // by namespace; "": of the cluster
 	for i, here := range s.Here() {
 		if p := s.Policies[i]; here && p.Bulk() > 0 {
 			of[p.Namespace] = append(of[p.Namespace], p)
 		}
 	}
-	if len(of) == 0 {
-		return most, nil
-	}
-	costs, brings, meets := map[string]int{}, map[string][2]int{}, map[string][2]int{} // of ranges, and of pods and nodes
+	bills := make(map[string]bill, len(of))
 	for namespace, policies := range of {
-		if namespaces = append(namespaces, namespace); len(of) == 1 {
-			break
+		if len(of) == 1 {
+			return largest(policies), []string{namespace}
 		}
-		own := *s
-		own.Policies, own.Previous = policies, nil
-		c := NewCompiler(Rows{})
-		_, err := c.Change(own)
+		b, err := s.bill(policies, cost)
 		if err != nil && namespace == "" {
 			return largest(policies), []string{namespace}
 		}
-		if costs[namespace] = cost(c); err != nil {
-			costs[namespace] = max(costs[namespace], limit)
+		if err != nil {
+			b.own = max(b.own, limit)
 		}
-		bring := [2]int{0, len(c.contents)}
-		for _, i := range c.identities {
-			if i.content == nil {
-				bring[0]++
-			}
-		}
-		var meet [2]int
-		for _, set := range c.sets {
-			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.blocks) > 0 }) {
-				meet[0]++
-			}
-			if slices.ContainsFunc(set.clauses, func(q *clause) bool { return len(q.peers) > 0 }) {
-				meet[1]++
-			}
-		}
-		brings[namespace], meets[namespace] = bring, meet
+		bills[namespace] = b
 	}
-	beside := func(namespace string, meet [2]int) int { // beside others, of which rule sets meet what it brings
-		own := meets[namespace]
-		return costs[namespace] + foreign*(brings[namespace][0]*(meet[0]-own[0])+brings[namespace][1]*(meet[1]-own[1]))
-	}
-	var gone []string
 	for {
-		var meet [2]int
-		for _, namespace := range namespaces {
-			meet[0], meet[1] = meet[0]+meets[namespace][0], meet[1]+meets[namespace][1]
+		var meets [2]int
+		for _, b := range bills {
+			meets[0], meets[1] = meets[0]+b.meets[0], meets[1]+b.meets[1]
 		}
-		all, highest, next := 0, -1, -1
-		for i, namespace := range namespaces {
-			n := beside(namespace, meet)
-			if all += n; namespace != "" && (n > highest || n == highest && namespace < namespaces[next]) {
-				highest, next = n, i
+		all, highest, next := 0, -1, ""
+		for namespace, b := range bills {
+			n := b.beside(meets, foreign)
+			if all += n; namespace != "" && (n > highest || n == highest && namespace < next) {
+				highest, next = n, namespace
 			}
 		}
-		if len(gone) > 0 && all <= limit || next < 0 {
+		if len(gone) > 0 && all <= limit || next == "" {
 			break
 		}
-		gone = append(gone, namespaces[next])
-		namespaces = slices.Delete(namespaces, next, next+1)
+		gone = append(gone, next)
+		delete(bills, next)
 	}
-	if len(gone) == 0 {
-		gone = namespaces
+	if len(gone) > 0 {
+		most = largest(of[gone[0]])
 	}
-	return largest(of[gone[0]]), gone
+	return most, gone
 }
 
 // largest returns the largest policy.

@@ -19,6 +19,9 @@ var secretName = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|passw|[a-z0-9][_
 // blocks match secrets of several lines.
 var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)
 
+// secretValue matches a value in quotes, or up to what ends it.
+const secretValue = `(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`
+
 // patterns match secrets in a line; $1 stays. Only lines with one of some words, in lower case, are searched: logs are long.
 var patterns = []struct {
 	words []string
@@ -28,8 +31,8 @@ var patterns = []struct {
 	{[]string{"authorization", "cookie"}, regexp.MustCompile(`(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|[^\r\n"]+)`)}, // the whole header
 	{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`)},
 	{[]string{"pass", "pwd", "secret", "token", "credential", "key", "auth", "signature", "psk"}, regexp.MustCompile(
-		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|signature)[\w.-]*\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
-	{[]string{"key", "auth", "psk"}, regexp.MustCompile(`(?i)([a-z0-9][-_](?:key|auth|psk)\\?["']?\s*[:=]\s*)(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`)},
+		`(?i)((?:pass(?:word|wd|phrase)?|[a-z0-9][_-]?pwd|secret|token|credentials?|api[-_]?key|private[-_]?key|access[-_]?key|key-data|signature)[\w.-]*\\?["']?\s*[:=]\s*)` + secretValue)},
+	{[]string{"key", "auth", "psk"}, regexp.MustCompile(`(?i)([a-z0-9][-_](?:key|auth|psk)\\?["']?\s*[:=]\s*)` + secretValue)},
 	{[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*(?:password|passwd|token|secret|api-?key|basic-auth|psk)[\w-]*\s+)(?:"[^"]*"|'[^']*'|[^\s-]\S*)`)},
 	{[]string{"://"}, regexp.MustCompile(`(\b[a-z][a-z0-9+.-]*://)[^/\s:@"]*:[^\s"]+@`)},                                                                                                             // user and password of a URL, which may have a slash
 	{[]string{"."}, regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)},                                                                                                                           // bootstrap tokens of Kubernetes
