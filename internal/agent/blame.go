@@ -60,7 +60,7 @@ const mostHalves = 2
 
 // fullest returns the namespaces whose NetworkPolicies have the most rows of a map on the node.
 func fullest(s policy.Snapshot, full *objects.FullError) []string {
-	room := min(int(full.Size), policies.MostVerdicts) / 8 * 7
+	room := int(full.Size) / 8 * 7
 	if full.Map != "verdicts" && full.Map != "policy_ports" {
 		room = math.MaxInt // each namespace counts the pods
 	}

@@ -97,6 +97,8 @@ func TestWhoseRulesAreTooMany(t *testing.T) {
 	}
 }
 
+const mostVerdicts = 1 << 18 // as in package policies
+
 // verdicts compiles policies, and has room for as many verdicts as the datapath.
 type verdicts struct{ Policies }
 
@@ -104,8 +106,8 @@ func (verdicts) Apply(_ context.Context, _ service.Owner, want policies.Set) (po
 	s := want.Snapshot
 	s.Node = "here"
 	rows, err := policy.Compile(s, policy.Rows{})
-	if err == nil && len(rows.Verdicts) > policies.MostVerdicts/8*7 {
-		err = &objects.FullError{Map: "verdicts", Size: policies.MostVerdicts}
+	if err == nil && len(rows.Verdicts) > mostVerdicts/8*7 {
+		err = &objects.FullError{Map: "verdicts", Size: mostVerdicts}
 	}
 	return policies.Result{}, err
 }

@@ -54,10 +54,10 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapUplinks:         256,
 		tcMapNodeAddresses:   4096,
 		tcMapPolicySettings:  2,
-		tcMapIdentities:      65536,
+		tcMapIdentities:      131072,
 		tcMapVerdicts:        524288,
-		tcMapPolicyPorts:     65536,
-		tcMapPolicyNumbers:   65536,
+		tcMapPolicyPorts:     131072,
+		tcMapPolicyNumbers:   131072,
 		tcMapPolicyDocuments: 16384,
 		socklbMapNamespaces:  endpoints + 4096, // an endpoint is in one namespace, and hosts are few
 		tcMapSenders:         endpoints,

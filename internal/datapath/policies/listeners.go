@@ -20,8 +20,8 @@ import (
 // end of an open connection that listens for its server.
 const ofListeners = uint32(1) << 31
 
-// mostListeners bounds the ports of one pod, and of all an eighth of the map: a pod chooses how many it listens on.
-const mostListeners, shareOfListeners = 512, 8
+// mostListeners bounds the ports of one pod, and allListeners those of all: a pod chooses how many it listens on.
+const mostListeners, allListeners = 512, mostRows / 8
 
 // noteListeners stores the ports that the pods listen on which have no rule sets yet, and are to get some. A namespace that cannot
 // be read has none, nor has one with too many: programs then guess. Of endpoints that join with rule sets it stores that they do.
@@ -106,7 +106,7 @@ func guessTime() uint32 {
 
 // roomForListeners returns how many more ports may be stored.
 func (w *writer) roomForListeners() (int, error) {
-	room := int(w.tables().ports.Size()) / shareOfListeners
+	room := allListeners
 	for row, err := range w.tables().ports.All() {
 		if err != nil {
 			return 0, err

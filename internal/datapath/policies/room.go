@@ -12,9 +12,9 @@ import (
 // shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
 const shareOfJoining = 8
 
-// MostVerdicts is how many verdicts there are at most once a change is settled. While it is written those of before are there too: the map is twice as
-// large, so that verdicts seldom lack room for a change alone.
-const MostVerdicts = 1 << 18
+// mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for verdicts. While it is written those of
+// before are there too: new maps are twice as large, so that they lack no room for a change alone. Those of an older version keep their size.
+const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
 // counts are numbers of rows.
 type counts struct{ addresses, verdicts, ports, numbers int }
@@ -24,26 +24,28 @@ func countRows(r policy.Rows) counts {
 }
 
 // require returns a *FullError if a map is too small for rows once a change is settled, and for a share of its size besides. 0 is for none.
-func (w *writer) require(n counts, share uint32) error {
-	return cmp.Or(requireRoom(w.tables().verdicts, n.verdicts, MostVerdicts, share), w.requireMaps(n, share))
+func (w *writer) require(n counts, share int) error {
+	return w.requireMaps(n, func(_, most int) int {
+		if share == 0 {
+			return most
+		}
+		return most - most/share
+	})
 }
 
-// requireMaps is require for rows while a change is written.
-func (w *writer) requireMaps(n counts, share uint32) error {
+// requireMaps returns a *FullError, with the rows that there are at most once a change is settled, if rows are more than the room of a map.
+func (w *writer) requireMaps(n counts, room func(size, most int) int) error {
 	t := w.tables()
 	return cmp.Or(
-		requireRoom(t.identities, n.addresses, t.identities.Size(), share), requireRoom(t.verdicts, n.verdicts, t.verdicts.Size(), share),
-		requireRoom(t.ports, n.ports+int(t.ports.Size())/shareOfListeners, t.ports.Size(), share), requireRoom(t.numbers, n.numbers, t.numbers.Size(), share),
+		requireRoom(t.identities, n.addresses, mostRows, room), requireRoom(t.verdicts, n.verdicts, mostVerdicts, room),
+		requireRoom(t.ports, n.ports+allListeners, mostRows, room), requireRoom(t.numbers, n.numbers, mostRows, room),
 	)
 }
 
-func requireRoom[K, V any](t *objects.Table[K, V], rows int, most, share uint32) error {
-	size := most
-	if share > 0 {
-		size -= size / share
-	}
-	if rows > int(size) {
-		return &objects.FullError{Map: t.Name, Size: most}
+func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {
+	size := int(t.Size())
+	if most = min(most, size); rows > room(size, most) {
+		return &objects.FullError{Map: t.Name, Size: uint32(most)}
 	}
 	return nil
 }
@@ -54,7 +56,7 @@ func (w *writer) room(have policy.Rows) func(policy.Changes) error {
 	return func(c policy.Changes) error {
 		return w.requireMaps(counts{
 			n.addresses + len(c.Addresses.Put), n.verdicts + len(c.Verdicts.Put), n.ports + len(c.Ports.Put), n.numbers + len(c.Numbers.Put),
-		}, 0)
+		}, func(size, _ int) int { return size })
 	}
 }
 
@@ -69,7 +71,7 @@ func (w *writer) leaveRoom(s policy.Snapshot) error {
 		return err
 	}
 	n := countRows(rows)
-	if ranges := n.addresses - hosts(s); ranges < int(w.tables().identities.Size())/(2*shareOfJoining) {
+	if ranges := n.addresses - hosts(s); ranges < mostRows/(2*shareOfJoining) {
 		n.addresses = ranges // of pods of the cluster, no policy is to blame
 	}
 	return w.require(n, shareOfJoining)
