@@ -13,6 +13,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 func (c commands) datapath() *cobra.Command {
@@ -22,19 +23,26 @@ func (c commands) datapath() *cobra.Command {
 // unload returns the command under a name: reset is its short form.
 func (c commands) unload(name string) *cobra.Command {
 	other := map[string]string{"unload": "mustang reset", "reset": "mustang datapath unload"}[name]
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   name,
 		Short: "Detach all programs, and delete all services, endpoints and policies",
 		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps with the
 services, endpoints, network policies and connections in them, also those of another version of
 Mustang, and tell how many there were. Connections through a service end, and pods are reached as if
-there were no policies. Labs are not touched. ` + other + ` does the same.`,
+there were no policies. Where services are of the node's agent, mustang agent cleanup is the
+command to use: this one is refused without --force. Labs are not touched. ` + other + `
+does the same.`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireRoot(cmd); err != nil {
 				return err
 			}
-			had := c.contents(cmd.Context())
+			had, ofAgent := c.contents(cmd.Context())
+			if ofAgent > 0 && !force {
+				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup; --force deletes them all the same, "+
+					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is", "services are"))
+			}
 			if err := datapath.Remove(cmd.Context(), c.BPFRoot); err != nil {
 				return err
 			}
@@ -42,11 +50,13 @@ there were no policies. Labs are not touched. ` + other + ` does the same.`,
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete what the node's agent has written too")
+	return cmd
 }
 
-// contents tells what unload deletes.
-func (c commands) contents(ctx context.Context) string {
-	text := "nothing was loaded"
+// contents tells what unload deletes, and how many of the services are of the node's agent.
+func (c commands) contents(ctx context.Context) (text string, ofAgent int) {
+	text = "nothing was loaded"
 	err := c.WithExisting(func(d *datapath.Datapath) error {
 		services, err := d.Services().List(ctx)
 		if err != nil {
@@ -55,6 +65,11 @@ func (c commands) contents(ctx context.Context) string {
 		endpoints, err := d.Endpoints().List(ctx)
 		if err != nil {
 			return err
+		}
+		for i := range services {
+			if services[i].Owner == service.Agent {
+				ofAgent++
+			}
 		}
 		policies, err := d.Policies().List()
 		pods := map[uint32]bool{} // one with two addresses has a row for each
@@ -66,9 +81,9 @@ func (c commands) contents(ctx context.Context) string {
 		return err
 	})
 	if err != nil {
-		return "deleted: maps that this program cannot read"
+		text = "deleted: maps that this program cannot read"
 	}
-	return text
+	return text, ofAgent
 }
 
 // count returns a number with a noun in the right form.
