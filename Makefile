@@ -33,7 +33,7 @@ RELEASE_TIME    = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct)
 
 # Debian packages: what each task needs on a bare Debian 12. make bench runs suite pod-links;
 # bench all needs SUITE_PACKAGES and VM_PACKAGES too.
-GENERATE_PACKAGES := clang-19 clang-format-19 llvm-19 libbpf-dev linux-libc-dev
+GENERATE_PACKAGES := clang-19 clang-format-19 lld-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod zstd
@@ -59,7 +59,7 @@ GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(i
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
 
-BPF_SOURCES := $(shell find bpf -name '*.c' -o -name '*.h')
+C_SOURCES := $(shell find bpf cni -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
 .PHONY: all setup generate page build install uninstall programs history extras deb image release release-arch manifest lint bench clean
@@ -89,7 +89,7 @@ $(BUILD)/modules.stamp: go.mod go.sum
 # The BPF objects and their Go are committed: build needs no clang.
 generate: $(GENERATED)
 
-$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go internal/*/*/generate.go) $(BPF_SOURCES)
+$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go internal/*/*/generate.go) $(C_SOURCES)
 	$(GO) generate ./...
 	@touch $@
 
@@ -202,6 +202,7 @@ release-arch: programs extras
 	done
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang version | grep -F 'mustang $(VERSION) go' | grep -F 'linux/$(ARCH)'
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang-cni 2>&1 </dev/null | grep -F 'CNI plugin mustang-cni $(VERSION)'
+	CNI_COMMAND=VERSION $(QEMU_$(ARCH)) internal/cni/client/client_$(ARCH) | grep -F 'cannot run $(CURDIR)/internal/cni/client/mustang-cni-full'
 
 # The manifest is what Helm makes of the chart. Helm needs some two hundred modules.
 HELM := $(GO) tool -modfile=packaging/helm.mod helm
@@ -211,7 +212,7 @@ manifest:
 		$(HELM) template mustang packaging/chart -n kube-system --kube-version 1.34 --set apiServer.host=API_SERVER; } >deploy/mustang.yaml
 
 lint: $(BUILD)/packages-generate.stamp
-	clang-format-19 --dry-run -Werror $(BPF_SOURCES)
+	clang-format-19 --dry-run -Werror $(C_SOURCES)
 	@unformatted=$$(gofmt -l bpf cmd internal test); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...

@@ -26,21 +26,8 @@ func (v *verbs) handOver() (exit int, done bool) {
 	if v.loopback || verb == "" || verb == "VERSION" {
 		return 0, false
 	}
-	agent, err := handover.Dial(socket())
-	if err != nil {
-		return 0, false
-	}
-	defer agent.Close()
 	r := request()
-	if r.Config, err = io.ReadAll(os.Stdin); err == nil {
-		r.Call, err = handover.NewCall()
-	}
-	var answer handover.Answer
-	if err == nil {
-		ctx, parsed := v.signals.verb(verb == "GC")
-		parsed()
-		answer, err = agent.Ask(ctx, r, r.Environment["CNI_NETNS"])
-	}
+	answer, err := v.ask(&r, verb == "GC")
 	switch {
 	case errors.Is(err, handover.ErrHung):
 		answer.Exit = 1
@@ -49,10 +36,12 @@ func (v *verbs) handOver() (exit int, done bool) {
 	case errors.Is(err, handover.ErrLost):
 		v.call = r.Call
 	}
-	if err != nil {
+	if err != nil && r.Config != nil {
 		if err := putBack(r.Config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
+	}
+	if err != nil {
 		return 0, false
 	}
 	_, _ = os.Stderr.Write(answer.Stderr)
@@ -61,6 +50,30 @@ func (v *verbs) handOver() (exit int, done bool) {
 		return 1, true
 	}
 	return int(answer.Exit), true
+}
+
+// ask has the agent do a verb, unless the client has asked it before. The request gets the call, and the configuration if that was read.
+func (v *verbs) ask(r *handover.Request, slow bool) (answer handover.Answer, err error) {
+	if r.Call, err = handover.ParseResult(os.Getenv(handover.ResultVariable)); err != nil {
+		if errors.Is(err, handover.ErrHung) {
+			r.Config, _ = io.ReadAll(os.Stdin)
+		}
+		return answer, err
+	}
+	agent, err := handover.Dial(socket())
+	if err != nil {
+		return answer, err
+	}
+	defer agent.Close()
+	if r.Config, err = io.ReadAll(os.Stdin); err != nil {
+		return answer, err
+	}
+	if r.Call, err = handover.NewCall(); err != nil {
+		return answer, err
+	}
+	ctx, parsed := v.signals.verb(slow)
+	parsed()
+	return agent.Ask(ctx, *r, r.Environment["CNI_NETNS"])
 }
 
 // socket returns the path at which an agent is looked for.

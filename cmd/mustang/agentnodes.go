@@ -115,6 +115,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 			return err
 		}
 	}
+	a.place.Client = true
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}

@@ -5,11 +5,14 @@ package cnibench
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"mustang/internal/cni"
+	"mustang/internal/cni/client"
+	"mustang/internal/cni/handover"
 	"mustang/internal/cni/server"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
@@ -22,8 +25,17 @@ type agent struct {
 	ended  chan error
 }
 
-// startAgent starts an agent for the plugin of a file, in a lab's host.
+// startAgent starts an agent for the plugin of a file, in a lab's host, and installs the plugin's client.
 func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*agent, error) {
+	if err := os.MkdirAll(filepath.Dir(clientIn(dirs)), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(clientIn(dirs), client.Program(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(program, filepath.Join(filepath.Dir(clientIn(dirs)), handover.FullPlugin)); err != nil {
+		return nil, err
+	}
 	a := &agent{ended: make(chan error, 1)}
 	s, err := server.Listen(server.Options{
 		Socket: socketIn(dirs), Host: host, Program: program, Plugin: pluginIn(dirs),
@@ -54,6 +66,8 @@ func (a *agent) did(want int) error {
 	}
 	return nil
 }
+
+func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }
 
 func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agent", "cni.sock") }
 

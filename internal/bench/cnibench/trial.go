@@ -95,6 +95,9 @@ func (t *trial) prepare() error {
 	if err != nil {
 		return err
 	}
+	if t.plugin.Agent {
+		program = clientIn(s.dirs)
+	}
 	config, err := t.plugin.config(s.dirs, nil)
 	if err != nil {
 		return err

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package handover is how the CNI plugin hands a verb to an agent that has all its tables open, and how both agree who does it.
-// The plugin sends one packet over a unix socket of packets, with two descriptors: the claim, and the pod's network namespace.
+// The plugin sends one packet over a unix socket of packets, with descriptors: the claim, and the pod's network namespace. Its client in C
+// (cni/client.c), which lies in its place on nodes with an agent, does the same, and runs the plugin where an agent does not do the verb.
 // Whoever takes the claim first does the verb, and nobody else: an agent that has not taken it in time is too late, and
 // the plugin does the verb itself.
 package handover
@@ -26,8 +27,32 @@ const SocketVariable = "MUSTANG_CNI_SOCKET"
 // MaxRequest is the size of a request in bytes. The plugin does larger ones itself.
 const MaxRequest = 128 << 10
 
-// protocol changes with the form of the packets.
-const protocol = "mustang-cni 1"
+// protocol changes with the form of the packets. That of the client has a descriptor more, the plugin's file, after the claim.
+const (
+	protocol       = "mustang-cni 1"
+	clientProtocol = "mustang-cni-client 1"
+)
+
+// FullPlugin is the name of the plugin's file beside its client.
+const FullPlugin = "mustang-cni-full"
+
+// ResultVariable is the environment variable in which the client tells the plugin how its handover ended: empty if it has found no agent.
+const ResultVariable = "MUSTANG_CNI_HANDOVER"
+
+// ParseResult parses the value of ResultVariable. The error is nil if the client has asked no agent; else it matches ErrAlone, ErrHung, or ErrLost
+// with the call that was lost.
+func ParseResult(value string) (call string, err error) {
+	call, lost := strings.CutPrefix(value, "lost ")
+	switch {
+	case value == "":
+		return "", nil
+	case lost:
+		return call, ErrLost
+	case value == "hung":
+		return "", fmt.Errorf("%w within %v", ErrHung, answerTime)
+	}
+	return "", ErrAlone
+}
 
 // Variables of the environment that a request has: those of the CNI specification, and the plugin's own.
 func Variables() []string {
@@ -45,6 +70,8 @@ type Request struct {
 	Environment map[string]string
 	// Config is the network configuration, as the plugin has read it.
 	Config []byte
+
+	client bool // the plugin's client sends it
 }
 
 // Answer is what the plugin prints, and its exit status.
@@ -92,10 +119,10 @@ func decode(packet []byte) (r Request, err error) {
 		}
 		fields = append(fields, string(field))
 	}
-	if fields[0] != protocol {
+	if fields[0] != protocol && fields[0] != clientProtocol {
 		return r, errForm
 	}
-	r = Request{Call: fields[1], Environment: map[string]string{}, Config: bytes.Clone(packet)}
+	r = Request{Call: fields[1], Environment: map[string]string{}, Config: bytes.Clone(packet), client: fields[0] == clientProtocol}
 	for _, f := range fields[2:] {
 		name, value, _ := strings.Cut(f, "=")
 		if _, twice := r.Environment[name]; twice || !slices.Contains(Variables(), name) {

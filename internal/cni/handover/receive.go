@@ -20,17 +20,20 @@ type Call struct {
 	Request
 	// PID is the plugin's process as this process sees it, 0 if it cannot.
 	PID int
+	// Plugin is a descriptor of the plugin's file if PID is its client; -1 if PID runs it.
+	Plugin int
 	// Netns is a descriptor of the pod's network namespace; -1 if the plugin has sent none.
 	Netns int
 
-	claim int
-	conn  *net.UnixConn
+	claim       int
+	descriptors []int // the others
+	conn        *net.UnixConn
 }
 
 // Receive receives the request of a connection, and takes the connection: Close closes it. The error matches unix.EPERM if
 // the plugin is not root.
 func Receive(conn *net.UnixConn) (_ *Call, err error) {
-	c := &Call{Netns: -1, claim: -1, conn: conn}
+	c := &Call{Plugin: -1, Netns: -1, claim: -1, conn: conn}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -47,19 +50,21 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 		return nil, err
 	}
 	packet := make([]byte, size+1)
-	control := make([]byte, unix.CmsgSpace(2*4))
+	control := make([]byte, unix.CmsgSpace(3*4))
 	n, m, flags, _, err := conn.ReadMsgUnix(packet, control)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.takeDescriptors(control[:m]); err != nil {
+	if c.descriptors, err = parseDescriptors(control[:m]); err != nil {
 		return nil, err
 	}
-	if n != size || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || c.claim < 0 {
+	if n != size || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		return nil, errForm
 	}
-	c.Request, err = decode(packet[:n])
-	return c, err
+	if c.Request, err = decode(packet[:n]); err != nil {
+		return nil, err
+	}
+	return c, c.takeDescriptors()
 }
 
 // identify sets the process of the plugin, which must be root's.
@@ -99,29 +104,33 @@ func (c *Call) size() (n int, err error) {
 	return n, nil
 }
 
-// takeDescriptors takes the descriptors that came with the packet.
-func (c *Call) takeDescriptors(control []byte) error {
+// parseDescriptors returns the descriptors that came with a packet. The error is that they are none, or others came too.
+func parseDescriptors(control []byte) (all []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, message := range messages {
 		descriptors, err := unix.ParseUnixRights(&message)
 		if err != nil {
-			return err
+			return all, err
 		}
-		for _, fd := range descriptors {
-			switch {
-			case c.claim < 0:
-				c.claim = fd
-			case c.Netns < 0:
-				c.Netns = fd
-			default:
-				_ = unix.Close(fd)
-			}
-		}
+		all = append(all, descriptors...)
 	}
-	if c.claim < 0 {
+	return all, nil
+}
+
+// takeDescriptors tells what each descriptor is.
+func (c *Call) takeDescriptors() error {
+	kinds := []*int{&c.claim, &c.Netns}
+	if c.client {
+		kinds = []*int{&c.claim, &c.Plugin, &c.Netns}
+	}
+	for len(kinds) > 0 && len(c.descriptors) > 0 {
+		*kinds[0] = c.descriptors[0]
+		kinds, c.descriptors = kinds[1:], c.descriptors[1:]
+	}
+	if len(c.descriptors) > 0 || c.claim < 0 || c.client && c.Plugin < 0 {
 		return errForm
 	}
 	return unix.SetNonblock(c.claim, true)
@@ -184,7 +193,7 @@ func (c *Call) Answer(a Answer) error {
 
 // Close ends the connection. Without Begin and Answer before, the plugin does the verb.
 func (c *Call) Close() {
-	for _, fd := range []int{c.claim, c.Netns} {
+	for _, fd := range append(c.descriptors, c.claim, c.Plugin, c.Netns) {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

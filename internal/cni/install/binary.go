@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"mustang/internal/cni/client"
 	"mustang/internal/cni/netconf"
 )
 
@@ -34,14 +35,22 @@ func readPlugin(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugin: %w", err)
 	}
-	if err := foreignPlugin(program); err != nil {
+	if err := noPlugin(program); err != nil {
 		return nil, fmt.Errorf("plugin %s: %w", path, err)
 	}
 	return program, nil
 }
 
-// foreignPlugin returns an error if a program is not a build of the plugin. It does not run it.
+// foreignPlugin returns an error if a program is neither a build of the plugin nor its client. It does not run it.
 func foreignPlugin(program []byte) error {
+	if client.Is(program) {
+		return nil
+	}
+	return noPlugin(program)
+}
+
+// noPlugin returns an error if a program is not a build of the plugin.
+func noPlugin(program []byte) error {
 	info, err := buildinfo.Read(bytes.NewReader(program))
 	if err != nil {
 		return fmt.Errorf("not a build of %s: %w", netconf.PluginType, err)

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 
+	"mustang/internal/cni/client"
+	"mustang/internal/cni/handover"
 	"mustang/internal/cni/netconf"
 )
 
@@ -31,6 +33,9 @@ type Place struct {
 	BinDir, ConfDir string
 	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
 	ConfName string
+	// Client is that an agent does the plugin's work: Install puts its client (package client) in its place, and the plugin beside that. A plugin that
+	// is the file to install itself stays.
+	Client bool
 
 	after func(step string) error // set by tests
 }
@@ -73,6 +78,11 @@ func (p Place) plugin() *file {
 	return &file{path: filepath.Join(p.BinDir, netconf.PluginType), mode: 0o755, foreign: foreignPlugin}
 }
 
+// full is the plugin beside its client.
+func (p Place) full() *file {
+	return &file{path: filepath.Join(p.BinDir, handover.FullPlugin), mode: 0o755, foreign: foreignPlugin}
+}
+
 // loopback is the plugin under the name by which containerd runs the plugin for the loopback device. That of another project serves
 // as well, and stays. It is no link: installers of others write over a file in place.
 func (p Place) loopback() *file {
@@ -97,6 +107,11 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		}
 		loopback.content = plugin.content
 		files, dirs = []*file{plugin, loopback, conf}, []string{p.BinDir, p.ConfDir}
+		if own := client.Program(); p.Client && own != nil && !sameFile(plugin.path, from) {
+			full := p.full()
+			full.content, plugin.content = plugin.content, own
+			files = []*file{full, loopback, plugin, conf} // the client comes after what it runs
+		}
 	}
 	for _, dir := range dirs {
 		var made []string
@@ -210,6 +225,9 @@ func (p Place) Uninstall(ctx context.Context, keep string) ([]Change, error) {
 	defer unlock()
 	plugin := p.plugin()
 	files := []*file{p.conflist(), p.loopback(), plugin}
+	if _, err := os.Lstat(p.full().path); err == nil {
+		files = append(files, p.full())
+	}
 	others := map[*file]bool{}
 	for _, f := range files {
 		if _, err := f.compare(false); f.left(err) {

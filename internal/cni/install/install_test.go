@@ -16,6 +16,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"mustang/internal/cni/client"
 	"mustang/internal/datapath/dirlock"
 )
 
@@ -291,6 +292,34 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("%v, %v", changes, err)
 	}
 	if _, err := os.Stat(program()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClient installs the client in place of the plugin, which lies beside it, and removes both. A plugin that is the original stays.
+func TestClient(t *testing.T) {
+	p := testPlace(t)
+	mustInstall(t, p, conflist(t, network()))
+	p.Client = true
+	for _, want := range [][]string{{"written", "unchanged", "replaced", "unchanged"}, {"unchanged", "unchanged", "unchanged", "unchanged"}} {
+		if got := mustInstall(t, p, conflist(t, network())); !slices.Equal(got, want) {
+			t.Errorf("changes %q, want %q", got, want)
+		}
+	}
+	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !client.Is(text) || client.Is([]byte("#!/bin/sh\n")) {
+		t.Errorf("no client, %v", err)
+	}
+	if err := runs(p); err != nil {
+		t.Error(err)
+	}
+	changes, err := p.Uninstall(t.Context(), program())
+	if err != nil || !slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) || len(entries(t, p.BinDir)) > 0 {
+		t.Errorf("%v, %v, and there are %v", changes, err, entries(t, p.BinDir))
+	}
+	p.BinDir = built
+	defer os.Remove(built + "/loopback")
+	mustInstall(t, p, conflist(t, network()))
+	if _, err := readPlugin(program()); err != nil {
 		t.Error(err)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Server) accept(c *handover.Call) (verb string, r cni.Request, err error
 // sameHost reports whether the plugin is in this process's mount namespace too. The error says that it has another build,
 // network namespace or directories.
 func (s *Server) sameHost(c *handover.Call) (bool, error) {
-	if err := s.programs.runs(c.PID); err != nil {
+	if err := s.programs.calls(c); err != nil {
 		return false, err
 	}
 	return s.samePlace(c)

@@ -22,7 +22,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni"
+	"mustang/internal/cni/client"
 	"mustang/internal/cni/handover"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
@@ -37,6 +39,20 @@ type fixture struct {
 	dir    string
 	plugin cni.Plugin
 	socket string
+	direct bool // the plugin is run by itself, without its client
+}
+
+// either runs a test with the plugin's client, and with the plugin itself.
+func either(t *testing.T, test func(*testing.T, *fixture)) {
+	t.Parallel()
+	for name, direct := range map[string]bool{"client": false, "plugin": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.direct = direct
+			test(t, f)
+		})
+	}
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -120,21 +136,21 @@ func (f *fixture) serve(o Options) (_ *served, stop func()) {
 	return counts, stop
 }
 
-// program builds the plugin, once.
+// program builds the plugin, once, and puts its client beside it.
 var program = sync.OnceValues(func() (path string, err error) {
 	if builtDir, err = os.MkdirTemp("", "mst-cni-"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(builtDir, "mustang-cni")
+	path = filepath.Join(builtDir, handover.FullPlugin)
 	cmd := exec.Command("go", "build", "-o", path, "mustang/cmd/mustang-cni")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}
-	return path, nil
+	return path, os.WriteFile(filepath.Join(builtDir, netconf.PluginType), client.Program(), 0o755)
 })
 
-// builtDir is the directory of the built plugin. TestMain removes it.
+// builtDir is the directory of both. TestMain removes it.
 var builtDir string
 
 // network is the configuration of a network; more has further keys.
@@ -182,6 +198,9 @@ func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
 	path, err := program()
 	f.must(err)
+	if !f.direct {
+		path = filepath.Join(builtDir, netconf.PluginType)
+	}
 	line := append(slices.Clone(c.before), path)
 	cmd := exec.Command(line[0], line[1:]...)
 	p := f.plugin

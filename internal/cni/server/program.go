@@ -11,12 +11,14 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni/handover"
 )
 
 // maxKnown is the number of files that a programs remembers.
 const maxKnown = 64
 
-// programs tells whether processes run the program that belongs to this one: the same bytes, since two builds can have one
+// programs tells whether calls are of the program that belongs to this one: the same bytes, since two builds can have one
 // version, or none.
 type programs struct {
 	none   bool // none belongs to this process
@@ -34,12 +36,15 @@ func newPrograms(path string) (*programs, error) {
 	return &programs{digest: digest, known: map[unix.Stat_t]bool{}}, err
 }
 
-// runs returns nil if a process runs the program.
-func (p *programs) runs(pid int) error {
+// calls returns nil if a call is of the program, or of its client beside the program.
+func (p *programs) calls(c *handover.Call) error {
 	if p.none {
 		return errors.New("no plugin belongs to this program")
 	}
-	path := fmt.Sprintf("/proc/%d/exe", pid)
+	path := fmt.Sprintf("/proc/%d/exe", c.PID)
+	if c.Plugin >= 0 {
+		path = fmt.Sprintf("/proc/self/fd/%d", c.Plugin)
+	}
 	var file unix.Stat_t
 	if err := unix.Stat(path, &file); err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}

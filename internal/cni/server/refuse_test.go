@@ -113,16 +113,18 @@ func TestNonsense(t *testing.T) {
 		packet string
 		fds    []int
 	}{
-		"nothing":             {"", nil},
-		"no descriptor":       {env + "\x00{}", nil},
-		"a pipe as the claim": {env + "CNI_COMMAND=ADD\x00\x00{}", []int{open[0]}},
-		"many descriptors":    {env + "\x00{}", []int{claim, claim, claim, claim, claim, claim}},
-		"no end":              {env + "CNI_COMMAND=ADD", []int{claim}},
-		"twice":               {env + "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00\x00{}", []int{claim}},
-		"foreign variable":    {env + "LD_PRELOAD=x\x00\x00{}", []int{claim}},
-		"other protocol":      {"mustang-cni 2\x00call\x00\x00{}", []int{claim}},
-		"large":               {env + "\x00" + strings.Repeat(" ", 140<<10), []int{claim}},
-		"zeros":               {strings.Repeat("\x00", 100), []int{claim}},
+		"nothing":                              {"", nil},
+		"no descriptor":                        {env + "\x00{}", nil},
+		"a pipe as the claim":                  {env + "CNI_COMMAND=ADD\x00\x00{}", []int{open[0]}},
+		"the client without the plugin's file": {"mustang-cni-client 1\x00call\x00CNI_COMMAND=ADD\x00\x00{}", []int{claim}},
+		"three descriptors":                    {env + "\x00{}", []int{claim, claim, claim}},
+		"many descriptors":                     {env + "\x00{}", []int{claim, claim, claim, claim, claim, claim}},
+		"no end":                               {env + "CNI_COMMAND=ADD", []int{claim}},
+		"twice":                                {env + "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00\x00{}", []int{claim}},
+		"foreign variable":                     {env + "LD_PRELOAD=x\x00\x00{}", []int{claim}},
+		"other protocol":                       {"mustang-cni 2\x00call\x00\x00{}", []int{claim}},
+		"large":                                {env + "\x00" + strings.Repeat(" ", 140<<10), []int{claim}},
+		"zeros":                                {strings.Repeat("\x00", 100), []int{claim}},
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
 		f.must(err)
@@ -143,9 +145,9 @@ func TestNonsense(t *testing.T) {
 
 // TestHung stops the server: before it has begun, the plugin works alone. After that, the plugin waits, and does the verb again
 // once the server is killed.
-func TestHung(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestHung(t *testing.T) { either(t, hung) }
+
+func hung(t *testing.T, f *fixture) {
 	config := network("veth", "")
 	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
 	before := f.state()

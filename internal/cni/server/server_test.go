@@ -24,40 +24,42 @@ func TestSameAsAlone(t *testing.T) {
 		"limits":  network("veth", `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"egressRate":100000000}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			counts, _ := f.serve(f.options())
-			f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
-			before := f.state()
-			pods := map[string]*pod{f.socket: f.pod("through", config), "none": f.pod("alone", config)}
-			wrote := map[string]answer{}
-			for _, socket := range []string{f.socket, "none"} {
-				wrote[socket] = f.works(call{verb: "ADD", pod: pods[socket], socket: socket})
-			}
-			if n := counts.count("ADD"); n != 1 {
-				t.Errorf("the server did %d ADDs, want 1", n)
-			}
-			through, alone := pods[f.socket], pods["none"]
-			if a, b := general(t, through), general(t, alone); a != b {
-				t.Errorf("through the server\n%s\nalone\n%s", a, b)
-			}
-			if a, b := wrote[f.socket], wrote["none"]; a.stderr != b.stderr || lines(a.stdout) != lines(b.stdout) {
-				t.Errorf("through the server it wrote\n%q %q\nalone\n%q %q", a.stdout, a.stderr, b.stdout, b.stderr)
-			}
-			f.reach(through, alone)
-			f.reach(alone, through)
-			for _, socket := range []string{f.socket, "none"} {
-				f.works(call{verb: "CHECK", pod: through, socket: socket})
-				f.works(call{verb: "CHECK", pod: alone, socket: socket})
-			}
-			f.works(call{verb: "DEL", pod: through, socket: "none"})
-			f.works(call{verb: "DEL", pod: alone, socket: f.socket})
-			f.works(call{verb: "DEL", pod: alone, socket: f.socket})
-			f.same(before, "DEL")
-			if c, d := counts.count("CHECK"), counts.count("DEL"); c != 2 || d != 2 {
-				t.Errorf("the server did CHECK %d times and DEL %d times, want 2 of each", c, d)
-			}
+			either(t, func(t *testing.T, f *fixture) { sameAsAlone(t, f, config) })
 		})
+	}
+}
+
+func sameAsAlone(t *testing.T, f *fixture, config []byte) {
+	counts, _ := f.serve(f.options())
+	f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
+	before := f.state()
+	pods := map[string]*pod{f.socket: f.pod("through", config), "none": f.pod("alone", config)}
+	wrote := map[string]answer{}
+	for _, socket := range []string{f.socket, "none"} {
+		wrote[socket] = f.works(call{verb: "ADD", pod: pods[socket], socket: socket})
+	}
+	if n := counts.count("ADD"); n != 1 {
+		t.Errorf("the server did %d ADDs, want 1", n)
+	}
+	through, alone := pods[f.socket], pods["none"]
+	if a, b := general(t, through), general(t, alone); a != b {
+		t.Errorf("through the server\n%s\nalone\n%s", a, b)
+	}
+	if a, b := wrote[f.socket], wrote["none"]; a.stderr != b.stderr || lines(a.stdout) != lines(b.stdout) {
+		t.Errorf("through the server it wrote\n%q %q\nalone\n%q %q", a.stdout, a.stderr, b.stdout, b.stderr)
+	}
+	f.reach(through, alone)
+	f.reach(alone, through)
+	for _, socket := range []string{f.socket, "none"} {
+		f.works(call{verb: "CHECK", pod: through, socket: socket})
+		f.works(call{verb: "CHECK", pod: alone, socket: socket})
+	}
+	f.works(call{verb: "DEL", pod: through, socket: "none"})
+	f.works(call{verb: "DEL", pod: alone, socket: f.socket})
+	f.works(call{verb: "DEL", pod: alone, socket: f.socket})
+	f.same(before, "DEL")
+	if c, d := counts.count("CHECK"), counts.count("DEL"); c != 2 || d != 2 {
+		t.Errorf("the server did CHECK %d times and DEL %d times, want 2 of each", c, d)
 	}
 }
 
@@ -93,9 +95,9 @@ func lines(text string) string {
 }
 
 // TestErrorsAsAlone has the plugin fail in both ways: what it prints is the same.
-func TestErrorsAsAlone(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestErrorsAsAlone(t *testing.T) { either(t, errorsAsAlone) }
+
+func errorsAsAlone(t *testing.T, f *fixture) {
 	counts, _ := f.serve(f.options())
 	config := network("veth", "")
 	there := f.add("there", "none", config)
@@ -137,9 +139,9 @@ func TestErrorsAsAlone(t *testing.T) {
 }
 
 // TestGC collects through the server what is not valid, also without the pod's namespace.
-func TestGC(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestGC(t *testing.T) { either(t, collects) }
+
+func collects(t *testing.T, f *fixture) {
 	counts, _ := f.serve(f.options())
 	config := network("veth", "")
 	valid := f.add("valid", f.socket, config)

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The CNI plugin that a runtime runs where an agent does the work: it hands the verb to the agent as package handover does, whose protocol this
+ * is, and runs mustang-cni-full beside itself where that has to do it. A Go program takes longer to start than the agent to attach a pod.
+ */
+#include "system.h"
+
+#define PLUGIN "mustang-cni-full"
+#define PROTOCOL "mustang-cni-client 1"
+#define SOCKET "/run/mustang/agent/cni.sock"
+#define RESULT "MUSTANG_CNI_HANDOVER"
+
+enum { MAX_REQUEST = 128 << 10, MAX_TEXT = 16 << 20, HEAD = 9 };
+/* In nanoseconds: how long an agent may take to begin, and then to end. */
+static const long claim_time = 2000000000, answer_time = 60000000000;
+
+/* The variables of a request. */
+static const char *const variables[] = { "CNI_COMMAND",
+					 "CNI_CONTAINERID",
+					 "CNI_NETNS",
+					 "CNI_IFNAME",
+					 "CNI_ARGS",
+					 "CNI_PATH",
+					 "CNI_NETNS_OVERRIDE",
+					 "MUSTANG_CNI_STATE_DIR",
+					 "MUSTANG_CNI_RUN_DIR",
+					 "MUSTANG_BPF_ROOT",
+					 "MUSTANG_CNI_CGROUP" };
+
+static char **arguments, **environment;
+static char plugin[4096 + sizeof(PLUGIN)];
+static char request[MAX_REQUEST + 1]; /* and a byte that tells of more */
+static u64 config, size;              /* where the configuration begins in it, and where it ends */
+static char call[17];
+static int config_read, blocked;
+static u64 mask_before; /* of signals, if they are blocked */
+
+static const char *value(const char *entry, const char *name)
+{
+	while (*name && *entry == *name)
+		entry++, name++;
+	return !*name && *entry == '=' ? entry + 1 : 0;
+}
+
+static const char *getenv(const char *name)
+{
+	for (char **e = environment; *e; e++) {
+		const char *v = value(*e, name);
+		if (v)
+			return v;
+	}
+	return "";
+}
+
+static void exit(int status)
+{
+	for (;;)
+		CALL(exit_group, status);
+}
+
+static long write_all(int fd, const char *from, u64 n)
+{
+	while (n) {
+		long done = CALL(write, fd, from, n);
+		if (done == -EINTR)
+			continue;
+		if (done < 0)
+			return done;
+		from += done;
+		n -= done;
+	}
+	return 0;
+}
+
+static void print(const char *text)
+{
+	write_all(1, text, length(text));
+}
+
+/* Makes what was read of the configuration readable at standard input again, and what was not. */
+static long put_back(void)
+{
+	static char rest[4096];
+	long n, fd = CALL(memfd_create, "config", MFD_CLOEXEC);
+
+	if (fd < 0)
+		return fd;
+	n = write_all(fd, request + config, size - config);
+	while (!n) {
+		n = CALL(read, 0, rest, sizeof(rest));
+		if (n == -EINTR)
+			n = 0;
+		else if (n == 0)
+			break;
+		else if (n > 0)
+			n = write_all(fd, rest, n);
+	}
+	if (!n)
+		n = CALL(lseek, fd, 0, SEEK_SET);
+	if (n >= 0)
+		n = CALL(dup3, fd, 0, 0);
+	return n;
+}
+
+/* Runs the plugin in place of this program. It is told how the handover ended. */
+static void run_plugin(const char *result)
+{
+	char text[sizeof(RESULT) + 32] = RESULT "=";
+	u64 n = 0;
+
+	while (environment[n])
+		n++;
+	char *env[n + 2];
+	n = 0;
+	for (char **e = environment; *e; e++)
+		if (!value(*e, RESULT))
+			env[n++] = *e;
+	if (*result) {
+		memcpy(text + length(text), result, length(result) + 1);
+		env[n++] = text;
+	}
+	env[n] = 0;
+	if (!config_read || put_back() >= 0) {
+		if (blocked)
+			CALL(rt_sigprocmask, SIG_SETMASK, &mask_before, 0, sizeof(mask_before));
+		CALL(execve, plugin, arguments, env);
+	}
+	print("{\"cniVersion\":\"1.1.0\",\"code\":999,\"msg\":\"cannot run ");
+	print(plugin); /* its directory is the administrator's: no text that JSON would escape */
+	print(", which has to be beside this program\"}\n");
+	exit(1);
+}
+
+static int dial(void)
+{
+	const char *path = getenv("MUSTANG_CNI_SOCKET");
+	struct sockaddr_un at = { AF_UNIX, { 0 } };
+	struct ucred peer = { 0, 1, 1 };
+	u32 n = sizeof(peer);
+	int fd;
+
+	if (!*path)
+		path = SOCKET;
+	if (length(path) >= sizeof(at.path))
+		return -1;
+	memcpy(at.path, path, length(path));
+	fd = CALL(socket, AF_UNIX, SOCK_SEQPACKET | O_CLOEXEC | O_NONBLOCK,
+		  0); /* without waiting: EAGAIN is that too many wait */
+	if (fd < 0 || CALL(connect, fd, &at, sizeof(at)) < 0 ||
+	    CALL(getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || peer.uid)
+		return -1;
+	return fd;
+}
+
+/* Adds a text and a zero byte to the request; size is too large if there is no room. */
+static void add(const char *text)
+{
+	u64 n = length(text) + 1;
+
+	if (size + n <= MAX_REQUEST)
+		memcpy(request + size, text, n);
+	size += n;
+}
+
+/* Adds a variable of the environment. */
+static void add_variable(const char *name)
+{
+	for (char **e = environment; *e; e++) {
+		const char *v = value(*e, name);
+		if (v && *v)
+			add(*e);
+		if (v)
+			return;
+	}
+}
+
+/* Assembles the request, and returns whether it is one. */
+static int assemble(void)
+{
+	u8 random[8];
+
+	if (CALL(getrandom, random, sizeof(random), 0) != sizeof(random))
+		return 0;
+	for (int i = 0; i < 16; i++)
+		call[i] = "0123456789abcdef"[random[i / 2] >> (i % 2 ? 0 : 4) & 15];
+	add(PROTOCOL);
+	add(call);
+	for (u64 i = 0; i < sizeof(variables) / sizeof(*variables); i++)
+		add_variable(variables[i]);
+	add("");
+	if (size > MAX_REQUEST)
+		return 0;
+	config = size;
+	config_read = 1;
+	while (size <= MAX_REQUEST) {
+		long n = CALL(read, 0, request + size, sizeof(request) - size);
+		if (n == -EINTR)
+			continue;
+		if (n <= 0)
+			return n == 0;
+		size += n;
+	}
+	return 0; /* too long */
+}
+
+/* Sends the request with descriptors: the claim, the plugin, and the pod's network namespace if there is one. */
+static long send(int fd, int claim)
+{
+	struct {
+		struct cmsghdr head;
+		int fds[4]; /* the last one is padding */
+	} control = { { 0, SOL_SOCKET, SCM_RIGHTS }, { claim, 0, 0, 0 } };
+	struct iovec data = { request, size };
+	struct msghdr message = { 0, 0, &data, 1, &control, 0, 0 };
+	const char *netns = getenv("CNI_NETNS");
+	int n = 2, pod = -1;
+
+	control.fds[1] = CALL(openat, AT_FDCWD, plugin, O_RDONLY | O_CLOEXEC);
+	if (control.fds[1] < 0)
+		return control.fds[1];
+	if (*netns)
+		pod = CALL(openat, AT_FDCWD, netns,
+			   O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block; the agent goes without it */
+	if (pod >= 0)
+		control.fds[n++] = pod;
+	control.head.len = sizeof(control.head) + n * sizeof(int);
+	message.control_len = sizeof(control.head) + (n + 1) / 2 * 2 * sizeof(int);
+	return CALL(sendmsg, fd, &message, MSG_NOSIGNAL);
+}
+
+static long now(void)
+{
+	struct timespec t = { 0, 0 };
+
+	CALL(clock_gettime, CLOCK_MONOTONIC, &t);
+	return t.sec * 1000000000 + t.nsec;
+}
+
+/* Receives a packet, of one byte at least. A signal has the agent undo a long verb; its answer is still waited for. */
+static long receive(int fd, int *signals, char *into, u64 n, long limit)
+{
+	for (long end = now() + limit;;) {
+		struct pollfd ready[2] = { { fd, POLLIN, 0 }, { *signals, POLLIN, 0 } };
+		long left = end - now(), got;
+		struct timespec wait = { left / 1000000000, left % 1000000000 };
+
+		if (left <= 0)
+			return -ETIMEDOUT;
+		got = CALL(ppoll, ready, 2, &wait, 0, 0);
+		if (got < 0 && got != -EINTR)
+			return got;
+		if (got > 0 && ready[1].revents) {
+			CALL(shutdown, fd, SHUT_WR);
+			*signals = -1;
+		}
+		got = CALL(recvfrom, fd, into, n, MSG_DONTWAIT, 0, 0);
+		if (got != -EAGAIN && got != -EINTR)
+			return got ? got : -ECONNRESET;
+	}
+}
+
+static u32 number(const u8 *at)
+{
+	return at[0] | at[1] << 8 | at[2] << 16 | (u32)at[3] << 24;
+}
+
+/* Receives the answer, prints it and ends, or returns the error. */
+static long answer(int fd, int *signals, long limit)
+{
+	u8 head[HEAD + 1];
+	u64 out, err, had = 0;
+	long n = receive(fd, signals, (char *)head, sizeof(head), limit), text;
+
+	if (n < 0)
+		return n;
+	out = number(head + 1);
+	err = number(head + 5);
+	if (n != HEAD || out + err > MAX_TEXT)
+		return -EMSGSIZE;
+	text = CALL(mmap, 0, out + err + 1, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0);
+	if (text < 0 && text > -4096)
+		return text;
+	while (had < out + err) {
+		n = receive(fd, signals, (char *)text + had, out + err - had, answer_time);
+		if (n < 0)
+			return n == -ETIMEDOUT ? -EMSGSIZE : n; /* cut short */
+		had += n;
+	}
+	write_all(2, (char *)text + out, err);
+	exit(write_all(1, (char *)text, out) < 0 ? 1 : head[0]);
+	return 0;
+}
+
+/* Takes the claim, and returns whether it was there: the agent does not do the verb then. */
+static int take(int claim)
+{
+	u64 counter = 0;
+	long n;
+
+	do
+		n = CALL(read, claim, &counter, sizeof(counter));
+	while (n == -EINTR);
+	return n == sizeof(counter) && counter == 1;
+}
+
+/* Gives the verb to the agent, and returns if that has not done it, how the plugin is to go on. */
+static const char *hand_over(int fd)
+{
+	static char lost[] = "lost 0123456789abcdef";
+	const u64 stops = 1UL << (SIGINT - 1) | 1UL << (SIGTERM - 1);
+	int claim, signals = -1;
+	long err;
+
+	if (!assemble())
+		return "alone";
+	claim = CALL(eventfd2, 1, O_CLOEXEC | O_NONBLOCK);
+	blocked = CALL(rt_sigprocmask, SIG_BLOCK, &stops, &mask_before, sizeof(stops)) == 0; /* what has begun ends */
+	if (equal(getenv("CNI_COMMAND"), "GC"))
+		signals = CALL(signalfd4, -1, &stops, sizeof(stops), O_CLOEXEC | O_NONBLOCK);
+	if (claim < 0 || send(fd, claim) < 0)
+		return "alone";
+	err = answer(fd, &signals, claim_time);
+	if (take(claim))
+		return "alone"; /* too late, gone, or it does not do this */
+	if (err == -ETIMEDOUT)
+		err = answer(fd, &signals, answer_time);
+	if (err == -ETIMEDOUT)
+		return "hung";
+	memcpy(lost + 5, call, 16);
+	return lost;
+}
+
+/* Called with the stack as the kernel has made it. */
+void start(long *stack)
+{
+	const char *verb;
+	long n, fd = -1;
+
+	arguments = (char **)(stack + 1);
+	environment = arguments + stack[0] + 1;
+	n = CALL(readlinkat, AT_FDCWD, "/proc/self/exe", plugin, 4096);
+	while (n > 0 && plugin[n - 1] != '/')
+		n--;
+	memcpy(plugin + (n > 0 ? n : 0), PLUGIN, sizeof(PLUGIN));
+	verb = getenv("CNI_COMMAND");
+	if (*verb && !equal(verb, "VERSION"))
+		fd = dial();
+	run_plugin(fd < 0 ? "" : hand_over(fd));
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni/client"
+	"mustang/internal/cni/handover"
+	"mustang/internal/testkit"
+)
+
+// TestLargeRequest has the plugin alone do what is too large for a request: it gets all of its configuration.
+func TestLargeRequest(t *testing.T) {
+	either(t, func(t *testing.T, f *fixture) {
+		counts, _ := f.serve(f.options())
+		config := network("veth", "")
+		valid := f.add("valid", f.socket, config)
+		before := f.state()
+		f.add("gone", f.socket, config)
+		var others strings.Builder
+		for i := range 5000 {
+			fmt.Fprintf(&others, `{"containerID":"other%d","ifname":"eth0"},`, i)
+		}
+		all := with(config, `"cni.dev/valid-attachments":[`+others.String()+`{"containerID":"valid","ifname":"eth0"}]`)
+		if len(all) <= handover.MaxRequest {
+			t.Fatalf("the request has %d bytes only", len(all))
+		}
+		f.works(call{verb: "GC", socket: f.socket, config: all})
+		f.same(before, "GC")
+		if n := counts.count("GC"); n != 0 {
+			t.Errorf("the server did GC %d times", n)
+		}
+		f.works(call{verb: "DEL", pod: valid, socket: f.socket})
+	})
+}
+
+// TestClientSignalled sends the client SIGTERM while a server works: of GC the server hears, and its answer counts.
+func TestClientSignalled(t *testing.T) {
+	either(t, func(t *testing.T, f *fixture) {
+		f.must(os.MkdirAll(filepath.Dir(f.socket), 0o700))
+		listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
+		f.must(err)
+		defer listener.Close()
+		cmd, stdout, stderr := f.command(call{verb: "GC", socket: f.socket, config: network("veth", "")})
+		f.must(f.host.Start(cmd))
+		conn, err := listener.AcceptUnix()
+		f.must(err)
+		c, err := handover.Receive(conn)
+		f.must(err)
+		defer c.Close()
+		f.must(c.Begin())
+		gone := c.Gone()
+		testkit.Eventually(t, time.Minute, func() error { // the Go program takes signals a moment later
+			f.must(cmd.Process.Signal(unix.SIGTERM))
+			select {
+			case <-gone:
+				return nil
+			default:
+				return fmt.Errorf("the server has not heard of the signal")
+			}
+		})
+		large := strings.Repeat("result ", 20_000)
+		f.must(c.Answer(handover.Answer{Stdout: []byte(large), Stderr: []byte("complaint"), Exit: 3}))
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != 3 || stdout.String() != large || stderr.String() != "complaint" {
+			t.Errorf("exit %d, %d bytes of stdout, %s", got, stdout.Len(), stderr)
+		}
+	})
+}
+
+// TestClientWithoutPlugin runs the client without the plugin beside it: it names the file that is missing, and asks no server.
+func TestClientWithoutPlugin(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	counts, _ := f.serve(f.options())
+	path := filepath.Join(t.TempDir(), "mustang-cni")
+	f.must(os.WriteFile(path, client.Program(), 0o755))
+	p := f.pod("a", network("veth", ""))
+	got := f.run(call{verb: "ADD", pod: p, socket: f.socket, before: []string{path}})
+	if want := `"msg":"cannot run ` + filepath.Dir(path) + `/mustang-cni-full, which has to be beside this program"`; got.exit != 1 || !strings.Contains(got.stdout, want) {
+		t.Errorf("%+v", got)
+	}
+	if left := counts.left(); len(left) > 0 {
+		t.Errorf("the server did %v", left)
+	}
+}
