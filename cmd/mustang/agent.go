@@ -110,24 +110,19 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 }
 
 func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
+	ranges, primary, err := o.nodePortRanges()
+	if err != nil {
+		return err
+	}
+	if o.cgroup, err = findCgroup(o.cgroup); err != nil {
+		return err
+	}
 	client, err := kube.Connect(o.kubeconfig)
 	if err != nil {
 		return err
 	}
-	switch o.cgroup {
-	case "":
-		if o.cgroup, err = cgroup.Root(); err != nil {
-			return err
-		}
-	case nothing:
-		o.cgroup = ""
-	}
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
-	}
-	ranges, primary, err := o.nodePortRanges()
-	if err != nil {
-		return err
 	}
 	claim, err := control.Claim(ctx, o.runDir)
 	if err != nil {
@@ -196,6 +191,22 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 func (c *config) forwardIn(ns *netns.Namespace) func([]netip.Addr) error {
 	plugin := &cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}
 	return func(addresses []netip.Addr) error { return plugin.KeepForwarding(ns, addresses) }
+}
+
+// findCgroup returns the path of the control group that a flag names, none for nothing.
+func findCgroup(flag string) (string, error) {
+	switch flag {
+	case "":
+		return cgroup.Root()
+	case nothing:
+		return "", nil
+	}
+	group, err := cgroup.Open(flag)
+	if err != nil {
+		return "", fmt.Errorf("--cgroup: %w", err)
+	}
+	group.Close()
+	return flag, nil
 }
 
 // listen opens the addresses of probes and metrics, also those before an error.

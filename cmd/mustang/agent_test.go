@@ -108,16 +108,29 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 	}
 }
 
-// TestAgentAddress refuses an address of probes before it changes anything.
-func TestAgentAddress(t *testing.T) {
+// TestAgentFlags refuses flags that cannot work before it changes anything.
+func TestAgentFlags(t *testing.T) {
 	root := filepath.Join(testkit.BPFFS(t), "root")
-	args := []string{"agent", "--node=here", "--kubeconfig", kubetest.Start(t).Kubeconfig(t), "--run-dir", t.TempDir(), "--cni-conf-dir=", "--cni-socket=none", "--healthz-address=10256"}
-	code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, args...)
-	if code != exitFailed || !strings.HasPrefix(stderr, "mustang: --healthz-address=10256: ") {
-		t.Errorf("code %d, stderr %q", code, stderr)
-	}
-	if _, err := os.Stat(root); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it has changed the node: %v", err)
+	kubeconfig := kubetest.Start(t).Kubeconfig(t)
+	for flag, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"--healthz-address=10256":     {exitFailed, "--healthz-address=10256: "},
+		"--cgroup=/nosuch":            {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
+		"--cgroup=/proc":              {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
+		"--vxlan-port=0":              {exitMisuse, "--vxlan-port: want a port from 1 to 65535\n"},
+		"--nodeport-addresses=eth0":   {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
+		"--masquerade-exclude=10.0.0": {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
+	} {
+		args := []string{"agent", "--node=here", "--kubeconfig", kubeconfig, "--run-dir", t.TempDir(), "--cni-conf-dir=", "--cni-socket=none", flag}
+		code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, args...)
+		if code != want.code || !strings.HasPrefix(stderr, "mustang: "+want.text) {
+			t.Errorf("%s: code %d, stderr %q", flag, code, stderr)
+		}
+		if _, err := os.Stat(root); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: it has changed the node: %v", flag, err)
+		}
 	}
 }
 

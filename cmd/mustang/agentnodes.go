@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -53,6 +54,9 @@ func (a *agentNodes) check() error {
 			return fmt.Errorf("--masquerade-exclude %q: want a prefix like 10.0.0.0/8", text)
 		}
 		a.options.Kept = append(a.options.Kept, prefix.Masked())
+	}
+	if a.options.Port == 0 {
+		return errors.New("--vxlan-port: want a port from 1 to 65535")
 	}
 	if a.place.ConfDir == "" {
 		return nil
