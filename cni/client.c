@@ -334,10 +334,15 @@ static const char *hand_over(int fd)
 void start(long *stack)
 {
 	const char *verb;
-	long n, fd = -1;
+	long n, fd;
 
 	arguments = (char **)(stack + 1);
 	environment = arguments + stack[0] + 1;
+	do /* no descriptor of its own is to be a standard one that is closed */
+		fd = CALL(openat, AT_FDCWD, "/dev/null", O_RDWR);
+	while (fd >= 0 && fd < 3);
+	CALL(close, fd);
+	fd = -1;
 	n = CALL(readlinkat, AT_FDCWD, "/proc/self/exe", plugin, 4096);
 	while (n > 0 && plugin[n - 1] != '/')
 		n--;

@@ -13,6 +13,7 @@ typedef unsigned long u64;
 enum {
 	SYS_read = 0,
 	SYS_write = 1,
+	SYS_close = 3,
 	SYS_lseek = 8,
 	SYS_mmap = 9,
 	SYS_rt_sigprocmask = 14,
@@ -56,6 +57,7 @@ enum {
 	SYS_eventfd2 = 19,
 	SYS_dup3 = 24,
 	SYS_openat = 56,
+	SYS_close = 57,
 	SYS_lseek = 62,
 	SYS_read = 63,
 	SYS_write = 64,
@@ -102,7 +104,15 @@ __asm__(".globl _start\n_start:\n\tmov x0, sp\n\tbl start\n");
 #define CALL(...) CALL7(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
 
 enum { EINTR = 4, EAGAIN = 11, EPERM = 1, EMSGSIZE = 90, ECONNRESET = 104, ETIMEDOUT = 110 };
-enum { O_RDONLY = 0, O_NONBLOCK = 04000, O_CLOEXEC = 02000000, AT_FDCWD = -100, SEEK_SET = 0, MFD_CLOEXEC = 1 };
+enum {
+	O_RDONLY = 0,
+	O_RDWR = 2,
+	O_NONBLOCK = 04000,
+	O_CLOEXEC = 02000000,
+	AT_FDCWD = -100,
+	SEEK_SET = 0,
+	MFD_CLOEXEC = 1
+};
 enum { AF_UNIX = 1, SOCK_SEQPACKET = 5, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_PEERCRED = 17, SHUT_WR = 1 };
 enum { MSG_DONTWAIT = 0x40, MSG_NOSIGNAL = 0x4000, POLLIN = 1, CLOCK_MONOTONIC = 1 };
 enum { PROT_READ_WRITE = 3, MAP_PRIVATE_ANONYMOUS = 0x22, SIG_BLOCK = 0, SIG_SETMASK = 2, SIGINT = 2, SIGTERM = 15 };

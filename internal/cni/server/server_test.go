@@ -116,6 +116,7 @@ func errorsAsAlone(t *testing.T, f *fixture) {
 		"bad container":    {call{verb: "ADD", pod: there, env: []string{"CNI_ARGS=x"}, before: []string{"env", "CNI_IFNAME=a/b"}}, ""},
 		"no namespace":     {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=/nowhere", "CNI_CONTAINERID=h"}}, ""},
 		"host's namespace": {call{verb: "ADD", pod: there, before: []string{"env", "CNI_NETNS=" + f.host.Path(), "CNI_CONTAINERID=i"}}, ""},
+		"no input":         {call{verb: "ADD", pod: there, before: []string{"sh", "-c", `exec "$0" <&-`}}, ""},
 		"IPAM plugin":      {call{verb: "ADD", pod: f.pod("j", []byte(`{"cniVersion":"1.0.0","name":"o","type":"mustang-cni","ipam":{"type":"host-local"}}`))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
