@@ -119,7 +119,7 @@ func TestAgentFlags(t *testing.T) {
 		"--healthz-address=10256":     {exitFailed, "--healthz-address=10256: "},
 		"--cgroup=/nosuch":            {exitFailed, "--cgroup: open cgroup: open /nosuch: no such file or directory\n"},
 		"--cgroup=/proc":              {exitFailed, "--cgroup: \"/proc\" is not a cgroup: "},
-		"--vxlan-port=0":              {exitMisuse, "--vxlan-port: want a port from 1 to 65535\n"},
+		"--vxlan-port=0":              {exitMisuse, "--vxlan-port: 0 is no port\n"},
 		"--nodeport-addresses=eth0":   {exitMisuse, "--nodeport-addresses \"eth0\": want a prefix"},
 		"--masquerade-exclude=10.0.0": {exitMisuse, "--masquerade-exclude \"10.0.0\": want a prefix"},
 	} {

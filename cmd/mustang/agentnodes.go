@@ -56,7 +56,7 @@ func (a *agentNodes) check() error {
 		a.options.Kept = append(a.options.Kept, prefix.Masked())
 	}
 	if a.options.Port == 0 {
-		return errors.New("--vxlan-port: want a port from 1 to 65535")
+		return errors.New("--vxlan-port: 0 is no port")
 	}
 	if a.place.ConfDir == "" {
 		return nil

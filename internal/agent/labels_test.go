@@ -224,29 +224,46 @@ func TestLabelsInOneNamespace(t *testing.T) {
 	}
 }
 
-// TestRoomOfLargeCluster has so many pods that a map is nearly full: no policy is to blame for these.
+// TestRoomOfLargeCluster has more addresses of pods than policies may have ranges: policies hold, pods join, and a tenant's ranges fit beside them. Those of
+// a tenant who has too many do not.
 func TestRoomOfLargeCluster(t *testing.T) {
 	want := newOnNode(t)
 	want.add(t, "shop", 2)
-	for i := range 60_000 {
-		at := netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)})
-		want.Pods = append(want.Pods, policy.Pod{Namespace: "far", Name: fmt.Sprint("p", i), Node: "far", Addresses: []netip.Addr{at}})
+	for i := range 35_000 {
+		v4 := netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)})
+		v6 := netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+		want.Pods = append(want.Pods, policy.Pod{Namespace: "far", Name: fmt.Sprint("p", i), Node: "far", Addresses: []netip.Addr{v4, v6}})
 	}
-	full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
-	if err != nil || len(full) > 0 {
-		t.Errorf("%d policies have no rules in force: %v", len(full), err)
-	}
-	// A tenant's ranges do not fit beside them.
 	want.add(t, "tenant", 1)
-	rule := &want.Policies[len(want.Policies)-1].Ingress[0]
-	for i := range 5000 {
-		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32)
-		rule.Peers = append(rule.Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+	tenant := &want.Policies[len(want.Policies)-1].Ingress[0]
+	for ranges, lose := range map[int]int{0: 0, 5000: 0, 60_000: 1} {
+		tenant.Peers = nil
+		for i := range ranges {
+			block := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32)
+			tenant.Peers = append(tenant.Peers, policy.Peer{Block: &policy.Block{CIDR: block}})
+		}
+		full, _, err := new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
+		if err != nil || len(full) != lose || lose > 0 && full[0].Namespace != "tenant" {
+			t.Errorf("%d ranges: %d policies have no rules in force: %v", ranges, len(full), err)
+		}
+		if err := want.admit(t); err != nil {
+			t.Errorf("%d ranges: %v", ranges, err)
+		}
 	}
-	full, _, err = new(stripped).apply(t.Context(), want.datapath.Policies(), want.Pods[0].Node, want.Set)
-	if err != nil || len(full) != 1 || full[0].Namespace != "tenant" {
-		t.Errorf("%d policies have no rules in force: %v", len(full), err)
+}
+
+// admit has a pod join that is known to nobody, and takes nothing for it.
+func (want *onNode) admit(t *testing.T) error {
+	t.Helper()
+	p := want.datapath.Policies()
+	lock, err := p.Objects.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer lock.Unlock()
+	pod := &policy.Pod{Namespace: "other", Name: "new"}
+	_, err = p.Admit(1<<20, []netip.Addr{netip.MustParseAddr("10.0.9.9")}, pod, func(map[netip.Addr]policy.Sets) error { return nil })
+	return err
 }
 
 // TestAnotherWord has policies with many verdicts on a node, and then a tenant's small policy that comes and goes: it names a label, or a range, that all pods

@@ -54,7 +54,7 @@ func (s Sizes) byName() map[string]uint32 {
 		tcMapUplinks:         256,
 		tcMapNodeAddresses:   4096,
 		tcMapPolicySettings:  2,
-		tcMapIdentities:      131072,
+		tcMapIdentities:      524288,
 		tcMapVerdicts:        524288,
 		tcMapPolicyPorts:     131072,
 		tcMapPolicyNumbers:   131072,

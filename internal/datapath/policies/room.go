@@ -12,8 +12,9 @@ import (
 // shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a choice.
 const shareOfJoining = 8
 
-// mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for verdicts. While it is written those of
-// before are there too: new maps are twice as large, so that they lack no room for a change alone. Those of an older version keep their size.
+// mostVerdicts and mostRows are how many rows there are of a map at most once a change is settled: mostRows but for verdicts. Addresses of pods and nodes
+// come besides. While a change is written the rows of before are there too: new maps are at least twice as large, so that they lack no room for a
+// change alone. Those of an older version keep their size.
 const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
 // counts are numbers of rows.
@@ -23,8 +24,10 @@ func countRows(r policy.Rows) counts {
 	return counts{len(r.Addresses), len(r.Verdicts), len(r.Ports), len(r.Numbers)}
 }
 
-// require returns a *FullError if a map is too small for rows once a change is settled, and for a share of its size besides. 0 is for none.
-func (w *writer) require(n counts, share int) error {
+// require returns a *FullError if a map is too small for the rows of a snapshot once a change is settled, and for a share of its size besides. 0 is
+// for none. No policy is to blame for the pods of the cluster.
+func (w *writer) require(s policy.Snapshot, n counts, share int) error {
+	n.addresses -= hosts(s)
 	return w.requireMaps(n, func(_, most int) int {
 		if share == 0 {
 			return most
@@ -50,19 +53,17 @@ func requireRoom[K, V any](t *objects.Table[K, V], rows, most int, room func(siz
 	return nil
 }
 
-// room returns a function that returns a *FullError if a map is too small for changes of some rows. Some of them may be in place of others.
-func (w *writer) room(have policy.Rows) func(policy.Changes) error {
-	n := countRows(have)
-	return func(c policy.Changes) error {
-		return w.requireMaps(counts{
-			n.addresses + len(c.Addresses.Put), n.verdicts + len(c.Verdicts.Put), n.ports + len(c.Ports.Put), n.numbers + len(c.Numbers.Put),
-		}, func(size, _ int) int { return size })
-	}
+// fits returns a *FullError if a map is too small while changes to the rows of the compiler are written: nothing is deleted before all is put.
+func (w *writer) fits(c policy.Changes) error {
+	n := countRows(w.compiler.Rows())
+	return w.requireMaps(counts{
+		n.addresses + len(c.Addresses.Delete), n.verdicts + len(c.Verdicts.Delete), n.ports + len(c.Ports.Delete), n.numbers + len(c.Numbers.Delete),
+	}, func(size, _ int) int { return size })
 }
 
 // leaveRoom returns a *FullError if a snapshot, once nothing is left of the policies of before, has no room for pods that join.
 func (w *writer) leaveRoom(s policy.Snapshot) error {
-	if w.require(countRows(w.compiler.Rows()), shareOfJoining) == nil {
+	if w.require(s, countRows(w.compiler.Rows()), shareOfJoining) == nil {
 		return nil
 	}
 	s.Previous = nil
@@ -70,11 +71,7 @@ func (w *writer) leaveRoom(s policy.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	n := countRows(rows)
-	if ranges := n.addresses - hosts(s); ranges < mostRows/(2*shareOfJoining) {
-		n.addresses = ranges // of pods of the cluster, no policy is to blame
-	}
-	return w.require(n, shareOfJoining)
+	return w.require(s, countRows(rows), shareOfJoining)
 }
 
 // hosts returns how many addresses pods and nodes have.

@@ -126,7 +126,7 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 		}
 		err = w.add(have, changes, audit)
 		if err == nil && d.joining != nil {
-			err = w.require(countRows(w.compiler.Rows()), 0)
+			err = w.require(s, countRows(w.compiler.Rows()), 0)
 		}
 		if err != nil || before.pending {
 			return w, err
@@ -134,13 +134,12 @@ func (p Policies) plan(before, d documents, c *policy.Compiler, check bool) (*wr
 	}
 	have := w.compiler.Rows()
 	first := step{before: summarize(have), audit: w.audit}
-	fits := w.room(have)
 	if first.Changes, err = w.compiler.Change(s); err != nil {
 		return nil, err
 	}
 	first.after = summarize(have)
 	w.steps = append(w.steps, first)
-	if err := fits(first.Changes); err != nil || !check {
+	if err := w.fits(first.Changes); err != nil || !check {
 		return w, err
 	}
 	if err := w.compiler.Check(s); err != nil {
@@ -161,7 +160,7 @@ func (p Policies) snapshot(d documents) (policy.Snapshot, error) {
 // add adds a step from rows that there are to those of the compiler.
 func (w *writer) add(have policy.Rows, c policy.Changes, audit bool) error {
 	w.steps = append(w.steps, step{c, summarize(have), summarize(w.compiler.Rows()), audit})
-	return w.room(have)(c)
+	return w.fits(c)
 }
 
 // idle reports whether there is nothing to write.

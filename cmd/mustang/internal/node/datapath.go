@@ -30,7 +30,7 @@ func (c commands) unload(name string) *cobra.Command {
 		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps with the
 services, endpoints, network policies and connections in them, also those of another version of
 Mustang, and tell how many there were. Connections through a service end, and pods are reached as if
-there were no policies. Where services are of the node's agent, mustang agent cleanup is the
+there were no policies. Where services are of the node's agent, mustang agent cleanup --all is the
 command to use: this one is refused without --force. Labs are not touched. ` + other + `
 does the same.`,
 		Args: cli.Arguments(),
@@ -40,7 +40,7 @@ does the same.`,
 			}
 			had, ofAgent := c.contents(cmd.Context())
 			if ofAgent > 0 && !force {
-				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup; --force deletes them all the same, "+
+				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang agent cleanup --all; --force deletes them all the same, "+
 					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is", "services are"))
 			}
 			if err := datapath.Remove(cmd.Context(), c.BPFRoot); err != nil {
