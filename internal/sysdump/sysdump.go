@@ -46,6 +46,9 @@ func Create(name string, limit int64) (*Archive, error) {
 		return nil, fmt.Errorf("%s: %w", name, os.ErrExist)
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), ".sysdump-*")
+	if at := (*os.PathError)(nil); errors.As(err, &at) {
+		return nil, fmt.Errorf("%s: %w", name, at.Err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,15 @@ func (s *set) remark(k *kubeService, of []*endpointSlice) {
 		return slices.ContainsFunc(slice.Endpoints, func(e endpoint) bool { return k.stateOf(e) == service.Active })
 	}
 	if !slices.ContainsFunc(of, ready) {
-		s.Remarks = append(s.Remarks, "no ready endpoints")
+		n := 0
+		for _, slice := range of {
+			n += len(slice.Endpoints)
+		}
+		remark := "no endpoints"
+		if n > 0 {
+			remark = fmt.Sprintf("0 of %d endpoints are ready", n)
+		}
+		s.Remarks = append(s.Remarks, remark)
 		return
 	}
 	has := map[string]bool{}

@@ -13,8 +13,8 @@ func TestRemarks(t *testing.T) {
 	const http = `{"name": "http", "port": 8080}`
 	for what, test := range map[string]struct{ clusterIP, port, slicePorts, endpoint, want string }{
 		"as it should be":         {"10.96.0.1", `"web"`, http, ready, "[]"},
-		"no endpoint":             {"10.96.0.1", `"web"`, http, "", "[no ready endpoints]"},
-		"none that is ready":      {"10.96.0.1", `"web"`, http, unready, "[no ready endpoints]"},
+		"no endpoint":             {"10.96.0.1", `"web"`, http, "", "[no endpoints]"},
+		"none that is ready":      {"10.96.0.1", `"web"`, http, unready, "[0 of 1 endpoints are ready]"},
 		"none that has the name":  {"10.96.0.1", `"wbe"`, "", ready, `[spec.ports[0]: no endpoint has the port "wbe"]`},
 		"none that has the other": {"10.96.0.1", "8080", `{"name": "metrics", "port": 9090}`, ready, "[spec.ports[0]: no endpoint has the port 8080]"},
 		"headless":                {"None", `"web"`, http, ready, "[headless: no cluster IP to serve]"},

@@ -62,7 +62,7 @@ it ends when the datapath is removed.`,
 				var other *dirlock.Error
 				switch {
 				case errors.As(err, &other) && cmd.Context().Err() == nil:
-					return fmt.Errorf("another monitor or policy trace runs, process %d, and only one can at a time", other.PID)
+					return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it", other.PID)
 				case errors.Is(err, os.ErrNotExist):
 					return errors.New("the datapath was removed: there is nothing to monitor any more")
 				}

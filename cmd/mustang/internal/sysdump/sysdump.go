@@ -63,6 +63,9 @@ archive gets its name once it is complete.`,
 			if d.size <= 0 || d.timeout <= 0 {
 				return cli.Usage(errors.New("--max-size and --timeout: want more than 0"))
 			}
+			if err := d.check(cmd.Flags().Changed); err != nil {
+				return cli.Usage(err)
+			}
 			if d.kubeconfig == "" {
 				if err := cli.RequireRoot(cmd); err != nil {
 					return err
@@ -83,6 +86,23 @@ archive gets its name once it is complete.`,
 	flags.StringVar(&d.namespace, "namespace", "kube-system", "`namespace` of the agent's DaemonSet")
 	flags.StringVar(&d.selector, "selector", "app.kubernetes.io/name=mustang", "`labels` of the agent's pods")
 	return cmd
+}
+
+// check refuses flags that would have no effect.
+func (d dump) check(changed func(flag string) bool) error {
+	flags, why := []string{"namespace", "selector"}, "--kubeconfig is missing: it is for a cluster"
+	if d.kubeconfig != "" {
+		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"}, "it is for this node, and --kubeconfig for a cluster"
+	}
+	if changed("kubeconfig") && d.kubeconfig == "" {
+		return errors.New("--kubeconfig: empty")
+	}
+	for _, flag := range flags {
+		if changed(flag) {
+			return fmt.Errorf("--%s: %s", flag, why)
+		}
+	}
+	return nil
 }
 
 // write writes the archive. An interrupted one leaves nothing.
