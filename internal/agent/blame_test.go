@@ -58,6 +58,44 @@ func TestWhoseOverlaps(t *testing.T) {
 	}
 }
 
+// TestInternetOfOthers has namespaces with the usual block, all addresses but private ones, and one or ten with very many single addresses: these are to
+// blame, and nobody else.
+func TestInternetOfOthers(t *testing.T) {
+	for _, tenants := range []int{1, 10} {
+		want := policies.Set{}
+		for i := range 3 {
+			p := with(fmt.Sprint("team", i), "internet", 0)
+			for _, private := range []string{"10.0.0.0/8", "192.168.0.0/16"}[:1+i%2] { // two blocks, of all teams together
+				block := policy.Block{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Except: []netip.Prefix{netip.MustParsePrefix(private)}}
+				p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Block: &block})
+			}
+			want.Policies = append(want.Policies, p)
+		}
+		for i := range tenants {
+			p := with(fmt.Sprint("tenant", i), "list", 132_000/tenants)
+			for k := range p.Ingress[0].Peers {
+				at := p.Ingress[0].Peers[k].Block.CIDR.Addr().As4()
+				p.Ingress[0].Peers[k].Block.CIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(20 + i), at[1], at[2], at[3]}), 32)
+			}
+			want.Policies = append(want.Policies, p)
+		}
+		for i := range want.Policies {
+			p := &want.Policies[i]
+			p.Subject.Namespaces = selects(policy.NamespaceLabel, p.Namespace)
+			want.Pods = append(want.Pods, policy.Pod{Namespace: p.Namespace, Name: "p", Node: "here"})
+		}
+		full, lost, err := new(stripped).apply(t.Context(), &small{room: 1 << 30}, "here", want)
+		if err != nil || lost == nil || len(full) == 0 {
+			t.Errorf("%d tenants: %v, %v, %v", tenants, full, lost, err)
+		}
+		for _, w := range full {
+			if !strings.HasPrefix(w.Namespace, "tenant") {
+				t.Errorf("%d tenants: %s loses its rules", tenants, w.Namespace)
+			}
+		}
+	}
+}
+
 // manyPorts returns a policy of a range with many ports, and of ranges in it with a port more.
 func manyPorts(namespace string, ports, ranges int) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: "ports", IsolatesIngress: true}

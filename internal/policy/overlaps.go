@@ -4,8 +4,8 @@ package policy
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Limits.
@@ -71,13 +71,10 @@ func (s *Snapshot) Here() []bool {
 	return here
 }
 
-// overlap is what a namespace's NetworkPolicies have to do with pairs of a block and a range that lies in it: in how many there is a block or a range of
-// theirs, whoever else has it, and how many blocks these are.
-type overlap struct{ pairs, blocks int }
-
-// Overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one whose blocks are in most of the pairs of a block
-// and a range that lies in it; or, of those with at least half as many, the one with the fewest blocks: a few blocks around the many of another
-// namespace are in as many pairs as these.
+// Overlapping returns, of the namespaces whose NetworkPolicies select pods of the node, the one to blame for most of the pairs of a block and a range
+// that lies in it. If there are more ranges than a node has room for anyhow, it is the one with the most. A pair of a range and a block of the same
+// namespace is its own. Of others it is the owner's of the range, the more the larger its share of all the ranges that a node has room for, and
+// the owner's of the block, the more blocks around this range it has; one block around the ranges of others is no fault.
 func (s *Snapshot) Overlapping() (most string) {
 	here := Snapshot{}
 	for i, is := range s.Here() {
@@ -85,73 +82,136 @@ func (s *Snapshot) Overlapping() (most string) {
 			here.Policies = append(here.Policies, s.Policies[i])
 		}
 	}
-	all, pairs := here.overlaps(), 0
-	for _, o := range all {
-		pairs = max(pairs, o.pairs)
+	o := here.overlapping()
+	blame := o.ranges
+	if len(o.rangeOf) <= mostRanges {
+		blame = o.blame()
 	}
-	for namespace, o := range all {
-		if 2*o.pairs >= pairs && (most == "" || o.blocks < all[most].blocks || o.blocks == all[most].blocks && namespace < most) {
-			most = namespace
+	for i, n := range blame {
+		if most == "" || n > blame[o.index[most]] || n == blame[o.index[most]] && o.names[i] < most {
+			most = o.names[i]
 		}
 	}
 	return most
 }
 
-// overlaps returns what namespaces have to do with pairs, of those that have blocks.
-func (s *Snapshot) overlaps() map[string]*overlap {
-	type owners map[string]bool // by namespace; of the cluster nobody
-	blockOf, rangeOf := map[string]owners{}, map[netip.Prefix]owners{}
-	cidrs, all := map[string]netip.Prefix{}, map[string]*overlap{}
+// mostRanges is how many ranges a node has room for, or somewhat less.
+const mostRanges = 1 << 16
+
+// overlapping is which namespaces have which blocks and ranges. Those of ClusterNetworkPolicies are nobody's.
+type overlapping struct {
+	names   []string
+	index   map[string]int // of names
+	ranges  []float64      // how many each has
+	rangeOf map[netip.Prefix][]int
+	in      map[netip.Prefix]*layer // the blocks of a range
+	lengths [2][129]bool            // of these ranges
+}
+
+// layer is the blocks of one range: how many there are, and how many some namespaces have.
+type layer struct {
+	blocks int
+	who    []int
+	has    []float64
+}
+
+// add adds a block that a namespace has.
+func (l *layer) add(who int) {
+	i := slices.Index(l.who, who)
+	if i < 0 {
+		i = len(l.who)
+		l.who, l.has = append(l.who, who), append(l.has, 0)
+	}
+	l.has[i]++
+}
+
+func (s *Snapshot) overlapping() *overlapping {
+	o := &overlapping{index: map[string]int{}, rangeOf: map[netip.Prefix][]int{}, in: map[netip.Prefix]*layer{}}
+	blockOf := map[string][]int{}
 	for i := range s.Policies {
 		p := &s.Policies[i]
+		who := -1
 		if p.Tier == Namespaced {
-			all[p.Namespace] = &overlap{}
+			who = o.add(p.Namespace)
 		}
 		p.blocks(func(b *Block) {
-			key := b.key()
-			if cidrs[key] = b.CIDR; blockOf[key] == nil {
-				blockOf[key] = owners{}
+			at, key := b.CIDR, b.key()
+			if o.in[at] == nil {
+				o.in[at] = &layer{}
+				o.lengths[family(at.Addr())][at.Bits()] = true
 			}
-			for _, r := range append([]netip.Prefix{b.CIDR}, b.Except...) {
-				if rangeOf[r] == nil {
-					rangeOf[r] = owners{}
+			if of, known := blockOf[key]; !known || !slices.Contains(of, who) {
+				if blockOf[key] = append(of, who); !known {
+					o.in[at].blocks++
 				}
-				if p.Tier == Namespaced {
-					blockOf[key][p.Namespace], rangeOf[r][p.Namespace] = true, true
+				if who >= 0 {
+					o.in[at].add(who)
+				}
+			}
+			for _, r := range append([]netip.Prefix{at}, b.Except...) {
+				if of := o.rangeOf[r]; !slices.Contains(of, who) {
+					o.rangeOf[r] = append(of, who)
+					if who >= 0 {
+						o.ranges[who]++
+					}
 				}
 			}
 		})
 	}
-	in, count, lengths := map[netip.Prefix]map[string]int{}, map[netip.Prefix]int{}, [2][129]bool{} // blocks of each range
-	for key, of := range blockOf {
-		cidr := cidrs[key]
-		if in[cidr] == nil {
-			in[cidr] = map[string]int{}
-			lengths[family(cidr.Addr())][cidr.Bits()] = true
-		}
-		count[cidr]++
-		for namespace := range of {
-			in[cidr][namespace]++
-			all[namespace].blocks++
-		}
+	return o
+}
+
+// add returns the index of a namespace.
+func (o *overlapping) add(namespace string) int {
+	i, ok := o.index[namespace]
+	if !ok {
+		i = len(o.names)
+		o.index[namespace], o.names, o.ranges = i, append(o.names, namespace), append(o.ranges, 0)
 	}
-	for r, of := range rangeOf {
-		for bits, there := range lengths[family(r.Addr())][:r.Bits()+1] {
+	return i
+}
+
+// blame returns in how many pairs each namespace is to blame.
+func (o *overlapping) blame() []float64 {
+	all, around, who := make([]float64, len(o.names)), make([]float64, len(o.names)), []int{}
+	for r, owners := range o.rangeOf {
+		blocks, share := 0.0, 0.0 // of the owner with the most ranges
+		who = who[:0]
+		for bits, there := range o.lengths[family(r.Addr())][:r.Bits()+1] {
 			if !there {
 				continue
 			}
-			q := netip.PrefixFrom(r.Addr(), bits).Masked()
-			for namespace, n := range in[q] {
-				if !of[namespace] {
-					all[namespace].pairs += n
+			if l := o.in[netip.PrefixFrom(r.Addr(), bits).Masked()]; l != nil {
+				blocks += float64(l.blocks)
+				for k, i := range l.who {
+					if around[i] == 0 {
+						who = append(who, i)
+					}
+					around[i] += l.has[k]
 				}
 			}
-			for namespace := range of {
-				all[namespace].pairs += count[q]
+		}
+		for _, i := range owners {
+			if i >= 0 {
+				share = max(share, o.ranges[i]/mostRanges)
 			}
 		}
+		layers := 0.0 // beyond the first one, of the other namespace with the most
+		for _, i := range who {
+			if beyond := around[i] - 1; !slices.Contains(owners, i) {
+				layers = max(layers, beyond)
+				all[i] += around[i] * beyond / max(beyond+share, 1)
+			}
+		}
+		for _, i := range owners {
+			if i >= 0 {
+				all[i] += around[i] + (blocks-around[i])*share/(share+layers)
+			}
+		}
+		for _, i := range who {
+			around[i] = 0
+		}
 	}
-	maps.DeleteFunc(all, func(_ string, o *overlap) bool { return o.blocks == 0 })
 	return all
 }
 
