@@ -122,11 +122,11 @@ func TestFullest(t *testing.T) {
 	apps := names(30)
 	all := Policy{Tier: Namespaced, Namespace: "shop", Name: "all", IsolatesIngress: true, Subject: inNamespace("shop")}
 	all.Ingress = []Rule{{Action: Accept, Peers: []Peer{{Pods: &PodSelector{Namespaces: inNamespace("away").Namespaces}}}}}
-	s := on([]Policy{all, addresses("tenant", "evil", 0, 300)}, map[string][]string{"shop": apps, "tenant": {"b"}})
+	s := on([]Policy{all, addresses("tenant", "evil", 0, 3000)}, map[string][]string{"shop": apps, "tenant": {"b"}})
 	for _, app := range apps {
 		s.Policies = append(s.Policies, internet(Namespaced, "shop", app, 1))
 	}
-	for n := range 20 {
+	for n := range 150 {
 		app := fmt.Sprint(n)
 		s.Policies[0].Ingress[0].Peers = append(s.Policies[0].Ingress[0].Peers, Peer{Pods: &PodSelector{Pods: Selector{Labels: map[string]string{"app": app}}}})
 		s.Pods = append(s.Pods, Pod{Namespace: "away", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}})
@@ -136,6 +136,22 @@ func TestFullest(t *testing.T) {
 		if most := s.Fullest(rows, verdicts, 1<<30); !slices.Equal(most, []string{want}) {
 			t.Errorf("%v: it is %s", verdicts, most)
 		}
+	}
+}
+
+// TestRuleSetsOfMany blames who has very many rule sets on a node for meeting the ranges of somebody else's usual list.
+func TestRuleSetsOfMany(t *testing.T) {
+	apps := names(100)
+	policies := []Policy{addresses("shop", "list", 0, 1200)}
+	for i, app := range apps {
+		p := internet(Namespaced, "tenant", app, 500+i)
+		p.IsolatesIngress, p.Ingress = true, p.Egress
+		policies = append(policies, p)
+	}
+	_, err := NewCompiler(Rows{}).Change(on(policies, map[string][]string{"shop": {"a"}, "tenant": apps}))
+	var work *WorkError
+	if !errors.As(err, &work) || !slices.Equal(work.TooMany, []string{"tenant"}) {
+		t.Errorf("%+v, %v", work, err)
 	}
 }
 

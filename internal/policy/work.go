@@ -5,6 +5,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -92,9 +93,29 @@ type bill struct {
 	brings, meets [2]int
 }
 
-// beside returns what a namespace costs beside others, if each meeting with one of so many rule sets of all costs foreign.
-func (b bill) beside(meets [2]int, foreign int) int {
-	return b.own + foreign*(b.brings[0]*(meets[0]-b.meets[0])+b.brings[1]*(meets[1]-b.meets[1]))
+// A namespace with so many ranges, pods and nodes that others meet, or with so many rule sets that meet those of others, pays half where both meet: either is
+// much for a node.
+const (
+	manyBrought = 1 << 13
+	manyMeeting = 1 << 8
+)
+
+// besides returns what a namespace pays for the meetings of what it tells apart with the rule sets of another one, and of its rule sets with what that
+// one tells apart. Each meeting costs foreign; the more a side has, the more of it.
+func (b bill) besides(o bill, foreign int) (n float64) {
+	for kind := range b.brings {
+		n += pay(b.brings[kind], manyBrought, o.meets[kind], manyMeeting) + pay(b.meets[kind], manyMeeting, o.brings[kind], manyBrought)
+	}
+	return float64(foreign) * n
+}
+
+// pay returns how many of the meetings of two numbers the first one pays, each by its part of what is much.
+func pay(n, much, others, muchOfOthers int) float64 {
+	if n == 0 || others == 0 {
+		return 0
+	}
+	mine, theirs := float64(n)/float64(much), float64(others)/float64(muchOfOthers)
+	return float64(n) * float64(others) * mine / (mine + theirs)
 }
 
 // bill compiles policies alone. The error is that this is too much work.
@@ -144,23 +165,33 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 		}
 		bills[namespace] = b
 	}
-	for {
-		var meets [2]int
-		for _, b := range bills {
-			meets[0], meets[1] = meets[0]+b.meets[0], meets[1]+b.meets[1]
-		}
-		all, highest, next := 0, -1, ""
-		for namespace, b := range bills {
-			n := b.beside(meets, foreign)
-			if all += n; namespace != "" && (n > highest || n == highest && namespace < next) {
-				highest, next = n, namespace
+	names := slices.Sorted(maps.Keys(bills))
+	costs, all := map[string]float64{}, 0.0
+	for _, one := range names {
+		costs[one] = float64(bills[one].own)
+		for _, other := range names {
+			if one != other {
+				costs[one] += bills[one].besides(bills[other], foreign)
 			}
 		}
-		if len(gone) > 0 && all <= limit || next == "" {
+		all += costs[one]
+	}
+	for len(gone) == 0 || all > float64(limit) {
+		next := ""
+		for _, one := range names {
+			if one != "" && (next == "" || costs[one] > costs[next]) {
+				next = one
+			}
+		}
+		if next == "" {
 			break
 		}
-		gone = append(gone, next)
-		delete(bills, next)
+		gone, all = append(gone, next), all-costs[next]
+		names = slices.DeleteFunc(names, func(one string) bool { return one == next })
+		for _, other := range names {
+			less := bills[other].besides(bills[next], foreign)
+			costs[other], all = costs[other]-less, all-less
+		}
 	}
 	if len(gone) > 0 {
 		most = largest(of[gone[0]])
