@@ -5,6 +5,7 @@ package agent
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 
@@ -20,9 +21,16 @@ type blame struct {
 	forgotten int // namespaces
 }
 
-// toStrip returns the NetworkPolicies whose rules are too many by an error, or the namespaces whose pods have labels that are too large. The longer it
-// takes, the more: services wait meanwhile.
-func (b *blame) toStrip(here policy.Snapshot, err error) (strip []int, unknown []string) {
+// loss is what is lost: rules of NetworkPolicies, labels of the pods of namespaces, and what the NetworkPolicies of namespaces say but that they isolate.
+type loss struct {
+	rules          []int
+	labels, policy []string
+}
+
+func (l loss) isEmpty() bool { return len(l.rules)+len(l.labels)+len(l.policy) == 0 }
+
+// toLose returns what is to be lost by an error. The longer it takes, the more: services wait meanwhile.
+func (b *blame) toLose(here policy.Snapshot, err error) loss {
 	var none *objects.FullError
 	var over *policy.OverlapError
 	var work *policy.WorkError
@@ -30,7 +38,7 @@ func (b *blame) toStrip(here policy.Snapshot, err error) (strip []int, unknown [
 	isFull := errors.As(err, &none)
 	switch {
 	case !isFull && !errors.As(err, &over) && !errors.As(err, &work):
-		return nil, nil
+		return loss{}
 	case isFull && none.Map == policies.Documents:
 		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, b.forgotten))
 	case b.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
@@ -41,7 +49,8 @@ func (b *blame) toStrip(here policy.Snapshot, err error) (strip []int, unknown [
 	default:
 		namespaces = fullest(here, none)
 	}
-	if strip = ofNamespaces(here, namespaces); len(namespaces) == 1 {
+	strip := ofNamespaces(here, namespaces)
+	if len(namespaces) == 1 {
 		if namespaces[0] != b.namespace {
 			b.namespace, b.halves = namespaces[0], 0
 		}
@@ -52,7 +61,7 @@ func (b *blame) toStrip(here policy.Snapshot, err error) (strip []int, unknown [
 	if isFull && len(strip) == 0 {
 		strip = heaviest(here.Policies, largestOf(here.Policies))
 	}
-	return strip, nil
+	return loss{rules: strip}
 }
 
 // mostHalves is how often the NetworkPolicies of one namespace lose their rules by halves.
@@ -87,29 +96,66 @@ func ofNamespaces(s policy.Snapshot, namespaces []string) (out []int) {
 	return out
 }
 
-// largest returns what takes most of the documents, of so many bytes: NetworkPolicies of a namespace, or so many namespaces whose pods have the largest
-// labels. Nobody is to blame for many pods: policies of a namespace, and labels of all, that take less than a sixteenth are none's fault.
-func largest(s policy.Snapshot, size, most int) (strip []int, unknown []string) {
-	strip = largestOf(s.Policies)
-	policies, labels, labelled := 0, s.Labelled(), 0
-	for _, i := range strip {
-		policies += s.Policies[i].Bulk()
-	}
-	sum := 0
-	for namespace, n := range labels {
-		if n > 0 {
-			unknown = append(unknown, namespace)
+// largest returns what takes most of the documents, of so many bytes: NetworkPolicies, of all nodes' pods, or so many namespaces whose pods have the
+// largest labels. Nobody is to blame for many pods: policies of all, and labels of all, that take less than a sixteenth are none's fault.
+func largest(s policy.Snapshot, size, most int) loss {
+	of, labels := map[string]int{}, s.Labelled()
+	for i := range s.Policies {
+		if p := &s.Policies[i]; p.Tier == policy.Namespaced {
+			of[p.Namespace] += p.Size()
 		}
-		sum, labelled = sum+n, max(labelled, n)
 	}
+	policies, labelled := sum(of), sum(labels)
 	switch {
 	case policies >= size/16 && policies >= labelled:
-		return heaviest(s.Policies, strip), nil
-	case sum < size/16:
-		return nil, nil
+		return halfOf(s.Policies, of, policies)
+	case labelled < size/16:
+		return loss{}
 	}
-	slices.SortFunc(unknown, func(a, b string) int { return cmp.Or(cmp.Compare(labels[b], labels[a]), cmp.Compare(a, b)) })
-	return nil, unknown[:min(len(unknown), most)]
+	maps.DeleteFunc(labels, func(_ string, n int) bool { return n == 0 })
+	unknown := bySize(labels)
+	return loss{labels: unknown[:min(len(unknown), most)]}
+}
+
+// halfOf returns what the namespaces with the largest policies lose, those that have half of all: rules, half of them if it is one namespace alone, and
+// where there are none any more, the selectors too.
+func halfOf(all []policy.Policy, sizes map[string]int, sum int) (l loss) {
+	rules, policies := map[string][]int{}, map[string]int{}
+	for i := range all {
+		if p := &all[i]; p.Tier == policy.Namespaced {
+			if policies[p.Namespace]++; p.Bulk() > 0 {
+				rules[p.Namespace] = append(rules[p.Namespace], i)
+			}
+		}
+	}
+	had, n := 0, 0
+	for _, namespace := range bySize(sizes) {
+		if 2*had >= sum {
+			break
+		}
+		had, n = had+sizes[namespace], n+1
+		if len(rules[namespace]) > 0 {
+			l.rules = append(l.rules, rules[namespace]...)
+		} else if policies[namespace] > 1 {
+			l.policy = append(l.policy, namespace)
+		}
+	}
+	if n == 1 {
+		l.rules = heaviest(all, l.rules)
+	}
+	return l
+}
+
+// bySize returns names, those with the largest sizes first.
+func bySize(sizes map[string]int) []string {
+	return slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) })
+}
+
+func sum(sizes map[string]int) (n int) {
+	for _, size := range sizes {
+		n += size
+	}
+	return n
 }
 
 // largestOf returns the NetworkPolicies with rules of the namespace whose rules are largest.

@@ -28,12 +28,14 @@ type stripped struct {
 	of    map[string]map[policy.Digest]string // by namespace, all of those that lost some: why, or nothing for those in force
 	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
 	later bool                                // there are such, or some have gone
+	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large.
+	isolated []string
 }
 
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
 func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
-		s.of = nil
+		s.of, s.isolated = nil, nil
 	}
 	s.held = map[policy.Digest]bool{}
 	gone := map[policy.Digest]bool{}
@@ -45,7 +47,7 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	for i := range want.Policies {
 		p := &want.Policies[i]
 		known := s.of[p.Namespace]
-		if known == nil || p.Tier != policy.Namespaced || p.Bulk() == 0 {
+		if known == nil || p.Tier != policy.Namespaced || p.Bulk() == 0 && !slices.Contains(s.isolated, p.Namespace) {
 			continue
 		}
 		id := p.Digest()
@@ -61,6 +63,9 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	}
 	for _, hadNoRules := range gone {
 		s.later = s.later || hadNoRules
+	}
+	for _, namespace := range s.isolated {
+		want.Isolate(namespace)
 	}
 	return full
 }
@@ -114,29 +119,44 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			s.note(all, taken)
 			return append(full, taken...), lost, nil
 		}
-		strip, unknown := search.toStrip(here, err)
-		if len(strip)+len(unknown) == 0 {
+		lose := search.toLose(here, err)
+		if lose.isEmpty() {
 			return append(full, taken...), lost, err
 		}
-		search.forgotten += len(unknown)
-		for _, namespace := range unknown {
+		search.forgotten += len(lose.labels)
+		for _, namespace := range lose.labels {
 			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
 			full = append(full, forget(&want, namespace, err)...)
-		}
-		if len(strip) == 0 {
-			continue
 		}
 		why := err.Error()
 		if over := (*policy.OverlapError)(nil); errors.As(err, &over) {
 			why = strings.TrimPrefix(why, over.Most.String()+": ") // it may be another's
 		}
-		first := want.Policies[strip[0]]
-		lost = errors.Join(lost, fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %w", len(strip), first.Namespace, first.Name, err))
-		for _, i := range strip {
-			taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+why))
-			want.Policies[i].Strip()
+		if strip := lose.rules; len(strip) > 0 {
+			first := want.Policies[strip[0]]
+			lost = errors.Join(lost, fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %w", len(strip), first.Namespace, first.Name, err))
+			for _, i := range strip {
+				taken = append(taken, noRoom(&want.Policies[i], "no rules of it are in force: "+why))
+				want.Policies[i].Strip()
+			}
+		}
+		for _, namespace := range lose.policy {
+			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
+			taken = append(taken, s.isolate(&want, namespace, "all NetworkPolicies of the namespace isolate all of its pods: "+why)...)
 		}
 	}
+}
+
+// isolate has the NetworkPolicies of a namespace isolate all of its pods, and says so of each.
+func (s *stripped) isolate(want *policies.Set, namespace, why string) (full []kube.Warning) {
+	for i := range want.Policies {
+		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
+			full = append(full, noRoom(p, why))
+		}
+	}
+	want.Isolate(namespace)
+	s.isolated = append(s.isolated, namespace)
+	return full
 }
 
 // forget takes the labels of a namespace's pods, and says so of its NetworkPolicies.

@@ -16,6 +16,40 @@ func (p *Policy) Bulk() int {
 	return len(f) + p.largeSubject()
 }
 
+// Size returns how large the policy is in bytes, about as it is stored.
+func (p *Policy) Size() int {
+	var f form
+	f.text(p.Namespace)
+	f.text(p.Name)
+	f.pods(p.Subject)
+	return p.Bulk() - p.largeSubject() + len(f)
+}
+
+// Isolate has one NetworkPolicy stand for all of a namespace: it isolates all pods, in each direction in which one of them isolates some, and allows nothing.
+func (s *Snapshot) Isolate(namespace string) {
+	var one *Policy
+	all := make([]Policy, 0, len(s.Policies))
+	for _, p := range s.Policies {
+		if p.Tier != Namespaced || p.Namespace != namespace {
+			all = append(all, p)
+			continue
+		}
+		if one == nil || p.Name < one.Name {
+			p.Ingress, p.Egress, p.Subject.Pods = nil, nil, Selector{}
+			if one != nil {
+				p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+			}
+			one = &p
+			continue
+		}
+		one.IsolatesIngress, one.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+	}
+	if one != nil {
+		all = append(all, *one)
+	}
+	s.Policies = all
+}
+
 // Strip takes away the rules of a NetworkPolicy, so that it isolates its pods and allows nothing. One whose selector is large selects all
 // pods of its namespace then.
 func (p *Policy) Strip() {
