@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/podlink"
 )
 
 // defaultSubnet is the default of --subnet.
@@ -154,6 +156,9 @@ func (i *cniInstallation) check() error {
 		if err != nil {
 			return fmt.Errorf("subnet %q: want a prefix like %s", text, defaultSubnet)
 		}
+		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
+			return fmt.Errorf("subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
+		}
 		i.Subnets = append(i.Subnets, prefix)
 	}
 	for _, list := range []struct {
@@ -170,9 +175,18 @@ func (i *cniInstallation) check() error {
 			*list.into = append(*list.into, addr)
 		}
 	}
+	if i.MTU != 0 && i.MTU < minMTU || slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) && i.MTU != 0 && i.MTU < minMTU6 {
+		return fmt.Errorf("mtu %d: want %d at least, with IPv6 %d", i.MTU, minMTU, minMTU6)
+	}
+	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
+		return fmt.Errorf("bridge %q: link %s has none", i.Bridge, i.Link)
+	}
 	_, err := i.Conflist()
 	return err
 }
+
+// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), in bytes.
+const minMTU, minMTU6 = 68, 1280
 
 // printNotes prints what keeps the installed network from being used.
 func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {

@@ -98,6 +98,9 @@ func (h Host) attachUplinks(ctx context.Context, addresses []netip.Addr) error {
 	errs := []error{err}
 	for _, name := range names {
 		_, err := h.Datapath.Uplinks().Put(ctx, h.Namespace, name)
+		if err != nil && h.Uplinks != nil {
+			err = fmt.Errorf("--uplink %s: %w", name, err)
+		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

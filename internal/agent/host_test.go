@@ -45,6 +45,10 @@ func TestDeviceAfterPods(t *testing.T) {
 	if err := (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
+	err = Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "--uplink nosuch: ") {
+		t.Errorf("an uplink that is not there: %v", err)
+	}
 	if change, err := d.GuardParents(t.Context()); err != nil || change != datapath.Unchanged {
 		t.Errorf("the device was not guarded: %v, %v", change, err)
 	}

@@ -183,7 +183,11 @@ func (o Options) selected() ([]rowSpec, error) {
 			for _, s := range o.rowSpecs() {
 				known = append(known, s.path.ID)
 			}
-			return nil, fmt.Errorf("--only %q: no such row in %s (see mustang bench --list %[2]s)%[3]s", pattern, o.suiteName(), suggest.Text(pattern, known))
+			hint := fmt.Sprintf(" (see mustang bench --list %s)", o.suiteName())
+			if o.suiteName() == suites.ClusterName {
+				hint = ": want " + strings.Join(known, ", ")
+			}
+			return nil, fmt.Errorf("--only %q: no such row in %s%s%s", pattern, o.suiteName(), hint, suggest.Text(pattern, known))
 		}
 	}
 	return specs, nil

@@ -133,7 +133,7 @@ type Client struct {
 // Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is empty. It
 // makes no request.
 func Connect(kubeconfig string) (*Client, error) {
-	config, err := rest.InClusterConfig()
+	config, err := inCluster()
 	if kubeconfig != "" {
 		if err := readable(kubeconfig); err != nil {
 			return nil, err
@@ -155,6 +155,18 @@ func Connect(kubeconfig string) (*Client, error) {
 		to.addrs[literal.Unmap()] = true
 	}
 	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host, to}, nil
+}
+
+// inCluster returns the configuration of a pod.
+func inCluster() (*rest.Config, error) {
+	const variable = "KUBERNETES_SERVICE_HOST"
+	switch host := os.Getenv(variable); {
+	case host == "" || host == "API_SERVER":
+		return nil, fmt.Errorf("the address of the API server is missing: apiServer.host of the chart, API_SERVER in deploy/mustang.yaml (%s=%s), or --kubeconfig", variable, host)
+	case strings.Contains(host, "/"):
+		return nil, fmt.Errorf("%s=%s: want an address or a name, without https:// and port", variable, host)
+	}
+	return rest.InClusterConfig()
 }
 
 // readable returns an error for people if a file is no kubeconfig: that of the library is about Go's types.

@@ -74,6 +74,8 @@ type Count struct {
 	InTables int    `json:"inTables"`
 	Waiting  int    `json:"waiting"`
 	Wrong    int    `json:"wrong"`
+	// Notes counts the objects that have some.
+	Notes int `json:"notes"`
 }
 
 // State is how an object is.
@@ -200,6 +202,9 @@ func (r *Report) Fill(q Query, kinds []string, objects []Object) {
 			counts[o.Kind], kinds = c, append(kinds, o.Kind)
 		}
 		c.Objects++
+		if len(o.Notes) > 0 {
+			c.Notes++
+		}
 		c.Wanted += len(o.Entries)
 		for _, e := range o.Entries {
 			if e.InTables {

@@ -65,7 +65,7 @@ func TestFill(t *testing.T) {
 		if have := strings.Join(names, ", "); have != test.want || r.Omitted != test.omitted {
 			t.Errorf("%+v selects %q, and omits %d", test.query, have, r.Omitted)
 		}
-		want := []Count{{Service, 3, 3, 1, 1, 1}, {NetworkPolicy, 1, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1, 0, 0, 0, 1}}
+		want := []Count{{Service, 3, 3, 1, 1, 1, 0}, {NetworkPolicy, 1, 0, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1, 0, 0, 0, 1, 0}}
 		if !reflect.DeepEqual(r.Kinds, want) {
 			t.Errorf("counts are %+v, want %+v", r.Kinds, want)
 		}
@@ -95,7 +95,7 @@ func TestJSON(t *testing.T) {
 	const want = `{"schema":1,"time":"1970-01-01T00:00:00Z","node":"n","version":"","pid":0,"link":"","services":"","routing":"","synced":true,` +
 		`"sync":{"first":"1970-01-01T00:00:01Z","number":1,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
 		`"nodes":{"number":0,"failed":0,"tookSeconds":0,"meanSeconds":0,"longestSeconds":0},` +
-		`"kinds":[{"kind":"service","objects":1,"wanted":1,"inTables":0,"waiting":0,"wrong":1}],` +
+		`"kinds":[{"kind":"service","objects":1,"wanted":1,"inTables":0,"waiting":0,"wrong":1,"notes":0}],` +
 		`"objects":[{"kind":"service","namespace":"shop","name":"bad","state":"wrong","entries":[{"what":"10.96.0.2:80/tcp","inTables":false,"why":"no"}]}]}`
 	if compact.String() != want {
 		t.Errorf("it is\n%s\nwant\n%s", &compact, want)

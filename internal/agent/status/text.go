@@ -65,9 +65,9 @@ func (t *text) head(r Report) {
 		t.rounds("nodes", r.Nodes, r.Time)
 	}
 	t.line("")
-	t.line("KIND\tOBJECTS\tWANTED\tINSTALLED\tWAITING\tWRONG")
+	t.line("KIND\tOBJECTS\tWANTED\tINSTALLED\tWAITING\tWRONG\tNOTES")
 	for _, c := range r.Kinds {
-		t.line("%s\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong)
+		t.line("%s\t%d\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong, c.Notes)
 	}
 	if len(r.Objects) > 0 {
 		t.line("")
@@ -80,8 +80,12 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 	} else {
 		t.line("%s\tfirst %s, last %s", name, ago(r.First, now), ago(r.Last, now))
 	}
+	word := "rounds"
+	if r.Number == 1 {
+		word = "round"
+	}
 	if r.Number > 0 {
-		t.line("\t%d rounds, %d failed; the last took %s, the longest %s, on average %s", r.Number, r.Failed, span(r.Took), span(r.Longest), span(r.Mean))
+		t.line("\t%d %s, %d failed; the last took %s, the longest %s, on average %s", r.Number, word, r.Failed, span(r.Took), span(r.Longest), span(r.Mean))
 	}
 	if !r.Running.IsZero() {
 		t.line("\ta round runs since %s: what it writes may be installed in part", ago(r.Running, now))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -183,14 +184,33 @@ func (o cleanup) run(ctx context.Context) error {
 // attached returns the pods that the plugin has attached.
 func (o cleanup) attached() (names []string, err error) {
 	records, err := record.Store{Root: o.runDir}.List("")
+	pods := o.pods()
 	for _, r := range records {
 		name := r.Owner.String()
+		if len(r.Addresses) > 0 && pods[r.Addresses[0]] != "" {
+			name = pods[r.Addresses[0]]
+		}
 		if len(r.Addresses) > 0 {
 			name += " at " + r.Addresses[0].String()
 		}
 		names = append(names, name)
 	}
 	return names, err
+}
+
+// pods returns the names of pods by their addresses, as far as the datapath knows them.
+func (o cleanup) pods() map[netip.Addr]string {
+	names := map[netip.Addr]string{}
+	_ = o.WithExisting(func(d *datapath.Datapath) error {
+		known, err := d.Policies().Snapshot()
+		for _, p := range known.Pods {
+			for _, a := range p.Addresses {
+				names[a] = cli.Printable(p.Namespace + "/" + p.Name)
+			}
+		}
+		return err
+	})
+	return names
 }
 
 // uninstall removes the configuration first: the runtime asks for no pod that nothing serves.
