@@ -129,9 +129,10 @@ func halfOf(all []policy.Policy, sizes map[string]int, sum int) (l loss) {
 		}
 	}
 	had, n := 0, 0
-	for _, namespace := range bySize(sizes) {
-		if 2*had >= sum {
-			break
+	names := bySize(sizes)
+	for _, namespace := range names {
+		if 2*had >= sum || 4*sizes[namespace] < sizes[names[0]] {
+			break // of the others each has little: more only once it is they who have most
 		}
 		had, n = had+sizes[namespace], n+1
 		if len(rules[namespace]) > 0 {

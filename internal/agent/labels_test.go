@@ -82,6 +82,34 @@ func farPods(want *policies.Set) []policy.Rule {
 	return []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}}}
 }
 
+// TestBlocksAroundPods has many namespaces name some of the cluster's apps each, and a tenant blocks around pods: with the labels of others these tell all
+// pods apart. The tenant alone loses rules.
+func TestBlocksAroundPods(t *testing.T) {
+	want := newOnNode(t)
+	for n := range 40 {
+		want.add(t, fmt.Sprint("shop", n), 1)
+		p := &want.Policies[len(want.Policies)-1]
+		for k := range 8 {
+			p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Ports: []policy.Port{{Protocol: service.TCP, First: 9090, Last: 9090}},
+				Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: selects("app", fmt.Sprint("far", n*8+k))}}}})
+		}
+	}
+	want.add(t, "tenant", 1)
+	blocks := &want.Policies[len(want.Policies)-1].Ingress[0]
+	blocks.Peers = nil
+	farPods(&want.Set)
+	for i := range 36 {
+		block := policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24)}
+		blocks.Peers = append(blocks.Peers, policy.Peer{Block: &block})
+	}
+	node := want.Pods[0].Node
+	want.Trim(node)
+	full, lost, err := new(stripped).apply(t.Context(), want.datapath.Policies(), node, want.Set)
+	if err != nil || lost == nil || len(full) != 1 || full[0].Namespace != "tenant" {
+		t.Errorf("%v, %v, %v", full, lost, err)
+	}
+}
+
 // TestLabelsOfOthers has a tenant name a label that tells 9,000 pods of the cluster apart. Where it only asks for some in its subject, nothing changes
 // for others. Where its rules tell them apart on a node with many policies of others, it is the tenant that loses rules.
 func TestLabelsOfOthers(t *testing.T) {

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 )
@@ -86,6 +87,9 @@ func (s *Snapshot) Overlapping() (most string) {
 	blame := o.ranges
 	if len(o.rangeOf) <= mostRanges {
 		blame = o.blame()
+	}
+	for i := range blame { // sums of the same differ by their order
+		blame[i] = math.Round(blame[i])
 	}
 	for i, n := range blame {
 		if most == "" || n > blame[o.index[most]] || n == blame[o.index[most]] && o.names[i] < most {

@@ -120,8 +120,11 @@ func (s *Snapshot) Selected() []int {
 	}
 	out := make([]int, len(s.Policies))
 	for i := range s.Policies {
-		subject := &s.Policies[i].Subject
-		for name, in := range pods {
+		subject, of := &s.Policies[i].Subject, pods
+		if name, one := s.Policies[i].Subject.Namespaces.Labels[NamespaceLabel]; one { // as NetworkPolicies
+			of = map[string][]*Pod{name: pods[name]}
+		}
+		for name, in := range of {
 			if !subject.Namespaces.Matches(namespaces[name]) {
 				continue
 			}
