@@ -3,14 +3,60 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
+	"mustang/internal/service"
 )
+
+// fewPolicies has room for as many policies, and fails for another reason once.
+type fewPolicies struct {
+	Policies
+	most int
+	once error
+}
+
+func (f *fewPolicies) Apply(_ context.Context, _ service.Owner, want policies.Set) (policies.Result, error) {
+	if len(want.Policies) > f.most {
+		return policies.Result{}, &objects.FullError{Map: policies.Documents, Size: 16384}
+	}
+	err := f.once
+	f.once = nil
+	return policies.Result{}, err
+}
+
+// TestIsolatedAreTold isolates a namespace in a round that fails then, and in the next ones: each tells. All are tried again once, as there may be room when what
+// was there before has gone, and not for ever.
+func TestIsolatedAreTold(t *testing.T) {
+	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "web", 3)}}}
+	for n := range 3000 {
+		p := with("tenant", fmt.Sprint("p", n), 0)
+		p.Ingress = nil
+		p.Subject.Pods = selects("app", strings.Repeat("x", 200))
+		want.Policies = append(want.Policies, p)
+	}
+	var s stripped
+	to := &fewPolicies{most: 100, once: errors.New("another reason")}
+	for round, later := range []bool{false, true, false, false} {
+		full, lost, err := s.apply(t.Context(), to, "here", want)
+		if (err != nil) != (round == 0) || lost == nil || len(full) != 3000 || s.later != later {
+			t.Errorf("round %d: %d are told, %v, %v, later %v", round, len(full), lost, err, s.later)
+		}
+	}
+	s.tried = time.Now().Add(-holdStripped)
+	if full, _, err := s.apply(t.Context(), to, "here", want); err != nil || len(full) != 3000 || s.later {
+		t.Errorf("after a minute: %d are told, %v, later %v", len(full), err, s.later)
+	}
+}
 
 // TestPoliciesOfAll fills the documents, which have the policies of all nodes' pods, with those of namespaces that have no pod here: each of many has less
 // than would be its fault, or one has a great many without rules. These lose theirs, shop does not, and the next round is as quick as any.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,15 +28,17 @@ type stripped struct {
 	tried time.Time
 	of    map[string]map[policy.Digest]string // by namespace, all of those that lost some: why, or nothing for those in force
 	held  map[policy.Digest]bool              // those that have come or changed since, and were not tried
-	later bool                                // there are such, or some have gone
-	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large.
-	isolated []string
+	later bool                                // there are such, or some have gone, or there may be room once what was there before has gone
+	again bool                                // the last search found too much too
+	// isolated are the namespaces of which all pods are isolated, as even the selectors of their NetworkPolicies are too large, and unknown those
+	// of whose pods the labels are forgotten: why.
+	isolated, unknown map[string]string
 }
 
 // hold takes the rules of the policies that there was no room for a moment ago, and of those that have come or changed in their namespaces.
 func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	if s.later = false; time.Since(s.tried) >= holdStripped {
-		s.of, s.isolated = nil, nil
+		s.of, s.isolated, s.unknown = nil, nil, nil
 	}
 	s.held = map[policy.Digest]bool{}
 	gone := map[policy.Digest]bool{}
@@ -47,7 +50,7 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	for i := range want.Policies {
 		p := &want.Policies[i]
 		known := s.of[p.Namespace]
-		if known == nil || p.Tier != policy.Namespaced || p.Bulk() == 0 && !slices.Contains(s.isolated, p.Namespace) {
+		if known == nil || p.Tier != policy.Namespaced || p.Bulk() == 0 && s.isolated[p.Namespace] == "" {
 			continue
 		}
 		id := p.Digest()
@@ -64,8 +67,11 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	for _, hadNoRules := range gone {
 		s.later = s.later || hadNoRules
 	}
-	for _, namespace := range s.isolated {
+	for _, namespace := range slices.Sorted(maps.Keys(s.isolated)) {
 		want.Isolate(namespace)
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(s.unknown)) {
+		full = append(full, forget(want, namespace, s.unknown[namespace])...)
 	}
 	return full
 }
@@ -74,6 +80,9 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 func (s *stripped) note(tried []policy.Policy, taken []kube.Warning) {
 	if s.of == nil {
 		s.tried, s.of = time.Now(), map[string]map[policy.Digest]string{}
+	}
+	if len(taken) > 0 {
+		s.later, s.again = s.later || !s.again, true
 	}
 	why := map[[2]string]string{}
 	for _, w := range taken {
@@ -103,6 +112,7 @@ func noRoom(p *policy.Policy, text string) kube.Warning {
 // reached by what other policies allow alone. Where it is the labels of pods that are too large, those of some namespaces are forgotten.
 func (s *stripped) apply(ctx context.Context, to Policies, node string, want policies.Set) (full []kube.Warning, lost, err error) {
 	var taken []kube.Warning
+	isolated, unknown := map[string]string{}, map[string]string{}
 	all := want.Policies
 	want.Policies = slices.Clone(want.Policies)
 	if full = s.hold(&want); len(full) > 0 {
@@ -117,6 +127,8 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		if err == nil {
 			s.note(all, taken)
+			s.again = s.again && len(full)+len(taken) > 0
+			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
 			return append(full, taken...), lost, nil
 		}
 		lose := search.toLose(here, err)
@@ -126,7 +138,8 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		search.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
 			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
-			full = append(full, forget(&want, namespace, err)...)
+			unknown[namespace] = err.Error()
+			full = append(full, forget(&want, namespace, err.Error())...)
 		}
 		why := err.Error()
 		if over := (*policy.OverlapError)(nil); errors.As(err, &over) {
@@ -142,31 +155,38 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		}
 		for _, namespace := range lose.policy {
 			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
-			taken = append(taken, s.isolate(&want, namespace, "all NetworkPolicies of the namespace isolate all of its pods: "+why)...)
+			isolated[namespace] = why
+			taken = append(taken, isolate(&want, namespace, "all NetworkPolicies of the namespace isolate all of its pods: "+why)...)
 		}
 	}
 }
 
 // isolate has the NetworkPolicies of a namespace isolate all of its pods, and says so of each.
-func (s *stripped) isolate(want *policies.Set, namespace, why string) (full []kube.Warning) {
+func isolate(want *policies.Set, namespace, why string) (full []kube.Warning) {
 	for i := range want.Policies {
 		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
 			full = append(full, noRoom(p, why))
 		}
 	}
 	want.Isolate(namespace)
-	s.isolated = append(s.isolated, namespace)
 	return full
 }
 
+// merged returns a map with the entries of two.
+func merged(a, b map[string]string) map[string]string {
+	all := maps.Clone(b)
+	maps.Copy(all, a)
+	return all
+}
+
 // forget takes the labels of a namespace's pods, and says so of its NetworkPolicies.
-func forget(want *policies.Set, namespace string, why error) (full []kube.Warning) {
+func forget(want *policies.Set, namespace, why string) (full []kube.Warning) {
 	want.Forget(namespace)
 	for i := range want.Policies {
 		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
 			full = append(full, kube.Warning{
 				Kind: kube.NetworkPolicies, Namespace: namespace, Name: p.Name, Reason: "NoRoom",
-				Text: "it isolates all pods of its namespace, and no rules of it are in force: their labels are too large: " + why.Error(),
+				Text: "it isolates all pods of its namespace, and no rules of it are in force: their labels are too large: " + why,
 			})
 		}
 	}
