@@ -66,14 +66,14 @@ func without(all []*identity, gone func(*block) bool) int {
 	for _, i := range all {
 		in, known := covers[i.in]
 		if !known {
-			f, any := newForm("cover"), false
+			f, some := newForm("cover"), false
 			for _, b := range i.in.blocks {
 				if !gone(b) {
-					any = true
+					some = true
 					f.text(b.key)
 				}
 			}
-			if any {
+			if some {
 				in = f.digest()
 			}
 			covers[i.in] = in
