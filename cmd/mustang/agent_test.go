@@ -155,7 +155,7 @@ func TestAgentServes(t *testing.T) {
 	agent := n.agent(config, run)
 	put()
 	n.serves("a new Service", true)
-	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0\n", "1 object is wrong"}) // no Node object
+	n.tells(run, "a summary", answer{exitFailed, "service               1        1       1          0        0      0\n", "1 object is wrong"}) // no Node object
 	n.tells(run, "one service", answer{exitDone, "service shop/web: ok\n  10.96.0.20:80/tcp  1 backend  installed\n", ""}, "service", "shop/web")
 	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service", "shop/other")
 	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
