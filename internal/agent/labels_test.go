@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"mustang/internal/datapath"
@@ -82,9 +83,22 @@ func farPods(want *policies.Set) []policy.Rule {
 	return []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}}}
 }
 
-// TestBlocksAroundPods has many namespaces name some of the cluster's apps each, and a tenant blocks around pods: with the labels of others these tell all
-// pods apart. The tenant alone loses rules.
-func TestBlocksAroundPods(t *testing.T) {
+// TestTimesLabelsOfOthers has many namespaces name some of the cluster's apps each, and a tenant blocks around pods, or values of another label: with the labels of
+// others these tell all pods apart. The tenant alone loses rules.
+func TestTimesLabelsOfOthers(t *testing.T) {
+	for name, peer := range map[string]func(i int) policy.Peer{
+		"blocks": func(i int) policy.Peer {
+			return policy.Peer{Block: &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24)}}
+		},
+		"labels": func(i int) policy.Peer {
+			return policy.Peer{Pods: &policy.PodSelector{Pods: selects("zone", fmt.Sprint(i))}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { timesLabels(t, peer) })
+	}
+}
+
+func timesLabels(t *testing.T, peer func(i int) policy.Peer) {
 	want := newOnNode(t)
 	for n := range 40 {
 		want.add(t, fmt.Sprint("shop", n), 1)
@@ -98,9 +112,13 @@ func TestBlocksAroundPods(t *testing.T) {
 	blocks := &want.Policies[len(want.Policies)-1].Ingress[0]
 	blocks.Peers = nil
 	farPods(&want.Set)
+	for i := range want.Pods {
+		if labels := want.Pods[i].Labels; strings.HasPrefix(labels["app"], "far") {
+			labels["zone"] = fmt.Sprint(want.Pods[i].Addresses[0].As4()[2])
+		}
+	}
 	for i := range 36 {
-		block := policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24)}
-		blocks.Peers = append(blocks.Peers, policy.Peer{Block: &block})
+		blocks.Peers = append(blocks.Peers, peer(i))
 	}
 	node := want.Pods[0].Node
 	want.Trim(node)

@@ -136,7 +136,11 @@ func (s *Snapshot) overlapping() *overlapping {
 		p := &s.Policies[i]
 		who := -1
 		if p.Tier == Namespaced {
-			who = o.add(p.Namespace)
+			var known bool
+			if who, known = o.index[p.Namespace]; !known {
+				who = len(o.names)
+				o.index[p.Namespace], o.names, o.ranges = who, append(o.names, p.Namespace), append(o.ranges, 0)
+			}
 		}
 		p.blocks(func(b *Block) {
 			at, key := b.CIDR, b.key()
@@ -163,16 +167,6 @@ func (s *Snapshot) overlapping() *overlapping {
 		})
 	}
 	return o
-}
-
-// add returns the index of a namespace.
-func (o *overlapping) add(namespace string) int {
-	i, ok := o.index[namespace]
-	if !ok {
-		i = len(o.names)
-		o.index[namespace], o.names, o.ranges = i, append(o.names, namespace), append(o.ranges, 0)
-	}
-	return i
 }
 
 // blame returns in how many pairs each namespace is to blame.

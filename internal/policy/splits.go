@@ -2,23 +2,63 @@
 
 package policy
 
-import "net/netip"
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
 
-// splits returns how many identities of pods and nodes fewer there were without the blocks of each namespace that nobody else has: blocks around pods tell
-// apart what labels do not, and as many times as labels tell them apart already.
-func (s *Snapshot) splits() map[string]int {
+// identified compiles some policies as far as identities.
+func (s *Snapshot) identified(policies []Policy) *Compiler {
 	own := *s
-	own.Previous = nil
+	own.Policies, own.Previous = policies, nil
 	c := NewCompiler(Rows{})
 	touched, pods := map[netip.Prefix]bool{}, c.placePods(&own)
-	if c.enter(&own) != nil {
-		return nil
+	if c.enter(&own) == nil {
+		c.selectPods(pods)
+		c.begin(0)
+		c.activate(pods)
+		c.placePeers(touched)
+		c.identify(touched)
 	}
-	c.selectPods(pods)
-	c.begin(0)
-	c.activate(pods)
-	c.placePeers(touched)
-	c.identify(touched)
+	return c
+}
+
+// mostWithout is how many namespaces are left out in turn, those whose labels tell most apart by themselves.
+const mostWithout = 8
+
+// splits returns how many identities of pods and nodes fewer there were without the blocks of each namespace that nobody else has, and without the policies
+// of those whose labels tell most apart: they tell apart as many times as others do already.
+func (s *Snapshot) splits(bills map[string]bill) map[string]int {
+	c := s.identified(s.Policies)
+	hosts := c.identitiesOfHosts()
+	fewer := c.withoutBlocks(s, hosts)
+	names := slices.SortedFunc(maps.Keys(bills), func(a, b string) int {
+		return cmp.Or(cmp.Compare(bills[b].brings[1], bills[a].brings[1]), cmp.Compare(a, b))
+	})
+	for _, namespace := range names[:min(mostWithout, len(names))] {
+		if namespace == "" || 8*bills[namespace].brings[1] > 7*len(hosts) {
+			continue // by itself
+		}
+		left := slices.DeleteFunc(slices.Clone(s.Policies), func(p Policy) bool { return p.Tier == Namespaced && p.Namespace == namespace })
+		fewer[namespace] = max(fewer[namespace], len(hosts)-len(s.identified(left).identitiesOfHosts()))
+	}
+	return fewer
+}
+
+// identitiesOfHosts returns the identities of pods and nodes.
+func (c *Compiler) identitiesOfHosts() (all []*identity) {
+	for _, i := range c.identities {
+		if i.content != nil {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// withoutBlocks returns how many of the identities of a snapshot fewer there were without the blocks of each namespace.
+func (c *Compiler) withoutBlocks(s *Snapshot, hosts []*identity) map[string]int {
 	owner := map[*block]string{}
 	for i, here := range s.Here() {
 		p := &s.Policies[i]
@@ -35,13 +75,8 @@ func (s *Snapshot) splits() map[string]int {
 			}
 		})
 	}
-	var hosts []*identity
 	of := map[string]bool{}
-	for _, i := range c.identities {
-		if i.content == nil {
-			continue
-		}
-		hosts = append(hosts, i)
+	for _, i := range hosts {
 		if i.in != nil {
 			for _, b := range i.in.blocks {
 				of[owner[b]] = true

@@ -151,10 +151,6 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 			of[p.Namespace] = append(of[p.Namespace], p)
 		}
 	}
-	var splits map[string]int
-	if foreign > 0 {
-		splits = s.splits()
-	}
 	bills := make(map[string]bill, len(of))
 	for namespace, policies := range of {
 		if len(of) == 1 {
@@ -167,8 +163,15 @@ func (s *Snapshot) blame(cost func(*Compiler) int, foreign, limit int) (most Ori
 		if err != nil {
 			b.own = max(b.own, limit)
 		}
-		b.brings[1] = max(b.brings[1], splits[namespace])
 		bills[namespace] = b
+	}
+	if foreign > 0 {
+		for namespace, n := range s.splits(bills) {
+			if b, known := bills[namespace]; known {
+				b.brings[1] = max(b.brings[1], n)
+				bills[namespace] = b
+			}
+		}
 	}
 	names := slices.Sorted(maps.Keys(bills))
 	costs, all := map[string]float64{}, 0.0
