@@ -77,7 +77,7 @@ static void print(const char *text)
 	write_all(1, text, length(text));
 }
 
-/* Makes what was read of the configuration readable at standard input again, and what was not. */
+/* Has standard input give all of the configuration again. */
 static long put_back(void)
 {
 	static char rest[4096];

@@ -175,7 +175,11 @@ func (i *cniInstallation) check() error {
 			*list.into = append(*list.into, addr)
 		}
 	}
-	if i.MTU != 0 && i.MTU < minMTU || slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) && i.MTU != 0 && i.MTU < minMTU6 {
+	least := minMTU
+	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		least = minMTU6
+	}
+	if i.MTU != 0 && i.MTU < least {
 		return fmt.Errorf("mtu %d: want %d at least, with IPv6 %d", i.MTU, minMTU, minMTU6)
 	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {

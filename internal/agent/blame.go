@@ -21,7 +21,8 @@ type blame struct {
 	forgotten int // namespaces
 }
 
-// loss is what is lost: rules of NetworkPolicies, labels of the pods of namespaces, and what the NetworkPolicies of namespaces say but that they isolate.
+// loss is what is lost: the rules of some NetworkPolicies, the labels of the pods of some namespaces, and all NetworkPolicies of some namespaces, whose pods
+// are isolated then.
 type loss struct {
 	rules          []int
 	labels, policy []string
@@ -96,8 +97,8 @@ func ofNamespaces(s policy.Snapshot, namespaces []string) (out []int) {
 	return out
 }
 
-// largest returns what takes most of the documents, of so many bytes: NetworkPolicies, of all nodes' pods, or so many namespaces whose pods have the
-// largest labels. Nobody is to blame for many pods: policies of all, and labels of all, that take less than a sixteenth are none's fault.
+// largest returns what takes most of the documents, which have so many bytes: NetworkPolicies, whichever nodes their pods are on, or the labels of pods, of
+// so many namespaces at most. If all policies, and all labels, take less than a sixteenth, nobody is to blame: the pods of the cluster are many.
 func largest(s policy.Snapshot, size, most int) loss {
 	of, labels := map[string]int{}, s.Labelled()
 	for i := range s.Policies {
@@ -117,8 +118,8 @@ func largest(s policy.Snapshot, size, most int) loss {
 	return loss{labels: unknown[:min(len(unknown), most)]}
 }
 
-// halfOf returns what the namespaces with the largest policies lose, those that have half of all: rules, half of them if it is one namespace alone, and
-// where there are none any more, the selectors too.
+// halfOf returns what the namespaces lose whose policies are half of all in size, the largest first: rules, half of them if it is one namespace alone, and
+// where none has rules any more, the policies themselves.
 func halfOf(all []policy.Policy, sizes map[string]int, sum int) (l loss) {
 	rules, policies := map[string][]int{}, map[string]int{}
 	for i := range all {
@@ -132,7 +133,7 @@ func halfOf(all []policy.Policy, sizes map[string]int, sum int) (l loss) {
 	names := bySize(sizes)
 	for _, namespace := range names {
 		if 2*had >= sum || 4*sizes[namespace] < sizes[names[0]] {
-			break // of the others each has little: more only once it is they who have most
+			break // the others have little each
 		}
 		had, n = had+sizes[namespace], n+1
 		if len(rules[namespace]) > 0 {
@@ -160,22 +161,18 @@ func sum(sizes map[string]int) (n int) {
 }
 
 // largestOf returns the NetworkPolicies with rules of the namespace whose rules are largest.
-func largestOf(all []policy.Policy) (of []int) {
-	sums, most := map[string]int{}, ""
+func largestOf(all []policy.Policy) []int {
+	sizes, with := map[string]int{}, map[string][]int{}
 	for i := range all {
-		if p := &all[i]; p.Tier == policy.Namespaced {
-			sums[p.Namespace] += p.Bulk()
-			if sums[p.Namespace] > sums[most] || sums[p.Namespace] == sums[most] && p.Namespace < most { // each time the same
-				most = p.Namespace
-			}
+		if p := &all[i]; p.Tier == policy.Namespaced && p.Bulk() > 0 {
+			sizes[p.Namespace] += p.Bulk()
+			with[p.Namespace] = append(with[p.Namespace], i)
 		}
 	}
-	for i := range all {
-		if p := &all[i]; p.Tier == policy.Namespaced && p.Namespace == most && p.Bulk() > 0 {
-			of = append(of, i)
-		}
+	if len(sizes) == 0 {
+		return nil
 	}
-	return of
+	return with[bySize(sizes)[0]]
 }
 
 // heaviest returns, of some policies, the largest ones: those that have half of all.

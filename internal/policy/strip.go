@@ -28,23 +28,21 @@ func (p *Policy) Size() int {
 // Isolate has one NetworkPolicy stand for all of a namespace: it isolates all pods, in each direction in which one of them isolates some, and allows nothing.
 func (s *Snapshot) Isolate(namespace string) {
 	var one *Policy
+	ingress, egress := false, false
 	all := make([]Policy, 0, len(s.Policies))
 	for _, p := range s.Policies {
 		if p.Tier != Namespaced || p.Namespace != namespace {
 			all = append(all, p)
 			continue
 		}
+		ingress, egress = ingress || p.IsolatesIngress, egress || p.IsolatesEgress
 		if one == nil || p.Name < one.Name {
-			p.Ingress, p.Egress, p.Subject.Pods = nil, nil, Selector{}
-			if one != nil {
-				p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
-			}
 			one = &p
-			continue
 		}
-		one.IsolatesIngress, one.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
 	}
 	if one != nil {
+		one.Subject.Pods, one.Ingress, one.Egress = Selector{}, nil, nil
+		one.IsolatesIngress, one.IsolatesEgress = ingress, egress
 		all = append(all, *one)
 	}
 	s.Policies = all
