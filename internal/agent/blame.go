@@ -12,10 +12,11 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
+	"mustang/internal/policy/blame"
 )
 
-// blame is who has lost something so far.
-type blame struct {
+// search is who has lost something so far, in a search for what there is room for.
+type search struct {
 	namespace string // whose NetworkPolicies lose their rules by halves, before another's do
 	halves    int
 	forgotten int // namespaces
@@ -31,10 +32,10 @@ type loss struct {
 func (l loss) isEmpty() bool { return len(l.rules)+len(l.labels)+len(l.policy) == 0 }
 
 // toLose returns what is to be lost by an error. The longer it takes, the more: services wait meanwhile.
-func (b *blame) toLose(here policy.Snapshot, err error) loss {
+func (b *search) toLose(here policy.Snapshot, err error) loss {
 	var none *objects.FullError
 	var over *policy.OverlapError
-	var work *policy.WorkError
+	var work *blame.WorkError
 	namespaces := []string{b.namespace}
 	isFull := errors.As(err, &none)
 	switch {
@@ -44,7 +45,7 @@ func (b *blame) toLose(here policy.Snapshot, err error) loss {
 		return largest(here, int(none.Size)*policies.DocumentPiece, max(1, b.forgotten))
 	case b.namespace != "" && len(ofNamespaces(here, namespaces)) > 0:
 	case over != nil:
-		namespaces = []string{here.Overlapping()}
+		namespaces = []string{blame.Overlaps(here)}
 	case work != nil:
 		namespaces = work.TooMany
 	default:
@@ -74,7 +75,7 @@ func fullest(s policy.Snapshot, full *objects.FullError) []string {
 	if full.Map != "verdicts" && full.Map != "policy_ports" {
 		room = math.MaxInt // each namespace counts the pods
 	}
-	return s.Fullest(func(rows policy.Rows) int {
+	return blame.Fullest(s, func(rows policy.Rows) int {
 		switch full.Map {
 		case "policy_ports":
 			return len(rows.Ports)

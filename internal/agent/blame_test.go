@@ -14,6 +14,8 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
+	"mustang/internal/policy/blame"
+	"mustang/internal/policy/policytest"
 	"mustang/internal/service"
 )
 
@@ -184,6 +186,37 @@ func TestOneIsToBlame(t *testing.T) {
 	}
 }
 
+// TestRangesOfManyNamespaces has a namespace with many pods that may call all addresses, beside very many ranges, of one namespace or spread over several:
+// whoever brings them loses rules.
+func TestRangesOfManyNamespaces(t *testing.T) {
+	for _, tenants := range []int{1, 8, 20} {
+		want := policies.Set{}
+		add := func(p policy.Policy, labels map[string]string) {
+			p.Subject = policy.PodSelector{Namespaces: selects(policy.NamespaceLabel, p.Namespace), Pods: policy.Selector{Labels: labels}}
+			want.Policies = append(want.Policies, p)
+			n := len(want.Policies)
+			want.Pods = append(want.Pods, policy.Pod{
+				Namespace: p.Namespace, Name: p.Name, Node: "here", Labels: labels, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})},
+			})
+		}
+		for i := range 60 {
+			add(policytest.Internet(policy.Namespaced, "shop", fmt.Sprint(i), 2), map[string]string{"app": fmt.Sprint(i)})
+		}
+		for i := range tenants {
+			add(policytest.Addresses(fmt.Sprint("tenant", i), "list", i, 4000/tenants), nil)
+		}
+		full, lost, err := new(stripped).apply(t.Context(), verdicts{}, "here", want)
+		if err != nil || lost == nil || len(full) == 0 {
+			t.Errorf("%d namespaces: %v, %v, %v", tenants, full, lost, err)
+		}
+		for _, w := range full {
+			if w.Namespace == "shop" {
+				t.Errorf("%d namespaces: %s/%s has no rules in force", tenants, w.Namespace, w.Name)
+			}
+		}
+	}
+}
+
 // TestManyAreToBlame has several namespaces with rules that are too much work together, and many large policies that are none: a few calls take the rules.
 func TestManyAreToBlame(t *testing.T) {
 	want := policies.Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{with("shop", "list", 100)}}}
@@ -263,6 +296,7 @@ func (c *compiling) Apply(_ context.Context, _ service.Owner, want policies.Set)
 	s.Node = "here"
 	c.last = want
 	rows, err := policy.Compile(s, policy.Rows{})
+	err = blame.Explain(err)
 	if full := (&objects.FullError{Map: "policy_ports", Size: 65536}); err == nil && len(rows.Ports) > int(full.Size) {
 		err = full
 	}

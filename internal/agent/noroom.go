@@ -15,6 +15,7 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
+	"mustang/internal/policy/blame"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -67,13 +68,8 @@ func (s *stripped) hold(want *policies.Set) (full []kube.Warning) {
 	for _, hadNoRules := range gone {
 		s.later = s.later || hadNoRules
 	}
-	for _, namespace := range slices.Sorted(maps.Keys(s.isolated)) {
-		want.Isolate(namespace)
-	}
-	for _, namespace := range slices.Sorted(maps.Keys(s.unknown)) {
-		full = append(full, forget(want, namespace, s.unknown[namespace])...)
-	}
-	return full
+	want.Isolate(slices.Collect(maps.Keys(s.isolated))...)
+	return append(full, forget(want, s.unknown)...)
 }
 
 // note remembers which of the policies that were tried have no rules in force: those taken now, and those that are held.
@@ -118,7 +114,7 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 	if full = s.hold(&want); len(full) > 0 {
 		lost = fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %s", len(full), full[0].Namespace, full[0].Name, full[0].Text)
 	}
-	for search := (blame{}); ; {
+	for so := (search{}); ; {
 		here := want.Snapshot
 		here.Node = node
 		err := here.CheckOverlaps()
@@ -131,20 +127,17 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 			s.isolated, s.unknown = merged(s.isolated, isolated), merged(s.unknown, unknown)
 			return append(full, taken...), lost, nil
 		}
-		lose := search.toLose(here, err)
+		lose := so.toLose(here, err)
 		if lose.isEmpty() {
 			return append(full, taken...), lost, err
 		}
-		search.forgotten += len(lose.labels)
+		so.forgotten += len(lose.labels)
 		for _, namespace := range lose.labels {
 			lost = errors.Join(lost, fmt.Errorf("labels of the pods of namespace %s are unknown, and its NetworkPolicies allow nothing: %w", namespace, err))
 			unknown[namespace] = err.Error()
-			full = append(full, forget(&want, namespace, err.Error())...)
 		}
-		why := err.Error()
-		if over := (*policy.OverlapError)(nil); errors.As(err, &over) {
-			why = strings.TrimPrefix(why, over.Most.String()+": ") // it may be another's
-		}
+		full = append(full, forget(&want, only(unknown, lose.labels))...)
+		why := reason(err)
 		if strip := lose.rules; len(strip) > 0 {
 			first := want.Policies[strip[0]]
 			lost = errors.Join(lost, fmt.Errorf("%d NetworkPolicies have no rules in force, %s/%s with them: %w", len(strip), first.Namespace, first.Name, err))
@@ -156,20 +149,44 @@ func (s *stripped) apply(ctx context.Context, to Policies, node string, want pol
 		for _, namespace := range lose.policy {
 			lost = errors.Join(lost, fmt.Errorf("NetworkPolicies of namespace %s isolate all of its pods: %w", namespace, err))
 			isolated[namespace] = why
-			taken = append(taken, isolate(&want, namespace, "all NetworkPolicies of the namespace isolate all of its pods: "+why)...)
 		}
+		taken = append(taken, isolate(&want, only(isolated, lose.policy))...)
 	}
 }
 
-// isolate has the NetworkPolicies of a namespace isolate all of its pods, and says so of each.
-func isolate(want *policies.Set, namespace, why string) (full []kube.Warning) {
+// reason returns the text of an error without the policy that it names, which may be another tenant's.
+func reason(err error) string {
+	text := err.Error()
+	var over *policy.OverlapError
+	var work *blame.WorkError
+	switch {
+	case errors.As(err, &over):
+		return strings.TrimPrefix(text, over.Most.String()+": ")
+	case errors.As(err, &work):
+		return strings.TrimPrefix(text, work.Most.String()+": ")
+	}
+	return text
+}
+
+// isolate has the NetworkPolicies of namespaces isolate all of their pods, and says of each why.
+func isolate(want *policies.Set, why map[string]string) (full []kube.Warning) {
 	for i := range want.Policies {
-		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
-			full = append(full, noRoom(p, why))
+		p := &want.Policies[i]
+		if text, ok := why[p.Namespace]; ok && p.Tier == policy.Namespaced {
+			full = append(full, noRoom(p, "all NetworkPolicies of the namespace isolate all of its pods: "+text))
 		}
 	}
-	want.Isolate(namespace)
+	want.Isolate(slices.Collect(maps.Keys(why))...)
 	return full
+}
+
+// only returns the entries of some keys.
+func only(all map[string]string, keys []string) map[string]string {
+	out := make(map[string]string, len(keys))
+	for _, key := range keys {
+		out[key] = all[key]
+	}
+	return out
 }
 
 // merged returns a map with the entries of two.
@@ -179,15 +196,16 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// forget takes the labels of a namespace's pods, and says so of its NetworkPolicies.
-func forget(want *policies.Set, namespace, why string) (full []kube.Warning) {
-	want.Forget(namespace)
+// forget takes the labels of the pods of namespaces, and says of their NetworkPolicies why.
+func forget(want *policies.Set, why map[string]string) (full []kube.Warning) {
+	if len(why) == 0 {
+		return nil
+	}
+	want.Forget(slices.Collect(maps.Keys(why))...)
 	for i := range want.Policies {
-		if p := &want.Policies[i]; p.Tier == policy.Namespaced && p.Namespace == namespace {
-			full = append(full, kube.Warning{
-				Kind: kube.NetworkPolicies, Namespace: namespace, Name: p.Name, Reason: "NoRoom",
-				Text: "it isolates all pods of its namespace, and no rules of it are in force: their labels are too large: " + why,
-			})
+		p := &want.Policies[i]
+		if text, ok := why[p.Namespace]; ok && p.Tier == policy.Namespaced {
+			full = append(full, noRoom(p, "it isolates all pods of its namespace, and no rules of it are in force: their labels are too large: "+text))
 		}
 	}
 	return full

@@ -153,7 +153,7 @@ func (c *Compiler) change(s Snapshot, how mode) (Changes, error) {
 		if how == joining {
 			s.Policies = selecting(pods)
 		}
-		return Changes{}, s.tooMuch()
+		return Changes{}, &WorkError{s}
 	}
 	changes := c.changes()
 	changes.InPlace = inPlace

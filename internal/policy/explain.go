@@ -132,7 +132,7 @@ func newView(s *Snapshot) (*view, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.namespaceLabels(), ordered(s.Policies)}
+	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), ordered(s.Policies)}
 	for i := range s.Nodes {
 		for _, a := range s.Nodes[i].Addresses {
 			v.nodes[a.Unmap()] = &s.Nodes[i]

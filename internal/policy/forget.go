@@ -21,21 +21,24 @@ func (s *Snapshot) Labelled() map[string]int {
 	return sizes
 }
 
-// Forget takes labels from the pods of a namespace, all but those that policies of the tiers Admin and Baseline ask for, and the rules
-// from its NetworkPolicies, each of which selects all its pods then: they are isolated, and NetworkPolicies of others do not know them by labels.
-// What it changes are copies.
-func (s *Snapshot) Forget(namespace string) {
-	n := s.named()
+// Forget takes labels from the pods of some namespaces, all but those that policies of the tiers Admin and Baseline ask for, and the rules
+// from their NetworkPolicies, each of which selects all pods of its namespace then: they are isolated, and NetworkPolicies of others do not know them by
+// labels. What it changes are copies.
+func (s *Snapshot) Forget(namespaces ...string) {
+	n, of := s.named(), make(map[string]bool, len(namespaces))
+	for _, namespace := range namespaces {
+		of[namespace] = true
+	}
 	s.Pods = slices.Clone(s.Pods)
 	for i := range s.Pods {
-		if p := &s.Pods[i]; p.Namespace == namespace {
+		if p := &s.Pods[i]; of[p.Namespace] {
 			p.Labels = maps.Clone(p.Labels)
 			maps.DeleteFunc(p.Labels, func(k, _ string) bool { return !n.keeps(k) })
 		}
 	}
 	s.Policies = slices.Clone(s.Policies)
 	for i := range s.Policies {
-		if p := &s.Policies[i]; p.Tier == Namespaced && p.Namespace == namespace {
+		if p := &s.Policies[i]; p.Tier == Namespaced && of[p.Namespace] {
 			p.Subject.Pods, p.Ingress, p.Egress = Selector{}, nil, nil
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"mustang/internal/policy/ranges"
 )
 
 // kind tells pods from nodes.
@@ -80,16 +82,15 @@ func comparePrefix(a, b netip.Prefix) int {
 
 // blocks finds the blocks that a prefix is in.
 type blocks struct {
+	*ranges.Set[*block]
 	byKey   map[string]*block
 	covers  map[Digest]*cover
-	in, out map[netip.Prefix][]*block // by a block's range, and by what it leaves out
-	lengths [2][129]int               // how many prefixes of in and out have a length, of IPv4 and IPv6
-	changed map[netip.Prefix]bool     // ranges of blocks that have come or gone
-	ends    []netip.Prefix            // these, and their exceptions
+	changed map[netip.Prefix]bool // ranges of blocks that have come or gone
+	ends    []netip.Prefix        // these, and their exceptions
 }
 
 func newBlocks() blocks {
-	return blocks{byKey: map[string]*block{}, covers: map[Digest]*cover{}, in: map[netip.Prefix][]*block{}, out: map[netip.Prefix][]*block{}, changed: map[netip.Prefix]bool{}}
+	return blocks{Set: ranges.New[*block](), byKey: map[string]*block{}, covers: map[Digest]*cover{}, changed: map[netip.Prefix]bool{}}
 }
 
 // acquire returns the block, which a rule has.
@@ -99,11 +100,8 @@ func (b *blocks) acquire(of *Block) *block {
 	if found == nil {
 		found = &block{key: key, covers: map[*cover]struct{}{}, Block: Block{of.CIDR, slices.Clone(of.Except)}}
 		b.byKey[key] = found
-		b.changed[of.CIDR] = true
-		b.list(b.in, of.CIDR, found)
-		for _, e := range of.Except {
-			b.list(b.out, e, found)
-		}
+		b.Add(found, of.CIDR, of.Except)
+		b.change(of)
 	}
 	found.rules++
 	return found
@@ -115,44 +113,20 @@ func (b *blocks) release(gone *block) {
 		return
 	}
 	delete(b.byKey, gone.key)
-	b.changed[gone.CIDR] = true
-	b.unlist(b.in, gone.CIDR, gone)
-	for _, e := range gone.Except {
-		b.unlist(b.out, e, gone)
-	}
+	b.Remove(gone, gone.CIDR, gone.Except)
+	b.change(&gone.Block)
 }
 
-func (b *blocks) list(m map[netip.Prefix][]*block, p netip.Prefix, add *block) {
-	b.ends = append(b.ends, p)
-	if m[p] == nil {
-		b.lengths[family(p.Addr())][p.Bits()]++
-	}
-	m[p] = append(m[p], add)
-}
-
-func (b *blocks) unlist(m map[netip.Prefix][]*block, p netip.Prefix, gone *block) {
-	b.ends = append(b.ends, p)
-	if i := slices.Index(m[p], gone); i >= 0 {
-		m[p] = slices.Delete(m[p], i, i+1)
-	}
-	if len(m[p]) == 0 {
-		delete(m, p)
-		b.lengths[family(p.Addr())][p.Bits()]--
-	}
+// change notes that a block has come or gone.
+func (b *blocks) change(of *Block) {
+	b.changed[of.CIDR] = true
+	b.ends = append(append(b.ends, of.CIDR), of.Except...)
 }
 
 // of returns the blocks that a prefix is in, which is at least as long as any prefix at which a block begins or ends and that it holds. found has what
 // it returned for others, by the longest prefix at which a block begins or ends.
 func (b *blocks) of(p netip.Prefix, found map[netip.Prefix]*cover) *cover {
-	var at []netip.Prefix
-	for bits, n := range b.lengths[family(p.Addr())][:p.Bits()+1] {
-		if n == 0 {
-			continue
-		}
-		if q := netip.PrefixFrom(p.Addr(), bits).Masked(); b.in[q] != nil || b.out[q] != nil {
-			at = append(at, q)
-		}
-	}
+	at := b.Around(p)
 	if len(at) == 0 {
 		return nil
 	}
@@ -167,17 +141,7 @@ func (b *blocks) of(p netip.Prefix, found map[netip.Prefix]*cover) *cover {
 
 // cover returns the blocks that what is in some prefixes is in, the longest last.
 func (b *blocks) cover(at []netip.Prefix) *cover {
-	var all []*block
-	for _, q := range at {
-		all = append(all, b.in[q]...)
-		if out := b.out[q]; len(out) > 0 { // an exception lies inside its block, so it comes later
-			gone := make(map[*block]bool, len(out))
-			for _, o := range out {
-				gone[o] = true
-			}
-			all = slices.DeleteFunc(all, func(in *block) bool { return gone[in] })
-		}
-	}
+	all := b.Of(at)
 	if len(all) == 0 {
 		return nil
 	}
@@ -214,7 +178,7 @@ func (b *blocks) leave(i *identity) {
 // begins reports whether the blocks that an address is in can change at a prefix. An IPv6 range that holds all mapped addresses does
 // not hold those of IPv4.
 func (b *blocks) begins(p netip.Prefix) bool {
-	return b.in[p] != nil || b.out[p] != nil || p == allIPv4 && slices.ContainsFunc(b.lengths[1][:], func(n int) bool { return n > 0 })
+	return b.Divides(p) || p == allIPv4 && b.HasIPv6()
 }
 
 var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -228,27 +192,20 @@ func (b *blocks) touched(all map[netip.Prefix]*identity, add map[netip.Prefix]bo
 	for _, p := range b.ends {
 		add[p] = true
 	}
-	var lengths [2][]int
+	var lengths []int
 	for p := range b.changed {
-		if l := &lengths[family(p.Addr())]; !slices.Contains(*l, p.Bits()) {
-			*l = append(*l, p.Bits())
+		if !slices.Contains(lengths, p.Bits()) {
+			lengths = append(lengths, p.Bits())
 		}
 	}
 	for p := range all {
-		for _, bits := range lengths[family(p.Addr())] {
+		for _, bits := range lengths {
 			if bits <= p.Bits() && b.changed[netip.PrefixFrom(p.Addr(), bits).Masked()] {
 				add[p] = true
 			}
 		}
 	}
 	b.changed, b.ends = map[netip.Prefix]bool{}, nil
-}
-
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
 }
 
 // hostPrefix returns the prefix of one address.

@@ -12,7 +12,7 @@ import (
 // placePods notes the pods of this node, and returns those that came, or that policies may select otherwise than before.
 func (c *Compiler) placePods(s *Snapshot) map[*pod]bool {
 	changed, here := map[*pod]bool{}, make(map[netip.Addr]*pod, len(c.pods))
-	c.peers = peers{s.Node, s.Nodes, s.Pods, s.namespaceLabels()}
+	c.peers = peers{s.Node, s.Nodes, s.Pods, s.NamespaceLabels()}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.enforced(s.Node) {
 			here[p.Addresses[0].Unmap()] = c.placePod(p, changed)

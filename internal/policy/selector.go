@@ -111,7 +111,7 @@ func (s PodSelector) matches(namespace, pod map[string]string) bool {
 
 // Selected returns for each policy how many pods of this node it selects.
 func (s *Snapshot) Selected() []int {
-	namespaces := s.namespaceLabels()
+	namespaces := s.NamespaceLabels()
 	pods := map[string][]*Pod{}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.enforced(s.Node) {
@@ -141,7 +141,7 @@ func (s *Snapshot) Selected() []int {
 // Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which port of its ingress
 // rules no pod that it selects has.
 func (s *Snapshot) Remarks() [][]string {
-	namespaces := s.namespaceLabels()
+	namespaces := s.NamespaceLabels()
 	pods := map[string][]Pod{}
 	for _, p := range s.Pods {
 		if !p.HostNetwork {
@@ -186,8 +186,8 @@ func (p *Pod) enforced(node string) bool {
 	return !p.HostNetwork && p.Node == node && len(p.Addresses) > 0
 }
 
-// namespaceLabels returns the labels of each namespace of the snapshot and of its pods.
-func (s *Snapshot) namespaceLabels() map[string]map[string]string {
+// NamespaceLabels returns the labels of each namespace of the snapshot and of its pods.
+func (s *Snapshot) NamespaceLabels() map[string]map[string]string {
 	out := make(map[string]map[string]string, len(s.Namespaces))
 	put := func(name string, labels map[string]string) {
 		all := make(map[string]string, len(labels)+1)

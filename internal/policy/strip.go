@@ -2,6 +2,11 @@
 
 package policy
 
+import (
+	"maps"
+	"slices"
+)
+
 // smallSubject is how many bytes a selector of pods may have that [Policy.Strip] leaves.
 const smallSubject = 4096
 
@@ -25,25 +30,36 @@ func (p *Policy) Size() int {
 	return p.Bulk() - p.largeSubject() + len(f)
 }
 
-// Isolate has one NetworkPolicy stand for all of a namespace: it isolates all pods, in each direction in which one of them isolates some, and allows nothing.
-func (s *Snapshot) Isolate(namespace string) {
-	var one *Policy
-	ingress, egress := false, false
+// Isolate has one NetworkPolicy stand for all of each of some namespaces: it isolates all pods, in each direction in which one of them isolates some, and
+// allows nothing.
+func (s *Snapshot) Isolate(namespaces ...string) {
+	if len(namespaces) == 0 {
+		return
+	}
+	of := make(map[string]*Policy, len(namespaces))
+	for _, namespace := range namespaces {
+		of[namespace] = nil
+	}
 	all := make([]Policy, 0, len(s.Policies))
 	for _, p := range s.Policies {
-		if p.Tier != Namespaced || p.Namespace != namespace {
+		one, gone := of[p.Namespace]
+		if !gone || p.Tier != Namespaced {
 			all = append(all, p)
 			continue
 		}
-		ingress, egress = ingress || p.IsolatesIngress, egress || p.IsolatesEgress
-		if one == nil || p.Name < one.Name {
-			one = &p
+		if one == nil {
+			p.Subject.Pods, p.Ingress, p.Egress = Selector{}, nil, nil
+			of[p.Namespace] = &p
+			continue
 		}
+		one.Name = min(one.Name, p.Name)
+		one.IsolatesIngress, one.IsolatesEgress = one.IsolatesIngress || p.IsolatesIngress, one.IsolatesEgress || p.IsolatesEgress
+		one.JudgesNode = one.JudgesNode || p.JudgesNode
 	}
-	if one != nil {
-		one.Subject.Pods, one.Ingress, one.Egress = Selector{}, nil, nil
-		one.IsolatesIngress, one.IsolatesEgress = ingress, egress
-		all = append(all, *one)
+	for _, namespace := range slices.Sorted(maps.Keys(of)) {
+		if one := of[namespace]; one != nil {
+			all = append(all, *one)
+		}
 	}
 	s.Policies = all
 }

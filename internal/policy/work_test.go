@@ -1,75 +1,187 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package policy_test
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/policy/policytest"
 )
 
-// inNamespace selects all pods of a namespace.
-func inNamespace(name string) PodSelector {
-	return PodSelector{Namespaces: Selector{Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
+// TestRangesCostOthersLittle lets a tenant bring many ranges to a node where somebody else has many rules of all addresses: they cost as with
+// one such rule.
+func TestRangesCostOthersLittle(t *testing.T) {
+	cost := func(rules int) int {
+		c := policy.NewCompiler(policy.Rows{})
+		s := policytest.On([]policy.Policy{policytest.Internet(policy.Namespaced, "shop", "", rules), policytest.Addresses("tenant", "evil", 0, 10_000)}, map[string][]string{"shop": {"a"}, "tenant": {"b"}})
+		if _, err := c.Change(s); err != nil {
+			t.Fatal(err)
+		}
+		return c.Cost().Work
+	}
+	if one, many := cost(1), cost(200); many > one+one/20 {
+		t.Errorf("ranges cost %d with one rule, %d with many", one, many)
+	}
 }
 
-// crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports and one more.
-func crossing(namespace, name string, ranges, ports int) Policy {
-	p := Policy{Tier: Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
-	all := Rule{Action: Accept, Peers: []Peer{{Block: &Block{CIDR: netip.MustParsePrefix("20.0.0.0/8")}}}}
-	for n := range ports {
-		port := uint16(2*n + 1)
-		all.Ports = append(all.Ports, Port{Protocol: 6, First: port, Last: port})
+// TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and takes what was accepted
+// in one piece.
+func TestTotal(t *testing.T) {
+	policy.Bound(t, policy.MostWork/16)
+	apps := policytest.Names(8)
+	for i := range apps {
+		apps[i] = "s" + apps[i]
 	}
-	p.Ingress = []Rule{all}
-	for n := range ranges {
-		port := uint16(20000 + 2*n)
-		p.Ingress = append(p.Ingress, Rule{
-			Action: Accept, Ports: []Port{{Protocol: 6, First: port, Last: port}},
-			Peers: []Peer{{Block: &Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(n >> 8), byte(n), 0}), 24)}}},
-		})
+	s := policytest.On(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
+	for _, app := range apps {
+		s.Policies = append(s.Policies, policytest.Internet(policy.Namespaced, "shop", app, 2))
 	}
-	return p
+	c := policy.NewCompiler(policy.Rows{})
+	step := func(policies []policy.Policy) error {
+		next := s
+		next.Policies = policies
+		if _, err := c.Change(next); err != nil {
+			return err
+		}
+		return c.Check(next)
+	}
+	for round := range 8 { // what goes costs nothing any more
+		if err := step(append(slices.Clone(s.Policies), policytest.Addresses("tenant", "list", 20*round, 1_000))); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+	refused := error(nil)
+	for n := 0; refused == nil && n < 10; n++ {
+		if refused = step(append(slices.Clone(s.Policies), policytest.Addresses("tenant", fmt.Sprint("more", n), 200+n, 800))); refused == nil {
+			s.Policies = append(s.Policies, policytest.Addresses("tenant", fmt.Sprint("more", n), 200+n, 800))
+		}
+	}
+	var work *policy.WorkError
+	if !errors.As(refused, &work) {
+		t.Errorf("%v", refused)
+	}
+	if len(s.Policies) == len(apps) {
+		t.Error("nothing was accepted")
+	}
+	if _, err := policy.Compile(s, policy.Rows{}); err != nil {
+		t.Errorf("what was accepted: %v", err)
+	}
+}
+
+// TestJoin adds a pod to a node where all is more work than it may be, and refuses one whose own policies are too much.
+func TestJoin(t *testing.T) {
+	policy.Bound(t, policy.MostWork/16)
+	apps := policytest.Names(20)
+	s := policytest.On(nil, map[string][]string{"shop": apps, "tenant": {"b"}})
+	for _, app := range apps {
+		s.Policies = append(s.Policies, policytest.Internet(policy.Namespaced, "shop", app, 2))
+	}
+	s.Policies = append(s.Policies, policytest.Addresses("tenant", "evil", 0, 2_000), policytest.Internet(policy.Namespaced, "joining", "", 100), policytest.Crossing("joins", "q", 200, 3000))
+	for _, namespace := range []string{"joining", "joins"} {
+		c := policy.NewCompiler(policy.Rows{})
+		if err := c.Resume(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(s); err == nil {
+			t.Fatal("it is not too much work")
+		}
+		next := s
+		next.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "p", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
+		err := c.Join(next)
+		var work *policy.WorkError
+		if refused := errors.As(err, &work); refused != (namespace == "joins") || refused && (len(work.Of.Policies) != 1 || work.Of.Policies[0].Name != "q") || err != nil && !refused {
+			t.Errorf("%s: %v", namespace, err)
+		}
+	}
+}
+
+// TestSelectorsOfNobody counts rules whose selectors match no pod: each term is looked at for each rule set, and each value is kept.
+func TestSelectorsOfNobody(t *testing.T) {
+	policy.Bound(t, 1<<12)
+	none := func(n int) policy.Requirement {
+		return policy.Requirement{Key: "app", Operator: "In", Values: []string{fmt.Sprint("none", n)}}
+	}
+	for name, peers := range map[string]func(n int) []policy.Peer{
+		"peers": func(n int) (all []policy.Peer) {
+			for i := range n {
+				all = append(all, policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{none(i)}}}})
+			}
+			return all
+		},
+		"terms": func(n int) []policy.Peer {
+			all := policy.Selector{Requirements: slices.Repeat([]policy.Requirement{none(0)}, n)}
+			return []policy.Peer{{Pods: &policy.PodSelector{Pods: all}}}
+		},
+		"values": func(n int) []policy.Peer {
+			all := none(0)
+			for i := range 8 * n {
+				all.Values = append(all.Values, fmt.Sprint(i))
+			}
+			all.Sort()
+			return []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{all}}}}}
+		},
+	} {
+		p := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "nobody", IsolatesIngress: true, Subject: policytest.InNamespace("tenant"), Ingress: make([]policy.Rule, 1)}
+		policies := []policy.Policy{p, policytest.Internet(policy.Namespaced, "shop", "a", 1)}
+		for _, app := range policytest.Names(9) {
+			own := policy.Policy{Tier: policy.Namespaced, Namespace: "tenant", Name: "own" + app, IsolatesIngress: true, Subject: policytest.InNamespace("tenant")}
+			own.Subject.Pods.Labels = map[string]string{"app": app}
+			policies = append(policies, own)
+		}
+		s := policytest.On(policies, map[string][]string{"tenant": policytest.Names(9), "shop": {"a"}})
+		for n, want := range map[int]bool{50: false, 500: true} {
+			policies[0].Ingress[0].Peers = peers(n)
+			_, err := policy.Compile(s, policy.Rows{})
+			var over *policy.WorkError
+			if errors.As(err, &over) != want {
+				t.Errorf("%d %s: %v", n, name, err)
+			}
+		}
+	}
 }
 
 // except returns a policy of rules that each select all pods but those with one value of a label.
-func except(namespace, name string, rules int) Policy {
-	p := Policy{Tier: Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: inNamespace(namespace)}
+func except(namespace, name string, rules int) policy.Policy {
+	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true, Subject: policytest.InNamespace(namespace)}
 	for n := range rules {
-		p.Ingress = append(p.Ingress, Rule{Action: Accept, Peers: []Peer{{Pods: &PodSelector{
-			Pods: Selector{Requirements: []Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint(n)}}}},
+		p.Ingress = append(p.Ingress, policy.Rule{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{
+			Pods: policy.Selector{Requirements: []policy.Requirement{{Key: "x", Operator: "NotIn", Values: []string{fmt.Sprint(n)}}}},
 		}}}})
 	}
 	return p
 }
 
-// TestWorkIsBounded refuses policies whose rules meet too many identities and ports, names the namespace that they are of, and gives up in time:
+// TestWorkIsBounded refuses policies whose rules meet too many identities and ports, and gives up in time:
 // without a limit these would take minutes and gigabytes.
 func TestWorkIsBounded(t *testing.T) {
-	var pods []Pod
+	var pods []policy.Pod
 	for n := range 2000 {
 		at := netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
-		pods = append(pods, Pod{Namespace: fmt.Sprint("n", n%2), Name: fmt.Sprint(n), Labels: map[string]string{"x": fmt.Sprint(n)}, Addresses: []netip.Addr{at}})
+		pods = append(pods, policy.Pod{Namespace: fmt.Sprint("n", n%2), Name: fmt.Sprint(n), Labels: map[string]string{"x": fmt.Sprint(n)}, Addresses: []netip.Addr{at}})
 	}
 	pods[0].Node, pods[1].Node = "node", "node"
-	small := []Policy{crossing("n0", "small", 10, 100), except("n0", "few", 300)}
+	small := []policy.Policy{policytest.Crossing("n0", "small", 10, 100), except("n0", "few", 300)}
 	for name, c := range map[string]struct {
-		policy  Policy
-		refused string
+		policy  policy.Policy
+		refused bool
 	}{
-		"ports of many ranges": {crossing("n1", "q", 4000, 6000), "NetworkPolicy n1/q"},
-		"rules for many pods":  {except("n1", "q", 8000), "NetworkPolicy n1/q"},
-		"fewer":                {except("n1", "q", 500), ""},
+		"ports of many ranges": {policytest.Crossing("n1", "q", 4000, 6000), true},
+		"rules for many pods":  {except("n1", "q", 8000), true},
+		"fewer":                {except("n1", "q", 500), false},
 	} {
-		compiler := NewCompiler(Rows{})
-		_, err := compiler.Change(Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods})
-		var work *WorkError
-		if refused := errors.As(err, &work); refused != (c.refused != "") || refused && work.Most.String() != c.refused {
+		compiler := policy.NewCompiler(policy.Rows{})
+		_, err := compiler.Change(policy.Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods})
+		var work *policy.WorkError
+		if errors.As(err, &work) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
-		if compiler.work > MostWork+MostWork/8 {
-			t.Errorf("%s: work of %d, at most %d are allowed", name, compiler.work, MostWork)
+		if compiler.Cost().Work > policy.MostWork+policy.MostWork/8 {
+			t.Errorf("%s: work of %d, at most %d are allowed", name, compiler.Cost().Work, policy.MostWork)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
+	"mustang/internal/policy/blame"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -57,7 +58,7 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	}
 	more := want
 	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more", IsolatesIngress: true, Subject: want.Policies[0].Subject})
-	var work *policy.WorkError
+	var work *blame.WorkError
 	if _, err := p.Apply(t.Context(), service.Agent, more); !errors.As(err, &work) {
 		t.Errorf("more policies: %v", err)
 	}

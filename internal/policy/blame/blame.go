@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package blame finds the namespaces whose policies cost a node most, where there is no room for all. What a namespace costs is what its policies cost by
+// themselves, and a part of what they cost where those of several namespaces meet: each rule set with a block has a row for each range that anybody's rules
+// tell apart, and each that selects pods one for each kind of pods. docs/policy.md has the rules.
+package blame
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"mustang/internal/policy"
+)
+
+// WorkError is a [policy.WorkError] with whom to blame.
+type WorkError struct {
+	// Most is the largest policy of the namespace whose policies cost most.
+	Most policy.Origin
+	// TooMany are the namespaces whose policies cost most, as many as have to go for the rest not to be too much.
+	TooMany []string
+}
+
+func (e *WorkError) Error() string {
+	return fmt.Sprintf("%s: its ports, and the pods and ranges that its rules tell apart, are too many for a node, with those of other policies", e.Most)
+}
+
+// Explain returns a *[WorkError] for a [policy.WorkError], and any other error as it is.
+func Explain(err error) error {
+	var much *policy.WorkError
+	if !errors.As(err, &much) {
+		return err
+	}
+	c := costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork}
+	most, namespaces := c.tooMany(&much.Of)
+	return &WorkError{most, namespaces}
+}
+
+func work(c *policy.Compiler) int { return c.Cost().Work }
+
+// Fullest returns the namespaces whose policies have the most of some rows on the node, which a function counts: those of its policies by
+// themselves, and of verdicts also those where rule sets of others meet what it tells apart. They are as many as have to go so that no more rows than room
+// are left, one at least.
+func Fullest(s policy.Snapshot, rows func(policy.Rows) int, verdicts bool, room int) []string {
+	c := costs{of: func(c *policy.Compiler) int { return rows(c.Rows()) }, limit: room}
+	if verdicts {
+		c.meeting = 1
+	}
+	_, namespaces := c.tooMany(&s)
+	return namespaces
+}
+
+// costs is what policies cost, and how much they may.
+type costs struct {
+	of      func(*policy.Compiler) int // by themselves
+	meeting int                        // where a rule set meets a range, or pods or nodes, that others tell apart
+	limit   int
+}
+
+// tooMany returns the namespaces whose policies cost most on the node, one at least, and as many as have to go for the cost of the rest not to exceed the
+// limit; and the largest policy of the first. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are
+// too much work by themselves.
+func (c costs) tooMany(s *policy.Snapshot) (most policy.Origin, gone []string) {
+	names, policies := withRules(s)
+	if len(names) == 0 {
+		return policy.Origin{}, nil
+	}
+	if len(names) == 1 {
+		return largest(policies[0]), names
+	}
+	h := hostsOf(s, policies)
+	bills := make([]bill, len(names))
+	for i, name := range names {
+		who := int32(i)
+		kinds := h.apart(func(t *trait) bool { return t.asks(who) })
+		own := h.only(s, name, kinds)
+		own.Policies = policies[i]
+		b, err := c.bill(own)
+		if err != nil && name == "" {
+			return largest(policies[i]), names[i : i+1]
+		}
+		b.brings[ofHosts] = float64(len(kinds))
+		if c.meeting > 0 && h.asksAlone(who) {
+			without := h.apart(func(t *trait) bool { return !t.asksAlone(who) })
+			b.brings[ofHosts] = max(b.brings[ofHosts], float64(len(h.all)-len(without)))
+		}
+		b.name, b.who = name, who
+		bills[i] = b
+	}
+	gone = c.most(bills, func(left []bill) int {
+		asks := make([]bool, len(bills))
+		for _, b := range left {
+			asks[b.who] = true
+		}
+		return len(h.apart(func(t *trait) bool { return slices.ContainsFunc(t.askers, func(who int32) bool { return asks[who] }) }))
+	})
+	if len(gone) > 0 {
+		most = largest(policies[slices.Index(names, gone[0])])
+	}
+	return most, gone
+}
+
+// withRules returns the namespaces whose policies have rules on the node, and these policies; "" is the cluster.
+func withRules(s *policy.Snapshot) (names []string, policies [][]policy.Policy) {
+	of := map[string][]policy.Policy{}
+	for i, here := range s.Here() {
+		if p := s.Policies[i]; here && p.Bulk() > 0 {
+			of[p.Namespace] = append(of[p.Namespace], p)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		names, policies = append(names, name), append(policies, of[name])
+	}
+	return names, policies
+}
+
+// bill compiles a snapshot with the policies of one namespace. The error is that this is too much work.
+func (c costs) bill(own policy.Snapshot) (b bill, err error) {
+	compiler := policy.NewCompiler(policy.Rows{})
+	_, err = compiler.Change(own)
+	if b.own = float64(c.of(compiler)); err != nil {
+		b.own = max(b.own, float64(c.limit))
+	}
+	cost := compiler.Cost()
+	b.brings[ofRanges], b.sets = float64(cost.Ranges), [2]float64{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
+	return b, err
+}
+
+// largest returns the largest policy.
+func largest(all []policy.Policy) policy.Origin {
+	most := slices.MaxFunc(all, func(a, b policy.Policy) int { return cmp.Compare(a.Bulk(), b.Bulk()) })
+	return policy.Origin{Tier: most.Tier, Namespace: most.Namespace, Name: most.Name}
+}

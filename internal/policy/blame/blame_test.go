@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package blame
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"mustang/internal/policy"
+	"mustang/internal/policy/policytest"
+)
+
+// TestWhoIsToBlame names whoever brings ranges to a node where many pods of others may call all addresses, whatever comes first and though
+// the rules of the others are more; whoever has rules that are too much by themselves; and no ClusterNetworkPolicy before a NetworkPolicy.
+func TestWhoIsToBlame(t *testing.T) {
+	apps := policytest.Names(20)
+	shop := map[string][]string{"shop": apps, "tenant": {"b"}}
+	var internets, admins []policy.Policy
+	admin := map[string][]string{"tenant": {"b"}}
+	for i, app := range apps {
+		internets = append(internets, policytest.Internet(policy.Namespaced, "shop", app, 100))
+		namespace := fmt.Sprint("team", i)
+		admins = append(admins, policytest.Internet(policy.Admin, namespace, "", 20))
+		admin[namespace] = []string{"a"}
+	}
+	evil := policytest.Addresses("tenant", "evil", 0, 2_000)
+	for name, c := range map[string]struct {
+		policies []policy.Policy
+		apps     map[string][]string
+		want     string
+	}{
+		"ranges last":         {append(slices.Clone(internets), evil), shop, "NetworkPolicy tenant/evil"},
+		"ranges first":        {append([]policy.Policy{evil}, internets...), shop, "NetworkPolicy tenant/evil"},
+		"with the cluster's":  {append(slices.Clone(admins), evil), admin, "NetworkPolicy tenant/evil"},
+		"too much by oneself": {[]policy.Policy{policytest.Addresses("shop", "list", 0, 5_000), policytest.Crossing("tenant", "q", 200, 3000)}, shop, "NetworkPolicy tenant/q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := policytest.On(c.policies, c.apps)
+			if most, _ := (costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork / 16}).tooMany(&s); most.String() != c.want {
+				t.Errorf("it is %s, not %s", most, c.want)
+			}
+		})
+	}
+}
+
+// TestFullest blames whoever brings ranges for the verdicts of others about these, though somebody else has more of his own.
+func TestFullest(t *testing.T) {
+	apps := policytest.Names(30)
+	all := policy.Policy{Tier: policy.Namespaced, Namespace: "shop", Name: "all", IsolatesIngress: true, Subject: policytest.InNamespace("shop")}
+	all.Ingress = []policy.Rule{{Action: policy.Accept, Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespaces: policytest.InNamespace("away").Namespaces}}}}}
+	s := policytest.On([]policy.Policy{all, policytest.Addresses("tenant", "evil", 0, 3000)}, map[string][]string{"shop": apps, "tenant": {"b"}})
+	for _, app := range apps {
+		s.Policies = append(s.Policies, policytest.Internet(policy.Namespaced, "shop", app, 1))
+	}
+	for n := range 150 {
+		app := fmt.Sprint(n)
+		s.Policies[0].Ingress[0].Peers = append(s.Policies[0].Ingress[0].Peers, policy.Peer{Pods: &policy.PodSelector{Pods: policy.Selector{Labels: map[string]string{"app": app}}}})
+		s.Pods = append(s.Pods, policy.Pod{Namespace: "away", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}})
+	}
+	rows := func(r policy.Rows) int { return len(r.Verdicts) }
+	for verdicts, want := range map[bool]string{true: "tenant", false: "shop"} {
+		if most := Fullest(s, rows, verdicts, 1<<30); !slices.Equal(most, []string{want}) {
+			t.Errorf("%v: it is %s", verdicts, most)
+		}
+	}
+}
+
+// TestRuleSetsOfMany blames who has very many rule sets on a node for meeting the ranges of somebody else's usual list.
+func TestRuleSetsOfMany(t *testing.T) {
+	apps := policytest.Names(100)
+	policies := []policy.Policy{policytest.Addresses("shop", "list", 0, 1200)}
+	for i, app := range apps {
+		p := policytest.Internet(policy.Namespaced, "tenant", app, 500+i)
+		p.IsolatesIngress, p.Ingress = true, p.Egress
+		policies = append(policies, p)
+	}
+	_, err := policy.NewCompiler(policy.Rows{}).Change(policytest.On(policies, map[string][]string{"shop": {"a"}, "tenant": apps}))
+	var work *WorkError
+	if !errors.As(Explain(err), &work) || !slices.Equal(work.TooMany, []string{"tenant"}) {
+		t.Errorf("%+v, %v", work, err)
+	}
+}
