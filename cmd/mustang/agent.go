@@ -160,8 +160,13 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			for l, handler := range listeners {
 				all.Go(func() error { return healthz.ServeAt(ctx, l, handler) })
 			}
+			services := d.Services()
+			room, err := services.Room()
+			if err != nil {
+				return err
+			}
 			a := agent.New(agent.Options{
-				Node: o.node, Source: client, Services: d.Services(), Policies: d.Policies(), Health: checks,
+				Node: o.node, Source: client, Services: services, Room: room, Policies: d.Policies(), Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {

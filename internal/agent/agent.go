@@ -79,6 +79,8 @@ type Options struct {
 	Node     string
 	Source   Source
 	Services Services
+	// Room is how many rows there are for services; 0: without a limit.
+	Room     datapath.Rows
 	Policies Policies
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access
@@ -128,10 +130,12 @@ type Agent struct {
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	return &Agent{
+	a := &Agent{
 		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(),
 		failed: map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1), round: make(chan struct{}, 1),
 	}
+	a.services.room = newRoom(o.Room)
+	return a
 }
 
 // watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
@@ -341,7 +345,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	a.mu.Unlock()
 	look(looked)
 	a.mu.Lock()
-	changes, services, all := a.services.merge(looked, a.warnings)
+	changes, services, lacking := a.services.merge(looked, a.warnings)
+	all = services != nil
 	checked := slices.Collect(maps.Values(a.services.checked))
 	a.State.Services(len(a.services.counted), a.services.backends)
 	a.State.NoLocalEndpoints(len(a.services.noLocal[internalPolicy]), len(a.services.noLocal[externalPolicy]))
@@ -358,8 +363,9 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	} else {
 		failed = changes.write(ctx, a.Services, a.services.wanted)
 	}
-	a.note(changes, failed, all)
 	rest := failed.err()
+	maps.Copy(lacking, failed)
+	a.note(changes, lacking, all)
 	if attach {
 		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
 	}

@@ -38,7 +38,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 }
 
 // collect looks at Services as a round does.
-func collect(s *serviceSet, w *warnings) (changes, []service.Service, bool) {
+func collect(s *serviceSet, w *warnings) (changes, []service.Service, failures) {
 	of := s.take()
 	look(of)
 	return s.merge(of, w)

@@ -80,8 +80,9 @@ func look(all []looked) {
 	}
 }
 
-// merge notes what Services stand for, and returns what to write: all services if all were looked at.
-func (s *serviceSet) merge(of []looked, w *warnings) (c changes, all []service.Service, isAll bool) {
+// merge notes what Services stand for, and returns what to write: all services if all were looked at; and why some are written without their backends,
+// or not at all.
+func (s *serviceSet) merge(of []looked, w *warnings) (c changes, all []service.Service, lacking failures) {
 	c = changes{}
 	why := map[manifest.Name][]string{}
 	for _, l := range of {
@@ -102,16 +103,41 @@ func (s *serviceSet) merge(of []looked, w *warnings) (c changes, all []service.S
 		for _, conflict := range s.wanted.set(n, set.Services, c) {
 			why[conflict.name] = append(why[conflict.name], heldBy(conflict.key, s.wanted.holder[conflict.key]))
 		}
+		s.room.note(n, set.Services)
 	}
 	w.notServed(why)
 	s.underway = nil
-	if isAll = s.left != nil && len(s.left) == 0; isAll {
-		s.left, all = nil, s.wanted.services()
+	lacking = s.leaveOut(c)
+	if s.left != nil && len(s.left) == 0 {
+		s.left, all = nil, make([]service.Service, 0, len(s.wanted.holder))
+		for _, v := range s.wanted.services() {
+			if left := s.room.leave(s.wanted.holder[v.Key()], v, lacking); left != nil {
+				all = append(all, *left)
+			}
+		}
 	}
 	for key, v := range c {
 		s.count(key, v)
 	}
-	return c, all, isAll
+	return c, all, lacking
+}
+
+// leaveOut takes from changes what there is no room for, adds what there is room for again, and returns why.
+func (s *serviceSet) leaveOut(c changes) (lacking failures) {
+	for _, n := range s.room.divide() {
+		for _, v := range s.wanted.of[n] {
+			if s.wanted.holder[v.Key()] == n {
+				c[v.Key()] = &v
+			}
+		}
+	}
+	lacking = failures{}
+	for key, v := range c {
+		if v != nil {
+			c[key] = s.room.leave(s.wanted.holder[key], *v, lacking)
+		}
+	}
+	return lacking
 }
 
 // withoutLocal returns the traffic policies that are Local where no backend here serves, though others do.

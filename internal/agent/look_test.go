@@ -61,7 +61,8 @@ func TestCostlyServices(t *testing.T) {
 		if len(s.underway) != len(of) {
 			t.Errorf("round %d: %d Services are under way, want %d", round, len(s.underway), len(of))
 		}
-		_, _, all := s.merge(of, w)
+		_, services, _ := s.merge(of, w)
+		all := services != nil
 		if all != (len(seen) == n+1) {
 			t.Fatalf("round %d: %d Services were looked at, and all is %v", round, len(seen), all)
 		}

@@ -25,8 +25,9 @@ func isRefused(err error) bool {
 		full     *objects.FullError
 		port     *health.PortError
 		absent   *AbsentError
+		room     *RoomError
 	)
-	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent)
+	return errors.As(err, &conflict) || errors.As(err, &full) || errors.As(err, &port) || errors.As(err, &absent) || errors.As(err, &room)
 }
 
 // parts returns the errors that were joined.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
 	"mustang/internal/service"
@@ -30,6 +31,7 @@ type serviceSet struct {
 	underway  []manifest.Name        // those that are looked at just now
 	last      manifest.Name          // the last one that was not among the cheapest
 	wanted    *wanted
+	room      *room
 	checked   map[service.Key]service.Service // those with a health-check port
 
 	counted  map[service.Key]int // backends of each
@@ -48,7 +50,7 @@ func newServiceSet(node string) *serviceSet {
 	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
 	return &serviceSet{
 		cluster: cluster, dirty: map[manifest.Name]bool{},
-		wanted: newWanted(cluster.CompareAge, cluster.Gives), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		wanted: newWanted(cluster.CompareAge, cluster.Gives), room: newRoom(datapath.Rows{}), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}

@@ -75,3 +75,24 @@ func (k set) delete(o *objects.Objects) error {
 	}
 	return errors.Join(o.LookUp.DeleteBatch(k.blocks), o.Backends.DeleteBatch(k.backends))
 }
+
+// Rows counts rows of the maps of services.
+type Rows struct{ Services, Backends, Tables, SourceRanges int }
+
+// RowsOf returns how many a service takes. While it changes, it takes those of before besides, but for Services.
+func RowsOf(s service.Service) Rows {
+	n := sizeOf(s)
+	services := 1
+	if s.Protocol == service.Any {
+		services = 2
+	}
+	return Rows{services, n.backends, n.blocks, n.ranges}
+}
+
+// Room returns how many rows the maps have. Errors: those of opening them.
+func (s Services) Room() (Rows, error) {
+	if err := s.o.OpenTables(); err != nil {
+		return Rows{}, err
+	}
+	return Rows{int(s.o.Services.Size()), int(s.o.Backends.Size()), int(s.o.LookUp.Size()), int(s.o.SourceRanges.Size())}, nil
+}
