@@ -151,6 +151,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		network := o.nodes.network(ns, client.Addresses)
+		o.nodes.runDir = c.Getenv("MUSTANG_CNI_RUN_DIR")
 		// A rollout brings this build to nodes that have the maps of an earlier one.
 		if _, err := datapath.Upgrade(ctx, datapath.Options{Root: c.BPFRoot}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -170,7 +171,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: ranges, Primary: primary, Forward: c.forwardIn(ns)},
 				Nodes:  network, Attacher: &o.nodes, Status: client, Events: client, State: state, Log: log,
 				Config: o.status(), Endpoints: d.Endpoints(), Warnings: func() []string {
-					records, _ := record.Store{Root: cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)}.List("") // those that can be read
+					records, _ := record.Store{Root: cmp.Or(o.nodes.runDir, cni.DefaultRunDir)}.List("") // those that can be read
 					return o.nodes.apart(records)
 				},
 			})

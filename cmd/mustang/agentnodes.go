@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
@@ -26,7 +27,8 @@ type agentNodes struct {
 	excluded []string
 	place    install.Place
 	pods     install.Network
-	proxied  bool // services off whatever the link
+	proxied  bool   // services off whatever the link
+	runDir   string // of the CNI plugin's records
 }
 
 func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
@@ -102,7 +104,7 @@ func (a *agentNodes) network(host *netns.Namespace, servers func() []netip.Addr)
 	return nodenet.New(a.options)
 }
 
-// Attach writes the CNI configuration, after the plugins that it needs.
+// Attach writes the CNI configuration, after the plugins that it needs. Then it removes what the node had of other ranges, which are another node's by now.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil
@@ -121,6 +123,9 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	}
 	a.place.Client = true
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
+		return err
+	}
+	if err := (&cni.Plugin{RunDir: a.runDir}).RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
 		return err
 	}
 	before, err := a.place.Before()

@@ -108,7 +108,7 @@ func (n *agentNode) start(routing string) {
 	n.t.Helper()
 	n.agent = exec.Command("mustang", "agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
 		"--cgroup=none", "--cni-socket=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf", "--run-dir", n.dir+"/agent")
-	n.agent.Env = append(os.Environ(), cli.EnvBPFRoot+"="+n.root)
+	n.agent.Env = n.env()
 	n.agent.Stderr = os.Stderr
 	n.must(n.agent.Start())
 	n.t.Cleanup(n.kill)

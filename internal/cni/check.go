@@ -104,6 +104,9 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("%s has no record of its shared state", a.config)
 	}
+	if of := gatewaysOf(network.Former, a.record.Addresses); len(of) > 0 { // it has the subnets of before
+		network.Gateways = of
+	}
 	if err := a.useNetwork(network); err != nil {
 		return err
 	}

@@ -80,10 +80,15 @@ func (a *attachment) delete(ctx context.Context) error {
 	return a.forget()
 }
 
-// forget deletes the record. A DEL of the last pod may have left the host's settings to this attachment.
+// forget deletes the record. A DEL of the last pod may have left the host's settings to this attachment, and gateways of former subnets.
 func (a *attachment) forget() error {
 	if err := a.record.Remove(); err != nil {
 		return err
+	}
+	if n, ok := a.plugin.records().Network(a.config.Name); ok && len(n.Former) > 0 {
+		if err := a.plugin.RetireGateways(a.host, a.config.Name, n.Gateways); err != nil {
+			return err
+		}
 	}
 	return a.plugin.forwarding(a.host).restore()
 }

@@ -61,6 +61,12 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.mode.Setup(a.network); err != nil {
 		return err
 	}
+	if have, ok := store.Network(a.config.Name); ok { // another ADD may have saved it since
+		want.Former = formerGateways(have, want)
+	}
+	if want.Former, err = a.plugin.removeUnused(a.host, a.config.Name, want); err != nil {
+		return err
+	}
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
 		prefix := record.DevicePrefix(a.config.Name)
 		err := rtnl.In(a.host).AllowBigTCP(func(name string) bool { return strings.HasPrefix(name, prefix) })
@@ -69,7 +75,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		}
 	}
 	if a.config.Masquerade {
-		if err := setMasquerade(a.host, a.config.Name, want.Gateways); err != nil {
+		if err := setMasquerade(a.host, a.config.Name, slices.Concat(want.Gateways, want.Former)); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -27,7 +28,9 @@ func newBridge() Mode { return bridged{name: "bridge", linkType: vethPair{}, aut
 // newTap switches between TAP devices, whose other ends are programs.
 func newTap() Mode { return bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}} }
 
-func (bridged) sealed() {}
+func (bridged) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
+	return network.bridge(), network.Gateways
+}
 
 // Name implements Mode.
 func (b bridged) Name() string { return b.name }

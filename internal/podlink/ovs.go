@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,7 +20,9 @@ import (
 // has the gateways' addresses.
 type ovsMode struct{ name string }
 
-func (ovsMode) sealed() {}
+func (ovsMode) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
+	return network.bridge(), network.Gateways
+}
 
 // Name implements Mode.
 func (o ovsMode) Name() string { return o.name }

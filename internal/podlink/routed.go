@@ -40,7 +40,9 @@ func newTun() Mode {
 	return routed{name: "tun", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TUN}, layer3: true}
 }
 
-func (routed) sealed() {}
+func (routed) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
+	return "lo", network.gatewayAddrs()
+}
 
 // Name implements Mode.
 func (r routed) Name() string { return r.name }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -40,7 +41,10 @@ type subinterfaceType interface {
 	ownMAC() bool
 }
 
-func (subinterface) sealed() {}
+func (s subinterface) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
+	spec := s.hostSpec(network)
+	return spec.name, spec.addrs
+}
 
 // Name implements Mode.
 func (s subinterface) Name() string { return s.name() }

@@ -149,6 +149,8 @@ type Network struct {
 	// Gateways are the host's own addresses, Routers the gateways that are not the host.
 	Gateways []netip.Prefix `json:"gateways"`
 	Routers  []netip.Addr   `json:"routers,omitempty"`
+	// Former are gateways of subnets that the network had before, of which pods have addresses still.
+	Former []netip.Prefix `json:"former,omitempty"`
 }
 
 // Networks returns the names of the networks.

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mustang/internal/testkit"
+)
+
+// TestSubnetsChange gives a network other subnets: the host keeps the gateways of before while a pod has an address of theirs, and no longer, as
+// they may be another host's then.
+func TestSubnetsChange(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode.Name(), func(t *testing.T) {
+			t.Parallel()
+			testkit.RequireMode(t, mode.Probe())
+			f := newFixture(t)
+			before := network("net", mode.Name(), "")
+			after := bytes.ReplaceAll(bytes.ReplaceAll(before, []byte("10.113."), []byte("10.114.")), []byte("fd00:113:"), []byte("fd00:114:"))
+			has := func(when string, old, new bool) {
+				t.Helper()
+				text := command(t, f.host, "ip -o addr show")
+				for want, gateways := range map[string]bool{"10.113.0.1/": old, "fd00:113::1/": old, "10.114.0.1/": new, "fd00:114::1/": new} {
+					if strings.Contains(text, want) != gateways {
+						t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
+					}
+				}
+			}
+			p := f.added("a", before)
+			has("at first", true, false)
+			q := f.added("b", after)
+			has("with pods of both", true, true)
+			for i := range 2 {
+				f.reach(p.Namespace, f.host, gateway(p, i))
+				f.reach(q.Namespace, f.host, gateway(q, i))
+			}
+			f.must(f.check(p))
+			f.must(f.check(q))
+			f.must(f.del(p))
+			has("without pods of before", false, true)
+			f.must(f.check(q))
+			f.must(f.del(q))
+			f.must(f.del(f.added("c", before)))
+			has("back again", true, false)
+			f.must(f.plugin.RetireGateways(f.host, "net", []netip.Prefix{netip.MustParsePrefix("10.114.0.0/24"), netip.MustParsePrefix("fd00:114::/64")}))
+			has("without an ADD", false, false)
+			p = f.added("d", before)
+			has("in the end", true, false)
+			f.must(f.check(p))
+			f.must(f.del(p))
+		})
+	}
+}
