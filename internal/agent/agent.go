@@ -287,7 +287,7 @@ func (a *Agent) on(e kube.Event) {
 	delete(a.unread, at)
 	if err != nil {
 		a.unread[at] = err.Error()
-		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error()})
+		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(), Everywhere: true})
 	}
 	a.proceed()
 	a.wake()

@@ -105,7 +105,7 @@ func (s *serviceSet) merge(of []looked, w *warnings) (c changes, all []service.S
 		}
 		s.room.note(n, set.Services)
 	}
-	w.notServed(why)
+	w.notServed(why, true)
 	s.underway = nil
 	lacking = s.leaveOut(c)
 	if s.left != nil && len(s.left) == 0 {

@@ -144,7 +144,7 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 	}
 	for _, pod := range s.Trim(p.node) {
 		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels", Text: fmt.Sprintf(
-			"policies ask for more than %d of its labels or named ports: they know no others", policy.MostLabels)})
+			"policies ask for more than %d of its labels or named ports: they know no others", policy.MostLabels), Everywhere: true})
 	}
 	return s, cut
 }

@@ -78,7 +78,7 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	for _, texts := range why {
 		slices.Sort(texts)
 	}
-	a.warnings.notServed(why)
+	a.warnings.notServed(why, false)
 }
 
 // refused counts, by the kinds of a status, the objects that do not have in force all that they ask for.
@@ -153,6 +153,6 @@ func (a *Agent) answerChecks(checked []service.Service) error {
 			why[name] = append(why[name], text)
 		}
 	}
-	a.warnings.notServed(why)
+	a.warnings.notServed(why, false)
 	return err
 }

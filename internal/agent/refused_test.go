@@ -62,6 +62,11 @@ func TestContentOfObjects(t *testing.T) {
 				return fmt.Errorf("%s: there are %+v, and the events %s", object, report.Objects, all)
 			}
 		}
+		for _, want := range []string{`"message":"node here: health-check port`, `"message":"no device has`} {
+			if !strings.Contains(all, want) {
+				return fmt.Errorf("%s: there are the events %s", want, all)
+			}
+		}
 		w := httptest.NewRecorder()
 		state.Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0, status.Pod: 1, status.Node: 1} {

@@ -51,7 +51,7 @@ func (b bucket) leak(l limit, now time.Time) bucket {
 	return bucket{b.used - n, b.at.Add(time.Duration(n) * l.every)}
 }
 
-// Events are what users see of objects. *kube.Client is one.
+// Events are what users see of objects: of a node, or of all if that is empty. *kube.Client is one.
 type Events interface {
 	Warn(ctx context.Context, node string, w kube.Warning) error
 }
@@ -114,8 +114,8 @@ func (w *warnings) note(of kube.Warning, notes []string) {
 	}
 }
 
-// notServed says in a warning for each Service what it does not get.
-func (w *warnings) notServed(why map[manifest.Name][]string) {
+// notServed says in a warning for each Service what it does not get, on this node or everywhere.
+func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		texts := slices.Clone(why[n])
 		for i := range texts {
@@ -124,7 +124,9 @@ func (w *warnings) notServed(why map[manifest.Name][]string) {
 			}
 		}
 		if len(texts) > 0 {
-			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: strings.Join(texts, "; ")})
+			w.add(kube.Warning{
+				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
+			})
 		}
 	}
 }
@@ -138,14 +140,20 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
 }
 
-// post stores events until the context ends.
+// post stores events until the context ends. What a node alone has to say begins with its name.
 func (w *warnings) post(ctx context.Context, to Events, node string) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case v := <-w.waiting:
-			if err := to.Warn(ctx, node, v); err != nil && ctx.Err() == nil {
+			from := node
+			if v.Everywhere {
+				from = ""
+			} else if v.Kind != kube.Nodes {
+				v.Text = cut("node " + node + ": " + v.Text)
+			}
+			if err := to.Warn(ctx, from, v); err != nil && ctx.Err() == nil {
 				w.log.Info("no event", "error", err)
 			}
 		}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
 	"mustang/internal/service/manifest"
+	"mustang/internal/testkit"
 )
 
 func quiet() *warnings { return newWarnings(slog.New(slog.NewTextHandler(io.Discard, nil))) }
@@ -121,4 +124,41 @@ func TestBucket(t *testing.T) {
 	if b := (bucket{}).leak(l, now); b.used != 0 || b.at != now {
 		t.Errorf("a new one is %v", b)
 	}
+}
+
+// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one event of no node.
+func TestEventsOfNodes(t *testing.T) {
+	s := kubetest.Start(t)
+	client, err := kube.Connect(s.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"web", "busy"} {
+		s.Put(t, services, serviceAt(name, "10.96.0.1", ""))
+	}
+	for _, node := range []string{"n1", "n2"} {
+		w := quiet()
+		set := newServiceSet(node)
+		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
+		if err := set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}); err != nil {
+			t.Fatal(err)
+		}
+		collect(set, w)
+		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go w.post(ctx, client, node)
+	}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		all := s.Objects(t, "/api/v1/events")
+		for want, n := range map[string]int{
+			`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
+			`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
+		} {
+			if strings.Count(all, want) != n {
+				return fmt.Errorf("%s is not there %d times in %s", want, n, all)
+			}
+		}
+		return nil
+	})
 }

@@ -23,10 +23,12 @@ type Warning struct {
 	Namespace, Name string
 	Reason          string // one word, "NotServed"
 	Text            string
+	// Everywhere is set if the agents of all nodes say the same.
+	Everywhere bool
 }
 
-// Warn stores an Event about an object, from a node's agent, as `kubectl describe` shows it. The same again changes the time of the
-// one that is there. It does nothing if the object is gone.
+// Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if that is empty. The same
+// again changes the time of the one that is there. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	o, err := c.dynamic.Resource(w.Kind.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -42,13 +44,17 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
+	source := map[string]any{"component": "mustang-agent"}
+	if node != "" {
+		source["host"] = node
+	}
 	event := map[string]any{
 		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": w.Reason, "message": w.Text,
 		"metadata": map[string]any{"namespace": namespace, "name": fmt.Sprintf("%s.%x", w.Name, hash.Sum64())},
 		"involvedObject": map[string]any{
 			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(o.GetUID()),
 		},
-		"source": map[string]any{"component": "mustang-agent", "host": node}, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
+		"source": source, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}
 	to := c.dynamic.Resource(events.resource()).Namespace(namespace)
 	object := &unstructured.Unstructured{Object: event}
@@ -59,6 +65,9 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 			return err
 		}
 		_, err = to.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+		if apierrors.IsConflict(err) {
+			err = nil // the agents of other nodes set the time just now
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)

@@ -163,7 +163,7 @@ func (s *set) free(k *kubeService, f frontend) error {
 	}
 	of := s.ofMachine(f.addr)
 	if of == "" && s.Taken.Host[f.addr] && !f.ranged {
-		of = "this node"
+		of = "node " + s.Node // which the events of a cluster have to tell
 	}
 	if of == "" && s.clusterIPs[f.addr] && !f.ranged { // also at ports that the other has not
 		of = "another Service"

@@ -35,7 +35,7 @@ func served(t *testing.T, c *Cluster, spec string, slices ...string) Set {
 
 // TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load balancer to these.
 func TestTakenAddresses(t *testing.T) {
-	c := NewCluster(Options{})
+	c := NewCluster(Options{Node: "here"})
 	addr := netip.MustParseAddr
 	c.SetTaken(Taken{
 		Nodes: map[netip.Addr]string{addr("192.0.2.1"): "node far", addr("203.0.113.5"): "the API server"},
@@ -61,7 +61,7 @@ func TestTakenAddresses(t *testing.T) {
 		refused = append(refused, text)
 	}
 	if want := []string{"192.0.2.1 is an address of node far", "203.0.113.5 is an address of the API server", "203.0.113.9 is an address of the API server",
-		"198.51.100.7 is an address of this node"}; !slices.Equal(refused, want) {
+		"198.51.100.7 is an address of node here"}; !slices.Equal(refused, want) {
 		t.Errorf("refused are %q, want %q", refused, want)
 	}
 	if want := []string{"Service shop/web: status.loadBalancer.ingress[0].ip left out: 192.0.2.1 is an address of node far, which answers there"}; !slices.Equal(set.Notes, want) {
