@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,6 +25,9 @@ const (
 	wrongAtOnce = 10       // objects that the summary shows
 	maxStatus   = 64 << 20 // bytes of an answer
 )
+
+// namesWait bounds the question for names, without which a list is of use too: longer than an agent waits for a round.
+const namesWait = 10 * time.Second
 
 // AddRunDir adds the flag of the directory of an agent's sockets.
 func AddRunDir(flags *pflag.FlagSet, to *string) {
@@ -101,17 +105,44 @@ type asking struct {
 	dir, format string
 }
 
-func (a asking) show(ctx context.Context, q status.Query) error {
-	answer, err := control.Get(ctx, a.dir, q.Path(), maxStatus)
+// ask returns what the agent answers whose socket is in a directory.
+func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
+	answer, err := control.Get(ctx, dir, q.Path(), maxStatus)
 	if err != nil {
-		return err
+		return r, err
 	}
-	var r status.Report
 	if err := json.Unmarshal(answer, &r); err != nil {
-		return fmt.Errorf("the agent's answer: %w", err)
+		return r, fmt.Errorf("the agent's answer: %w", err)
 	}
 	if r.Schema != status.Schema {
-		return fmt.Errorf("the agent answers in schema %d, want %d: it is of another version", r.Schema, status.Schema)
+		return r, fmt.Errorf("the agent answers in schema %d, want %d: it is of another version", r.Schema, status.Schema)
+	}
+	return r, nil
+}
+
+// ServiceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at most.
+func ServiceNames(ctx context.Context, dir string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, namesWait)
+	defer cancel()
+	r, err := ask(ctx, dir, status.Query{Kind: status.Service})
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, o := range r.Objects {
+		for _, e := range o.Entries {
+			if e.Why == "" { // else another may have it
+				names[e.What] = o.Namespace + "/" + o.Name
+			}
+		}
+	}
+	return names, nil
+}
+
+func (a asking) show(ctx context.Context, q status.Query) error {
+	r, err := ask(ctx, a.dir, q)
+	if err != nil {
+		return err
 	}
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/nodeagent"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/conntrack"
 	"mustang/internal/datapath/flows"
@@ -123,6 +124,7 @@ func (c commands) frontends() []string {
 type serviceJSON struct {
 	ID       uint32   `json:"id"`
 	Owner    string   `json:"owner"`
+	Name     string   `json:"name,omitzero"` // of the agent's Service in the cluster, with its namespace
 	Protocol string   `json:"protocol"`
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
@@ -153,16 +155,19 @@ type trafficJSON struct {
 	BackBytes   uint64 `json:"back_bytes"`
 }
 
-// use is what is made of services: open connections and traffic, by ID.
+// use is what is made of services: open connections and traffic, by ID, and the names that a cluster has for them, by address.
 type use struct {
 	open    map[uint32]int
 	traffic map[uint32]flows.ServiceTraffic
+	names   map[string]string
 }
 
 func (c commands) svcList() *cobra.Command {
+	var runDir string
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List services",
-		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply.
+		Long: `List services. OWNER is who made one and alone changes it: cli is svc add and svc apply, agent the agent of a cluster's node.
+NAME is that of the agent's Service in the cluster, NAMESPACE/NAME: the column is there where the agent runs and has services.
 STATE is ready where a backend is active, terminating where new connections find one that is about to
 go, and no-backend where they find none. CONNECTIONS are the open ones whose packets are translated; "mustang conntrack ls"
 lists them. PACKETS are those packets in both directions since the service was made; -o json has each direction, and bytes.
@@ -171,6 +176,7 @@ SETTINGS are those that are not the default. Behind a backend are its state unle
 active, its weight unless it is 1, and local if it is on this node. Of more than four
 backends or source ranges the table has three; -o json has all.`,
 	}
+	nodeagent.AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
 		used := use{open: map[uint32]int{}}
 		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
@@ -190,6 +196,11 @@ backends or source ranges the table has three; -o json has all.`,
 		})
 		if err != nil {
 			return err
+		}
+		if slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
+			if used.names, err = nodeagent.ServiceNames(cmd.Context(), runDir); err != nil {
+				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
+			}
 		}
 		return c.printServices(services, used, format)
 	})
@@ -220,16 +231,23 @@ func (c commands) printServices(services []service.Service, used use, format str
 			InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
 			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
 		}
+		if s.Owner == service.Agent {
+			item.Name = used.names[s.Key().String()]
+		}
 		packets := "-"
 		if t, ok := used.traffic[s.ID]; ok {
 			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
 			packets = strconv.FormatUint(t.To.Packets+t.Back.Packets, 10)
 		}
 		list = append(list, item)
-		rows = append(rows, []string{
+		row := []string{
 			strconv.FormatUint(uint64(item.ID), 10), item.Owner, item.Protocol, item.Service, strconv.Itoa(int(item.Port)),
 			item.State, strconv.Itoa(item.Connections), packets, cmp.Or(settings(s), "-"), cmp.Or(shortened(item.Backends), "-"),
-		})
+		}
+		if len(used.names) > 0 {
+			row = slices.Insert(row, 2, cmp.Or(item.Name, "-"))
+		}
+		rows = append(rows, row)
 	}
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, struct {
@@ -237,7 +255,11 @@ func (c commands) printServices(services []service.Service, used use, format str
 			Services []serviceJSON `json:"services"`
 		}{cli.Schema, list})
 	}
-	return cli.PrintTable(c.Stdout, []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}, rows)
+	header := []string{"ID", "OWNER", "PROTOCOL", "SERVICE", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS", "BACKENDS"}
+	if len(used.names) > 0 {
+		header = slices.Insert(header, 2, "NAME")
+	}
+	return cli.PrintTable(c.Stdout, header, rows)
 }
 
 // shortened joins texts for a table that a service with hundreds of them must not make too wide.
