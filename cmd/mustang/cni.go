@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -39,6 +40,19 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&p.ConfDir, "conf-dir", install.DefaultConfDir, "configuration directory of the runtime")
 	flags.StringVar(&p.ConfName, "conf-name", install.DefaultConfName, "file name of the configuration; runtimes use the first by name")
 	flags.StringVar(&p.plugin, "plugin", "", "path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
+}
+
+// check validates the flags. A runtime has another working directory than the user, so that directories are absolute.
+func (p *cniPlace) check() error {
+	for _, dir := range [][2]string{{"bin-dir", p.BinDir}, {"conf-dir", p.ConfDir}} {
+		if !filepath.IsAbs(dir[1]) {
+			return fmt.Errorf("--%s %q: want an absolute path", dir[0], dir[1])
+		}
+	}
+	if err := p.Place.Check(); err != nil {
+		return fmt.Errorf("--conf-name: %w", err)
+	}
+	return nil
 }
 
 // source returns the path of the plugin to copy.
@@ -126,7 +140,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	}
 	conflist, err := i.Conflist()
 	if err != nil {
-		return err
+		return ofFlag(err)
 	}
 	changes, err := i.Install(cmd.Context(), plugin, conflist, i.force)
 	if err != nil {
@@ -147,17 +161,17 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 
 // check validates the flags and parses the addresses.
 func (i *cniInstallation) check() error {
-	if err := i.Place.Check(); err != nil {
+	if err := i.cniPlace.check(); err != nil {
 		return err
 	}
 	i.Subnets = nil
 	for _, text := range i.subnets {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("subnet %q: want a prefix like %s", text, defaultSubnet)
+			return fmt.Errorf("--subnet %q: want a prefix like %s", text, defaultSubnet)
 		}
 		if a := prefix.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.BitLen()-prefix.Bits() < 2 {
-			return fmt.Errorf("subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
+			return fmt.Errorf("--subnet %q: pods cannot have addresses of it, or too few: want a prefix like %s", text, defaultSubnet)
 		}
 		i.Subnets = append(i.Subnets, prefix)
 	}
@@ -170,7 +184,7 @@ func (i *cniInstallation) check() error {
 		for _, text := range list.texts {
 			addr, err := netip.ParseAddr(text)
 			if err != nil {
-				return fmt.Errorf("%s %q: want an address like 10.77.0.1", list.flag, text)
+				return fmt.Errorf("--%s %q: want an address like 10.77.0.1", list.flag, text)
 			}
 			*list.into = append(*list.into, addr)
 		}
@@ -180,13 +194,34 @@ func (i *cniInstallation) check() error {
 		least = minMTU6
 	}
 	if i.MTU != 0 && i.MTU < least {
-		return fmt.Errorf("mtu %d: want %d at least, with IPv6 %d", i.MTU, minMTU, minMTU6)
+		return fmt.Errorf("--mtu %d: want %d at least, with IPv6 %d", i.MTU, minMTU, minMTU6)
 	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
-		return fmt.Errorf("bridge %q: link %s has none", i.Bridge, i.Link)
+		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
 	}
 	_, err := i.Conflist()
-	return err
+	return ofFlag(err)
+}
+
+// flagOfKey are the flags that set keys of the configuration.
+var flagOfKey = map[string]string{
+	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge", "mtu": "--mtu",
+	"services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address", "ipam.ranges": "--subnet",
+}
+
+// ofFlag returns an error that names a key of the configuration with the flags in place of keys: users have not seen the configuration.
+func ofFlag(err error) error {
+	if err == nil {
+		return nil
+	}
+	path, what, _ := strings.Cut(err.Error(), ": ")
+	key, _, _ := strings.Cut(path, "[")
+	flag := flagOfKey[key]
+	if flag == "" {
+		return err
+	}
+	what = strings.NewReplacer("hostAddresses", "--host-address", "subnet of ipam.ranges", "--subnet").Replace(what)
+	return fmt.Errorf("%s: %s", flag, what)
 }
 
 // The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), in bytes.
@@ -229,7 +264,7 @@ the plugin to delete them: delete them first.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
 		Args:    cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := place.Check(); err != nil {
+			if err := place.check(); err != nil {
 				return cli.Usage(err)
 			}
 			keep, _ := place.source() // without a source there is nothing to keep

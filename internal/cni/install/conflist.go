@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"mustang/internal/cni/netconf"
+	"mustang/internal/ipam"
 )
 
 // Versions returns the versions of the CNI specification for configuration lists, the
@@ -82,10 +83,10 @@ type subnet struct {
 // plugin if the plugin would reject the list.
 func (n Network) Conflist() ([]byte, error) {
 	if !slices.Contains(Versions(), n.CNIVersion) {
-		return nil, fmt.Errorf("CNI version %q: want one of %s", n.CNIVersion, strings.Join(Versions(), ", "))
+		return nil, fmt.Errorf("cniVersion: want one of %[2]s, got %[1]q", n.CNIVersion, strings.Join(Versions(), ", "))
 	}
 	if err := utils.ValidateNetworkName(n.Name); err != nil {
-		return nil, fmt.Errorf("invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
+		return nil, fmt.Errorf("name: invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
 	}
 	p := plugin{
 		Type: netconf.PluginType, Link: n.Link, Parent: n.Parent, Bridge: n.Bridge, MTU: n.MTU,
@@ -99,7 +100,7 @@ func (n Network) Conflist() ([]byte, error) {
 	for _, prefix := range n.Subnets {
 		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{Subnet: prefix}})
 	}
-	if err := p.IPAM.setGateways(n.Gateways); err != nil {
+	if err := p.IPAM.setGateways(n.Gateways, n.HostAddresses); err != nil {
 		return nil, err
 	}
 	text, err := json.MarshalIndent(list{n.CNIVersion, n.Name, []plugin{p}}, "", "  ")
@@ -116,15 +117,22 @@ func (n Network) Conflist() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// setGateways sets the gateway of each subnet by family.
-func (a addresses) setGateways(gateways []netip.Addr) error {
+// setGateways sets the gateway of each subnet by family. It is an address of the subnet that a host can have; another router beside a host
+// may have a link-local one of IPv6.
+func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
 	for _, gateway := range gateways {
 		of := slices.IndexFunc(a.Ranges, func(r []subnet) bool { return r[0].Subnet.Addr().Is4() == gateway.Is4() })
 		if of < 0 {
-			return fmt.Errorf("gateway %v: no subnet of its family", gateway)
+			return fmt.Errorf("gateway: %v: there is no subnet of its family", gateway)
 		}
 		if have := a.Ranges[of][0].Gateway; have.IsValid() {
-			return fmt.Errorf("gateway %v: %v already has the gateway %v", gateway, a.Ranges[of][0].Subnet, have)
+			return fmt.Errorf("gateway: %v: %v already has the gateway %v", gateway, a.Ranges[of][0].Subnet, have)
+		}
+		of6 := func(host netip.Addr) bool { return !host.Is4() }
+		router := !gateway.Is4() && gateway.IsLinkLocalUnicast() && slices.ContainsFunc(hosts, of6)
+		in := a.Ranges[of][0].Subnet
+		if only := (ipam.Range{Subnet: in, Start: gateway, End: gateway, Gateway: in.Addr()}); !router && only.Validate() != nil {
+			return fmt.Errorf("gateway: %v is not an address of %v that a host can have", gateway, in)
 		}
 		a.Ranges[of][0].Gateway = gateway
 	}
