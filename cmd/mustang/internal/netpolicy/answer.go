@@ -18,6 +18,8 @@ import (
 type decisionJSON struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
+	// Isolating are the policies by NAMESPACE/NAME that select the pod, where no rule of theirs allows the connection: Rule names one.
+	Isolating []string `json:"isolating,omitempty"`
 }
 
 // endJSON is an end of the connection.
@@ -124,12 +126,19 @@ type flowJSON struct {
 	Ingress     decisionJSON `json:"ingress"`
 }
 
+func (k known) decisionJSON(f policy.Flow, d policy.Decision) decisionJSON {
+	decision := decisionJSON{Allow: d.Allow, Rule: k.describe(d.Origin)}
+	if d.Origin.Reason == policy.DefaultDeny {
+		decision.Isolating, _ = policy.Isolating(k.Snapshot, f, d.Origin.Direction) // it has been explained
+	}
+	return decision
+}
+
 func (c commands) printFlowJSON(k known, answers []answer) error {
 	all := make([]*flowJSON, 2)
 	for i, a := range answers {
 		all[i] = &flowJSON{
-			a.source, a.destination, a.allow(),
-			decisionJSON{a.egress.Allow, k.describe(a.egress.Origin)}, decisionJSON{a.ingress.Allow, k.describe(a.ingress.Origin)},
+			a.source, a.destination, a.allow(), k.decisionJSON(a.Flow, a.egress), k.decisionJSON(a.Flow, a.ingress),
 		}
 	}
 	return cli.PrintJSON(c.Stdout, struct {

@@ -105,6 +105,7 @@ func TestPoliciesOfAgent(t *testing.T) {
 	n.agent(networkPolicy("k8s-web") + networkPolicy("db"))
 	n.says("no pod shop/none: name a pod (kubectl get pods), not a Deployment or Service", "explain", "shop/none", "shop/db", "80")
 	n.says("\ningress: denied: shop/db and shop/k8s-web select this pod, and no rule of theirs allows it\n", "explain", "shop/web", "shop/db", "80")
+	n.says("\"isolating\": [\n      \"shop/db\",\n      \"shop/k8s-web\"\n    ]", "explain", "shop/web", "shop/db", "80", "-o", "json")
 	n.says("NetworkPolicy  -         shop       db       ingress     0     off       cli", "ls")
 	n.says("NetworkPolicy  -         shop       db       ingress     0     enforced  agent", "ls")
 	n.says("audit: policies of owner agent are enforced; nothing was changed", "apply", "-f", n.file, "--audit")
