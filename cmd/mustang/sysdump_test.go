@@ -47,8 +47,8 @@ func TestSysdump(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	out := dir + "/dump.tar.gz"
-	args := []string{"sysdump", "-f", out, "--log", dir + "/agent.log", "--log", dir + "/none.log", "--cni-conf-dir", dir + "/conf", "--run-dir", dir + "/agent"}
-	if code, stdout, stderr := command(t, env, args...); code != exitDone || !strings.HasPrefix(stdout, out+": ") || stderr != "" {
+	args := []string{"sysdump", "-f", out, "--log", dir + "/agent.log", "--cni-conf-dir", dir + "/conf", "--run-dir", dir + "/agent"}
+	if code, stdout, stderr := command(t, env, args...); code != exitDone || !strings.HasPrefix(stdout, out+": ") || !strings.Contains(stdout, " KiB, of this node\n") || stderr != "" {
 		t.Fatalf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	if info, err := os.Stat(out); err != nil || info.Mode() != 0o600 {
@@ -65,7 +65,7 @@ func TestSysdump(t *testing.T) {
 			t.Errorf("%s has %.300q, want %q", name, all[name], want)
 		}
 	}
-	if !strings.Contains(all["missing.txt"], "none.log") || !strings.Contains(all["missing.txt"], "metrics.txt") {
+	if !strings.Contains(all["missing.txt"], "metrics.txt") {
 		t.Errorf("missing.txt has %s", all["missing.txt"])
 	}
 	for name, text := range all {
@@ -84,6 +84,12 @@ func TestSysdump(t *testing.T) {
 	} {
 		if code, _, stderr := command(t, env, append([]string{"sysdump"}, strings.Fields(line)...)...); code != exitMisuse || !strings.Contains(stderr, want) {
 			t.Errorf("%s: %d, %s", line, code, stderr)
+		}
+	}
+	for path, why := range map[string]string{dir + "/none.log": "no such file or directory", dir: "it is no regular file"} {
+		code, _, stderr := command(t, env, "sysdump", "-f", dir+"/with-log", "--log", dir+"/agent.log", "--log", path)
+		if _, err := os.Stat(dir + "/with-log"); code != exitMisuse || stderr != "mustang: --log "+path+": "+why+"\n" || err == nil {
+			t.Errorf("%s: %d, %s, %v", path, code, stderr, err)
 		}
 	}
 	if code, _, stderr := command(t, env, "sysdump", "-f", dir+"/nosuch/x"); code != exitFailed || stderr != "mustang: "+dir+"/nosuch/x: no such file or directory\n" {

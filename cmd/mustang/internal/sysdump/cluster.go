@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/url"
 	"path"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,18 +34,18 @@ const (
 // container is the name of the agent's container in its pod.
 const container = "agent"
 
-// cluster collects from all nodes of a cluster.
-func (d dump) cluster(ctx context.Context, a *sysdump.Archive) error {
+// cluster collects from all nodes of a cluster. It returns of how many it has what their agents' pods collect.
+func (d dump) cluster(ctx context.Context, a *sysdump.Archive) (of string, err error) {
 	client, err := kube.Connect(d.kubeconfig)
 	if err != nil {
-		return err
+		return "", err
 	}
 	pods, err := client.PodsOf(ctx, d.namespace, d.selector)
 	if err != nil {
-		return err // no cluster, or no rights
+		return "", err // no cluster, or no rights
 	}
 	if len(pods) == 0 {
-		return fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector)
+		return "", fmt.Errorf("namespace %s has no pods with labels %s", d.namespace, d.selector)
 	}
 	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
 	objects := map[string]string{
@@ -60,18 +61,31 @@ func (d dump) cluster(ctx context.Context, a *sysdump.Archive) error {
 		}})
 	}
 	if err := a.Collect(ctx, itemTime, items); err != nil {
-		return err
+		return "", err
 	}
 	var all errgroup.Group
 	all.SetLimit(atOnce)
+	var done atomic.Int64
 	for _, pod := range pods {
-		all.Go(func() error { return d.pod(ctx, client, a, pod) })
+		all.Go(func() error {
+			if d.pod(ctx, client, a, pod) {
+				done.Add(1)
+			}
+			return nil
+		})
 	}
-	return all.Wait()
+	_ = all.Wait() // they return none
+	switch n := int(done.Load()); {
+	case n < len(pods):
+		return fmt.Sprintf("%d of %d nodes", n, len(pods)), nil
+	case n == 1:
+		return "1 node", nil
+	}
+	return fmt.Sprintf("%d nodes", len(pods)), nil
 }
 
-// pod collects from the node of an agent's pod. What fails is missing.
-func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, pod kube.PodOn) error {
+// pod collects from the node of an agent's pod, and reports whether that answered. What fails is missing.
+func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, pod kube.PodOn) bool {
 	dir := path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
@@ -98,5 +112,5 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *sysdump.Archive, 
 	if err != nil {
 		a.Missing(dir, err)
 	}
-	return nil
+	return err == nil
 }

@@ -146,7 +146,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%s has a secret: %s", name, text)
 		}
 	}
-	if said := stdout.String(); !strings.Contains(said, "KiB\n") || !strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
+	if said := stdout.String(); !strings.Contains(said, "KiB, of 1 of 2 nodes\n") || !strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
 		t.Errorf("it says %q", stdout.String())
 	}
 }

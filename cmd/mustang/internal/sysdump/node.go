@@ -46,8 +46,8 @@ var sysctls = []string{
 	"net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*", "user/max_net_namespaces",
 }
 
-// node collects from this node.
-func (d dump) node(ctx context.Context, a *sysdump.Archive) error {
+// node collects from this node. It returns of what it has collected.
+func (d dump) node(ctx context.Context, a *sysdump.Archive) (of string, err error) {
 	var items []sysdump.Item
 	for _, line := range commands {
 		items = append(items, d.command(line))
@@ -68,7 +68,7 @@ func (d dump) node(ctx context.Context, a *sysdump.Archive) error {
 			return err
 		}},
 	)
-	return a.Collect(ctx, itemTime, slices.Concat(items, d.cni()))
+	return "this node", a.Collect(ctx, itemTime, slices.Concat(items, d.cni()))
 }
 
 // command is the output of a command line of this program.
@@ -80,7 +80,7 @@ func (d dump) command(line string) sysdump.Item {
 	}
 	return sysdump.Item{Name: name + extension, Collect: func(ctx context.Context, to io.Writer) error {
 		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
-		if strings.HasPrefix(line, "agent ") {
+		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
 			args = append(args, "--run-dir", d.runDir)
 		}
 		var stdout, stderr sysdump.Buffer
@@ -103,17 +103,26 @@ func (d dump) command(line string) sysdump.Item {
 // file is a regular file at a path, which is its name below a directory of the archive.
 func file(dir, path string) sysdump.Item {
 	return sysdump.Item{Name: filepath.Join(dir, path), Collect: func(_ context.Context, to io.Writer) error {
-		in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+		in, err := openRegular(path)
 		if err != nil {
 			return err
 		}
 		defer in.Close()
-		if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
-			return cmp.Or(err, errors.New("it is no regular file"))
-		}
 		_, err = io.Copy(to, in)
 		return err
 	}}
+}
+
+func openRegular(path string) (*os.File, error) {
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
+		_ = in.Close()
+		return nil, cmp.Or(err, errors.New("it is no regular file"))
+	}
+	return in, nil
 }
 
 // cni is the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside configurations: no

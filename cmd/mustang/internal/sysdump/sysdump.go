@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -71,6 +72,9 @@ archive gets its name once it is complete.`,
 					return err
 				}
 			}
+			if err := d.checkLogs(); err != nil {
+				return cli.Usage(err)
+			}
 			return d.write(cmd.Context())
 		},
 	}
@@ -105,6 +109,21 @@ func (d dump) check(changed func(flag string) bool) error {
 	return nil
 }
 
+// checkLogs refuses logs that cannot be read: who names one wants it in the archive.
+func (d dump) checkLogs() error {
+	for _, path := range d.logs {
+		in, err := openRegular(path)
+		if err != nil {
+			if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+				err = failed.Err
+			}
+			return fmt.Errorf("--log %s: %w", path, err)
+		}
+		_ = in.Close()
+	}
+	return nil
+}
+
 // write writes the archive. An interrupted one leaves nothing.
 func (d dump) write(ctx context.Context) error {
 	var a *sysdump.Archive
@@ -127,7 +146,7 @@ func (d dump) write(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
 	defer cancel()
-	err := collect(within, a)
+	of, err := collect(within, a)
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -142,7 +161,7 @@ func (d dump) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s: %d KiB\n", d.output, (info.Size()+1023)>>10)
+	text := fmt.Sprintf("%s: %d KiB, of %s\n", d.output, (info.Size()+1023)>>10, of)
 	switch n := len(missing); n {
 	case 0:
 	case 1:
