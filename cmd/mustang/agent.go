@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -80,6 +81,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			}
 			if o.healthz != "" && o.healthz == o.metrics {
 				return cli.Usage(errors.New("--metrics-address: --healthz-address is the same"))
+			}
+			if err := cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics)); err != nil {
+				return cli.Usage(err)
 			}
 			if slices.Contains(o.uplinks, nothing) && len(o.uplinks) > 1 {
 				return cli.Usage(errors.New("--uplink: none and a device"))
@@ -197,6 +201,21 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 func (c *config) forwardIn(ns *netns.Namespace) func([]netip.Addr) error {
 	plugin := &cni.Plugin{RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR")}
 	return func(addresses []netip.Addr) error { return plugin.KeepForwarding(ns, addresses) }
+}
+
+// checkAddress refuses what is no address and port to listen at. Whether the node has it is found out there.
+func checkAddress(of, text string) error {
+	if text == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("--%s-address %q: want an address and port like 127.0.0.1:10249", of, text)
+	}
+	return nil
 }
 
 // findCgroup returns the path of the control group that a flag names, none for nothing.
