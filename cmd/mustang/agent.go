@@ -74,7 +74,7 @@ addresses of the node's ranges, as its Node object has them.
 
 Without --kubeconfig it uses the service account of the pod that it is in.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/admin.conf",
-		Args:    cli.Arguments(),
+		Args:    cli.KnownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.node == "" {
 				return cli.Usage(errors.New("--node is missing: the name of this node in `kubectl get nodes`"))

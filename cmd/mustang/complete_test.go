@@ -97,6 +97,8 @@ func TestSuggestions(t *testing.T) {
 	for line, want := range map[string]string{
 		"bnech":                                  "did you mean bench?",
 		"svc lss":                                "did you mean ls?",
+		"agent stat":                             `unknown command "stat" for "mustang agent": want cleanup, status; did you mean status?`,
+		"agent --node=n clenup":                  "did you mean cleanup?",
 		"bench pod-lnks":                         "did you mean pod-links?",
 		"bench latency dokcer":                   "did you mean docker?",
 		"bench --quik":                           "unknown flag: --quik; did you mean --quick?",
