@@ -20,6 +20,7 @@ import (
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -80,7 +81,7 @@ type Options struct {
 	Source   Source
 	Services Services
 	// Room is how many rows there are for services; 0: without a limit.
-	Room     datapath.Rows
+	Room     rows.Counts
 	Policies Policies
 	// Access comes after the services; Health is told which health checks there are.
 	Access Access

@@ -68,10 +68,15 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	for key := range c {
 		delete(a.failed, key)
 	}
-	why := map[manifest.Name][]string{}
+	why, everywhere := map[manifest.Name][]string{}, map[manifest.Name][]string{}
 	for key, err := range failed {
 		a.failed[key] = err.Error()
-		if name, ok := a.services.wanted.holder[key]; ok && isRefused(err) {
+		name, ok := a.services.wanted.holder[key]
+		switch {
+		case !ok || !isRefused(err):
+		case errors.As(err, new(*RoomError)): // nodes divide their maps alike
+			everywhere[name] = []string{err.Error()}
+		default:
 			why[name] = append(why[name], err.Error())
 		}
 	}
@@ -79,6 +84,7 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 		slices.Sort(texts)
 	}
 	a.warnings.notServed(why, false)
+	a.warnings.notServed(everywhere, true)
 }
 
 // refused counts, by the kinds of a status, the objects that do not have in force all that they ask for.

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"mustang/internal/datapath"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
@@ -33,8 +33,8 @@ const (
 
 var mapNames = [...]string{"services", "backends", "tables", "source_ranges"}
 
-func countsOf(r datapath.Rows) counts {
-	return counts{r.Services, r.Backends, r.Tables, r.SourceRanges}
+func countsOf(r rows.Counts) counts {
+	return counts{r.Services, r.Backends, r.Blocks, r.SourceRanges}
 }
 
 // add adds some rows, or with -1 takes them.
@@ -63,7 +63,7 @@ type room struct {
 	lacks map[manifest.Name]lack
 }
 
-func newRoom(size datapath.Rows) *room {
+func newRoom(size rows.Counts) *room {
 	return &room{size: countsOf(size), need: map[manifest.Name]counts{}, lacks: map[manifest.Name]lack{}}
 }
 
@@ -76,7 +76,7 @@ func (r *room) note(n manifest.Name, services []service.Service) {
 	}
 	var need counts
 	for _, s := range services {
-		need.add(countsOf(datapath.RowsOf(s)), 1)
+		need.add(countsOf(rows.Count(s)), 1)
 	}
 	r.need[n] = need
 	r.sum.add(need, 1)

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
@@ -50,7 +50,7 @@ func newServiceSet(node string) *serviceSet {
 	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
 	return &serviceSet{
 		cluster: cluster, dirty: map[manifest.Name]bool{},
-		wanted: newWanted(cluster.CompareAge, cluster.Gives), room: newRoom(datapath.Rows{}), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
+		wanted: newWanted(cluster.CompareAge, cluster.Gives), room: newRoom(rows.Counts{}), checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
 		noLocal:   map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
 		triggered: map[manifest.Name]time.Time{}, told: map[manifest.Name]told{},
 	}

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	"mustang/internal/ipam"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
 )
 
 // The host has the gateways of a network's subnets. Where its subnets change, pods with addresses of before need their gateway until the last one has
@@ -70,12 +72,22 @@ func (p *Plugin) removeUnused(host *netns.Namespace, network string, n record.Ne
 		}
 	}
 	mode, err := podlink.Lookup(n.Link)
-	if err == nil {
-		former := networkOf(n, host, mode)
-		former.Gateways = gone
-		err = podlink.RemoveGateways(mode, former)
-	}
 	if err != nil {
+		return n.Former, err
+	}
+	device, traits := "lo", mode.Traits()
+	switch {
+	case traits.Bridge:
+		device = cmp.Or(n.Bridge, traits.HostDevice)
+	case !traits.Routed:
+		device = traits.HostDevice
+	}
+	if traits.Routed || traits.Layer3 { // they have no neighbours there
+		for i, gateway := range gone {
+			gone[i] = netip.PrefixFrom(gateway.Addr(), gateway.Addr().BitLen())
+		}
+	}
+	if err := rtnl.In(host).RemoveAddresses(device, gone); err != nil {
 		return n.Former, err
 	}
 	return used, nil

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -137,11 +138,8 @@ type end struct {
 // A killed process completes the system call that it is in. So either all services of the chunk change or none, and what
 // is left to do then is found by the mark in the state, which comes first.
 func (w *writer) write(ctx context.Context, chunk []change) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	state, err := readState(w.o)
-	if err != nil {
+	if err = cmp.Or(ctx.Err(), err); err != nil {
 		return err
 	}
 	w.stale = w.stale || w.planned && state.LastRevision != w.generation

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 )
 
@@ -104,28 +103,24 @@ func growth(u service.Update) int {
 // requireRoom returns a *FullError if the maps cannot hold the result.
 func (w *writer) requireRoom(t *snapshot, rows int, diff service.Changes) error {
 	sum := t.rows.plus(t.unreferenced.size(), -1)
+	rows += len(diff.Add) - len(diff.Delete)
 	for _, s := range diff.Add {
-		rows++
 		sum = sum.plus(sizeOf(s), 1)
 	}
 	for _, u := range diff.Update {
 		sum = sum.plus(sizeOf(u.Want), 1).plus(sizeOf(u.Have), -1)
 	}
 	for _, s := range diff.Delete {
-		rows--
 		sum = sum.plus(sizeOf(s), -1)
 	}
-	if size := w.o.Services.Size(); rows > int(size) {
-		return &objects.FullError{Map: "services", Size: size}
+	type table interface {
+		Size() uint32
+		Full() error
 	}
-	if size := w.o.Backends.Size(); sum.backends > int(size) {
-		return &objects.FullError{Map: "backends", Size: size}
-	}
-	if size := w.o.LookUp.Size(); sum.blocks > int(size) {
-		return &objects.FullError{Map: "tables", Size: size}
-	}
-	if size := w.o.SourceRanges.Size(); sum.ranges > int(size) {
-		return &objects.FullError{Map: "source_ranges", Size: size}
+	for of, n := range map[table]int{w.o.Services: rows, w.o.Backends: sum.backends, w.o.LookUp: sum.blocks, w.o.SourceRanges: sum.ranges} {
+		if n > int(of.Size()) {
+			return of.Full()
+		}
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
-	"mustang/internal/service/maglev"
 )
 
 // size counts rows of backends, among them those of source ranges, of look-up tables, and of source ranges.
@@ -17,8 +16,8 @@ type size struct{ backends, blocks, ranges int }
 
 // sizeOf returns those of a service.
 func sizeOf(s service.Service) size {
-	all, local := rows.TableEntries(s.Sorted())
-	return size{len(s.Backends) + len(s.SourceRanges), (all + local) / maglev.Block, len(s.SourceRanges)}
+	n := rows.Count(s)
+	return size{n.Backends, n.Blocks, n.SourceRanges}
 }
 
 // plus returns the sum of a and factor times b.
@@ -76,23 +75,11 @@ func (k set) delete(o *objects.Objects) error {
 	return errors.Join(o.LookUp.DeleteBatch(k.blocks), o.Backends.DeleteBatch(k.backends))
 }
 
-// Rows counts rows of the maps of services.
-type Rows struct{ Services, Backends, Tables, SourceRanges int }
-
-// RowsOf returns how many a service takes. While it changes, it takes those of before besides, but for Services.
-func RowsOf(s service.Service) Rows {
-	n := sizeOf(s)
-	services := 1
-	if s.Protocol == service.Any {
-		services = 2
-	}
-	return Rows{services, n.backends, n.blocks, n.ranges}
-}
-
-// Room returns how many rows the maps have. Errors: those of opening them.
-func (s Services) Room() (Rows, error) {
+// Room returns how many rows there are for services. Errors: those of opening the maps.
+func (s Services) Room() (rows.Counts, error) {
 	if err := s.o.OpenTables(); err != nil {
-		return Rows{}, err
+		return rows.Counts{}, err
 	}
-	return Rows{int(s.o.Services.Size()), int(s.o.Backends.Size()), int(s.o.LookUp.Size()), int(s.o.SourceRanges.Size())}, nil
+	services, backends, blocks, ranges := s.o.Services.Size(), s.o.Backends.Size(), s.o.LookUp.Size(), s.o.SourceRanges.Size()
+	return rows.Counts{Services: int(services), Backends: int(backends), Blocks: int(blocks), SourceRanges: int(ranges)}, nil
 }

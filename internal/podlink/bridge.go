@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,9 +27,7 @@ func newBridge() Mode { return bridged{name: "bridge", linkType: vethPair{}, aut
 // newTap switches between TAP devices, whose other ends are programs.
 func newTap() Mode { return bridged{name: "tap", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TAP}} }
 
-func (bridged) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
-	return network.bridge(), network.Gateways
-}
+func (bridged) sealed() {}
 
 // Name implements Mode.
 func (b bridged) Name() string { return b.name }

@@ -15,8 +15,6 @@ package podlink
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -50,30 +48,7 @@ type Mode interface {
 	// then nil). pod.Addresses name the host's routes to the pod.
 	Delete(network Network, pod Pod) error
 
-	// gatewaysAt returns the host's device that has the gateways, and their addresses there.
-	gatewaysAt(network Network) (device string, addrs []netip.Prefix)
-}
-
-// RemoveGateways removes the addresses of a network's gateways from the host's device that has them. A device or an address that is gone is no error.
-func RemoveGateways(mode Mode, network Network) (err error) {
-	defer wrap(&err, "remove gateways of "+mode.Name()+" network")
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	device, addrs := mode.gatewaysAt(network)
-	link, err := host.link(device)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	}
-	for _, addr := range addrs {
-		err = errors.Join(err, host.removeAddress(link, addr))
-	}
-	return err
+	sealed()
 }
 
 // Modes returns the link modes in the order of lists for users, without [GuestModes].

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,9 +19,7 @@ import (
 // has the gateways' addresses.
 type ovsMode struct{ name string }
 
-func (ovsMode) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
-	return network.bridge(), network.Gateways
-}
+func (ovsMode) sealed() {}
 
 // Name implements Mode.
 func (o ovsMode) Name() string { return o.name }

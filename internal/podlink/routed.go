@@ -40,9 +40,7 @@ func newTun() Mode {
 	return routed{name: "tun", linkType: tuntapEnds{mode: netlink.TUNTAP_MODE_TUN}, layer3: true}
 }
 
-func (routed) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
-	return "lo", network.gatewayAddrs()
-}
+func (routed) sealed() {}
 
 // Name implements Mode.
 func (r routed) Name() string { return r.name }

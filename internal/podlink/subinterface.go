@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,10 +40,7 @@ type subinterfaceType interface {
 	ownMAC() bool
 }
 
-func (s subinterface) gatewaysAt(network Network) (device string, addrs []netip.Prefix) {
-	spec := s.hostSpec(network)
-	return spec.name, spec.addrs
-}
+func (subinterface) sealed() {}
 
 // Name implements Mode.
 func (s subinterface) Name() string { return s.name() }

@@ -3,6 +3,7 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -110,4 +111,26 @@ func DeviceAddress(address netip.Prefix) *netlink.Addr {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	return addr
+}
+
+// RemoveAddresses removes addresses from a device. A device or an address that is not there is no error.
+func (c Conn) RemoveAddresses(name string, addresses []netip.Prefix) error {
+	handle, err := c.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("device %q in network namespace %q: %w", name, c.ns.Name(), err)
+	}
+	for _, address := range addresses {
+		if err := handle.AddrDel(link, DeviceAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove address %s from device %q in network namespace %q: %w", address, name, c.ns.Name(), err)
+		}
+	}
+	return nil
 }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"mustang/internal/service"
+	"mustang/internal/service/maglev"
+)
+
+// Counts are numbers of rows of the maps of services.
+type Counts struct {
+	Services int
+	// Backends has those of source ranges, too.
+	Backends int
+	// Blocks are rows of look-up tables.
+	Blocks, SourceRanges int
+}
+
+// Count returns how many a service takes. While it changes, it takes those of before besides, but for Services.
+func Count(s service.Service) Counts {
+	services := 1
+	if s.Protocol == service.Any {
+		services = 2
+	}
+	all, local := TableEntries(s.Sorted())
+	return Counts{services, len(s.Backends) + len(s.SourceRanges), (all + local) / maglev.Block, len(s.SourceRanges)}
+}
