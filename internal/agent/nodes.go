@@ -152,6 +152,12 @@ func (a *Agent) readPods() error {
 	unread := a.nodes.unread
 	a.nodes.unread = false
 	self, others, _, _ := a.nodes.split(a.Node)
+	external := map[netip.Addr]string{}
+	for name, n := range a.nodes.of {
+		for _, addr := range n.External {
+			external[addr] = "node " + name
+		}
+	}
 	a.mu.Unlock()
 	if !unread {
 		return nil
@@ -169,7 +175,7 @@ func (a *Agent) readPods() error {
 		}
 	}
 	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
-	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Host: map[netip.Addr]bool{}}
+	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{}, Hosts: external}
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
 			taken.Pods[r] = n.Name
@@ -183,7 +189,7 @@ func (a *Agent) readPods() error {
 	}
 	for _, p := range host.Local {
 		if !p.Addr().IsLinkLocalUnicast() { // each device of a pod has one
-			taken.Host[p.Addr()] = true
+			taken.Hosts[p.Addr()] = "node " + a.Node
 		}
 	}
 	a.mu.Lock()

@@ -172,6 +172,8 @@ func TestExternalIPs(t *testing.T) {
 	rows.wants(t, "its own range", "10.1.2.200:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
 	s.Delete(nodes, "", "here")
 	rows.wants(t, "no range", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []; 192.0.2.9:80/tcp []")
+	s.Put(t, nodes, `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}, "status": {"addresses": [{"type": "ExternalIP", "address": "192.0.2.9"}]}}`)
+	rows.wants(t, "another node's", "10.1.2.200:80/tcp []; 10.1.2.7:80/tcp []; 10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
 }
 
 // TestClaimedExternalIPs has a Node claim a range in a network of this host, in which a Service has an external address: it is served, and

@@ -20,9 +20,9 @@ import (
 type Node struct {
 	// Zone is that of the node; empty if it is in none.
 	Zone string
-	// Addresses are its internal ones, in the object's order, and PodCIDRs those of its pods.
-	Addresses []netip.Addr
-	PodCIDRs  []netip.Prefix
+	// Addresses are its internal ones, External those by which others outside reach it, in the object's order, and PodCIDRs those of its pods.
+	Addresses, External []netip.Addr
+	PodCIDRs            []netip.Prefix
 	// Available is whether a condition says that pods can be attached.
 	Available bool
 	// Leaving is whether the node is about to go: it is being deleted, or the cluster autoscaler is about to.
@@ -76,14 +76,15 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
 	}
 	for _, a := range o.Status.Addresses {
-		if a.Type != "InternalIP" {
+		of := map[string]*[]netip.Addr{"InternalIP": &n.Addresses, "ExternalIP": &n.External}[a.Type]
+		if of == nil {
 			continue
 		}
 		addr, err := netip.ParseAddr(a.Address)
 		if err != nil {
 			return n, fmt.Errorf("object Node: status.addresses: %w", err)
 		}
-		n.Addresses = append(n.Addresses, addr.Unmap())
+		*of = append(*of, addr.Unmap())
 	}
 	for _, c := range o.Status.Conditions {
 		n.Available = n.Available || c.Type == networkUnavailable && c.Status == "False"

@@ -244,7 +244,7 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 	if t.Tunnel == 0 || at.Port() != t.Tunnel {
 		return nil
 	}
-	node := t.Host[at.Addr()] || t.Nodes[at.Addr()] != ""
+	node := t.Hosts[at.Addr()] != "" || t.Nodes[at.Addr()] != ""
 	for r := range t.Pods { // the first two addresses are the node's, in the tunnel and among its pods
 		if first := r.Masked().Addr(); r.Contains(at.Addr()) && !node && at.Addr() != first && at.Addr() != first.Next() {
 			return nil

@@ -162,8 +162,8 @@ func (s *set) free(k *kubeService, f frontend) error {
 		return nil
 	}
 	of := s.ofMachine(f.addr)
-	if of == "" && s.Taken.Host[f.addr] && !f.ranged {
-		of = "node " + s.Node // which the events of a cluster have to tell
+	if of == "" && !f.ranged {
+		of = s.Taken.Hosts[f.addr]
 	}
 	if of == "" && s.clusterIPs[f.addr] && !f.ranged { // also at ports that the other has not
 		of = "another Service"

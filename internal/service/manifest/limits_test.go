@@ -39,7 +39,7 @@ func TestTakenAddresses(t *testing.T) {
 	addr := netip.MustParseAddr
 	c.SetTaken(Taken{
 		Nodes: map[netip.Addr]string{addr("192.0.2.1"): "node far", addr("203.0.113.5"): "the API server"},
-		Host:  map[netip.Addr]bool{addr("198.51.100.7"): true, addr("192.0.2.66"): true},
+		Hosts: map[netip.Addr]string{addr("198.51.100.7"): "node here", addr("192.0.2.66"): "node here"},
 	})
 	if _, err := c.PutSlice(Name{"default", "kubernetes"}, []byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["203.0.113.9"]}]}`)); err != nil {

@@ -40,8 +40,8 @@ type Taken struct {
 	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a load balancer is left
 	// to the machine there.
 	Nodes map[netip.Addr]string
-	// Host are all addresses of this node. Load balancers that give a node theirs have them served.
-	Host map[netip.Addr]bool
+	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a node theirs have them served.
+	Hosts map[netip.Addr]string
 	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a backend there may have this
 	// node's address, so that it would be taken for such a packet: only pods can be backends at it.
 	Tunnel uint16
@@ -49,7 +49,7 @@ type Taken struct {
 
 // Equal reports whether two are the same.
 func (t Taken) Equal(o Taken) bool {
-	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Host, o.Host) && t.Tunnel == o.Tunnel
+	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Hosts, o.Hosts) && t.Tunnel == o.Tunnel
 }
 
 // Set is what a file holds.
