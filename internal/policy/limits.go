@@ -12,7 +12,7 @@ const (
 	// MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets counts 1, a block with this identity
 	// or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies, which each rule set has, and its row rowWork; each combination of rules
 	// that identities meet counts its rules, and portWork for a port or a row for ports; to ask podWork pods about a term of a selector counts 1 too, and
-	// each value of a label that rules name toldWork. Identities are the pods, nodes and ranges of addresses that rules tell apart.
+	// each value of a label that rules name toldWork, and podWork namespaces that each term of its rule's selector may have to be asked about 1. Identities are the pods, nodes and ranges of addresses that rules tell apart.
 	// At the limit compiling takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both meet.
 	MostWork = 1 << 22
 	// MeetingWork is what it costs of MostWork where a rule set meets an identity that rules of others tell apart.

@@ -13,6 +13,7 @@ import (
 func (c *Compiler) placePods(s *Snapshot) map[*pod]bool {
 	changed, here := map[*pod]bool{}, make(map[netip.Addr]*pod, len(c.pods))
 	c.peers = peers{s.Node, s.Nodes, s.Pods, s.NamespaceLabels()}
+	c.told.namespaces = len(c.peers.namespaces)
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.enforced(s.Node) {
 			here[p.Addresses[0].Unmap()] = c.placePod(p, changed)

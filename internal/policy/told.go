@@ -63,7 +63,10 @@ type told struct {
 	ports  map[string]int
 	among  map[Digest]*among
 	pairs  int               // of a value or a key, and who asks for it
+	terms  int               // of the selectors of namespaces in these pairs, each may be asked about each namespace
 	known  map[question]bool // until rules or labels of namespaces change
+	// namespaces is how many there are.
+	namespaces int
 }
 
 // among are the namespaces of which rules select pods. A rule says nothing of pods of others.
@@ -83,11 +86,21 @@ type question struct {
 }
 
 func newTold() told {
-	return told{map[label]askers{}, map[label]askers{}, map[string]int{}, map[Digest]*among{}, 0, map[question]bool{}}
+	return told{values: map[label]askers{}, keys: map[label]askers{}, ports: map[string]int{}, among: map[Digest]*among{}, known: map[question]bool{}}
 }
 
-// work is what it costs to keep them.
-func (t *told) work() int { return toldWork * t.pairs }
+// work is what it costs to keep them, and to find out who asks for the labels of the pods of each namespace.
+func (t *told) work() int { return toldWork*t.pairs + t.terms*t.namespaces/podWork }
+
+// Asking returns what it costs of [MostWork] that rules of policies ask for labels.
+func (s *Snapshot) Asking(policies []Policy) int {
+	t := newTold()
+	t.namespaces = len(s.NamespaceLabels())
+	for i := range policies {
+		t.count(&policies[i], 1)
+	}
+	return t.work()
+}
 
 // count counts the rules of a policy, in the directions in which it has a say.
 func (t *told) count(p *Policy, by int) {
@@ -152,9 +165,13 @@ func (t *told) ask(m map[label]askers, l label, in *among, by int) {
 	if m[l] == nil {
 		m[l] = askers{}
 	}
-	t.pairs -= len(m[l])
+	before := len(m[l])
 	count(m[l], in, by)
-	if t.pairs += len(m[l]); len(m[l]) == 0 {
+	pairs := len(m[l]) - before
+	if t.pairs += pairs; in != nil {
+		t.terms += pairs * (1 + in.namespaces.terms())
+	}
+	if len(m[l]) == 0 {
 		delete(m, l)
 	}
 }
@@ -179,7 +196,9 @@ func (t *told) asks(l label, there bool, namespace map[string]string) bool {
 	is, ok := t.known[q]
 	if !ok {
 		for in := range by {
-			is = is || in.namespaces.Matches(namespace)
+			if is = in.namespaces.Matches(namespace); is {
+				break
+			}
 		}
 		t.known[q] = is
 	}

@@ -3,6 +3,7 @@
 package blame
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"hash/maphash"
@@ -82,6 +83,10 @@ func newAsked(s *policy.Snapshot, namespaces [][]policy.Policy) *asked {
 		for i := range policies {
 			a.policy(int32(who), &policies[i], cidrs)
 		}
+	}
+	for t, asks := range a.asks { // rules may ask for one thing in turns with others
+		slices.SortFunc(asks, func(a, b ask) int { return cmp.Or(cmp.Compare(a.who, b.who), cmp.Compare(a.space, b.space)) })
+		a.asks[t] = slices.Compact(asks)
 	}
 	for t, b := range cidrs {
 		a.blocks.Add(a.trait("", t), b.CIDR, b.Except)
@@ -199,18 +204,20 @@ func (a *asked) traitOf(t term, askers []int32) int32 {
 
 // askers returns who asks for a term of pods of a namespace, in their order.
 func (a *asked) askers(namespace string, t term) (who []int32) {
-	ofPods := t.what == podLabel || t.what == podKey
+	var in []bool
+	if t.what == podLabel || t.what == podKey {
+		in = a.spacesOf(namespace)
+	}
 	for _, by := range a.asks[t] {
-		if !ofPods || a.selects(by.space, namespace) {
+		if known := len(who) > 0 && who[len(who)-1] == by.who; !known && (in == nil || in[by.space]) {
 			who = append(who, by.who)
 		}
 	}
-	slices.Sort(who)
-	return slices.Compact(who)
+	return who
 }
 
-// selects reports whether a selector of namespaces selects one.
-func (a *asked) selects(space int32, namespace string) bool {
+// spacesOf reports which selectors of namespaces select one.
+func (a *asked) spacesOf(namespace string) []bool {
 	in, ok := a.within[namespace]
 	if !ok {
 		in = make([]bool, len(a.spaces))
@@ -219,5 +226,5 @@ func (a *asked) selects(space int32, namespace string) bool {
 		}
 		a.within[namespace] = in
 	}
-	return in[space]
+	return in
 }

@@ -6,10 +6,8 @@
 package blame
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"mustang/internal/policy"
@@ -33,9 +31,12 @@ func Explain(err error) error {
 	if !errors.As(err, &much) {
 		return err
 	}
-	c := costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork}
-	most, namespaces := c.tooMany(&much.Of)
-	return &WorkError{most, namespaces}
+	r := rulesOf(&much.Of)
+	gone := r.asking()
+	if len(gone) == 0 {
+		gone = costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork}.tooMany(r)
+	}
+	return &WorkError{r.largest(gone), gone}
 }
 
 func work(c *policy.Compiler) int { return c.Cost().Work }
@@ -48,8 +49,7 @@ func Fullest(s policy.Snapshot, rows func(policy.Rows) int, verdicts bool, room 
 	if verdicts {
 		c.meeting = 1
 	}
-	_, namespaces := c.tooMany(&s)
-	return namespaces
+	return c.tooMany(rulesOf(&s))
 }
 
 // costs is what policies cost, and how much they may.
@@ -60,26 +60,21 @@ type costs struct {
 }
 
 // tooMany returns the namespaces whose policies cost most on the node, one at least, and as many as have to go for the cost of the rest not to exceed the
-// limit; and the largest policy of the first. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are
-// too much work by themselves.
-func (c costs) tooMany(s *policy.Snapshot) (most policy.Origin, gone []string) {
-	names, policies := withRules(s)
-	if len(names) == 0 {
-		return policy.Origin{}, nil
+// limit. No ClusterNetworkPolicy is to blame while NetworkPolicies have rules, unless those of the cluster are too much work by themselves.
+func (c costs) tooMany(r *rules) []string {
+	if len(r.names) <= 1 {
+		return r.names
 	}
-	if len(names) == 1 {
-		return largest(policies[0]), names
-	}
-	h := hostsOf(s, policies)
-	bills := make([]bill, len(names))
-	for i, name := range names {
+	h := hostsOf(r.Snapshot, r.policies)
+	bills := make([]bill, len(r.names))
+	for i, name := range r.names {
 		who := int32(i)
 		kinds := h.apart(func(t *trait) bool { return t.asks(who) })
-		own := h.only(s, name, kinds)
-		own.Policies = policies[i]
+		own := h.only(r.Snapshot, name, kinds)
+		own.Policies = r.policies[i]
 		b, err := c.bill(own)
 		if err != nil && name == "" {
-			return largest(policies[i]), names[i : i+1]
+			return []string{name}
 		}
 		b.brings[ofHosts] = float64(len(kinds))
 		if c.meeting > 0 && h.asksAlone(who) {
@@ -89,31 +84,13 @@ func (c costs) tooMany(s *policy.Snapshot) (most policy.Origin, gone []string) {
 		b.name, b.who = name, who
 		bills[i] = b
 	}
-	gone = c.most(bills, func(left []bill) int {
+	return c.most(bills, func(left []bill) int {
 		asks := make([]bool, len(bills))
 		for _, b := range left {
 			asks[b.who] = true
 		}
 		return len(h.apart(func(t *trait) bool { return slices.ContainsFunc(t.askers, func(who int32) bool { return asks[who] }) }))
 	})
-	if len(gone) > 0 {
-		most = largest(policies[slices.Index(names, gone[0])])
-	}
-	return most, gone
-}
-
-// withRules returns the namespaces whose policies have rules on the node, and these policies; "" is the cluster.
-func withRules(s *policy.Snapshot) (names []string, policies [][]policy.Policy) {
-	of := map[string][]policy.Policy{}
-	for i, here := range s.Here() {
-		if p := s.Policies[i]; here && p.Bulk() > 0 {
-			of[p.Namespace] = append(of[p.Namespace], p)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		names, policies = append(names, name), append(policies, of[name])
-	}
-	return names, policies
 }
 
 // bill compiles a snapshot with the policies of one namespace. The error is that this is too much work.
@@ -126,10 +103,4 @@ func (c costs) bill(own policy.Snapshot) (b bill, err error) {
 	cost := compiler.Cost()
 	b.brings[ofRanges], b.sets = float64(cost.Ranges), [2]float64{ofRanges: float64(cost.RangeSets), ofHosts: float64(cost.HostSets)}
 	return b, err
-}
-
-// largest returns the largest policy.
-func largest(all []policy.Policy) policy.Origin {
-	most := slices.MaxFunc(all, func(a, b policy.Policy) int { return cmp.Compare(a.Bulk(), b.Bulk()) })
-	return policy.Origin{Tier: most.Tier, Namespace: most.Namespace, Name: most.Name}
 }

@@ -39,7 +39,8 @@ func TestWhoIsToBlame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := policytest.On(c.policies, c.apps)
-			if most, _ := (costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork / 16}).tooMany(&s); most.String() != c.want {
+			r := rulesOf(&s)
+			if most := r.largest(costs{of: work, meeting: policy.MeetingWork, limit: policy.MostWork / 16}.tooMany(r)); most.String() != c.want {
 				t.Errorf("it is %s, not %s", most, c.want)
 			}
 		})
@@ -81,5 +82,33 @@ func TestRuleSetsOfMany(t *testing.T) {
 	var work *WorkError
 	if !errors.As(Explain(err), &work) || !slices.Equal(work.TooMany, []string{"tenant"}) {
 		t.Errorf("%+v, %v", work, err)
+	}
+}
+
+// TestAsking blames whoever asks for labels in the most different sets of namespaces, before these are compared with each namespace.
+func TestAsking(t *testing.T) {
+	s := policytest.On([]policy.Policy{policytest.Internet(policy.Namespaced, "shop", "", 1)}, map[string][]string{"shop": {"a"}, "t0": {"a"}, "t1": {"a"}, "t2": {"a"}})
+	for i, spaces := range []int{2000, 3000, 2500} {
+		p := policytest.Addresses(fmt.Sprint("t", i), "asks", 0, 1)
+		for k := range spaces {
+			peer := &policy.PodSelector{Namespaces: policy.Selector{Requirements: []policy.Requirement{{Key: "team", Operator: "NotIn", Values: []string{fmt.Sprint(i, k)}}}}}
+			for label := range 5 {
+				peer.Pods.Requirements = append(peer.Pods.Requirements, policy.Requirement{Key: fmt.Sprint("k", label), Operator: "Exists"})
+			}
+			p.Ingress[0].Peers = append(p.Ingress[0].Peers, policy.Peer{Pods: peer})
+		}
+		s.Policies = append(s.Policies, p)
+	}
+	for i := range 1000 {
+		s.Namespaces = append(s.Namespaces, policy.Namespace{Name: fmt.Sprint("n", i)})
+	}
+	_, err := policy.NewCompiler(policy.Rows{}).Change(s)
+	var much *WorkError
+	if !errors.As(Explain(err), &much) || !slices.Equal(much.TooMany, []string{"t1"}) {
+		t.Errorf("%v, %+v", err, much)
+	}
+	s.Policies = slices.DeleteFunc(s.Policies, func(p policy.Policy) bool { return p.Namespace == "t1" })
+	if _, err := policy.NewCompiler(policy.Rows{}).Change(s); err != nil {
+		t.Errorf("the others: %v", err)
 	}
 }

@@ -92,22 +92,22 @@ func (r random) snapshot() policy.Snapshot {
 func TestHosts(t *testing.T) {
 	for seed := range uint64(100) {
 		s := random{rand.New(rand.NewPCG(seed, 0))}.snapshot()
-		names, policies := withRules(&s)
-		h := hostsOf(&s, policies)
+		all := rulesOf(&s)
+		h := hostsOf(&s, all.policies)
 		if got, want := len(h.apart(func(*trait) bool { return true })), identities(t, s); got != want {
 			t.Errorf("seed %d: %d are apart, of %d identities", seed, got, want)
 		}
-		for i, name := range names {
+		for i, name := range all.names {
 			who := int32(i)
 			kinds := h.apart(func(tr *trait) bool { return tr.asks(who) })
-			all := s
-			all.Policies = policies[i]
+			beside := s
+			beside.Policies = all.policies[i]
 			own := h.only(&s, name, kinds)
-			own.Policies = policies[i]
-			if got, want := len(kinds), identities(t, all); got != want {
+			own.Policies = all.policies[i]
+			if got, want := len(kinds), identities(t, beside); got != want {
 				t.Errorf("seed %d, %q: %d are apart, of %d identities", seed, name, got, want)
 			}
-			if got, want := compiled(t, own), compiled(t, all); got.Cost() != want.Cost() || len(got.Rows().Verdicts) != len(want.Rows().Verdicts) {
+			if got, want := compiled(t, own), compiled(t, beside); got.Cost() != want.Cost() || len(got.Rows().Verdicts) != len(want.Rows().Verdicts) {
 				t.Errorf("seed %d, %q: it costs %+v, not %+v", seed, name, got.Cost(), want.Cost())
 			}
 		}
@@ -159,9 +159,9 @@ func TestFarPodsCostLittle(t *testing.T) {
 	tenant := policytest.Addresses("tenant", "apart", 0, 1)
 	tenant.Ingress[0].Peers = []policy.Peer{{Pods: &policy.PodSelector{Pods: policy.Selector{Requirements: []policy.Requirement{apart}}}}}
 	s.Policies = append(s.Policies, tenant)
-	names, policies := withRules(&s)
-	h := hostsOf(&s, policies)
-	for i, name := range names {
+	r := rulesOf(&s)
+	h := hostsOf(&s, r.policies)
+	for i, name := range r.names {
 		who := int32(i)
 		pods := len(h.only(&s, name, h.apart(func(t *trait) bool { return t.asks(who) })).Pods)
 		if few := pods <= 3; few != (name == "shop") {

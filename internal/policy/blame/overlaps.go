@@ -11,17 +11,15 @@ import (
 	"mustang/internal/policy/ranges"
 )
 
-// A node has room for some mostRanges ranges. So many are much, and so many blocks of one namespace around a range besides the first.
+// So many ranges on a node are much, and so many blocks of one namespace around a range besides the first.
 const (
-	mostRanges = 1 << 16
 	manyRanges = 1 << 14
 	manyAround = 1 << 2
 )
 
 // Overlaps returns, of the namespaces whose NetworkPolicies select pods of the node, the one to blame for most of the pairs of a block and a range
-// that lies in it. If there are more ranges than a node has room for anyhow, it is the one with the most. A pair of a range and a block of the same
-// namespace is its own. Of others it is the owner's of the range, the more the larger the part that all ranges are of what is much, and
-// the owner's of the block, the more blocks around this range it has; one block around the ranges of others is no fault.
+// that lies in it. A pair of a range and a block of the same namespace is its own. Of others it is the owner's of the range, the more the larger the part
+// that all ranges are of what is much, and the owner's of the block, the more blocks around this range it has; one block around the ranges of others is no fault.
 func Overlaps(s policy.Snapshot) (most string) {
 	var here []policy.Policy
 	for i, is := range s.Here() {
@@ -30,10 +28,7 @@ func Overlaps(s policy.Snapshot) (most string) {
 		}
 	}
 	o := overlappingOf(here)
-	blame := o.ranges
-	if len(o.rangeOf) <= mostRanges {
-		blame = o.blame()
-	}
+	blame := o.blame()
 	for i := range blame { // sums of the same differ by their order
 		blame[i] = math.Round(blame[i])
 	}
@@ -49,7 +44,6 @@ func Overlaps(s policy.Snapshot) (most string) {
 type overlapping struct {
 	names   []string
 	index   map[string]int // of names
-	ranges  []float64      // how many each has
 	rangeOf map[netip.Prefix][]int
 	layers  map[netip.Prefix]*layer // by the range of blocks
 	in      *ranges.Set[*layer]
@@ -97,9 +91,6 @@ func overlappingOf(policies []policy.Policy) *overlapping {
 			for _, r := range append([]netip.Prefix{b.CIDR}, b.Except...) {
 				if of := o.rangeOf[r]; !slices.Contains(of, who) {
 					o.rangeOf[r] = append(of, who)
-					if who != nobody {
-						o.ranges[who]++
-					}
 				}
 			}
 		})
@@ -112,7 +103,7 @@ func (o *overlapping) number(namespace string) int {
 	who, known := o.index[namespace]
 	if !known {
 		who = len(o.names)
-		o.index[namespace], o.names, o.ranges = who, append(o.names, namespace), append(o.ranges, 0)
+		o.index[namespace], o.names = who, append(o.names, namespace)
 	}
 	return who
 }
